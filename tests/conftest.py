@@ -1,4 +1,4 @@
-"""Shared by all tests: the repository's module_utils are importable under the name that Ansible gives them."""
+"""Shared by all tests: our module_utils are importable under the name that Ansible gives them."""
 
 from pathlib import Path
 

@@ -1,0 +1,113 @@
+# Temper's commands. `make` alone lists them.
+#
+# Every target does its own set-up, may be interrupted, and may be run again. ARGS is passed on to the command behind
+# a target: make site ARGS="--limit gpu01", make unit ARGS="-k nouveau".
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+# Ansible insists on UTF-8, and a fresh server has no other such locale.
+export LC_ALL := C.UTF-8
+
+# Python 3.11 or newer, and not the one of an active virtual environment: ours may have to be made anew.
+python_is_usable = import sys; sys.exit(sys.version_info < (3, 11) or sys.prefix != sys.base_prefix)
+PYTHON ?= $(shell for python in python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$python" -c '$(python_is_usable)' 2>/dev/null && echo "$$python" && break; done)
+BIN := $(CURDIR)/.venv/bin
+# Molecule and ansible-lint look for Ansible's commands on PATH.
+WITH_PATH := PATH="$(BIN):$$PATH"
+LAB := $(PYTHON) -m tests.lab
+
+##@ The main job
+
+.PHONY: site
+site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, validated GPU nodes; print the verdict
+	$(LAB) up
+	$(BIN)/python tools/site.py $(ARGS)
+
+.PHONY: test
+test: packages setup lint molecule unit lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
+
+##@ The lab
+
+.PHONY: lab-up
+lab-up: packages ## Boot the lab's nodes (LAB_NODES=2, LAB_NAME=temper)
+	$(LAB) up
+
+.PHONY: lab-down
+lab-down: python ## Stop the lab and leave nothing of it behind but its cache
+	$(LAB) down
+
+.PHONY: lab-status
+lab-status: python ## Say which nodes run
+	$(LAB) status
+
+##@ Checks
+
+.PHONY: lint
+lint: setup ## Check style and types: ruff, mypy, ansible-lint with its production profile
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(WITH_PATH) ansible-lint --offline
+
+.PHONY: unit
+unit: setup ## Run the unit tests: seconds, no root
+	$(BIN)/pytest $(ARGS)
+
+.PHONY: lab-test
+lab-test: packages setup ## Run the tests of the lab itself
+	$(BIN)/pytest tests/lab -m lab $(ARGS)
+
+.PHONY: molecule
+molecule: packages setup ## Converge bare nodes with Molecule, check idempotence, verify with testinfra
+	$(WITH_PATH) MOLECULE_GLOB="tests/molecule/*/molecule.yml" molecule test --all $(ARGS)
+
+.PHONY: bench
+bench: packages controller ## Time a ping, the first and the second site.yml side by side
+	$(BIN)/python -m tests.bench $(ARGS)
+
+##@ The repository
+
+.PHONY: setup
+setup: python ## Make .venv with everything that running and testing needs
+	@$(PYTHON) tools/bootstrap.py environment dev
+
+.PHONY: docs
+docs: setup ## Write the roles' README files from their argument specs
+	$(BIN)/python tools/role_readme.py
+
+.PHONY: requirements
+requirements: setup ## Renew the pins and hashes in requirements/*.txt from requirements/*.in
+	cd requirements && for name in controller dev; do \
+		$(BIN)/uv --no-config pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+			--no-emit-index-url --no-emit-find-links --custom-compile-command "make requirements" \
+			--output-file "$$name.txt" "$$name.in" || exit; \
+	done
+
+.PHONY: clean
+clean: ## Remove the virtual environment and the tools' caches from the checkout; keeps reports/ and the lab
+	rm -rf .venv .venv.lock .ansible .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## "; print "Usage: make TARGET [ARGS=...]" } \
+		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# Not for the user: what the targets above stand on.
+
+.PHONY: python
+python:
+	@test -n "$(PYTHON)" || { echo "Temper needs Python 3.11 or newer and found none: apt-get install python3" \
+		"(Debian 12 or newer), or say which: make PYTHON=/path/to/python3" >&2; exit 1; }
+
+.PHONY: packages
+packages: python
+	@$(PYTHON) tools/bootstrap.py packages
+
+.PHONY: controller
+controller: python
+	@$(PYTHON) tools/bootstrap.py environment controller

@@ -1,0 +1,232 @@
+"""Prepare this machine for the Makefile's targets: Debian packages and the Python environment.
+
+    bootstrap.py packages             install those of the lab's Debian packages that are missing
+    bootstrap.py environment LAYER    make .venv hold what requirements/LAYER.txt pins: controller or dev
+
+Both cost milliseconds when there is nothing to do, and may be interrupted and run again at any point.
+Standard library only: it runs before anything is installed. Exit status: 0 ready; 1 not ready, and one
+sentence on standard error says why and what to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+LAYERS = {"controller": ("controller",), "dev": ("controller", "dev")}
+
+LAB_PACKAGES = {
+    "apt-utils": "apt-ftparchive indexes the simulated NVIDIA repositories",
+    "ca-certificates": "nodes trust what this machine trusts",
+    "dpkg-dev": "dpkg-deb and dpkg-scanpackages build their packages",
+    "gnupg": "signs them",
+    "iproute2": "the lab's network",
+    "mmdebstrap": "builds the nodes' root file systems",
+    "nftables": "network address translation for the nodes",
+    "openssh-client": "Ansible's connection, and the keys",
+    "procps": "kernel settings of the lab",
+    "systemd-container": "systemd-nspawn is the node",
+}
+
+
+class NotReadyError(Exception):
+    """The machine could not be prepared; the message is the sentence for the user."""
+
+
+def run_visibly(title: str, command: Sequence[str]) -> None:
+    """Run a long command under a title, showing its newest line where there is a terminal to show it on.
+
+    Raises:
+        subprocess.CalledProcessError: with the command's whole output.
+    """
+    print(f"{title} ...", flush=True)
+    started = time.monotonic()
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns - 3
+    output = []
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            output.append(line)
+            if terminal:
+                print(f"\r\x1b[K  {line.strip()[:width]}", end="", flush=True)
+    if terminal:
+        print("\r\x1b[K", end="")
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, "".join(output))
+    print(f"  done in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def missing_packages(names: Sequence[str]) -> list[str]:
+    """Return those of the Debian packages `names` that are not installed, in the given order."""
+    query = subprocess.run(
+        ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\n", *names],
+        capture_output=True,
+        text=True,
+        check=False,  # 1 when dpkg has never heard of one of them
+    )
+    status_lines = query.stdout.splitlines()
+    return [name for name in names if f"installed {name}" not in status_lines]
+
+
+def install_packages(names: Sequence[str]) -> None:
+    """Install the Debian packages `names` where they are missing.
+
+    Raises:
+        NotReadyError: not Debian, not root, or apt could not.
+    """
+    if not shutil.which("dpkg-query"):
+        raise NotReadyError(
+            "The lab runs on Debian 12 or 13, and this machine has no dpkg: use one that has."
+        )
+    missing = missing_packages(names)
+    if not missing:
+        return
+    if os.geteuid() != 0:
+        raise NotReadyError(
+            f"Debian packages are missing ({' '.join(missing)}), and only root can install them: "
+            "run the same command with sudo."
+        )
+    title = f"Installing {len(missing)} Debian packages: {' '.join(missing)}"
+    install = ["apt-get", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120", "install"]
+    install += missing
+    try:
+        run_visibly(title, install)
+    except subprocess.CalledProcessError:
+        # No or old package lists, or an earlier run was interrupted: put both right, then it must work.
+        try:
+            run_visibly("Completing interrupted package installations", ["dpkg", "--configure", "-a"])
+            run_visibly("Fetching the lists of Debian packages", ["apt-get", "update"])
+            run_visibly(title, install)
+        except subprocess.CalledProcessError as error:
+            raise NotReadyError(
+                f"`{' '.join(error.cmd)}` ended with status {error.returncode}. Put right what it says, then "
+                f"run the same command again:\n{error.output}"
+            ) from error
+
+
+@contextlib.contextmanager
+def exclusive(lock: Path) -> Iterator[None]:
+    """Hold `lock` while the body runs; a second process waits and says so."""
+    with lock.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"Waiting for another process that prepares {VENV} ...", flush=True)
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def wanted_state(layer: str) -> dict[str, str]:
+    """Return what a complete environment with `layer` records about itself.
+
+    The path is part of it because a virtual environment cannot be moved.
+    """
+    digests = {
+        name: hashlib.sha256((ROOT / "requirements" / f"{name}.txt").read_bytes()).hexdigest()
+        for name in LAYERS[layer]
+    }
+    return {"path": str(VENV), "python": f"{sys.version_info.major}.{sys.version_info.minor}", **digests}
+
+
+def recorded_state(record: Path) -> dict[str, str]:
+    """Return what the last completed run recorded; nothing if none was completed or its Python is gone."""
+    if not record.exists() or not (VENV / "bin" / "python").exists():
+        return {}
+    state: dict[str, str] = json.loads(record.read_text())
+    return state
+
+
+def make_environment(layer: str) -> None:
+    """Make .venv hold the pinned packages of `layer`.
+
+    The record is removed before anything changes and written last, so an interrupted run is seen as such and
+    the next one starts from nothing. Only adding dev to a complete controller environment builds on it.
+
+    Raises:
+        NotReadyError: no venv module, or pip could not install.
+    """
+    record = VENV / "temper.json"
+    with exclusive(ROOT / ".venv.lock"):
+        wanted, found = wanted_state(layer), recorded_state(record)
+        if wanted.items() <= found.items():
+            return
+        if importlib.util.find_spec("ensurepip") is None:
+            install_packages(["python3-venv"])
+        extends = bool(found) and found.items() <= wanted.items()
+        record.unlink(missing_ok=True)
+        pip = [str(VENV / "bin" / "python"), "-m", "pip", "--no-input", "--disable-pip-version-check"]
+        pinned = str(ROOT / "requirements" / f"{LAYERS[layer][-1]}.txt")
+        try:
+            if not extends:
+                run_visibly(
+                    "Making the Python environment .venv",
+                    [sys.executable, "-m", "venv", "--clear", str(VENV)],
+                )
+            run_visibly(
+                f"Installing the pinned Python packages ({layer})",
+                [*pip, "install", "--require-hashes", "--requirement", pinned],
+            )
+        except subprocess.CalledProcessError as error:
+            raise NotReadyError(
+                f"{error.output}\n`{' '.join(error.cmd)}` ended with status {error.returncode}: see above. "
+                "Put it right (network, proxy, disk space, pip's configuration), then run this again."
+            ) from error
+        record.write_text(json.dumps(wanted, indent=2) + "\n")
+
+
+def main() -> int:
+    """Do what the command line asks and return the exit status."""
+    parser = argparse.ArgumentParser(description="Prepare this machine for the Makefile's targets.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("packages", help="install the Debian packages that the lab needs")
+    environment = commands.add_parser("environment", help="make .venv hold the pinned Python packages")
+    environment.add_argument("layer", choices=list(LAYERS))
+    arguments = parser.parse_args()
+    try:
+        if arguments.command == "packages":
+            install_packages(list(LAB_PACKAGES))
+        else:
+            make_environment(arguments.layer)
+    except NotReadyError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(
+            f"Cannot prepare {error.filename or VENV}: {error.strerror}. Put it right and run this again.",
+            file=sys.stderr,
+        )
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted. Run the same command again to complete the work.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
