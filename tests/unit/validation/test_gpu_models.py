@@ -1,0 +1,180 @@
+"""data/gpu_models.yml is honest: sources, plausible sizes, no floor from an unchecked number."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TABLE = yaml.safe_load((Path(__file__).parents[3] / "data" / "gpu_models.yml").read_text())
+MODELS: dict[str, dict[str, Any]] = TABLE["models"]
+ARCHITECTURES = {"maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "rubin"}
+DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
+#: A switch that reduces in the network sends each byte once: with 8 GPUs busbw may be 1.75 of the link.
+NVLS_OVER_LINK = 1.75
+
+
+def numbers(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every {value, source} (or {generation, width, source}) below `node`, with its path."""
+    if isinstance(node, dict):
+        if "value" in node or "generation" in node:
+            yield path, node
+            return
+        for key, child in node.items():
+            yield from numbers(child, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list):
+        for child in node:
+            yield from numbers(child, path)
+
+
+def metric(section: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The entries of one metric: a list for those which depend on the number of GPUs, else one."""
+    entry = section.get(name, [])
+    return entry if isinstance(entry, list) else [entry]
+
+
+def verified(number: dict[str, Any]) -> bool:
+    return bool(number.get("verified", True))
+
+
+def test_a_number_has_a_source() -> None:
+    for path, number in numbers({key: TABLE[key] for key in ("pcie_x16", "models")}):
+        assert number["source"] in TABLE["sources"], path
+
+
+def test_a_source_has_title_address_and_date() -> None:
+    for name, source in TABLE["sources"].items():
+        assert source["title"], name
+        assert re.match(r"https?://", source["url"]), name
+        assert isinstance(source["date"], datetime.date), name
+
+
+def test_every_source_is_used() -> None:
+    used = {number["source"] for _, number in numbers({key: TABLE[key] for key in ("pcie_x16", "models")})}
+    used |= {model["pci_source"] for model in MODELS.values()}
+    used |= {architecture["locked_clocks"]["source"] for architecture in TABLE["architectures"].values()}
+    used.add(TABLE["compute_capability_source"])
+    assert set(TABLE["sources"]) == used
+
+
+def test_a_number_from_memory_is_marked_unverified() -> None:
+    for path, number in numbers(MODELS):
+        if number["source"] == "data_sheet_unchecked":
+            assert not verified(number), path
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_says_what_the_planner_needs(name: str) -> None:
+    model = MODELS[name]
+    assert model["architecture"] in ARCHITECTURES
+    assert re.fullmatch(r"\d+\.\d", model["compute_capability"])
+    assert model["brand"] in {"data_center", "workstation", "geforce"}
+    assert model["form_factor"] in {"sxm", "pcie", "superchip"}
+    assert isinstance(model["nvswitch_system_possible"], bool)
+    assert model["product_names"]
+    assert all(re.fullmatch(r"[0-9a-f]{4}", pci_id) for pci_id in model["pci_ids"])
+
+
+def test_a_pci_id_names_one_model() -> None:
+    pci_ids = [pci_id for model in MODELS.values() for pci_id in model["pci_ids"]]
+    assert sorted(pci_ids) == sorted(set(pci_ids))
+
+
+def test_a_product_name_names_one_model() -> None:
+    names = [name for model in MODELS.values() for name in model["product_names"]]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_every_architecture_says_which_clocks_can_be_locked() -> None:
+    assert set(TABLE["architectures"]) == ARCHITECTURES
+    for architecture in TABLE["architectures"].values():
+        assert {"graphics", "memory"} < set(architecture["locked_clocks"])
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "chip" in MODELS[name]])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_peak_is_within_3_percent_of_its_calculation(name: str, dtype: str) -> None:
+    model = MODELS[name]
+    peak = model["peak"].get(f"{dtype}_tflops")
+    operations = TABLE["operations_per_clock_and_sm"][model["chip"]].get(dtype)
+    if peak is None:
+        return
+    assert operations is not None, f"{name} lists a {dtype} peak that its chip does not have"
+    # Hopper's tensor cores are specified at a lower clock than its scalar units.
+    tensor = dtype != "fp32" and model["architecture"] == "hopper"
+    clock = model.get("tensor_clock_mhz" if tensor else "sm_clock_mhz")
+    if clock is None:
+        return
+    calculated_tflops = model["sm_count"]["value"] * clock["value"] * operations / 1e6
+    assert peak["value"] == pytest.approx(calculated_tflops, rel=0.03)
+
+
+def test_a_peak_marked_calculated_can_be_calculated() -> None:
+    for name, model in MODELS.items():
+        for path, number in numbers(model["peak"]):
+            if number["source"] == "calculated":
+                assert {"chip", "sm_count", "sm_clock_mhz"} < set(model), f"{name} {path}"
+
+
+def ceiling(model: dict[str, Any], metric_name: str, entry: dict[str, Any]) -> float | None:
+    """The most that `metric_name` of `model` can reach, or None where no peak is known."""
+    if metric_name == "busbw_gb_s":
+        link = model["peak"].get("nvlink_gb_s")
+        if link is None:
+            return None
+        return float(link["value"] * (NVLS_OVER_LINK if entry.get("algorithm") == "nvls" else 1))
+    if metric_name.endswith("_pinned_gb_s"):
+        return float(TABLE["pcie_x16"][model["pcie"]["generation"]]["peak"]["h2d_pinned_gb_s"]["value"])
+    peak = model["peak"].get(metric_name)
+    return None if peak is None else float(peak["value"])
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("section", ["measured", "floor"])
+def test_no_value_exceeds_the_peak(name: str, section: str) -> None:
+    model = MODELS[name]
+    for metric_name in model.get(section, {}):
+        for entry in metric(model[section], metric_name):
+            limit = ceiling(model, metric_name, entry)
+            assert limit is not None, f"{name} has {section} {metric_name} and no peak to hold it against"
+            assert entry["value"] <= limit, f"{name} {metric_name}"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_floor_is_between_0_4_and_1_of_the_peak_and_at_most_what_was_measured(name: str) -> None:
+    model = MODELS[name]
+    for metric_name in model.get("floor", {}):
+        for entry in metric(model["floor"], metric_name):
+            limit = ceiling(model, metric_name, entry)
+            assert limit is not None
+            assert 0.4 * limit <= entry["value"], f"{name} {metric_name}"
+            measured = [
+                other["value"]
+                for other in metric(model.get("measured", {}), metric_name)
+                if other.get("gpus") == entry.get("gpus")
+            ]
+            assert all(entry["value"] <= value for value in measured), f"{name} {metric_name}"
+
+
+def test_no_floor_is_unverified() -> None:
+    for name, model in MODELS.items():
+        for path, number in numbers(model.get("floor", {})):
+            assert verified(number), f"{name} {path}"
+
+
+def test_pcie_floor_measurement_and_peak_are_in_order_and_grow_with_the_generation() -> None:
+    previous = 0.0
+    for generation in sorted(TABLE["pcie_x16"]):
+        row = TABLE["pcie_x16"][generation]
+        peak = row["peak"]["h2d_pinned_gb_s"]["value"]
+        for metric_name, floor in row["floor"].items():
+            assert 0.4 * peak <= floor["value"] <= row["measured"][metric_name]["value"] <= peak
+        assert peak > previous
+        previous = peak
