@@ -1,0 +1,113 @@
+"""Write each role's README from its meta/main.yml and meta/argument_specs.yml, so that they cannot disagree.
+
+    role_readme.py    write roles/*/README.md and name the files that changed
+
+tests/unit/test_documentation.py fails when a README is not what this would write.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROLES = Path(__file__).resolve().parent.parent / "roles"
+LONGEST_DEFAULT = 60  # characters that a table's cell carries well
+
+
+def load(path: Path) -> Any:
+    """Return the content of a YAML file; an empty mapping for an empty or absent one."""
+    return (yaml.safe_load(path.read_text()) if path.exists() else None) or {}
+
+
+def entry_points(role: Path) -> dict[str, Any]:
+    """Return the role's argument specs by the name of their entry point."""
+    specs: dict[str, Any] = load(role / "meta" / "argument_specs.yml").get("argument_specs", {})
+    return specs
+
+
+def paragraphs(description: str | list[str]) -> list[str]:
+    """Return a description's paragraphs, each in one line; a spec gives a string or a list of them."""
+    texts = [description] if isinstance(description, str) else description
+    return [" ".join(text.split()) for text in texts]
+
+
+def cell(text: str) -> str:
+    """Return the text as it may stand in a table's cell."""
+    return text.replace("|", "\\|")
+
+
+def default_cell(option: dict[str, Any]) -> str:
+    """Return what a variable is when nobody sets it."""
+    if option.get("required"):
+        return "**required**"
+    if option.get("default") is None:
+        return "unset"
+    text = yaml.safe_dump(option["default"], default_flow_style=True, width=float("inf"), sort_keys=False)
+    text = text.removesuffix("\n").removesuffix("\n...")
+    if len(text) > LONGEST_DEFAULT or "\n" in text:
+        return "see [defaults](defaults/main.yml)"
+    return f"`{cell(text)}`"
+
+
+def type_cell(option: dict[str, Any]) -> str:
+    """Return a variable's type as a reader says it: `list of str`."""
+    kind = option.get("type", "str")
+    return f"list of {option['elements']}" if kind == "list" and "elements" in option else str(kind)
+
+
+def rows(options: dict[str, Any], parent: str = "") -> list[str]:
+    """Return a table row for each option and, after it, for those nested in it."""
+    lines = []
+    for name, option in options.items():
+        path = f"{parent}{name}"
+        description = " ".join(paragraphs(option.get("description", "")))
+        if choices := option.get("choices"):
+            description += f" One of: {', '.join(f'`{choice}`' for choice in choices)}."
+        lines.append(f"| `{path}` | {type_cell(option)} | {default_cell(option)} | {cell(description)} |")
+        mark = "[]." if option.get("type") == "list" else "."
+        lines += rows(option.get("options", {}), parent=f"{path}{mark}")
+    return lines
+
+
+def readme(role: Path) -> str:
+    """Return the README of the role in the folder `role`."""
+    description = load(role / "meta" / "main.yml").get("galaxy_info", {}).get("description", "")
+    lines = [
+        f"# {role.name}",
+        "",
+        *paragraphs(description),
+        "",
+        "<!-- Made by `make docs` from meta/main.yml and meta/argument_specs.yml: change those. -->",
+    ]
+    for name, spec in entry_points(role).items():
+        lines += ["", "## Variables" if name == "main" else f"## Variables of the entry point `{name}`"]
+        for paragraph in paragraphs(spec.get("description", spec.get("short_description", ""))):
+            lines += ["", paragraph]
+        if options := spec.get("options"):
+            lines += [
+                "",
+                "| Variable | Type | Default | Meaning |",
+                "| --- | --- | --- | --- |",
+                *rows(options),
+            ]
+        else:
+            lines += ["", "None."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Write every role's README and return the exit status."""
+    for role in sorted(path for path in ROLES.iterdir() if path.is_dir()):
+        target = role / "README.md"
+        text = readme(role)
+        if not target.exists() or target.read_text() != text:
+            target.write_text(text)
+            print(f"Wrote {target.relative_to(ROLES.parent)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
