@@ -1,6 +1,6 @@
 """Count what a playbook run does, beside whatever prints it.
 
-Enabled with ANSIBLE_CALLBACKS_ENABLED=count_tasks; writes one JSON object to the file that TEMPER_COUNTS names.
+Enabled with ANSIBLE_CALLBACKS_ENABLED=count_tasks; writes a JSON object to the file that TEMPER_COUNTS names.
 """
 
 from __future__ import annotations
