@@ -2,9 +2,9 @@
 
     python -m tests.bench [--pings N] [--keep]
 
-Boots a lab of its own (LAB_NAME=bench; LAB_NODES nodes, 2 unless set), so that the first run meets bare nodes.
-Validation is left out: it takes as long as its plan says. Measures and prints; asserts nothing, for the numbers
-are this machine's. Exit status: that of the first command that failed, else 0.
+Boots a lab of its own (LAB_NAME=bench; LAB_NODES nodes, 2 unless set), so that the first run meets bare
+nodes. Validation is left out: it takes as long as its plan says. The numbers are this machine's, so they are
+printed and nothing is asserted. Exit status: that of the first command that failed, else 0.
 """
 
 from __future__ import annotations
@@ -120,9 +120,7 @@ def main() -> int:
         ("site.yml, second run", second),
     ]
     print(table(rows, median_ping.duration_s))
-    print(
-        "Without validation. A task is counted once, however many nodes run it; ssh calls and changes on each."
-    )
+    print("Without validation. Tasks are counted once for all nodes, ssh calls and changes on each node.")
     return 0
 
 
