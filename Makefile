@@ -72,11 +72,11 @@ bench: packages controller ## Time a ping, the first and the second site.yml sid
 
 .PHONY: setup
 setup: python ## Make .venv with everything that running and testing needs
-	@$(PYTHON) tools/bootstrap.py environment dev
+	@$(PYTHON) -m tools.bootstrap environment dev
 
 .PHONY: docs
 docs: setup ## Write the roles' README files from their argument specs
-	$(BIN)/python tools/role_readme.py
+	$(BIN)/python -m tools.role_readme
 
 .PHONY: requirements
 requirements: setup ## Renew the pins and hashes in requirements/*.txt from requirements/*.in
@@ -106,8 +106,8 @@ python:
 
 .PHONY: packages
 packages: python
-	@$(PYTHON) tools/bootstrap.py packages
+	@$(PYTHON) -m tools.bootstrap packages
 
 .PHONY: controller
 controller: python
-	@$(PYTHON) tools/bootstrap.py environment controller
+	@$(PYTHON) -m tools.bootstrap environment controller

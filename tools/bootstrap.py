@@ -1,7 +1,7 @@
 """Prepare this machine for the Makefile's targets: Debian packages and the Python environment.
 
-    bootstrap.py packages             install those of the lab's Debian packages that are missing
-    bootstrap.py environment LAYER    make .venv hold what requirements/LAYER.txt pins: controller or dev
+    python3 -m tools.bootstrap packages             install the Debian packages that the lab lacks
+    python3 -m tools.bootstrap environment LAYER    make .venv hold what requirements/LAYER.txt pins
 
 Both cost milliseconds when there is nothing to do, and may be interrupted and run again at any point.
 Standard library only: it runs before anything is installed. Exit status: 0 ready; 1 not ready, and one
@@ -24,25 +24,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.lab import requirements
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LAYERS = {"controller": ("controller",), "dev": ("controller", "dev")}
-
-LAB_PACKAGES = {
-    "apt-utils": "apt-ftparchive indexes the simulated NVIDIA repositories",
-    "ca-certificates": "nodes trust what this machine trusts",
-    "dpkg-dev": "dpkg-deb and dpkg-scanpackages build their packages",
-    "gnupg": "signs them",
-    "iproute2": "the lab's network",
-    "mmdebstrap": "builds the nodes' root file systems",
-    "nftables": "network address translation for the nodes",
-    "openssh-client": "Ansible's connection, and the keys",
-    "procps": "kernel settings of the lab",
-    "systemd-container": "systemd-nspawn is the node",
-}
 
 
 class NotReadyError(Exception):
@@ -112,7 +101,7 @@ def install_packages(names: Sequence[str]) -> None:
             f"Debian packages are missing ({' '.join(missing)}), and only root can install them: "
             "run the same command with sudo."
         )
-    title = f"Installing {len(missing)} Debian packages: {' '.join(missing)}"
+    title = f"Installing Debian packages: {' '.join(missing)}"
     install = ["apt-get", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120", "install"]
     install += missing
     try:
@@ -210,7 +199,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         if arguments.command == "packages":
-            install_packages(list(LAB_PACKAGES))
+            install_packages(sorted(set(requirements.TOOLS.values())))
         else:
             make_environment(arguments.layer)
     except NotReadyError as error:

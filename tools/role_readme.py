@@ -1,6 +1,6 @@
 """Write each role's README from its meta/main.yml and meta/argument_specs.yml, so that they cannot disagree.
 
-    role_readme.py    write roles/*/README.md and name the files that changed
+    python3 -m tools.role_readme    write roles/*/README.md and name the files that changed
 
 tests/unit/test_documentation.py fails when a README is not what this would write.
 """

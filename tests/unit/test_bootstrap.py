@@ -1,0 +1,129 @@
+"""The environment is rebuilt when, and only when, the requirements ask for another or it was left half done."""
+
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tools import bootstrap
+
+Commands = list[list[str]]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty checkout with requirements."""
+    (tmp_path / "requirements").mkdir()
+    for layer in ("controller", "dev"):
+        (tmp_path / "requirements" / f"{layer}.txt").write_text(f"{layer}==1\n")
+    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path / ".venv")
+    return tmp_path
+
+
+@pytest.fixture
+def commands(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """What would be run; `python -m venv` and pip leave only what the code looks at."""
+    ran: Commands = []
+
+    def run_visibly(title: str, command: Sequence[str]) -> None:
+        ran.append(list(command))
+        (checkout / ".venv" / "bin").mkdir(parents=True, exist_ok=True)
+        (checkout / ".venv" / "bin" / "python").touch()
+
+    monkeypatch.setattr(bootstrap, "run_visibly", run_visibly)
+    return ran
+
+
+def steps(commands: Commands) -> list[str]:
+    """Each command as one word."""
+    return ["venv" if "venv" in command else Path(command[-1]).name for command in commands]
+
+
+def test_environment_is_made_from_nothing(commands: Commands) -> None:
+    bootstrap.make_environment("dev")
+    assert steps(commands) == ["venv", "dev.txt"]
+
+
+def test_complete_environment_is_left_alone(commands: Commands) -> None:
+    bootstrap.make_environment("dev")
+    commands.clear()
+    bootstrap.make_environment("dev")
+    bootstrap.make_environment("controller")
+    assert commands == []
+
+
+def test_developers_packages_are_added_to_the_controllers(commands: Commands) -> None:
+    bootstrap.make_environment("controller")
+    bootstrap.make_environment("dev")
+    assert steps(commands) == ["venv", "controller.txt", "dev.txt"]
+
+
+def changed_requirements(checkout: Path) -> None:
+    (checkout / "requirements" / "controller.txt").write_text("controller==2\n")
+
+
+def other_python(checkout: Path) -> None:
+    record = checkout / ".venv" / "temper.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "python": "3.10"}))
+
+
+def moved_checkout(checkout: Path) -> None:
+    record = checkout / ".venv" / "temper.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "path": "/elsewhere/.venv"}))
+
+
+def removed_python(checkout: Path) -> None:
+    (checkout / ".venv" / "bin" / "python").unlink()
+
+
+@pytest.mark.parametrize("spoil", [changed_requirements, other_python, moved_checkout, removed_python])
+def test_environment_that_no_longer_fits_is_made_anew(
+    checkout: Path, commands: Commands, spoil: Callable[[Path], None]
+) -> None:
+    bootstrap.make_environment("dev")
+    spoil(checkout)
+    commands.clear()
+    bootstrap.make_environment("dev")
+    assert steps(commands) == ["venv", "dev.txt"]
+
+
+def test_interrupted_installation_is_started_again(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bootstrap.make_environment("controller")
+    run_visibly = bootstrap.run_visibly
+
+    def interrupt(title: str, command: Sequence[str]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bootstrap, "run_visibly", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        bootstrap.make_environment("dev")
+    monkeypatch.setattr(bootstrap, "run_visibly", run_visibly)
+    commands.clear()
+    bootstrap.make_environment("dev")
+    assert steps(commands) == ["venv", "dev.txt"]
+
+
+def test_failing_installation_shows_its_output_and_is_not_recorded(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(title: str, command: Sequence[str]) -> None:
+        raise subprocess.CalledProcessError(1, command, "No matching distribution found for x==1\n")
+
+    monkeypatch.setattr(bootstrap, "run_visibly", fail)
+    with pytest.raises(bootstrap.NotReadyError, match="No matching distribution"):
+        bootstrap.make_environment("dev")
+    assert not (checkout / ".venv" / "temper.json").exists()
+
+
+def test_missing_debian_packages_are_named_to_a_user_who_cannot_install_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bootstrap, "missing_packages", lambda names: ["nftables"])
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(bootstrap.NotReadyError, match=r"missing \(nftables\).*sudo"):
+        bootstrap.install_packages(["nftables", "gnupg"])
