@@ -38,11 +38,11 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible has no type
         super().__init__()
         self._counts: collections.Counter[str] = collections.Counter(tasks=0, changed=0, skipped=0)
 
-    def v2_playbook_on_task_start(self, task: Task, is_conditional: bool) -> None:  # noqa: ARG002
+    def v2_playbook_on_task_start(self, task: Task, is_conditional: bool) -> None:
         """Count a task."""
         self._counts["tasks"] += 1
 
-    def v2_playbook_on_handler_task_start(self, task: Task) -> None:  # noqa: ARG002
+    def v2_playbook_on_handler_task_start(self, task: Task) -> None:
         """Count a handler that runs as a task."""
         self._counts["tasks"] += 1
 
@@ -50,10 +50,10 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible has no type
         """Count a node's change."""
         self._counts["changed"] += result.is_changed()
 
-    def v2_runner_on_skipped(self, result: CallbackTaskResult) -> None:  # noqa: ARG002
+    def v2_runner_on_skipped(self, result: CallbackTaskResult) -> None:
         """Count a task that a node skipped."""
         self._counts["skipped"] += 1
 
-    def v2_playbook_on_stats(self, stats: AggregateStats) -> None:  # noqa: ARG002
+    def v2_playbook_on_stats(self, stats: AggregateStats) -> None:
         """Write the counts at the end of the run."""
         Path(os.environ["TEMPER_COUNTS"]).write_text(json.dumps(self._counts))
