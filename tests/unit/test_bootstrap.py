@@ -1,4 +1,4 @@
-"""The environment is rebuilt when, and only when, the requirements ask for another or it was left half done."""
+"""The environment is made anew when the requirements ask for another or it was left half done, else never."""
 
 import json
 import subprocess
