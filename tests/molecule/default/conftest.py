@@ -1,0 +1,23 @@
+"""Fixtures of the scenario's tests.
+
+`host` is testinfra's: a node as root, over SSH. What a user meets is looked at through `login`.
+"""
+
+import pytest
+import testinfra
+from testinfra.host import Host
+
+
+@pytest.fixture
+def login(host: Host, request: pytest.FixtureRequest) -> Host:
+    """The same node as an administrator's own SSH login finds it, without sudo."""
+    return testinfra.get_host(
+        f"ansible://{host.backend.host}", ansible_inventory=request.config.getoption("ansible_inventory")
+    )
+
+
+@pytest.fixture
+def addresses(host: Host) -> dict[str, str]:
+    """Every node's address, by its name."""
+    inventory = host.backend.ansible_runner.inventory
+    return {name: variables["ansible_host"] for name, variables in inventory["_meta"]["hostvars"].items()}

@@ -1,0 +1,81 @@
+"""What an attacker meets, seen from outside and in sshd's and the kernel's own words."""
+
+import socket
+
+import paramiko
+import pytest
+from testinfra.host import Host
+
+CLOSED_PORT = 9  # discard: nothing listens there
+TIMEOUT_S = 3.0
+CONNECT = "import socket, sys; print(socket.socket().connect_ex((sys.argv[1], int(sys.argv[2]))))"
+CONNECTION_REFUSED = "111"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "permitrootlogin no",
+        "passwordauthentication no",
+        "kbdinteractiveauthentication no",
+        "permitemptypasswords no",
+        "pubkeyauthentication yes",
+        "x11forwarding no",
+        "allowagentforwarding no",
+    ],
+)
+def test_sshd_setting_is_in_effect(host: Host, setting: str) -> None:
+    """Also against the drop-in of cloud-init's kind that the image brings along, which allows passwords."""
+    assert setting in host.check_output("sshd -T").splitlines()
+
+
+@pytest.fixture
+def transport(host: Host, addresses: dict[str, str]) -> paramiko.Transport:
+    """A connection to the node's sshd that nobody has logged in through."""
+    return paramiko.Transport((addresses[host.backend.host], 22))
+
+
+def test_sshd_offers_login_by_key_only(transport: paramiko.Transport) -> None:
+    with transport:
+        transport.start_client(timeout=TIMEOUT_S)
+        with pytest.raises(paramiko.BadAuthenticationType) as refusal:
+            transport.auth_none("ops")
+    assert refusal.value.allowed_types == ["publickey"]
+
+
+def test_sshd_refuses_a_client_that_knows_only_sha1(transport: paramiko.Transport) -> None:
+    with transport:
+        transport.get_security_options().kex = ["diffie-hellman-group14-sha1"]
+        with pytest.raises(paramiko.SSHException):
+            transport.start_client(timeout=TIMEOUT_S)
+
+
+def test_firewall_is_silent_about_a_port_that_is_not_listed(host: Host, addresses: dict[str, str]) -> None:
+    with pytest.raises(TimeoutError):
+        socket.create_connection((addresses[host.backend.host], CLOSED_PORT), timeout=TIMEOUT_S)
+
+
+def test_nodes_reach_every_port_of_each_other(host: Host, addresses: dict[str, str]) -> None:
+    """NCCL and MPI choose their ports freely: the other node's kernel must answer, if only with a refusal."""
+    others = [
+        address for name, address in addresses.items() if name.startswith("gpu") and name != host.backend.host
+    ]
+    answers = [
+        host.check_output(f"timeout 5 python3 -c '{CONNECT}' {other} {CLOSED_PORT}") for other in others
+    ]
+    assert answers == [CONNECTION_REFUSED] * len(others)
+
+
+def test_firewall_drops_what_no_rule_accepts(host: Host) -> None:
+    rules = host.check_output("nft list table inet temper")
+    assert "hook input" in rules
+    assert "policy drop" in rules
+
+
+def test_no_change_waits_for_its_confirmation(host: Host) -> None:
+    timers = host.check_output("systemctl list-timers --all --plain --no-legend").splitlines()
+    assert [line for line in timers if "temper" in line and "rollback" in line] == []
+
+
+def test_no_unit_has_failed(host: Host) -> None:
+    assert host.check_output("systemctl list-units --failed --plain --no-legend") == ""

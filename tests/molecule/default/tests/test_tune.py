@@ -1,0 +1,72 @@
+"""What jobs meet: GPUs that stay awake at full clocks, and the limits and settings that NCCL needs."""
+
+import json
+
+import pytest
+from testinfra.host import Host
+
+CLOCK_STEP_MHZ = 15  # clocks move in steps: a locked one may be off by that much
+
+
+def query(host: Host, *fields: str) -> list[list[str]]:
+    """Return what nvidia-smi reports, a row for each GPU."""
+    rows = host.check_output(f"nvidia-smi --query-gpu={','.join(fields)} --format=csv,noheader,nounits")
+    return [row.split(", ") for row in rows.splitlines()]
+
+
+def test_every_gpu_is_in_persistence_mode(host: Host) -> None:
+    assert {row[0] for row in query(host, "persistence_mode")} == {"Enabled"}
+
+
+def test_every_gpu_runs_at_its_highest_graphics_clock(host: Host) -> None:
+    clocks = query(host, "clocks.current.graphics", "clocks.max.graphics")
+    assert [row for row in clocks if abs(int(row[0]) - int(row[1])) > CLOCK_STEP_MHZ] == []
+
+
+def test_power_limit_is_the_default(host: Host) -> None:
+    assert [row for row in query(host, "power.limit", "power.default_limit") if row[0] != row[1]] == []
+
+
+@pytest.mark.parametrize("unit", ["nvidia-persistenced", "temper-gpu-settings"])
+def test_unit_is_active_and_starts_at_boot(host: Host, unit: str) -> None:
+    assert host.service(unit).is_running
+    assert host.service(unit).is_enabled
+
+
+def test_nccl_settings_are_assignments_that_every_user_can_read(login: Host) -> None:
+    lines = login.file("/etc/nccl.conf").content_string.splitlines()
+    settings = [line for line in lines if not line.startswith("#")]
+    assert settings
+    assert [line for line in settings if not line.startswith("NCCL_") or "=" not in line] == []
+
+
+def test_thread_settings_are_positive_numbers(host: Host) -> None:
+    lines = host.file("/etc/temper/compute.env").content_string.splitlines()
+    threads = dict(line.split("=") for line in lines if not line.startswith("#"))
+    assert int(threads["OMP_NUM_THREADS"]) >= 1
+    assert int(threads["MKL_NUM_THREADS"]) >= 1
+
+
+def test_a_login_may_lock_memory_and_open_many_files(login: Host) -> None:
+    assert login.check_output("ulimit -l; ulimit -n").split() == ["unlimited", "1048576"]
+
+
+def test_a_service_may_lock_memory_and_open_many_files(host: Host) -> None:
+    limits = host.check_output("systemd-run --wait --pipe --quiet sh -c 'ulimit -l; ulimit -n'")
+    assert limits.split() == ["unlimited", "1048576"]
+
+
+def test_shared_memory_of_a_job_survives_its_login(host: Host) -> None:
+    manager = "org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager"
+    assert (
+        json.loads(host.check_output(f"busctl --json=short get-property {manager} RemoveIPC"))["data"]
+        is False
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("kernel.numa_balancing", "0"), ("net.ipv4.neigh.default.gc_thresh3", "16384")],
+)
+def test_kernel_parameter_is_in_effect(host: Host, key: str, value: str) -> None:
+    assert host.check_output(f"sysctl --values {key}") == value
