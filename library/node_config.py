@@ -1,0 +1,275 @@
+#!/usr/bin/python3
+"""A role's configuration on a node: its files, kernel parameters and the units that use them, in one round
+trip."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: node_config
+short_description: Files, sysctls, commands and units of one role, in one call
+description:
+  - Writes the files that differ, applies kernel parameters whose live value differs, runs the commands whose
+    files changed, and brings units to the wanted state.
+  - What a change still has to do is noted on the node before the first file is written, and done by the next
+    run when this one is cut off in between.
+options:
+  name:
+    description: Name of the configuration, usually that of the role.
+    type: str
+    required: true
+  files:
+    description: Files as they should be, owned by root. A file without O(files[].content) is removed.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: Absolute path.
+        type: path
+        required: true
+      content:
+        description: The whole content.
+        type: str
+      mode:
+        description: Permissions.
+        type: str
+        default: "0644"
+  sysctls:
+    description: Kernel parameters and the live values that they must have. One that this kernel does not
+      know is reported and left out.
+    type: dict
+    default: {}
+  on_change:
+    description: Commands to run when one of their files changed.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      paths:
+        description: The files that matter.
+        type: list
+        elements: path
+        required: true
+      command:
+        description: The command as a list. It is left out where its program is not installed.
+        type: list
+        elements: str
+        required: true
+  services:
+    description: Names of units that are enabled and running, and that no file of this configuration restarts.
+    type: list
+    elements: str
+    default: []
+  units:
+    description: Units that are enabled and running.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Name of the unit.
+        type: str
+        required: true
+      restart_on:
+        description: Restart it when one of these files changed.
+        type: list
+        elements: path
+        default: []
+author: Temper developers
+"""
+
+EXAMPLES = r"""
+- name: Configure NCCL
+  node_config:
+    name: compute_environment
+    files:
+      - path: /etc/nccl.conf
+        content: "NCCL_SOCKET_IFNAME==eth0\n"
+"""
+
+RETURN = r"""
+changed_files:
+  description: The files that changed.
+  returned: always
+  type: list
+  elements: str
+actions:
+  description: What was done besides writing files, in words.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.files import File, write_all
+
+PENDING = Path("/var/lib/temper/pending")
+PROC_SYS = Path("/proc/sys")
+UNIT_DIRECTORIES = ("/etc/systemd/system/", "/usr/local/lib/systemd/system/")
+
+
+class Pending:
+    """The files of a change that has not been carried through yet, kept on disk while it is."""
+
+    def __init__(self, name: str) -> None:
+        self.path = PENDING / f"{name}.json"
+
+    def read(self) -> list[str]:
+        """Paths that changed in a run that was cut off; a note cut off itself means that nothing was written
+        yet."""
+        try:
+            paths = json.loads(self.path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return []
+        return [str(path) for path in paths]
+
+    def note(self, paths: list[str]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(paths), encoding="utf-8")
+
+    def clear(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def live_sysctl(key: str) -> str | None:
+    """The live value with single blanks, or None where this kernel has no such parameter."""
+    try:
+        return " ".join((PROC_SYS / key.replace(".", "/")).read_text(encoding="utf-8").split())
+    except FileNotFoundError:
+        return None
+
+
+def run(module: AnsibleModule, command: list[str]) -> None:
+    completed = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        output = " ".join((completed.stdout + completed.stderr).split())
+        module.fail_json(msg=f"`{' '.join(command)}` failed with status {completed.returncode}: {output}")
+
+
+def apply_sysctls(module: AnsibleModule, sysctls: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Set live values that differ. Returns what was set and which parameters the kernel does not know."""
+    done, unknown = [], []
+    for key, value in sysctls.items():
+        live, wanted = live_sysctl(key), " ".join(str(value).split())
+        if live is None:
+            unknown.append(key)
+        elif live != wanted:
+            done.append(f"sysctl {key}: {live} -> {wanted}")
+            if not module.check_mode:
+                (PROC_SYS / key.replace(".", "/")).write_text(wanted, encoding="utf-8")
+    return done, unknown
+
+
+def unit_states(names: list[str]) -> dict[str, tuple[str, str]]:
+    """(enablement, activity) of each unit, asked in one call; a unit that does not exist has empty
+    strings."""
+    if not names:
+        return {}
+    command = ["systemctl", "show", "--property=Id,UnitFileState,ActiveState", "--", *names]
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    blocks = [
+        dict(line.split("=", 1) for line in block.splitlines()) for block in output.strip().split("\n\n")
+    ]
+    return {
+        name: (block.get("UnitFileState", ""), block.get("ActiveState", ""))
+        for name, block in zip(names, blocks, strict=False)
+    }
+
+
+def settle_units(module: AnsibleModule, units: list[dict[str, Any]], changed: set[str]) -> list[str]:
+    """Enable, start or restart units; returns what was done."""
+    names = [unit["name"] if "." in unit["name"] else f"{unit['name']}.service" for unit in units]
+    states = unit_states(names)
+    done = []
+    for name, unit in zip(names, units, strict=True):
+        enablement, activity = states[name]
+        steps = []
+        if enablement not in ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated"):
+            steps.append("enable")
+        if changed & set(unit["restart_on"]):
+            steps.append("restart")
+        elif activity not in ("active", "reloading"):
+            steps.append("start")
+        for step in steps:
+            done.append(f"{step} {name}")
+            if not module.check_mode:
+                run(module, ["systemctl", step, name])
+    return done
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "files": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "content": {"type": "str"},
+                    "mode": {"type": "str", "default": "0644"},
+                },
+            },
+            "sysctls": {"type": "dict", "default": {}},
+            "on_change": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "paths": {"type": "list", "elements": "path", "required": True},
+                    "command": {"type": "list", "elements": "str", "required": True},
+                },
+            },
+            "services": {"type": "list", "elements": "str", "default": []},
+            "units": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "restart_on": {"type": "list", "elements": "path", "default": []},
+                },
+            },
+        },
+        supports_check_mode=True,
+    )
+    files = [File(**file) for file in module.params["files"]]
+    pending = Pending(module.params["name"])
+    left_over = pending.read()
+    differing = [file.path for file in files if file.differs()]
+    if differing and not module.check_mode:
+        pending.note(sorted({*differing, *left_over}))
+    result = write_all(module, files)
+    changed = {*result.changed_files, *left_over}
+
+    actions, unknown = apply_sysctls(module, module.params["sysctls"])
+    if any(path.startswith(UNIT_DIRECTORIES) for path in changed):
+        actions.append("systemctl daemon-reload")
+        if not module.check_mode:
+            run(module, ["systemctl", "daemon-reload"])
+    for reaction in module.params["on_change"]:
+        command = reaction["command"]
+        if changed & set(reaction["paths"]) and shutil.which(command[0]):
+            actions.append(" ".join(command))
+            if not module.check_mode:
+                run(module, command)
+    services = [{"name": name, "restart_on": []} for name in module.params["services"]]
+    actions += settle_units(module, services + module.params["units"], changed)
+    if not module.check_mode:
+        pending.clear()
+    for key in unknown:
+        module.warn(f"This node's kernel has no parameter {key}; it is left out.")
+    result.changed = result.changed or bool(actions)
+    module.exit_json(**result.as_dict(), actions=actions)
+
+
+if __name__ == "__main__":
+    main()

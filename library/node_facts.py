@@ -1,0 +1,246 @@
+#!/usr/bin/python3
+"""Read a node once, before anything is planned or changed."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: node_facts
+short_description: Hardware, system and NVIDIA state of a node in one round trip
+description:
+  - Reads what Temper's plan needs and returns it as the fact C(temper). It changes nothing and needs no
+    driver, because it finds GPUs by their PCI ids.
+  - Everything is read from sysfs, procfs, dpkg and, where it is installed, C(nvidia-smi).
+options: {}
+author: Temper developers
+"""
+
+EXAMPLES = r"""
+- name: Read the node
+  node_facts:
+"""
+
+RETURN = r"""
+ansible_facts:
+  description: The fact C(temper), with the keys os, architecture, kernel, secure_boot, boot_id, cpu,
+    memory_bytes, disks, pci, interfaces, packages, broken_packages and nvidia.
+  returned: always
+  type: dict
+"""
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils import packages as dpkg
+from ansible.module_utils.basic import AnsibleModule
+
+NVIDIA_VENDOR_ID = "10de"
+# Efivar of the UEFI specification: 4 bytes of attributes, then 1 byte, 1 = enabled.
+SECURE_BOOT_VARIABLE = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+COMMAND_TIMEOUT_S = 30
+
+
+def read(path: Path, default: str = "") -> str:
+    """A small file's stripped text, or `default` where it is missing or refuses to be read (many sysfs files
+    do)."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return default
+
+
+def os_release(root: Path) -> dict[str, str]:
+    values = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', read(root / "etc/os-release"), re.MULTILINE))
+    return {
+        "id": values.get("ID", ""),
+        "version_id": values.get("VERSION_ID", ""),
+        "codename": values.get("VERSION_CODENAME", ""),
+        "pretty_name": values.get("PRETTY_NAME", ""),
+    }
+
+
+def kernel(root: Path, release: str) -> dict[str, Any]:
+    return {
+        "release": release,
+        "headers_present": (root / f"lib/modules/{release}/build").exists(),
+        "cmdline": read(root / "proc/cmdline"),
+    }
+
+
+def secure_boot(root: Path) -> str:
+    """`enabled` or `disabled`; a machine without UEFI variables cannot have it enabled."""
+    try:
+        value = (root / SECURE_BOOT_VARIABLE).read_bytes()
+    except OSError:
+        return "disabled"
+    return "enabled" if value[-1:] == b"\x01" else "disabled"
+
+
+def cpu(root: Path) -> dict[str, int]:
+    """Logical CPUs, physical cores (distinct package and core ids) and NUMA nodes that are online."""
+    base = root / "sys/devices/system"
+    cores = set()
+    logical = 0
+    for topology in (base / "cpu").glob("cpu[0-9]*/topology"):
+        logical += 1
+        cores.add((read(topology / "physical_package_id"), read(topology / "core_id")))
+    logical = logical or os.cpu_count() or 1
+    return {
+        "logical": logical,
+        "physical": len(cores) or logical,
+        "numa_nodes": len(list((base / "node").glob("node[0-9]*"))) or 1,
+    }
+
+
+def memory_bytes(root: Path) -> int:
+    match = re.search(r"^MemTotal:\s+(\d+) kB", read(root / "proc/meminfo"), re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+def disks(root: Path) -> list[dict[str, Any]]:
+    """Free space where the stack and the payload go; paths on the same file system are listed once."""
+    seen: set[int] = set()
+    result = []
+    for path in ("/", "/usr", "/usr/local", "/opt", "/var", "/boot"):
+        target = root / path.lstrip("/")
+        if not target.is_dir() or target.stat().st_dev in seen:
+            continue
+        seen.add(target.stat().st_dev)
+        usage = shutil.disk_usage(target)
+        result.append({"path": path, "total_bytes": usage.total, "free_bytes": usage.free})
+    return result
+
+
+def pci_devices(root: Path) -> list[dict[str, str]]:
+    """NVIDIA's PCI devices: GPUs (class 03xx), NVSwitches (0680), audio functions and the like."""
+    devices = []
+    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
+        if read(device / "vendor").removeprefix("0x") != NVIDIA_VENDOR_ID:
+            continue
+        devices.append(
+            {
+                "address": device.name,
+                "vendor_id": NVIDIA_VENDOR_ID,
+                "device_id": read(device / "device").removeprefix("0x"),
+                "class_id": read(device / "class").removeprefix("0x")[:4],
+                "subsystem_vendor_id": read(device / "subsystem_vendor").removeprefix("0x"),
+                "subsystem_device_id": read(device / "subsystem_device").removeprefix("0x"),
+            }
+        )
+    return devices
+
+
+def interfaces() -> list[dict[str, Any]]:
+    """Network interfaces but loopback, with their addresses; `default_route` marks the one that leads out."""
+    links = json.loads(run_text(["ip", "-json", "address", "show"]) or "[]")
+    routes = json.loads(run_text(["ip", "-json", "route", "show", "default"]) or "[]")
+    default = {route.get("dev") for route in routes}
+    return [
+        {
+            "name": link["ifname"],
+            "mtu": link["mtu"],
+            "up": "UP" in link["flags"],
+            "addresses": [address["local"] for address in link["addr_info"]],
+            "default_route": link["ifname"] in default,
+        }
+        for link in links
+        if "LOOPBACK" not in link["flags"]
+    ]
+
+
+def run_text(command: list[str]) -> str:
+    """Standard output of a command that only reads; empty where the command is missing or fails."""
+    try:
+        completed = subprocess.run(
+            command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return completed.stdout if completed.returncode == 0 else ""
+
+
+def nvidia_state(root: Path) -> dict[str, Any]:
+    """What is loaded and in use now, which is not what is installed. `compute_processes` are strings "pid
+    name".
+
+    nvidia-smi comes first: through nvidia-modprobe it loads the driver where nothing else has yet.
+    """
+    processes, error = compute_processes()
+    return {
+        "loaded_version": read(root / "sys/module/nvidia/version") or None,
+        "nouveau_loaded": (root / "sys/module/nouveau").is_dir(),
+        "compute_processes": processes,
+        "smi_error": error,
+    }
+
+
+def compute_processes() -> tuple[list[str], str | None]:
+    """Processes that use a GPU, and nvidia-smi's complaint if it has one."""
+    if not shutil.which("nvidia-smi"):
+        return [], None
+    command = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
+    try:
+        smi = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return [], f"nvidia-smi did not answer within {COMMAND_TIMEOUT_S} s"
+    if smi.returncode:
+        return [], (smi.stdout + smi.stderr).strip()
+    return [line.replace(",", "", 1).strip() for line in smi.stdout.splitlines() if line.strip()], None
+
+
+def package_state() -> tuple[dict[str, str], list[str]]:
+    """Installed versions of the NVIDIA family, and the names of all packages that dpkg left half-way."""
+    try:
+        known = dpkg.query()
+    except (OSError, subprocess.CalledProcessError):
+        return {}, []
+    family = {
+        name: package.version
+        for name, package in known.items()
+        if package.installed and dpkg.FAMILY.match(name)
+    }
+    return family, sorted(name for name, package in known.items() if package.broken)
+
+
+def installable_headers(facts_kernel: dict[str, Any]) -> bool:
+    """Whether the package manager offers the headers of the running kernel; asked only where they are
+    missing."""
+    if facts_kernel["headers_present"]:
+        return True
+    policy = run_text(["apt-cache", "policy", f"linux-headers-{facts_kernel['release']}"])
+    return bool(re.search(r"Candidate: (?!\(none\))\S", policy))
+
+
+def gather(root: Path = Path("/")) -> dict[str, Any]:
+    family, broken = package_state()
+    running = kernel(root, platform.release())
+    return {
+        "os": os_release(root),
+        "architecture": platform.machine(),
+        "kernel": running | {"headers_installable": installable_headers(running)},
+        "secure_boot": secure_boot(root),
+        "boot_id": read(root / "proc/sys/kernel/random/boot_id"),
+        "cpu": cpu(root),
+        "memory_bytes": memory_bytes(root),
+        "disks": disks(root),
+        "pci": pci_devices(root),
+        "interfaces": interfaces(),
+        "packages": family,
+        "broken_packages": broken,
+        "nvidia": nvidia_state(root),
+    }
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    module.exit_json(changed=False, ansible_facts={"temper": gather()})
+
+
+if __name__ == "__main__":
+    main()

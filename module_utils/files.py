@@ -1,0 +1,95 @@
+"""Write configuration files: compare first, replace atomically, say what changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it should be. `content` None means that it should not exist."""
+
+    path: str
+    content: str | None
+    mode: str = "0644"
+
+    def differs(self) -> bool:
+        """Whether the file on disk has other bytes, another mode or another owner than root."""
+        path = Path(self.path)
+        if self.content is None:
+            return path.is_symlink() or path.exists()
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return True
+        if not stat.S_ISREG(status.st_mode):
+            return True
+        owned = (status.st_uid, status.st_gid) == (0, 0)
+        if not owned or stat.S_IMODE(status.st_mode) != int(self.mode, 8):
+            return True
+        return path.read_bytes() != self.content.encode()
+
+    def diff(self) -> dict[str, str]:
+        """Before and after in the form that Ansible's --diff prints."""
+        path = Path(self.path)
+        before = path.read_text(errors="replace") if path.is_file() else ""
+        return {
+            "before_header": self.path,
+            "after_header": self.path,
+            "before": before,
+            "after": self.content or "",
+        }
+
+    def write(self, module: AnsibleModule) -> None:
+        """Replace (or remove) the file in one step, so that no reader and no crash ever sees half of it."""
+        path = Path(self.path)
+        if self.content is None:
+            path.unlink(missing_ok=True)
+            return
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # In the same directory: the rename must not cross file systems.
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(self.content.encode())
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(temporary, int(self.mode, 8))
+            module.atomic_move(temporary, self.path)
+            os.chown(self.path, 0, 0)
+            os.chmod(self.path, int(self.mode, 8))
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+
+
+@dataclass
+class Result:
+    """What a module did, in the form it returns to Ansible."""
+
+    changed: bool = False
+    changed_files: list[str] = field(default_factory=list)
+    diff: list[dict[str, str]] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"changed": self.changed, "changed_files": self.changed_files, "diff": self.diff}
+
+
+def write_all(module: AnsibleModule, files: list[File]) -> Result:
+    """Bring all files to the wanted state (or, in check mode, say which would change)."""
+    result = Result()
+    for file in files:
+        if not file.differs():
+            continue
+        result.changed = True
+        result.changed_files.append(file.path)
+        result.diff.append(file.diff())
+        if not module.check_mode:
+            file.write(module)
+    return result
