@@ -7,6 +7,7 @@ tests/unit/test_documentation.py fails when a README is not what this would writ
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import yaml
 
 ROLES = Path(__file__).resolve().parent.parent / "roles"
+CODE = re.compile(r"\b[CMOV]\(([^()]*)\)")  # Ansible's markup for constants, modules, options and values
 LONGEST_DEFAULT = 60  # characters that a table's cell carries well
 
 
@@ -31,7 +33,10 @@ def entry_points(role: Path) -> dict[str, Any]:
 def paragraphs(description: str | list[str]) -> list[str]:
     """Return a description's paragraphs, each in one line; a spec gives a string or a list of them."""
     texts = [description] if isinstance(description, str) else description
-    return [" ".join(text.split()) for text in texts]
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"Expected text in a description, found {text!r}: quote what holds ': '.")
+    return [CODE.sub(r"`\1`", " ".join(text.split())) for text in texts]
 
 
 def cell(text: str) -> str:
@@ -45,8 +50,12 @@ def default_cell(option: dict[str, Any]) -> str:
         return "**required**"
     if option.get("default") is None:
         return "unset"
-    text = yaml.safe_dump(option["default"], default_flow_style=True, width=float("inf"), sort_keys=False)
-    text = text.removesuffix("\n").removesuffix("\n...")
+    value = option["default"]
+    if isinstance(value, str):
+        text = value or '""'
+    else:
+        text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False)
+        text = text.removesuffix("\n").removesuffix("\n...")
     if len(text) > LONGEST_DEFAULT or "\n" in text:
         return "see [defaults](defaults/main.yml)"
     return f"`{cell(text)}`"

@@ -69,13 +69,13 @@ def test_nested_options_choices_and_long_defaults_are_in_the_table(tmp_path: Pat
                 description: Rules, a|b.
                 options:
                   port: {type: int, required: true, description: The port.}
-              example_mode: {choices: [fast, slow], default: fast, description: [How., And why.]}
+              example_mode: {choices: [fast, slow], default: fast, description: [How., And C(why -x).]}
               example_text: {type: str, description: Free., default: "%s"}
         """ % ("x" * 100))  # fmt: skip
     table = role_readme.readme(role).split("| --- |\n")[-1].splitlines()
     assert table == [
         "| `example_rules` | list of dict | `[]` | Rules, a\\|b. |",
         "| `example_rules[].port` | int | **required** | The port. |",
-        "| `example_mode` | str | `fast` | How. And why. One of: `fast`, `slow`. |",
+        "| `example_mode` | str | `fast` | How. And `why -x`. One of: `fast`, `slow`. |",
         "| `example_text` | str | see [defaults](defaults/main.yml) | Free. |",
     ]
