@@ -1,0 +1,1 @@
+"""Tests of Temper, and the lab they run on."""

@@ -1,0 +1,358 @@
+"""The lab as a whole: up, down, reset, what it consists of."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.lab import cgroups, host_apt, host_settings, images, network, requirements
+from tests.lab import node as machine
+from tests.lab.cache import locked, obtain, remove_tree
+from tests.lab.gpu_simulator import repository
+from tests.lab.gpu_simulator.faults import FAULTS
+from tests.lab.gpu_simulator.profiles import hardware
+from tests.lab.process import LabError, run, say, tail, warn
+from tests.lab.settings import CHECKOUT, REPOSITORY_PORT, RUNTIME_ROOT, Release
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tests.lab.settings import Lab, Node
+
+_NODES_AT_ONCE = 4 * (os.cpu_count() or 1)
+
+
+def up(lab: Lab, count: int) -> None:
+    """Make the first `count` nodes run, whatever there is already; nodes that run are left alone.
+
+    Raises:
+        LabError: the machine lacks something, another checkout holds the lab, or a node did not boot.
+    """
+    start = time.monotonic()
+    with exclusive(lab, "up"):
+        refuse_foreign(lab)
+        wanted = lab.nodes(count)
+        missing = [node for node in wanted if machine.state(node) not in ("running", "degraded")]
+        if missing or not _server_runs(lab):
+            requirements.check(lab, count)
+            _bring_up(lab, wanted, missing)
+        running = [node for node in existing_nodes(lab) if machine.leader(node) is not None]
+    say(
+        f"Lab {lab.name}: {len(missing)} of {len(wanted)} nodes started in {time.monotonic() - start:.1f} s; "
+        f"{len(running)} run: {_names(running)}"
+    )
+
+
+def _bring_up(lab: Lab, wanted: Sequence[Node], missing: Sequence[Node]) -> None:
+    new = [node for node in missing if not (node.state / "node.json").exists()]
+    made_of = _layers(lab, {node.release for node in new})
+    lab.state.joinpath("nodes").mkdir(parents=True, exist_ok=True)
+    _make_ssh_key(lab)
+    host_settings.apply()
+    network.create_bridge(lab)
+    proxies = dict(host_apt.read().proxies)
+    nodes = sorted({*existing_nodes(lab), *wanted}, key=lambda node: node.number)
+    _describe(lab, nodes, _publish_repository(lab))
+    _start_server(lab)
+    for node in new:
+        machine.create(node, made_of[node.release], wanted, hardware(node.profile, node.name), proxies)
+    _write_known_hosts(lab, nodes)
+    if missing:
+        say(f"Booting {_names(missing)} ...")
+        _boot(missing)
+
+
+def _layers(lab: Lab, releases: set[Release]) -> dict[Release, machine.Layers]:
+    """The layers for new nodes of each release, built if the cache lacks them."""
+    result = {}
+    for release in sorted(releases, key=lambda release: release.version):
+        root = images.root_file_system(lab, release)
+        result[release] = machine.Layers(root, images.lab_layer(lab, root), None)
+    return result
+
+
+def _boot(nodes: Sequence[Node]) -> None:
+    """Boot nodes, several at a time, and wait until all are ready.
+
+    Raises:
+        LabError: one or more did not get ready; the message tells of each.
+    """
+    interrupted = threading.Event()
+
+    def boot(node: Node) -> None:
+        if interrupted.is_set():
+            return
+        supervisor = machine.start(node)
+        if machine.wait_ready(node, lambda: supervisor.poll() is not None, interrupted) == "degraded":
+            failed = machine.run_inside(node, ["systemctl", "--failed", "--plain", "--no-legend"])
+            warn(
+                f"{node.name} has failed units: {', '.join(line.split()[0] for line in failed.splitlines())}"
+            )
+
+    problems = []
+    with concurrent.futures.ThreadPoolExecutor(max_workers=_NODES_AT_ONCE) as pool:
+        jobs = [pool.submit(boot, node) for node in nodes]
+        try:
+            for job in concurrent.futures.as_completed(jobs):
+                error = job.exception()
+                if error and not isinstance(error, LabError):
+                    raise error
+                if error:
+                    problems.append(str(error))
+        except BaseException:
+            interrupted.set()
+            raise
+    if problems:
+        raise LabError("\n".join(problems))
+
+
+def down(lab: Lab) -> None:
+    """End the lab and remove everything of it from this machine but the cache.
+
+    Works on whatever an interrupted run or a killed session has left.
+
+    Raises:
+        LabError: another checkout's lab is running under this name, or something does not go away.
+    """
+    with exclusive(lab, "down"):
+        refuse_foreign(lab)
+        existed = lab.state.exists()
+        cgroups.Group(_group(lab)).kill()
+        cgroups.remove_if_empty(cgroups.ROOT)
+        network.remove_lab(lab)
+        remove_tree(lab.state)
+        if not cgroups.children(cgroups.ROOT):
+            host_settings.restore()
+    say(f"Lab {lab.name} is down." if existed else f"Lab {lab.name} was not running.")
+
+
+def reset(lab: Lab, count: int) -> None:
+    """Throw away what the nodes have stored and boot them bare again."""
+    with exclusive(lab, "reset"):
+        refuse_foreign(lab)
+        for node in existing_nodes(lab):
+            machine.delete(node)
+    up(lab, count)
+
+
+def reboot(node: Node, timeout_s: float = 60) -> None:
+    """Reboot a node from inside and wait until it is back.
+
+    Raises:
+        LabError: it is off, or not back in time.
+    """
+    before = boot_id(node)
+    machine.run_inside(node, ["systemctl", "reboot"])
+    deadline = time.monotonic() + timeout_s
+    while (now := boot_id(node)) is None or now == before:
+        if time.monotonic() > deadline:
+            raise LabError(
+                f"{node.name} is not back {timeout_s:g} s after a reboot. The end of {node.console_log}:\n"
+                f"{tail(node.console_log)}"
+            )
+        time.sleep(0.05)
+    remaining_s = deadline - time.monotonic()
+    machine.wait_ready(node, lambda: not machine.group(node).processes(), threading.Event(), remaining_s)
+
+
+def set_fault(node: Node, name: str, *, on: bool) -> None:
+    """Switch one of the simulator's faults on a node on or off, at once.
+
+    Raises:
+        LabError: there is no such fault, or the node is off.
+    """
+    if name not in FAULTS:
+        raise LabError(f"There is no fault {name!r}; the simulator has: {', '.join(sorted(FAULTS))}.")
+    machine.run_inside(node, ["/usr/lib/gpu-simulator/machine.py", "fault", name, "on" if on else "off"])
+
+
+def boot_id(node: Node) -> str | None:
+    """The id of the node's current boot; None while it is off."""
+    try:
+        return machine.run_inside(node, ["cat", "/proc/sys/kernel/random/boot_id"]).strip()
+    except LabError:
+        return None
+
+
+def existing_nodes(lab: Lab) -> list[Node]:
+    """The nodes that have been created, running or not."""
+    numbers = (int(path.name.removeprefix("gpu")) for path in (lab.state / "nodes").glob("gpu*"))
+    return [lab.node(number) for number in sorted(numbers)]
+
+
+def status(lab: Lab) -> dict[str, Any]:
+    """Everything a script may want to know of the lab."""
+    description = describe(lab)
+    return {
+        "name": lab.name,
+        "checkout": description.get("checkout"),
+        "state_directory": str(lab.state),
+        "repository_url": lab.repository_url,
+        "key_fingerprints": description.get("key_fingerprints", []),
+        "ssh_key": str(lab.ssh_key),
+        "known_hosts": str(lab.known_hosts),
+        "nodes": [_node_status(node) for node in existing_nodes(lab)],
+    }
+
+
+def _node_status(node: Node) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "state": machine.state(node),
+        "address": node.address,
+        "address6": node.address6,
+        "release": node.release.codename,
+        "profile": node.profile,
+        "init": machine.leader(node),
+        "memory_bytes": machine.group(node).memory_bytes(),
+        "disk_bytes": machine.disk_bytes(node),
+        "network_namespace": node.unique_name,
+        "console_log": str(node.console_log),
+    }
+
+
+def describe(lab: Lab) -> dict[str, Any]:
+    """What lab.json says; nothing if there is no lab."""
+    try:
+        result: dict[str, Any] = json.loads(lab.description.read_text())
+    except FileNotFoundError:
+        return {}
+    return result
+
+
+def holder(lab: Lab) -> Path | None:
+    """The other checkout that the running lab belongs to; None if it is ours or nobody's."""
+    checkout = describe(lab).get("checkout")
+    if not checkout or Path(checkout) == CHECKOUT or not cgroups.Group(_group(lab)).processes():
+        return None
+    return Path(checkout)
+
+
+def refuse_foreign(lab: Lab) -> None:
+    """Check that the lab is not another checkout's.
+
+    Raises:
+        LabError: it is.
+    """
+    other = holder(lab)
+    if other:
+        raise LabError(
+            f"Lab {lab.name} is running for the checkout {other}. Either end it there (make -C {other} lab-down), "
+            "or take another name here: LAB_NAME=other make ..."
+        )
+
+
+@contextlib.contextmanager
+def exclusive(lab: Lab, command: str) -> Iterator[None]:
+    """Let only one process change this lab at a time; others wait and say for whom."""
+    with locked(
+        RUNTIME_ROOT / f"{lab.name}.lock", f"`{command}` waits for another command on lab {lab.name}"
+    ):
+        yield
+
+
+def _group(lab: Lab) -> str:
+    return f"{cgroups.ROOT}/{lab.name}"
+
+
+def _names(nodes: Sequence[Node]) -> str:
+    names = [node.name for node in nodes]
+    return ", ".join(names) if len(names) <= 4 else f"{names[0]} ... {names[-1]}"
+
+
+def _make_ssh_key(lab: Lab) -> None:
+    if lab.ssh_key.with_suffix(".pub").exists():
+        return
+    lab.ssh_key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lab.ssh_key.unlink(missing_ok=True)
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"lab {lab.name}", "-f", str(lab.ssh_key)])
+
+
+def _write_known_hosts(lab: Lab, nodes: Sequence[Node]) -> None:
+    replace(lab.known_hosts, "".join(machine.known_hosts(node) for node in nodes))
+
+
+def _describe(lab: Lab, nodes: Sequence[Node], fingerprints: Sequence[str]) -> None:
+    description = {
+        "name": lab.name,
+        "checkout": str(CHECKOUT),
+        "repository_url": lab.repository_url,
+        "key_fingerprints": fingerprints,
+        "nodes": [node.name for node in nodes],
+    }
+    replace(lab.description, json.dumps(description, indent=2) + "\n")
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old or the new text, never a part."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_text(text)
+    unfinished.rename(path)
+
+
+def _server_group(lab: Lab) -> cgroups.Group:
+    return cgroups.Group(f"{_group(lab)}/repository")
+
+
+def _server_runs(lab: Lab) -> bool:
+    return bool(_server_group(lab).processes())
+
+
+def _publish_repository(lab: Lab) -> list[str]:
+    """Let the lab serve the simulated NVIDIA repositories, built if need be; return their keys' fingerprints."""
+
+    def fill(directory: Path) -> None:
+        # One key for all repositories of this machine, made by the first build.
+        with locked(lab.cache / "locks/gnupg", "Waiting for another process that signs a repository"):
+            made = repository.build(directory / "www", lab.cache / "gnupg")
+        (directory / "fingerprints.json").write_text(json.dumps(made["fingerprints"]))
+
+    built = obtain(lab.cache, f"repository-{repository.content_key()}", fill)
+    link = lab.state / ".www.unfinished"
+    link.unlink(missing_ok=True)
+    link.symlink_to(built / "www")
+    link.rename(_www(lab))
+    fingerprints: list[str] = json.loads((built / "fingerprints.json").read_text())
+    return fingerprints
+
+
+def _www(lab: Lab) -> Path:
+    return lab.state / "www"
+
+
+def _start_server(lab: Lab) -> None:
+    """Serve the lab's www directory on the bridge, if that is not done already."""
+    if _server_runs(lab):
+        return
+    files = _server_group(lab).create()
+    program = Path(__file__).with_name("repository_server.py")
+    enter = 'for file in $LAB_CGROUPS; do echo $$ >"$file"; done; exec "$@"'
+    with (lab.state / "repository.log").open("ab") as log:
+        subprocess.Popen(
+            [
+                "sh",
+                "-eu",
+                "-c",
+                enter,
+                "enter",
+                sys.executable,
+                str(program),
+                lab.address,
+                str(REPOSITORY_PORT),
+                str(_www(lab)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={"PATH": os.environ["PATH"], "LAB_CGROUPS": " ".join(map(str, files))},
+            cwd="/",
+            start_new_session=True,
+        )

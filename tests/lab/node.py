@@ -1,0 +1,329 @@
+"""One node: its upper layer, its boot, its state, and the side door into it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tests.lab import network
+from tests.lab.cache import remove_tree
+from tests.lab.cgroups import ROOT, Group
+from tests.lab.process import LabError, run, tail
+from tests.lab.settings import ADMINISTRATOR, PAYLOAD_TREE_ON_NODE, REPOSITORY_PORT
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tests.lab.settings import Node
+
+State = Literal["off", "starting", "running", "degraded", "stopping"]
+
+_SUPERVISOR = Path(__file__).with_name("supervise.sh")
+_ADMINISTRATOR_ID = 1000
+_BOOT_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What a node's file system is made of, below its own upper layer, and the payload's Python tree."""
+
+    root: Path
+    lab: Path
+    payload: Path | None
+
+
+def group(node: Node) -> Group:
+    """The control group of everything that runs for a node."""
+    return Group(f"{ROOT}/{node.lab.name}/{node.name}")
+
+
+def create(
+    node: Node,
+    layers: Layers,
+    peers: Sequence[Node],
+    hardware: Mapping[str, object],
+    proxies: Mapping[str, str],
+) -> None:
+    """Make a node's directory with everything that is this node's alone; a half-made one is made anew."""
+    unfinished = node.state.with_name(f".{node.name}.unfinished")
+    remove_tree(unfinished)
+    upper = unfinished / "upper"
+    (unfinished / "work").mkdir(parents=True)
+    (unfinished / "root").mkdir()
+    upper.mkdir()
+    os.chmod(upper, 0o755)
+
+    _write(upper / "etc/hostname", f"{node.name}\n")
+    _write(upper / "etc/machine-id", f"{uuid.uuid4().hex}\n")
+    _write(
+        upper / "etc/hosts",
+        "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+        + "".join(f"{peer.address} {peer.name}\n" for peer in peers),
+    )
+    _write(upper / "etc/resolv.conf", network.name_servers())
+    if hardware:
+        _write(upper / "var/lib/gpu-simulator/hardware.json", json.dumps(hardware, indent=2) + "\n")
+    if proxies:
+        _write_proxies(node, upper, proxies)
+    keys = upper / "etc/ssh"
+    keys.mkdir()
+    keys.chmod(0o755)
+    run(["ssh-keygen", "-q", "-A", "-f", str(upper)])
+    for key in keys.glob("*.pub"):
+        key.write_text(key.read_text().replace(socket.gethostname(), node.name))
+    _write(upper / f"home/{ADMINISTRATOR}/.ssh/authorized_keys", _public_key(node), 0o600)
+    home = upper / "home" / ADMINISTRATOR
+    for path in (home, home / ".ssh", home / ".ssh/authorized_keys"):
+        os.chown(path, _ADMINISTRATOR_ID, _ADMINISTRATOR_ID)
+    for path in (home, home / ".ssh"):
+        path.chmod(0o700)
+
+    description = {
+        "root": str(layers.root),
+        "lab": str(layers.lab),
+        "payload": str(layers.payload) if layers.payload else None,
+    }
+    (unfinished / "node.json").write_text(json.dumps(description, indent=2) + "\n")
+    unfinished.rename(node.state)
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    for parent in reversed(path.parents):
+        if not parent.exists():
+            parent.mkdir()
+            parent.chmod(0o755)
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def _write_proxies(node: Node, upper: Path, proxies: Mapping[str, str]) -> None:
+    """The host's proxies for all programs; the lab's own repositories are reached directly."""
+    direct = ",".join(filter(None, [proxies.get("no_proxy"), "localhost", node.lab.address]))
+    lines = {**proxies, "no_proxy": direct}
+    _write(upper / "etc/environment", "".join(f"{name}={value}\n" for name, value in lines.items()))
+    _write(
+        upper / "etc/apt/apt.conf.d/91lab",
+        f'Acquire::http::Proxy::{node.lab.address} "DIRECT"; // port {REPOSITORY_PORT}\n',
+    )
+
+
+def _public_key(node: Node) -> str:
+    return node.lab.ssh_key.with_suffix(".pub").read_text()
+
+
+def layers(node: Node) -> Layers:
+    """The layers that a node was created on; it keeps them for its life, whatever is newer."""
+    description = json.loads((node.state / "node.json").read_text())
+    payload = description["payload"]
+    return Layers(Path(description["root"]), Path(description["lab"]), Path(payload) if payload else None)
+
+
+def known_hosts(node: Node) -> str:
+    """Lines of known_hosts with the host keys that the node was created with."""
+    keys = sorted((node.state / "upper/etc/ssh").glob("ssh_host_*_key.pub"))
+    names = f"{node.name},{node.address},{node.address6}"
+    return "".join(f"{names} {' '.join(key.read_text().split()[:2])}\n" for key in keys)
+
+
+def stop(node: Node) -> None:
+    """End everything that runs for a node, as when its power is cut."""
+    group(node).kill()
+    network.remove_node(node)
+
+
+def delete(node: Node) -> None:
+    """Stop a node and forget everything it has stored."""
+    stop(node)
+    remove_tree(node.state)
+
+
+def start(node: Node) -> subprocess.Popen[bytes]:
+    """Boot a created node that does not run; return its supervisor, which outlives this process.
+
+    Raises:
+        LabError: a layer it was created on is gone.
+    """
+    stop(node)
+    parts = layers(node)
+    for path in (parts.root, parts.lab, parts.payload):
+        if path and not path.exists():
+            raise LabError(
+                f"{node.name} cannot start: its layer {path} is gone. Start it afresh: python3 -m tests.lab reset"
+            )
+    network.create_node(node)
+    files = Group(f"{group(node).path}/supervisor").create()
+    machine = Group(f"{group(node).path}/machine").create()
+    root = node.state / "root"
+    environment = {
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "LAB_ROOT": str(root),
+        "LAB_OVERLAY": f"lowerdir={parts.lab}:{parts.root},upperdir={node.state}/upper,workdir={node.state}/work",
+        "LAB_NAMESPACE": node.unique_name,
+        "LAB_CGROUPS": " ".join(map(str, machine)),
+        # Docker needs it, and Debian 12 and 13 have no other: one writable cgroup2 tree.
+        "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1",
+        # Makes the network part of /proc/sys the node's; the rest stays read-only, until the node has its own tree.
+        "SYSTEMD_NSPAWN_API_VFS_WRITABLE": "network",
+        # /tmp is what the distribution makes of it.
+        "SYSTEMD_NSPAWN_TMPFS_TMP": "0",
+    }
+    enter_groups = 'for file in $LAB_SUPERVISOR_CGROUPS; do echo $$ >"$file"; done; unset LAB_SUPERVISOR_CGROUPS; exec "$@"'
+    environment["LAB_SUPERVISOR_CGROUPS"] = " ".join(map(str, files))
+    command = [
+        *("sh", "-eu", "-c", enter_groups, "enter"),
+        *("unshare", "--mount", "--propagation", "slave", "sh", str(_SUPERVISOR)),
+        *_machine_command(node, root, parts),
+    ]
+    with node.console_log.open("ab") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+def _machine_command(node: Node, root: Path, parts: Layers) -> list[str]:
+    command = [
+        *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--boot", "--console=pipe"),
+        *(f"--directory={root}", f"--machine={node.unique_name}", f"--hostname={node.name}"),
+        f"--network-namespace-path=/run/netns/{node.unique_name}",
+        # What Debian's own init has; nspawn would hand on the host's.
+        *("--rlimit=NOFILE=1024:1048576", "--rlimit=MEMLOCK=8388608"),
+        *("--capability=CAP_NET_ADMIN", "--link-journal=no", "--resolv-conf=off", "--timezone=off"),
+    ]
+    if parts.payload:
+        command.append(f"--bind-ro={parts.payload}:{PAYLOAD_TREE_ON_NODE}")
+    return command
+
+
+def leader(node: Node) -> int | None:
+    """Process id, on the host, of the node's init; None if the node is off."""
+    for process in group(node).processes():
+        try:
+            status = Path(f"/proc/{process}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        ids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+        # Its id in each process namespace, ours first; a container inside the node has one more.
+        if len(ids) == 2 and ids[1] == "1":
+            return process
+    return None
+
+
+def side_door(init: int, command: Sequence[str]) -> list[str]:
+    """The command line that runs a command in a node without its network, sshd or firewall."""
+    return [
+        *(
+            "nsenter",
+            f"--target={init}",
+            "--mount",
+            "--uts",
+            "--ipc",
+            "--net",
+            "--pid",
+            "--cgroup",
+            "--root",
+            "--wd",
+        ),
+        *("env", "-i", "HOME=/root", "USER=root", "LANG=C.UTF-8", f"TERM={os.environ.get('TERM', 'dumb')}"),
+        *("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", *command),
+    ]
+
+
+def run_inside(node: Node, command: Sequence[str], timeout_s: float = 60) -> str:
+    """Run a command in a node through the side door and return its output.
+
+    Raises:
+        LabError: the node is off, or the command failed.
+    """
+    init = leader(node)
+    if init is None:
+        raise LabError(f"{node.name} is off. Start it with: make lab-up")
+    return run(side_door(init, command), timeout_s=timeout_s)
+
+
+def state(node: Node) -> State:
+    """What the node's systemd says of the node, or `off`."""
+    init = leader(node)
+    if init is None:
+        return "starting" if group(node).processes() else "off"
+    said = _system_state(init)
+    if said in ("running", "degraded", "stopping"):
+        return said
+    return "starting"
+
+
+def _system_state(init: int, *, wait: bool = False, timeout_s: float = 10) -> str:
+    command = ["systemctl", "is-system-running", *(["--wait"] if wait else [])]
+    try:
+        result = subprocess.run(
+            side_door(init, command), capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "starting"
+    return result.stdout.strip()
+
+
+def wait_ready(
+    node: Node,
+    is_over: Callable[[], bool],
+    interrupted: threading.Event,
+    timeout_s: float = _BOOT_TIMEOUT_S,
+) -> State:
+    """Wait until a node has booted and its sshd answers.
+
+    Args:
+        node: the node.
+        is_over: whether the node's supervisor has ended.
+        interrupted: set when there is no point in waiting any more.
+        timeout_s: bound, in seconds.
+
+    Raises:
+        LabError: it ended, or is not ready in time; the message has the end of its console log.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not interrupted.wait(0.05):
+        remaining_s = deadline - time.monotonic()
+        problem = "its machine ended" if is_over() else "its time is over" if remaining_s <= 0 else None
+        if problem:
+            raise LabError(
+                f"{node.name} did not boot within {timeout_s:g} s: {problem}. The end of {node.console_log}:\n"
+                f"{tail(node.console_log)}"
+            )
+        init = leader(node)
+        if init is None or not _ssh_answers(node.address):
+            continue
+        said = _system_state(init, wait=True, timeout_s=max(1.0, remaining_s))
+        if said in ("running", "degraded"):
+            return said
+    raise LabError(f"Waiting for {node.name} was interrupted.")
+
+
+def _ssh_answers(address: str) -> bool:
+    try:
+        with socket.create_connection((address, 22), timeout=1) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+def disk_bytes(node: Node) -> int:
+    """What the node has stored in its upper layer."""
+    total = 0
+    for directory, _, files in os.walk(node.state / "upper"):
+        total += sum(os.lstat(os.path.join(directory, name)).st_blocks * 512 for name in files)
+    return total
