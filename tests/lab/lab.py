@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.lab import cgroups, host_apt, host_settings, images, network, requirements
+from tests.lab import cgroups, host_apt, host_settings, images, network, payload_python, requirements
 from tests.lab import node as machine
 from tests.lab.cache import locked, obtain, remove_tree
 from tests.lab.gpu_simulator import repository
@@ -75,7 +75,7 @@ def _layers(lab: Lab, releases: set[Release]) -> dict[Release, machine.Layers]:
     result = {}
     for release in sorted(releases, key=lambda release: release.version):
         root = images.root_file_system(lab, release)
-        result[release] = machine.Layers(root, images.lab_layer(lab, root), None)
+        result[release] = machine.Layers(root, images.lab_layer(lab, root), payload_python.tree(lab))
     return result
 
 

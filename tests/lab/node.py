@@ -39,7 +39,7 @@ class Layers:
 
     root: Path
     lab: Path
-    payload: Path | None
+    payload: Path
 
 
 def group(node: Node) -> Group:
@@ -91,7 +91,7 @@ def create(
     description = {
         "root": str(layers.root),
         "lab": str(layers.lab),
-        "payload": str(layers.payload) if layers.payload else None,
+        "payload": str(layers.payload),
     }
     (unfinished / "node.json").write_text(json.dumps(description, indent=2) + "\n")
     unfinished.rename(node.state)
@@ -124,8 +124,7 @@ def _public_key(node: Node) -> str:
 def layers(node: Node) -> Layers:
     """The layers that a node was created on; it keeps them for its life, whatever is newer."""
     description = json.loads((node.state / "node.json").read_text())
-    payload = description["payload"]
-    return Layers(Path(description["root"]), Path(description["lab"]), Path(payload) if payload else None)
+    return Layers(Path(description["root"]), Path(description["lab"]), Path(description["payload"]))
 
 
 def known_hosts(node: Node) -> str:
@@ -156,7 +155,7 @@ def start(node: Node) -> subprocess.Popen[bytes]:
     stop(node)
     parts = layers(node)
     for path in (parts.root, parts.lab, parts.payload):
-        if path and not path.exists():
+        if not path.exists():
             raise LabError(
                 f"{node.name} cannot start: its layer {path} is gone. Start it afresh: python3 -m tests.lab reset"
             )
@@ -197,17 +196,15 @@ def start(node: Node) -> subprocess.Popen[bytes]:
 
 
 def _machine_command(node: Node, root: Path, parts: Layers) -> list[str]:
-    command = [
+    return [
         *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--boot", "--console=pipe"),
         *(f"--directory={root}", f"--machine={node.unique_name}", f"--hostname={node.name}"),
         f"--network-namespace-path=/run/netns/{node.unique_name}",
         # What Debian's own init has; nspawn would hand on the host's.
         *("--rlimit=NOFILE=1024:1048576", "--rlimit=MEMLOCK=8388608"),
         *("--capability=CAP_NET_ADMIN", "--link-journal=no", "--resolv-conf=off", "--timezone=off"),
+        f"--bind-ro={parts.payload}:{PAYLOAD_TREE_ON_NODE}",
     ]
-    if parts.payload:
-        command.append(f"--bind-ro={parts.payload}:{PAYLOAD_TREE_ON_NODE}")
-    return command
 
 
 def leader(node: Node) -> int | None:
