@@ -1,7 +1,6 @@
-"""Resolve what a node needs: facts, tables and the operator's wishes in; packages, settings or reasons to
-refuse out.
+"""Resolve what a node needs: packages and settings, or every reason to refuse.
 
-Pure functions without I/O: the same inputs give the same plan.
+Facts, tables and the operator's wishes go in. Pure functions without I/O: the same inputs give the same plan.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ GPU_CLASSES = ("0300", "0302")
 BRIDGE_CLASS = "0680"
 DEBIAN_ARCHITECTURES = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "sbsa")}
 SECURE_BOOT_REMEDY = (
-    "enrol the DKMS signing key (mokutil --import /var/lib/dkms/mok.pub, then confirm at the console on reboot) and set "
-    "preflight_secure_boot_ok: true, or disable Secure Boot in the firmware"
+    "enrol the DKMS signing key (mokutil --import /var/lib/dkms/mok.pub, then confirm at the console on "
+    "reboot) and set preflight_secure_boot_ok: true, or disable Secure Boot in the firmware"
 )
 
 Facts = Mapping[str, Any]
@@ -28,6 +27,7 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def branch(driver: str) -> int:
+    """The branch of a driver version: 580 of "580.126.09"."""
     return version(driver)[0]
 
 
@@ -63,18 +63,18 @@ def stack_problems(stack_name: str, stack: Facts, gpus: list[dict[str, Any]], ta
         last, first, last_cuda = rule["last_branch"], rule["first_branch"], rule["last_cuda"]
         if last and wanted > last:
             problems.append(
-                f"{gpu['name']} ({gpu['architecture']}) needs driver branch {last} or older; stack {stack_name} has {wanted}; "
-                + suggest(gpus, tables)
+                f"{gpu['name']} ({gpu['architecture']}) needs driver branch {last} or older; "
+                f"stack {stack_name} has {wanted}; {suggest(gpus, tables)}"
             )
         elif first and wanted < first:
             problems.append(
-                f"{gpu['name']} ({gpu['architecture']}) needs driver branch {first} or newer; stack {stack_name} has {wanted}; "
-                + suggest(gpus, tables)
+                f"{gpu['name']} ({gpu['architecture']}) needs driver branch {first} or newer; "
+                f"stack {stack_name} has {wanted}; {suggest(gpus, tables)}"
             )
         elif last_cuda and version(stack["cuda"]) > version(last_cuda):
             problems.append(
-                f"{gpu['name']} ({gpu['architecture']}) works with CUDA {last_cuda} or older; stack {stack_name} has "
-                f"{stack['cuda']}; " + suggest(gpus, tables)
+                f"{gpu['name']} ({gpu['architecture']}) works with CUDA {last_cuda} or older; "
+                f"stack {stack_name} has {stack['cuda']}; {suggest(gpus, tables)}"
             )
     return problems
 
@@ -94,6 +94,7 @@ def suggest(gpus: list[dict[str, Any]], tables: Facts) -> str:
 
 
 def fits(stack: Facts, rule: Facts) -> bool:
+    """Whether an architecture's rule allows this stack's driver and CUDA."""
     wanted = branch(stack["driver"])
     return (
         (not rule["last_branch"] or wanted <= rule["last_branch"])
@@ -108,15 +109,18 @@ def kernel_modules(
     """The flavour of the kernel modules, `open` or `proprietary`, and why the wish cannot be met."""
     needs = {tables["nvidia_architectures"][gpu["architecture"]]["open_modules"]: gpu["name"] for gpu in gpus}
     if "required" in needs and "impossible" in needs:
-        return "open", [f"{needs['required']} works only with open kernel modules, {needs['impossible']} only with proprietary ones: "
-                        "one node cannot drive both; move one of them to another node"]  # fmt: skip
+        return "open", [
+            f"{needs['required']} works only with open kernel modules, {needs['impossible']} only with "
+            "proprietary ones: one node cannot drive both; move one of them to another node"
+        ]
     flavour = wish
     if wish == "auto":
         flavour = "proprietary" if "impossible" in needs else "open"
     problems = []
     if flavour == "open" and "impossible" in needs:
         problems.append(
-            f"{needs['impossible']} does not work with open kernel modules; set nvidia_stack_kernel_modules: auto"
+            f"{needs['impossible']} does not work with open kernel modules; "
+            "set nvidia_stack_kernel_modules: auto"
         )
     if flavour == "proprietary" and "required" in needs:
         problems.append(
@@ -130,14 +134,17 @@ def kernel_modules(
         )
     if flavour == "proprietary" and branch(driver) > rules["proprietary_last_branch"]["branch"]:
         problems.append(
-            f"driver branch {branch(driver)} has no proprietary kernel modules; set nvidia_stack_kernel_modules: auto"
+            f"driver branch {branch(driver)} has no proprietary kernel modules; "
+            "set nvidia_stack_kernel_modules: auto"
         )
     return flavour, problems
 
 
 def package_list(stack: Facts, flavour: str, nvswitch: bool) -> dict[str, str]:
-    """Names and exact versions for Debian from NVIDIA's repository; a pin keeps what they depend on at the
-    driver's version."""
+    """Names and exact versions for Debian from NVIDIA's repository.
+
+    A pin keeps what they depend on at the driver's version.
+    """
     driver = stack["driver_package"]
     cuda_major, cuda_minor = stack["cuda"].split(".")
     modules = "nvidia-kernel-open-dkms" if flavour == "open" else "nvidia-kernel-dkms"
@@ -158,6 +165,19 @@ def package_list(stack: Facts, flavour: str, nvswitch: bool) -> dict[str, str]:
     if nvswitch:
         packages |= {"nvidia-fabricmanager": driver, "libnvidia-nscq": driver}
     return packages
+
+
+def version_pins(stack: Facts) -> list[dict[str, str]]:
+    """Which versions apt may choose for what the listed packages pull in: their siblings at the same version.
+
+    A pattern that also matches another package (nvidia-* and the container toolkit) does not affect it,
+    because that one has no such version.
+    """
+    return [
+        {"packages": "nvidia-* libnvidia-* libcuda1 libnvsdm", "version": stack["driver_package"]},
+        {"packages": "cudnn9-* libcudnn9-*", "version": stack["cudnn_package"]},
+        {"packages": "libnccl*", "version": stack["nccl_package"]},
+    ]
 
 
 def repositories(
@@ -195,20 +215,22 @@ def machine_problems(node: Facts, values: Facts, settled: bool) -> list[str]:
     problems = []
     if node["secure_boot"] == "enabled" and not values["preflight_secure_boot_ok"]:
         problems.append(
-            f"Secure Boot is enabled, and the kernel would refuse modules that DKMS builds; {SECURE_BOOT_REMEDY}"
+            "Secure Boot is enabled, and the kernel would refuse modules that DKMS builds; "
+            f"{SECURE_BOOT_REMEDY}"
         )
     release = node["kernel"]["release"]
     if not node["kernel"]["headers_present"] and not node["kernel"]["headers_installable"]:
         problems.append(
-            f"the headers of the running kernel {release} are neither installed nor offered by the package manager, so that no "
-            "driver module can be built; boot a kernel that the distribution still offers (apt-get dist-upgrade, then reboot)"
+            f"the headers of the running kernel {release} are neither installed nor offered by the package "
+            "manager, so that no driver module can be built; boot a kernel that the distribution still "
+            "offers (apt-get dist-upgrade, then reboot)"
         )
     needed = values["preflight_minimum_free_gib"]
     if not settled:
         # What goes to /usr also passes through /var/cache/apt; a separate small /boot is no target.
         problems += [
-            f"{disk['path']} has {disk['free_bytes'] / GIB:.1f} GiB free, the stack needs {needed} GiB there; free space or lower "
-            "preflight_minimum_free_gib"
+            f"{disk['path']} has {disk['free_bytes'] / GIB:.1f} GiB free, the stack needs {needed} GiB "
+            "there; free space or lower preflight_minimum_free_gib"
             for disk in node["disks"]
             if disk["path"] != "/boot" and disk["free_bytes"] < needed * GIB
         ]
@@ -216,8 +238,10 @@ def machine_problems(node: Facts, values: Facts, settled: bool) -> list[str]:
 
 
 def environment(node: Facts, gpu_count: int, values: Facts, address: str) -> dict[str, Any]:
-    """Thread counts and NCCL settings: one process a GPU, and the interface that carries the node's
-    inventory address."""
+    """Thread counts for one process a GPU, and NCCL's settings.
+
+    NCCL's sockets use the interface that carries the node's inventory address.
+    """
     threads = values["compute_environment_omp_num_threads"] or max(
         1, node["cpu"]["physical"] // max(1, gpu_count)
     )
@@ -229,8 +253,10 @@ def environment(node: Facts, gpu_count: int, values: Facts, address: str) -> dic
 
 
 def nccl_interface(interfaces: Iterable[Mapping[str, Any]], address: str) -> str | None:
-    """`=NAME`, an exact match in NCCL's syntax, of the interface with this address, else of the one with the
-    default route."""
+    """The interface with this address, else the one with the default route.
+
+    Written `=NAME`, which is an exact match in NCCL's syntax: a bare name is a prefix.
+    """
     ups = [interface for interface in interfaces if interface["up"]]
     carrying = [i for i in ups if address in i["addresses"]] or [i for i in ups if i["default_route"]]
     return f"={carrying[0]['name']}" if carrying else None
@@ -250,7 +276,8 @@ def node_plan(node: Facts, tables: Facts, values: Facts, address: str = "") -> d
     if not distribution:
         known = ", ".join(sorted(tables["nvidia_distributions"]))
         problems.append(
-            f"operating system {os['pretty_name'] or os['id'] or 'unknown'} is not supported; expected one of: {known}"
+            f"operating system {os['pretty_name'] or os['id'] or 'unknown'} is not supported; "
+            f"expected one of: {known}"
         )
     if not arch:
         known = ", ".join(DEBIAN_ARCHITECTURES)
@@ -266,11 +293,13 @@ def node_plan(node: Facts, tables: Facts, values: Facts, address: str = "") -> d
             )
         else:
             problems.append(
-                f"{text}; add it to data/gpu_models.yml, or set preflight_unknown_gpu_ok: true to go on without references"
+                f"{text}; add it to data/gpu_models.yml, or set preflight_unknown_gpu_ok: true to go on "
+                "without references"
             )
     if not gpus and not unknown:
         problems.append(
-            "no NVIDIA GPU on the PCI bus; take the node out of the group gpu_nodes, or check slot, power and firmware"
+            "no NVIDIA GPU on the PCI bus; take the node out of the group gpu_nodes, or check slot, power "
+            "and firmware"
         )
 
     stacks = tables["nvidia_stacks"]
@@ -287,7 +316,8 @@ def node_plan(node: Facts, tables: Facts, values: Facts, address: str = "") -> d
     stack = stacks.get(stack_name)
     if not stack:
         problems.append(
-            f"nvidia_stack_name: no stack is named {stack_name}; data/stacks.yml has: {', '.join(sorted(stacks))}"
+            f"nvidia_stack_name: no stack is named {stack_name}; "
+            f"data/stacks.yml has: {', '.join(sorted(stacks))}"
         )
     if not stack or not distribution or not arch:
         return plan | {"driver": None, "packages": {}, "repositories": []}
@@ -307,8 +337,8 @@ def node_plan(node: Facts, tables: Facts, values: Facts, address: str = "") -> d
     busy = node["nvidia"]["compute_processes"]
     if busy and not settled and not values["nvidia_stack_busy_ok"]:
         problems.append(
-            f"the driver would change while {len(busy)} process(es) use the GPUs ({', '.join(busy[:3])}); drain the node first, or set "
-            "nvidia_stack_busy_ok: true"
+            f"the driver would change while {len(busy)} process(es) use the GPUs ({', '.join(busy[:3])}); "
+            "drain the node first, or set nvidia_stack_busy_ok: true"
         )
     headers = (
         []
@@ -325,6 +355,7 @@ def node_plan(node: Facts, tables: Facts, values: Facts, address: str = "") -> d
         "cuda": stack["cuda"],
         "torch": stack["torch"],
         "packages": packages,
+        "pins": version_pins(stack),
         "headers": headers,
         "repositories": repositories(distribution, arch, values, tables),
         "services": ["nvidia-persistenced"] + (["nvidia-fabricmanager"] if nvswitch else []),
@@ -346,8 +377,8 @@ def plan_text(plan: Facts, node: Facts) -> str:
         driver = plan["driver"]
         state = "in place" if plan["settled"] else "to be installed"
         lines.append(
-            f"stack {plan['stack']} ({state}): driver {driver['version']} ({driver['modules']} modules, supported to "
-            f"{driver['end_of_life']}), CUDA {plan['cuda']}, {len(plan['packages'])} packages"
+            f"stack {plan['stack']} ({state}): driver {driver['version']} ({driver['modules']} modules, "
+            f"supported to {driver['end_of_life']}), CUDA {plan['cuda']}, {len(plan['packages'])} packages"
         )
     nccl = " ".join(f"{key}={value}" for key, value in plan["environment"]["nccl"].items())
     lines.append(f"environment: OMP_NUM_THREADS={plan['environment']['omp_num_threads']} {nccl}".rstrip())
@@ -360,21 +391,21 @@ def preflight_plan(
 ) -> dict[str, Any]:
     """The plan from what preflight collected, with every problem of the node in one list.
 
-    `result` is what the task with module node_facts returned, `variables` what filter role_variables returned (values and
-    problems), `target` has the node's `address` and `user` in the inventory.
+    `result` is what the task with module node_facts returned, `variables` what filter role_variables
+    returned (values and problems), `target` has the node's `address` and `user` in the inventory.
     """
     problems: list[str] = list(variables["problems"])
     if result.get("unreachable"):
         reason = " ".join(str(result.get("msg", "")).split())
         problems.append(
-            f"{target['address']} cannot be reached over SSH as {target['user']}: {reason} Check that it is up, and ansible_host, "
-            "ansible_user, the key (ansible_ssh_private_key_file) and the known host key"
+            f"{target['address']} cannot be reached over SSH as {target['user']}: {reason} "
+            "Check that it is up, and ansible_host, ansible_user, the key (ansible_ssh_private_key_file) and "
+            "the known host key"
         )
         return {"problems": problems, "text": "", "driver": None}
     node = result["ansible_facts"]["temper"]
     if problems:
-        # Values that are wrong cannot be planned with; what is wrong with the machine itself is still worth
-        # saying.
+        # Values that are wrong cannot be planned with.
         return {"problems": problems, "text": node["os"]["pretty_name"], "driver": None}
     plan = node_plan(node, tables, variables["values"], target["address"])
     return plan | {"text": plan_text(plan, node)}
@@ -384,4 +415,5 @@ class FilterModule:
     """Filters of this file."""
 
     def filters(self) -> dict[str, Any]:
+        """Name -> function."""
         return {"preflight_plan": preflight_plan}

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 LAST_PORT = 65535
 
 
 def port_problems(name: str, value: Any) -> list[str]:
-    """A variable whose name ends in _port or _ports holds TCP or UDP port numbers; argument specs cannot say
-    a range."""
+    """What is wrong with a variable whose name ends in _port or _ports: TCP or UDP port numbers.
+
+    Argument specs cannot say a range.
+    """
     if not name.endswith(("_port", "_ports")) or value is None:
         return []
     ports = value if isinstance(value, list) else [value]
@@ -27,8 +31,10 @@ def port_problems(name: str, value: Any) -> list[str]:
 
 
 def unknown_variables(names: Iterable[str], known: Iterable[str], roles: Iterable[str]) -> list[str]:
-    """Sentences about names that carry a role's prefix but are no variable of it: a typo would be silently
-    ignored."""
+    """Sentences about names that carry a role's prefix but are no variable of it.
+
+    Without them a typo would be silently ignored.
+    """
     prefixes = tuple(f"{role}_" for role in roles)
     known = sorted(known)
     problems = []
@@ -44,8 +50,9 @@ def unknown_variables(names: Iterable[str], known: Iterable[str], roles: Iterabl
 def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) -> dict[str, Any]:
     """The effective value of every public variable of every role for one node, and what is wrong with them.
 
-    `specs` maps role names to the content of their meta/argument_specs.yml. Returns `values` (name -> value after
-    type conversion, the spec's default where the inventory sets none) and `problems` (one sentence each).
+    `specs` maps role names to the content of their meta/argument_specs.yml. Returns `values` (name -> value
+    after type conversion, the spec's default where the inventory sets none) and `problems` (one sentence
+    each).
     """
     roles = list(specs)
     options: dict[str, Mapping[str, Any]] = {}
@@ -79,4 +86,5 @@ class FilterModule:
     """Filters of this file."""
 
     def filters(self) -> dict[str, Any]:
+        """Name -> function."""
         return {"role_variables": role_variables, "specs_by_role": specs_by_role}

@@ -1,6 +1,5 @@
 #!/usr/bin/python3
-"""A role's configuration on a node: its files, kernel parameters and the units that use them, in one round
-trip."""
+"""A role's configuration on a node, in one round trip: its files, sysctls and the units that use them."""
 
 from __future__ import annotations
 
@@ -122,8 +121,10 @@ class Pending:
         self.path = PENDING / f"{name}.json"
 
     def read(self) -> list[str]:
-        """Paths that changed in a run that was cut off; a note cut off itself means that nothing was written
-        yet."""
+        """Paths that changed in a run that was cut off.
+
+        A note that was itself cut off means that nothing was written yet.
+        """
         try:
             paths = json.loads(self.path.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
@@ -131,10 +132,12 @@ class Pending:
         return [str(path) for path in paths]
 
     def note(self, paths: list[str]) -> None:
+        """Remember these paths until `clear`."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(paths), encoding="utf-8")
 
     def clear(self) -> None:
+        """Forget the note: everything was done."""
         self.path.unlink(missing_ok=True)
 
 
@@ -168,8 +171,10 @@ def apply_sysctls(module: AnsibleModule, sysctls: dict[str, Any]) -> tuple[list[
 
 
 def unit_states(names: list[str]) -> dict[str, tuple[str, str]]:
-    """(enablement, activity) of each unit, asked in one call; a unit that does not exist has empty
-    strings."""
+    """(enablement, activity) of each unit, asked in one call.
+
+    A unit that does not exist has no enablement.
+    """
     if not names:
         return {}
     command = ["systemctl", "show", "--property=Id,UnitFileState,ActiveState", "--", *names]

@@ -47,8 +47,10 @@ COMMAND_TIMEOUT_S = 30
 
 
 def read(path: Path, default: str = "") -> str:
-    """A small file's stripped text, or `default` where it is missing or refuses to be read (many sysfs files
-    do)."""
+    """A small file's stripped text, or `default` where it is missing.
+
+    So it is where it refuses to be read, as many files of sysfs do.
+    """
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -166,10 +168,10 @@ def run_text(command: list[str]) -> str:
 
 
 def nvidia_state(root: Path) -> dict[str, Any]:
-    """What is loaded and in use now, which is not what is installed. `compute_processes` are strings "pid
-    name".
+    """What is loaded and in use now, which is not what is installed.
 
-    nvidia-smi comes first: through nvidia-modprobe it loads the driver where nothing else has yet.
+    `compute_processes` are strings "pid name". nvidia-smi comes first: through nvidia-modprobe it loads the
+    driver where nothing else has yet.
     """
     processes, error = compute_processes()
     return {
@@ -209,8 +211,7 @@ def package_state() -> tuple[dict[str, str], list[str]]:
 
 
 def installable_headers(facts_kernel: dict[str, Any]) -> bool:
-    """Whether the package manager offers the headers of the running kernel; asked only where they are
-    missing."""
+    """Whether the package manager offers the headers of the running kernel, or they are installed."""
     if facts_kernel["headers_present"]:
         return True
     policy = run_text(["apt-cache", "policy", f"linux-headers-{facts_kernel['release']}"])

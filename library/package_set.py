@@ -63,7 +63,6 @@ recovered:
 import os
 import re
 import subprocess
-from typing import NoReturn
 
 from ansible.module_utils import packages as dpkg
 from ansible.module_utils.basic import AnsibleModule
@@ -90,6 +89,8 @@ APT = [
 ]
 INSTALL = [*APT, "install", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages"]
 ERROR_LINES = 15
+# How apt and dpkg begin, or mark, the lines that say why.
+EXPLAINS = re.compile(r"^(E:|Err:|dpkg: error)| : (Pre)?Depends: | : Conflicts: ")
 
 
 class Apt:
@@ -99,6 +100,7 @@ class Apt:
         self.module = module
 
     def run(self, command: list[str], doing: str) -> str:
+        """Standard output; `doing` names the step in the message of a failure."""
         completed = subprocess.run(
             command,
             env=os.environ | ENVIRONMENT,
@@ -111,11 +113,11 @@ class Apt:
             self.fail(doing, completed.stdout + completed.stderr)
         return completed.stdout
 
-    def fail(self, doing: str, output: str) -> NoReturn:
-        """Show the lines that explain a failure: errors if there are any, else the end."""
-        lines = [line for line in output.splitlines() if line.strip()]
-        errors = [line for line in lines if line.startswith(("E:", "W:", "Err", "dpkg: error"))] or lines
-        self.module.fail_json(msg=f"{doing} failed: " + " ".join(errors[-ERROR_LINES:]), output=lines, rc=100)
+    def fail(self, doing: str, output: str) -> None:
+        """End the module with the lines that explain a failure: errors, unmet dependencies, else the end."""
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        telling = [line for line in lines if EXPLAINS.search(line)] or lines
+        self.module.fail_json(msg=f"{doing} failed: {' '.join(telling[-ERROR_LINES:])}", output=lines)
 
 
 def differing(wanted: dict[str, str], present: list[str], known: dict[str, dpkg.Package]) -> list[str]:
@@ -130,8 +132,10 @@ def differing(wanted: dict[str, str], present: list[str], known: dict[str, dpkg.
 
 
 def to_hold(wanted: dict[str, str], versions: list[str], known: dict[str, dpkg.Package]) -> list[str]:
-    """Installed packages that must be held and are not: the listed ones and their siblings at the same
-    version."""
+    """Installed packages that must be held and are not.
+
+    They are the listed ones, and their siblings at one of the versions.
+    """
     return sorted(
         name
         for name, package in known.items()
@@ -200,12 +204,12 @@ def main() -> None:
                 [*APT, "-o", "APT::Update::Error-Mode=any", "update"],
                 "Reading the package lists (apt-get update)",
             )
-        simulation = apt.run([*INSTALL, "--simulate", *arguments], f"Resolving {', '.join(arguments)}")
+        simulation = apt.run([*INSTALL, "--simulate", *arguments], "Resolving the transaction")
         problems = dangers(simulation, arguments)
         if problems:
             module.fail_json(
-                msg=f"The transaction is refused, because {' and '.join(problems)}. Nothing was changed. Look at "
-                f"`apt-get install --simulate {' '.join(arguments)}` on the node."
+                msg=f"The transaction is refused, because {' and '.join(problems)}. Nothing was changed. "
+                f"Look at `apt-get install --simulate {' '.join(arguments)}` on the node."
             )
         apt.run([*INSTALL, *arguments], "Installing the packages")
     after = dpkg.query()

@@ -85,7 +85,10 @@ LARGEST_KEY_BYTES = 1 << 20
 
 def source_text(repository: dict[str, Any], keyring: Path) -> str:
     """The deb822 stanza of a repository."""
-    return f"# Managed by Temper.\nTypes: deb\nURIs: {repository['uri']}\nSuites: {repository['suite']}\nSigned-By: {keyring}\n"
+    return (
+        "# Managed by Temper.\nTypes: deb\n"
+        f"URIs: {repository['uri']}\nSuites: {repository['suite']}\nSigned-By: {keyring}\n"
+    )
 
 
 def normal(fingerprints: list[str]) -> set[str]:
@@ -107,8 +110,9 @@ def fetch_key(module: AnsibleModule, repository: dict[str, Any]) -> bytes:
         data = bytes(open_url(url, timeout=FETCH_TIMEOUT_S).read(LARGEST_KEY_BYTES))
     except (URLError, OSError) as error:
         module.fail_json(
-            msg=f"Repository {repository['name']}: its signing key at {url} cannot be fetched from this node: {error}. "
-            "Check the address and the node's proxy and DNS, or point nvidia_stack_*_repository_url at a mirror."
+            msg=f"Repository {repository['name']}: its signing key at {url} cannot be fetched from this "
+            f"node: {error}. Check the address and the node's proxy and DNS, or point "
+            "nvidia_stack_*_repository_url at a mirror."
         )
     try:
         found = openpgp.fingerprints(data)
@@ -116,9 +120,9 @@ def fetch_key(module: AnsibleModule, repository: dict[str, Any]) -> bytes:
         module.fail_json(msg=f"Repository {repository['name']}: {url} is no OpenPGP public key: {error}.")
     if not pinned(data, repository["fingerprints"]):
         module.fail_json(
-            msg=f"Repository {repository['name']}: the key at {url} has fingerprint {', '.join(found)}, expected one of "
-            f"{', '.join(sorted(normal(repository['fingerprints'])))}. Nothing was changed. If the key was rotated, verify the new "
-            "fingerprint with its owner and pin it."
+            msg=f"Repository {repository['name']}: the key at {url} has fingerprint {', '.join(found)}, "
+            f"expected one of {', '.join(sorted(normal(repository['fingerprints'])))}. Nothing was changed. "
+            "If the key was rotated, verify the new fingerprint with its owner and pin it."
         )
     return data
 

@@ -7,9 +7,10 @@ import stat
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.basic import AnsibleModule
+if TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,10 @@ class File:
                 stream.write(self.content.encode())
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.chmod(temporary, int(self.mode, 8))
+            Path(temporary).chmod(int(self.mode, 8))
             module.atomic_move(temporary, self.path)
             os.chown(self.path, 0, 0)
-            os.chmod(self.path, int(self.mode, 8))
+            path.chmod(int(self.mode, 8))
         finally:
             Path(temporary).unlink(missing_ok=True)
 
@@ -78,6 +79,7 @@ class Result:
     diff: list[dict[str, str]] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
+        """The keys that Ansible reads: changed, changed_files and diff."""
         return {"changed": self.changed, "changed_files": self.changed_files, "diff": self.diff}
 
 

@@ -42,8 +42,10 @@ FIELDS = (
 
 
 class SettingsError(Exception):
-    """A setting cannot be read, or did not take; the message says which GPU, what was expected and what was
-    found."""
+    """A setting cannot be read, or did not take.
+
+    The message says which GPU, what was expected and what was found.
+    """
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def number(text: str) -> float | None:
 
 
 def integer(text: str) -> int | None:
+    """A clock of nvidia-smi's CSV, in MHz."""
     value = number(text)
     return None if value is None else round(value)
 
@@ -123,6 +126,7 @@ def parse_gpus(text: str) -> list[Gpu]:
 
 
 def read_gpus() -> list[Gpu]:
+    """All GPUs of the node as they are now."""
     return parse_gpus(nvidia_smi(f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"))
 
 
@@ -140,7 +144,8 @@ def target(gpu: Gpu, settings: dict[str, Any]) -> Target:
     ):
         if wanted is not None and highest is not None and wanted > highest:
             raise SettingsError(
-                f"GPU {gpu.index} ({gpu.name}): expected a {kind} clock up to {highest} MHz, found {wanted} MHz"
+                f"GPU {gpu.index} ({gpu.name}): expected a {kind} clock up to {highest} MHz, "
+                f"found {wanted} MHz"
             )
     if (
         memory is not None
@@ -148,13 +153,14 @@ def target(gpu: Gpu, settings: dict[str, Any]) -> Target:
         and settings["locked_clocks"]["graphics"]
     ):
         raise SettingsError(
-            f"GPU {gpu.index} ({gpu.name}): its memory clock cannot be locked (Ampere and newer only); leave `memory` out of "
-            "gpu_settings_clocks"
+            f"GPU {gpu.index} ({gpu.name}): its memory clock cannot be locked (Ampere and newer only); "
+            "leave `memory` out of gpu_settings_clocks"
         )
     limits = (gpu.power_min_w, gpu.power_max_w)
-    if power is not None and None not in limits and not limits[0] <= power <= limits[1]:  # type: ignore[operator]
+    if power is not None and None not in limits and not limits[0] <= power <= limits[1]:
         raise SettingsError(
-            f"GPU {gpu.index} ({gpu.name}): expected a power limit from {limits[0]:g} to {limits[1]:g} W, found {power:g} W"
+            f"GPU {gpu.index} ({gpu.name}): expected a power limit from {limits[0]:g} to {limits[1]:g} W, "
+            f"found {power:g} W"
         )
     return Target(graphics, memory, power if power is not None else gpu.power_default_w)
 
@@ -169,6 +175,7 @@ def read_record() -> dict[str, list[int | None]]:
 
 
 def write_record(record: dict[str, list[int | None]]) -> None:
+    """Replace the record in one step."""
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     temporary = RECORD.with_suffix(".new")
     temporary.write_text(json.dumps(record), encoding="utf-8")
@@ -197,8 +204,8 @@ def differences(
             and gpu.graphics_mhz
             and gpu.graphics_mhz > wanted.graphics_mhz + CLOCK_STEP_MHZ
         ):
-            # Lower than the lock is power or heat, which the health check judges; higher means that the lock
-            # is gone.
+            # Lower than the lock is power or heat, which the health check judges; higher means that the
+            # lock is gone.
             found["graphics clock"] = f"{gpu.graphics_mhz} -> {wanted.graphics_mhz} MHz"
         if now[1] != wanted.memory_mhz:
             found["memory clock"] = f"{now[1] or 'default'} -> {wanted.memory_mhz or 'default'} MHz"
@@ -209,8 +216,10 @@ def differences(
 
 
 def set_gpu(gpu: Gpu, wanted: Target, changes: dict[str, str]) -> None:
-    """Carry out the changes on one GPU. Persistence comes first: without it the others are forgotten at
-    once."""
+    """Carry out the changes on one GPU.
+
+    Persistence comes first: without it the others are forgotten at once.
+    """
     one = ("-i", str(gpu.index))
     if "persistence mode" in changes:
         nvidia_smi(*one, "-pm", "1")
@@ -229,9 +238,10 @@ def set_gpu(gpu: Gpu, wanted: Target, changes: dict[str, str]) -> None:
 def settle(settings: dict[str, Any], only_look: bool = False) -> dict[str, dict[str, str]]:
     """Bring all GPUs of the node to the wanted settings and read them back.
 
-    `settings`: clocks ("max", "default" or {graphics, memory} in MHz), power_limit_w (W or None), locked_clocks ({graphics,
-    memory}: whether these GPUs can lock them). Returns what was changed, or with `only_look` what would be:
-    "GPU 0 (name)" -> setting -> "from -> to". Raises SettingsError when a value is out of range, refused, or read back as another one.
+    `settings`: clocks ("max", "default" or {graphics, memory} in MHz), power_limit_w (W or None),
+    locked_clocks ({graphics, memory}: whether these GPUs can lock them). Returns what was changed, or with
+    `only_look` what would be: "GPU 0 (name)" -> setting -> "from -> to". Raises SettingsError when a value is
+    out of range, refused, or read back as another one.
     """
     locked = bool(settings["locked_clocks"]["graphics"])
     record = read_record()
@@ -250,7 +260,8 @@ def settle(settings: dict[str, Any], only_look: bool = False) -> dict[str, dict[
         if left:
             setting, change = next(iter(left.items()))
             raise SettingsError(
-                f"GPU {gpu.index} ({gpu.name}): {setting} did not take ({change}); nvidia-smi reported no error"
+                f"GPU {gpu.index} ({gpu.name}): {setting} did not take ({change}); "
+                "nvidia-smi reported no error"
             )
     return named
 

@@ -1,7 +1,7 @@
 """Fingerprints of OpenPGP public keys, without GnuPG: nodes need not have it.
 
-Only what pinning a repository key takes: RFC 4880 packets, version 4 keys (SHA-1 fingerprint) and RFC 9580 version 6 keys
-(SHA-256).
+Only what pinning a repository key takes: RFC 4880 packets, version 4 keys (SHA-1 fingerprint) and RFC 9580
+version 6 keys (SHA-256).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def dearmor(data: bytes) -> bytes:
     if not data.lstrip().startswith(b"-----BEGIN PGP"):
         return data
     body = re.search(
-        rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n(?:[^\n]+:[^\n]*\n)*\r?\n(.*?)(?:\n=[^\n]{4}\s*)?\n-----END",
+        rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n(?:[^\n]+:[^\n]*\n)*\r?\n"
+        rb"(.*?)(?:\n=[^\n]{4}\s*)?\n-----END",
         data,
         re.DOTALL,
     )
@@ -68,14 +69,18 @@ def new_length(data: bytes, position: int) -> tuple[int, int]:
 
 
 def fingerprints(data: bytes) -> list[str]:
-    """Fingerprints, in capitals, of the primary keys of a key file. Raises OpenPGPError where there is
-    none."""
+    """Fingerprints, in capitals, of the primary keys of a key file.
+
+    Raises OpenPGPError where there is none.
+    """
     found = []
     for tag, body in packets(dearmor(data)):
         if tag != PUBLIC_KEY_TAG:
             continue
         if body[:1] == b"\x04":
-            found.append(hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper())
+            # The standard defines version 4 fingerprints with SHA-1; what is pinned is the whole fingerprint.
+            digest = hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body, usedforsecurity=False)
+            found.append(digest.hexdigest().upper())
         elif body[:1] == b"\x06":
             found.append(hashlib.sha256(b"\x9b" + len(body).to_bytes(4, "big") + body).hexdigest().upper())
         else:

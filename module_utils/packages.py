@@ -12,14 +12,17 @@ from dataclasses import dataclass
 
 # The names that belong to a GPU stack, whoever packaged them.
 FAMILY = re.compile(
-    r"^(nvidia-|libnvidia-|libnvsdm|libcuda1$|libcudnn|cudnn|libnccl|cuda-|datacenter-gpu-manager|nvlsm$|firmware-nvidia)"
+    r"^(nvidia-|libnvidia-|libnvsdm|libcuda1$|libcudnn|cudnn|libnccl|cuda-|datacenter-gpu-manager|nvlsm$"
+    r"|firmware-nvidia)"
 )
 
 
 @dataclass(frozen=True)
 class Package:
-    """One package known to dpkg. `status` is dpkg's own word: installed, half-configured, config-files,
-    ..."""
+    """One package known to dpkg.
+
+    `want` and `status` are dpkg's own words: install or hold; installed, half-configured, config-files ...
+    """
 
     name: str
     version: str
@@ -28,14 +31,17 @@ class Package:
 
     @property
     def installed(self) -> bool:
+        """Unpacked and configured."""
         return self.status == "installed"
 
     @property
     def held(self) -> bool:
+        """Whether apt leaves its version alone."""
         return self.want == "hold"
 
     @property
     def broken(self) -> bool:
+        """Whether an installation or a removal stopped half-way."""
         return self.status not in ("installed", "config-files", "not-installed")
 
 
