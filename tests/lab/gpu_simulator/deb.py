@@ -6,9 +6,12 @@ import gzip
 import hashlib
 import io
 import tarfile
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 # Every file in every package has this time, 2026-11-20 00:00 UTC.
 BUILD_TIME = 1795132800
@@ -24,7 +27,10 @@ class File:
 
 @dataclass(frozen=True)
 class Package:
-    """A binary package. `files` maps absolute paths to their content; `scripts` maps postinst, prerm, ... to shell text."""
+    """A binary package.
+
+    `files` maps absolute paths to their content, `scripts` maps postinst, prerm, ... to shell text.
+    """
 
     name: str
     version: str
@@ -61,7 +67,8 @@ def control(package: Package) -> str:
         "Replaces": package.replaces,
         "Provides": package.provides,
         "Description": f"{package.description} (simulated by Temper's lab)\n"
-        " This package stands for NVIDIA's of the same name on simulated nodes. It contains nothing of NVIDIA's.",
+        " This package stands for NVIDIA's of the same name on simulated nodes. It contains nothing of\n"
+        " NVIDIA's.",
     }
     return "".join(f"{name}: {value}\n" for name, value in fields.items() if value)
 
@@ -91,11 +98,9 @@ def build(package: Package) -> bytes:
 
 
 def index_stanza(package: Package, deb: bytes, filename: str) -> str:
-    """Return the package's stanza of a Packages index, `filename` being its path below the repository's root."""
-    return (
-        f"{control(package)}Filename: {filename}\nSize: {len(deb)}\n"
-        f"MD5sum: {hashlib.md5(deb, usedforsecurity=False).hexdigest()}\nSHA256: {hashlib.sha256(deb).hexdigest()}\n"
-    )
+    """Return the stanza of a Packages index; `filename` is the path below the repository's root."""
+    checksum = hashlib.sha256(deb).hexdigest()
+    return f"{control(package)}Filename: {filename}\nSize: {len(deb)}\nSHA256: {checksum}\n"
 
 
 def _tar(files: Mapping[str, File]) -> bytes:

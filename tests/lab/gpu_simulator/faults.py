@@ -1,7 +1,7 @@
 """The faults that a simulated node can have, by name.
 
-A node's active faults are a JSON list of names in `/var/lib/gpu-simulator/faults.json`. They are independent of each other,
-act at once (no reboot) and end when their name leaves the list. On the node,
+A node's active faults are a JSON list of names in `/var/lib/gpu-simulator/faults.json`. They are independent
+of each other, act at once (no reboot) and end when their name leaves the list. On the node,
 `/usr/lib/gpu-simulator/gpu-simulator fault NAME on|off` edits the list and brings sysfs in line with it.
 
 `gpu-lost` concerns the last GPU of a node, every other fault the first.
@@ -9,7 +9,10 @@ act at once (no reboot) and end when their name leaves the list. On the node,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 FAULTS: Mapping[str, str] = {
     "no-driver": "the nvidia kernel module does not load",

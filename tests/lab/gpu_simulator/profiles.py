@@ -1,26 +1,32 @@
 """Hardware profiles: what a simulated node's GPUs are, as data.
 
-`hardware(profile, node)` gives the content of `/var/lib/gpu-simulator/hardware.json`. The simulated kernel side
-(`node/usr/lib/gpu-simulator`) and the simulated `nvidia-smi` read everything they know about a GPU from that file.
+`hardware(profile, node)` gives the content of `/var/lib/gpu-simulator/hardware.json`. The simulated kernel
+side (`node/usr/lib/gpu-simulator`) and the simulated `nvidia-smi` read everything they know about a GPU from
+that file.
 
 Sources, named at each value:
 
-* capture-h100: `nvidia-smi -q -x` of an 8x H100 80GB HBM3 server, driver 580.105.08, published with NVIDIA/k8s-test-infra
-  (tests/e2e/go/assertions/nvidiasmi/testdata/hardware/qx-h100.xml, commit 63018b86, 2026-08-21)
+* capture-h100: `nvidia-smi -q -x` of an 8x H100 80GB HBM3 server, driver 580.105.08, published with
+  NVIDIA/k8s-test-infra (tests/e2e/go/assertions/nvidiasmi/testdata/hardware/qx-h100.xml, commit 63018b86,
+  2026-08-21)
 * capture-a100: the same, A100-SXM4-40GB, driver 570.148.08 (qx-a100.xml, commit 678cb23b, 2026-08-21)
-* capture-l4: `nvidia-smi -q -x` of a server with two L4, driver 555.42.06 (published by a GPU monitor's test data, 2024-07-15)
-* capture-v100: `nvidia-smi -q` of a server with V100-PCIE-32GB, driver 470.129.06 (published log of 2023-11-03)
-* lspci-h100: `lspci -Dnn` of an 8x H100 SXM5 server: GPUs 1b 43 52 61 9d c3 d1 df, NVSwitches 07 08 09 0a, class 0680,
-  device 22a3, subsystem 10de:1796 (published logs, read 2026-11-20)
+* capture-l4: `nvidia-smi -q -x` of a server with two L4, driver 555.42.06 (published by a GPU monitor's test
+  data, 2024-07-15)
+* capture-v100: `nvidia-smi -q` of a server with V100-PCIE-32GB, driver 470.129.06 (published log of
+  2023-11-03)
+* lspci-h100: `lspci -Dnn` of an 8x H100 SXM5 server: GPUs 1b 43 52 61 9d c3 d1 df, NVSwitches 07 08 09 0a,
+  class 0680, device 22a3, subsystem 10de:1796 (published logs, read 2026-11-20)
 * assumed: plausible, without a source; no role or test may depend on its value
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SCHEMA_VERSION = 1
 
@@ -38,7 +44,7 @@ class SupportedClocks:
 
 @dataclass(frozen=True)
 class GpuModel:
-    """One GPU product as the simulated driver and nvidia-smi describe it. Clocks in MHz, power in W, memory in MiB."""
+    """One GPU product as the simulated driver and nvidia-smi describe it."""
 
     name: str
     architecture: str
@@ -69,7 +75,7 @@ class GpuModel:
     idle_performance_state: str
     idle_temperature_c: int
     memory_temperature_c: int | None
-    temperature_limits_are_margins: bool  # Ada and Hopper report distances to the limit, older GPUs absolute values
+    temperature_limits_are_margins: bool  # Ada and Hopper report what is left to the limit, not the limit
     temperature_shutdown_c: int
     temperature_slowdown_c: int
     temperature_max_operating_c: int
@@ -96,6 +102,10 @@ class Profile:
     nvswitch_addresses: tuple[str, ...] = ()
     nvswitch_device_id: str = ""
     nvswitch_subsystem_id: str = ""
+
+
+def _addresses(buses: str) -> tuple[str, ...]:
+    return tuple(f"0000:{bus}:00.0" for bus in buses.split())
 
 
 def _steps(highest: int, lowest: int, step: int) -> tuple[int, ...]:
@@ -269,7 +279,8 @@ V100_PCIE = GpuModel(  # capture-v100, but where noted
     clock_graphics_idle_mhz=135,
     clock_memory_idle_mhz=877,
     clock_graphics_default_application_mhz=1230,
-    # From 1380 MHz at 877 MHz memory (capture) down to 135 MHz; the steps of 7.5 MHz, cut to whole numbers, are assumed.
+    # From 1380 MHz at 877 MHz memory (capture) down to 135 MHz; the steps of 7.5 MHz, cut to whole numbers,
+    # are assumed.
     supported_clocks=(SupportedClocks(877, tuple(int(1380 - 7.5 * step) for step in range(167))),),
     idle_performance_state="P0",
     idle_temperature_c=29,
@@ -300,35 +311,37 @@ UNKNOWN = replace(
     known_to_driver=False,
 )
 
+# The bus of a GPU that is alone in its server is assumed.
 PROFILES: Mapping[str, Profile] = {
     "hgx-h100-8": Profile(
         model=H100_SXM,
-        gpu_addresses=tuple(f"0000:{bus}:00.0" for bus in ("1b", "43", "52", "61", "9d", "c3", "d1", "df")),  # lspci-h100
+        gpu_addresses=_addresses("1b 43 52 61 9d c3 d1 df"),  # lspci-h100
         module_ids=(7, 5, 6, 8, 1, 2, 4, 3),  # assumed order; capture-h100 starts with 7, 5
         numa_nodes=(0, 0, 0, 0, 1, 1, 1, 1),  # `nvidia-smi topo -m` of such servers
-        nvswitch_addresses=tuple(f"0000:{bus}:00.0" for bus in ("07", "08", "09", "0a")),  # lspci-h100
+        nvswitch_addresses=_addresses("07 08 09 0a"),  # lspci-h100
         nvswitch_device_id="22a3",  # lspci-h100
         nvswitch_subsystem_id="1796",  # lspci-h100
     ),
-    "l4-1": Profile(model=L4, gpu_addresses=("0000:31:00.0",), module_ids=(1,), numa_nodes=(0,)),  # address assumed
+    "l4-1": Profile(model=L4, gpu_addresses=_addresses("31"), module_ids=(1,), numa_nodes=(0,)),
     "a100-sxm-8": Profile(
         model=A100_SXM,
-        gpu_addresses=tuple(f"0000:{bus}:00.0" for bus in ("07", "0f", "47", "4e", "87", "90", "b7", "bd")),  # assumed
+        gpu_addresses=_addresses("07 0f 47 4e 87 90 b7 bd"),  # assumed
         module_ids=(7, 5, 6, 8, 3, 1, 2, 4),  # assumed
         numa_nodes=(0, 0, 0, 0, 1, 1, 1, 1),  # assumed
-        nvswitch_addresses=tuple(f"0000:{bus}:00.0" for bus in ("c4", "c5", "c6", "c7", "c8", "c9")),  # assumed
+        nvswitch_addresses=_addresses("c4 c5 c6 c7 c8 c9"),  # assumed
         nvswitch_device_id="1af1",  # the public PCI id list: GA100 [A100 NVSwitch]
         nvswitch_subsystem_id="0000",  # assumed
     ),
-    "v100-1": Profile(model=V100_PCIE, gpu_addresses=("0000:1c:00.0",), module_ids=(0,), numa_nodes=(0,)),
-    "unknown-1": Profile(model=UNKNOWN, gpu_addresses=("0000:31:00.0",), module_ids=(1,), numa_nodes=(0,)),
+    "v100-1": Profile(model=V100_PCIE, gpu_addresses=_addresses("1c"), module_ids=(0,), numa_nodes=(0,)),
+    "unknown-1": Profile(model=UNKNOWN, gpu_addresses=_addresses("31"), module_ids=(1,), numa_nodes=(0,)),
 }
 
 
 def hardware(profile: str, node: str) -> dict[str, Any]:
     """Describe the hardware of `node`, ready to be written as JSON.
 
-    Serial numbers and UUIDs follow from the node's name, so that they differ between nodes and stay the same over rebuilds.
+    Serial numbers and UUIDs follow from the node's name, so that they differ between nodes and stay the same
+    over rebuilds.
 
     Raises ValueError for an unknown profile.
     """

@@ -28,8 +28,8 @@ def problem() -> str | None:
     driver = module.read_text().strip()
     if driver != VERSION:
         return (
-            f"fabric manager NVIDIA GPU driver interface version {VERSION} don't match with driver version {driver}. "
-            "Please update with matching NVIDIA driver package."
+            f"fabric manager NVIDIA GPU driver interface version {VERSION} don't match with driver version "
+            f"{driver}. Please update with matching NVIDIA driver package."
         )
     return None
 
@@ -45,8 +45,9 @@ def main(arguments: list[str]) -> int:
         return 1
     print("Connected to 1 node.")
     print(
-        "Successfully configured all the available NVSwitches to route GPU NVLink traffic. NVLink Peer-to-Peer support "
-        "will be enabled once the GPUs are successfully registered with the NVLink fabric.",
+        "Successfully configured all the available NVSwitches to route GPU NVLink traffic. NVLink "
+        "Peer-to-Peer support will be enabled once the GPUs are successfully registered with the NVLink "
+        "fabric.",
         flush=True,
     )
     reader, writer = os.pipe()
@@ -64,7 +65,7 @@ def main(arguments: list[str]) -> int:
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     os.write(writer, b"1")
-    os.execv("/bin/sleep", ["nv-fabricmanager", "infinity"])
+    return os.execv("/bin/sleep", ["nv-fabricmanager", "infinity"])  # noqa: S606 - no shell wanted
 
 
 if __name__ == "__main__":

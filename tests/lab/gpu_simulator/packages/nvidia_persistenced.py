@@ -30,15 +30,16 @@ def main(arguments: list[str]) -> int:
     if "--version" in arguments or "-v" in arguments:
         print(f"nvidia-persistenced:  version {VERSION}  (simulated by Temper's lab)")
         return 0
-    if os.geteuid() != 0 and ROOT == Path("/"):
+    if os.geteuid() != 0 and str(ROOT) == "/":
         return fail("Unable to access directory /var/run: Permission denied")
     module = ROOT / "sys/module/nvidia/version"
     if not module.exists():
-        subprocess.run(["/usr/lib/gpu-simulator/machine.py", "load"], check=False, stderr=subprocess.DEVNULL)
+        load = ["/usr/lib/gpu-simulator/machine.py", "load"]
+        subprocess.run(load, check=False, stderr=subprocess.DEVNULL)
     if not module.exists():
         return fail(
-            "Failed to query NVIDIA devices. Please ensure that the NVIDIA device files (/dev/nvidia*) exist, "
-            "and that user 0 has read and write permissions for those files."
+            "Failed to query NVIDIA devices. Please ensure that the NVIDIA device files (/dev/nvidia*) "
+            "exist, and that user 0 has read and write permissions for those files."
         )
     if module.read_text().strip() != VERSION:
         return fail("Failed to initialize: the loaded kernel module is not of this version.")
@@ -63,7 +64,7 @@ def main(arguments: list[str]) -> int:
         os.dup2(null, descriptor)
     os.write(writer, b"1")
     # The daemon has nothing left to do but live: a process of half a megabyte does that as well.
-    os.execv("/bin/sleep", ["nvidia-persistenced", "infinity"])
+    return os.execv("/bin/sleep", ["nvidia-persistenced", "infinity"])  # noqa: S606 - no shell wanted
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 #!/usr/bin/python3 -I
-"""The simulated GPUs of a lab node as its kernel would show them: PCI devices, modules, /proc/driver and /dev.
+"""The simulated GPUs of a lab node as its kernel would show them: in /sys, /proc/driver and /dev.
 
 Usage:
-    machine.py boot                 at boot: put everything in place, then load the module that a real server would load
-    machine.py load                 load the nvidia module if that is possible (what nvidia-modprobe does)
-    machine.py fault NAME on|off    switch a fault on or off, at once
-    machine.py refresh              bring sysfs in line with faults.json after somebody else wrote that file
+    machine.py boot                 at boot: put everything in place, then load the module that a real server
+    would load machine.py load                 load the nvidia module if that is possible (what
+    nvidia-modprobe does) machine.py fault NAME on|off    switch a fault on or off, at once machine.py refresh
+    bring sysfs in line with faults.json after somebody else wrote that file
 
-Reads /var/lib/gpu-simulator/hardware.json (made with the node) and faults.json beside it. Whatever it mounts is mounted in its
-own mount namespace, and it refuses to do so outside a container.
+Reads /var/lib/gpu-simulator/hardware.json (made with the node) and faults.json beside it. Whatever it mounts
+is mounted in its own mount namespace, and it refuses to do so outside a container.
 
 Exit status: 0 done, 1 not possible (the reason is on standard error), 2 wrong usage.
 
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(os.environ.get("GPU_SIMULATOR_ROOT", "/"))
-IN_PLACE = ROOT == Path("/")
-STATE = ROOT / "var/lib/gpu-simulator"  # outlives a reboot: the hardware, its faults, what GPUs keep in their InfoROM
+IN_PLACE = str(ROOT) == "/"
+STATE = ROOT / "var/lib/gpu-simulator"  # outlives a reboot
 RUN = ROOT / "run/gpu-simulator"  # does not
 PCI = ROOT / "sys/bus/pci"
 MODULES = ROOT / "sys/module"
@@ -55,7 +55,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32,
 Hardware = dict[str, Any]
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """Something that this node, as it is, cannot do."""
 
 
@@ -83,9 +83,10 @@ def read_json(path: Path, default: Any) -> Any:
 
 
 def hardware() -> Hardware:
-    found: Hardware | None = read_json(STATE / "hardware.json", None)
+    path = STATE / "hardware.json"
+    found: Hardware | None = read_json(path, None)
     if found is None:
-        raise Refusal(f"expected the node's hardware in {STATE / 'hardware.json'}, found no such file: create the node again")
+        raise RefusalError(f"expected the node's hardware in {path}, found no file: create the node again")
     return found
 
 
@@ -101,13 +102,15 @@ def mount(source: Path | None, target: Path, flags: int) -> None:
     name = None if source is None else os.fsencode(source)
     if libc.mount(name, os.fsencode(target), None, ctypes.c_ulong(flags), None) != 0:
         error = ctypes.get_errno()
-        raise Refusal(f"expected to mount {source} on {target}, found: {os.strerror(error)}")
+        raise RefusalError(f"expected to mount {source} on {target}, found: {os.strerror(error)}")
 
 
 def require_node() -> None:
     """Refuse to mount over the /sys and /proc of a machine that is no lab node."""
     if not Path("/run/systemd/container").exists():
-        raise Refusal("expected to run inside a lab node, found a machine that is no container: start it in a node")
+        raise RefusalError(
+            "expected to run inside a lab node, found a machine that is no container: start it in a node"
+        )
 
 
 def make_directory(target: Path) -> None:
@@ -130,8 +133,8 @@ def is_real_nvidia(entry: Path) -> bool:
 def shadow(target: Path, keep_below: tuple[str, ...] = ()) -> None:
     """Make `target` a writable directory with the entries it had.
 
-    What is to stay is linked to a second mount of the original. Directories named in `keep_below` are made anew, with links to
-    their entries, so that they are writable too.
+    What is to stay is linked to a second mount of the original. Directories named in `keep_below` are made
+    anew, with links to their entries, so that they are writable too.
     """
     if not IN_PLACE:
         for name in ("", *keep_below):
@@ -142,22 +145,25 @@ def shadow(target: Path, keep_below: tuple[str, ...] = ()) -> None:
     if replacement.exists():
         return
     original.mkdir(parents=True)
-    replacement.mkdir(parents=True)
+    for name in ("", *keep_below):
+        (replacement / name).mkdir(parents=True, exist_ok=True)
     if target.is_dir():
         mount(target, original, MS_BIND)
         for name in ("", *keep_below):
-            (replacement / name).mkdir(exist_ok=True)
-            for entry in (target / name).iterdir() if (target / name).is_dir() else ():
-                if is_real_nvidia(entry) or entry.name in keep_below and not name:
-                    continue
-                # A link in sysfs is relative to its place, so it is followed here; its end lies outside of `target`.
-                place = replacement / name / entry.name
-                place.symlink_to(entry.resolve() if entry.is_symlink() else original / name / entry.name)
+            link_entries(target / name, original / name, replacement / name)
     else:
         make_directory(target)
-        for name in keep_below:
-            (replacement / name).mkdir()
     mount(replacement, target, MS_BIND)
+
+
+def link_entries(source: Path, original: Path, replacement: Path) -> None:
+    """Link what `source` has into `replacement`, but what is there already and what is NVIDIA's."""
+    for entry in source.iterdir() if source.is_dir() else ():
+        place = replacement / entry.name
+        if not place.exists() and not is_real_nvidia(entry):
+            # A link in sysfs is relative to its place, so it is followed here; its end lies outside of
+            # `source`.
+            place.symlink_to(entry.resolve() if entry.is_symlink() else original / entry.name)
 
 
 # ---------------------------------------------------------------- PCI
@@ -175,7 +181,8 @@ def add_device(address: str, device_id: str, subsystem_id: str, pci_class: str, 
     """Add one NVIDIA PCI function to sysfs, with what lspci and udev's tools read of it."""
     device, subsystem = device_id.upper(), subsystem_id.upper()
     directory = PCI / "devices" / address
-    alias = f"pci:v000010DEd0000{device}sv000010DEsd0000{subsystem}bc{pci_class[:2]}sc{pci_class[2:4]}i{pci_class[4:]}"
+    code = f"bc{pci_class[:2]}sc{pci_class[2:4]}i{pci_class[4:]}"
+    alias = f"pci:v000010DEd0000{device}sv000010DEsd0000{subsystem}{code}"
     attributes = {
         "vendor": "0x10de",
         "device": f"0x{device_id}",
@@ -188,17 +195,16 @@ def add_device(address: str, device_id: str, subsystem_id: str, pci_class: str, 
         "enable": "1",
         "modalias": alias,
         "resource": "\n".join(["0x0000000000000000 0x0000000000000000 0x0000000000000000"] * 13),
-        "uevent": f"PCI_CLASS={pci_class.lstrip('0').upper()}\nPCI_ID=10DE:{device}\nPCI_SUBSYS_ID=10DE:{subsystem}\n"
-        f"PCI_SLOT_NAME={address}\nMODALIAS={alias}",
+        "uevent": f"PCI_CLASS={pci_class.lstrip('0').upper()}\nPCI_ID=10DE:{device}\n"
+        f"PCI_SUBSYS_ID=10DE:{subsystem}\nPCI_SLOT_NAME={address}\nMODALIAS={alias}",
     }
     for name, value in attributes.items():
         write(directory / name, value + "\n")
-    config = struct.pack(
-        "<HHHHB3sBBBB28xHH16x",
-        0x10DE, int(device_id, 16), 0x0006, 0x0010, 0xA1, bytes.fromhex(pci_class)[::-1], 0, 0, 0, 0,
-        0x10DE, int(subsystem_id, 16),
-    )  # fmt: skip
-    (directory / "config").write_bytes(config)
+    # The first 64 bytes of the configuration space: ids, command, status, revision, class, subsystem.
+    ids = struct.pack("<HHHHB", 0x10DE, int(device_id, 16), 0x0006, 0x0010, 0xA1)
+    code_bytes = bytes.fromhex(pci_class)[::-1]
+    subsystem_ids = struct.pack("<HH", 0x10DE, int(subsystem_id, 16))
+    (directory / "config").write_bytes(ids + code_bytes + bytes(32) + subsystem_ids + bytes(16))
     return directory
 
 
@@ -207,11 +213,15 @@ def add_devices(machine: Hardware, active: set[str]) -> None:
     for index, gpu in enumerate(gpus):
         if "gpu-lost" in active and index == len(gpus) - 1:
             continue  # a GPU that fell off the bus is not found again by the next boot
-        directory = add_device(gpu["address"], gpu["device_id"], gpu["subsystem_id"], "030200", gpu["numa_node"])
+        directory = add_device(
+            gpu["address"], gpu["device_id"], gpu["subsystem_id"], "030200", gpu["numa_node"]
+        )
         write(directory / "max_link_speed", f"{LINK_SPEEDS[gpu['pcie_gen_max']]} GT/s PCIe\n")
         write(directory / "max_link_width", f"{gpu['pcie_width_max']}\n")
     for switch in machine["nvswitches"]:
-        add_device(switch["address"], switch["device_id"], switch["subsystem_id"], "068000", switch["numa_node"])
+        add_device(
+            switch["address"], switch["device_id"], switch["subsystem_id"], "068000", switch["numa_node"]
+        )
     update_links(machine, active)
 
 
@@ -245,7 +255,7 @@ def unbind_all(driver: str) -> None:
 
 
 def module_on_disk() -> Hardware | None:
-    """The simulated nvidia module for the running kernel: {"version", "flavour"}; None if no package built one."""
+    """Return the simulated module for the running kernel, {"version", "flavour"}; None if none was built."""
     path = ROOT / "lib/modules" / os.uname().release / "updates/dkms/nvidia.ko"
     found: Hardware | None = read_json(path, None)
     return found
@@ -265,22 +275,20 @@ def nouveau_is_loaded() -> bool:
 def nouveau_is_blacklisted() -> bool:
     """Read modprobe.d as modprobe does: a file hides its namesakes in directories of lower rank."""
     files: dict[str, Path] = {}
-    for directory in ("lib/modprobe.d", "usr/lib/modprobe.d", "usr/local/lib/modprobe.d", "run/modprobe.d", "etc/modprobe.d"):
-        for path in (ROOT / directory).glob("*.conf"):
+    for directory in ("lib", "usr/lib", "usr/local/lib", "run", "etc"):
+        for path in (ROOT / directory / "modprobe.d").glob("*.conf"):
             files[path.name] = path
-    for path in files.values():
-        for line in path.read_text().splitlines():
-            words = line.split()
-            if words[:2] == ["blacklist", "nouveau"] or words[:2] == ["install", "nouveau"] and words[2:] in (
-                ["/bin/false"],
-                ["/bin/true"],
-            ):
-                return True
-    return False
+    lines = [line.split() for path in files.values() for line in path.read_text().splitlines()]
+    never = (
+        ["blacklist", "nouveau"],
+        ["install", "nouveau", "/bin/false"],
+        ["install", "nouveau", "/bin/true"],
+    )
+    return any(line in never for line in lines)
 
 
 def drives(module: Hardware, gpu: Hardware) -> bool:
-    """Whether this build of the nvidia module drives this GPU (NVIDIA's support matrix, as the profile states it)."""
+    """Say whether this build of the nvidia module drives this GPU."""
     branch = int(module["version"].split(".")[0])
     newest = gpu["branch_max"] or branch
     has_firmware = gpu["gsp_firmware"] or module["flavour"] != "open"
@@ -288,49 +296,64 @@ def drives(module: Hardware, gpu: Hardware) -> bool:
 
 
 def module_banner(module: Hardware) -> str:
-    """The text of /proc/driver/nvidia/version in the real driver's format; builder and date are the simulator's."""
+    """Return /proc/driver/nvidia/version in the real format; builder and date are the simulator's."""
     machine = os.uname().machine
-    kind = f"Open Kernel Module for {machine}" if module["flavour"] == "open" else f"{machine} Kernel Module"
-    release = "  Release Build  (simulated@temper)" if module["flavour"] == "open" else ""
+    if module["flavour"] == "open":
+        kind, build = f"Open Kernel Module for {machine}", "  Release Build  (simulated@temper)"
+    else:
+        kind, build = f"{machine} Kernel Module", ""
     return (
-        f"NVRM version: NVIDIA UNIX {kind}  {module['version']}{release}  Fri Nov 20 00:00:00 UTC 2026\n"
+        f"NVRM version: NVIDIA UNIX {kind}  {module['version']}{build}  Fri Nov 20 00:00:00 UTC 2026\n"
         "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1) \n"
     )
+
+
+def information(gpu: Hardware, module: Hardware) -> str:
+    """Return a GPU's file in /proc/driver/nvidia/gpus."""
+    lines = {
+        "Model": gpu["name"],
+        "IRQ": "0",
+        "GPU UUID": gpu["uuid"],
+        "Video BIOS": gpu["vbios_version"],
+        "Bus Type": "PCIe",
+        "DMA Size": "52 bits",
+        "DMA Mask": "0xfffffffffffff",
+        "Bus Location": gpu["address"],
+        "Device Minor": gpu["index"],
+        "GPU Firmware": module["version"] if gpu["gsp_firmware"] else "N/A",
+        "GPU Excluded": "No",
+    }
+    return "".join(f"{name}:\t {value}\n" for name, value in lines.items())
 
 
 def load() -> None:
     """Load the nvidia module that is on disk.
 
-    Raises Refusal with the reason a real kernel log would give.
+    Raises RefusalError with the reason for which a real module would not load.
     """
     if loaded_version() is not None:
         return
     module = module_on_disk()
     if module is None:
-        raise Refusal(f"no nvidia module for kernel {os.uname().release} is on disk: install the driver packages")
+        kernel = os.uname().release
+        raise RefusalError(f"expected an nvidia module for kernel {kernel}, found none: install the driver")
     if "no-driver" in faults():
-        raise Refusal("the nvidia module does not load: fault no-driver is on")
+        raise RefusalError("the nvidia module does not load: fault no-driver is on")
     if nouveau_is_loaded():
-        raise Refusal("the nvidia module does not load: nouveau holds the GPUs until it is blacklisted and the node reboots")
+        raise RefusalError("the nvidia module does not load: nouveau holds the GPUs; blacklist it and reboot")
     machine = hardware()
     present = [gpu for gpu in machine["gpus"] if (PCI / "devices" / gpu["address"]).is_dir()]
     driven = [gpu for gpu in present if drives(module, gpu)]
     if not driven:
         names = ", ".join(sorted({gpu["name"] for gpu in present})) or "none"
-        raise Refusal(f"the nvidia module does not load: {module['flavour']} {module['version']} drives no GPU here ({names})")
+        what = f"the {module['flavour']} nvidia module {module['version']}"
+        raise RefusalError(f"{what} does not load: it drives no GPU of this node ({names})")
     for name in MODULE_NAMES:
-        write(MODULES / name / "version", module["version"] + "\n")
-        write(MODULES / name / "initstate", "live\n")
-        write(MODULES / name / "refcnt", "0\n")
+        for attribute, value in (("version", module["version"]), ("initstate", "live"), ("refcnt", "0")):
+            write(MODULES / name / attribute, f"{value}\n")
     for gpu in driven:
         bind(gpu["address"], "nvidia")
-        write(
-            PROC / "nvidia/gpus" / gpu["address"] / "information",
-            f"Model: \t\t {gpu['name']}\nIRQ:   \t\t 0\nGPU UUID: \t {gpu['uuid']}\nVideo BIOS: \t {gpu['vbios_version']}\n"
-            f"Bus Type: \t PCIe\nDMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\nBus Location: \t {gpu['address']}\n"
-            f"Device Minor: \t {gpu['index']}\nGPU Firmware: \t {module['version'] if gpu['gsp_firmware'] else 'N/A'}\n"
-            "GPU Excluded:\t No\n",
-        )
+        write(PROC / "nvidia/gpus" / gpu["address"] / "information", information(gpu, module))
     for switch in machine["nvswitches"]:
         bind(switch["address"], "nvidia-nvswitch")
         write(PROC / "nvidia-nvswitch/devices" / switch["address"], "")
@@ -360,6 +383,7 @@ def unload() -> None:
     for directory in (*(MODULES / name for name in MODULE_NAMES), PROC / "nvidia", PROC / "nvidia-nvswitch"):
         if directory.is_dir():
             shutil.rmtree(directory)
+    (RUN / "settings.json").unlink(missing_ok=True)  # the driver forgets with its module
 
 
 def load_nouveau(machine: Hardware) -> None:
@@ -388,7 +412,7 @@ def boot() -> None:
         return
     try:
         load()
-    except Refusal as reason:
+    except RefusalError as reason:
         print(f"gpu-simulator: {reason}")  # into the journal, as the kernel log would have it
 
 
@@ -431,7 +455,7 @@ def main(arguments: list[str]) -> int:
                 set_fault(name, state)
             case _:
                 return usage("expected boot, load, refresh or fault NAME on|off")
-    except Refusal as reason:
+    except RefusalError as reason:
         print(f"gpu-simulator: {reason}", file=sys.stderr)
         return 1
     return 0

@@ -1,0 +1,3 @@
+#!/bin/sh
+# Simulated by Temper's lab.
+echo "dcgmi  version: @VERSION@"

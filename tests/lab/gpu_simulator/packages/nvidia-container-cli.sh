@@ -1,0 +1,4 @@
+#!/bin/sh
+# Simulated by Temper's lab.
+echo "cli-version: @VERSION@"
+echo "lib-version: @VERSION@"
