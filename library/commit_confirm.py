@@ -1,0 +1,50 @@
+#!/usr/bin/python3
+"""Confirm a change of sshd or the firewall through the connection that runs this."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: commit_confirm
+short_description: Make a pending change permanent
+description:
+  - Disarms the timer that would undo a change made by M(sshd_drop_in) or M(nftables_table).
+  - To run it proves that the new rules let a connection in. So it refuses the one that made the change.
+options:
+  name:
+    description: Which change to confirm.
+    type: str
+    choices: [ssh, firewall]
+    required: true
+author: Temper developers
+"""
+
+EXAMPLES = r"""
+- name: Confirm the new settings of sshd
+  commit_confirm:
+    name: ssh
+  vars:
+    ansible_ssh_extra_args: -o ControlPath=none
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.commit_confirm import Change, NotConfirmedError, ssh_login
+
+SUBJECTS = {"ssh": "sshd's settings", "firewall": "the firewall"}
+
+
+def main() -> None:
+    """Run as an Ansible module."""
+    module = AnsibleModule(
+        argument_spec={"name": {"type": "str", "choices": list(SUBJECTS), "required": True}}
+    )
+    name = module.params["name"]
+    try:
+        Change(name, SUBJECTS[name]).confirm(ssh_login())
+    except NotConfirmedError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=True)
+
+
+if __name__ == "__main__":
+    main()

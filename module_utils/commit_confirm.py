@@ -1,0 +1,318 @@
+"""Changes to the ways into a node (sshd, firewall), undone unless a new connection confirms them.
+
+A module saves the files it is about to change together with a shell script that puts them back
+(`Change.armed`), starts a transient systemd timer that runs the script, and applies its change. A second
+module call, made through a connection opened under the new rules, disarms it (`Change.confirm`).
+
+The saved state's directory is the truth, the timer only a trigger: the script does nothing once the directory
+is gone, and a unit runs it early at the next boot when the node went down before the confirmation. Saving,
+applying, confirming and undoing exclude each other by a lock. The script needs neither Ansible nor Python nor
+a network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import os
+import pwd
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+STATE = Path("/var/lib/temper/rollback")
+UNITS = Path("/etc/systemd/system")
+BOOT_UNIT = "temper-rollback.service"
+
+BOOT_UNIT_TEXT = """\
+# Managed by Temper. Undoes changes that nobody had confirmed when the node went down.
+[Unit]
+Description=Undo unconfirmed changes to sshd and firewall
+DefaultDependencies=no
+After=local-fs.target
+Before=sysinit.target temper-firewall.service shutdown.target
+Conflicts=shutdown.target
+ConditionPathExistsGlob={state}/*/undo
+
+[Service]
+Type=oneshot
+ExecStart=/bin/sh -c 'for undo in {state}/*/undo; do \\
+    "$undo" "the node went down before a new connection confirmed it" || failed=1; done; exit $${{failed:-0}}'
+
+[Install]
+WantedBy=sysinit.target
+"""
+
+UNDO_SCRIPT = """\
+#!/bin/sh
+# Undoes an unconfirmed change of {subject}.
+# Run by {unit}.timer, or at the next boot; by hand: sh {directory}/undo
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+umask 077
+
+undo() {{
+    exec 9<{root} && flock 9 || return 1
+    [ -d {directory} ] || return 0  # confirmed, or undone by another, while this one waited
+    failed=0
+{steps}
+    if [ "$failed" -ne 0 ]; then
+        echo "{unit}: {subject} could not be restored; what it was is in {directory}" >&2
+        return 1
+    fi
+    echo "$(date -u +%Y-%m-%dT%H:%M:%SZ): the change of {subject} was undone because $1" >{report}
+    rm -rf {directory}
+}}
+
+undo "${{1:-somebody asked for it}}"
+"""
+
+
+class CommandError(Exception):
+    """A program on the node failed; the message names it, its status and its complaint."""
+
+
+class NotConfirmedError(Exception):
+    """A change cannot be confirmed; the message says why."""
+
+
+@dataclass(frozen=True)
+class Login:
+    """The SSH login that drives this process: whose it is, and its TCP connection as the node sees it."""
+
+    account: str
+    client: str
+    client_port: int
+    server_port: int
+
+
+def run(command: Sequence[str]) -> str:
+    """Return what the command prints; raise CommandError with its complaint when it fails."""
+    completed = _complete(command)
+    if completed.returncode:
+        complaint = " ".join((completed.stderr or completed.stdout).split())
+        raise CommandError(f"`{shlex.join(command)}` failed with status {completed.returncode}: {complaint}")
+    return completed.stdout
+
+
+def succeeds(command: Sequence[str]) -> bool:
+    """Whether the command ends with status 0."""
+    return _complete(command).returncode == 0
+
+
+def _complete(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    # A login by key need not have the administrator's programs on its PATH.
+    environment = {
+        **os.environ,
+        "LC_ALL": "C",
+        "PATH": f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin",
+    }
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment
+    )
+
+
+def _status(process: Path) -> dict[str, str]:
+    lines = (process / "status").read_text(errors="replace").splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def ssh_login(pid: int | None = None, proc: Path = Path("/proc")) -> Login | None:
+    """Find the SSH login that this process descends from, or None where it comes another way (say, locally).
+
+    sudo hides SSH_CONNECTION, and each of sudo, su and doas has its own way to tell the login's name. So this
+    looks at the ancestors: the one nearest to sshd has the login's own environment and runs as the account.
+    """
+    pid = os.getpid() if pid is None else pid
+    login = None
+    while pid > 1:
+        try:
+            status = _status(proc / str(pid))
+            if status["Name"].startswith("sshd"):
+                break
+            variables = (proc / str(pid) / "environ").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            break
+        connections = [entry[15:].decode() for entry in variables if entry.startswith(b"SSH_CONNECTION=")]
+        if connections:
+            login = _login(connections[0], uid=int(status["Uid"].split()[0]))
+        pid = int(status["PPid"])
+    return login
+
+
+def _login(connection: str, uid: int) -> Login | None:
+    """Read sshd's "client port server port". An address may have a zone (fe80::1%eth0) or be IPv4 in IPv6."""
+    client, client_port, _server, server_port = connection.split()
+    try:
+        address = ipaddress.ip_address(client.partition("%")[0])
+    except ValueError:  # sshd says UNKNOWN where its input is no socket
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return Login(pwd.getpwuid(uid).pw_name, str(mapped or address), int(client_port), int(server_port))
+
+
+def write_durably(path: Path, text: str, mode: int) -> None:
+    """Replace a file in one step and only after its content is on the disk."""
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fchmod(stream.fileno(), mode)
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file's content, or a directory's entries, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Change:
+    """One named change ("ssh", "firewall") and its way back. `subject` is what it changes, in words."""
+
+    def __init__(self, name: str, subject: str, state: Path = STATE, units: Path = UNITS) -> None:
+        self.subject = subject
+        self.unit = f"temper-rollback-{name}"
+        self.state = state
+        self.units = units
+        self.directory = state / name
+        self.report = state / f"{name}.undone"
+        # The boot unit's pattern skips hidden names: a save that was cut off half way never runs.
+        self.staging = state / f".{name}"
+
+    @property
+    def pending(self) -> bool:
+        """Whether a change is applied and waits for its confirmation."""
+        return self.directory.is_dir()
+
+    def past_rollback(self, keep: bool = False) -> str | None:
+        """Return the sentence that the last undo left behind, if any, and forget it unless `keep`."""
+        try:
+            sentence = self.report.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return None
+        if not keep:
+            self.report.unlink()
+        return sentence
+
+    @contextlib.contextmanager
+    def armed(
+        self, files: Sequence[Path], live: Sequence[str], timeout_s: int, login: Login | None
+    ) -> Iterator[None]:
+        """Save `files`, start the timer, run the body, which applies the change; undo at once if it fails.
+
+        Args:
+            files: Files that the change writes, creates or removes.
+            live: Shell commands that make restored files effective; they also run at boot, before sshd does.
+            timeout_s: Seconds from now to the undo.
+            login: The connection that makes the change; `confirm` refuses the same one.
+        """
+        try:
+            with self._lock():
+                self._save(files, live, login)
+                self._start_timer(timeout_s)
+                yield
+        except Exception as error:
+            if self.pending:
+                self.undo(f"it failed: {error}")
+            raise
+
+    def confirm(self, login: Login | None) -> None:
+        """Make the change permanent; raise NotConfirmedError where that proves nothing or comes too late."""
+        with self._lock():
+            if not self.pending:
+                past = self.past_rollback(keep=True) or "there is no trace of it"
+                raise NotConfirmedError(f"Nothing is left to confirm ({past}). Run again.")
+            if login and repr(login) == (self.directory / "login").read_text(encoding="utf-8"):
+                raise NotConfirmedError(
+                    f"The confirmation of {self.subject} came through the connection that made the change, "
+                    "which proves nothing. Take ControlPath out of Ansible's SSH arguments and run again."
+                )
+            self.directory.rename(self.staging)
+            shutil.rmtree(self.staging)
+        self._stop_timer()
+
+    def undo(self, reason: str) -> None:
+        """Restore now, without waiting for the timer."""
+        run([str(self.directory / "undo"), reason])
+        self._stop_timer()
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(self.state, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def _save(self, files: Sequence[Path], live: Sequence[str], login: Login | None) -> None:
+        if self.staging.exists():
+            shutil.rmtree(self.staging)
+        self.staging.mkdir(mode=0o700)
+        steps = []
+        for index, file in enumerate(files):
+            target = shlex.quote(str(file))
+            if not file.exists():
+                steps.append(f"rm -f {target}")
+                continue
+            run(["cp", "--archive", "--", str(file), str(self.staging / str(index))])
+            _sync(self.staging / str(index))
+            saved = shlex.quote(str(self.directory / str(index)))
+            # The temporary name ends differently, so that no *.conf pattern takes it in.
+            steps.append(f"cp --archive {saved} {target}.undo && mv -f {target}.undo {target}")
+        script = UNDO_SCRIPT.format(
+            subject=self.subject,
+            unit=self.unit,
+            directory=shlex.quote(str(self.directory)),
+            root=shlex.quote(str(self.state)),
+            report=shlex.quote(str(self.report)),
+            steps="\n".join(f"    {{ {step}; }} || failed=1" for step in (*steps, *live)),
+        )
+        write_durably(self.staging / "undo", script, 0o700)
+        write_durably(self.staging / "login", repr(login), 0o600)
+        self._enable_at_boot()
+        _sync(self.staging)
+        self.staging.rename(self.directory)
+        _sync(self.state)
+
+    def _enable_at_boot(self) -> None:
+        """Install the boot unit. No daemon-reload: it can cost containers their GPUs; the boot needs none."""
+        text = BOOT_UNIT_TEXT.format(state=self.state)
+        unit, link = self.units / BOOT_UNIT, self.units / "sysinit.target.wants" / BOOT_UNIT
+        if not unit.exists() or unit.read_text(encoding="utf-8") != text:
+            write_durably(unit, text, 0o644)
+        if not link.is_symlink():
+            link.parent.mkdir(mode=0o755, exist_ok=True)
+            link.symlink_to(unit)
+
+    def _start_timer(self, timeout_s: int) -> None:
+        self._stop_timer()
+        run(
+            [
+                "systemd-run",
+                "--quiet",
+                "--collect",
+                f"--unit={self.unit}",
+                f"--description=Undo an unconfirmed change of {self.subject}",
+                f"--on-active={timeout_s}",
+                "--timer-property=AccuracySec=1s",
+                str(self.directory / "undo"),
+                f"no new connection confirmed it within {timeout_s} s",
+            ]
+        )
+
+    def _stop_timer(self) -> None:
+        # Fails where there is no timer, which is what this asks for; one left running finds nothing to undo.
+        succeeds(["systemctl", "--quiet", "stop", f"{self.unit}.timer"])
