@@ -62,7 +62,7 @@ lab-test: packages setup ## Run the tests of the lab itself
 
 .PHONY: molecule
 molecule: packages setup ## Converge bare nodes with Molecule, check idempotence, verify with testinfra
-	$(WITH_PATH) MOLECULE_GLOB="tests/molecule/*/molecule.yml" molecule test --all $(ARGS)
+	$(WITH_PATH) MOLECULE_GLOB="tests/molecule/*/molecule.yml" MOLECULE_COMMAND_BORDERS=false molecule test --all $(ARGS)
 
 .PHONY: bench
 bench: packages controller ## Time a ping, the first and the second site.yml side by side
