@@ -7,10 +7,20 @@ version 6 keys (SHA-256).
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import re
 
 PUBLIC_KEY_TAG = 6
+# What a transferable public key consists of: the keys, user ids and attributes, signatures, GnuPG's trust.
+KEY_FILE_TAGS = {PUBLIC_KEY_TAG, 14, 13, 17, 2, 12}
+# The length is hashed as two bytes in version 4.
+LARGEST_KEY_BYTES = 0xFFFF
+ARMOUR = re.compile(
+    rb"-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(?:[^\r\n]+:[^\n]*\n)*[ \t]*\r?\n"
+    rb"(.*?)(?:\n=[^\n]{4}\s*)?\n-----END PGP PUBLIC KEY BLOCK-----\s*",
+    re.DOTALL,
+)
 
 
 class OpenPGPError(ValueError):
@@ -18,18 +28,24 @@ class OpenPGPError(ValueError):
 
 
 def dearmor(data: bytes) -> bytes:
-    """The binary packets of an ASCII-armoured block; binary data is returned as it is."""
-    if not data.lstrip().startswith(b"-----BEGIN PGP"):
+    """The binary packets of all ASCII-armoured blocks; binary data is returned as it is.
+
+    Anything besides the blocks is refused: another program might read it, and nobody would have checked it.
+    """
+    text = data.lstrip()
+    if not text.startswith(b"-----BEGIN PGP"):
         return data
-    body = re.search(
-        rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n(?:[^\n]+:[^\n]*\n)*\r?\n"
-        rb"(.*?)(?:\n=[^\n]{4}\s*)?\n-----END",
-        data,
-        re.DOTALL,
-    )
-    if not body:
-        raise OpenPGPError("the armoured block is not a public key")
-    return base64.b64decode(b"".join(body[1].split()))
+    binary = b""
+    while text:
+        block = ARMOUR.match(text)
+        if not block:
+            raise OpenPGPError("the armour holds something else than complete public key blocks")
+        try:
+            binary += base64.b64decode(b"".join(block[1].split()), validate=True)
+        except binascii.Error as error:
+            raise OpenPGPError(f"the armour is damaged ({error})") from None
+        text = text[block.end() :]
+    return binary
 
 
 def packets(data: bytes) -> list[tuple[int, bytes]]:
@@ -43,6 +59,8 @@ def packets(data: bytes) -> list[tuple[int, bytes]]:
         try:
             if header & 0x40:
                 tag, length, position = header & 0x3F, *new_length(data, position + 1)
+            elif header & 3 == 3:
+                raise OpenPGPError("packets without a length are not allowed in a key")
             else:
                 tag, width = (header >> 2) & 0x0F, 1 << (header & 3)
                 length = int.from_bytes(data[position + 1 : position + 1 + width], "big")
@@ -71,12 +89,16 @@ def new_length(data: bytes, position: int) -> tuple[int, int]:
 def fingerprints(data: bytes) -> list[str]:
     """Fingerprints, in capitals, of the primary keys of a key file.
 
-    Raises OpenPGPError where there is none.
+    Raises OpenPGPError where there is none, or anything else.
     """
     found = []
     for tag, body in packets(dearmor(data)):
+        if tag not in KEY_FILE_TAGS:
+            raise OpenPGPError(f"a packet of type {tag} has no place in a file of public keys")
         if tag != PUBLIC_KEY_TAG:
             continue
+        if len(body) > LARGEST_KEY_BYTES:
+            raise OpenPGPError(f"a key of {len(body)} bytes is no real one")
         if body[:1] == b"\x04":
             # The standard defines version 4 fingerprints with SHA-1; what is pinned is the whole fingerprint.
             digest = hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body, usedforsecurity=False)

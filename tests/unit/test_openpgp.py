@@ -1,0 +1,168 @@
+"""Fingerprints of real keys are GnuPG's, and nothing but public keys passes."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from ansible.module_utils.openpgp import OpenPGPError, dearmor, fingerprints, packets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(not shutil.which("gpg"), reason="gpg makes the keys of this test")
+
+
+@dataclass(frozen=True)
+class KeyRing:
+    """A GnuPG home with one key for each algorithm: algorithm -> fingerprint."""
+
+    home: Path
+    keys: dict[str, str]
+
+    def gpg(self, *arguments: str) -> bytes:
+        command = ["gpg", "--batch", "--quiet", "--homedir", str(self.home), *arguments]
+        return subprocess.run(command, check=True, capture_output=True).stdout
+
+    def export(self, *algorithms: str, armour: bool) -> bytes:
+        form = ["--armor"] if armour else []
+        return self.gpg(*form, "--export", *(self.keys[algorithm] for algorithm in algorithms))
+
+
+@pytest.fixture(scope="module")
+def ring() -> Iterator[KeyRing]:
+    # Not below pytest's long temporary path: the agent's socket must fit into 108 characters.
+    home = Path(tempfile.mkdtemp())
+    ring = KeyRing(home, {})
+    for algorithm in ("rsa4096", "ed25519"):
+        user = f"{algorithm} <{algorithm}@example.org>"
+        ring.gpg("--passphrase", "", "--quick-generate-key", user, algorithm, "sign", "never")
+        listing = ring.gpg("--with-colons", "--list-keys", user).decode()
+        row = next(line for line in listing.splitlines() if line.startswith("fpr:"))
+        ring.keys[algorithm] = row.split(":")[9]
+    yield ring
+    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=True)
+    shutil.rmtree(home)
+
+
+@pytest.mark.parametrize("armour", [True, False], ids=["armoured", "binary"])
+@pytest.mark.parametrize("algorithm", ["rsa4096", "ed25519"])
+def test_fingerprint_is_the_one_that_gnupg_prints(ring: KeyRing, algorithm: str, armour: bool) -> None:
+    assert fingerprints(ring.export(algorithm, armour=armour)) == [ring.keys[algorithm]]
+
+
+def test_a_subkey_is_no_primary_key(ring: KeyRing) -> None:
+    primary = ring.keys["ed25519"]
+    ring.gpg("--passphrase", "", "--quick-add-key", primary, "cv25519", "encr", "never")
+    assert fingerprints(ring.export("ed25519", armour=True)) == [primary]
+
+
+@pytest.mark.parametrize("armour", [True, False], ids=["armoured", "binary"])
+def test_every_key_of_a_file_is_listed(ring: KeyRing, armour: bool) -> None:
+    assert set(fingerprints(ring.export("rsa4096", "ed25519", armour=armour))) == set(ring.keys.values())
+
+
+def test_every_armoured_block_of_a_file_is_read(ring: KeyRing) -> None:
+    blocks = b"\n".join(ring.export(algorithm, armour=True) for algorithm in ("rsa4096", "ed25519"))
+    assert set(fingerprints(blocks)) == set(ring.keys.values())
+
+
+def test_armour_may_have_headers_no_checksum_and_windows_line_ends(ring: KeyRing) -> None:
+    encoded = base64.encodebytes(ring.export("ed25519", armour=False))
+    begin, end = b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n", b"-----END PGP PUBLIC KEY BLOCK-----\n"
+    block = begin + "Comment: Schlüssel\nVersion: 1\n\n".encode() + encoded + end
+    assert fingerprints(block.replace(b"\n", b"\r\n")) == [ring.keys["ed25519"]]
+
+
+def test_text_beside_the_armour_is_refused(ring: KeyRing) -> None:
+    with pytest.raises(OpenPGPError, match="something else"):
+        fingerprints(ring.export("ed25519", armour=True) + b"deb http://example.org/ /\n")
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3, 40, 300, -1])
+def test_a_truncated_binary_key_is_refused(ring: KeyRing, keep: int) -> None:
+    with pytest.raises(OpenPGPError, match="middle of a packet"):
+        fingerprints(ring.export("rsa4096", armour=False)[:keep])
+
+
+def test_a_truncated_armour_is_refused(ring: KeyRing) -> None:
+    with pytest.raises(OpenPGPError, match="complete"):
+        fingerprints(ring.export("rsa4096", armour=True)[:-40])
+
+
+def test_a_damaged_armour_is_refused(ring: KeyRing) -> None:
+    data = ring.export("rsa4096", armour=True)
+    middle = len(data) // 2
+    with pytest.raises(OpenPGPError, match="damaged"):
+        fingerprints(data[:middle] + b"*" + data[middle:])
+
+
+def test_a_secret_key_is_refused(ring: KeyRing) -> None:
+    secret = ring.gpg("--passphrase", "", "--pinentry-mode", "loopback", "--export-secret-keys")
+    with pytest.raises(OpenPGPError, match="type 5"):
+        fingerprints(secret)
+
+
+def test_an_armoured_signature_is_refused(ring: KeyRing, tmp_path: Path) -> None:
+    document = tmp_path / "document"
+    document.write_text("text")
+    signature = ring.gpg("--armor", "--output", "-", "--detach-sign", str(document))
+    with pytest.raises(OpenPGPError, match="public key blocks"):
+        fingerprints(signature)
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "no public key"),
+        (b"<html>404 Not Found</html>", "not OpenPGP"),
+        (b"\x98\x01\x03", "version 3"),
+        (b"\x98\x00", "version \\?"),
+        (b"\xc6\xe0", "partial"),
+        (b"\x9b\x04", "without a length"),
+        (b"\xa3\x01\x00", "without a length"),
+        (b"\xc6", "middle of a packet"),
+        (b"\xc6\xc0", "middle of a packet"),
+        (b"\xc6\xff\x00\x00\x00\x09\x04", "middle of a packet"),
+        (b"\xc8\x01\x00", "type 8"),
+        (b"\xc6\xff\x00\x01\x00\x00\x04" + bytes(0xFFFF), "65536 bytes"),
+    ],
+)
+def test_what_is_no_public_key_is_refused(data: bytes, complaint: str) -> None:
+    with pytest.raises(OpenPGPError, match=complaint):
+        fingerprints(data)
+
+
+@pytest.mark.parametrize(
+    ("header", "length"),
+    [
+        (b"\xc6\x05", 5),
+        (b"\xc6\xc0\x00", 192),
+        (b"\xc6\xdf\xff", 8383),
+        (b"\xc6\xff\x00\x00\x01\x00", 256),
+        (b"\x98\x05", 5),
+        (b"\x99\x01\x00", 256),
+        (b"\x9a\x00\x01\x00\x00", 65536),
+    ],
+)
+def test_every_form_of_a_length_is_read(header: bytes, length: int) -> None:
+    body = bytes(length)
+    assert packets(header + body + b"\xcd\x01x") == [(6, body), (13, b"x")]
+
+
+def test_fingerprint_of_a_version_6_key() -> None:
+    """The sample certificate of RFC 9580, appendix A.3."""
+    key = "BmOHf+MbAAAAIPlNp7tI1gph5WdwamWH0DMZmbudiRoIJC6thFQ9+JWj"  # version, time, Ed25519, length, point
+    body = base64.b64decode(key)
+    data = b"\xc6" + bytes([len(body)]) + body
+    assert fingerprints(data) == ["CB186C4F0609A697E4D52DFA6C722B0C1F1E27C18A56708F6525EC27BAD9ACC9"]
+
+
+def test_binary_data_needs_no_dearmouring() -> None:
+    assert dearmor(b"\x98\x00") == b"\x98\x00"
