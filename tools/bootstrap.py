@@ -89,6 +89,8 @@ def install_packages(names: Sequence[str]) -> None:
     Raises:
         NotReadyError: not Debian, not root, or apt could not.
     """
+    if not names:
+        return
     if not shutil.which("dpkg-query"):
         raise NotReadyError(
             "The lab runs on Debian 12 or 13, and this machine has no dpkg: use one that has."
@@ -117,6 +119,11 @@ def install_packages(names: Sequence[str]) -> None:
                 f"`{' '.join(error.cmd)}` ended with status {error.returncode}. Put right what it says, then "
                 f"run the same command again:\n{error.output}"
             ) from error
+
+
+def venv_package() -> list[str]:
+    """Return the Debian package that this Python cannot make virtual environments without, if it lacks it."""
+    return [] if importlib.util.find_spec("ensurepip") else ["python3-venv"]
 
 
 @contextlib.contextmanager
@@ -165,8 +172,7 @@ def make_environment(layer: str) -> None:
         wanted, found = wanted_state(layer), recorded_state(record)
         if wanted.items() <= found.items():
             return
-        if importlib.util.find_spec("ensurepip") is None:
-            install_packages(["python3-venv"])
+        install_packages(venv_package())
         extends = bool(found) and found.items() <= wanted.items()
         record.unlink(missing_ok=True)
         pip = [str(VENV / "bin" / "python"), "-m", "pip", "--no-input", "--disable-pip-version-check"]
@@ -199,7 +205,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         if arguments.command == "packages":
-            install_packages(sorted(set(requirements.TOOLS.values())))
+            install_packages(sorted({*requirements.TOOLS.values(), *venv_package()}))
         else:
             make_environment(arguments.layer)
     except NotReadyError as error:
