@@ -23,7 +23,7 @@ def inventory(lab: Lab) -> dict[str, Any]:
     shared = {
         "ansible_user": ADMINISTRATOR,
         "ansible_ssh_private_key_file": status["ssh_key"],
-        # The nodes' host keys are known, so they are checked; the user's own files are neither read nor written.
+        # The nodes' host keys are known, so they are checked. The user's own files are left alone.
         "ansible_ssh_common_args": f"-F /dev/null -o UserKnownHostsFile={status['known_hosts']} "
         "-o GlobalKnownHostsFile=/dev/null -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes",
         "lab_repository_url": status["repository_url"],
@@ -32,8 +32,8 @@ def inventory(lab: Lab) -> dict[str, Any]:
     everywhere = {}
     if other:
         everywhere["preflight_no_nodes_hint"] = (
-            f"The lab {lab.name} is running for the checkout {other}. Either end it there (make -C {other} lab-down), "
-            "or take another name here: LAB_NAME=other make ..."
+            f"The lab {lab.name} is running for the checkout {other}. Either end it there (make -C {other} "
+            "lab-down), or take another name here: LAB_NAME=other make ..."
         )
     elif not nodes:
         everywhere["preflight_no_nodes_hint"] = "The lab is not running. Start it with: make lab-up"

@@ -24,10 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(
-            "Interrupted. Running the same command again goes on; `lab-down` removes everything.",
-            file=sys.stderr,
-        )
+        print("Interrupted. Run it again to go on; `make lab-down` removes everything.", file=sys.stderr)
         return 130
     return 0
 
@@ -35,8 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python3 -m tests.lab",
-        description="Real Debian nodes with simulated GPUs on this machine. LAB_NODES (2) says how many, LAB_NAME (temper) "
-        "names the lab, TEMPER_LAB_CACHE moves its cache.",
+        description="Real Debian nodes with simulated GPUs on this machine. LAB_NODES (2) says how many, "
+        "LAB_NAME (temper) names the lab, TEMPER_LAB_CACHE moves its cache.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("up", help="make the nodes run; what runs already is left alone")
@@ -60,17 +57,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace, lab: Lab) -> None:
+    if options.command != "check" and os.geteuid() != 0:
+        raise LabError("The lab needs root; run it as root (sudo make ...).")
     match options.command:
         case "up":
             labs.up(lab, wanted_nodes())
         case "down":
-            _need_root()
             labs.down(lab)
         case "check":
             requirements.check(lab, wanted_nodes())
             say("This machine has everything that the lab needs.")
         case "reset":
-            _need_root()
             labs.reset(lab, wanted_nodes())
         case "status":
             _print_status(lab, as_json=options.json)
@@ -80,11 +77,6 @@ def _run(options: argparse.Namespace, lab: Lab) -> None:
             labs.reboot(_node(lab, options.node))
         case "fault":
             labs.set_fault(_node(lab, options.node), options.name, on=options.state == "on")
-
-
-def _need_root() -> None:
-    if os.geteuid() != 0:
-        raise LabError("The lab needs root; run it as root (sudo make ...).")
 
 
 def _node(lab: Lab, name: str) -> Node:
@@ -101,7 +93,7 @@ def _shell(node: Node, command: list[str]) -> None:
     if init is None:
         raise LabError(f"{node.name} is off. Start it with: make lab-up")
     arguments = machine.side_door(init, command or ["bash", "--login"])
-    os.execvp(arguments[0], arguments)
+    os.execvp(arguments[0], arguments)  # noqa: S606 - no shell on purpose: arguments stay as they are
 
 
 def _print_status(lab: Lab, *, as_json: bool) -> None:

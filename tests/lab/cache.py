@@ -67,8 +67,8 @@ def obtain(cache: Path, name: str, build: Callable[[Path], None]) -> Path:
     Args:
         cache: root of the cache.
         name: what the content is and the digest of its inputs.
-        build: fills the empty directory that it is given. If it fails or is killed, nothing remains but a directory
-            that the next attempt removes.
+        build: fills the empty directory that it is given. If it fails or is killed, nothing remains but a
+            directory that the next attempt removes.
     """
     result = cache / name
     if result.is_dir():

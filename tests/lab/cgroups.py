@@ -1,6 +1,7 @@
-"""Control groups of a node: one of its own in every hierarchy, so that nodes never share their units' groups.
+"""Control groups: one for every node in every hierarchy, so that nodes never share their units' groups.
 
-Also how the lab finds and ends its processes: whatever runs in a node's group, and nothing else, is the node's.
+They are also how the lab finds and ends its processes: what runs in a node's group, and nothing else, is the
+node's.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.lab.process import LabError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = "temper-lab"
 
@@ -32,13 +37,19 @@ class Group:
                 _offer_controllers(directory)
                 parent, directory = directory, directory / part
                 directory.mkdir(exist_ok=True)
-                # A new group of the cpuset controller (version 1) takes no process before it has CPUs and memory.
+                # A new group of version 1's cpuset controller takes no process before it has CPUs and memory.
                 for setting in ("cpuset.cpus", "cpuset.mems"):
                     file = directory / setting
                     if (directory / "cpuset.sched_load_balance").exists() and not file.read_text().strip():
                         file.write_text((parent / setting).read_text())
             files.append(directory / "cgroup.procs")
         return files
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Create the group; return the command line that enters it and becomes `command`."""
+        files = " ".join(map(str, self.create()))
+        enter = 'for file in $1; do echo $$ >"$file"; done; shift; exec "$@"'
+        return ["sh", "-eu", "-c", enter, "enter-group", files, *command]
 
     def processes(self) -> set[int]:
         """Ids of all processes in it and below."""
@@ -67,7 +78,7 @@ class Group:
             _remove(directory, deadline)
 
     def memory_bytes(self) -> int | None:
-        """Memory in use, if the host accounts for it: anonymous memory and caches that belong to the group."""
+        """Memory in use, with caches that belong to the group; None if the host does not account for it."""
         for hierarchy in _hierarchies():
             for name in ("memory.usage_in_bytes", "memory.current"):
                 file = hierarchy / self.path / name
@@ -77,7 +88,7 @@ class Group:
 
     def _directories(self) -> list[Path]:
         """Every directory of the group in every hierarchy, the deepest first."""
-        found = []
+        found: list[Path] = []
         for hierarchy in _hierarchies():
             found.extend(Path(directory) for directory, _, _ in os.walk(hierarchy / self.path, topdown=False))
         return found
@@ -85,7 +96,7 @@ class Group:
 
 def children(path: str) -> list[str]:
     """Names of the groups directly below a path, in any hierarchy."""
-    found = set()
+    found: set[str] = set()
     for hierarchy in _hierarchies():
         with contextlib.suppress(FileNotFoundError):
             found.update(entry.name for entry in (hierarchy / path).iterdir() if entry.is_dir())

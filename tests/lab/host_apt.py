@@ -1,16 +1,22 @@
-"""The host's way to Debian's packages: mirror, suites, components, keyring, options, proxies, extra certificates.
+"""The host's way to Debian's packages: mirror, suites, components, keyring, options, proxies, certificates.
 
 The nodes take all of it over, for their own release, so that they reach what the host reaches.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.lab.process import LabError, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -51,11 +57,34 @@ class HostApt:
             for source in self.sources
         )
 
+    def mirror(self) -> tuple[str, int] | None:
+        """Host and port of the mirror; None if apt reaches it through a proxy."""
+        if self.proxies or any("proxy" in name.lower() for name, _ in self.options):
+            return None
+        url = urllib.parse.urlsplit(self.sources[0].uri)
+        return (url.hostname, url.port or {"https": 443}.get(url.scheme, 80)) if url.hostname else None
+
+    def unreachable(self) -> Iterator[str]:
+        """Why nodes could not use what the host uses, a sentence each."""
+        for what, url in (
+            *(("apt's source", source.uri) for source in self.sources),
+            *((f"apt's option {name}", value) for name, value in self.options if "proxy" in name.lower()),
+            *((f"the proxy of {name}", value) for name, value in self.proxies if name != "no_proxy"),
+        ):
+            parts = urllib.parse.urlsplit(url)
+            if parts.scheme not in ("http", "https", "") or parts.hostname in (
+                "localhost",
+                "127.0.0.1",
+                "::1",
+            ):
+                yield f"The lab's nodes cannot reach {what}, {url}, which only exists on this machine."
+
     def options_text(self) -> str:
         """The options as an apt.conf file."""
         return "".join(f'{name} "{value}";\n' for name, value in self.options)
 
 
+@functools.cache
 def read() -> HostApt:
     """Read the host's settings.
 
@@ -85,8 +114,8 @@ def read() -> HostApt:
     )
     if not any(source.suffix == "" for source in sources):
         raise LabError(
-            f"The lab takes Debian's mirror over from this machine's apt, which has no source of {codename} main; "
-            "add one to /etc/apt/sources.list.d and run apt-get update."
+            f"The lab takes Debian's mirror over from this machine's apt, which has no source of {codename} "
+            "main; add one to /etc/apt/sources.list.d and run apt-get update."
         )
     return HostApt(sources, _options(), _proxies())
 

@@ -21,15 +21,16 @@ SIMULATOR_NODE = HERE / "gpu_simulator" / "node"
 
 # What a Debian server with SSH has.
 PACKAGES = (
-    "systemd,systemd-sysv,dbus,libpam-systemd,udev,openssh-server,python3,python3-apt,sudo,iproute2,iputils-ping,nftables,"
-    "ca-certificates,procps,kmod,netbase,tzdata,less"
-).split(",")
+    *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "udev", "kmod", "procps", "tzdata", "less"),
+    *("openssh-server", "sudo", "python3", "python3-apt", "ca-certificates"),
+    *("iproute2", "iputils-ping", "netbase", "nftables"),
+)
 
 # Every apt command reads all lists, and nobody reads translated descriptions here.
 _NO_TRANSLATIONS = 'Acquire::Languages "none";\n'
 
 # Raised when the way of building changes, so that nothing built the old way is used.
-_ROOT_RECIPE = "2"
+_ROOT_RECIPE = "1"
 _LAYER_RECIPE = "1"
 
 
@@ -53,7 +54,7 @@ def root_file_system(lab: Lab, release: Release) -> Path:
 
 
 def _debootstrap(release: Release, root: Path, sources: str, apt: host_apt.HostApt, log: Path) -> None:
-    os.chmod(root, 0o755)
+    root.chmod(0o755)
     command = [
         *("mmdebstrap", "--mode=root", "--variant=apt", f"--include={','.join(PACKAGES)}"),
         # The result is thrown away if anything goes wrong, so dpkg need not wait for the disk.
@@ -94,8 +95,8 @@ def _debootstrap(release: Release, root: Path, sources: str, apt: host_apt.HostA
 def lab_layer(lab: Lab, root: Path) -> Path:
     """The layer over a root file system that all nodes share.
 
-    It holds the administrator, the settings that a cloud image would have, the sysctl tree, the GPU simulator and the
-    certificates that the host trusts.
+    It holds the administrator, the settings that a cloud image would have, the sysctl tree, the GPU simulator
+    and the certificates that the host trusts.
     """
     certificates = host_apt.extra_certificates()
     defaults = sysctl_tree.DEBIAN_DEFAULTS.read_text()
@@ -106,10 +107,9 @@ def lab_layer(lab: Lab, root: Path) -> Path:
         upper = directory / "upper"
         for path in (upper, directory / "work", directory / "merged"):
             path.mkdir()
-        os.chmod(upper, 0o755)
+        upper.chmod(0o755)
         for tree in (LAYER, SIMULATOR_NODE):
-            if tree.is_dir():
-                copy_tree(tree, upper)
+            copy_tree(tree, upper)
         for path in (upper / "etc/sudoers.d").iterdir():
             path.chmod(0o440)
         sysctl_tree.write(upper / "usr/lib/lab/sysctl")

@@ -6,24 +6,30 @@ import concurrent.futures
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.lab import cgroups, host_apt, host_settings, images, network, payload_python, requirements
+from tests.lab import (
+    cgroups,
+    host_apt,
+    host_settings,
+    images,
+    network,
+    payload_python,
+    repositories,
+    requirements,
+)
 from tests.lab import node as machine
-from tests.lab.cache import locked, obtain, remove_tree
-from tests.lab.gpu_simulator import repository
+from tests.lab.cache import locked, remove_tree
 from tests.lab.gpu_simulator.faults import FAULTS
 from tests.lab.gpu_simulator.profiles import hardware
 from tests.lab.process import LabError, run, say, tail, warn
-from tests.lab.settings import CHECKOUT, REPOSITORY_PORT, RUNTIME_ROOT, Release
+from tests.lab.settings import CHECKOUT, RUNTIME_ROOT, Release
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.lab.settings import Lab, Node
 
@@ -36,38 +42,52 @@ def up(lab: Lab, count: int) -> None:
     Raises:
         LabError: the machine lacks something, another checkout holds the lab, or a node did not boot.
     """
-    start = time.monotonic()
     with exclusive(lab, "up"):
         refuse_foreign(lab)
-        wanted = lab.nodes(count)
-        missing = [node for node in wanted if machine.state(node) not in ("running", "degraded")]
-        if missing or not _server_runs(lab):
-            requirements.check(lab, count)
-            _bring_up(lab, wanted, missing)
-        running = [node for node in existing_nodes(lab) if machine.leader(node) is not None]
+        _up(lab, count)
+
+
+def _up(lab: Lab, count: int) -> None:
+    start = time.monotonic()
+    wanted = lab.nodes(count)
+    missing = [node for node in wanted if machine.state(node) not in ("running", "degraded")]
+    if missing or not repositories.served(lab):
+        requirements.check(lab, count)
+        _bring_up(lab, wanted, missing)
+    _write_known_hosts(lab)
+    running = [node for node in existing_nodes(lab) if machine.leader(node) is not None]
     say(
-        f"Lab {lab.name}: {len(missing)} of {len(wanted)} nodes started in {time.monotonic() - start:.1f} s; "
+        f"Lab {lab.name}: started {len(missing)} of {len(wanted)} nodes in {time.monotonic() - start:.1f} s; "
         f"{len(running)} run: {_names(running)}"
     )
 
 
 def _bring_up(lab: Lab, wanted: Sequence[Node], missing: Sequence[Node]) -> None:
-    new = [node for node in missing if not (node.state / "node.json").exists()]
+    new = [node for node in missing if not node.state.exists()]
     made_of = _layers(lab, {node.release for node in new})
     lab.state.joinpath("nodes").mkdir(parents=True, exist_ok=True)
     _make_ssh_key(lab)
     host_settings.apply()
     network.create_bridge(lab)
+    replace(lab.description, json.dumps(_description(lab, repositories.publish(lab)), indent=2) + "\n")
+    repositories.serve(lab)
     proxies = dict(host_apt.read().proxies)
-    nodes = sorted({*existing_nodes(lab), *wanted}, key=lambda node: node.number)
-    _describe(lab, nodes, _publish_repository(lab))
-    _start_server(lab)
-    for node in new:
-        machine.create(node, made_of[node.release], wanted, hardware(node.profile, node.name), proxies)
-    _write_known_hosts(lab, nodes)
+
+    def boot(node: Node, interrupted: threading.Event) -> None:
+        if node in new:
+            machine.create(node, made_of[node.release], wanted, hardware(node.profile, node.name), proxies)
+        supervisor = machine.start(node)
+        if machine.wait_ready(node, lambda: supervisor.poll() is not None, interrupted) == "degraded":
+            failed = machine.run_inside(node, ["systemctl", "--failed", "--plain", "--no-legend"])
+            warn(
+                f"{node.name} has failed units: {', '.join(line.split()[0] for line in failed.splitlines())}"
+            )
+
     if missing:
         say(f"Booting {_names(missing)} ...")
-        _boot(missing)
+        _for_each(missing, boot)
+    if new:
+        _warn_if_cut_off(new[0])
 
 
 def _layers(lab: Lab, releases: set[Release]) -> dict[Release, machine.Layers]:
@@ -79,27 +99,16 @@ def _layers(lab: Lab, releases: set[Release]) -> dict[Release, machine.Layers]:
     return result
 
 
-def _boot(nodes: Sequence[Node]) -> None:
-    """Boot nodes, several at a time, and wait until all are ready.
+def _for_each(nodes: Sequence[Node], action: Callable[[Node, threading.Event], None]) -> None:
+    """Do something to several nodes at a time; when interrupted, let what runs know and start no more.
 
     Raises:
-        LabError: one or more did not get ready; the message tells of each.
+        LabError: it failed on some; the message tells of each, and the others are done.
     """
     interrupted = threading.Event()
-
-    def boot(node: Node) -> None:
-        if interrupted.is_set():
-            return
-        supervisor = machine.start(node)
-        if machine.wait_ready(node, lambda: supervisor.poll() is not None, interrupted) == "degraded":
-            failed = machine.run_inside(node, ["systemctl", "--failed", "--plain", "--no-legend"])
-            warn(
-                f"{node.name} has failed units: {', '.join(line.split()[0] for line in failed.splitlines())}"
-            )
-
     problems = []
     with concurrent.futures.ThreadPoolExecutor(max_workers=_NODES_AT_ONCE) as pool:
-        jobs = [pool.submit(boot, node) for node in nodes]
+        jobs = [pool.submit(action, node, interrupted) for node in nodes]
         try:
             for job in concurrent.futures.as_completed(jobs):
                 error = job.exception()
@@ -109,9 +118,26 @@ def _boot(nodes: Sequence[Node]) -> None:
                     problems.append(str(error))
         except BaseException:
             interrupted.set()
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
     if problems:
         raise LabError("\n".join(problems))
+
+
+def _warn_if_cut_off(node: Node) -> None:
+    """Say so if a node does not reach the package mirror: that is for the host's own firewall to allow."""
+    mirror = host_apt.read().mirror()
+    if not mirror:
+        return
+    host, port = mirror
+    connect = f"import socket; socket.create_connection(({host!r}, {port}), 10)"
+    try:
+        machine.run_inside(node, ["python3", "-c", connect])
+    except LabError as error:
+        warn(
+            f"{node.name} does not reach this machine's package mirror, {host} port {port} "
+            f"({str(error).splitlines()[-1]}); let the firewall forward what comes from {node.lab.network}."
+        )
 
 
 def down(lab: Lab) -> None:
@@ -138,9 +164,8 @@ def reset(lab: Lab, count: int) -> None:
     """Throw away what the nodes have stored and boot them bare again."""
     with exclusive(lab, "reset"):
         refuse_foreign(lab)
-        for node in existing_nodes(lab):
-            machine.delete(node)
-    up(lab, count)
+        _for_each(existing_nodes(lab), lambda node, _: machine.delete(node))
+        _up(lab, count)
 
 
 def reboot(node: Node, timeout_s: float = 60) -> None:
@@ -245,8 +270,8 @@ def refuse_foreign(lab: Lab) -> None:
     other = holder(lab)
     if other:
         raise LabError(
-            f"Lab {lab.name} is running for the checkout {other}. Either end it there (make -C {other} lab-down), "
-            "or take another name here: LAB_NAME=other make ..."
+            f"Lab {lab.name} is running for the checkout {other}. Either end it there (make -C {other} "
+            "lab-down), or take another name here: LAB_NAME=other make ..."
         )
 
 
@@ -276,19 +301,12 @@ def _make_ssh_key(lab: Lab) -> None:
     run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"lab {lab.name}", "-f", str(lab.ssh_key)])
 
 
-def _write_known_hosts(lab: Lab, nodes: Sequence[Node]) -> None:
-    replace(lab.known_hosts, "".join(machine.known_hosts(node) for node in nodes))
+def _write_known_hosts(lab: Lab) -> None:
+    replace(lab.known_hosts, "".join(machine.known_hosts(node) for node in existing_nodes(lab)))
 
 
-def _describe(lab: Lab, nodes: Sequence[Node], fingerprints: Sequence[str]) -> None:
-    description = {
-        "name": lab.name,
-        "checkout": str(CHECKOUT),
-        "repository_url": lab.repository_url,
-        "key_fingerprints": fingerprints,
-        "nodes": [node.name for node in nodes],
-    }
-    replace(lab.description, json.dumps(description, indent=2) + "\n")
+def _description(lab: Lab, fingerprints: Sequence[str]) -> dict[str, Any]:
+    return {"name": lab.name, "checkout": str(CHECKOUT), "key_fingerprints": fingerprints}
 
 
 def replace(path: Path, text: str) -> None:
@@ -296,63 +314,3 @@ def replace(path: Path, text: str) -> None:
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(text)
     unfinished.rename(path)
-
-
-def _server_group(lab: Lab) -> cgroups.Group:
-    return cgroups.Group(f"{_group(lab)}/repository")
-
-
-def _server_runs(lab: Lab) -> bool:
-    return bool(_server_group(lab).processes())
-
-
-def _publish_repository(lab: Lab) -> list[str]:
-    """Let the lab serve the simulated NVIDIA repositories, built if need be; return their keys' fingerprints."""
-
-    def fill(directory: Path) -> None:
-        # One key for all repositories of this machine, made by the first build.
-        with locked(lab.cache / "locks/gnupg", "Waiting for another process that signs a repository"):
-            made = repository.build(directory / "www", lab.cache / "gnupg")
-        (directory / "fingerprints.json").write_text(json.dumps(made["fingerprints"]))
-
-    built = obtain(lab.cache, f"repository-{repository.content_key()}", fill)
-    link = lab.state / ".www.unfinished"
-    link.unlink(missing_ok=True)
-    link.symlink_to(built / "www")
-    link.rename(_www(lab))
-    fingerprints: list[str] = json.loads((built / "fingerprints.json").read_text())
-    return fingerprints
-
-
-def _www(lab: Lab) -> Path:
-    return lab.state / "www"
-
-
-def _start_server(lab: Lab) -> None:
-    """Serve the lab's www directory on the bridge, if that is not done already."""
-    if _server_runs(lab):
-        return
-    files = _server_group(lab).create()
-    program = Path(__file__).with_name("repository_server.py")
-    enter = 'for file in $LAB_CGROUPS; do echo $$ >"$file"; done; exec "$@"'
-    with (lab.state / "repository.log").open("ab") as log:
-        subprocess.Popen(
-            [
-                "sh",
-                "-eu",
-                "-c",
-                enter,
-                "enter",
-                sys.executable,
-                str(program),
-                lab.address,
-                str(REPOSITORY_PORT),
-                str(_www(lab)),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={"PATH": os.environ["PATH"], "LAB_CGROUPS": " ".join(map(str, files))},
-            cwd="/",
-            start_new_session=True,
-        )

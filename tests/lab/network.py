@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from tests.lab.settings import Lab, Node
 
 _NAMESPACES = Path("/run/netns")
+# The first `ip netns add` mounts the directory over itself; a second one at the same time would do it again.
+_NAMESPACES_LOCK = threading.Lock()
 
 
 def check_free(lab: Lab) -> None:
@@ -30,7 +33,7 @@ def check_free(lab: Lab) -> None:
         if destination != "default" and ipaddress.ip_network(destination, strict=False).overlaps(wanted):
             raise LabError(
                 f"The lab's network {lab.network} is in use on this machine: route {destination} through "
-                f"{route.get('dev', 'an unknown interface')}. Choose another network by another name: LAB_NAME=other."
+                f"{route.get('dev', 'no interface')}. Another name gives another network: LAB_NAME=other"
             )
 
 
@@ -60,7 +63,7 @@ delete {table}
     }}
     chain forward {{
         type filter hook forward priority mangle
-        # The way out may have a smaller MTU than the nodes' 1500, and path MTU discovery may be filtered there.
+        # The way out may have a smaller MTU than the nodes' 1500, and filter path MTU discovery.
         iifname "{lab.bridge}" tcp flags syn tcp option maxseg size set rt mtu
     }}
 }}
@@ -71,7 +74,8 @@ def create_node(node: Node) -> None:
     """Create a node's network namespace with its eth0, from nothing."""
     remove_node(node)
     name, lab = node.unique_name, node.lab
-    run(["ip", "netns", "add", name])
+    with _NAMESPACES_LOCK:
+        run(["ip", "netns", "add", name])
     run(
         ["ip", "-batch", "-"],
         text=f"link add {name} type veth peer name eth0 netns {name}\n"
@@ -150,6 +154,6 @@ def name_servers() -> str:
         if any(not ipaddress.ip_address(server.split("%")[0]).is_loopback for server in servers):
             return text
     raise LabError(
-        "The nodes need a name server that they can reach, and /etc/resolv.conf names none but loopback ones; "
+        "The nodes need a name server that they can reach, and /etc/resolv.conf names only loopback ones; "
         "add a line `nameserver ADDRESS` with an address on the network."
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import shutil
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from dataclasses import dataclass
@@ -31,6 +30,15 @@ State = Literal["off", "starting", "running", "degraded", "stopping"]
 _SUPERVISOR = Path(__file__).with_name("supervise.sh")
 _ADMINISTRATOR_ID = 1000
 _BOOT_TIMEOUT_S = 120.0
+
+_NSPAWN_SETTINGS = {
+    # What Debian 12 and 13 have on a server, whatever the host has: cgroup version 2. Docker needs it.
+    "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1",
+    # Leaves the network's part of /proc/sys writable; the rest is not, until the node has its own tree.
+    "SYSTEMD_NSPAWN_API_VFS_WRITABLE": "network",
+    # /tmp is what the distribution makes of it.
+    "SYSTEMD_NSPAWN_TMPFS_TMP": "0",
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ def create(
     (unfinished / "work").mkdir(parents=True)
     (unfinished / "root").mkdir()
     upper.mkdir()
-    os.chmod(upper, 0o755)
+    upper.chmod(0o755)
 
     _write(upper / "etc/hostname", f"{node.name}\n")
     _write(upper / "etc/machine-id", f"{uuid.uuid4().hex}\n")
@@ -157,39 +165,25 @@ def start(node: Node) -> subprocess.Popen[bytes]:
     for path in (parts.root, parts.lab, parts.payload):
         if not path.exists():
             raise LabError(
-                f"{node.name} cannot start: its layer {path} is gone. Start it afresh: python3 -m tests.lab reset"
+                f"{node.name} cannot start: its layer {path} is gone. Bare again: python3 -m tests.lab reset"
             )
     network.create_node(node)
-    files = Group(f"{group(node).path}/supervisor").create()
-    machine = Group(f"{group(node).path}/machine").create()
     root = node.state / "root"
-    environment = {
-        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-        "LAB_ROOT": str(root),
-        "LAB_OVERLAY": f"lowerdir={parts.lab}:{parts.root},upperdir={node.state}/upper,workdir={node.state}/work",
-        "LAB_NAMESPACE": node.unique_name,
-        "LAB_CGROUPS": " ".join(map(str, machine)),
-        # Docker needs it, and Debian 12 and 13 have no other: one writable cgroup2 tree.
-        "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1",
-        # Makes the network part of /proc/sys the node's; the rest stays read-only, until the node has its own tree.
-        "SYSTEMD_NSPAWN_API_VFS_WRITABLE": "network",
-        # /tmp is what the distribution makes of it.
-        "SYSTEMD_NSPAWN_TMPFS_TMP": "0",
-    }
-    enter_groups = 'for file in $LAB_SUPERVISOR_CGROUPS; do echo $$ >"$file"; done; unset LAB_SUPERVISOR_CGROUPS; exec "$@"'
-    environment["LAB_SUPERVISOR_CGROUPS"] = " ".join(map(str, files))
-    command = [
-        *("sh", "-eu", "-c", enter_groups, "enter"),
-        *("unshare", "--mount", "--propagation", "slave", "sh", str(_SUPERVISOR)),
-        *_machine_command(node, root, parts),
+    below = f"lowerdir={parts.lab}:{parts.root}"
+    own = f"upperdir={node.state}/upper,workdir={node.state}/work"
+    supervisor = [
+        *("unshare", "--mount", "--propagation", "slave"),
+        *("sh", str(_SUPERVISOR), str(root), f"{below},{own}", node.unique_name),
+        # In a group beside the supervisor's: one that hands controllers on to others may have no processes.
+        *Group(f"{group(node).path}/machine").command(_machine_command(node, root, parts)),
     ]
     with node.console_log.open("ab") as log:
         return subprocess.Popen(
-            command,
+            Group(f"{group(node).path}/supervisor").command(supervisor),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **_NSPAWN_SETTINGS},
             cwd="/",
             start_new_session=True,
         )
@@ -258,13 +252,11 @@ def state(node: Node) -> State:
     init = leader(node)
     if init is None:
         return "starting" if group(node).processes() else "off"
-    said = _system_state(init)
-    if said in ("running", "degraded", "stopping"):
-        return said
-    return "starting"
+    return _system_state(init)
 
 
-def _system_state(init: int, *, wait: bool = False, timeout_s: float = 10) -> str:
+def _system_state(init: int, *, wait: bool = False, timeout_s: float = 10) -> State:
+    """What systemd says; `wait` lets it answer no sooner than it has booted."""
     command = ["systemctl", "is-system-running", *(["--wait"] if wait else [])]
     try:
         result = subprocess.run(
@@ -272,7 +264,10 @@ def _system_state(init: int, *, wait: bool = False, timeout_s: float = 10) -> st
         )
     except subprocess.TimeoutExpired:
         return "starting"
-    return result.stdout.strip()
+    match result.stdout.strip():
+        case "running" | "degraded" | "stopping" as said:
+            return said
+    return "starting"
 
 
 def wait_ready(
@@ -295,12 +290,10 @@ def wait_ready(
     deadline = time.monotonic() + timeout_s
     while not interrupted.wait(0.05):
         remaining_s = deadline - time.monotonic()
-        problem = "its machine ended" if is_over() else "its time is over" if remaining_s <= 0 else None
-        if problem:
-            raise LabError(
-                f"{node.name} did not boot within {timeout_s:g} s: {problem}. The end of {node.console_log}:\n"
-                f"{tail(node.console_log)}"
-            )
+        ended = is_over()
+        if ended or remaining_s <= 0:
+            what = "ended instead of booting" if ended else f"is not ready after {timeout_s:g} s"
+            raise LabError(f"{node.name} {what}. The end of {node.console_log}:\n{tail(node.console_log)}")
         init = leader(node)
         if init is None or not _ssh_answers(node.address):
             continue
@@ -322,5 +315,8 @@ def disk_bytes(node: Node) -> int:
     """What the node has stored in its upper layer."""
     total = 0
     for directory, _, files in os.walk(node.state / "upper"):
-        total += sum(os.lstat(os.path.join(directory, name)).st_blocks * 512 for name in files)
+        for name in files:
+            # The node goes on writing and deleting while we count.
+            with contextlib.suppress(FileNotFoundError):
+                total += Path(directory, name).lstat().st_blocks * 512
     return total

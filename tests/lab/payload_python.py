@@ -1,7 +1,7 @@
-"""The Python tree with torch that every node sees read-only at /opt/temper/venv, as a golden image would have it.
+"""The Python tree with torch that every node sees read-only at /opt/temper/venv, as a golden image has it.
 
-Debian 12's Python finds its library relative to its own program, so a copy of both works anywhere, on Debian 13 too, whose
-own Python is another version. So one tree serves all nodes.
+Debian 12's Python finds its library relative to its own program. So a copy of both works anywhere, on Debian
+13 too, whose own Python is another version, and one tree serves all nodes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _copy_python(system: Path, directory: Path) -> None:
         (programs / name).symlink_to(_PYTHON)
     library = directory / "lib" / _PYTHON
     shutil.copytree(system / "lib" / _PYTHON, library, symlinks=True)
-    # The first is a link to Debian's /etc; the second keeps pip off the system's packages, which this is a copy of.
+    # The first is a link to Debian's /etc; the second keeps pip off the system's packages: this is a copy.
     for name in ("sitecustomize.py", "EXTERNALLY-MANAGED"):
         (library / name).unlink(missing_ok=True)
 
@@ -61,7 +61,7 @@ def _copy_python(system: Path, directory: Path) -> None:
 def _install(directory: Path, log: Path) -> None:
     python = directory / "bin" / _PYTHON
     with tempfile.TemporaryDirectory() as temporary:
-        # Whichever Python runs the lab, a virtual environment of it brings a pip that can install for another Python.
+        # Whichever Python runs the lab: its virtual environments have a pip, and that installs for any other.
         build([sys.executable, "-m", "venv", temporary], log)
         pip = [f"{temporary}/bin/python", "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
         options = ["--no-cache-dir", "--no-warn-script-location", "--root-user-action=ignore"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -55,7 +56,7 @@ def problems(lab: Lab, nodes: int) -> list[str]:
         return [
             "The lab creates network namespaces and mounts and needs root; run it as root (sudo make ...)."
         ]
-    missing = list(_missing_tools())
+    missing = [*_missing_tools(), *_virtual_environments()]
     # The other checks use the tools.
     return missing or [*_apt(), *_overlay(), *_disk(lab, nodes), *_network(lab)]
 
@@ -77,9 +78,15 @@ def _missing_tools() -> Iterator[str]:
             yield f"The lab needs {tool}, which is not installed: apt-get install {package}"
 
 
+def _virtual_environments() -> Iterator[str]:
+    # Debian's python3 comes without; the payload's packages are installed with the pip that it brings.
+    if not importlib.util.find_spec("ensurepip"):
+        yield "The lab needs Python's ensurepip, which is not installed: apt-get install python3-venv"
+
+
 def _apt() -> Iterator[str]:
     try:
-        host_apt.read()
+        yield from dict.fromkeys(host_apt.read().unreachable())
     except LabError as error:
         yield str(error)
 
@@ -120,8 +127,8 @@ def _disk(lab: Lab, nodes: int) -> Iterator[str]:
         free_gib = shutil.disk_usage(path).free / _GIB
         if free_gib < needed_gib:
             yield (
-                f"The lab needs {needed_gib:.1f} GiB of free disk in {path} and found {free_gib:.1f} GiB; free some, or "
-                "set TEMPER_LAB_CACHE to a directory with more."
+                f"The lab needs {needed_gib:.1f} GiB of free disk in {path} and found {free_gib:.1f} GiB; "
+                "free some, or set TEMPER_LAB_CACHE to a directory with more."
             )
 
 

@@ -18,8 +18,8 @@ _NODE_INTERFACES = ("all", "default", "lo")
 def write(target: Path) -> None:
     """Write the tree into a new directory.
 
-    Keys that only a Debian kernel has are added. Of the host's network interfaces only those remain that a node has
-    too; the node's eth0 starts with the values of `default`.
+    Keys that only a Debian kernel has are added. Of the host's network interfaces only those remain that a
+    node has too; the node's eth0 starts with the values of `default`.
     """
     target.mkdir(parents=True)
     _copy(_PROC_SYS, target)
