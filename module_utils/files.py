@@ -54,7 +54,7 @@ class File:
         if self.content is None:
             path.unlink(missing_ok=True)
             return
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_directories(path.parent)
         # In the same directory: the rename must not cross file systems.
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
@@ -68,6 +68,14 @@ class File:
             path.chmod(int(self.mode, 8))
         finally:
             Path(temporary).unlink(missing_ok=True)
+
+
+def make_directories(path: Path) -> None:
+    """Make a directory and those above it that are missing, readable for all whatever the umask is."""
+    for directory in (*reversed(path.parents), path):
+        if not directory.exists():
+            directory.mkdir()
+            directory.chmod(0o755)
 
 
 @dataclass

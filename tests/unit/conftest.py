@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def run_module(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
-    """Call run_module(main, check_mode=False, **parameters); returns what the module told Ansible."""
+    """A function that runs a module's main with parameters and returns what it told Ansible."""
 
     def run(main: Callable[[], None], *, check_mode: bool = False, **parameters: Any) -> dict[str, Any]:
         with (
