@@ -125,7 +125,7 @@ DefaultDependencies=no
 RequiresMountsFor={RULES.parent}
 Wants=network-pre.target
 Before=network-pre.target
-# nftables.service flushes the whole ruleset whenever it starts, reloads or stops.
+# nftables.service flushes the whole ruleset: follow it at boot, when it restarts and when it reloads.
 After=nftables.service
 PartOf=nftables.service
 ReloadPropagatedFrom=nftables.service

@@ -460,6 +460,9 @@ def converge(module: AnsibleModule, sshd: Sshd, change: Change) -> dict[str, Any
             raise RefusedError(f"This would lock Ansible out; nothing was changed: {refusal}.")
         if str(login.server_port) not in effective["port"]:
             result["port"] = int(effective["port"][0])
+            module.warn(
+                f"sshd leaves port {login.server_port}: set ansible_port to {result['port']} from now on."
+            )
     if effective["port"] != base["port"] and is_active("ssh.socket"):
         raise RefusedError(
             "Here ssh.socket decides on which ports sshd is reached, not sshd's Port: set ListenStream in a "

@@ -1,0 +1,140 @@
+"""Rules from checked input, and the table that the kernel makes of them."""
+
+import os
+import shutil
+from typing import Any
+
+import nftables_table
+import pytest
+from ansible.module_utils.commit_confirm import Login
+from nftables_table import RefusedError
+
+EVERYONE = ["0.0.0.0/0", "::/0"]
+LOGIN = Login("ops", "192.0.2.7", 40000, 22)
+
+needs_kernel = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("nft"),
+    reason="loads rules in a network namespace: needs root and nft",
+)
+
+
+def rule(**changes: Any) -> dict[str, Any]:
+    return {"name": "exporter", "protocol": "tcp", "ports": ["9100"], "sources": ["192.0.2.0/24"], **changes}
+
+
+def table(*rules: dict[str, Any], peers: list[str] | None = None, log_per_minute: int = 10) -> str:
+    parsed = [nftables_table.parse_rule(index, item) for index, item in enumerate(rules)]
+    return nftables_table.render(parsed, nftables_table.networks("peers", peers or []), log_per_minute)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"ports": ["70000"]}, "rule 1 (exporter), ports: expected a port from 1 to 65535"),
+        ({"ports": ["0"]}, "found '0'"),
+        ({"ports": ["http"]}, "found 'http'"),
+        ({"ports": ["6100-6000"]}, "found '6100-6000'"),
+        ({"ports": ["-1"]}, "found '-1'"),
+        ({"ports": []}, "expected at least one item in ports, found none"),
+        ({"sources": ["192.0.2.300"]}, "rule 1 (exporter), sources: expected an address or a network"),
+        ({"sources": ["192.0.2.7/24"]}, "found '192.0.2.7/24'; its network is 192.0.2.0/24"),
+        ({"sources": ["prometheus"]}, "found 'prometheus'"),
+        ({"sources": []}, "(for everyone: 0.0.0.0/0 and ::/0)"),
+        ({"name": 'x" accept; #'}, "expected a name of 1 to 60 letters"),
+        ({"name": ""}, "expected a name"),
+    ],
+)
+def test_wrong_rule_is_refused_with_a_sentence_that_names_it(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(RefusedError) as refusal:
+        table(rule(**changes))
+    assert sentence in str(refusal.value)
+
+
+def test_overlapping_networks_and_ports_are_united() -> None:
+    text = table(
+        rule(sources=["192.0.2.0/25", "192.0.2.0/24"], ports=["9100-9105", "9103-9110", "80", "9111"])
+    )
+    assert "ip saddr { 192.0.2.0/24 } tcp dport { 80, 9100-9111 } counter accept" in text
+
+
+def test_each_ip_version_gets_its_line() -> None:
+    text = table(rule(sources=["192.0.2.7", "2001:db8::/48"], protocol="udp"))
+    assert 'ip saddr { 192.0.2.7 } udp dport { 9100 } counter accept comment "exporter"' in text
+    assert 'ip6 saddr { 2001:db8::/48 } udp dport { 9100 } counter accept comment "exporter"' in text
+
+
+def test_everyone_needs_no_source() -> None:
+    assert '\t\ttcp dport { 9100 } counter accept comment "exporter"' in table(rule(sources=EVERYONE))
+
+
+def test_everyone_of_one_ip_version_is_not_everyone() -> None:
+    assert "meta nfproto ipv4 tcp dport { 9100 } counter accept" in table(rule(sources=["0.0.0.0/0"]))
+
+
+def test_nothing_but_our_table_is_touched() -> None:
+    text = table(rule(), peers=["192.0.2.1"])
+    assert "flush" not in text
+    assert {line.split()[-1] for line in text.splitlines() if line.startswith(("table", "delete"))} == {
+        "temper",
+        "{",
+    }
+
+
+def ssh_line(login: Login | None = LOGIN, **changes: Any) -> str:
+    params = {"management_networks": ["192.0.2.0/24"], "ssh_ports": [22], "peers": [], **changes}
+    return "\n".join(nftables_table.ssh_rule(params, login).lines())
+
+
+def test_controller_outside_the_management_networks_is_refused() -> None:
+    with pytest.raises(
+        RefusedError, match=r"comes from 192\.0\.2\.7, .* \(198\.51\.100\.0/24\): add its network"
+    ):
+        ssh_line(management_networks=["198.51.100.0/24"])
+
+
+def test_controller_that_is_a_peer_is_let_in() -> None:
+    assert "198.51.100.0/24" in ssh_line(management_networks=["198.51.100.0/24"], peers=["192.0.2.7"])
+
+
+def test_port_of_the_present_connection_stays_open() -> None:
+    assert "tcp dport { 22, 2222 }" in ssh_line(ssh_ports=[2222])
+
+
+def test_no_management_network_is_refused() -> None:
+    with pytest.raises(RefusedError, match="at least one network"):
+        ssh_line(None, management_networks=[])
+
+
+@needs_kernel
+def test_kernel_takes_the_rules() -> None:
+    listing = nftables_table.trial_table(
+        table(
+            rule(sources=EVERYONE),
+            rule(
+                name="a-b_c (d), e/f:1.2+3",
+                protocol="udp",
+                ports=["1", "3-65535"],
+                sources=["::/0", "192.0.2.7"],
+            ),
+            peers=["192.0.2.1", "2001:db8::1", "198.51.100.0/24"],
+        )
+    )
+    assert "policy drop" in listing
+    assert listing.count("accept comment") == 5
+
+
+@needs_kernel
+def test_same_rules_list_alike_and_one_more_does_not() -> None:
+    text = table(rule(), peers=["192.0.2.2", "192.0.2.9"])
+    assert nftables_table.trial_table(text) == nftables_table.trial_table(text)
+    assert nftables_table.trial_table(text) != nftables_table.trial_table(table(rule(), rule(ports=["1"])))
+
+
+@needs_kernel
+def test_loading_again_replaces_and_does_not_add() -> None:
+    text = table(rule())
+    assert nftables_table.trial_table(text + text) == nftables_table.trial_table(text)
+
+
+def test_no_log_line_where_none_is_wanted() -> None:
+    assert "log prefix" not in table(rule(), log_per_minute=0)

@@ -1,0 +1,172 @@
+"""The drop-in's text, its place in the whole configuration, and who would be kept out by it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sshd_drop_in
+from sshd_drop_in import Account, RefusedError
+
+OPS = Account("ops", uid=1000, groups=("ops", "sudo"), locked=False, expired=False, has_key=True)
+OPEN = {
+    "permitrootlogin": ["no"],
+    "pubkeyauthentication": ["yes"],
+    "usepam": ["yes"],
+    "authorizedkeysfile": [".ssh/authorized_keys .ssh/authorized_keys2"],
+}
+
+
+def refusal(account: Account = OPS, **effective: str) -> str | None:
+    settings = OPEN | {keyword: value.split("|") for keyword, value in effective.items()}
+    return sshd_drop_in.login_refusal(account, "192.0.2.7", settings)
+
+
+@pytest.mark.parametrize(
+    ("value", "lines"),
+    [
+        (False, ["no"]),
+        (True, ["yes"]),
+        (4, ["4"]),
+        ("publickey", ["publickey"]),
+        ([22, 2222], ["22", "2222"]),
+        ([], []),
+    ],
+)
+def test_value_becomes_what_sshd_reads(value: Any, lines: list[str]) -> None:
+    assert sshd_drop_in.values("Keyword", value) == lines
+
+
+@pytest.mark.parametrize("keyword", ["Match", "include", "Two Words", "Banner\nPort"])
+def test_keyword_that_would_change_the_files_structure_is_refused(keyword: str) -> None:
+    with pytest.raises(RefusedError, match="expected a keyword"):
+        sshd_drop_in.values(keyword, "x")
+
+
+@pytest.mark.parametrize("value", ["", "/etc/issue\nPermitRootLogin yes"])
+def test_value_that_is_not_one_line_is_refused(value: str) -> None:
+    with pytest.raises(RefusedError, match="Banner: expected a value in one line"):
+        sshd_drop_in.values("Banner", value)
+
+
+def test_later_layer_wins_whatever_its_case() -> None:
+    merged = sshd_drop_in.merge(
+        {"PermitRootLogin": False, "Port": []}, {"permitrootlogin": "prohibit-password"}
+    )
+    assert merged == {"permitrootlogin": ["prohibit-password"]}
+
+
+def test_unknown_algorithms_are_left_out() -> None:
+    assert sshd_drop_in.known_algorithms("Ciphers", ["new", "b", "a"], ["a", "b", "c"]) == "b,a"
+
+
+def test_list_without_a_known_algorithm_is_refused() -> None:
+    with pytest.raises(RefusedError, match="knows none of new"):
+        sshd_drop_in.known_algorithms("Ciphers", ["new"], ["a"])
+
+
+def test_include_is_written_out_in_sshds_order(tmp_path: Path) -> None:
+    folder = tmp_path / "sshd_config.d"
+    folder.mkdir()
+    for name in ("50-cloud-init.conf", "00-aaa.conf", "readme", ".hidden.conf"):
+        (folder / name).touch()
+    text = f"Include {folder}/*.conf\nPort 22\n"
+    candidate = sshd_drop_in.candidate_configuration(
+        text, tmp_path, folder / "00-temper.conf", Path("/tmp/candidate")
+    )
+    assert candidate.splitlines() == [
+        f'Include "{folder}/00-aaa.conf"',
+        'Include "/tmp/candidate"',
+        f'Include "{folder}/50-cloud-init.conf"',
+        "Port 22",
+    ]
+
+
+def test_relative_and_further_includes_stay(tmp_path: Path) -> None:
+    text = "Include other.conf sshd_config.d/*.conf # why\n"
+    candidate = sshd_drop_in.candidate_configuration(
+        text, tmp_path, tmp_path / "sshd_config.d/00-temper.conf", Path("/tmp/candidate")
+    )
+    assert candidate == f'Include "{tmp_path}/other.conf"\nInclude "/tmp/candidate"\n'
+
+
+@pytest.mark.parametrize("text", ["Port 22\n", "Match User bob\nInclude sshd_config.d/*.conf\n"])
+def test_configuration_that_does_not_read_the_drop_in_for_all_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match=r"put the line `Include .*sshd_config\.d/\*\.conf` at its top"):
+        sshd_drop_in.candidate_configuration(
+            text, tmp_path, tmp_path / "sshd_config.d/00-temper.conf", Path("/tmp/candidate")
+        )
+
+
+def test_setting_that_something_else_overrules_is_named() -> None:
+    wrong = sshd_drop_in.disagreements(
+        {"PasswordAuthentication": ["no"], "Port": ["22"]},
+        sshd_drop_in.parse_effective("port 22\npasswordauthentication no\n"),
+        sshd_drop_in.parse_effective("port 22\npasswordauthentication yes\n"),
+    )
+    assert wrong == {"PasswordAuthentication": "PasswordAuthentication is yes, expected no"}
+
+
+def test_port_that_another_file_adds_is_named() -> None:
+    wrong = sshd_drop_in.disagreements({"Port": ["22"]}, {"port": ["22"]}, {"port": ["22", "2222"]})
+    assert wrong == {"Port": "Port is 22, 2222, expected 22"}
+
+
+def test_lines_in_the_way_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "50-cloud-init.conf"
+    file.write_text("# PasswordAuthentication no\npasswordauthentication yes\nPasswordAuthenticationX no\n")
+    assert sshd_drop_in.where("PasswordAuthentication", [file]) == f"{file}:2"
+
+
+def test_ordinary_account_with_a_key_gets_in() -> None:
+    assert refusal() is None
+
+
+@pytest.mark.parametrize(
+    ("account", "effective", "reason"),
+    [
+        (replace(OPS, name="root", uid=0), {}, "logs in as root"),
+        (replace(OPS, name="root", uid=0), {"permitrootlogin": "forced-commands-only"}, "logs in as root"),
+        (OPS, {"pubkeyauthentication": "no"}, "PubkeyAuthentication"),
+        (replace(OPS, has_key=False), {}, "has no key in .ssh/authorized_keys or"),
+        (replace(OPS, locked=True), {"usepam": "no"}, "locked and UsePAM is no"),
+        (replace(OPS, expired=True), {}, "chage -E -1 ops"),
+        (OPS, {"denyusers": "o*"}, "DenyUsers"),
+        (OPS, {"allowusers": "alice|bob"}, "AllowUsers (alice bob) lacks the account ops"),
+        (OPS, {"allowusers": "ops@198.51.100.0/24"}, "AllowUsers"),
+        (OPS, {"denygroups": "sudo"}, "DenyGroups"),
+        (OPS, {"allowgroups": "admins users"}, "AllowGroups (admins users) has no group of ops (ops, sudo)"),
+    ],
+)
+def test_account_that_would_be_kept_out_is_refused(
+    account: Account, effective: dict[str, str], reason: str
+) -> None:
+    assert reason in (refusal(account, **effective) or "")
+
+
+@pytest.mark.parametrize(
+    ("account", "effective"),
+    [
+        (replace(OPS, name="root", uid=0), {"permitrootlogin": "prohibit-password"}),
+        (replace(OPS, locked=True), {}),  # PAM lets a locked password in by key
+        (replace(OPS, has_key=None), {}),
+        (OPS, {"allowusers": "alice|ops"}),
+        (OPS, {"allowusers": "ops@192.0.2.0/24"}),
+        (OPS, {"allowusers": "ops@192.0.2.*"}),
+        (OPS, {"allowgroups": "admins sudo"}),
+    ],
+)
+def test_account_that_gets_in_is_not_refused(account: Account, effective: dict[str, str]) -> None:
+    assert refusal(account, **effective) is None
+
+
+def test_sockets_are_found_by_port(tmp_path: Path) -> None:
+    header = "sl local_address rem_address st tx rx tr tm->when retrnsmt uid timeout inode\n"
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "tcp").write_text(
+        header
+        + "0: 00000000:0016 00000000:0000 0A 0:0 00:0 0 0 0 111 1 x\n"
+        + "1: 0100007F:0016 0100007F:9C40 01 0:0 00:0 0 0 0 222 1 x\n"
+    )
+    (tmp_path / "net" / "tcp6").write_text(header + "0: 0:0016 0:0000 0A 0:0 00:0 0 0 0 333 1 x\n")
+    assert sshd_drop_in.listening_sockets(["22", "80"], tmp_path) == {"22": {"111", "333"}, "80": set()}
