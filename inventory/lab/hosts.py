@@ -16,7 +16,7 @@ from tests.lab.settings import ADMINISTRATOR, CHECKOUT, Lab
 
 
 def inventory(lab: Lab) -> dict[str, Any]:
-    """The inventory; without nodes it says why and what to do."""
+    """The inventory. Raises LabError, with what to do, where there are no nodes of ours: no run may end well then."""
     status = labs.status(lab)
     other = labs.holder(lab)
     nodes = [] if other else [node for node in status["nodes"] if node["state"] != "off"]
@@ -29,17 +29,17 @@ def inventory(lab: Lab) -> dict[str, Any]:
         "lab_repository_url": status["repository_url"],
         "lab_key_fingerprints": status["key_fingerprints"],
     }
-    everywhere = {}
     if other:
-        everywhere["preflight_no_nodes_hint"] = (
-            f"The lab {lab.name} is running for the checkout {other}. Either end it there (make -C {other} "
+        raise LabError(
+            f"the lab {lab.name} is running for the checkout {other}. Either end it there (make -C {other} "
             "lab-down), or take another name here: LAB_NAME=other make ..."
         )
-    elif not nodes:
-        everywhere["preflight_no_nodes_hint"] = "The lab is not running. Start it with: make lab-up"
+    if not nodes:
+        raise LabError(
+            "the lab is not running. Start it with: make lab-up. For your own nodes: -i inventory/mine"
+        )
     return {
         "gpu_nodes": {"hosts": [node["name"] for node in nodes], "vars": shared},
-        "all": {"vars": everywhere},
         "ungrouped": {"hosts": ["localhost"]},
         "_meta": {
             "hostvars": {
