@@ -68,9 +68,9 @@ changed_files:
 """
 
 import base64
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 from ansible.module_utils import openpgp
 from ansible.module_utils.basic import AnsibleModule
@@ -108,7 +108,7 @@ def fetch_key(module: AnsibleModule, repository: dict[str, Any]) -> bytes:
     url = repository["key_url"]
     try:
         data = bytes(open_url(url, timeout=FETCH_TIMEOUT_S).read(LARGEST_KEY_BYTES))
-    except (URLError, OSError) as error:
+    except (OSError, HTTPException, ValueError) as error:
         module.fail_json(
             msg=f"Repository {repository['name']}: its signing key at {url} cannot be fetched from this "
             f"node: {error}. Check the address and the node's proxy and DNS, or point "
@@ -128,10 +128,11 @@ def fetch_key(module: AnsibleModule, repository: dict[str, Any]) -> bytes:
 
 
 def armour(data: bytes) -> str:
-    """ASCII armour, which apt reads from .asc files, so that the keyring is a text file."""
-    if data.lstrip().startswith(b"-----BEGIN PGP"):
-        return data.decode("ascii", errors="strict")
-    encoded = base64.encodebytes(data).decode("ascii")
+    """ASCII armour, which apt reads from .asc files, so that the keyring is a text file.
+
+    Made anew of what was checked: no comment or anything else of the download gets into the keyring.
+    """
+    encoded = base64.encodebytes(openpgp.dearmor(data)).decode("ascii")
     return f"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n{encoded}-----END PGP PUBLIC KEY BLOCK-----\n"
 
 
@@ -159,17 +160,15 @@ def main() -> None:
     for repository in module.params["repositories"]:
         keyring = KEYRINGS / f"temper-{repository['name']}.asc"
         current = keyring.read_bytes() if keyring.is_file() else b""
-        if not pinned(current, repository["fingerprints"]):
-            # Check mode asks nothing of the network: the node may not have a way out yet.
-            key = (
-                "(the key, fetched and verified)\n"
-                if module.check_mode
-                else armour(fetch_key(module, repository))
-            )
-            files.append(File(str(keyring), key))
-        files.append(
-            File(str(SOURCES / f"temper-{repository['name']}.sources"), source_text(repository, keyring))
-        )
+        if pinned(current, repository["fingerprints"]):
+            key = armour(current)
+        elif module.check_mode:
+            # Asks nothing of the network: the node may not have a way out yet.
+            key = "(the key, fetched and verified)\n"
+        else:
+            key = armour(fetch_key(module, repository))
+        source = SOURCES / f"temper-{repository['name']}.sources"
+        files += [File(str(keyring), key), File(str(source), source_text(repository, keyring))]
     module.exit_json(**write_all(module, files).as_dict())
 
 

@@ -3,116 +3,81 @@
 from __future__ import annotations
 
 import base64
-import shutil
-import subprocess
-import tempfile
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from ansible.module_utils.openpgp import OpenPGPError, dearmor, fingerprints, packets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
-pytestmark = pytest.mark.skipif(not shutil.which("gpg"), reason="gpg makes the keys of this test")
-
-
-@dataclass(frozen=True)
-class KeyRing:
-    """A GnuPG home with one key for each algorithm: algorithm -> fingerprint."""
-
-    home: Path
-    keys: dict[str, str]
-
-    def gpg(self, *arguments: str) -> bytes:
-        command = ["gpg", "--batch", "--quiet", "--homedir", str(self.home), *arguments]
-        return subprocess.run(command, check=True, capture_output=True).stdout
-
-    def export(self, *algorithms: str, armour: bool) -> bytes:
-        form = ["--armor"] if armour else []
-        return self.gpg(*form, "--export", *(self.keys[algorithm] for algorithm in algorithms))
-
-
-@pytest.fixture(scope="module")
-def ring() -> Iterator[KeyRing]:
-    # Not below pytest's long temporary path: the agent's socket must fit into 108 characters.
-    home = Path(tempfile.mkdtemp())
-    ring = KeyRing(home, {})
-    for algorithm in ("rsa4096", "ed25519"):
-        user = f"{algorithm} <{algorithm}@example.org>"
-        ring.gpg("--passphrase", "", "--quick-generate-key", user, algorithm, "sign", "never")
-        listing = ring.gpg("--with-colons", "--list-keys", user).decode()
-        row = next(line for line in listing.splitlines() if line.startswith("fpr:"))
-        ring.keys[algorithm] = row.split(":")[9]
-    yield ring
-    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=True)
-    shutil.rmtree(home)
+    from tests.unit.openpgp_keys import KeyRing
 
 
 @pytest.mark.parametrize("armour", [True, False], ids=["armoured", "binary"])
 @pytest.mark.parametrize("algorithm", ["rsa4096", "ed25519"])
-def test_fingerprint_is_the_one_that_gnupg_prints(ring: KeyRing, algorithm: str, armour: bool) -> None:
-    assert fingerprints(ring.export(algorithm, armour=armour)) == [ring.keys[algorithm]]
+def test_fingerprint_is_the_one_that_gnupg_prints(key_ring: KeyRing, algorithm: str, armour: bool) -> None:
+    assert fingerprints(key_ring.export(algorithm, armour=armour)) == [key_ring.keys[algorithm]]
 
 
-def test_a_subkey_is_no_primary_key(ring: KeyRing) -> None:
-    primary = ring.keys["ed25519"]
-    ring.gpg("--passphrase", "", "--quick-add-key", primary, "cv25519", "encr", "never")
-    assert fingerprints(ring.export("ed25519", armour=True)) == [primary]
+def test_a_subkey_is_no_primary_key(key_ring: KeyRing) -> None:
+    primary = key_ring.keys["ed25519"]
+    key_ring.gpg("--passphrase", "", "--quick-add-key", primary, "cv25519", "encr", "never")
+    assert fingerprints(key_ring.export("ed25519", armour=True)) == [primary]
 
 
 @pytest.mark.parametrize("armour", [True, False], ids=["armoured", "binary"])
-def test_every_key_of_a_file_is_listed(ring: KeyRing, armour: bool) -> None:
-    assert set(fingerprints(ring.export("rsa4096", "ed25519", armour=armour))) == set(ring.keys.values())
+def test_every_key_of_a_file_is_listed(key_ring: KeyRing, armour: bool) -> None:
+    assert set(fingerprints(key_ring.export("rsa4096", "ed25519", armour=armour))) == set(
+        key_ring.keys.values()
+    )
 
 
-def test_every_armoured_block_of_a_file_is_read(ring: KeyRing) -> None:
-    blocks = b"\n".join(ring.export(algorithm, armour=True) for algorithm in ("rsa4096", "ed25519"))
-    assert set(fingerprints(blocks)) == set(ring.keys.values())
+def test_every_armoured_block_of_a_file_is_read(key_ring: KeyRing) -> None:
+    blocks = b"\n".join(key_ring.export(algorithm, armour=True) for algorithm in ("rsa4096", "ed25519"))
+    assert set(fingerprints(blocks)) == set(key_ring.keys.values())
 
 
-def test_armour_may_have_headers_no_checksum_and_windows_line_ends(ring: KeyRing) -> None:
-    encoded = base64.encodebytes(ring.export("ed25519", armour=False))
+def test_armour_may_have_headers_no_checksum_and_windows_line_ends(key_ring: KeyRing) -> None:
+    encoded = base64.encodebytes(key_ring.export("ed25519", armour=False))
     begin, end = b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n", b"-----END PGP PUBLIC KEY BLOCK-----\n"
     block = begin + "Comment: Schlüssel\nVersion: 1\n\n".encode() + encoded + end
-    assert fingerprints(block.replace(b"\n", b"\r\n")) == [ring.keys["ed25519"]]
+    assert fingerprints(block.replace(b"\n", b"\r\n")) == [key_ring.keys["ed25519"]]
 
 
-def test_text_beside_the_armour_is_refused(ring: KeyRing) -> None:
+def test_text_beside_the_armour_is_refused(key_ring: KeyRing) -> None:
     with pytest.raises(OpenPGPError, match="something else"):
-        fingerprints(ring.export("ed25519", armour=True) + b"deb http://example.org/ /\n")
+        fingerprints(key_ring.export("ed25519", armour=True) + b"deb http://example.org/ /\n")
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3, 40, 300, -1])
-def test_a_truncated_binary_key_is_refused(ring: KeyRing, keep: int) -> None:
+def test_a_truncated_binary_key_is_refused(key_ring: KeyRing, keep: int) -> None:
     with pytest.raises(OpenPGPError, match="middle of a packet"):
-        fingerprints(ring.export("rsa4096", armour=False)[:keep])
+        fingerprints(key_ring.export("rsa4096", armour=False)[:keep])
 
 
-def test_a_truncated_armour_is_refused(ring: KeyRing) -> None:
+def test_a_truncated_armour_is_refused(key_ring: KeyRing) -> None:
     with pytest.raises(OpenPGPError, match="complete"):
-        fingerprints(ring.export("rsa4096", armour=True)[:-40])
+        fingerprints(key_ring.export("rsa4096", armour=True)[:-40])
 
 
-def test_a_damaged_armour_is_refused(ring: KeyRing) -> None:
-    data = ring.export("rsa4096", armour=True)
+def test_a_damaged_armour_is_refused(key_ring: KeyRing) -> None:
+    data = key_ring.export("rsa4096", armour=True)
     middle = len(data) // 2
     with pytest.raises(OpenPGPError, match="damaged"):
         fingerprints(data[:middle] + b"*" + data[middle:])
 
 
-def test_a_secret_key_is_refused(ring: KeyRing) -> None:
-    secret = ring.gpg("--passphrase", "", "--pinentry-mode", "loopback", "--export-secret-keys")
+def test_a_secret_key_is_refused(key_ring: KeyRing) -> None:
+    secret = key_ring.gpg("--passphrase", "", "--pinentry-mode", "loopback", "--export-secret-keys")
     with pytest.raises(OpenPGPError, match="type 5"):
         fingerprints(secret)
 
 
-def test_an_armoured_signature_is_refused(ring: KeyRing, tmp_path: Path) -> None:
+def test_an_armoured_signature_is_refused(key_ring: KeyRing, tmp_path: Path) -> None:
     document = tmp_path / "document"
     document.write_text("text")
-    signature = ring.gpg("--armor", "--output", "-", "--detach-sign", str(document))
+    signature = key_ring.gpg("--armor", "--output", "-", "--detach-sign", str(document))
     with pytest.raises(OpenPGPError, match="public key blocks"):
         fingerprints(signature)
 

@@ -1,0 +1,36 @@
+"""Real OpenPGP keys, made by GnuPG for one run of the tests."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class KeyRing:
+    """A GnuPG home and its keys: algorithm -> fingerprint."""
+
+    home: Path
+    keys: dict[str, str] = field(default_factory=dict)
+
+    def gpg(self, *arguments: str) -> bytes:
+        command = ["gpg", "--batch", "--quiet", "--homedir", str(self.home), *arguments]
+        return subprocess.run(command, check=True, capture_output=True).stdout
+
+    def generate(self, algorithm: str) -> None:
+        user = f"{algorithm} <{algorithm}@example.org>"
+        self.gpg("--passphrase", "", "--quick-generate-key", user, algorithm, "sign", "never")
+        listing = self.gpg("--with-colons", "--list-keys", user).decode()
+        row = next(line for line in listing.splitlines() if line.startswith("fpr:"))
+        self.keys[algorithm] = row.split(":")[9]
+
+    def export(self, *algorithms: str, armour: bool = True) -> bytes:
+        form = ["--armor"] if armour else []
+        return self.gpg(*form, "--export", *(self.keys[algorithm] for algorithm in algorithms))
+
+    def stop_agent(self) -> None:
+        subprocess.run(["gpgconf", "--homedir", str(self.home), "--kill", "all"], check=True)

@@ -1,0 +1,218 @@
+"""Repositories are configured with the pinned key, or nothing is written."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import signed_repositories
+from ansible.module_utils import openpgp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.unit.openpgp_keys import KeyRing
+
+    Run = Callable[..., dict[str, Any]]
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files without a log."""
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+    """A folder and the address at which a web server offers it."""
+    folder = tmp_path / "web"
+    folder.mkdir()
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield folder, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that stands for /etc/apt."""
+    monkeypatch.setattr(signed_repositories, "KEYRINGS", tmp_path / "apt" / "keyrings")
+    monkeypatch.setattr(signed_repositories, "SOURCES", tmp_path / "apt" / "sources.list.d")
+    return tmp_path / "apt"
+
+
+@pytest.fixture
+def configure(run_module: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing) -> Run:
+    """Run the module for one repository that pins the ed25519 key."""
+
+    def run(check_mode: bool = False, obsolete: tuple[str, ...] = (), **repository: Any) -> dict[str, Any]:
+        wanted = {
+            "name": "gpu",
+            "uri": "http://example.org/debian/",
+            "key_url": f"{web[1]}/key",
+            "fingerprints": [key_ring.keys["ed25519"]],
+        } | repository
+        return run_module(
+            signed_repositories.main, check_mode=check_mode, repositories=[wanted], obsolete=list(obsolete)
+        )
+
+    return run
+
+
+@pytest.fixture
+def keyring(apt: Path) -> Path:
+    return apt / "keyrings" / "temper-gpu.asc"
+
+
+def written(apt: Path) -> list[str]:
+    return sorted(path.name for path in apt.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("armour", [True, False], ids=["armoured", "binary"])
+def test_a_pinned_key_is_written_as_the_keyring_of_its_source(
+    configure: Run, web: tuple[Path, str], apt: Path, keyring: Path, key_ring: KeyRing, armour: bool
+) -> None:
+    (web[0] / "key").write_bytes(key_ring.export("ed25519", armour=armour))
+    assert configure()["changed"]
+    assert openpgp.fingerprints(keyring.read_bytes()) == [key_ring.keys["ed25519"]]
+    assert (apt / "sources.list.d" / "temper-gpu.sources").read_text() == (
+        "# Managed by Temper.\n"
+        "Types: deb\n"
+        "URIs: http://example.org/debian/\n"
+        "Suites: /\n"
+        f"Signed-By: {keyring}\n"
+    )
+
+
+def test_gnupg_reads_the_keyring(
+    configure: Run, web: tuple[Path, str], keyring: Path, key_ring: KeyRing
+) -> None:
+    (web[0] / "key").write_bytes(key_ring.export("ed25519", armour=False))
+    configure()
+    assert key_ring.keys["ed25519"] in key_ring.gpg("--with-colons", "--show-keys", str(keyring)).decode()
+
+
+def test_the_second_run_changes_nothing_and_asks_nobody(
+    configure: Run, web: tuple[Path, str], key_ring: KeyRing
+) -> None:
+    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+    configure()
+    (web[0] / "key").unlink()
+    second = configure()
+    assert (second["changed"], second["changed_files"]) == (False, [])
+
+
+def test_a_fingerprint_may_be_pinned_as_gnupg_prints_it(
+    configure: Run, web: tuple[Path, str], key_ring: KeyRing
+) -> None:
+    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+    pin = key_ring.keys["ed25519"].lower()
+    spaced = " ".join(pin[i : i + 4] for i in range(0, len(pin), 4))
+    assert configure(fingerprints=[spaced])["changed"]
+
+
+def test_another_key_is_refused_before_anything_is_written(
+    configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing
+) -> None:
+    (web[0] / "key").write_bytes(key_ring.export("rsa4096"))
+    result = configure()
+    assert result["failed"]
+    assert f"has fingerprint {key_ring.keys['rsa4096']}" in result["msg"]
+    assert f"expected one of {key_ring.keys['ed25519']}" in result["msg"]
+    assert written(apt) == []
+
+
+@pytest.mark.parametrize("armour", [True, False], ids=["armoured", "binary"])
+def test_a_key_that_travels_with_the_pinned_one_is_refused(
+    configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing, armour: bool
+) -> None:
+    keys = [key_ring.export(algorithm, armour=armour) for algorithm in ("ed25519", "rsa4096")]
+    (web[0] / "key").write_bytes(b"".join(keys))
+    assert key_ring.keys["rsa4096"] in configure()["msg"]
+    assert written(apt) == []
+
+
+def test_comments_of_the_download_do_not_reach_the_keyring(
+    configure: Run, web: tuple[Path, str], keyring: Path, key_ring: KeyRing
+) -> None:
+    key = key_ring.export("ed25519").replace(b"BLOCK-----\n", "BLOCK-----\nComment: Schlüssel\n".encode(), 1)
+    (web[0] / "key").write_bytes(key)
+    configure()
+    assert b"Comment" not in keyring.read_bytes()
+
+
+def test_a_page_in_the_place_of_a_key_is_refused(configure: Run, web: tuple[Path, str], apt: Path) -> None:
+    (web[0] / "key").write_text("<html>Sign in to the network</html>")
+    assert "is no OpenPGP public key: not OpenPGP data" in configure()["msg"]
+    assert written(apt) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("{web}/missing", "404"),
+        ("http://127.0.0.1:1/key", "Connection refused"),
+        ("key.asc", "unknown url type"),
+        ("http://127.0.0.1:port/key", "port"),
+    ],
+)
+def test_a_key_that_cannot_be_fetched_is_a_sentence(
+    configure: Run, web: tuple[Path, str], apt: Path, url: str, reason: str
+) -> None:
+    result = configure(key_url=url.format(web=web[1]))
+    assert "cannot be fetched from this node" in result["msg"]
+    assert reason in result["msg"]
+    assert written(apt) == []
+
+
+def spoil_key(keyring: Path, other: bytes) -> None:
+    keyring.write_bytes(other)
+
+
+def add_key(keyring: Path, other: bytes) -> None:
+    keyring.write_bytes(keyring.read_bytes() + other)
+
+
+def hide_key(keyring: Path, _: bytes) -> None:
+    keyring.chmod(0o600)
+
+
+@pytest.mark.parametrize("spoil", [spoil_key, add_key, hide_key])
+def test_a_keyring_that_was_changed_is_repaired(
+    configure: Run, web: tuple[Path, str], keyring: Path, key_ring: KeyRing, spoil: Any
+) -> None:
+    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+    configure()
+    good = keyring.read_bytes()
+    spoil(keyring, key_ring.export("rsa4096"))
+    assert configure()["changed_files"] == [str(keyring)]
+    assert (keyring.read_bytes(), keyring.stat().st_mode & 0o777) == (good, 0o644)
+
+
+def test_sources_of_other_tools_are_removed(
+    configure: Run, web: tuple[Path, str], apt: Path, tmp_path: Path, key_ring: KeyRing
+) -> None:
+    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+    obsolete = tmp_path / "cuda.list"
+    obsolete.write_text("deb [signed-by=/another/key] http://example.org/debian/ /\n")
+    assert str(obsolete) in configure(obsolete=(str(obsolete), str(tmp_path / "missing")))["changed_files"]
+    assert not obsolete.exists()
+
+
+def test_check_mode_asks_nobody_and_writes_nothing(configure: Run, apt: Path, keyring: Path) -> None:
+    result = configure(check_mode=True)
+    source = apt / "sources.list.d" / "temper-gpu.sources"
+    assert result["changed_files"] == [str(keyring), str(source)]
+    assert not apt.exists()
