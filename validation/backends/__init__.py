@@ -1,0 +1,85 @@
+"""Where a measurement runs.
+
+A check asks a Backend for an Operation, times it, and asks how wrong its result was.
+
+The protocol knows no torch: a scripted backend drives every path of the checks in tests, and torch is
+imported only when a real backend is made, in a measuring process.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class NotRunError(Exception):
+    """The environment keeps this measurement from running; the message is the reason, a sentence."""
+
+
+class Operation(Protocol):
+    """Something to be timed, with its buffers ready."""
+
+    #: How many bytes or floating point operations one run stands for; the check says which.
+    work: float
+
+    def error(self) -> float:
+        """Run once and check the result by another route; its error, NaN if the result is not a number."""
+        ...
+
+
+class Backend(Protocol):
+    """One device of one kind. Sizes in bytes, times in seconds."""
+
+    name: str
+
+    def seconds(self, operation: Operation, count: int) -> list[float]:
+        """Run `operation` `count` times and return how long each took."""
+        ...
+
+    def dtypes(self) -> tuple[str, ...]:
+        """The number formats that this device multiplies in: fp32, tf32, fp16, bf16."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Memory that an operation may take."""
+        ...
+
+    def matmul(self, dtype: str, size: int) -> Operation:
+        """C = A B of size x size random matrices; work is in floating point operations, 2 size^3."""
+        ...
+
+    def copy(self, direction: str, size_bytes: int) -> Operation:
+        """A copy of `size_bytes` bytes, memory to memory or to or from pinned host memory; work is in bytes.
+
+        `direction` is `local`, `h2d` (host to device) or `d2h`.
+        """
+        ...
+
+    def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
+        """Become one of `world_size` processes that meet at the file `store`."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        ...
+
+    def all_reduce(self, size_bytes: int) -> Operation:
+        """Sum `size_bytes` bytes of fp32 over all processes; work is in bytes.
+
+        The error is exact: 0 or wrong.
+        """
+        ...
+
+
+def make(name: str, device: int) -> Backend:
+    """The real backend `cpu` or `cuda`. Raises NotRunError where there is none, with the reason."""
+    try:
+        import torch  # noqa: F401 - only to say early and clearly that it is missing
+    except ImportError as error:
+        raise NotRunError(f"torch cannot be imported: {error}") from error
+    if name == "cpu":
+        from validation.backends.cpu import CpuBackend
+
+        return CpuBackend()
+    from validation.backends.cuda import CudaBackend
+
+    return CudaBackend(device)

@@ -1,0 +1,76 @@
+"""The CPU as a device: real numbers on any machine, and the same code paths as on GPUs."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed
+
+from validation.backends.operations import AllReduce, Copy, Matmul, pattern
+
+if TYPE_CHECKING:
+    from validation.backends import Operation
+
+
+class CpuBackend:
+    """All CPUs that this process may use, or OMP_NUM_THREADS of them."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._device = torch.device("cpu")
+        self._joined = False
+
+    def seconds(self, operation: Operation, count: int) -> list[float]:
+        """Wall-clock time of each run; ranks of a group start each together."""
+        assert isinstance(operation, Matmul | Copy | AllReduce)
+        times = []
+        for _ in range(count):
+            operation.prepare()
+            if self._joined:
+                self.barrier()
+            start = time.perf_counter()
+            operation.run()
+            times.append(time.perf_counter() - start)
+        return times
+
+    def dtypes(self) -> tuple[str, ...]:
+        """Only fp32: many CPUs emulate the others."""
+        return ("fp32",)
+
+    def free_bytes(self) -> int:
+        """Memory that is free now, without what the kernel could give back."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+    def matmul(self, dtype: str, size: int) -> Operation:
+        """A square product in this format."""
+        return Matmul(self._device, dtype, size)
+
+    def copy(self, direction: str, size_bytes: int) -> Operation:
+        """A copy from memory to memory, the only direction that a CPU has."""
+        assert direction == "local"
+        source = pattern(size_bytes)
+        return Copy(source, torch.empty_like(source))
+
+    def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
+        """Meet the others over gloo."""
+        torch.distributed.init_process_group(
+            "gloo",
+            rank=rank,
+            world_size=world_size,
+            store=torch.distributed.FileStore(store, world_size),
+            timeout=datetime.timedelta(seconds=timeout_s),
+        )
+        self._joined = True
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        torch.distributed.barrier()
+
+    def all_reduce(self, size_bytes: int) -> Operation:
+        """A sum over all ranks."""
+        return AllReduce(self._device, size_bytes)

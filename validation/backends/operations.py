@@ -1,0 +1,131 @@
+"""Operations in torch, the same on a CPU and on a GPU: how they are run, and how their results are checked.
+
+Correctness is checked apart from timing, by another route than the one that was timed, and without tolerance
+for NaN.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed
+
+#: Elements of one row of the all-reduce pattern: 4 MiB of fp32.
+ROW = 1 << 20
+TORCH_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Matmul:
+    """C = A B. B is stored transposed, the layout that BLAS libraries are fastest with.
+
+    The numbers are random: a GPU draws less power, and so clocks higher, on constant ones. Operands and
+    result of 8192 x 8192 in 16 bits are 400 MB, far more than any GPU's cache.
+    """
+
+    def __init__(self, device: torch.device, dtype: str, size: int) -> None:
+        self.work = 2.0 * size**3
+        self._dtype = dtype
+        generator = torch.Generator(device=device).manual_seed(20)
+        kind = TORCH_DTYPES[dtype]
+        self._a = torch.randn(size, size, generator=generator, device=device).to(kind)
+        self._b = torch.randn(size, size, generator=generator, device=device).to(kind)
+        self._c = torch.empty(size, size, device=device, dtype=kind)
+
+    def prepare(self) -> None:
+        """fp32 means fp32, and tf32 means tensor cores, whatever this process did before."""
+        torch.set_float32_matmul_precision("high" if self._dtype == "tf32" else "highest")
+
+    def run(self) -> None:
+        """Start once; on a GPU it goes on in the background."""
+        torch.mm(self._a, self._b.t(), out=self._c)
+
+    def error(self) -> float:
+        """Freivalds' check in fp64: the largest deviation of C r from A (B r) over the RMS value.
+
+        For a random r of +-1. One wrong element of C shows as 1/sqrt(size) of its error, rounding
+        averages out, and the check costs size^2 operations instead of size^3.
+        """
+        self._c.fill_(float("nan"))
+        self.prepare()
+        self.run()
+        size = self._c.shape[0]
+        signs = torch.randint(0, 2, (size, 1), device=self._c.device).double().mul_(2).sub_(1)
+        right = _times_in_blocks(self._a, _times_in_blocks(self._b.t(), signs))
+        found = _times_in_blocks(self._c, signs)
+        return float((found - right).abs().max() / right.square().mean().sqrt())
+
+
+def _times_in_blocks(matrix: torch.Tensor, vector: torch.Tensor, rows: int = 1024) -> torch.Tensor:
+    """`matrix` times `vector` in fp64, some rows at a time: a whole matrix in fp64 may not fit."""
+    return torch.cat([block.double() @ vector for block in matrix.split(rows)])
+
+
+class Copy:
+    """One buffer into another."""
+
+    def __init__(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        self.work = float(source.numel() * source.element_size())
+        self._source = source
+        self._target = target
+
+    def prepare(self) -> None:
+        """Nothing: every run does the same."""
+
+    def run(self) -> None:
+        """Start once; on a GPU it goes on in the background."""
+        self._target.copy_(self._source, non_blocking=True)
+
+    def error(self) -> float:
+        """The part of the elements that arrived wrong.
+
+        The target is overwritten first, so that nothing old can pass.
+        """
+        self._target.fill_(-1)
+        self.run()
+        if self._target.is_cuda or self._source.is_cuda:
+            torch.cuda.synchronize()
+        blocks = zip(self._target.split(ROW), self._source.split(ROW), strict=True)
+        wrong = [int((target.cpu() != source.cpu()).sum()) for target, source in blocks]
+        return sum(wrong) / int(self._source.numel())
+
+
+def pattern(size_bytes: int) -> torch.Tensor:
+    """Whole numbers, int32, of which no two blocks are alike: position times a large odd constant."""
+    count = size_bytes // 4
+    return (torch.arange(count, dtype=torch.int64) * 2654435761 % (1 << 31)).to(torch.int32)
+
+
+class AllReduce:
+    """The sum over all ranks.
+
+    Rank r holds small whole numbers f(r, i), so that the sum is known exactly in any order.
+    """
+
+    def __init__(self, device: torch.device, size_bytes: int) -> None:
+        rows = max(1, size_bytes // (4 * ROW))
+        self.work = float(rows * ROW * 4)
+        rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self._source = torch.empty(rows, ROW, device=device)
+        self._source.copy_(_row(rank, device).expand(rows, ROW))
+        self._right = sum((_row(r, device) for r in range(world_size)), torch.zeros(ROW, device=device))
+        self._buffer = torch.empty_like(self._source)
+
+    def prepare(self) -> None:
+        """Back to this rank's own numbers: repeated sums in place would overflow."""
+        self._buffer.copy_(self._source)
+
+    def run(self) -> None:
+        """Start once; on a GPU it goes on in the background."""
+        torch.distributed.all_reduce(self._buffer)
+
+    def error(self) -> float:
+        """The part of the elements that are not exactly the sum, on this rank."""
+        self.prepare()
+        self.run()
+        wrong = [int((block != self._right).sum()) for block in self._buffer.split(64)]
+        return sum(wrong) / int(self._buffer.numel())
+
+
+def _row(rank: int, device: torch.device) -> torch.Tensor:
+    """Whole numbers from 0 to 7 that differ between ranks and positions."""
+    positions = torch.arange(ROW, device=device, dtype=torch.int64)
+    return ((positions * 40503 + rank * 9973) >> 7 & 7).float()

@@ -1,0 +1,106 @@
+"""The tests, one a module.
+
+Each knows whether this node can run it, runs it, and says in words what is wrong and what to do.
+
+To add one: write a module with a class like the others, and add it to registry.py; docs/validation.md lists
+it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from validation import machine, nvidia_smi
+from validation.contract import GpuIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from validation.contract import TestResult
+    from validation.expectations import Expectation
+    from validation.plans import Plan
+
+
+@dataclass(frozen=True)
+class Node:
+    """What the tests of one run share: facts about this node, read once."""
+
+    plan: Plan
+    expectation: Expectation
+    cpus: int = field(default_factory=machine.available_cpus)
+    torch: machine.Torch | None = field(default_factory=machine.find_torch)
+    pci_gpus: tuple[machine.PciGpu, ...] = field(default_factory=machine.pci_gpus)
+    nvswitch: bool = field(default_factory=machine.has_nvswitch)
+    loaded_driver: str | None = field(default_factory=machine.loaded_driver)
+    query: Callable[[], nvidia_smi.Report] = nvidia_smi.query
+
+    @cached_property
+    def smi(self) -> nvidia_smi.Report | nvidia_smi.NvidiaSmiError:
+        """What nvidia-smi reports, or why it does not."""
+        try:
+            return self.query()
+        except nvidia_smi.NvidiaSmiError as error:
+            return error
+
+    @property
+    def gpus(self) -> tuple[GpuIdentity, ...]:
+        """The GPUs that the driver drives; without a driver, what the PCI bus shows of them."""
+        if isinstance(self.smi, nvidia_smi.Report):
+            return tuple(
+                GpuIdentity(
+                    index=gpu.index,
+                    name=gpu.name,
+                    uuid=gpu.uuid,
+                    pci_address=gpu.pci_address,
+                    pci_id=gpu.pci_id,
+                    pcie_generation_max=gpu.pcie_generation_max,
+                    pcie_width_max=gpu.pcie_width_max,
+                )
+                for gpu in self.smi.gpus
+            )
+        return tuple(
+            GpuIdentity(index, "unknown", "", gpu.address, gpu.pci_id)
+            for index, gpu in enumerate(self.pci_gpus)
+        )
+
+    def why_no_torch(self) -> str | None:
+        """Why nothing can be measured here, None if it can."""
+        if self.torch is None:
+            return f"torch is not installed for {machine.python_executable()}"
+        return None
+
+    def why_no_cuda(self) -> str | None:
+        """Why no GPU can be measured here, from hardware up to framework; None if it can."""
+        if not self.pci_gpus:
+            return "no NVIDIA GPU on the PCI bus"
+        if self.loaded_driver is None:
+            return "the NVIDIA driver is not loaded"
+        if isinstance(self.smi, nvidia_smi.NvidiaSmiError):
+            return str(self.smi)
+        if self.torch is None:
+            return self.why_no_torch()
+        if self.torch.cuda is None:
+            return f"torch {self.torch.version} is built without CUDA"
+        if sliced := [gpu.index for gpu in self.smi.gpus if gpu.mig]:
+            return f"MIG is on for GPU {sliced[0]}, and slices of GPUs are not measured"
+        return None
+
+
+class Check(Protocol):
+    """A test.
+
+    `headline` names the measurements that stand for it in a table, the best first; `method` is its
+    version.
+    """
+
+    id: str
+    title: str
+    needs: str
+    method: int
+    headline: tuple[str, ...]
+
+    def run(self, node: Node) -> TestResult:
+        """Run it here, whatever happens, and say how it came out."""
+        ...

@@ -1,0 +1,301 @@
+"""Health: what the node says of its GPUs while nothing runs, against what it should be.
+
+Needs no torch, changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from validation.contract import Finding, State, TestResult, worst
+from validation.nvidia_smi import Gpu, NvidiaSmiError, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from validation.checks import Node
+
+#: In these performance states a GPU works or is ready to, and its link runs at full speed; below, it saves
+#: power and may not.
+FULL_SPEED_STATES = {"P0", "P1", "P2"}
+
+DRIVER_ACTIONS = {
+    "missing": "install the driver",
+    "mismatch": "reboot the node, so that the kernel module that is loaded is the one that is installed",
+    "no-driver": "look into the kernel log and `dkms status` for why the module is not loaded, then reboot",
+    "lost": "reset or power-cycle the node; if the GPU is lost again, have it replaced",
+    "no-devices": "look into the kernel log for why the driver refused the GPUs",
+    "timeout": "look for Xid errors in the kernel log, then reboot the node",
+    "other": "run nvidia-smi -q on the node",
+}
+
+#: Reasons that hold clocks down through a fault of cooling or power supply, and what to look after.
+SLOWDOWNS = {
+    "hw_thermal_slowdown": (
+        State.FAIL,
+        "the hardware slows it down because it is too hot",
+        "check fans, air flow and heat sink",
+    ),
+    "hw_power_brake_slowdown": (
+        State.FAIL,
+        "the server's power brake slows it down",
+        "check power supplies and power capping",
+    ),
+    "sw_thermal_slowdown": (
+        State.DEGRADED,
+        "the driver slows it down because it is hot",
+        "check fans and air flow",
+    ),
+}
+
+
+class Health:
+    """GPU count and model, driver, memory errors, slowdowns, links, fabric, persistence, and other users."""
+
+    id = "health"
+    title = "GPUs, driver, links and error counters"
+    needs = "nothing; nvidia-smi where there is a GPU"
+    method = 1
+    headline: tuple[str, ...] = ()
+
+    def run(self, node: Node) -> TestResult:
+        """Run it on this node."""
+        started = time.monotonic()
+        reason = _why_nothing_to_check(node)
+        findings = () if reason else tuple(examine(node))
+        return TestResult(
+            id=self.id,
+            state=State.NOT_RUN if reason else worst(finding.state for finding in findings),
+            method=self.method,
+            duration_s=round(time.monotonic() - started, 3),
+            reason=reason,
+            findings=findings,
+            details=_facts(node),
+        )
+
+
+def _why_nothing_to_check(node: Node) -> str:
+    """Without an expectation, a machine without GPU or driver is not ill: there is nothing to check."""
+    if node.expectation.gpus is not None:
+        return ""
+    if not node.pci_gpus and isinstance(node.smi, NvidiaSmiError):
+        return "no NVIDIA GPU on the PCI bus"
+    if isinstance(node.smi, NvidiaSmiError) and node.smi.kind in {"missing", "no-driver"}:
+        return str(node.smi)
+    return ""
+
+
+def examine(node: Node) -> Iterator[Finding]:
+    """Everything that is not as it should be."""
+    yield from _gpu_count(node)
+    if isinstance(node.smi, NvidiaSmiError):
+        if node.pci_gpus or node.expectation.gpu_count:
+            yield _driver_failure(node, node.smi)
+        return
+    yield from _driver_version(node, node.smi)
+    for gpu in node.smi.gpus:
+        yield from _model(node, gpu)
+        yield from _memory(gpu)
+        yield from _clocks(gpu)
+        yield from _link(node, gpu)
+        yield from _fabric(node, gpu)
+        yield from _use(gpu)
+
+
+def _gpu_count(node: Node) -> Iterator[Finding]:
+    expected, found = node.expectation.gpu_count, len(node.pci_gpus)
+    if expected is not None and found != expected:
+        yield Finding(
+            "gpu-count",
+            State.FAIL,
+            f"{found} NVIDIA GPUs on the PCI bus, expected {expected}",
+            "power-cycle the node; if one stays away, check its slot and power"
+            if found < expected
+            else "correct what is expected of this node",
+        )
+    driven = len(node.smi.gpus) if isinstance(node.smi, Report) else found
+    if driven != found:
+        yield Finding(
+            "gpu-not-driven",
+            State.FAIL,
+            f"the driver drives {driven} of the {found} GPUs on the PCI bus",
+            "look into the kernel log for the driver's reason",
+        )
+
+
+def _driver_failure(node: Node, error: NvidiaSmiError) -> Finding:
+    loaded = f" (loaded kernel module: {node.loaded_driver})" if node.loaded_driver else ""
+    return Finding(f"driver-{error.kind}", State.FAIL, f"{error}{loaded}", DRIVER_ACTIONS[error.kind])
+
+
+def _driver_version(node: Node, report: Report) -> Iterator[Finding]:
+    expected = node.expectation.driver_version
+    if expected and report.driver_version != expected:
+        yield Finding(
+            "driver-version",
+            State.FAIL,
+            f"driver {report.driver_version} is loaded, expected {expected}",
+            "reboot the node if the right version is installed, else install it",
+        )
+
+
+def _model(node: Node, gpu: Gpu) -> Iterator[Finding]:
+    if node.expectation.gpus is None:
+        return
+    model = node.expectation.references.model_of(gpu.pci_id)
+    if model is None and node.expectation.references.models:
+        names = ", ".join(f"{gpus.count} x {gpus.name}" for gpus in node.expectation.gpus)
+        yield Finding(
+            "gpu-model",
+            State.FAIL,
+            f"GPU {gpu.index} is {gpu.name} (PCI id 10de:{gpu.pci_id}), expected {names}",
+            "correct what is expected of this node, or have the GPU replaced",
+            gpu.index,
+        )
+
+
+def _memory(gpu: Gpu) -> Iterator[Finding]:
+    if gpu.ecc_uncorrected_volatile:
+        yield Finding(
+            "ecc-uncorrected",
+            State.FAIL,
+            f"GPU {gpu.index} has had {gpu.ecc_uncorrected_volatile} uncorrectable memory errors "
+            "since the driver was loaded",
+            "drain the node and reset the GPU; if errors come back, have it replaced",
+            gpu.index,
+        )
+    if gpu.row_remap_failure:
+        yield Finding(
+            "row-remap-failure",
+            State.FAIL,
+            f"GPU {gpu.index} could not remap a faulty memory row: its spare rows are used up",
+            "have the GPU replaced",
+            gpu.index,
+        )
+    if gpu.row_remap_pending or gpu.page_retirement_pending:
+        yield Finding(
+            "memory-repair-pending",
+            State.DEGRADED,
+            f"GPU {gpu.index} has a memory repair pending, which takes effect at the next reset",
+            "reset the GPU or reboot the node at the next opportunity",
+            gpu.index,
+        )
+    if gpu.recovery_action not in {None, "None"}:
+        yield Finding(
+            "recovery-action",
+            State.FAIL,
+            f"the driver asks for a recovery action for GPU {gpu.index}: {gpu.recovery_action}",
+            "carry it out, then validate again",
+            gpu.index,
+        )
+
+
+def _clocks(gpu: Gpu) -> Iterator[Finding]:
+    for reason, (state, text, action) in SLOWDOWNS.items():
+        if reason in gpu.event_reasons:
+            yield Finding(reason.replace("_", "-"), state, f"GPU {gpu.index}: {text}", action, gpu.index)
+    if "hw_slowdown" in gpu.event_reasons and not gpu.event_reasons & {
+        "hw_thermal_slowdown",
+        "hw_power_brake_slowdown",
+    }:
+        yield Finding(
+            "hw-slowdown",
+            State.FAIL,
+            f"GPU {gpu.index}: the hardware slows it down and does not say why",
+            "check temperature, power supply and the server's event log",
+            gpu.index,
+        )
+
+
+def _link(node: Node, gpu: Gpu) -> Iterator[Finding]:
+    """An idle GPU may lower its link to generation 1; one at full speed may not, and lanes never go."""
+    generation, width = gpu.pcie_generation, gpu.pcie_width
+    generation_max, width_max = gpu.pcie_generation_max, gpu.pcie_width_max
+    at_full_speed = gpu.performance_state in FULL_SPEED_STATES
+    slow = at_full_speed and generation and generation_max and generation < generation_max
+    narrow = width and width_max and width < width_max
+    if slow or narrow:
+        yield Finding(
+            "pcie-link-down-trained",
+            State.FAIL,
+            f"GPU {gpu.index}: PCIe link at generation {generation} x{width}, it can do generation "
+            f"{generation_max} x{width_max}",
+            "reseat the GPU or its riser; look for AER errors in the kernel log",
+            gpu.index,
+        )
+    model = node.expectation.references.model_of(gpu.pci_id)
+    if model is None or "pcie" not in model or generation_max is None or width_max is None:
+        return
+    link = model["pcie"]
+    if generation_max < link["generation"] or width_max < link["width"]:
+        yield Finding(
+            "pcie-slot-limits",
+            State.DEGRADED,
+            f"GPU {gpu.index}: its slot offers PCIe generation {generation_max} x{width_max}, "
+            f"{model['name']} can do generation {link['generation']} x{link['width']}",
+            "use another slot, or check the firmware's PCIe settings, if this is not by design",
+            gpu.index,
+        )
+
+
+def _fabric(node: Node, gpu: Gpu) -> Iterator[Finding]:
+    """GPUs on NVSwitches must have registered with the fabric, or CUDA cannot start."""
+    if gpu.fabric_state is None or not (node.nvswitch or node.expectation.nvswitch):
+        return
+    if gpu.fabric_state != "Completed" or gpu.fabric_status not in {None, "Success"}:
+        yield Finding(
+            "fabric-not-ready",
+            State.FAIL,
+            f"GPU {gpu.index} is not part of the NVLink fabric: state {gpu.fabric_state}, "
+            f"status {gpu.fabric_status or 'none'}",
+            "check that nvidia-fabricmanager runs and has exactly the driver's version",
+            gpu.index,
+        )
+
+
+def _use(gpu: Gpu) -> Iterator[Finding]:
+    if gpu.persistence is False:
+        yield Finding(
+            "persistence-off",
+            State.DEGRADED,
+            f"GPU {gpu.index}: persistence mode is off: settings are lost, every start waits for the driver",
+            "enable nvidia-persistenced",
+            gpu.index,
+        )
+    if gpu.processes:
+        yield Finding(
+            "gpu-busy",
+            State.DEGRADED,
+            f"GPU {gpu.index} is in use by {', '.join(gpu.processes)}: numbers will be too low",
+            "drain the node, then validate again",
+            gpu.index,
+        )
+
+
+def _facts(node: Node) -> dict[str, Any]:
+    """What was found, for the reader of the result."""
+    if isinstance(node.smi, NvidiaSmiError):
+        return {
+            "nvidia_smi": str(node.smi),
+            "pci_gpus": len(node.pci_gpus),
+            "loaded_driver": node.loaded_driver,
+        }
+    return {
+        "driver_version": node.smi.driver_version,
+        "pci_gpus": len(node.pci_gpus),
+        "nvswitch": node.nvswitch,
+        "gpus": [
+            {
+                "device": gpu.index,
+                "performance_state": gpu.performance_state,
+                "pcie": f"generation {gpu.pcie_generation} x{gpu.pcie_width}",
+                "event_reasons": sorted(gpu.event_reasons),
+                "ecc_uncorrected_volatile": gpu.ecc_uncorrected_volatile,
+                "fabric_state": gpu.fabric_state,
+                "persistence": gpu.persistence,
+                "mig": gpu.mig,
+            }
+            for gpu in node.smi.gpus
+        ],
+    }

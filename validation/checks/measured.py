@@ -1,0 +1,122 @@
+"""What the checks that measure in child processes share: from their outcomes to one result."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from validation import nvidia_smi
+from validation.child import Ending, Outcome
+from validation.contract import Finding, State, TestResult, worst
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from validation.checks import Check
+    from validation.contract import Measurement
+
+#: GPUs are numbered as nvidia-smi numbers them.
+CUDA_ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+_CODES = {
+    Ending.DIED: "process-died",
+    Ending.HUNG: "process-hung",
+    Ending.NONSENSE: "result-unreadable",
+    Ending.UNKILLABLE: "process-unkillable",
+}
+_ACTIONS = {
+    Ending.DIED: "look for the cause in what it said last and in the kernel log (Xid, out of memory)",
+    Ending.HUNG: "look for Xid errors in the kernel log; if an idle node hangs again, take it out",
+    Ending.NONSENSE: "run again; if it happens again, take the node out: it computes wrong",
+    Ending.UNKILLABLE: "reboot the node",
+}
+
+
+def not_run(check: Check, reason: str, started: float | None = None) -> TestResult:
+    """A test that the environment kept from running, and why. `started` is its time.monotonic()."""
+    duration_s = 0.0 if started is None else time.monotonic() - started
+    return TestResult(check.id, State.NOT_RUN, check.method, round(duration_s, 3), reason)
+
+
+def failures(outcomes: Iterable[Outcome]) -> list[Finding]:
+    """A finding for each process that brought no result, unless it was stopped because of another."""
+    return [
+        Finding(
+            _CODES[outcome.ending],
+            State.FAIL,
+            outcome.problem,
+            _ACTIONS[outcome.ending],
+            outcome.request.device,
+        )
+        for outcome in outcomes
+        if outcome.ending in _CODES
+    ]
+
+
+def result(
+    check: Check,
+    started: float,
+    outcomes: list[Outcome],
+    *,
+    measurements: Iterable[Measurement] | None = None,
+    findings: Iterable[Finding] | None = None,
+    details: dict[str, Any] | None = None,
+) -> TestResult:
+    """One result from the outcomes of a test's processes.
+
+    `measurements` and `findings` replace what would be gathered from them.
+    """
+    found = list(failures(outcomes) if findings is None else findings)
+    found += [finding for outcome in outcomes for finding in outcome.measured.findings]
+    gathered = [one for outcome in outcomes for one in outcome.measured.measurements]
+    missing = {
+        outcome.request.name: outcome.measured.not_run for outcome in outcomes if outcome.measured.not_run
+    }
+    state, reason = worst(finding.state for finding in found), ""
+    if state is not State.FAIL and missing:
+        # A test that left one GPU out has not passed.
+        state = State.NOT_RUN
+        reasons = set(missing.values())
+        reason = (
+            str(reasons.pop())
+            if len(missing) == len(outcomes) and len(reasons) == 1
+            else "; ".join(f"{name}: {why}" for name, why in missing.items())
+        )
+    notes = {
+        outcome.request.name: outcome.measured.details for outcome in outcomes if outcome.measured.details
+    }
+    return TestResult(
+        id=check.id,
+        state=state,
+        method=check.method,
+        duration_s=round(time.monotonic() - started, 3),
+        reason=reason,
+        measurements=tuple(gathered if measurements is None else measurements),
+        findings=tuple(found),
+        details=(notes | details) if details else notes,
+    )
+
+
+class Telemetry:
+    """What nvidia-smi says of clocks, power, temperature and links while a test runs."""
+
+    def __init__(self, sample: Callable[[], tuple[nvidia_smi.Sample, ...]] = nvidia_smi.sample) -> None:
+        self._sample = sample
+        self._rounds: list[tuple[nvidia_smi.Sample, ...]] = []
+        self._broken = False
+
+    def tick(self) -> None:
+        """Take a sample.
+
+        After one failure no more are tried: a nvidia-smi that hangs must not hold up the test.
+        """
+        if self._broken:
+            return
+        try:
+            self._rounds.append(self._sample())
+        except nvidia_smi.NvidiaSmiError:
+            self._broken = True
+
+    def details(self) -> dict[str, Any]:
+        """For TestResult.details."""
+        return {"telemetry": nvidia_smi.summary(self._rounds)}

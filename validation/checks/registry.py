@@ -1,0 +1,26 @@
+"""All tests, in the order in which they run: first what only reads, then the CPU, then the GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from validation.checks.all_reduce import CpuAllReduce, GpuAllReduce
+from validation.checks.copy import CpuCopy, GpuTransfer
+from validation.checks.health import Health
+from validation.checks.matmul import CpuMatmul, GpuMatmul
+
+if TYPE_CHECKING:
+    from validation.checks import Check
+
+CHECKS: dict[str, Check] = {
+    check.id: check
+    for check in (
+        Health(),
+        CpuMatmul(),
+        CpuCopy(),
+        CpuAllReduce(),
+        GpuMatmul(),
+        GpuTransfer(),
+        GpuAllReduce(),
+    )
+}

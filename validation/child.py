@@ -1,0 +1,310 @@
+"""Measuring processes: each started anew, with a wall-clock budget, and killed with all that it started.
+
+A wedged GPU blocks in a C call, so no time-out inside the process can end it; killing it from outside is the
+only reliable way. And a process that died, hung or talked nonsense is a result of its own: run_children
+reports it as what it is.
+
+A child runs one function, `module:name`, which takes a Request and a function to tell its stage, and returns
+Measured. It answers on a pipe of its own; what libraries print stays on standard error, of which the end is
+kept for the report.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from validation.backends import NotRunError
+from validation.contract import ContractError, Measured, decode, encode, loads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Where `import validation` finds this package: the checkout, or the one-file build.
+ROOT = Path(__file__).parents[1]
+STAGE = "stage: "
+TAIL_BYTES = 2000
+#: How long the other processes of a group may go on after one of them failed: time for their own error
+#: message.
+GRACE_S = 5.0
+#: How long a killed process may take to go away before it is called unkillable.
+REAP_S = 10.0
+PR_SET_PDEATHSIG = 1
+NOT_YET = float("inf")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a child is asked. `name` is for sentences ("GPU 3", "rank 1")."""
+
+    name: str
+    function: str
+    backend: str
+    device: int = 0
+    parameters: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+class Ending(StrEnum):
+    """How a child ended."""
+
+    DONE = "done"
+    DIED = "died"
+    HUNG = "hung"
+    NONSENSE = "nonsense"
+    STOPPED = "stopped"  # because another process of its group failed
+    UNKILLABLE = "unkillable"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a request.
+
+    `problem` is a sentence, empty when it is done; `stage` the last one that it told.
+    """
+
+    request: Request
+    ending: Ending
+    measured: Measured
+    problem: str
+    stage: str
+    ended_at: float  # time.monotonic()
+
+
+def run_children(
+    requests: list[Request],
+    budget_s: float,
+    *,
+    together: bool = False,
+    tick: Callable[[], None] | None = None,
+) -> list[Outcome]:
+    """Run all requests at once, each in its own process, and return their outcomes in the same order.
+
+    `together`: they need each other (a collective), so when one fails the others are stopped soon after.
+    `tick` is called about once a second while they run. Nothing that was started outlives this call,
+    unless the kernel cannot kill it.
+    """
+    children: list[_Child] = []
+    try:
+        for request in requests:
+            children.append(_Child(request))
+        _wait(children, budget_s, together, tick)
+    finally:
+        for child in children:
+            child.kill()
+    return [child.outcome(budget_s) for child in children]
+
+
+class _Child:
+    """One process, its answer so far and what it printed."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.answer = b""
+        self.tail = b""
+        self.stopped_by: str | None = None
+        self.out_of_time = False
+        self.unkillable = False
+        self.ended = NOT_YET
+        self._answer_pipe, write = os.pipe()
+        environment = os.environ | request.environment
+        path = [str(ROOT), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "validation.child", str(write), str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=[write],
+                env=environment,
+                start_new_session=True,
+            )
+        finally:
+            os.close(write)
+        assert self.process.stdin is not None
+        assert self.process.stderr is not None
+        try:
+            with self.process.stdin as stdin:
+                stdin.write(json.dumps(dataclasses.asdict(request)).encode())
+        except BrokenPipeError:
+            pass  # it died at once; its exit status says so
+        self._stderr = self.process.stderr
+        self.open = {self._answer_pipe, self._stderr.fileno()}
+
+    def read(self, descriptor: int) -> None:
+        """Take what has arrived on one of the `open` pipes; an empty read closes it."""
+        data = os.read(descriptor, 65536)
+        if descriptor == self._answer_pipe:
+            self.answer += data
+        else:
+            self.tail = (self.tail + data)[-4 * TAIL_BYTES :]
+        if not data:
+            self._close(descriptor)
+
+    def _close(self, descriptor: int) -> None:
+        self.open.discard(descriptor)
+        if descriptor == self._answer_pipe:
+            os.close(descriptor)
+        else:
+            self._stderr.close()
+        if not self.open:
+            self.ended = time.monotonic()
+
+    @cached_property
+    def measured(self) -> Measured:
+        """Its answer, once it has ended. Raises ContractError."""
+        return loads(Measured, self.answer)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended without what the rest of its group needs."""
+        if self.ended == NOT_YET:
+            return False
+        try:
+            return self.measured.not_run is not None
+        except ContractError:
+            return True
+
+    def kill(self) -> None:
+        """End the process and its whole group, and only these. Harmless when it has ended."""
+        if self.process.returncode is None:
+            # The leader is not reaped yet, so its group's number cannot have been given to anybody else.
+            os.killpg(self.process.pid, signal.SIGKILL)
+            try:
+                self.process.wait(REAP_S)
+            except subprocess.TimeoutExpired:
+                self.unkillable = True
+        for descriptor in list(self.open):
+            self._close(descriptor)
+
+    @property
+    def stage(self) -> str:
+        lines = self.tail.decode(errors="replace").splitlines()
+        return next(
+            (line.removeprefix(STAGE) for line in reversed(lines) if line.startswith(STAGE)), "starting"
+        )
+
+    def outcome(self, budget_s: float) -> Outcome:
+        """What came of it, once it has ended or has been killed."""
+        ending, measured, problem = self._judge(budget_s)
+        return Outcome(self.request, ending, measured, problem, self.stage, min(self.ended, time.monotonic()))
+
+    def _judge(self, budget_s: float) -> tuple[Ending, Measured, str]:
+        name = self.request.name
+        if self.unkillable:
+            return (
+                Ending.UNKILLABLE,
+                Measured(),
+                f"{name} did not end when it was killed: it is stuck in the kernel, which only a reboot ends "
+                f"(stage: {self.stage})",
+            )
+        if self.stopped_by:
+            return Ending.STOPPED, Measured(), f"{name} was stopped because {self.stopped_by} failed"
+        if self.out_of_time:
+            return (
+                Ending.HUNG,
+                Measured(),
+                f"{name} gave no result within {budget_s:.0f} s; it hung in stage: {self.stage}",
+            )
+        if not self.answer:
+            return (
+                Ending.DIED,
+                Measured(),
+                f"{name} {self._how_it_died()} in stage: {self.stage}{self._last_words()}",
+            )
+        try:
+            return Ending.DONE, self.measured, ""
+        except ContractError as error:
+            return Ending.NONSENSE, Measured(), f"{name} answered something that is no result: {error}"
+
+    def _how_it_died(self) -> str:
+        status = self.process.returncode
+        if status < 0:
+            return f"was killed by {signal.Signals(-status).name}"
+        return f"ended with exit status {status} and without a result"
+
+    def _last_words(self) -> str:
+        lines = [
+            line.strip()
+            for line in self.tail.decode(errors="replace").splitlines()
+            if line.strip() and not line.startswith(STAGE)
+        ]
+        return f"; it said last: {lines[-1][:TAIL_BYTES]}" if lines else ""
+
+
+def _wait(children: list[_Child], budget_s: float, together: bool, tick: Callable[[], None] | None) -> None:
+    """Read from all children until all have ended or the budget is spent."""
+    deadline = time.monotonic() + budget_s
+    with selectors.DefaultSelector() as selector:
+        for child in children:
+            for descriptor in child.open:
+                selector.register(descriptor, selectors.EVENT_READ, child)
+        next_tick = time.monotonic()
+        while selector.get_map() and (now := time.monotonic()) < deadline:
+            if tick and now >= next_tick:
+                tick()
+                next_tick = time.monotonic() + 1.0
+            for key, _ in selector.select(min(1.0, max(0.0, deadline - time.monotonic()))):
+                child = key.data
+                child.read(key.fd)
+                if key.fd not in child.open:
+                    selector.unregister(key.fd)
+            if together and (first := _first_failed(children)):
+                deadline = min(deadline, first.ended + GRACE_S)
+    culprit = _first_failed(children) if together else None
+    for child in children:
+        if child.open and culprit:
+            child.stopped_by = culprit.request.name
+        elif child.open:
+            child.out_of_time = True
+
+
+def _first_failed(children: list[_Child]) -> _Child | None:
+    """The child that failed before all others: theirs may be failures because of it."""
+    return min((child for child in children if child.failed), key=lambda child: child.ended, default=None)
+
+
+def main(arguments: list[str]) -> int:
+    """The child's side: read the request from standard input, run its function, answer on the pipe."""
+    answer, parent = map(int, arguments)
+    # If the parent is killed, nobody would be left to end us.
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return 1
+    request = decode(Request, json.load(sys.stdin))
+    module, _, name = request.function.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    try:
+        measured = function(request, tell_stage)
+    except NotRunError as reason:
+        measured = Measured(not_run=str(reason))
+    with os.fdopen(answer, "w") as pipe:
+        # Not contract.dumps: a number that is none must reach the parent, which says where it is.
+        pipe.write(json.dumps(encode(measured)))
+    # Without the interpreter's tidying up, in which CUDA and NCCL have been seen to hang after all was done.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def tell_stage(stage: str) -> None:
+    """Say what this process is about to do, so that its parent can say where it hung or died."""
+    print(f"{STAGE}{stage}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

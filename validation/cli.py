@@ -1,0 +1,258 @@
+"""Command line: run tests on this node, list them, judge the results of a fleet, build the one-file payload.
+
+Exit status: 0 passed (degraded counts as passed unless --fail-on-degraded), 1 a GPU or a node failed, 2 the
+environment kept something required from running, or the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from validation import archive, report
+from validation.checks.registry import CHECKS
+from validation.contract import ContractError, NodeResult, decode, dumps, loads
+from validation.expectations import Expectation, FleetExpectations, fleet_from, read_expectation, read_fleet
+from validation.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet, judge_node
+from validation.plans import PLANS
+from validation.runner import run_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from validation.contract import TestResult
+    from validation.judge import NodeVerdict
+
+TESTS = tuple(CHECKS)
+HEADLINES = {check.id: check.headline for check in CHECKS.values()}
+INTERRUPTED = 130
+
+
+class UsageError(Exception):
+    """Input that this program cannot work with; the message says what was expected and what was found."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    options = _parser().parse_args(arguments)
+    # A SIGTERM must end the measuring processes too, as Ctrl-C does.
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        status: int = options.function(options)
+    except (UsageError, ContractError, OSError) as error:
+        print(f"validation: {error}", file=sys.stderr)
+        return EXIT_ENVIRONMENT
+    except KeyboardInterrupt:
+        print(
+            "validation: interrupted; every process of the run was ended and no result written",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    return status
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="validation",
+        description="Measure this node, or judge the results of a fleet.",
+        epilog="Exit status: 0 passed, 1 a GPU or a node failed, 2 something required could not run.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run a plan's tests on this node")
+    run.set_defaults(function=_run)
+    run.add_argument("--plan", choices=PLANS, default="quick", help="how deep (default: quick)")
+    run.add_argument(
+        "--test",
+        action="append",
+        choices=TESTS,
+        dest="tests",
+        metavar="TEST",
+        help="run only this test; may be repeated",
+    )
+    run.add_argument(
+        "--expect", type=Path, metavar="FILE", help="what this node must be, as JSON; - reads standard input"
+    )
+    run.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the result here as JSON; - writes it to standard output",
+    )
+    run.add_argument(
+        "--node", default=socket.gethostname(), help="the node's name in the result (default: its host name)"
+    )
+    _add_fail_on_degraded(run)
+
+    listing = commands.add_parser("list", help="say which tests and plans there are")
+    listing.set_defaults(function=_list)
+
+    judging = commands.add_parser("report", help="judge the results of a fleet and write the report")
+    judging.set_defaults(function=_report)
+    judging.add_argument(
+        "--results", type=Path, metavar="DIR", help="folder of results, one JSON file a node"
+    )
+    judging.add_argument(
+        "--expectations", type=Path, metavar="FILE", help="what is expected of each node, as JSON"
+    )
+    judging.add_argument(
+        "--fleet",
+        action="store_true",
+        help='instead read {"expectations": ..., "results": {node: ...}} from standard input',
+    )
+    judging.add_argument(
+        "--output", type=Path, metavar="DIR", required=True, help="folder to write the report to"
+    )
+    judging.add_argument("--latest", action="store_true", help="make the link `latest` beside it point to it")
+    _add_fail_on_degraded(judging)
+
+    building = commands.add_parser("build", help="write the payload as one file that Python runs")
+    building.set_defaults(function=_build)
+    building.add_argument("--output", type=Path, metavar="FILE", required=True)
+    return parser
+
+
+def _add_fail_on_degraded(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--fail-on-degraded", action="store_true", help="exit status 1 also for a degraded node"
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    expectation = _expectation(options.expect)
+    result = run_plan(PLANS[options.plan], expectation, options.node, options.tests or TESTS, _progress)
+    verdict = judge_node(
+        options.node, result, expectation, HEADLINES, fail_on_degraded=options.fail_on_degraded
+    )
+    if options.output and str(options.output) != "-":
+        report.write_atomically(options.output, dumps(result))
+    if str(options.output) == "-":
+        print(dumps(result), end="")
+    else:
+        print(report.text(judge_fleet([verdict])), end="")
+    return verdict.exit_status
+
+
+def _expectation(path: Path | None) -> Expectation:
+    if path is None:
+        return Expectation()
+    return read_expectation(Path("/dev/stdin") if str(path) == "-" else path, TESTS)
+
+
+def _progress(test: str, result: TestResult | None) -> None:
+    if result is None:
+        print(f"{test} ...", file=sys.stderr, flush=True)
+    else:
+        reason = f": {result.reason}" if result.reason else ""
+        print(f"{test} {result.state}, {result.duration_s:.1f} s{reason}", file=sys.stderr, flush=True)
+
+
+def _list(_options: argparse.Namespace) -> int:
+    print("Tests:")
+    for check in CHECKS.values():
+        print(f"  {check.id:<15} {check.title} (needs {check.needs})")
+    print("Plans:")
+    for plan in PLANS.values():
+        print(f"  {plan.name:<15} {plan.summary}")
+    return EXIT_PASS
+
+
+def _report(options: argparse.Namespace) -> int:
+    if options.fleet == bool(options.results and options.expectations):
+        raise UsageError("report needs either --results DIR and --expectations FILE, or --fleet")
+    problems: dict[str, str] = {}
+    if options.fleet:
+        expectations, results = _fleet_from_stdin(problems)
+    else:
+        expectations = read_fleet(options.expectations, TESTS)
+        results = _results_in(options.results)
+    if strangers := sorted(results.keys() - expectations.nodes.keys()):
+        raise UsageError(
+            f"there is a result of {strangers[0]}, but nothing is expected of a node of this name"
+        )
+    verdicts = [
+        _judge(name, results.get(name), expectation, problems.get(name), options.fail_on_degraded)
+        for name, expectation in expectations.nodes.items()
+    ]
+    fleet = judge_fleet(verdicts)
+    report.write(options.output, fleet, results, expectations)
+    if options.latest:
+        report.point_latest_to(options.output)
+    print(report.text(fleet, f"Report: {options.output / 'report.html'}"), end="")
+    return fleet.exit_status
+
+
+def _judge(
+    name: str,
+    result: NodeResult | None,
+    expectation: Expectation,
+    problem: str | None,
+    fail_on_degraded: bool,
+) -> NodeVerdict:
+    if problem:
+        expectation = Expectation(gpus=expectation.gpus, not_run=problem)
+    return judge_node(name, result, expectation, HEADLINES, fail_on_degraded=fail_on_degraded)
+
+
+def _results_in(directory: Path) -> dict[str, NodeResult]:
+    """The results in a folder by the name of their node.
+
+    Raises UsageError for two of one node, ContractError for a bad one.
+    """
+    if not directory.is_dir():
+        raise UsageError(f"{directory}: no such folder; expected one with a JSON file for each node")
+    results: dict[str, NodeResult] = {}
+    for path in sorted(directory.glob("*.json")):
+        try:
+            result = loads(NodeResult, path.read_bytes())
+        except ContractError as error:
+            raise ContractError(f"{path}: {error}") from error
+        if result.node in results:
+            raise UsageError(f"{path}: a second result of node {result.node}; remove one of them")
+        results[result.node] = result
+    return results
+
+
+def _fleet_from_stdin(problems: dict[str, str]) -> tuple[FleetExpectations, dict[str, NodeResult]]:
+    """Expectations and results in one piece.
+
+    A result that is none becomes an entry of `problems`: its node was not measured.
+    """
+    try:
+        fleet = json.load(sys.stdin)
+        expectations, raw = fleet["expectations"], fleet["results"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise UsageError(
+            f'standard input is not {{"expectations": ..., "results": ...}}: {error!r}'
+        ) from error
+    results = {}
+    for name, value in raw.items():
+        try:
+            results[name] = decode(NodeResult, value)
+        except ContractError as error:
+            problems[name] = f"its result cannot be read: {error}"
+    return fleet_from(expectations, TESTS), results
+
+
+def _build(options: argparse.Namespace) -> int:
+    content = archive.build()
+    with contextlib.suppress(FileNotFoundError):
+        if options.output.read_bytes() == content:
+            return EXIT_PASS
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    temporary = options.output.with_name(f".{options.output.name}.new")
+    temporary.write_bytes(content)
+    temporary.chmod(0o755)
+    temporary.replace(options.output)
+    return EXIT_PASS

@@ -1,0 +1,99 @@
+"""What the controller knows a node must be and do: required tests, its GPUs, and the numbers they must reach.
+
+The reference numbers are entries of data/gpu_models.yml, passed on as JSON, so that the payload needs no YAML
+and no file but itself. Nothing here is required: without expectations a run still measures, and says that
+nothing was compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from validation.contract import SCHEMA_VERSION, ContractError, decode, loads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ExpectedGpus:
+    """`count` GPUs of one model (a key of data/gpu_models.yml)."""
+
+    model: str
+    name: str
+    count: int
+
+
+@dataclass(frozen=True)
+class References:
+    """The entries of data/gpu_models.yml that concern a node: `models` by key, `pcie_x16` by generation."""
+
+    models: dict[str, Any] = field(default_factory=dict)
+    pcie_x16: dict[str, Any] = field(default_factory=dict)
+
+    def model_of(self, pci_id: str) -> dict[str, Any] | None:
+        """The model with this PCI device id (4 hexadecimal digits, lower case)."""
+        return next((model for model in self.models.values() if pci_id in model["pci_ids"]), None)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What is expected of one node. None: nothing is known, so nothing is compared."""
+
+    schema_version: int = SCHEMA_VERSION
+    required_tests: tuple[str, ...] = ()
+    gpus: tuple[ExpectedGpus, ...] | None = None
+    driver_version: str | None = None
+    nvswitch: bool | None = None
+    references: References = field(default_factory=References)
+    #: Why the node was not measured at all: unreachable, refused by preflight, ...
+    not_run: str | None = None
+
+    @property
+    def gpu_count(self) -> int | None:
+        """How many GPUs the node must have."""
+        return None if self.gpus is None else sum(gpus.count for gpus in self.gpus)
+
+
+@dataclass(frozen=True)
+class FleetExpectations:
+    """What is expected of each node of a fleet, by its name."""
+
+    schema_version: int
+    nodes: dict[str, Expectation]
+
+
+def read_expectation(path: Path, known_tests: tuple[str, ...]) -> Expectation:
+    """The expectation of one node from a JSON file. Raises OSError, ContractError."""
+    return _checked(loads(Expectation, path.read_text()), known_tests, str(path))
+
+
+def read_fleet(path: Path, known_tests: tuple[str, ...]) -> FleetExpectations:
+    """The expectations of a fleet from a JSON file. Raises OSError, ContractError."""
+    return checked_fleet(loads(FleetExpectations, path.read_text()), known_tests)
+
+
+def fleet_from(value: Any, known_tests: tuple[str, ...]) -> FleetExpectations:
+    """The expectations of a fleet from what the json module gives. Raises ContractError."""
+    return checked_fleet(decode(FleetExpectations, value, "expectations"), known_tests)
+
+
+def checked_fleet(fleet: FleetExpectations, known_tests: tuple[str, ...]) -> FleetExpectations:
+    """The same, when every node's expectation makes sense. Raises ContractError."""
+    for name, expectation in fleet.nodes.items():
+        _checked(expectation, known_tests, name)
+    return fleet
+
+
+def _checked(expectation: Expectation, known_tests: tuple[str, ...], where: str) -> Expectation:
+    if expectation.schema_version != SCHEMA_VERSION:
+        raise ContractError(
+            f"{where}: expectations of schema version {expectation.schema_version}; this program reads "
+            f"version {SCHEMA_VERSION}"
+        )
+    if unknown := [test for test in expectation.required_tests if test not in known_tests]:
+        raise ContractError(
+            f"{where}: required test {unknown[0]} is unknown; known are {', '.join(known_tests)}"
+        )
+    return expectation

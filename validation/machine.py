@@ -1,0 +1,132 @@
+"""This machine, as its kernel and Python environment describe it. No torch is imported, nothing changed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import runpy
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from validation.contract import Machine
+
+NVIDIA = "0x10de"
+GPU_CLASSES = ("0x0300", "0x0302")  # VGA controller, 3D controller
+SWITCH_CLASS = "0x0680"  # bridge, other: NVSwitch up to the fourth NVLink generation
+
+
+@dataclass(frozen=True)
+class Torch:
+    """The torch that this Python would import.
+
+    `cuda` is the CUDA version it was built with, None for a CPU build.
+    """
+
+    version: str
+    cuda: str | None
+
+
+@dataclass(frozen=True)
+class PciGpu:
+    """An NVIDIA GPU on the PCI bus, whether or not there is a driver for it."""
+
+    address: str
+    pci_id: str
+
+
+def describe() -> Machine:
+    """This machine, for the result."""
+    torch = find_torch()
+    return Machine(
+        hostname=socket.gethostname(),
+        system=_os_release().get("PRETTY_NAME", platform.system()),
+        kernel=platform.release(),
+        cpu_model=_cpu_model(),
+        cpus=available_cpus(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        python=platform.python_version(),
+        torch=torch.version if torch else None,
+        driver=loaded_driver(),
+    )
+
+
+def available_cpus() -> int:
+    """How many CPUs this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def find_torch() -> Torch | None:
+    """The torch of this Python, found without importing it: an import costs more than a second."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    constants = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
+    return Torch(str(constants["__version__"]), constants.get("cuda"))
+
+
+def loaded_driver(root: Path = Path("/")) -> str | None:
+    """The version of the NVIDIA kernel module that is loaded, None if there is none."""
+    return _read(root / "sys/module/nvidia/version")
+
+
+def pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...]:
+    """The NVIDIA GPUs on the PCI bus."""
+    return tuple(
+        PciGpu(device.name, (_read(device / "device") or "").removeprefix("0x").lower())
+        for device in _nvidia_devices(root)
+        if (_read(device / "class") or "").startswith(GPU_CLASSES)
+    )
+
+
+def has_nvswitch(root: Path = Path("/")) -> bool:
+    """Whether this node has NVSwitches of its own on the PCI bus."""
+    return any((_read(device / "class") or "").startswith(SWITCH_CLASS) for device in _nvidia_devices(root))
+
+
+def cpus_near(pci_address: str, root: Path = Path("/")) -> list[int] | None:
+    """The CPUs of the NUMA node that a PCI device hangs on, None where the kernel does not say."""
+    text = _read(root / "sys/bus/pci/devices" / pci_address / "local_cpulist")
+    if not text:
+        return None
+    cpus: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        cpus += range(int(first), int(last or first) + 1)
+    return cpus
+
+
+def python_executable() -> str:
+    """The Python that runs this, for sentences."""
+    return sys.executable
+
+
+def _nvidia_devices(root: Path) -> list[Path]:
+    devices = root / "sys/bus/pci/devices"
+    if not devices.is_dir():
+        return []
+    return sorted(device for device in devices.iterdir() if _read(device / "vendor") == NVIDIA)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _os_release() -> dict[str, str]:
+    try:
+        return platform.freedesktop_os_release()
+    except OSError:
+        return {}
+
+
+def _cpu_model() -> str:
+    for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in {"model name", "Model"}:
+            return value.strip()
+    return platform.machine()

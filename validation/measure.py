@@ -1,0 +1,81 @@
+"""How something is timed: warm up, then sample until time and count suffice; median and spread."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from validation.contract import Measurement
+
+if TYPE_CHECKING:
+    from validation.backends import Backend, Operation
+
+#: Runs between two looks at the clock: bounded, so that a slow machine does not overrun, and a fast one is
+#: not paused too often.
+LARGEST_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long to warm up and to measure, in seconds; the least and the most samples to take."""
+
+    warm_up_s: float
+    measure_s: float
+    least: int = 5
+    most: int = 1000
+
+
+def times(backend: Backend, operation: Operation, timing: Timing) -> list[float]:
+    """Seconds of each run of `operation`, once the device is warm: a cold GPU clocks higher."""
+    warm = _run_for(backend, operation, timing.warm_up_s, least=1, most=timing.most)
+    typical = statistics.median(warm)
+    least = timing.least
+    return _run_for(backend, operation, timing.measure_s, least=least, most=timing.most, typical=typical)
+
+
+def _run_for(
+    backend: Backend,
+    operation: Operation,
+    duration_s: float,
+    *,
+    least: int,
+    most: int,
+    typical: float | None = None,
+) -> list[float]:
+    seconds: list[float] = []
+    while (spent := sum(seconds)) < duration_s or len(seconds) < least:
+        if len(seconds) >= most:
+            break
+        guess = typical or (spent / len(seconds) if seconds and spent else None)
+        batch = int((duration_s - spent) / guess) if guess else 1
+        count = max(1, min(batch, LARGEST_BATCH, most - len(seconds)))
+        seconds += backend.seconds(operation, count)
+    return seconds
+
+
+def spread(samples: list[float]) -> float:
+    """The interquartile range as a part of the median; 0 for fewer than two samples."""
+    if len(samples) < 2:
+        return 0.0
+    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return (high - low) / middle
+
+
+def rate(
+    name: str,
+    work: float,
+    seconds: list[float],
+    scale: float,
+    device: int | None = None,
+    conditions: dict[str, int | str] | None = None,
+) -> Measurement:
+    """`work` per second in units of `scale` (1e9, 1e12): from the median time, with its spread."""
+    return Measurement(
+        name=name,
+        value=round(work / statistics.median(seconds) / scale, 4),
+        samples=len(seconds),
+        spread=round(spread(seconds), 4),
+        device=device,
+        conditions=conditions or {},
+    )

@@ -1,0 +1,70 @@
+"""Plans: which tests run, for how long they measure, and how long they may take at most.
+
+A budget is there to end a hang. It is many times what a test needs on an idle machine, so that a slow or busy
+machine never fails by time-out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from validation.measure import Timing
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One depth of validation. Sizes in bytes; `matmul_size` is the edge of the square matrices."""
+
+    name: str
+    summary: str
+    budget_s: float  # of one test
+    cpu: Timing
+    gpu: Timing
+    cpu_copy_bytes: int
+    cpu_all_reduce_bytes: int
+    gpu_copy_bytes: int
+    gpu_all_reduce_bytes: tuple[int, ...]  # the largest one that fits in memory carries the verdict
+    all_reduce_runs: (
+        int  # a fixed number: ranks that counted for themselves would wait for each other forever
+    )
+
+    def cpu_matmul_size(self, cpus: int) -> int:
+        """Large enough to keep all CPUs busy for milliseconds, small enough to repeat it often."""
+        return 1024 if cpus < 8 else 2048 if cpus < 32 else 4096
+
+    #: Fixed, so that numbers compare between nodes and with published ones.
+    gpu_matmul_size: int = 8192
+
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+PLANS = {
+    plan.name: plan
+    for plan in (
+        Plan(
+            name="quick",
+            summary="under a minute: is this node healthy, correct and about as fast as it should be?",
+            budget_s=300,
+            cpu=Timing(warm_up_s=0.3, measure_s=0.7),
+            gpu=Timing(warm_up_s=2, measure_s=2),
+            cpu_copy_bytes=64 * MIB,
+            cpu_all_reduce_bytes=16 * MIB,
+            gpu_copy_bytes=512 * MIB,
+            gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
+            all_reduce_runs=20,
+        ),
+        Plan(
+            name="standard",
+            summary="some minutes: the same tests, warm and long enough to show throttling",
+            budget_s=1200,
+            cpu=Timing(warm_up_s=3, measure_s=10),
+            gpu=Timing(warm_up_s=30, measure_s=20, most=20000),
+            cpu_copy_bytes=256 * MIB,
+            cpu_all_reduce_bytes=256 * MIB,
+            gpu_copy_bytes=512 * MIB,
+            gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
+            all_reduce_runs=100,
+        ),
+    )
+}
