@@ -1,8 +1,8 @@
 """The simulated packages: NVIDIA's names, versions and relations around the files in `packages/`.
 
 Names, versions and relations follow NVIDIA's documentation and installation scripts, as of 2026-11; no
-listing of NVIDIA's repositories was at hand. Maintainer scripts do what the real packages' do where another program
-could notice, and no more.
+listing of NVIDIA's repositories was at hand. Maintainer scripts do what the real packages' do where another
+program could notice, and no more.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def pinning_packages() -> Iterator[Package]:
             provides="nvidia-driver-pinning",
             conflicts="nvidia-driver-pinning",
             replaces="nvidia-driver-pinning",
-            files={f"/etc/apt/preferences.d/nvidia-driver-pinning-{name}": File(preferences.encode())},
+            files={f"/etc/apt/preferences.d/nvidia-driver-pinning-{name}.pref": File(preferences.encode())},
         )
 
 

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     if os.geteuid() != 0 and str(ROOT) == "/":
         return fail("Unable to access directory /var/run: Permission denied")
     module = ROOT / "sys/module/nvidia/version"
-    if not module.exists():
+    if not module.exists() and str(ROOT) == "/":
         load = ["/usr/lib/gpu-simulator/machine.py", "load"]
         subprocess.run(load, check=False, stderr=subprocess.DEVNULL)
     if not module.exists():

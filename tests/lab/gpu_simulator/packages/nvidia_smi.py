@@ -135,8 +135,12 @@ class Node:
         if record is None or not record["persistence"]:
             return None
         status = read(f"/proc/{record['pid']}/stat")
-        alive = status is not None and status.rpartition(")")[2].split()[19] == record["start"]
-        return f"daemon {record['pid']} {record['start']}" if alive else None
+        if status is None:
+            return None
+        fields = status.rpartition(")")[2].split()
+        if fields[0] == "Z" or fields[19] != record["start"]:  # dead, or another process by now
+            return None
+        return f"daemon {record['pid']} {record['start']}"
 
     def select(self, wanted: str | None) -> list[Gpu]:
         """Return the GPUs of a comma separated list of indexes, UUIDs or bus addresses; all without one."""
@@ -220,7 +224,8 @@ class Gpu:
         return clock
 
     def memory(self) -> int:
-        clock = self.applications()[0] if self.computing else self.hw["clock_memory_idle_mhz"]
+        busy = self.performance_state() == "P0"
+        clock = self.applications()[0] if busy else self.hw["clock_memory_idle_mhz"]
         if "memory_lock" in self.settings:
             lowest, highest = self.settings["memory_lock"]
             clock = closest(self.supported_memory(), min(max(clock, lowest), highest))

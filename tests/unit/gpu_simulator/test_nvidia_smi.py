@@ -1,0 +1,380 @@
+"""The simulated nvidia-smi: exit statuses, forms of output, settings and how long they last."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.gpu_simulator.profiles import PROFILES
+from tests.unit.gpu_simulator.conftest import PACKAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.gpu_simulator.conftest import SimulatedNode
+
+    MakeNode = Callable[..., SimulatedNode]
+
+FIRST_H100 = "00000000:1B:00.0"
+DRIVER_OF = {"v100-1": ("580.178.04", "proprietary")}
+
+# ---------------------------------------------------------------- exit statuses
+
+
+def test_without_a_loaded_module_the_status_is_9(bare: MakeNode) -> None:
+    node = bare()
+    node.install("580.126.09")
+    result = node.smi()
+    assert result.returncode == 9
+    assert result.stdout == (
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
+        "Make sure that the latest NVIDIA driver is installed and running.\n\n"
+    )
+
+
+def test_without_its_library_the_status_is_12(bare: MakeNode) -> None:
+    result = bare().smi()
+    assert (result.returncode, "couldn't find libnvidia-ml.so" in result.stdout) == (12, True)
+
+
+def test_between_upgrade_and_reboot_the_status_is_18(booted: MakeNode) -> None:
+    node = booted(version="580.126.09")
+    node.install("580.178.04")
+    result = node.smi("-L")
+    assert result.returncode == 18
+    assert result.stdout == (
+        "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.178\n"
+    )
+    node.boot()
+    assert node.smi("-L").returncode == 0
+
+
+def test_one_unknown_field_fails_the_whole_query_with_2(l4: SimulatedNode) -> None:
+    result = l4.smi("--query-gpu=name,clocks.warp", "--format=csv")
+    assert (result.returncode, result.stdout) == (2, 'Field "clocks.warp" is not a valid field to query.\n\n')
+
+
+@pytest.mark.parametrize("form", [[], ["--format=xml"], ["--format=noheader"]])
+def test_a_query_without_csv_is_a_bad_argument(l4: SimulatedNode, form: list[str]) -> None:
+    assert l4.smi("--query-gpu=name", *form).returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [["-L", "-i", "1"], ["-pm", "1", "-i", "7"], ["-q", "-i", "GPU-0"]])
+def test_a_gpu_that_is_not_there_is_6(l4: SimulatedNode, arguments: list[str]) -> None:
+    result = l4.smi(*arguments)
+    assert (result.returncode, result.stdout.strip()) == (6, "No devices were found")
+
+
+@pytest.mark.parametrize("arguments", [["--frobnicate"], ["-x"], ["topo"], ["nvlink"], ["-pl"]])
+def test_anything_else_wrong_is_255(l4: SimulatedNode, arguments: list[str]) -> None:
+    assert l4.smi(*arguments).returncode == 255
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-pm", "0"],
+        ["-lgc", "1410"],
+        ["-rgc"],
+        ["-lmc", "405"],
+        ["-rmc"],
+        ["-ac", "6251,2040"],
+        ["-rac"],
+        ["-pl", "60"],
+    ],
+)
+def test_settings_need_root_and_fail_with_4(l4: SimulatedNode, arguments: list[str]) -> None:
+    result = l4.smi(*arguments, user=1000)
+    assert result.returncode == 4
+    assert result.stdout.endswith("\nTerminating early due to previous errors.\n")
+    assert l4.query("persistence_mode,power.limit") == [["Enabled", "72.00"]]
+
+
+def test_a_reader_that_goes_away_is_no_traceback(h100: SimulatedNode) -> None:
+    pipeline = f"'{sys.executable}' -IS '{PACKAGES}/nvidia_smi.py' -q -x | head -1"
+    result = subprocess.run(
+        ["sh", "-c", pipeline], env=h100.environment, capture_output=True, text=True, timeout=30
+    )
+    assert (result.stdout, result.stderr) == ('<?xml version="1.0" ?>\n', "")
+
+
+# ---------------------------------------------------------------- what is printed
+
+
+def test_the_list_has_one_line_a_gpu(h100: SimulatedNode) -> None:
+    lines = h100.smi("-L").stdout.splitlines()
+    assert len(lines) == 8
+    assert re.fullmatch(r"GPU 3: NVIDIA H100 80GB HBM3 \(UUID: GPU-[0-9a-f-]{36}\)", lines[3])
+
+
+def test_a_csv_header_is_canonical_and_has_units(h100: SimulatedNode) -> None:
+    fields = "gpu_name,clocks.sm,clocks.max.mem,memory.total,power.limit,clocks_throttle_reasons.active"
+    header, first, *_ = h100.smi(f"--query-gpu={fields}", "--format=csv").stdout.splitlines()
+    assert header == (
+        "name, clocks.current.sm [MHz], clocks.max.memory [MHz], memory.total [MiB], power.limit [W], "
+        "clocks_event_reasons.active"
+    )
+    assert first == "NVIDIA H100 80GB HBM3, 345 MHz, 2619 MHz, 81559 MiB, 700.00 W, 0x0000000000000001"
+
+
+def test_what_a_gpu_has_not_is_bracketed(l4: SimulatedNode) -> None:
+    assert l4.query("fan.speed,mig.mode.current,fabric.state,temperature.memory") == [["[N/A]"] * 4]
+
+
+def test_the_help_lists_every_field_that_can_be_queried(l4: SimulatedNode) -> None:
+    text = l4.smi("--help-query-gpu").stdout
+    names = [
+        name for line in text.splitlines() if line.startswith('"') for name in re.findall(r'"([^"]+)"', line)
+    ]
+    assert {
+        "clocks.sm",
+        "clocks_throttle_reasons.hw_slowdown",
+        "remapped_rows.failure",
+        "fabric.state",
+    } <= set(names)
+    assert l4.smi("--query-gpu=" + ",".join(names), "--format=csv").returncode == 0
+
+
+def test_the_help_needs_no_driver(bare: MakeNode) -> None:
+    assert bare().smi("--help-query-gpu").returncode == 0
+
+
+def test_gpus_are_chosen_by_index_uuid_or_address(h100: SimulatedNode) -> None:
+    uuid = h100.query("uuid")[5][0]
+    for name in ("5", uuid, "00000000:C3:00.0", "0000:c3:00.0", "C3:00.0"):
+        assert h100.query("index", "-i", name) == [["5"]]
+    assert h100.query("index", "--id=0,2") == [["0"], ["2"]]
+
+
+@pytest.mark.parametrize("profile", [name for name in PROFILES if name != "unknown-1"])
+def test_the_xml_has_what_roles_and_payload_read(booted: MakeNode, profile: str) -> None:
+    node = booted(profile, *DRIVER_OF.get(profile, ("580.178.04", "open")))
+    root = node.xml()
+    model = PROFILES[profile].model
+    assert root.findtext("driver_version") == "580.178.04"
+    assert root.findtext("cuda_version") == "13.0"
+    gpus = root.findall("gpu")
+    assert len(gpus) == len(PROFILES[profile].gpu_addresses)
+    expected = {
+        "product_name": model.name,
+        "persistence_mode": "Disabled",
+        "pci/pci_gpu_link_info/pcie_gen/max_link_gen": str(model.pcie_gen_max),
+        "pci/pci_gpu_link_info/pcie_gen/current_link_gen": str(model.pcie_gen_max),
+        "pci/pci_gpu_link_info/link_widths/current_link_width": "16x",
+        "clocks_event_reasons/clocks_event_reason_hw_thermal_slowdown": "Not Active",
+        "fb_memory_usage/total": f"{model.memory_total_mib} MiB",
+        "ecc_mode/current_ecc": "Enabled",
+        "ecc_errors/volatile/dram_uncorrectable": "0",
+        "gpu_power_readings/current_power_limit": f"{model.power_default_w:.2f} W",
+        "gpu_power_readings/min_power_limit": f"{model.power_min_w:.2f} W",
+        "clocks/sm_clock": f"{model.clock_graphics_idle_mhz} MHz",
+        "max_clocks/graphics_clock": f"{model.supported_clocks[0].graphics_mhz[0]} MHz",
+        "applications_clocks/graphics_clock": f"{model.clock_graphics_default_application_mhz} MHz",
+        "fabric/state": "In Progress" if model.fabric else "N/A",
+        "processes": "\n\t\t",
+    }
+    for path, value in expected.items():
+        assert gpus[0].findtext(path) == value, path
+    if model.row_remapper_banks is None:
+        assert gpus[0].findtext("remapped_rows") == "N/A"
+    else:
+        assert gpus[0].findtext("remapped_rows/remapped_row_failure") == "No"
+    clocks = [
+        int(element.text.split()[0]) for element in gpus[0].iter("supported_graphics_clock") if element.text
+    ]
+    assert clocks == [clock for entry in model.supported_clocks for clock in entry.graphics_mhz]
+
+
+def test_driver_595_has_new_elements_and_no_application_clocks(booted: MakeNode) -> None:
+    gpu = booted("hgx-h100-8", "595.91.07").xml().find("gpu")
+    assert gpu is not None
+    assert gpu.findtext("ecc_errors/unrepairable_memory") == "N/A"
+    assert gpu.findtext("applications_clocks/graphics_clock") == "Requested functionality has been deprecated"
+
+
+def test_text_and_xml_say_the_same_of_the_clocks(h100: SimulatedNode) -> None:
+    text = h100.smi("-q", "-d", "CLOCK", "-i", "0").stdout
+    assert f"{'        SM':55}: 345 MHz\n" in text
+    assert "Temperature" not in text
+
+
+def test_supported_clocks_are_printed_on_demand(l4: SimulatedNode) -> None:
+    assert "Supported Clocks" not in l4.smi("-q").stdout
+    text = l4.smi("-q", "-d", "SUPPORTED_CLOCKS").stdout
+    assert (text.count("Memory  "), text.count("Graphics  ")) == (2, 123 + 30)
+    rows = l4.smi("--query-supported-clocks=mem,gr", "--format=csv").stdout.splitlines()
+    assert rows[:2] == ["memory [MHz], graphics [MHz]", "6251 MHz, 2040 MHz"]
+
+
+def test_the_table_is_as_wide_as_the_real_one(h100: SimulatedNode) -> None:
+    _, *lines = h100.smi().stdout.splitlines()
+    assert {len(line) for line in lines if line} == {91}
+    assert any(
+        line.startswith("| NVIDIA-SMI 580.126.09             Driver Version: 580.126.09     CUDA")
+        for line in lines
+    )
+    assert (
+        "|   0  NVIDIA H100 80GB HBM3          On  |   00000000:1B:00.0 Off |                    0 |" in lines
+    )
+
+
+def test_the_topology_joins_all_gpus_by_nvlink(h100: SimulatedNode) -> None:
+    header, first, *_ = h100.smi("topo", "-m").stdout.splitlines()
+    assert header.split("\t")[1:9] == [f"GPU{index}" for index in range(8)]
+    assert first.split("\t")[:9] == ["GPU0", " X ", *["NV18"] * 7]
+
+
+def test_every_nvlink_has_a_speed(h100: SimulatedNode, l4: SimulatedNode) -> None:
+    assert h100.smi("nvlink", "-s").stdout.count("26.562 GB/s") == 8 * 18
+    assert "Link" not in l4.smi("nvlink", "--status").stdout
+
+
+def test_the_version_says_that_it_is_simulated(l4: SimulatedNode) -> None:
+    assert "Simulated by        : Temper's lab" in l4.smi("--version").stdout
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_persistence_mode_says_whether_it_changed(booted: MakeNode) -> None:
+    node = booted()
+    assert (
+        node.smi("-pm", "1").stdout
+        == "Enabled Legacy persistence mode for GPU 00000000:31:00.0.\nAll done.\n"
+    )
+    assert (
+        node.smi("-pm", "1").stdout
+        == "Persistence mode is already Enabled for GPU 00000000:31:00.0.\nAll done.\n"
+    )
+    assert node.query("persistence_mode") == [["Enabled"]]
+    assert node.smi("-pm", "0").stdout == "Disabled persistence mode for GPU 00000000:31:00.0.\nAll done.\n"
+    assert node.query("persistence_mode") == [["Disabled"]]
+
+
+def test_locked_clocks_are_in_force_until_they_are_reset(h100: SimulatedNode) -> None:
+    result = h100.smi("-lgc", "1410,1410", "-i", "0")
+    assert (
+        result.stdout
+        == f'GPU clocks set to "(gpuClkMin 1410, gpuClkMax 1410)" for GPU {FIRST_H100}\nAll done.\n'
+    )
+    assert [row[0] for row in h100.query("clocks.sm")] == ["1410", *["345"] * 7]
+    assert h100.smi("-rgc").stdout == "All done.\n"
+    assert h100.query("clocks.sm") == [["345"]] * 8
+
+
+def test_locked_memory_clocks_are_in_force_until_they_are_reset(h100: SimulatedNode) -> None:
+    result = h100.smi("--lock-memory-clocks=1593,1593", "-i", "0")
+    assert (
+        result.stdout
+        == f'Memory clocks set to "(memClkMin 1593, memClkMax 1593)" for GPU {FIRST_H100}\nAll done.\n'
+    )
+    assert h100.query("clocks.mem", "-i", "0") == [["1593"]]
+    h100.smi("-rmc")
+    assert h100.query("clocks.mem", "-i", "0") == [["2619"]]
+
+
+def test_a_clock_that_no_gpu_has_becomes_the_nearest_that_it_has(h100: SimulatedNode) -> None:
+    assert h100.smi("-lgc", "1412").returncode == 0
+    assert h100.query("clocks.sm", "-i", "0") == [["1410"]]
+
+
+def test_an_unsupported_setting_is_status_0_and_a_warning(booted: MakeNode) -> None:
+    node = booted("v100-1", "580.178.04", "proprietary")
+    node.smi("-pm", "1")
+    result = node.smi("-lmc", "877")
+    assert result.returncode == 0
+    assert result.stdout == (
+        "Setting locked memory clocks is not supported for GPU 00000000:1C:00.0.\n"
+        "Treating as warning and moving on.\nAll done.\n"
+    )
+
+
+def test_application_clocks_must_be_a_supported_pair(h100: SimulatedNode) -> None:
+    refused = h100.smi("-ac", "2619,1", "-i", "0")
+    assert refused.returncode == 0
+    assert 'Specified clock combination "(MEM 2619, SM 1)" is not supported for GPU' in refused.stdout
+    accepted = h100.smi("-ac", "2619,1410", "-i", "0")
+    assert (
+        accepted.stdout
+        == f'Applications clocks set to "(MEM 2619, SM 1410)" for GPU {FIRST_H100}\nAll done.\n'
+    )
+    assert h100.query("clocks.applications.gr", "-i", "0") == [["1410"]]
+    h100.smi("-rac")
+    assert h100.query("clocks.applications.gr", "-i", "0") == [["1980"]]
+
+
+def test_application_clocks_are_gone_with_595(booted: MakeNode) -> None:
+    node = booted(version="595.91.07")
+    node.smi("-pm", "1")
+    result = node.smi("-ac", "6251,1500")
+    assert (result.returncode, "has been deprecated" in result.stdout) == (0, True)
+    assert node.query("clocks.applications.gr") == [["[Requested functionality has been deprecated]"]]
+
+
+def test_a_power_limit_is_taken_within_the_range(l4: SimulatedNode) -> None:
+    result = l4.smi("-pl", "60")
+    assert (
+        result.stdout == "Power limit for GPU 00000000:31:00.0 was set to 60.00 W from 72.00 W.\nAll done.\n"
+    )
+    assert l4.query("power.limit,enforced.power.limit,power.default_limit") == [["60.00", "60.00", "72.00"]]
+
+
+def test_a_power_limit_out_of_range_is_refused(l4: SimulatedNode) -> None:
+    result = l4.smi("-pl", "300")
+    assert result.returncode == 2
+    assert result.stdout == (
+        "Provided power limit 300.00 W is not a valid power limit which should be between 40.00 W and "
+        "72.00 W for GPU 00000000:31:00.0\nTerminating early due to previous errors.\n"
+    )
+    assert l4.query("power.limit") == [["72.00"]]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-pl", "much"], ["-lgc", "fast"], ["-lgc", "1,2,3"], ["-pm", "2"], ["-mig", "x"]]
+)
+def test_a_value_that_makes_no_sense_is_a_bad_argument(h100: SimulatedNode, arguments: list[str]) -> None:
+    assert h100.smi(*arguments).returncode == 2
+
+
+def test_settings_are_lost_at_reboot(l4: SimulatedNode) -> None:
+    l4.smi("-lgc", "1500")
+    l4.smi("-pl", "60")
+    l4.boot()
+    assert l4.query("persistence_mode,clocks.sm,power.limit") == [["Disabled", "210", "72.00"]]
+
+
+def test_settings_are_lost_with_persistence_mode(l4: SimulatedNode) -> None:
+    l4.smi("-pl", "60")
+    l4.smi("-pm", "0")
+    l4.smi("-pm", "1")
+    assert l4.query("power.limit") == [["72.00"]]
+
+
+def test_without_persistence_mode_a_setting_warns_and_does_not_last(booted: MakeNode) -> None:
+    node = booted()
+    result = node.smi("-pl", "60")
+    assert result.returncode == 0
+    assert "Warning: persistence mode is disabled on device 00000000:31:00.0." in result.stdout
+    assert node.query("power.limit") == [["72.00"]]
+
+
+def test_ecc_mode_waits_for_the_reboot(l4: SimulatedNode) -> None:
+    assert "Reboot required." in l4.smi("-e", "0").stdout
+    assert l4.query("ecc.mode.current,ecc.mode.pending") == [["Enabled", "Disabled"]]
+    l4.boot()
+    assert l4.query("ecc.mode.current,ecc.mode.pending") == [["Disabled", "Disabled"]]
+
+
+def test_mig_mode_survives_the_reboot(h100: SimulatedNode) -> None:
+    assert h100.smi("-mig", "1", "-i", "0").stdout == f"Enabled MIG Mode for GPU {FIRST_H100}\nAll done.\n"
+    h100.boot()
+    assert [row[0] for row in h100.query("mig.mode.current")] == ["Enabled", *["Disabled"] * 7]
+
+
+def test_a_gpu_without_mig_says_so(l4: SimulatedNode) -> None:
+    result = l4.smi("-mig", "1")
+    assert (result.returncode, "is not supported for GPU" in result.stdout) == (0, True)
