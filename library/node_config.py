@@ -121,20 +121,16 @@ class Pending:
         self.path = PENDING / f"{name}.json"
 
     def read(self) -> list[str]:
-        """Paths that changed in a run that was cut off.
-
-        A note that was itself cut off means that nothing was written yet.
-        """
+        """Paths that changed in a run that was cut off."""
         try:
-            paths = json.loads(self.path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            paths: list[str] = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
             return []
-        return [str(path) for path in paths]
+        return paths
 
-    def note(self, paths: list[str]) -> None:
-        """Remember these paths until `clear`."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(paths), encoding="utf-8")
+    def note(self, module: AnsibleModule, paths: list[str]) -> None:
+        """Remember these paths until `clear`. On disk in one step: an earlier note must not get lost."""
+        File(str(self.path), json.dumps(paths)).write(module)
 
     def clear(self) -> None:
         """Forget the note: everything was done."""
@@ -149,11 +145,20 @@ def live_sysctl(key: str) -> str | None:
         return None
 
 
-def run(module: AnsibleModule, command: list[str]) -> None:
+def write_sysctl(module: AnsibleModule, key: str, value: str) -> None:
+    try:
+        (PROC_SYS / key.replace(".", "/")).write_text(value, encoding="utf-8")
+    except OSError as error:
+        module.fail_json(msg=f"The kernel does not take {value!r} for its parameter {key}: {error.strerror}.")
+
+
+def run(module: AnsibleModule, command: list[str]) -> str:
+    """Standard output of a command; one that fails ends the module with its own words."""
     completed = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if completed.returncode:
         output = " ".join((completed.stdout + completed.stderr).split())
         module.fail_json(msg=f"`{' '.join(command)}` failed with status {completed.returncode}: {output}")
+    return completed.stdout
 
 
 def apply_sysctls(module: AnsibleModule, sysctls: dict[str, Any]) -> tuple[list[str], list[str]]:
@@ -166,32 +171,32 @@ def apply_sysctls(module: AnsibleModule, sysctls: dict[str, Any]) -> tuple[list[
         elif live != wanted:
             done.append(f"sysctl {key}: {live} -> {wanted}")
             if not module.check_mode:
-                (PROC_SYS / key.replace(".", "/")).write_text(wanted, encoding="utf-8")
+                write_sysctl(module, key, wanted)
     return done, unknown
 
 
-def unit_states(names: list[str]) -> dict[str, tuple[str, str]]:
+def unit_states(module: AnsibleModule, names: list[str]) -> dict[str, tuple[str, str]]:
     """(enablement, activity) of each unit, asked in one call.
 
     A unit that does not exist has no enablement.
     """
     if not names:
         return {}
-    command = ["systemctl", "show", "--property=Id,UnitFileState,ActiveState", "--", *names]
-    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    command = ["systemctl", "show", "--property=UnitFileState,ActiveState", "--", *names]
+    output = run(module, command)
     blocks = [
         dict(line.split("=", 1) for line in block.splitlines()) for block in output.strip().split("\n\n")
     ]
     return {
-        name: (block.get("UnitFileState", ""), block.get("ActiveState", ""))
-        for name, block in zip(names, blocks, strict=False)
+        name: (block["UnitFileState"], block["ActiveState"])
+        for name, block in zip(names, blocks, strict=True)
     }
 
 
 def settle_units(module: AnsibleModule, units: list[dict[str, Any]], changed: set[str]) -> list[str]:
     """Enable, start or restart units; returns what was done."""
     names = [unit["name"] if "." in unit["name"] else f"{unit['name']}.service" for unit in units]
-    states = unit_states(names)
+    states = unit_states(module, names)
     done = []
     for name, unit in zip(names, units, strict=True):
         enablement, activity = states[name]
@@ -251,7 +256,7 @@ def main() -> None:
     left_over = pending.read()
     differing = [file.path for file in files if file.differs()]
     if differing and not module.check_mode:
-        pending.note(sorted({*differing, *left_over}))
+        pending.note(module, sorted({*differing, *left_over}))
     result = write_all(module, files)
     changed = {*result.changed_files, *left_over}
 

@@ -1,0 +1,375 @@
+"""A role's configuration converges, and what a run that was cut off left undone is done by the next one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import node_config
+import pytest
+from ansible.module_utils.files import write_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., dict[str, Any]]
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
+
+# Units are files that hold their two states; `show` prints them as systemctl does for --property.
+SYSTEMCTL = """\
+#!/bin/sh
+cd "{state}" || exit
+verb=$1
+for last; do :; done
+[ "$verb" = show ] || echo "$*" >> log
+case $verb in
+    show)
+        shift 3
+        for unit; do
+            enablement= activity=inactive
+            [ ! -e "$unit" ] || read -r enablement activity < "$unit"
+            printf 'ActiveState=%s\\nUnitFileState=%s\\n\\n' "$activity" "$enablement"
+        done ;;
+    daemon-reload) ;;
+    *)
+        [ -e "$last" ] || {{ echo "Unit $last not found." >&2; exit 5; }}
+        read -r enablement activity < "$last"
+        case $verb in enable) enablement=enabled ;; *) activity=active ;; esac
+        echo "$enablement $activity" > "$last" ;;
+esac
+"""
+# Notes that it was called; fails while there is a file `broken` beside it.
+PROGRAM = """\
+#!/bin/sh
+echo "$*" >> "$0.log"
+[ ! -e "$(dirname "$0")/broken" ] || { echo "no space left" >&2; exit 3; }
+"""
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+class Node:
+    """A node in a temporary folder: etc, the kernel's parameters, systemd's units and programs on PATH."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.state = path / "systemd"
+        self.bin = path / "bin"
+        self.sysctl = path / "proc-sys"
+        self.pending = path / "pending"
+        for directory in (self.state, self.bin, self.sysctl):
+            directory.mkdir()
+        self.program("systemctl", SYSTEMCTL.format(state=self.state))
+        self.program("rebuild", PROGRAM)
+
+    def program(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def file(self, name: str, content: str | None = "text\n") -> dict[str, Any]:
+        return {"path": str(self.path / "etc" / name), "content": content}
+
+    def unit(self, name: str, enablement: str, activity: str) -> None:
+        (self.state / name).write_text(f"{enablement} {activity}\n")
+
+    def parameter(self, key: str, value: str) -> Path:
+        path = self.sysctl / key.replace(".", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{value}\n")
+        return path
+
+    @property
+    def systemctl_calls(self) -> list[str]:
+        log = self.state / "log"
+        return log.read_text().splitlines() if log.exists() else []
+
+    @property
+    def rebuilds(self) -> int:
+        log = self.bin / "rebuild.log"
+        return len(log.read_text().splitlines()) if log.exists() else 0
+
+    def snapshot(self) -> dict[str, str]:
+        return {str(path): path.read_text() for path in self.path.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    node = Node(tmp_path)
+    monkeypatch.setattr(node_config, "PENDING", node.pending)
+    monkeypatch.setattr(node_config, "PROC_SYS", node.sysctl)
+    monkeypatch.setattr(node_config, "UNIT_DIRECTORIES", (f"{tmp_path}/etc/systemd/",))
+    monkeypatch.setenv("PATH", f"{node.bin}:{os.environ['PATH']}")
+    return node
+
+
+@pytest.fixture
+def configure(run_module: Run) -> Run:
+    def run(check_mode: bool = False, **parameters: Any) -> dict[str, Any]:
+        return run_module(node_config.main, check_mode=check_mode, name="role", **parameters)
+
+    return run
+
+
+def rebuild_on(*files: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"paths": [file["path"] for file in files], "command": ["rebuild", "--all"]}]
+
+
+# ---------------------------------------------------------------- files and commands
+
+
+def test_a_command_runs_when_its_file_changed(configure: Run, node: Node) -> None:
+    file = node.file("nouveau.conf")
+    result = configure(files=[file], on_change=rebuild_on(file))
+    assert (result["changed_files"], result["actions"]) == ([file["path"]], ["rebuild --all"])
+    assert node.rebuilds == 1
+
+
+def test_a_command_runs_when_its_file_was_removed(configure: Run, node: Node) -> None:
+    configure(files=[node.file("a")])
+    gone = node.file("a", None)
+    configure(files=[gone], on_change=rebuild_on(gone))
+    assert node.rebuilds == 1
+
+
+def test_another_file_does_not_run_the_command(configure: Run, node: Node) -> None:
+    assert configure(files=[node.file("a")], on_change=rebuild_on(node.file("b")))["actions"] == []
+    assert node.rebuilds == 0
+
+
+def test_a_command_that_is_not_installed_is_left_out(configure: Run, node: Node) -> None:
+    file = node.file("a")
+    reaction = {"paths": [file["path"]], "command": ["update-initramfs-of-another-system"]}
+    result = configure(files=[file], on_change=[reaction])
+    assert (result["changed"], result["actions"]) == (True, [])
+
+
+def test_the_second_run_changes_nothing(configure: Run, node: Node) -> None:
+    node.unit("a.service", "enabled", "inactive")
+    parameter = node.parameter("kernel.numa_balancing", "1")
+    file = node.file("a")
+    everything = {
+        "files": [file],
+        "on_change": rebuild_on(file),
+        "sysctls": {"kernel.numa_balancing": 0},
+        "services": ["a"],
+    }
+    assert configure(**everything)["changed"]
+    parameter.write_text("0\n")  # a real one ends with a line feed, whatever was written
+    before = node.snapshot()
+    second = configure(**everything)
+    assert (second["changed"], second["changed_files"], second["actions"]) == (False, [], [])
+    assert node.snapshot() == before
+
+
+def test_check_mode_names_everything_and_changes_nothing(configure: Run, node: Node) -> None:
+    node.unit("a.service", "disabled", "inactive")
+    node.parameter("vm.swappiness", "60")
+    unit = node.file("systemd/a.service")
+    before = node.snapshot()
+    result = configure(
+        check_mode=True,
+        files=[unit],
+        on_change=rebuild_on(unit),
+        sysctls={"vm.swappiness": 10},
+        services=["a"],
+    )
+    assert result["changed_files"] == [unit["path"]]
+    assert result["actions"] == [
+        "sysctl vm.swappiness: 60 -> 10",
+        "systemctl daemon-reload",
+        "rebuild --all",
+        "enable a.service",
+        "start a.service",
+    ]
+    assert node.snapshot() == before
+
+
+# ---------------------------------------------------------------- runs that were cut off
+
+
+def test_what_a_failed_command_left_undone_is_done_by_the_next_run(configure: Run, node: Node) -> None:
+    file = node.file("a")
+    (node.bin / "broken").touch()
+    failed = configure(files=[file], on_change=rebuild_on(file))
+    assert failed["msg"] == "`rebuild --all` failed with status 3: no space left"
+    (node.bin / "broken").unlink()
+
+    result = configure(files=[file], on_change=rebuild_on(file))
+    assert (result["changed_files"], result["actions"]) == ([], ["rebuild --all"])
+    assert not configure(files=[file], on_change=rebuild_on(file))["changed"]
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_run_that_was_killed_while_it_wrote_is_carried_through(
+    configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    file = node.file("a")
+
+    def killed(module: Any, files: list[Any]) -> None:
+        if written:
+            write_all(module, files)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node_config, "write_all", killed)
+        with pytest.raises(Killed):
+            configure(files=[file], on_change=rebuild_on(file))
+    assert node.rebuilds == 0
+    assert configure(files=[file], on_change=rebuild_on(file))["actions"] == ["rebuild --all"]
+
+
+def test_two_runs_that_were_cut_off_add_up(configure: Run, node: Node) -> None:
+    first, second = node.file("a"), node.file("b")
+    (node.bin / "broken").touch()
+    configure(files=[first], on_change=rebuild_on(first))
+    configure(files=[first, second], on_change=rebuild_on(second))
+    (node.bin / "broken").unlink()
+    reactions = [
+        {"paths": [file["path"]], "command": ["rebuild", name]}
+        for name, file in (("a", first), ("b", second))
+    ]
+    assert configure(files=[first, second], on_change=reactions)["actions"] == ["rebuild a", "rebuild b"]
+
+
+def test_an_earlier_note_outlives_one_that_cannot_be_written(
+    configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = node.file("a"), node.file("b")
+    (node.bin / "broken").touch()
+    configure(files=[first], on_change=rebuild_on(first))
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            configure(files=[first, second])
+    (node.bin / "broken").unlink()
+    assert configure(files=[first], on_change=rebuild_on(first))["actions"] == ["rebuild --all"]
+
+
+def test_check_mode_shows_what_a_cut_off_run_left_undone(configure: Run, node: Node) -> None:
+    file = node.file("a")
+    (node.bin / "broken").touch()
+    configure(files=[file], on_change=rebuild_on(file))
+    before = node.snapshot()
+    for _ in range(2):
+        result = configure(check_mode=True, files=[file], on_change=rebuild_on(file))
+        assert (result["changed"], result["actions"]) == (True, ["rebuild --all"])
+    assert node.snapshot() == before
+
+
+def test_another_configuration_does_not_finish_this_one(run_module: Run, configure: Run, node: Node) -> None:
+    file = node.file("a")
+    (node.bin / "broken").touch()
+    configure(files=[file], on_change=rebuild_on(file))
+    (node.bin / "broken").unlink()
+    run_module(node_config.main, name="another", files=[node.file("b")])
+    assert configure(files=[file], on_change=rebuild_on(file))["actions"] == ["rebuild --all"]
+
+
+# ---------------------------------------------------------------- kernel parameters
+
+
+def test_a_parameter_that_differs_is_set(configure: Run, node: Node) -> None:
+    parameter = node.parameter("net.ipv4.tcp_rmem", "4096\t131072\t6291456")
+    result = configure(sysctls={"net.ipv4.tcp_rmem": "4096 87380  16777216"})
+    assert result["actions"] == ["sysctl net.ipv4.tcp_rmem: 4096 131072 6291456 -> 4096 87380 16777216"]
+    assert parameter.read_text() == "4096 87380 16777216"
+
+
+def test_blanks_make_no_difference(configure: Run, node: Node) -> None:
+    node.parameter("net.ipv4.tcp_rmem", "4096\t131072\t6291456")
+    assert not configure(sysctls={"net.ipv4.tcp_rmem": "4096 131072 6291456"})["changed"]
+
+
+def test_a_parameter_that_the_kernel_does_not_know_is_reported_and_left_out(
+    configure: Run, node: Node
+) -> None:
+    result = configure(sysctls={"kernel.numa_balancing": 0})
+    assert not result["changed"]
+    assert "kernel has no parameter kernel.numa_balancing; it is left out" in str(result["warnings"])
+    assert list(node.sysctl.iterdir()) == []
+
+
+def test_a_value_that_the_kernel_refuses_is_a_sentence(
+    configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.parameter("vm.overcommit_memory", "0")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr("pathlib.Path.write_text", refuse)
+    assert configure(sysctls={"vm.overcommit_memory": 7})["msg"] == (
+        "The kernel does not take '7' for its parameter vm.overcommit_memory: Invalid argument."
+    )
+
+
+# ---------------------------------------------------------------- units
+
+
+@pytest.mark.parametrize(
+    ("enablement", "activity", "actions"),
+    [
+        ("enabled", "active", []),
+        ("static", "active", []),
+        ("disabled", "active", ["enable a.service"]),
+        ("enabled", "inactive", ["start a.service"]),
+        ("enabled", "failed", ["start a.service"]),
+        ("disabled", "inactive", ["enable a.service", "start a.service"]),
+    ],
+)
+def test_a_unit_is_enabled_and_running_at_the_end(
+    configure: Run, node: Node, enablement: str, activity: str, actions: list[str]
+) -> None:
+    node.unit("a.service", enablement, activity)
+    assert configure(services=["a"])["actions"] == actions
+    assert node.systemctl_calls == actions
+    assert not configure(services=["a"])["changed"]
+
+
+def test_a_unit_may_be_of_another_kind(configure: Run, node: Node) -> None:
+    node.unit("a.timer", "enabled", "inactive")
+    assert configure(services=["a.timer"])["actions"] == ["start a.timer"]
+
+
+def test_each_unit_gets_what_it_lacks(configure: Run, node: Node) -> None:
+    for name, state in {
+        "a": ("enabled", "active"),
+        "b": ("disabled", "active"),
+        "c": ("enabled", "failed"),
+    }.items():
+        node.unit(f"{name}.service", *state)
+    assert configure(services=["a", "b", "c"])["actions"] == ["enable b.service", "start c.service"]
+
+
+def test_a_unit_is_restarted_when_one_of_its_files_changed(configure: Run, node: Node) -> None:
+    node.unit("a.service", "enabled", "active")
+    mine, other = node.file("a.json"), node.file("b.json")
+    units = [{"name": "a", "restart_on": [mine["path"]]}]
+    assert configure(files=[other], units=units)["actions"] == []
+    assert configure(files=[mine, other], units=units)["actions"] == ["restart a.service"]
+
+
+def test_systemd_reads_new_unit_files_before_it_starts_them(configure: Run, node: Node) -> None:
+    node.unit("a.service", "disabled", "inactive")
+    unit = node.file("systemd/a.service")
+    configure(files=[unit], units=[{"name": "a", "restart_on": [unit["path"]]}])
+    assert node.systemctl_calls == ["daemon-reload", "enable a.service", "restart a.service"]
+
+
+def test_a_unit_that_does_not_exist_is_a_sentence(configure: Run, node: Node) -> None:
+    assert configure(services=["a"])["msg"] == (
+        "`systemctl enable a.service` failed with status 5: Unit a.service not found."
+    )
+
+
+def test_a_systemctl_that_does_not_answer_is_a_sentence(configure: Run, node: Node) -> None:
+    node.program("systemctl", "#!/bin/sh\necho 'Failed to connect to bus: Host is down' >&2\nexit 1\n")
+    assert "failed with status 1: Failed to connect to bus" in configure(services=["a"])["msg"]
