@@ -404,11 +404,8 @@ def preflight_plan(
         )
         return {"problems": problems, "text": "", "driver": None}
     node = result["ansible_facts"]["temper"]
-    if problems:
-        # Values that are wrong cannot be planned with.
-        return {"problems": problems, "text": node["os"]["pretty_name"], "driver": None}
     plan = node_plan(node, tables, variables["values"], target["address"])
-    return plan | {"text": plan_text(plan, node)}
+    return plan | {"problems": problems + plan["problems"], "text": plan_text(plan, node)}
 
 
 class FilterModule:

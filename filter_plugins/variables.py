@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -10,23 +11,47 @@ from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 LAST_PORT = 65535
 
 
-def port_problems(name: str, value: Any) -> list[str]:
-    """What is wrong with a variable whose name ends in _port or _ports: TCP or UDP port numbers.
+def is_port(value: Any) -> bool:
+    """Whether a value is a TCP or UDP port number."""
+    return isinstance(value, int) and 1 <= value <= LAST_PORT
 
-    Argument specs cannot say a range.
-    """
-    if not name.endswith(("_port", "_ports")) or value is None:
-        return []
-    ports = value if isinstance(value, list) else [value]
+
+def is_network(value: Any) -> bool:
+    """Whether a value is an IPv4 or IPv6 network (or one address) in CIDR notation, without host bits."""
+    try:
+        ipaddress.ip_network(value)
+    except ValueError:
+        return False
+    return isinstance(value, str)
+
+
+# Argument specs know types but no ranges; a variable's name says what it holds.
+CONVENTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "port": (is_port, f"a port number from 1 to {LAST_PORT}"),
+    "network": (is_network, "a network such as 192.0.2.0/24 or 2001:db8::/32"),
+}
+
+
+def convention_problems(name: str, value: Any) -> list[str]:
+    """Sentences about values that are of the right type and still not what the variable's name promises."""
+    for word, (valid, expected) in CONVENTIONS.items():
+        if name.endswith((f"_{word}", f"_{word}s")) and value is not None:
+            items = value if isinstance(value, list) else [value]
+            return [f"{name}: expected {expected}, found {item!r}" for item in items if not valid(item)]
+    return []
+
+
+def type_problems(name: str, value: Any, spec: Mapping[str, Any], errors: Iterable[str]) -> list[str]:
+    """What the argument spec says against a value: what was expected, and what was found."""
+    kind = spec.get("type", "str") + (f" of {spec['elements']}" if "elements" in spec else "")
     return [
-        f"{name}: expected a port number from 1 to {LAST_PORT}, found {port!r}"
-        for port in ports
-        if not (isinstance(port, int) and 1 <= port <= LAST_PORT)
+        f"{name}: expected {kind}, found {value!r}" if "unable to convert" in error else f"{name}: {error}"
+        for error in errors
     ]
 
 
@@ -72,8 +97,12 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
             continue
         result = ArgumentSpecValidator({name: dict(spec)}).validate({name: given[name]})
         values[name] = result.validated_parameters.get(name)
-        errors = list(result.error_messages) or port_problems(name, values[name])
-        problems += [error if error.startswith(name) else f"{name}: {error}" for error in errors]
+        errors = type_problems(name, given[name], spec, result.error_messages)
+        errors = errors or convention_problems(name, values[name])
+        if errors:
+            # The plan is made with the default, only so that all other problems are found in the same run.
+            values[name] = spec.get("default")
+        problems += errors
     return {"values": values, "problems": problems}
 
 
