@@ -6,6 +6,7 @@
 import pytest
 import testinfra
 from testinfra.host import Host
+from testinfra.utils.ansible_runner import AnsibleRunner
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def login(host: Host, request: pytest.FixtureRequest) -> Host:
 
 
 @pytest.fixture
-def addresses(host: Host) -> dict[str, str]:
+def addresses(request: pytest.FixtureRequest) -> dict[str, str]:
     """Every node's address, by its name."""
-    inventory = host.backend.ansible_runner.inventory
-    return {name: variables["ansible_host"] for name, variables in inventory["_meta"]["hostvars"].items()}
+    inventory = AnsibleRunner.get_runner(request.config.getoption("ansible_inventory"))
+    return {name: inventory.get_variables(name)["ansible_host"] for name in inventory.get_hosts("gpu_nodes")}
