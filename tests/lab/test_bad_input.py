@@ -1,0 +1,210 @@
+"""What an operator gets wrong: each ends with a sentence, and running again completes the work.
+
+One lab of two bare nodes for the whole file; the tests run in the order in which they stand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab import node as machine
+from tests.lab.gpu_simulator import profiles
+from tests.lab.settings import CHECKOUT, Lab, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.lab
+
+LAB = Lab(name="badinput")
+FIRST, SECOND = LAB.nodes(2)
+RUN_TIMEOUT_S = 300
+WAIT_TIMEOUT_S = 60
+ENVIRONMENT = {**os.environ, "LAB_NAME": LAB.name, "LAB_NODES": "2", "ANSIBLE_NOCOLOR": "1"}
+ANSIBLE_PLAYBOOK = str(Path(sys.executable).with_name("ansible-playbook"))
+
+
+def lab_command(*arguments: str) -> None:
+    """Run one of the lab's own commands; the nodes' machines must not be children of this process."""
+    subprocess.run([sys.executable, "-m", "tests.lab", *arguments], cwd=CHECKOUT, env=ENVIRONMENT, check=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lab() -> Iterator[None]:
+    """Two bare nodes, and nothing left of them afterwards."""
+    lab_command("down")
+    lab_command("up")
+    yield
+    lab_command("down")
+
+
+def playbook(name: str, *arguments: str, **variables: object) -> subprocess.CompletedProcess[str]:
+    """Run a playbook on the lab with extra variables."""
+    command = [ANSIBLE_PLAYBOOK, name, *arguments, "--extra-vars", json.dumps(variables)]
+    return subprocess.run(
+        command, cwd=CHECKOUT, env=ENVIRONMENT, capture_output=True, text=True, timeout=RUN_TIMEOUT_S
+    )
+
+
+def recap(output: str) -> dict[str, dict[str, int]]:
+    """Ansible's closing table: node -> counter -> number."""
+    rows = output[output.rindex("PLAY RECAP") :].splitlines()[1:]
+    table = [row.split(":", 1) for row in rows if ":" in row]
+    return {
+        name.strip(): {key: int(value) for key, value in (pair.split("=") for pair in counters.split())}
+        for name, counters in table
+    }
+
+
+def on_node(node: Node, script: str) -> str:
+    """Run a shell script on a node through the side door."""
+    return machine.run_inside(node, ["sh", "-euc", script])
+
+
+def snapshot(node: Node) -> str:
+    """What the roles would have changed on a node."""
+    return on_node(
+        node, "dpkg-query -W | sha256sum; ls -R /etc/apt /etc/modprobe.d /etc/ssh /etc/systemd/system"
+    )
+
+
+def test_every_problem_of_a_node_stands_in_one_list_and_nothing_is_changed() -> None:
+    before = snapshot(FIRST)
+    result = playbook(
+        "site.yml",
+        nvidia_stack_nam="r580-cuda13.0",
+        ssh_hardening_ports=["ssh"],
+        preflight_minimum_free_gib=1_000_000,
+    )
+    assert result.returncode != 0
+    assert (
+        "nvidia_stack_nam: no role has a variable of this name; did you mean nvidia_stack_name?"
+        in result.stdout
+    )
+    assert "ssh_hardening_ports: expected list of int, found ['ssh']" in result.stdout
+    assert "GiB free, the stack needs 1000000 GiB there" in result.stdout
+    assert {row["changed"] for name, row in recap(result.stdout).items() if name != "localhost"} == {0}
+    assert snapshot(FIRST) == before
+
+
+def test_a_node_that_cannot_be_reached_is_named_and_does_not_stop_the_others(tmp_path: Path) -> None:
+    key = tmp_path / "id_ed25519"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    nobody = LAB.nodes(90)[-1].address
+    extra = tmp_path / "more.yml"
+    extra.write_text(
+        json.dumps(
+            {
+                "gpu_nodes": {
+                    "hosts": {
+                        "away": {"ansible_host": nobody},
+                        SECOND.name: {
+                            "ansible_ssh_private_key_file": str(key),
+                            # Not over a connection that is still open from before.
+                            "ansible_ssh_extra_args": "-o ControlPath=none",
+                        },
+                    }
+                }
+            }
+        )
+    )
+    result = playbook(
+        "playbooks/preflight.yml",
+        "--inventory",
+        "inventory/lab",
+        "--inventory",
+        str(extra),
+        ansible_timeout=5,
+    )
+    assert result.returncode != 0
+    rows = recap(result.stdout)
+    assert rows[FIRST.name]["failed"] == 0
+    assert rows["away"]["failed"] == rows[SECOND.name]["failed"] == 1
+    assert f"{nobody} cannot be reached over SSH as ops" in result.stdout
+    assert "Permission denied (publickey" in result.stdout
+
+
+def test_an_unknown_gpu_is_refused_unless_it_is_allowed() -> None:
+    hardware = "/var/lib/gpu-simulator/hardware.json"
+    unknown = json.dumps(profiles.hardware("unknown-1", SECOND.name))
+    on_node(SECOND, f"cp {hardware} {hardware}.known; cat >{hardware} <<'END'\n{unknown}\nEND")
+    lab_command("reboot", SECOND.name)
+    try:
+        refused = playbook("playbooks/preflight.yml")
+        allowed = playbook("playbooks/preflight.yml", preflight_unknown_gpu_ok=True)
+    finally:
+        on_node(SECOND, f"mv {hardware}.known {hardware}")
+        lab_command("reboot", SECOND.name)
+    assert recap(refused.stdout)[SECOND.name]["failed"] == 1
+    assert recap(refused.stdout)[FIRST.name]["failed"] == 0
+    assert "is in no table; add it to data/gpu_models.yml" in refused.stdout
+    assert allowed.returncode == 0
+    assert "no reference value judges it" in allowed.stdout
+
+
+def test_an_unknown_operating_system_is_refused() -> None:
+    on_node(
+        SECOND, "cp /etc/os-release /root/known; printf 'ID=plan9\\nPRETTY_NAME=\"Plan 9\"\\n' >/root/new"
+    )
+    on_node(SECOND, "mount --bind /root/new /etc/os-release")
+    try:
+        result = playbook("playbooks/preflight.yml")
+    finally:
+        on_node(SECOND, "umount /etc/os-release")
+    assert recap(result.stdout)[SECOND.name]["failed"] == 1
+    assert "operating system Plan 9 is not supported; expected one of: debian-12, debian-13" in result.stdout
+
+
+def test_a_key_that_is_not_pinned_is_refused_before_it_is_trusted() -> None:
+    fingerprint = "EB693B3035CD5710E231E123A4B469963BF863CC"
+    result = playbook("playbooks/provision.yml", nvidia_stack_cuda_key_fingerprints=[fingerprint])
+    assert result.returncode != 0
+    assert f"expected one of {fingerprint}" in result.stdout
+    assert (
+        on_node(FIRST, "ls /etc/apt/keyrings /etc/apt/sources.list.d | grep -c temper- || true").strip()
+        == "0"
+    )
+
+
+def test_a_run_that_is_interrupted_is_completed_by_the_next() -> None:
+    command = [ANSIBLE_PLAYBOOK, "playbooks/provision.yml"]
+    with subprocess.Popen(
+        command,
+        cwd=CHECKOUT,
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    ) as run:
+        deadline = time.monotonic() + WAIT_TIMEOUT_S
+        unpacking = 'test -n "$(pgrep --exact dpkg)" && echo yes || true'
+        while on_node(FIRST, unpacking).strip() != "yes":
+            assert run.poll() is None, "the run ended before it could be interrupted"
+            assert time.monotonic() < deadline, "dpkg did not start"
+        os.killpg(run.pid, signal.SIGINT)
+        assert run.wait(timeout=WAIT_TIMEOUT_S) != 0
+    again = playbook("playbooks/provision.yml", nvidia_stack_reboot_ok=False)
+    assert "reboot required. Driver 580.178.04 is installed, but nouveau holds the GPUs" in again.stdout
+    assert again.returncode != 0
+    allowed = playbook("playbooks/provision.yml")
+    assert allowed.returncode == 0, allowed.stdout
+    settled = playbook("playbooks/provision.yml")
+    assert settled.returncode == 0
+    assert {row["changed"] for row in recap(settled.stdout).values()} == {0}
+
+
+def test_without_a_lab_every_playbook_says_so_and_fails() -> None:
+    command = [ANSIBLE_PLAYBOOK, "playbooks/tune.yml"]
+    environment = {**ENVIRONMENT, "LAB_NAME": "absent"}
+    result = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True)
+    assert result.returncode != 0
+    assert "the lab is not running. Start it with: make lab-up" in result.stderr
