@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from validation import archive, report
 from validation.checks.registry import CHECKS
 from validation.contract import ContractError, NodeResult, decode, dumps, loads
-from validation.expectations import Expectation, FleetExpectations, fleet_from, read_expectation, read_fleet
+from validation.expectations import Expectation, FleetExpectations, fleet_from, parse_expectation, read_fleet
 from validation.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet, judge_node
 from validation.plans import PLANS
 from validation.runner import run_plan
@@ -147,7 +147,7 @@ def _run(options: argparse.Namespace) -> int:
 def _expectation(path: Path | None) -> Expectation:
     if path is None:
         return Expectation()
-    return read_expectation(Path("/dev/stdin") if str(path) == "-" else path, TESTS)
+    return parse_expectation(sys.stdin.read() if str(path) == "-" else path.read_text(), TESTS)
 
 
 def _progress(test: str, result: TestResult | None) -> None:

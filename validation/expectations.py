@@ -64,22 +64,22 @@ class FleetExpectations:
     nodes: dict[str, Expectation]
 
 
-def read_expectation(path: Path, known_tests: tuple[str, ...]) -> Expectation:
-    """The expectation of one node from a JSON file. Raises OSError, ContractError."""
-    return _checked(loads(Expectation, path.read_text()), known_tests, str(path))
+def parse_expectation(text: str, known_tests: tuple[str, ...]) -> Expectation:
+    """The expectation of one node from JSON. Raises ContractError."""
+    return _checked(loads(Expectation, text), known_tests, "expectation")
 
 
 def read_fleet(path: Path, known_tests: tuple[str, ...]) -> FleetExpectations:
     """The expectations of a fleet from a JSON file. Raises OSError, ContractError."""
-    return checked_fleet(loads(FleetExpectations, path.read_text()), known_tests)
+    return _checked_fleet(loads(FleetExpectations, path.read_text()), known_tests)
 
 
 def fleet_from(value: Any, known_tests: tuple[str, ...]) -> FleetExpectations:
     """The expectations of a fleet from what the json module gives. Raises ContractError."""
-    return checked_fleet(decode(FleetExpectations, value, "expectations"), known_tests)
+    return _checked_fleet(decode(FleetExpectations, value, "expectations"), known_tests)
 
 
-def checked_fleet(fleet: FleetExpectations, known_tests: tuple[str, ...]) -> FleetExpectations:
+def _checked_fleet(fleet: FleetExpectations, known_tests: tuple[str, ...]) -> FleetExpectations:
     """The same, when every node's expectation makes sense. Raises ContractError."""
     for name, expectation in fleet.nodes.items():
         _checked(expectation, known_tests, name)

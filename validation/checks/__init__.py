@@ -61,7 +61,7 @@ class Node:
                 for gpu in self.smi.gpus
             )
         return tuple(
-            GpuIdentity(index, "unknown", "", gpu.address, gpu.pci_id)
+            GpuIdentity(index, f"10de:{gpu.pci_id}", "", gpu.address, gpu.pci_id)
             for index, gpu in enumerate(self.pci_gpus)
         )
 

@@ -1,0 +1,105 @@
+"""What passes between the plan, the payload on the nodes and the report: expectations out, results back.
+
+Pure functions. They pass things on and name reasons; what a result means is judged by validation/judge.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+SCHEMA_VERSION = 1
+NO_TRACE = (
+    "an earlier step failed on this node or its connection broke; the error stands further up in this run"
+)
+
+Values = Mapping[str, Any]
+
+
+def validation_expectation(plan: Values, required_tests: list[str], models: Values) -> dict[str, Any]:
+    """What is expected of a node, in the form that `validation run --expect` reads.
+
+    `plan` is the plan of preflight, `models` the content of data/gpu_models.yml.
+    """
+    keys = [gpu["model"] for gpu in plan["gpus"]]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "required_tests": required_tests,
+        # A GPU that no table knows can only be counted.
+        "gpus": [{key: gpu[key] for key in ("model", "name", "count")} for gpu in plan["gpus"]]
+        + [{"model": "unknown", "name": f"10de:{pci_id}", "count": 1} for pci_id in plan["unknown_gpus"]],
+        "driver_version": plan["driver"]["version"],
+        "nvswitch": plan["nvswitch"],
+        "references": {
+            "models": {key: models["models"][key] for key in keys},
+            "pcie_x16": {str(generation): row for generation, row in models["pcie_x16"].items()},
+        },
+    }
+
+
+def validation_outcome(run: Values) -> dict[str, Any]:
+    """A node's result from what the task that ran the payload returned, or why there is none."""
+    if run.get("unreachable"):
+        return {"problem": f"the connection broke while it was measured: {_one_line(run.get('msg', ''))}"}
+    try:
+        result = json.loads(run.get("stdout") or "")
+    except json.JSONDecodeError:
+        return {"problem": _why_no_result(run)}
+    return {"result": result}
+
+
+def _why_no_result(run: Values) -> str:
+    words = [line for line in str(run.get("stderr") or "").splitlines() if line.strip()]
+    said = words[-1].strip() if words else _one_line(run.get("msg") or "nothing")
+    status = f"exit status {run['rc']}" if run.get("rc") is not None else "no exit status"
+    return f"the payload brought no result ({status}); it said last: {said}"
+
+
+def validation_fleet(hostvars: Values, nodes: Iterable[str]) -> dict[str, Any]:
+    """Expectations and results of all `nodes`, in the form that `validation report --fleet` reads.
+
+    A node without a result is there too, with the reason: refused, unreachable, or failed in an earlier step.
+    """
+    expectations: dict[str, Any] = {}
+    results: dict[str, Any] = {}
+    for node in nodes:
+        variables = hostvars[node]
+        plan = variables.get("temper_plan") or {}
+        outcome = variables.get("__gpu_validation_outcome") or {"problem": _why_not_measured(plan)}
+        expectations[node] = dict(outcome.get("expectation") or _bare_expectation(plan))
+        if "result" in outcome:
+            results[node] = outcome["result"]
+        else:
+            expectations[node]["not_run"] = outcome["problem"]
+    return {
+        "expectations": {"schema_version": SCHEMA_VERSION, "nodes": expectations},
+        "results": results,
+    }
+
+
+def _why_not_measured(plan: Values) -> str:
+    if problems := plan.get("problems"):
+        return f"refused before anything was changed: {'; '.join(_one_line(problem) for problem in problems)}"
+    return NO_TRACE
+
+
+def _bare_expectation(plan: Values) -> dict[str, Any]:
+    gpus = [{key: gpu[key] for key in ("model", "name", "count")} for gpu in plan.get("gpus", [])]
+    return {"schema_version": SCHEMA_VERSION, "gpus": gpus or None}
+
+
+def _one_line(text: Any) -> str:
+    return " ".join(str(text).split()).rstrip(".")
+
+
+class FilterModule:
+    """Filters of this file."""
+
+    def filters(self) -> dict[str, Any]:
+        """Return the filters by the names that playbooks use."""
+        return {
+            "validation_expectation": validation_expectation,
+            "validation_fleet": validation_fleet,
+            "validation_outcome": validation_outcome,
+        }
