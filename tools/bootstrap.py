@@ -107,18 +107,29 @@ def install_packages(names: Sequence[str]) -> None:
     install = ["apt-get", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120", "install"]
     install += missing
     try:
-        run_visibly(title, install)
-    except subprocess.CalledProcessError:
-        # No or old package lists, or an earlier run was interrupted: put both right, then it must work.
+        if subprocess.run([*install, "--simulate"], capture_output=True, check=False).returncode:
+            refresh_package_lists()
         try:
-            run_visibly("Completing interrupted package installations", ["dpkg", "--configure", "-a"])
-            run_visibly("Fetching the lists of Debian packages", ["apt-get", "update"])
             run_visibly(title, install)
-        except subprocess.CalledProcessError as error:
-            raise NotReadyError(
-                f"`{' '.join(error.cmd)}` ended with status {error.returncode}. Put right what it says, then "
-                f"run the same command again:\n{error.output}"
-            ) from error
+        except subprocess.CalledProcessError:
+            # The lists name versions that the mirror no longer has, or an earlier run was cut off.
+            refresh_package_lists()
+            run_visibly(title, install)
+    except subprocess.CalledProcessError as error:
+        raise NotReadyError(
+            f"`{' '.join(error.cmd)}` ended with status {error.returncode}. Put right what it says, then run "
+            f"the same command again:\n{error.output}"
+        ) from error
+
+
+def refresh_package_lists() -> None:
+    """Complete what a cut-off dpkg has left half-way, and fetch the lists of packages.
+
+    Raises:
+        subprocess.CalledProcessError: dpkg or apt could not, with their output.
+    """
+    subprocess.run(["dpkg", "--configure", "-a"], capture_output=True, text=True, check=True)
+    run_visibly("Fetching the lists of Debian packages", ["apt-get", "update"])
 
 
 def venv_package() -> list[str]:
