@@ -11,8 +11,8 @@ description:
   - Compares what dpkg knows with the wanted versions and, only where they differ, runs one C(apt-get
     install) with the complete explicit list, then holds the packages together with everything else that has
     one of O(hold_versions).
-  - The transaction is simulated first; one that would remove a package, or install a kernel that was not
-    asked for, is refused.
+  - Every transaction is simulated first; one that would remove a package outside the NVIDIA family, change
+    one that somebody holds, or install a kernel that was not asked for, is refused.
   - A transaction that was interrupted earlier is completed first.
 options:
   packages:
@@ -87,7 +87,15 @@ APT = [
     "-o",
     "Dpkg::Options::=--force-confold",
 ]
-INSTALL = [*APT, "install", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages"]
+INSTALL = [
+    *APT,
+    "install",
+    "--no-install-recommends",
+    "--allow-downgrades",
+    # Else the held siblings of a listed package stay where they are, and it cannot move.
+    "--allow-change-held-packages",
+    "--ignore-hold",
+]
 ERROR_LINES = 15
 # How apt and dpkg begin, or mark, the lines that say why.
 EXPLAINS = re.compile(r"^(E:|Err:|dpkg: error)| : (Pre)?Depends: | : Conflicts: ")
@@ -101,7 +109,14 @@ class Apt:
 
     def run(self, command: list[str], doing: str) -> str:
         """Standard output; `doing` names the step in the message of a failure."""
-        completed = subprocess.run(
+        completed = self.attempt(command)
+        if completed.returncode:
+            self.fail(doing, completed.stdout + completed.stderr)
+        return completed.stdout
+
+    def attempt(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run a command that may fail."""
+        return subprocess.run(
             command,
             env=os.environ | ENVIRONMENT,
             stdin=subprocess.DEVNULL,
@@ -109,9 +124,6 @@ class Apt:
             text=True,
             check=False,
         )
-        if completed.returncode:
-            self.fail(doing, completed.stdout + completed.stderr)
-        return completed.stdout
 
     def fail(self, doing: str, output: str) -> None:
         """End the module with the lines that explain a failure: errors, unmet dependencies, else the end."""
@@ -145,21 +157,39 @@ def to_hold(wanted: dict[str, str], versions: list[str], known: dict[str, dpkg.P
     )
 
 
-def dangers(simulation: str, asked: list[str]) -> list[str]:
-    """Why a simulated transaction must not run: what it removes, and kernels that nobody asked for."""
+def dangers(simulation: str, asked: list[str], known: dict[str, dpkg.Package]) -> list[str]:
+    """Why a simulated transaction must not run.
+
+    It removes what is none of its business, changes what somebody holds, or brings a kernel that nobody asked
+    for.
+    """
     names = {argument.split("=")[0] for argument in asked}
     removed = re.findall(r"^Remv (\S+)", simulation, re.MULTILINE)
-    kernels = [
-        name for name in re.findall(r"^Inst (linux-image-\S+)", simulation, re.MULTILINE) if name not in names
-    ]
+    installed = [name for name in re.findall(r"^Inst (\S+)", simulation, re.MULTILINE) if name not in names]
+    kernels = [name for name in installed if name.startswith("linux-image-")]
+    held = [name for name in installed if name in known and known[name].held and not dpkg.FAMILY.match(name)]
     # The other flavour of the kernel modules, and the previous generation's names, give way by design.
     unexpected = [name for name in removed if not dpkg.FAMILY.match(name)]
     problems = []
     if unexpected:
         problems.append(f"it would remove {', '.join(unexpected)}")
+    if held:
+        problems.append(f"it would change {', '.join(held)}, which somebody holds")
     if kernels:
         problems.append(f"it would install another kernel ({', '.join(kernels)})")
     return problems
+
+
+def install(apt: Apt, arguments: list[str], known: dict[str, dpkg.Package], doing: str) -> None:
+    """Run a transaction of apt if its simulation shows nothing that it must not do."""
+    simulation = apt.run([*INSTALL, "--simulate", *arguments], f"{doing} (simulation)")
+    problems = dangers(simulation, arguments, known)
+    if problems:
+        apt.module.fail_json(
+            msg=f"The transaction is refused, because {' and '.join(problems)}. Nothing was changed. "
+            f"Look at `apt-get install --simulate {' '.join(arguments)}` on the node."
+        )
+    apt.run([*INSTALL, *arguments], doing)
 
 
 def main() -> None:
@@ -192,26 +222,18 @@ def main() -> None:
         diff = {"before": "", "after": "".join(f"{argument}\n" for argument in arguments)}
         module.exit_json(changed=True, installed=new, held=sorted(new), recovered=broken, diff=diff)
 
-    if broken:
+    if module.params["refresh"] or not offered(arguments):
         apt.run(
-            ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"],
-            "Completing an interrupted installation",
+            [*APT, "-o", "APT::Update::Error-Mode=any", "update"],
+            "Reading the package lists (apt-get update)",
         )
-        apt.run([*APT, "--fix-broken", "install"], "Completing an interrupted installation")
+    if broken:
+        # It fails where a dependency had not been unpacked yet; apt brings that one.
+        apt.attempt(["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"])
+        install(apt, ["--fix-broken"], known, "Completing an interrupted installation")
+        arguments = differing(wanted, present, dpkg.query())
     if arguments:
-        if module.params["refresh"] or not offered(arguments):
-            apt.run(
-                [*APT, "-o", "APT::Update::Error-Mode=any", "update"],
-                "Reading the package lists (apt-get update)",
-            )
-        simulation = apt.run([*INSTALL, "--simulate", *arguments], "Resolving the transaction")
-        problems = dangers(simulation, arguments)
-        if problems:
-            module.fail_json(
-                msg=f"The transaction is refused, because {' and '.join(problems)}. Nothing was changed. "
-                f"Look at `apt-get install --simulate {' '.join(arguments)}` on the node."
-            )
-        apt.run([*INSTALL, *arguments], "Installing the packages")
+        install(apt, arguments, known, "Installing the packages")
     after = dpkg.query()
     left = differing(wanted, present, after)
     if left:

@@ -59,7 +59,7 @@ def parse_dpkg(text: str) -> dict[str, Package]:
 QUERY_FORMAT = "${Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status}\\n"
 
 
-def query(root: str = "/") -> dict[str, Package]:
+def query() -> dict[str, Package]:
     """All packages dpkg knows of. Raises OSError where there is no dpkg, CalledProcessError when it fails."""
-    command = ["dpkg-query", f"--admindir={root}var/lib/dpkg", "-W", "-f", QUERY_FORMAT]
+    command = ["dpkg-query", "-W", "-f", QUERY_FORMAT]
     return parse_dpkg(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
