@@ -65,7 +65,7 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str]) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for node in nodes:
         variables = hostvars[node]
-        plan = variables.get("temper_plan") or {}
+        plan = variables.get("preflight_plan") or {}
         outcome = variables.get("__gpu_validation_outcome") or {"problem": _why_not_measured(plan)}
         expectations[node] = dict(outcome.get("expectation") or _bare_expectation(plan))
         if "result" in outcome:
