@@ -352,6 +352,18 @@ def test_an_interrupted_installation_is_completed(settle: Run, machine: Machine,
 
 
 @needs_apt
+def test_an_installation_in_which_dpkg_was_killed_is_completed(
+    settle: Run, machine: Machine, archive: Archive
+) -> None:
+    machine.run("dpkg", "--unpack", str(archive.path / "libcuda1_580-1.deb"))
+    # What dpkg had not yet merged into its status file; apt does nothing before that is done.
+    database = machine.root / "var/lib/dpkg"
+    shutil.copy(database / "status", database / "updates" / "0001")
+    settle({"libcuda1": "580-1"})
+    assert machine.versions() == {"libcuda1": "580-1"}
+
+
+@needs_apt
 def test_a_package_without_its_dependency_gets_it(settle: Run, machine: Machine, archive: Archive) -> None:
     machine.run("dpkg", "--unpack", str(archive.path / "nvidia-driver-cuda_580-1.deb"))
     settle({"nvidia-driver-cuda": "580-1"})
