@@ -217,13 +217,19 @@ class Change:
             timeout_s: Seconds from now to the undo.
             login: The connection that makes the change; `confirm` refuses the same one.
         """
+        saved = False
         try:
             with self._lock():
+                if self.pending:
+                    raise CommandError(
+                        f"Another run is changing {self.subject} right now: run again after it."
+                    )
                 self._save(files, live, login)
+                saved = True
                 self._start_timer(timeout_s)
                 yield
         except Exception as error:
-            if self.pending:
+            if saved:
                 self.undo(f"it failed: {error}")
             raise
 

@@ -108,6 +108,14 @@ def test_failing_change_is_undone_at_once(node: Node) -> None:
     assert "because it failed: sshd does not come back" in (node.change.past_rollback() or "")
 
 
+def test_second_run_leaves_the_change_of_a_first_one_alone(node: Node) -> None:
+    node.apply("after")
+    with pytest.raises(CommandError, match="Another run"):
+        node.apply("other")
+    assert node.file.read_text() == "after"
+    assert node.change.pending
+
+
 def test_timer_runs_the_undo_after_the_given_time(node: Node, timers: list[str]) -> None:
     node.apply("after")
     start = next(command for command in timers if command.startswith("systemd-run"))
