@@ -5,14 +5,15 @@ None of these settings survives a reboot or a reload of the driver, so this file
 utility of Ansible, and, installed on the node, as the program that temper-gpu-settings.service runs at boot.
 Standard library only.
 
-nvidia-smi answers status 0 for a setting that a GPU refuses, so every setting is read back. Locked clocks
-have no query: what was set is noted under /run, which forgets it at a reboot as the driver does, and the
-live clock must agree.
+nvidia-smi answers status 0 for a setting that a GPU refuses, so its words are read, and every setting is read
+back. Locked clocks have no query: what was set is noted under /run, which forgets it at a reboot as the
+driver does, and the live clock must agree.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ COMMAND_TIMEOUT_S = 120
 # How far a live clock may be from a locked one: clocks move in steps of 15 MHz.
 CLOCK_STEP_MHZ = 15
 POWER_STEP_W = 1.0
+# nvidia-smi's words, with status 0, after it has said what a GPU refuses.
+REFUSAL = "Treating as warning"
 FIELDS = (
     "index",
     "uuid",
@@ -38,6 +41,8 @@ FIELDS = (
     "clocks.max.memory",
     "clocks.applications.graphics",
     "clocks.applications.memory",
+    "clocks.default_applications.graphics",
+    "clocks.default_applications.memory",
 )
 
 
@@ -65,6 +70,8 @@ class Gpu:
     memory_max_mhz: int | None
     application_graphics_mhz: int | None
     application_memory_mhz: int | None
+    default_application_graphics_mhz: int | None
+    default_application_memory_mhz: int | None
 
 
 @dataclass(frozen=True)
@@ -130,9 +137,26 @@ def read_gpus() -> list[Gpu]:
     return parse_gpus(nvidia_smi(f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"))
 
 
+def check_clocks(clocks: Any) -> None:
+    """Raises SettingsError for a wish that cannot be understood: a typo must not mean "default"."""
+    if clocks in ("max", "default"):
+        return
+    if (
+        isinstance(clocks, dict)
+        and clocks
+        and clocks.keys() <= {"graphics", "memory"}
+        and all(type(clock) is int and clock > 0 for clock in clocks.values())
+    ):
+        return
+    raise SettingsError(
+        f"gpu_settings_clocks: expected max, default, or graphics and memory in MHz, found {clocks!r}"
+    )
+
+
 def target(gpu: Gpu, settings: dict[str, Any]) -> Target:
     """What a GPU is to have. Raises SettingsError for a value outside what the GPU supports."""
-    clocks, power = settings["clocks"], settings["power_limit_w"]
+    clocks, lockable = settings["clocks"], settings["locked_clocks"]
+    power = None if settings["power_limit_w"] is None else float(settings["power_limit_w"])
     graphics = memory = None
     if clocks == "max":
         graphics = gpu.graphics_max_mhz
@@ -147,19 +171,20 @@ def target(gpu: Gpu, settings: dict[str, Any]) -> Target:
                 f"GPU {gpu.index} ({gpu.name}): expected a {kind} clock up to {highest} MHz, "
                 f"found {wanted} MHz"
             )
-    if (
-        memory is not None
-        and not settings["locked_clocks"]["memory"]
-        and settings["locked_clocks"]["graphics"]
-    ):
+    if memory is not None and lockable["graphics"] and not lockable["memory"]:
         raise SettingsError(
             f"GPU {gpu.index} ({gpu.name}): its memory clock cannot be locked (Ampere and newer only); "
             "leave `memory` out of gpu_settings_clocks"
         )
-    limits = (gpu.power_min_w, gpu.power_max_w)
-    if power is not None and None not in limits and not limits[0] <= power <= limits[1]:
+    if memory is not None and graphics is None and not lockable["graphics"]:
         raise SettingsError(
-            f"GPU {gpu.index} ({gpu.name}): expected a power limit from {limits[0]:g} to {limits[1]:g} W, "
+            f"GPU {gpu.index} ({gpu.name}): its application clocks are set in pairs; "
+            "add `graphics` to gpu_settings_clocks"
+        )
+    lowest_w, highest_w = gpu.power_min_w or 0.0, gpu.power_max_w or math.inf
+    if power is not None and not lowest_w <= power <= highest_w:
+        raise SettingsError(
+            f"GPU {gpu.index} ({gpu.name}): expected a power limit from {lowest_w:g} to {highest_w:g} W, "
             f"found {power:g} W"
         )
     return Target(graphics, memory, power if power is not None else gpu.power_default_w)
@@ -183,9 +208,13 @@ def write_record(record: dict[str, list[int | None]]) -> None:
 
 
 def differences(
-    gpu: Gpu, wanted: Target, locked: bool, record: dict[str, list[int | None]]
+    gpu: Gpu, wanted: Target, locked: bool, record: dict[str, list[int | None]], again: bool = False
 ) -> dict[str, str]:
-    """What has to change on a GPU: setting -> "from -> to"."""
+    """What has to change on a GPU: setting -> "from -> to".
+
+    Without persistence the driver has forgotten what the record says; with `again` it may have, and clocks
+    are locked once more.
+    """
     found: dict[str, str] = {}
     if not gpu.persistence:
         found["persistence mode"] = "Disabled -> Enabled"
@@ -196,8 +225,8 @@ def differences(
     ):
         found["power limit"] = f"{gpu.power_w:g} -> {wanted.power_w:g} W"
     if locked:
-        now = record.get(gpu.uuid, [None, None])
-        if now[0] != wanted.graphics_mhz:
+        now = record.get(gpu.uuid, [None, None]) if gpu.persistence else [None, None]
+        if now[0] != wanted.graphics_mhz or (again and wanted.graphics_mhz):
             found["graphics clock"] = f"{now[0] or 'default'} -> {wanted.graphics_mhz or 'default'} MHz"
         elif (
             wanted.graphics_mhz
@@ -207,12 +236,21 @@ def differences(
             # Lower than the lock is power or heat, which the health check judges; higher means that the
             # lock is gone.
             found["graphics clock"] = f"{gpu.graphics_mhz} -> {wanted.graphics_mhz} MHz"
-        if now[1] != wanted.memory_mhz:
+        if now[1] != wanted.memory_mhz or (again and wanted.memory_mhz):
             found["memory clock"] = f"{now[1] or 'default'} -> {wanted.memory_mhz or 'default'} MHz"
-    elif wanted.graphics_mhz and gpu.application_graphics_mhz != wanted.graphics_mhz:
-        memory = wanted.memory_mhz or gpu.memory_max_mhz
-        found["application clocks"] = f"{gpu.application_graphics_mhz} -> {memory},{wanted.graphics_mhz} MHz"
+    else:
+        is_now = (gpu.application_memory_mhz, gpu.application_graphics_mhz)
+        if application_clocks(gpu, wanted) != is_now:
+            memory, graphics = application_clocks(gpu, wanted)
+            found["application clocks"] = f"{is_now[0]},{is_now[1]} -> {memory},{graphics} MHz"
     return found
+
+
+def application_clocks(gpu: Gpu, wanted: Target) -> tuple[int | None, int | None]:
+    """Memory and graphics clock in MHz, in nvidia-smi's order; without a memory clock the highest."""
+    if wanted.graphics_mhz is None:
+        return gpu.default_application_memory_mhz, gpu.default_application_graphics_mhz
+    return wanted.memory_mhz or gpu.memory_max_mhz, wanted.graphics_mhz
 
 
 def set_gpu(gpu: Gpu, wanted: Target, changes: dict[str, str]) -> None:
@@ -220,43 +258,58 @@ def set_gpu(gpu: Gpu, wanted: Target, changes: dict[str, str]) -> None:
 
     Persistence comes first: without it the others are forgotten at once.
     """
-    one = ("-i", str(gpu.index))
     if "persistence mode" in changes:
-        nvidia_smi(*one, "-pm", "1")
+        set_one(gpu, "-pm", "1")
     if "power limit" in changes:
-        nvidia_smi(*one, "-pl", f"{wanted.power_w:g}")
+        set_one(gpu, "-pl", f"{wanted.power_w:g}")
     if "graphics clock" in changes:
         clock = wanted.graphics_mhz
-        nvidia_smi(*one, *(("-lgc", f"{clock},{clock}") if clock else ("-rgc",)))
+        set_one(gpu, *(("-lgc", f"{clock},{clock}") if clock else ("-rgc",)))
     if "memory clock" in changes:
         clock = wanted.memory_mhz
-        nvidia_smi(*one, *(("-lmc", f"{clock},{clock}") if clock else ("-rmc",)))
+        set_one(gpu, *(("-lmc", f"{clock},{clock}") if clock else ("-rmc",)))
     if "application clocks" in changes:
-        nvidia_smi(*one, "-ac", f"{wanted.memory_mhz or gpu.memory_max_mhz},{wanted.graphics_mhz}")
+        memory, graphics = application_clocks(gpu, wanted)
+        set_one(gpu, *(("-ac", f"{memory},{graphics}") if wanted.graphics_mhz else ("-rac",)))
 
 
-def settle(settings: dict[str, Any], only_look: bool = False) -> dict[str, dict[str, str]]:
+def set_one(gpu: Gpu, *arguments: str) -> None:
+    """Run a setter for one GPU. Raises SettingsError where nvidia-smi says that the GPU refuses."""
+    words = " ".join(nvidia_smi("-i", str(gpu.index), *arguments).split())
+    if REFUSAL in words:
+        raise SettingsError(f"GPU {gpu.index} ({gpu.name}): `nvidia-smi {' '.join(arguments)}`: {words}")
+
+
+def settle(
+    settings: dict[str, Any], only_look: bool = False, again: bool = False
+) -> dict[str, dict[str, str]]:
     """Bring all GPUs of the node to the wanted settings and read them back.
 
     `settings`: clocks ("max", "default" or {graphics, memory} in MHz), power_limit_w (W or None),
     locked_clocks ({graphics, memory}: whether these GPUs can lock them). Returns what was changed, or with
-    `only_look` what would be: "GPU 0 (name)" -> setting -> "from -> to". Raises SettingsError when a value is
-    out of range, refused, or read back as another one.
+    `only_look` what would be: "GPU 0 (name)" -> setting -> "from -> to". With `again` clocks are locked
+    whatever was noted. Raises SettingsError when a value is out of range, refused, or read back as another
+    one.
     """
+    check_clocks(settings["clocks"])
     locked = bool(settings["locked_clocks"]["graphics"])
     record = read_record()
     gpus = read_gpus()
     targets = {gpu.uuid: target(gpu, settings) for gpu in gpus}
-    changes = {gpu: found for gpu in gpus if (found := differences(gpu, targets[gpu.uuid], locked, record))}
+    changes = {
+        gpu: found for gpu in gpus if (found := differences(gpu, targets[gpu.uuid], locked, record, again))
+    }
     named = {f"GPU {gpu.index} ({gpu.name})": found for gpu, found in changes.items()}
     if only_look or not changes:
         return named
     for gpu, found in changes.items():
-        set_gpu(gpu, targets[gpu.uuid], found)
-    if locked:
-        write_record({uuid: [wanted.graphics_mhz, wanted.memory_mhz] for uuid, wanted in targets.items()})
+        wanted = targets[gpu.uuid]
+        set_gpu(gpu, wanted, found)
+        if locked:
+            record[gpu.uuid] = [wanted.graphics_mhz, wanted.memory_mhz]
+            write_record(record)
     for gpu in read_gpus():
-        left = differences(gpu, targets[gpu.uuid], locked, read_record())
+        left = differences(gpu, targets[gpu.uuid], locked, record)
         if left:
             setting, change = next(iter(left.items()))
             raise SettingsError(
@@ -267,12 +320,12 @@ def settle(settings: dict[str, Any], only_look: bool = False) -> dict[str, dict[
 
 
 def main() -> int:
-    """`gpu_settings.py SETTINGS.json`: apply the settings at boot."""
+    """`gpu_settings.py SETTINGS.json`: apply the settings, at boot or after a restart of the daemon."""
     if len(sys.argv) != 2:
         print(f"usage: {sys.argv[0]} SETTINGS.json", file=sys.stderr)
         return 2
     try:
-        changes = settle(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+        changes = settle(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), again=True)
     except (SettingsError, OSError, ValueError) as error:
         print(f"GPU settings were not applied: {error}", file=sys.stderr)
         return 1

@@ -1,0 +1,518 @@
+"""GPU settings are set, read back and set again when the driver forgot them, with an nvidia-smi made here."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import gpu_settings as module
+import pytest
+from ansible.module_utils import gpu_settings
+from ansible.module_utils.gpu_settings import SettingsError, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., dict[str, Any]]
+
+# Answers queries from gpus.json and keeps what is set there. A setter named in `unsupported` is refused in
+# nvidia-smi's way, with status 0 and words; one named in `ignored` does nothing and says nothing.
+NVIDIA_SMI = """\
+#!{python} -IS
+import json, sys
+PATH = "{state}"
+with open(PATH) as file:
+    state = json.load(file)
+arguments = sys.argv[1:]
+with open(PATH + ".log", "a") as log:
+    log.write(" ".join(arguments) + "\\n")
+if state["failure"]:
+    print(state["failure"])
+    sys.exit(9)
+gpus = state["gpus"]
+if arguments[0].startswith("--query-gpu="):
+    for gpu in gpus:
+        print(", ".join(str(gpu[field]) for field in arguments[0].partition("=")[2].split(",")))
+    sys.exit()
+_, index, setter, *value = arguments
+gpu = gpus[int(index)]
+if setter in state["unsupported"]:
+    print(setter, "is not supported for GPU 00000000:0A:00.0.")
+    print("Treating as warning and moving on.\\nAll done.")
+elif setter not in state["ignored"]:
+    if setter == "-pm":
+        gpu["persistence_mode"] = "Enabled"
+    elif setter == "-pl":
+        gpu["power.limit"] = value[0]
+    elif setter == "-lgc":
+        gpu["clocks.current.graphics"] = value[0].split(",")[0]
+    elif setter == "-ac":
+        gpu["clocks.applications.memory"], gpu["clocks.applications.graphics"] = value[0].split(",")
+    elif setter == "-rac":
+        for kind in ("memory", "graphics"):
+            gpu["clocks.applications." + kind] = gpu["clocks.default_applications." + kind]
+    print("All done.")
+    with open(PATH, "w") as file:
+        json.dump(state, file)
+"""
+H100 = {
+    "name": "NVIDIA H100 80GB HBM3",
+    "persistence_mode": "Disabled",
+    "power.limit": "700.00",
+    "power.min_limit": "200.00",
+    "power.max_limit": "700.00",
+    "power.default_limit": "700.00",
+    "clocks.current.graphics": "345",
+    "clocks.max.graphics": "1980",
+    "clocks.max.memory": "2619",
+    "clocks.applications.graphics": "1980",
+    "clocks.applications.memory": "2619",
+    "clocks.default_applications.graphics": "1980",
+    "clocks.default_applications.memory": "2619",
+}
+P100 = H100 | {
+    "name": "Tesla P100-PCIE-16GB",
+    "power.limit": "250.00",
+    "power.min_limit": "125.00",
+    "power.max_limit": "250.00",
+    "power.default_limit": "250.00",
+    "clocks.max.graphics": "1328",
+    "clocks.max.memory": "715",
+    "clocks.applications.graphics": "1189",
+    "clocks.applications.memory": "715",
+    "clocks.default_applications.graphics": "1189",
+    "clocks.default_applications.memory": "715",
+}
+HOPPER = {"graphics": True, "memory": True}
+VOLTA = {"graphics": True, "memory": False}
+PASCAL = {"graphics": False, "memory": False}
+
+
+class Driver:
+    """The state of the nvidia-smi on PATH."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / "gpus.json"
+        self.log = path / "gpus.json.log"
+        self.state: dict[str, Any] = {"gpus": [], "unsupported": [], "ignored": [], "failure": ""}
+
+    def boot(self, *gpus: dict[str, str]) -> None:
+        """Start with these GPUs and nothing set, as after a reboot."""
+        self.state["gpus"] = [
+            {"index": str(index), "uuid": f"GPU-{index}"} | gpu for index, gpu in enumerate(gpus)
+        ]
+        self.store()
+        gpu_settings.RECORD.unlink(missing_ok=True)
+
+    def store(self) -> None:
+        self.path.write_text(json.dumps(self.state))
+
+    def change(self, **state: Any) -> None:
+        """Change how the driver behaves."""
+        self.state = json.loads(self.path.read_text()) | state
+        self.store()
+
+    def change_gpu(self, index: int, **values: str) -> None:
+        """Change a GPU's state behind Temper's back; `_` in a field's name stands for a dot."""
+        self.state = json.loads(self.path.read_text())
+        self.state["gpus"][index] |= {name.replace("__", "."): value for name, value in values.items()}
+        self.store()
+
+    def setters(self) -> list[str]:
+        """The setters that were called since the last time."""
+        lines = self.log.read_text().splitlines()
+        self.log.unlink()
+        return [line.removeprefix("-i ") for line in lines if not line.startswith("--query")]
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    driver = Driver(tmp_path)
+    monkeypatch.setattr(gpu_settings, "RECORD", tmp_path / "run" / "gpu-settings.json")
+    binary = tmp_path / "bin" / "nvidia-smi"
+    binary.parent.mkdir()
+    binary.write_text(NVIDIA_SMI.format(python=sys.executable, state=driver.path))
+    binary.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{binary.parent}:{os.environ['PATH']}")
+    driver.boot(H100)
+    return driver
+
+
+def wish(
+    clocks: Any = "default", power_limit_w: float | None = None, locked: dict[str, bool] = HOPPER
+) -> dict[str, Any]:
+    return {"clocks": clocks, "power_limit_w": power_limit_w, "locked_clocks": locked}
+
+
+NAME = f"GPU 0 ({H100['name']})"
+
+
+# ---------------------------------------------------------------- the way to the wanted settings
+
+
+def test_max_locks_the_graphics_clock_and_leaves_the_memory_alone(driver: Driver) -> None:
+    changes = settle(wish("max"))
+    assert changes == {
+        NAME: {"persistence mode": "Disabled -> Enabled", "graphics clock": "default -> 1980 MHz"}
+    }
+    assert driver.setters() == ["0 -pm 1", "0 -lgc 1980,1980"]
+
+
+def test_default_sets_persistence_only(driver: Driver) -> None:
+    settle(wish("default"))
+    assert driver.setters() == ["0 -pm 1"]
+
+
+def test_persistence_comes_first_and_every_setting_is_set(driver: Driver) -> None:
+    settle(wish({"graphics": 1410, "memory": 1593}, 500))
+    assert driver.setters() == ["0 -pm 1", "0 -pl 500", "0 -lgc 1410,1410", "0 -lmc 1593,1593"]
+
+
+@pytest.mark.parametrize("locked", [HOPPER, PASCAL], ids=["locked clocks", "application clocks"])
+def test_the_second_run_only_looks(driver: Driver, locked: dict[str, bool]) -> None:
+    wanted = wish({"graphics": 1410, "memory": 1593}, 500, locked)
+    settle(wanted)
+    driver.setters()
+    assert settle(wanted) == {}
+    assert driver.setters() == []
+
+
+def test_only_the_gpus_that_differ_are_set(driver: Driver) -> None:
+    driver.boot(H100 | {"persistence_mode": "Enabled"}, H100)
+    settle(wish("default"))
+    assert driver.setters() == ["1 -pm 1"]
+
+
+def test_looking_changes_nothing(driver: Driver) -> None:
+    before = driver.path.read_text()
+    assert settle(wish("max"), only_look=True)[NAME]["graphics clock"] == "default -> 1980 MHz"
+    assert driver.path.read_text() == before
+    assert not gpu_settings.RECORD.exists()
+
+
+def test_from_locked_to_default(driver: Driver) -> None:
+    settle(wish({"graphics": 1410, "memory": 1593}, 500))
+    driver.setters()
+    changes = settle(wish("default"))
+    assert changes[NAME] == {
+        "power limit": "500 -> 700 W",
+        "graphics clock": "1410 -> default MHz",
+        "memory clock": "1593 -> default MHz",
+    }
+    assert driver.setters() == ["0 -pl 700", "0 -rgc", "0 -rmc"]
+
+
+def test_a_gpu_without_a_power_limit_has_none_set(driver: Driver) -> None:
+    driver.boot(H100 | {field: "[N/A]" for field in H100 if field.startswith("power.")})
+    settle(wish("default"))
+    assert driver.setters() == ["0 -pm 1"]
+
+
+def test_a_power_limit_of_a_file_may_be_text(driver: Driver) -> None:
+    settle(wish() | {"power_limit_w": "500"})
+    assert "0 -pl 500" in driver.setters()
+
+
+# ---------------------------------------------------------------- application clocks
+
+
+def test_application_clocks_where_clocks_cannot_be_locked(driver: Driver) -> None:
+    driver.boot(P100)
+    changes = settle(wish("max", locked=PASCAL))
+    assert changes["GPU 0 (Tesla P100-PCIE-16GB)"]["application clocks"] == "715,1189 -> 715,1328 MHz"
+    assert driver.setters() == ["0 -pm 1", "0 -ac 715,1328"]
+    assert not gpu_settings.RECORD.exists()
+
+
+def test_an_application_clock_of_the_memory_alone_differs(driver: Driver) -> None:
+    driver.boot(P100 | {"clocks.applications.memory": "405"})
+    settle(wish({"graphics": 1189, "memory": 715}, locked=PASCAL))
+    assert "0 -ac 715,1189" in driver.setters()
+
+
+def test_application_clocks_return_to_the_default(driver: Driver) -> None:
+    driver.boot(P100)
+    settle(wish("max", locked=PASCAL))
+    driver.setters()
+    settle(wish("default", locked=PASCAL))
+    assert driver.setters() == ["0 -rac"]
+
+
+def test_a_memory_clock_without_a_graphics_clock_is_no_pair(driver: Driver) -> None:
+    driver.boot(P100)
+    with pytest.raises(SettingsError, match="set in pairs; add `graphics`"):
+        settle(wish({"memory": 715}, locked=PASCAL))
+
+
+def test_a_gpu_that_reports_no_application_clocks_may_keep_its_default(driver: Driver) -> None:
+    driver.boot(P100 | {field: "[N/A]" for field in P100 if "applications" in field})
+    settle(wish("default", locked=PASCAL))
+    assert driver.setters() == ["0 -pm 1"]
+
+
+# ---------------------------------------------------------------- what the driver forgets
+
+
+def test_after_a_reboot_everything_is_set_again(driver: Driver) -> None:
+    wanted = wish({"graphics": 1410}, 500)
+    settle(wanted)
+    driver.setters()
+    driver.boot(H100)
+    settle(wanted)
+    assert driver.setters() == ["0 -pm 1", "0 -pl 500", "0 -lgc 1410,1410"]
+
+
+def test_a_lock_that_was_reset_by_hand_is_set_again(driver: Driver) -> None:
+    settle(wish({"graphics": 1410}))
+    driver.setters()
+    driver.change_gpu(0, clocks__current__graphics="1980")
+    assert settle(wish({"graphics": 1410}))[NAME] == {"graphics clock": "1980 -> 1410 MHz"}
+    assert driver.setters() == ["0 -lgc 1410,1410"]
+
+
+@pytest.mark.parametrize("clock", ["345", "1410", "1425", "[N/A]"])
+def test_a_clock_at_or_below_the_lock_is_no_deviation(driver: Driver, clock: str) -> None:
+    settle(wish({"graphics": 1410}))
+    driver.change_gpu(0, clocks__current__graphics=clock)
+    assert settle(wish({"graphics": 1410})) == {}
+
+
+def test_without_persistence_the_note_of_a_lock_is_not_trusted(driver: Driver) -> None:
+    settle(wish({"graphics": 1410}))
+    driver.setters()
+    driver.change_gpu(0, persistence_mode="Disabled", clocks__current__graphics="345")
+    settle(wish({"graphics": 1410}))
+    assert driver.setters() == ["0 -pm 1", "0 -lgc 1410,1410"]
+
+
+def test_a_note_that_cannot_be_read_is_none(driver: Driver) -> None:
+    settle(wish({"graphics": 1410}))
+    driver.setters()
+    gpu_settings.RECORD.write_text("{")
+    settle(wish({"graphics": 1410}))
+    assert driver.setters() == ["0 -lgc 1410,1410"]
+
+
+def test_a_gpu_is_known_by_its_uuid(driver: Driver) -> None:
+    settle(wish({"graphics": 1410}))
+    driver.setters()
+    driver.change_gpu(0, uuid="GPU-of-the-spare-part")
+    settle(wish({"graphics": 1410}))
+    assert driver.setters() == ["0 -lgc 1410,1410"]
+
+
+# ---------------------------------------------------------------- what a GPU refuses
+
+
+@pytest.mark.parametrize("setter", ["-pl", "-lgc", "-lmc"])
+def test_a_refusal_with_status_0_is_an_error(driver: Driver, setter: str) -> None:
+    driver.change(unsupported=[setter])
+    with pytest.raises(SettingsError, match=f"{NAME[:5]}.*{setter} .* is not supported for GPU"):
+        settle(wish({"graphics": 1410, "memory": 1593}, 500))
+
+
+def test_what_was_done_before_a_refusal_is_noted(driver: Driver) -> None:
+    driver.boot(H100, H100)
+    driver.change(unsupported=["-lmc"])
+    with pytest.raises(SettingsError, match="GPU 0"):
+        settle(wish({"graphics": 1410, "memory": 1593}))
+    driver.change(unsupported=[])
+    settle(wish({"graphics": 1410, "memory": 1593}))
+    assert json.loads(gpu_settings.RECORD.read_text()) == {"GPU-0": [1410, 1593], "GPU-1": [1410, 1593]}
+
+
+@pytest.mark.parametrize(
+    ("ignored", "locked", "complaint"),
+    [
+        ("-pm", HOPPER, "persistence mode did not take (Disabled -> Enabled)"),
+        ("-pl", HOPPER, "power limit did not take (700 -> 500 W)"),
+        ("-ac", PASCAL, "application clocks did not take (2619,1980 -> 2619,1410 MHz)"),
+    ],
+)
+def test_a_setting_that_silently_did_not_take_is_an_error(
+    driver: Driver, ignored: str, locked: dict[str, bool], complaint: str
+) -> None:
+    driver.change(ignored=[ignored])
+    with pytest.raises(SettingsError) as error:
+        settle(wish({"graphics": 1410}, 500, locked))
+    assert str(error.value) == f"{NAME}: {complaint}; nvidia-smi reported no error"
+
+
+def test_a_lock_that_the_live_clock_exceeds_is_an_error(driver: Driver) -> None:
+    driver.boot(H100 | {"clocks.current.graphics": "1980"})
+    driver.change(ignored=["-lgc"])
+    with pytest.raises(SettingsError, match=r"graphics clock did not take \(1980 -> 1410 MHz\)"):
+        settle(wish({"graphics": 1410}))
+
+
+@pytest.mark.parametrize(
+    ("clocks", "power_w", "locked", "complaint"),
+    [
+        ({"graphics": 1981}, None, HOPPER, "expected a graphics clock up to 1980 MHz, found 1981 MHz"),
+        ({"memory": 2620}, None, HOPPER, "expected a memory clock up to 2619 MHz, found 2620 MHz"),
+        ({"memory": 1593}, None, VOLTA, "its memory clock cannot be locked (Ampere and newer only)"),
+        ("max", 701, HOPPER, "expected a power limit from 200 to 700 W, found 701 W"),
+        ("max", 199, HOPPER, "expected a power limit from 200 to 700 W, found 199 W"),
+    ],
+)
+def test_a_value_that_the_gpu_cannot_have_is_refused_before_anything_is_set(
+    driver: Driver, clocks: Any, power_w: float | None, locked: dict[str, bool], complaint: str
+) -> None:
+    with pytest.raises(SettingsError) as error:
+        settle(wish(clocks, power_w, locked))
+    assert str(error.value).startswith(f"{NAME}: {complaint}")
+    assert driver.setters() == []
+
+
+@pytest.mark.parametrize(
+    "clocks",
+    [
+        "maximum",
+        "",
+        None,
+        1410,
+        {},
+        {"graphic": 1410},
+        {"graphics": "1410"},
+        {"graphics": 0},
+        {"graphics": True},
+        {"memory": -1},
+    ],
+)
+def test_a_wish_that_cannot_be_understood_does_not_mean_default(driver: Driver, clocks: Any) -> None:
+    with pytest.raises(SettingsError, match=r"gpu_settings_clocks: expected max, default"):
+        settle(wish(clocks))
+
+
+# ---------------------------------------------------------------- nvidia-smi itself
+
+
+def test_a_failing_nvidia_smi_is_quoted(driver: Driver) -> None:
+    driver.change(failure="NVIDIA-SMI has failed because it couldn't\ncommunicate with the NVIDIA driver.")
+    with pytest.raises(
+        SettingsError, match="failed with status 9: NVIDIA-SMI has failed because it couldn't c"
+    ):
+        settle(wish())
+
+
+def test_without_nvidia_smi_the_driver_is_the_remedy(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(SettingsError, match="not installed; install the driver first"):
+        settle(wish())
+
+
+def test_an_nvidia_smi_that_hangs_is_stopped(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_settings, "COMMAND_TIMEOUT_S", 0)
+    with pytest.raises(SettingsError, match="did not answer within 0 s"):
+        settle(wish())
+
+
+def test_an_answer_of_another_shape_is_an_error() -> None:
+    with pytest.raises(SettingsError, match="answered 3 values where 15 were asked for: '0, GPU-0, Tesla'"):
+        gpu_settings.parse_gpus("0, GPU-0, Tesla\n")
+
+
+# ---------------------------------------------------------------- the module and the program
+
+
+def run(run_module: Run, check_mode: bool = False, **wanted: Any) -> dict[str, Any]:
+    return run_module(module.main, check_mode=check_mode, **(wish("max") | wanted))
+
+
+def test_module_changes_once(run_module: Run, driver: Driver) -> None:
+    first = run(run_module)
+    assert (first["changed"], list(first["changes"])) == (True, [NAME])
+    assert not run(run_module)["changed"]
+
+
+def test_module_takes_a_mapping(run_module: Run, driver: Driver) -> None:
+    run(run_module, clocks={"graphics": 1410})
+    assert "0 -lgc 1410,1410" in driver.setters()
+
+
+def test_module_says_what_failed(run_module: Run, driver: Driver) -> None:
+    driver.change(failure="No devices were found")
+    assert run(run_module)["msg"].endswith("failed with status 9: No devices were found.")
+
+
+def test_check_mode_only_looks(run_module: Run, driver: Driver) -> None:
+    assert run(run_module, check_mode=True)["changed"]
+    assert driver.setters() == []
+
+
+def test_check_mode_works_before_the_driver_is_installed(
+    run_module: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    result = run(run_module, check_mode=True)
+    assert (result["changed"], result["changes"]) == (True, {})
+
+
+def program(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["gpu_settings.py", *map(str, arguments)])
+    return gpu_settings.main()
+
+
+def test_program_applies_a_file(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps(wish({"graphics": 1410})))
+    assert program(monkeypatch, settings) == 0
+    assert capsys.readouterr().out == (
+        f"{NAME}: persistence mode Disabled -> Enabled, graphics clock default -> 1410 MHz\n"
+    )
+
+
+def test_program_sets_what_the_driver_may_have_forgotten(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart of the persistence daemon leaves no trace but the clocks that are gone."""
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps(wish({"graphics": 1410, "memory": 1593})))
+    program(monkeypatch, settings)
+    driver.setters()
+    program(monkeypatch, settings)
+    assert driver.setters() == ["0 -lgc 1410,1410", "0 -lmc 1593,1593"]
+
+
+def test_program_resets_what_is_not_wanted_any_more(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle(wish({"graphics": 1410}))
+    driver.setters()
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps(wish("default")))
+    program(monkeypatch, settings)
+    assert driver.setters() == ["0 -rgc"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [(None, "No such file"), ("{", "Expecting property name"), (json.dumps(wish("maxi")), "'maxi'")],
+)
+def test_program_says_why_it_failed(
+    driver: Driver,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str | None,
+    complaint: str,
+) -> None:
+    settings = tmp_path / "settings.json"
+    if text is not None:
+        settings.write_text(text)
+    assert program(monkeypatch, settings) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("GPU settings were not applied: ")
+    assert complaint in message
+
+
+def test_program_wants_one_argument(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program(monkeypatch) == 2
+    assert "usage: gpu_settings.py SETTINGS.json" in capsys.readouterr().err
