@@ -26,8 +26,9 @@ site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, 
 	@$(LAB) up
 	@started=$$(mktemp) && trap 'rm -f "$$started"' EXIT; \
 	$(BIN)/ansible-playbook site.yml $(ARGS); status=$$?; \
-	if [ reports/latest/report.txt -nt "$$started" ]; then cat reports/latest/report.txt; fi; \
-	exit $$status
+	if [ reports/latest/report.txt -nt "$$started" ]; then \
+		cat reports/latest/report.txt; echo "Report: reports/$$(readlink reports/latest)/report.html"; \
+	fi; exit $$status
 
 .PHONY: test
 test: packages setup lint molecule unit lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
