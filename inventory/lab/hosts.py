@@ -12,14 +12,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.lab import lab as labs
 from tests.lab.process import LabError
-from tests.lab.settings import ADMINISTRATOR, CHECKOUT, Lab
+from tests.lab.settings import ADMINISTRATOR, Lab
 
 
 def inventory(lab: Lab) -> dict[str, Any]:
-    """The inventory. Raises LabError, with what to do, where there are no nodes of ours: no run may end well then."""
+    """The inventory of the running nodes.
+
+    Raises:
+        LabError: no node runs, or the lab is another checkout's. Without nodes, no run may end well.
+    """
+    labs.refuse_foreign(lab)
     status = labs.status(lab)
-    other = labs.holder(lab)
-    nodes = [] if other else [node for node in status["nodes"] if node["state"] != "off"]
+    nodes = [node for node in status["nodes"] if node["state"] != "off"]
+    if not nodes:
+        raise LabError(
+            "The lab is not running. Start it with: make lab-up. For your own nodes: -i inventory/mine"
+        )
     shared = {
         "ansible_user": ADMINISTRATOR,
         "ansible_ssh_private_key_file": status["ssh_key"],
@@ -29,15 +37,6 @@ def inventory(lab: Lab) -> dict[str, Any]:
         "lab_repository_url": status["repository_url"],
         "lab_key_fingerprints": status["key_fingerprints"],
     }
-    if other:
-        raise LabError(
-            f"the lab {lab.name} is running for the checkout {other}. Either end it there (make -C {other} "
-            "lab-down), or take another name here: LAB_NAME=other make ..."
-        )
-    if not nodes:
-        raise LabError(
-            "the lab is not running. Start it with: make lab-up. For your own nodes: -i inventory/mine"
-        )
     return {
         "gpu_nodes": {"hosts": [node["name"] for node in nodes], "vars": shared},
         "ungrouped": {"hosts": ["localhost"]},
@@ -58,7 +57,7 @@ def main() -> int:
     try:
         print(json.dumps(inventory(Lab.from_environment()), indent=2))
     except LabError as error:
-        print(f"{CHECKOUT}/inventory/lab: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)
         return 1
     return 0
 

@@ -217,21 +217,14 @@ def leader(node: Node) -> int | None:
 
 def side_door(init: int, command: Sequence[str]) -> list[str]:
     """The command line that runs a command in a node without its network, sshd or firewall."""
+    # The command needs a parent outside that does nothing but wait. nsenter would stop when its child is stopped, as
+    # all are when the node reboots; then nobody buries the child, and the node's shutdown waits for that.
     return [
-        *(
-            "nsenter",
-            f"--target={init}",
-            "--mount",
-            "--uts",
-            "--ipc",
-            "--net",
-            "--pid",
-            "--cgroup",
-            "--root",
-            "--wd",
-        ),
+        *("nsenter", f"--target={init}", "--no-fork", "--wd", "--root"),
+        *("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"),
         *("env", "-i", "HOME=/root", "USER=root", "LANG=C.UTF-8", f"TERM={os.environ.get('TERM', 'dumb')}"),
-        *("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", *command),
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        *("sh", "-c", '"$@"; exit $?', "side-door", *command),
     ]
 
 

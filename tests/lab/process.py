@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-# A build gets namespaces of its own: nobody else ever sees its mounts, and when this process dies, so does every
-# process of the build.
+# A build gets namespaces of its own: nobody else sees its mounts, and when this process dies, however that
+# happens, every process of the build dies with it.
 ISOLATED = (
     *("setpriv", "--pdeathsig", "KILL"),
     *("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"),
