@@ -396,7 +396,8 @@ def preflight_plan(
     """
     problems: list[str] = list(variables["problems"])
     if result.get("unreachable"):
-        reason = " ".join(str(result.get("msg", "")).split())
+        # Ansible's own words come before ssh's.
+        reason = " ".join(str(result.get("msg", "")).split()).rpartition("reached over ssh: ")[2].rstrip(".")
         problems.append(
             f"{target['address']} cannot be reached over SSH as {target['user']}: {reason} "
             "Check that it is up, and ansible_host, ansible_user, the key (ansible_ssh_private_key_file) and "
