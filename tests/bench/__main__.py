@@ -120,9 +120,7 @@ def main() -> int:
         ("site.yml, second run", second),
     ]
     print(table(rows, median_ping.duration_s))
-    print(
-        "Without validation. Tasks: once for all nodes. Executions: calls of ssh, each runs one module on one node."
-    )
+    print("Without validation. Tasks: once for all nodes. Executions: calls of ssh, on all nodes together.")
     return 0
 
 
