@@ -28,12 +28,14 @@ ansible_facts:
   type: dict
 """
 
+import contextlib
 import json
 import os
 import platform
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,7 @@ NVIDIA_VENDOR_ID = "10de"
 # Efivar of the UEFI specification: 4 bytes of attributes, then 1 byte, 1 = enabled.
 SECURE_BOOT_VARIABLE = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 COMMAND_TIMEOUT_S = 30
+KILL_TIMEOUT_S = 2
 
 
 def read(path: Path, default: str = "") -> str:
@@ -159,12 +162,29 @@ def interfaces() -> list[dict[str, Any]]:
 def run_text(command: list[str]) -> str:
     """Standard output of a command that only reads; empty where the command is missing or fails."""
     try:
-        completed = subprocess.run(
-            command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
-        )
+        completed = ask(command)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return completed.stdout if completed.returncode == 0 else ""
+
+
+def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command that only reads. Raises OSError, and TimeoutExpired after COMMAND_TIMEOUT_S.
+
+    subprocess.run would wait for ever for what it killed: a wedged GPU holds nvidia-smi in the kernel.
+    """
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+        try:
+            process.wait(COMMAND_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(KILL_TIMEOUT_S)
+            raise
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, process.returncode, output.read(), errors.read())
 
 
 def nvidia_state(root: Path) -> dict[str, Any]:
@@ -188,7 +208,7 @@ def compute_processes() -> tuple[list[str], str | None]:
         return [], None
     command = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
     try:
-        smi = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+        smi = ask(command)
     except subprocess.TimeoutExpired:
         return [], f"nvidia-smi did not answer within {COMMAND_TIMEOUT_S} s"
     if smi.returncode:

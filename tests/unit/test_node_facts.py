@@ -1,0 +1,377 @@
+"""What is read of a node, from a file tree and from programs that answer as the real ones do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import node_facts
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Run = Callable[..., dict[str, Any]]
+
+RELEASE = "6.1.0-37-amd64"
+BOOKWORM = """\
+PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"
+NAME="Debian GNU/Linux"
+VERSION_ID="12"
+VERSION="12 (bookworm)"
+VERSION_CODENAME=bookworm
+ID=debian
+HOME_URL="https://www.debian.org/"
+"""
+
+
+class Root:
+    """A file tree that stands for / of a node."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, name: str, content: str | bytes) -> None:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def cpu(self, number: int, package: int, core: int) -> None:
+        topology = f"sys/devices/system/cpu/cpu{number}/topology"
+        self.write(f"{topology}/physical_package_id", f"{package}\n")
+        self.write(f"{topology}/core_id", f"{core}\n")
+
+    def pci(self, address: str, vendor: str, device: str, kind: str) -> None:
+        folder = f"sys/bus/pci/devices/{address}"
+        values = {
+            "vendor": vendor,
+            "device": device,
+            "class": kind,
+            "subsystem_vendor": "0x103c",
+            "subsystem_device": "0x12ab",
+        }
+        for name, value in values.items():
+            self.write(f"{folder}/{name}", f"{value}\n")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    root = Root(tmp_path / "root")
+    root.path.mkdir()
+    return root
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Put a shell script on PATH, which has no other program besides the shell's own."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def add(name: str, script: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    return add
+
+
+# ---------------------------------------------------------------- system
+
+
+def test_os_release_with_and_without_quotes(root: Root) -> None:
+    root.write("etc/os-release", BOOKWORM)
+    assert node_facts.os_release(root.path) == {
+        "id": "debian",
+        "version_id": "12",
+        "codename": "bookworm",
+        "pretty_name": "Debian GNU/Linux 12 (bookworm)",
+    }
+
+
+def test_a_system_without_os_release_has_no_name(root: Root) -> None:
+    assert set(node_facts.os_release(root.path).values()) == {""}
+
+
+@pytest.mark.parametrize(
+    ("target", "present"), [(f"usr/src/linux-headers-{RELEASE}", True), ("usr/src/removed", False)]
+)
+def test_headers_count_only_where_the_link_leads_somewhere(root: Root, target: str, present: bool) -> None:
+    (root.path / "usr/src" / f"linux-headers-{RELEASE}").mkdir(parents=True)
+    (root.path / "lib/modules" / RELEASE).mkdir(parents=True)
+    (root.path / "lib/modules" / RELEASE / "build").symlink_to(root.path / target)
+    root.write("proc/cmdline", "root=/dev/sda1 quiet\n")
+    assert node_facts.kernel(root.path, RELEASE) == {
+        "release": RELEASE,
+        "headers_present": present,
+        "cmdline": "root=/dev/sda1 quiet",
+    }
+
+
+@pytest.mark.parametrize(
+    ("variable", "state"),
+    [
+        (b"\x06\x00\x00\x00\x01", "enabled"),
+        (b"\x06\x00\x00\x00\x00", "disabled"),
+        (b"", "disabled"),
+        (None, "disabled"),
+    ],
+)
+def test_secure_boot_is_the_last_byte_of_the_variable(root: Root, variable: bytes | None, state: str) -> None:
+    if variable is not None:
+        root.write(node_facts.SECURE_BOOT_VARIABLE, variable)
+    assert node_facts.secure_boot(root.path) == state
+
+
+def test_hyperthreads_share_a_core_and_sockets_number_theirs_alike(root: Root) -> None:
+    for number, (package, core) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)] * 2):
+        root.cpu(number, package, core)
+    for number in (0, 1):
+        (root.path / f"sys/devices/system/node/node{number}").mkdir(parents=True)
+    root.write("sys/devices/system/node/online", "0-1\n")
+    assert node_facts.cpu(root.path) == {"logical": 8, "physical": 4, "numa_nodes": 2}
+
+
+def test_a_cpu_that_is_offline_does_not_count(root: Root) -> None:
+    root.cpu(0, 0, 0)
+    root.write("sys/devices/system/cpu/cpu1/online", "0\n")
+    assert node_facts.cpu(root.path) == {"logical": 1, "physical": 1, "numa_nodes": 1}
+
+
+def test_without_sysfs_python_counts_the_cpus(root: Root) -> None:
+    count = os.cpu_count()
+    assert node_facts.cpu(root.path) == {"logical": count, "physical": count, "numa_nodes": 1}
+
+
+def test_memory_is_in_bytes(root: Root) -> None:
+    root.write("proc/meminfo", "MemTotal:       2113456 kB\nMemFree:          100 kB\n")
+    assert node_facts.memory_bytes(root.path) == 2113456 * 1024
+
+
+def test_unreadable_memory_is_zero(root: Root) -> None:
+    assert node_facts.memory_bytes(root.path) == 0
+
+
+def test_folders_of_one_file_system_are_one_disk(root: Root) -> None:
+    for name in ("usr/local", "var"):
+        (root.path / name).mkdir(parents=True)
+    usage = shutil.disk_usage(root.path)
+    assert node_facts.disks(root.path) == [
+        {"path": "/", "total_bytes": usage.total, "free_bytes": pytest.approx(usage.free, abs=1 << 30)}
+    ]
+
+
+def test_another_file_system_is_another_disk(root: Root) -> None:
+    if Path("/dev/shm").stat().st_dev == root.path.stat().st_dev:
+        pytest.skip("/dev/shm is no file system of its own here")
+    (root.path / "opt").symlink_to("/dev/shm")
+    assert [disk["path"] for disk in node_facts.disks(root.path)] == ["/", "/opt"]
+
+
+# ---------------------------------------------------------------- devices
+
+
+def test_nvidia_devices_are_found_by_their_ids(root: Root) -> None:
+    root.pci("0000:1b:00.0", "0x10de", "0x2330", "0x030200")
+    root.pci("0000:07:00.0", "0x10de", "0x22a3", "0x068000")
+    root.pci("0000:00:02.0", "0x8086", "0x46a6", "0x030000")
+    assert node_facts.pci_devices(root.path) == [
+        {
+            "address": address,
+            "vendor_id": "10de",
+            "device_id": device,
+            "class_id": kind,
+            "subsystem_vendor_id": "103c",
+            "subsystem_device_id": "12ab",
+        }
+        for address, device, kind in (("0000:07:00.0", "22a3", "0680"), ("0000:1b:00.0", "2330", "0302"))
+    ]
+
+
+def test_a_machine_without_pci_has_no_devices(root: Root) -> None:
+    assert node_facts.pci_devices(root.path) == []
+
+
+ADDRESSES = [
+    {"ifname": "lo", "flags": ["LOOPBACK", "UP"], "mtu": 65536, "addr_info": [{"local": "127.0.0.1"}]},
+    {
+        "ifname": "eth0",
+        "flags": ["BROADCAST", "UP", "LOWER_UP"],
+        "mtu": 1500,
+        "addr_info": [{"local": "192.0.2.7"}, {"local": "2001:db8::7"}],
+    },
+    {"ifname": "ib0", "flags": ["BROADCAST"], "mtu": 4092, "addr_info": []},
+]
+
+
+def test_interfaces_but_loopback(program: Any) -> None:
+    routes = [{"dst": "default", "gateway": "192.0.2.1", "dev": "eth0"}]
+    program(
+        "ip",
+        f"case $2 in address) echo '{json.dumps(ADDRESSES)}' ;; route) echo '{json.dumps(routes)}' ;; esac",
+    )
+    assert node_facts.interfaces() == [
+        {
+            "name": "eth0",
+            "mtu": 1500,
+            "up": True,
+            "addresses": ["192.0.2.7", "2001:db8::7"],
+            "default_route": True,
+        },
+        {"name": "ib0", "mtu": 4092, "up": False, "addresses": [], "default_route": False},
+    ]
+
+
+@pytest.mark.skipif(not shutil.which("ip"), reason="needs iproute2")
+def test_the_real_ip_is_understood() -> None:
+    for interface in node_facts.interfaces():
+        assert interface.keys() == {"name", "mtu", "up", "addresses", "default_route"}
+
+
+@pytest.mark.parametrize("script", ["exit 1", "", None])
+def test_without_an_answer_of_ip_there_are_no_interfaces(program: Any, script: str | None) -> None:
+    if script is not None:
+        program("ip", script)
+    assert node_facts.interfaces() == []
+
+
+# ---------------------------------------------------------------- packages
+
+
+INSTALLED = """\
+libcuda1\\t580-1\\thold\\tinstalled
+nvidia-modprobe\\t570-1\\tdeinstall\\tconfig-files
+vim\\t9\\tinstall\\tinstalled
+openssh-server\\t9.2\\tinstall\\thalf-configured
+"""
+
+
+def test_packages_of_the_family_and_all_that_are_broken(program: Any) -> None:
+    program("dpkg-query", f"printf '{INSTALLED}'")
+    assert node_facts.package_state() == ({"libcuda1": "580-1"}, ["openssh-server"])
+
+
+@pytest.mark.parametrize("script", ["exit 2", None])
+def test_without_dpkg_there_are_no_packages(program: Any, script: str | None) -> None:
+    if script is not None:
+        program("dpkg-query", script)
+    assert node_facts.package_state() == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("policy", "offered"),
+    [
+        (f"linux-headers-{RELEASE}:\n  Installed: (none)\n  Candidate: 6.1.140-1\n", True),
+        (f"linux-headers-{RELEASE}:\n  Installed: (none)\n  Candidate: (none)\n", False),
+        ("", False),
+    ],
+)
+def test_headers_are_installable_where_apt_has_a_candidate(program: Any, policy: str, offered: bool) -> None:
+    program("apt-cache", f"[ \"$*\" = 'policy linux-headers-{RELEASE}' ] && printf '{policy}'")
+    kernel = {"release": RELEASE, "headers_present": False}
+    assert node_facts.installable_headers(kernel) is offered
+
+
+def test_headers_that_are_present_need_no_question(program: Any) -> None:
+    assert node_facts.installable_headers({"release": RELEASE, "headers_present": True})
+
+
+# ---------------------------------------------------------------- the driver
+
+
+def test_a_bare_node_has_no_driver(root: Root, program: Any) -> None:
+    assert node_facts.nvidia_state(root.path) == {
+        "loaded_version": None,
+        "nouveau_loaded": False,
+        "compute_processes": [],
+        "smi_error": None,
+    }
+
+
+def test_the_loaded_driver_is_the_one_in_sysfs(root: Root, program: Any) -> None:
+    root.write("sys/module/nvidia/version", "580.126.09\n")
+    (root.path / "sys/module/nouveau").mkdir()
+    state = node_facts.nvidia_state(root.path)
+    assert (state["loaded_version"], state["nouveau_loaded"]) == ("580.126.09", True)
+
+
+def test_the_driver_is_read_after_nvidia_smi_has_loaded_it(root: Root, program: Any) -> None:
+    root.write("sys/module/nvidia/version", "")
+    program("nvidia-smi", f"echo 580.126.09 > {root.path}/sys/module/nvidia/version")
+    assert node_facts.nvidia_state(root.path)["loaded_version"] == "580.126.09"
+
+
+def test_compute_processes_by_id_and_name(program: Any) -> None:
+    query = "--query-compute-apps=pid,process_name --format=csv,noheader"
+    answer = "4242, /usr/bin/python3\n4243, [Not Found]\n"
+    program("nvidia-smi", f"[ \"$*\" = '{query}' ] && printf '{answer}'")
+    assert node_facts.compute_processes() == (["4242 /usr/bin/python3", "4243 [Not Found]"], None)
+
+
+def test_the_complaint_of_nvidia_smi_is_kept(program: Any) -> None:
+    program("nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
+    assert node_facts.compute_processes() == (
+        [],
+        "Failed to initialize NVML: Driver/library version mismatch",
+    )
+
+
+def test_a_wedged_nvidia_smi_does_not_hang_the_run(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    program("nvidia-smi", "while :; do :; done")
+    monkeypatch.setattr(node_facts, "COMMAND_TIMEOUT_S", 0.2)
+    assert node_facts.compute_processes() == ([], "nvidia-smi did not answer within 0.2 s")
+
+
+def test_an_nvidia_smi_that_cannot_be_killed_is_left_behind(
+    program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program("nvidia-smi", "while :; do :; done")
+    started: list[subprocess.Popen[bytes]] = []
+    kill = subprocess.Popen.kill
+
+    def survive(process: subprocess.Popen[bytes]) -> None:
+        """Stands for a process that a wedged GPU holds in the kernel."""
+        started.append(process)
+
+    monkeypatch.setattr(subprocess.Popen, "kill", survive)
+    monkeypatch.setattr(node_facts, "COMMAND_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(node_facts, "KILL_TIMEOUT_S", 0.1)
+    assert node_facts.compute_processes() == ([], "nvidia-smi did not answer within 0.1 s")
+    kill(started[0])
+    started[0].wait()
+
+
+# ---------------------------------------------------------------- the module
+
+
+def test_module_returns_one_fact_and_changes_nothing(
+    run_module: Run, root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.write("etc/os-release", BOOKWORM)
+    root.write("proc/sys/kernel/random/boot_id", "27f1b2c4-0000-4000-8000-000000000000\n")
+    gather = node_facts.gather
+    monkeypatch.setattr(node_facts, "gather", lambda: gather(root.path))
+    result = run_module(node_facts.main, check_mode=True)
+    facts = result["ansible_facts"]["temper"]
+    assert not result["changed"]
+    assert facts.keys() == {
+        "os",
+        "architecture",
+        "kernel",
+        "secure_boot",
+        "boot_id",
+        "cpu",
+        "memory_bytes",
+        "disks",
+        "pci",
+        "interfaces",
+        "packages",
+        "broken_packages",
+        "nvidia",
+    }
+    assert facts["os"]["id"] == "debian"
+    assert facts["boot_id"] == "27f1b2c4-0000-4000-8000-000000000000"
+    assert facts["kernel"].keys() == {"release", "headers_present", "headers_installable", "cmdline"}
