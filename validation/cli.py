@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import signal
 import socket
 import sys
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from validation import archive, report
 from validation.checks.registry import CHECKS
-from validation.contract import ContractError, NodeResult, decode, dumps, loads
+from validation.contract import ContractError, dumps, node_result, parse
 from validation.expectations import Expectation, FleetExpectations, fleet_from, parse_expectation, read_fleet
 from validation.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet, judge_node
 from validation.plans import PLANS
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-    from validation.contract import TestResult
+    from validation.contract import NodeResult, TestResult
     from validation.judge import NodeVerdict
 
 TESTS = tuple(CHECKS)
@@ -215,7 +214,7 @@ def _results_in(directory: Path) -> dict[str, NodeResult]:
     results: dict[str, NodeResult] = {}
     for path in sorted(directory.glob("*.json")):
         try:
-            result = loads(NodeResult, path.read_bytes())
+            result = node_result(parse(path.read_bytes()))
         except ContractError as error:
             raise ContractError(f"{path}: {error}") from error
         if result.node in results:
@@ -229,17 +228,17 @@ def _fleet_from_stdin(problems: dict[str, str]) -> tuple[FleetExpectations, dict
 
     A result that is none becomes an entry of `problems`: its node was not measured.
     """
+    fleet = parse(sys.stdin.read())
     try:
-        fleet = json.load(sys.stdin)
         expectations, raw = fleet["expectations"], fleet["results"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise UsageError(
             f'standard input is not {{"expectations": ..., "results": ...}}: {error!r}'
         ) from error
     results = {}
     for name, value in raw.items():
         try:
-            results[name] = decode(NodeResult, value)
+            results[name] = node_result(value)
         except ContractError as error:
             problems[name] = f"its result cannot be read: {error}"
     return fleet_from(expectations, TESTS), results

@@ -139,6 +139,16 @@ class NodeResult:
     tests: tuple[TestResult, ...]
 
 
+def node_result(value: Any) -> NodeResult:
+    """A result from what the json module gives. Raises ContractError, also for another schema version."""
+    version = value.get("schema_version") if isinstance(value, dict) else None
+    if version is not None and version != SCHEMA_VERSION:
+        raise ContractError(
+            f"a result of schema version {version}; this program reads version {SCHEMA_VERSION}"
+        )
+    return decode(NodeResult, value)
+
+
 def worst(states: typing.Iterable[State]) -> State:
     """The state of a whole made of parts that ran: fail over degraded over pass."""
     present = set(states)
@@ -157,11 +167,15 @@ def dumps(value: Any) -> str:
 
 def loads(kind: type[T], text: str | bytes) -> T:
     """The dataclass `kind` from JSON text. Raises ContractError."""
+    return decode(kind, parse(text))
+
+
+def parse(text: str | bytes) -> Any:
+    """What the json module gives. Raises ContractError."""
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ContractError(f"not JSON: {error}") from error
-    return decode(kind, value)
 
 
 def decode(kind: type[T], value: Any, path: str = "") -> T:

@@ -1,0 +1,122 @@
+"""What children do in the tests of validation.child: all that a measuring process can do to its parent."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from validation.backends import NotRunError
+from validation.contract import Measured, Measurement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from validation.child import Request
+
+    Stage = Callable[[str], None]
+
+FOREVER_S = 600
+
+
+def answer(request: Request, stage: Stage) -> Measured:
+    """A good child: it says what it was asked."""
+    stage("answering")
+    measurement = Measurement("busbw_gb_s", 1.5, 3, 0.1, request.device)
+    return Measured((measurement,), details={"parameters": request.parameters, "name": request.name})
+
+
+def large_answer(_request: Request, _stage: Stage) -> Measured:
+    """More than a pipe holds."""
+    return Measured(details={"seconds": [0.125] * 100_000})
+
+
+def environment(_request: Request, _stage: Stage) -> Measured:
+    """Say what the environment is."""
+    return Measured(details={"environment": dict(os.environ)})
+
+
+def not_run(_request: Request, _stage: Stage) -> Measured:
+    """Refuse."""
+    raise NotRunError("no such device")
+
+
+def die(_request: Request, stage: Stage) -> Measured:
+    """End with an exception, as code with a mistake does."""
+    stage("dividing")
+    raise ZeroDivisionError("division by zero")
+
+
+def crash(_request: Request, stage: Stage) -> Measured:
+    """End by a signal, as a library with a mistake does."""
+    stage("reading nothing")
+    ctypes.string_at(0)
+    return Measured()
+
+
+def kill_itself(_request: Request, _stage: Stage) -> Measured:
+    """End as if the kernel had been out of memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return Measured()
+
+
+def hang(_request: Request, stage: Stage) -> Measured:
+    """Never come back."""
+    stage("waiting")
+    time.sleep(FOREVER_S)
+    return Measured()
+
+
+def hang_deaf(_request: Request, stage: Stage) -> Measured:
+    """Never come back, whatever one asks politely."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    stage("deaf")
+    time.sleep(FOREVER_S)
+    return Measured()
+
+
+def leave_a_grandchild(request: Request, _stage: Stage) -> Measured:
+    """Start a process of its own, note its number, and hang."""
+    grandchild = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER_S})"])
+    write_note(request, grandchild.pid)
+    time.sleep(FOREVER_S)
+    return Measured()
+
+
+def note_and_hang(request: Request, _stage: Stage) -> Measured:
+    """Note its own number and hang."""
+    write_note(request, os.getpid())
+    time.sleep(FOREVER_S)
+    return Measured()
+
+
+def write_note(request: Request, pid: int) -> None:
+    """Write a process id where the request says, all of it at once."""
+    note = Path(request.parameters["note"])
+    note.with_suffix(".new").write_text(str(pid))
+    note.with_suffix(".new").rename(note)
+
+
+def not_a_number(_request: Request, _stage: Stage) -> Measured:
+    """A measurement that is NaN."""
+    return Measured((Measurement("bf16_tflops", float("nan"), 3, 0.0),))
+
+
+def nonsense(_request: Request, _stage: Stage) -> Measured:
+    """Something else than a result."""
+    return Measured("many")  # type: ignore[arg-type]
+
+
+def noise(_request: Request, stage: Stage) -> Measured:
+    """Much text on both outputs, then a good answer: it must not fill a pipe and stop."""
+    stage("noise")
+    for _ in range(2000):
+        print("x" * 100)
+        print("y" * 100, file=sys.stderr)
+    return Measured(details={"said": "enough"})

@@ -1,0 +1,165 @@
+"""Samples that the tests of the payload share: a nvidia-smi report, a node, results and expectations."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from validation import nvidia_smi
+from validation.checks import Node
+from validation.contract import (
+    SCHEMA_VERSION,
+    GpuIdentity,
+    Machine,
+    Measurement,
+    NodeResult,
+    State,
+    TestResult,
+)
+from validation.expectations import Expectation, ExpectedGpus, References
+from validation.machine import PciGpu, Torch
+from validation.plans import PLANS
+
+DRIVER = "580.178.04"
+
+H100 = {
+    "name": "H100 SXM 80 GB",
+    "pci_ids": ["2330"],
+    "pcie": {"generation": 5, "width": 16},
+    "floor": {
+        "bf16_tflops": {"value": 672, "source": "a"},
+        "fp16_tflops": {"value": 672, "source": "a", "verified": False},
+        "busbw_gb_s": [{"gpus": 8, "size_bytes": 17179869184, "value": 460, "source": "a"}],
+    },
+}
+PCIE = {"5": {"floor": {"h2d_pinned_gb_s": {"value": 48, "source": "a"}}}}
+
+
+def gpu_xml(**changes: str) -> str:
+    """One `<gpu>` of `nvidia-smi -q -x`: a healthy H100, with the text of some elements changed."""
+    values = {
+        "pci_bus_id": "00000000:1B:00.0",
+        "uuid": "GPU-1",
+        "performance_state": "P0",
+        "persistence_mode": "Enabled",
+        "current_mig": "Disabled",
+        "dram_uncorrectable": "0",
+        "remapped_row_failure": "No",
+        "remapped_row_pending": "No",
+        "pending_retirement": "N/A",
+        "hw_slowdown": "Not Active",
+        "hw_thermal_slowdown": "Not Active",
+        "hw_power_brake_slowdown": "Not Active",
+        "sw_thermal_slowdown": "Not Active",
+        "current_link_gen": "5",
+        "max_link_gen": "5",
+        "current_link_width": "16x",
+        "max_link_width": "16x",
+        "state": "Completed",
+        "status": "Success",
+        "gpu_recovery_action": "None",
+        "free": "81080 MiB",
+        "processes": "",
+        "pci_device_id": "233010DE",
+    }
+    assert changes.keys() <= values.keys(), f"the sample has no {changes.keys() - values.keys()}"
+    v = values | changes
+    reasons = "".join(
+        f"<clocks_event_reason_{name}>{v[name]}</clocks_event_reason_{name}>"
+        for name in ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+    )
+    return f"""<gpu id="{v["pci_bus_id"]}">
+<product_name>NVIDIA H100 80GB HBM3</product_name><uuid>{v["uuid"]}</uuid>
+<persistence_mode>{v["persistence_mode"]}</persistence_mode>
+<mig_mode><current_mig>{v["current_mig"]}</current_mig></mig_mode>
+<gpu_recovery_action>{v["gpu_recovery_action"]}</gpu_recovery_action>
+<pci><pci_device_id>{v["pci_device_id"]}</pci_device_id><pci_bus_id>{v["pci_bus_id"]}</pci_bus_id>
+<pci_gpu_link_info><pcie_gen><max_link_gen>{v["max_link_gen"]}</max_link_gen>
+<current_link_gen>{v["current_link_gen"]}</current_link_gen></pcie_gen>
+<link_widths><max_link_width>{v["max_link_width"]}</max_link_width>
+<current_link_width>{v["current_link_width"]}</current_link_width></link_widths></pci_gpu_link_info></pci>
+<performance_state>{v["performance_state"]}</performance_state>
+<clocks_event_reasons>{reasons}</clocks_event_reasons>
+<fb_memory_usage><free>{v["free"]}</free></fb_memory_usage>
+<ecc_errors><volatile><sram_correctable>7</sram_correctable>
+<sram_uncorrectable_parity>0</sram_uncorrectable_parity>
+<dram_uncorrectable>{v["dram_uncorrectable"]}</dram_uncorrectable></volatile></ecc_errors>
+<retired_pages><pending_retirement>{v["pending_retirement"]}</pending_retirement></retired_pages>
+<remapped_rows><remapped_row_pending>{v["remapped_row_pending"]}</remapped_row_pending>
+<remapped_row_failure>{v["remapped_row_failure"]}</remapped_row_failure></remapped_rows>
+<fabric><state>{v["state"]}</state><status>{v["status"]}</status></fabric>
+<processes>{v["processes"]}</processes></gpu>"""
+
+
+def smi_xml(*gpus: str, driver: str = DRIVER) -> str:
+    """The whole of `nvidia-smi -q -x`."""
+    return (
+        '<?xml version="1.0" ?><!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">'
+        f"<nvidia_smi_log><driver_version>{driver}</driver_version>{''.join(gpus)}</nvidia_smi_log>"
+    )
+
+
+def expectation(**changes: Any) -> Expectation:
+    """Two H100 with the driver of the sample, nothing required."""
+    base = Expectation(
+        gpus=(ExpectedGpus("h100_sxm_80gb", "H100 SXM 80 GB", 2),),
+        driver_version=DRIVER,
+        nvswitch=True,
+        references=References({"h100_sxm_80gb": H100}, PCIE),
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def node(xml: str | nvidia_smi.NvidiaSmiError | None = None, **changes: Any) -> Node:
+    """A node with two healthy H100 as the checks see it. `xml` is what nvidia-smi says, or how it fails."""
+
+    def query() -> nvidia_smi.Report:
+        if isinstance(xml, nvidia_smi.NvidiaSmiError):
+            raise xml
+        return nvidia_smi.parse(
+            xml or smi_xml(gpu_xml(), gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2"))
+        )
+
+    facts: dict[str, Any] = {
+        "plan": PLANS["quick"],
+        "expectation": expectation(),
+        "cpus": 2,
+        "torch": Torch("2.13.0+cu130", "13.0"),
+        "pci_gpus": (PciGpu("0000:1b:00.0", "2330"), PciGpu("0000:43:00.0", "2330")),
+        "nvswitch": True,
+        "loaded_driver": DRIVER,
+        "query": query,
+    }
+    return Node(**facts | changes)
+
+
+def measurement(name: str = "bf16_tflops", value: float = 730.0, **changes: Any) -> Measurement:
+    """A number of GPU 0."""
+    return dataclasses.replace(Measurement(name, value, samples=20, spread=0.01, device=0), **changes)
+
+
+def one_test(
+    test_id: str = "gpu_matmul", state: State = State.PASS, *measurements: Measurement, **changes: Any
+) -> TestResult:
+    """A test's result."""
+    base = TestResult(test_id, state, method=1, duration_s=1.0, measurements=measurements)
+    return dataclasses.replace(base, **changes)
+
+
+def node_result(*tests: TestResult, name: str = "gpu01", gpus: int = 2) -> NodeResult:
+    """A node's result with `gpus` H100."""
+    return NodeResult(
+        schema_version=SCHEMA_VERSION,
+        node=name,
+        plan="quick",
+        started_at="2026-11-20T12:00:00+00:00",
+        duration_s=12.0,
+        machine=Machine("host", "Debian", "6.1", "CPU", 2, 8 << 30, "3.11.2", "2.13.0", DRIVER),
+        gpus=tuple(
+            GpuIdentity(
+                index, "NVIDIA H100 80GB HBM3", f"GPU-{index}", f"0000:{index:02x}:00.0", "2330", 5, 16
+            )
+            for index in range(gpus)
+        ),
+        tests=tests,
+    )

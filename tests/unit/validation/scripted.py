@@ -1,0 +1,66 @@
+"""A backend without a device: it says what a test tells it to, so that every path can be driven."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from validation.backends import Operation
+
+
+@dataclass
+class ScriptedOperation:
+    """An operation that stands for `work` and comes out as wrong as it is told."""
+
+    work: float
+    wrong: float
+
+    def error(self) -> float:
+        return self.wrong
+
+
+@dataclass
+class ScriptedBackend:
+    """Each run takes the next of `run_seconds`, the last for ever; `wrong` is every operation's error."""
+
+    name: str = "cuda"
+    run_seconds: list[float] = field(default_factory=lambda: [0.5])
+    wrong: float = 0.0
+    formats: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
+    free: int = 80 << 30
+    calls: list[str] = field(default_factory=list)
+
+    def seconds(self, operation: Operation, count: int) -> list[float]:
+        assert operation.work
+        self.calls.append(f"seconds {count}")
+        times = []
+        for _ in range(count):
+            times.append(self.run_seconds[0])
+            if len(self.run_seconds) > 1:
+                self.run_seconds.pop(0)
+        return times
+
+    def dtypes(self) -> tuple[str, ...]:
+        return self.formats
+
+    def free_bytes(self) -> int:
+        return self.free
+
+    def matmul(self, dtype: str, size: int) -> ScriptedOperation:
+        self.calls.append(f"matmul {dtype}")
+        return ScriptedOperation(2.0 * size**3, self.wrong)
+
+    def copy(self, direction: str, size_bytes: int) -> ScriptedOperation:
+        self.calls.append(f"copy {direction}")
+        return ScriptedOperation(float(size_bytes), self.wrong)
+
+    def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
+        self.calls.append(f"join {rank} of {world_size} at {store} for {timeout_s:.0f} s")
+
+    def barrier(self) -> None:
+        self.calls.append("barrier")
+
+    def all_reduce(self, size_bytes: int) -> ScriptedOperation:
+        self.calls.append(f"all_reduce {size_bytes}")
+        return ScriptedOperation(float(size_bytes), self.wrong)

@@ -1,0 +1,334 @@
+"""The checks on a scripted backend: rates, wrong results, what a device lacks, and which rank is to blame."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.validation.samples import expectation, gpu_xml, node, smi_xml
+from tests.unit.validation.scripted import ScriptedBackend, ScriptedOperation
+from validation import measure
+from validation.backends import NotRunError
+from validation.checks import all_reduce, copy, matmul
+from validation.checks.measured import Telemetry, not_run, result
+from validation.checks.registry import CHECKS
+from validation.child import Ending, Outcome, Request
+from validation.contract import Finding, Measured, State
+from validation.machine import PciGpu, Torch
+from validation.measure import Timing
+from validation.nvidia_smi import NvidiaSmiError, Report, Sample
+
+TIMING = {"warm_up_s": 1.0, "measure_s": 5.0, "least": 5, "most": 1000}
+STAGES: list[str] = []
+
+
+def matmul_request(**changes: Any) -> Request:
+    parameters = {"size": 1000, "dtypes": ["fp32", "bf16"], "timing": TIMING, "unit": "gflops", "scale": 1e9}
+    return Request("GPU 3", "", "cuda", device=3, parameters=parameters | changes)
+
+
+def copy_request(**changes: Any) -> Request:
+    parameters = {"size_bytes": 1_000_000_000, "directions": ["h2d", "d2h"], "timing": TIMING}
+    return Request("GPU 3", "", "cuda", device=3, parameters=parameters | changes)
+
+
+def outcome(
+    name: str = "rank 0",
+    ending: Ending = Ending.DONE,
+    stage: str = "leaving",
+    ended_at: float = 1.0,
+    measured: Measured | None = None,
+) -> Outcome:
+    asked = Request(name, "", "cuda", parameters={"sizes_bytes": [1 << 20]})
+    problem = "" if ending is Ending.DONE else f"{name} {ending}"
+    return Outcome(asked, ending, measured or Measured(), problem, stage, ended_at)
+
+
+def test_a_matmul_rate_is_two_n_cubed_over_the_median_time() -> None:
+    measured = matmul.multiply(ScriptedBackend(run_seconds=[0.5]), matmul_request(), STAGES.append)
+    assert [(m.name, m.value, m.device) for m in measured.measurements] == [
+        ("fp32_gflops", 4.0, 3),
+        ("bf16_gflops", 4.0, 3),
+    ]
+    assert measured.measurements[0].conditions == {"size": 1000, "dtype": "fp32"}
+    assert measured.findings == ()
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 0.1])
+def test_a_wrong_product_is_a_failure_that_names_the_gpu(wrong: float) -> None:
+    measured = matmul.multiply(ScriptedBackend(wrong=wrong), matmul_request(dtypes=["fp32"]), STAGES.append)
+    (finding,) = measured.findings
+    assert (finding.code, finding.state, finding.device) == ("wrong-result", State.FAIL, 3)
+    assert finding.text.startswith("GPU 3: the fp32 product")
+
+
+def test_rounding_of_a_format_is_no_failure_in_that_format() -> None:
+    backend = ScriptedBackend(wrong=4e-3)
+    measured = matmul.multiply(backend, matmul_request(), STAGES.append)
+    assert ["fp32" in finding.text for finding in measured.findings] == [True]
+
+
+def test_a_format_that_the_device_does_not_have_is_left_out_and_said() -> None:
+    backend = ScriptedBackend(formats=("fp32",))
+    measured = matmul.multiply(backend, matmul_request(), STAGES.append)
+    assert [m.name for m in measured.measurements] == ["fp32_gflops"]
+    assert measured.details == {"not_supported": ["bf16"]}
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda b: matmul.multiply(b, matmul_request(), STAGES.append),
+        lambda b: copy.transfer(b, copy_request(), STAGES.append),
+    ],
+)
+def test_too_little_memory_is_not_run_with_both_numbers(run: Any) -> None:
+    with pytest.raises(NotRunError, match=r"GB of free memory needed, 0\.0 GB found"):
+        run(ScriptedBackend(free=1000))
+
+
+def test_a_transfer_counts_each_byte_once_and_a_local_copy_reads_and_writes() -> None:
+    backend = ScriptedBackend(run_seconds=[0.25])
+    transferred = copy.transfer(backend, copy_request(), STAGES.append)
+    assert [(m.name, m.value) for m in transferred.measurements] == [
+        ("h2d_pinned_gb_s", 4.0),
+        ("d2h_pinned_gb_s", 4.0),
+    ]
+    local = copy.transfer(backend, copy_request(directions=["local"]), STAGES.append)
+    assert [(m.name, m.value) for m in local.measurements] == [("copy_gb_s", 8.0)]
+
+
+@pytest.mark.parametrize("wrong", [math.nan, 1e-9])
+def test_a_single_changed_element_of_a_copy_is_a_failure(wrong: float) -> None:
+    measured = copy.transfer(ScriptedBackend(wrong=wrong), copy_request(directions=["h2d"]), STAGES.append)
+    assert [finding.code for finding in measured.findings] == ["wrong-result"]
+
+
+def test_all_ranks_run_a_collective_equally_often() -> None:
+    slow, fast = ScriptedBackend(run_seconds=[9.0]), ScriptedBackend(run_seconds=[0.001])
+    for rank, backend in enumerate((slow, fast)):
+        parameters = {
+            "rank": rank,
+            "world_size": 2,
+            "store": "s",
+            "timeout_s": 9,
+            "sizes_bytes": [64],
+            "runs": 7,
+        }
+        all_reduce.reduce(backend, Request("", "", "cpu", parameters=parameters), STAGES.append)
+    assert slow.calls[1:] == fast.calls[1:]
+    assert fast.calls == ["join 1 of 2 at s for 9 s", "all_reduce 64", "seconds 3", "seconds 7", "barrier"]
+
+
+@pytest.mark.parametrize(("ranks", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75)])
+def test_the_bus_bandwidth_factor_is_that_of_nccl_tests(ranks: int, factor: float) -> None:
+    assert all_reduce.bus_bandwidth_factor(ranks) == factor
+
+
+def test_an_all_reduce_is_as_fast_as_its_slowest_rank() -> None:
+    outcomes = [
+        outcome(f"rank {rank}", measured=Measured(details={"seconds": {"1000000000": seconds}}))
+        for rank, seconds in enumerate(([1.0, 1.0, 1.0], [1.0, 2.0, 2.0]))
+    ]
+    (measurement,), details = all_reduce.combine(outcomes, 2)
+    assert (measurement.name, measurement.value) == ("busbw_gb_s", 0.5)
+    assert measurement.conditions == {"size_bytes": 1_000_000_000, "ranks": 2}
+    assert details == {"rank_median_s": {"1000000000": [1.0, 2.0]}}
+
+
+def test_of_ranks_that_died_the_first_is_to_blame() -> None:
+    outcomes = [
+        outcome("rank 0", Ending.DIED, ended_at=9.5),
+        outcome("rank 1", Ending.DIED, ended_at=9.0),
+        outcome("rank 2", Ending.STOPPED, ended_at=14.0),
+    ]
+    assert [f.text for f in all_reduce.name_the_culprit(outcomes, 60)] == ["rank 1 died"]
+
+
+def test_of_ranks_that_hang_the_one_behind_is_to_blame() -> None:
+    outcomes = [
+        outcome("rank 0", Ending.HUNG, "reducing 1 MiB"),
+        outcome("rank 1", Ending.HUNG, "preparing 1 MiB"),
+        outcome("rank 2", Ending.HUNG, "reducing 1 MiB"),
+    ]
+    (finding,) = all_reduce.name_the_culprit(outcomes, 60)
+    assert finding.text == (
+        "rank 1 hung in stage: preparing 1 MiB, and gave no result within 60 s; "
+        "the others waited in stage: reducing 1 MiB"
+    )
+
+
+def test_when_all_ranks_hang_at_the_same_place_none_is_blamed_alone() -> None:
+    outcomes = [outcome(f"rank {rank}", Ending.HUNG, "reducing 1 MiB") for rank in range(2)]
+    (finding,) = all_reduce.name_the_culprit(outcomes, 60)
+    assert finding.text.startswith("all 2 ranks hung in stage: reducing 1 MiB")
+
+
+def test_ranks_that_all_came_back_are_not_to_blame() -> None:
+    assert all_reduce.name_the_culprit([outcome(), outcome("rank 1")], 60) == []
+
+
+CHECK = CHECKS["gpu_matmul"]
+WRONG = Finding("wrong-result", State.FAIL, "GPU 1: wrong")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "state", "reason"),
+    [
+        ([outcome(), outcome()], State.PASS, ""),
+        ([outcome(), outcome(measured=Measured(findings=(WRONG,)))], State.FAIL, ""),
+        ([outcome(), outcome("GPU 1", Ending.DIED)], State.FAIL, ""),
+        (
+            [outcome("GPU 0"), outcome("GPU 1", measured=Measured(not_run="busy"))],
+            State.NOT_RUN,
+            "GPU 1: busy",
+        ),
+        ([outcome("GPU 0", measured=Measured(not_run="busy"))], State.NOT_RUN, "busy"),
+        (
+            [outcome("GPU 0", measured=Measured(not_run="busy")), outcome("GPU 1", Ending.UNKILLABLE)],
+            State.FAIL,
+            "",
+        ),
+    ],
+)
+def test_a_test_that_left_out_a_gpu_has_not_passed(
+    outcomes: list[Outcome], state: State, reason: str
+) -> None:
+    found = result(CHECK, 0.0, outcomes)
+    assert (found.state, found.reason) == (state, reason)
+
+
+def test_every_way_to_bring_no_result_says_what_to_do() -> None:
+    endings = [ending for ending in Ending if ending not in {Ending.DONE, Ending.STOPPED}]
+    found = result(CHECK, 0.0, [outcome(ending, ending) for ending in endings])
+    assert [bool(finding.action) for finding in found.findings] == [True] * len(endings)
+
+
+GPU_TESTS = ["gpu_matmul", "gpu_transfer", "gpu_all_reduce"]
+
+
+@pytest.mark.parametrize("test", GPU_TESTS)
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"pci_gpus": ()}, "no NVIDIA GPU on the PCI bus"),
+        ({"loaded_driver": None}, "the NVIDIA driver is not loaded"),
+        ({"torch": None}, "torch is not installed for"),
+        ({"torch": Torch("2.13.0+cpu", None)}, "torch 2.13.0+cpu is built without CUDA"),
+    ],
+)
+def test_a_gpu_test_that_cannot_run_says_why(test: str, facts: dict[str, Any], reason: str) -> None:
+    found = CHECKS[test].run(node(**facts))
+    assert found.state is State.NOT_RUN
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize("test", GPU_TESTS)
+def test_a_gpu_test_passes_on_what_nvidia_smi_says(test: str) -> None:
+    found = CHECKS[test].run(node(NvidiaSmiError("mismatch", "nvidia-smi: Driver/library version mismatch")))
+    assert (found.state, found.reason) == (State.NOT_RUN, "nvidia-smi: Driver/library version mismatch")
+
+
+def test_slices_of_a_gpu_are_not_measured() -> None:
+    xml = smi_xml(gpu_xml(), gpu_xml(current_mig="Enabled"))
+    assert (
+        CHECKS["gpu_matmul"].run(node(xml)).reason
+        == "MIG is on for GPU 1, and slices of GPUs are not measured"
+    )
+
+
+def test_one_gpu_cannot_all_reduce() -> None:
+    found = CHECKS["gpu_all_reduce"].run(node(smi_xml(gpu_xml()), pci_gpus=(PciGpu("0000:1b:00.0", "2330"),)))
+    assert (found.state, found.measurements) == (State.NOT_RUN, ())
+    assert "needs two" in found.reason
+
+
+def test_a_gpu_without_free_memory_cannot_all_reduce() -> None:
+    found = CHECKS["gpu_all_reduce"].run(node(smi_xml(gpu_xml(), gpu_xml(free="100 MiB"))))
+    assert found.reason == "a GPU has only 100 MiB of free memory"
+
+
+@pytest.mark.parametrize("test", ["cpu_matmul", "cpu_copy", "cpu_all_reduce"])
+def test_a_cpu_test_without_torch_is_not_run(test: str) -> None:
+    found = CHECKS[test].run(node(torch=None))
+    assert found.state is State.NOT_RUN
+    assert found.reason.startswith("torch is not installed for")
+
+
+def test_nvidia_smi_is_asked_once_a_run() -> None:
+    calls = []
+
+    def query() -> Report:
+        calls.append(1)
+        return Report("580", ())
+
+    asked = node(query=query)
+    assert asked.smi is asked.smi
+    assert len(calls) == 1
+
+
+def test_the_registry_knows_each_test_by_its_own_id() -> None:
+    assert {name: check.id for name, check in CHECKS.items()} == {name: name for name in CHECKS}
+    for check in CHECKS.values():
+        assert check.title
+        assert check.needs
+        assert check.method >= 1
+
+
+def test_a_test_that_was_not_run_has_no_number() -> None:
+    found = not_run(CHECK, "because")
+    assert (found.state, found.reason, found.measurements) == (State.NOT_RUN, "because", ())
+
+
+def test_telemetry_stops_asking_a_nvidia_smi_that_fails() -> None:
+    calls = []
+
+    def sample() -> tuple[Sample, ...]:
+        calls.append(1)
+        raise NvidiaSmiError("timeout", "no answer")
+
+    telemetry = Telemetry(sample)
+    telemetry.tick()
+    telemetry.tick()
+    assert len(calls) == 1
+    assert telemetry.details() == {"telemetry": []}
+
+
+@given(
+    seconds=st.floats(min_value=1e-6, max_value=100),
+    warm_up_s=st.floats(min_value=0, max_value=5),
+    measure_s=st.floats(min_value=0, max_value=5),
+    least=st.integers(min_value=1, max_value=20),
+)
+def test_sampling_takes_enough_and_never_too_much(
+    seconds: float, warm_up_s: float, measure_s: float, least: int
+) -> None:
+    backend = ScriptedBackend(run_seconds=[seconds])
+    timing = Timing(warm_up_s, measure_s, least=least, most=200)
+    samples = measure.times(backend, ScriptedOperation(1.0, 0.0), timing)
+    assert least <= len(samples) <= 200
+    assert len(samples) >= min(200, measure_s / seconds * 0.99 - 1)
+    assert len(samples) == least or sum(samples) <= measure_s + seconds * measure.LARGEST_BATCH
+
+
+def test_the_first_runs_are_not_counted() -> None:
+    backend = ScriptedBackend(run_seconds=[30.0, 1.0])
+    timing = Timing(warm_up_s=1.0, measure_s=3.0, least=3)
+    assert measure.times(backend, ScriptedOperation(1.0, 0.0), timing) == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("samples", "spread"), [([1.0], 0.0), ([1.0, 1.0, 1.0], 0.0), ([1.0, 2.0, 3.0], 0.5)]
+)
+def test_spread_is_the_interquartile_range_over_the_median(samples: list[float], spread: float) -> None:
+    assert measure.spread(samples) == spread
+
+
+def test_an_expectation_without_gpus_counts_none() -> None:
+    assert expectation(gpus=None).gpu_count is None
+    assert expectation(gpus=()).gpu_count == 0
+    assert expectation().gpu_count == 2

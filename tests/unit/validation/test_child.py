@@ -1,0 +1,177 @@
+"""Measuring processes, real ones: each way to end is reported as what it is, and none outlives the call."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from validation import child
+from validation.child import ROOT, Ending, Request, run_children
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+BUDGET_S = 60.0
+SHORT_S = 1.5
+
+
+def request(function: str, name: str = "GPU 0", **parameters: Any) -> Request:
+    return Request(name, f"tests.unit.validation.children:{function}", "cpu", parameters=parameters)
+
+
+def eventually(condition: Callable[[], bool], what: str, patience_s: float = 20.0) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {patience_s} s"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process does anything still; one that only waits to be collected does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as status:  # noqa: PTH123
+            return status.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def interrupt_once_exists(note: Path) -> Callable[[], None]:
+    """A tick that does what Ctrl-C would, as soon as a child has written its note."""
+
+    def tick() -> None:
+        if note.exists():
+            raise KeyboardInterrupt
+
+    return tick
+
+
+def test_a_child_gets_its_request_and_its_answer_comes_back() -> None:
+    (outcome,) = run_children([request("answer", name="GPU 7", size=3)], BUDGET_S)
+    assert (outcome.ending, outcome.problem, outcome.stage) == (Ending.DONE, "", "answering")
+    assert outcome.measured.details == {"parameters": {"size": 3}, "name": "GPU 7"}
+
+
+def test_outcomes_come_in_the_order_of_the_requests() -> None:
+    names = [f"GPU {index}" for index in range(3)]
+    outcomes = run_children([request("answer", name=name) for name in names], BUDGET_S)
+    assert [outcome.measured.details["name"] for outcome in outcomes] == names
+
+
+def test_an_answer_larger_than_a_pipe_comes_back_whole() -> None:
+    (outcome,) = run_children([request("large_answer")], BUDGET_S)
+    assert len(outcome.measured.details["seconds"]) == 100_000
+
+
+def test_a_child_that_talks_much_is_heard_out() -> None:
+    (outcome,) = run_children([request("noise")], BUDGET_S)
+    assert (outcome.ending, outcome.measured.details) == (Ending.DONE, {"said": "enough"})
+
+
+def test_a_request_can_set_the_environment() -> None:
+    asked = Request(
+        "GPU 0", "tests.unit.validation.children:environment", "cpu", environment={"COLOUR": "blue"}
+    )
+    (outcome,) = run_children([asked], BUDGET_S)
+    assert outcome.measured.details["environment"]["COLOUR"] == "blue"
+
+
+def test_a_reason_not_to_run_comes_back_as_one() -> None:
+    (outcome,) = run_children([request("not_run")], BUDGET_S)
+    assert (outcome.ending, outcome.measured.not_run) == (Ending.DONE, "no such device")
+
+
+@pytest.mark.parametrize(
+    ("function", "ending", "words"),
+    [
+        ("die", Ending.DIED, ["exit status 1", "stage: dividing", "ZeroDivisionError: division by zero"]),
+        ("crash", Ending.DIED, ["killed by SIGSEGV", "stage: reading nothing"]),
+        ("kill_itself", Ending.DIED, ["killed by SIGKILL"]),
+        ("no_such_function", Ending.DIED, ["no_such_function"]),
+        ("not_a_number", Ending.NONSENSE, ["measurements[0].value: expected a finite number, found nan"]),
+        ("nonsense", Ending.NONSENSE, ["measurements: expected a list, found 'many'"]),
+    ],
+)
+def test_a_child_without_a_result_is_reported_as_what_it_is(
+    function: str, ending: Ending, words: list[str]
+) -> None:
+    (outcome,) = run_children([request(function)], BUDGET_S)
+    assert outcome.ending is ending
+    assert outcome.problem.startswith("GPU 0 ")
+    for word in words:
+        assert word in outcome.problem
+
+
+@pytest.mark.parametrize("function", ["hang", "hang_deaf"])
+def test_a_child_that_hangs_is_killed_and_its_last_stage_named(function: str) -> None:
+    started = time.monotonic()
+    (outcome,) = run_children([request(function)], SHORT_S)
+    assert outcome.ending is Ending.HUNG
+    assert "gave no result within 2 s; it hung in stage:" in outcome.problem
+    assert time.monotonic() - started < 15
+
+
+def test_one_that_hangs_does_not_hide_the_result_of_another() -> None:
+    hung, good = run_children([request("hang"), request("answer", name="GPU 1")], 8.0)
+    assert (hung.ending, good.ending) == (Ending.HUNG, Ending.DONE)
+
+
+def test_what_a_child_started_is_killed_with_it(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    with pytest.raises(KeyboardInterrupt):
+        run_children(
+            [request("leave_a_grandchild", note=str(note))], BUDGET_S, tick=interrupt_once_exists(note)
+        )
+    pid = int(note.read_text())
+    eventually(lambda: not is_running(pid), "the grandchild ends")
+
+
+@pytest.mark.parametrize("function", ["die", "kill_itself", "not_run", "nonsense"])
+def test_when_one_of_a_group_fails_the_others_are_stopped_and_say_why(
+    function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "GRACE_S", 0.2)
+    started = time.monotonic()
+    others = [request("hang", name=f"rank {rank}") for rank in (0, 2)]
+    first, failed, last = run_children(
+        [others[0], request(function, name="rank 1"), others[1]], BUDGET_S, together=True
+    )
+    assert time.monotonic() - started < BUDGET_S / 2
+    assert (first.ending, last.ending) == (Ending.STOPPED, Ending.STOPPED)
+    assert first.problem == "rank 0 was stopped because rank 1 failed"
+    assert failed.ending is not Ending.STOPPED
+
+
+def test_the_caller_is_called_while_children_run() -> None:
+    calls: list[float] = []
+    run_children([request("hang")], SHORT_S, tick=lambda: calls.append(time.monotonic()))
+    assert len(calls) >= 2
+
+
+def test_no_child_outlives_an_interrupted_call(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    with pytest.raises(KeyboardInterrupt):
+        run_children([request("note_and_hang", note=str(note))], BUDGET_S, tick=interrupt_once_exists(note))
+    assert not is_running(int(note.read_text()))
+
+
+def test_no_child_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    program = (
+        "from validation.child import Request, run_children\n"
+        f"parameters = {{'note': {str(note)!r}}}\n"
+        "function = 'tests.unit.validation.children:note_and_hang'\n"
+        "run_children([Request('GPU 0', function, 'cpu', parameters=parameters)], 600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
+    eventually(note.exists, "the child starts")
+    pid = int(note.read_text())
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    eventually(lambda: not is_running(pid), "the child ends")

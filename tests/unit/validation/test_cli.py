@@ -1,0 +1,261 @@
+"""The command line as its users run it: the checkout and the one-file build, good input and bad."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.validation.samples import expectation, measurement, node_result, one_test
+from validation import archive, cli
+from validation.child import ROOT
+from validation.contract import SCHEMA_VERSION, NodeResult, State, dumps, encode, loads
+from validation.contract import node_result as read
+from validation.expectations import FleetExpectations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    Judge = Callable[[dict[str, Any]], subprocess.CompletedProcess[str]]
+
+PYTHON = [sys.executable]
+
+
+@pytest.fixture(scope="module")
+def payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The one-file build."""
+    path = tmp_path_factory.mktemp("payload") / "temper-validation.pyz"
+    assert cli.main(["build", "--output", str(path)]) == 0
+    return path
+
+
+def run(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_the_same_source_builds_the_same_bytes(payload: Path) -> None:
+    assert archive.build() == payload.read_bytes() == archive.build()
+
+
+def test_a_build_does_not_touch_a_file_that_is_current(payload: Path) -> None:
+    before = payload.stat().st_mtime_ns
+    assert cli.main(["build", "--output", str(payload)]) == 0
+    assert payload.stat().st_mtime_ns == before
+
+
+def test_a_change_of_the_source_changes_the_build(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "validation").mkdir(parents=True)
+        (tmp_path / name / "validation" / "__init__.py").write_text(f"x = '{name}'\n")
+    assert archive.build(tmp_path / "one" / "validation") != archive.build(tmp_path / "two" / "validation")
+
+
+@pytest.mark.parametrize("how", ["checkout", "file"])
+def test_list_names_every_test_and_plan(how: str, payload: Path, tmp_path: Path) -> None:
+    if how == "checkout":
+        done = run([*PYTHON, "-m", "validation", "list"], cwd=ROOT)
+    else:
+        done = run([*PYTHON, payload, "list"], cwd=tmp_path)
+    assert done.returncode == 0
+    for word in (*cli.TESTS, "quick", "standard"):
+        assert f"  {word} " in done.stdout
+
+
+def test_the_one_file_build_runs_on_a_machine_without_torch_and_says_what_is_missing(
+    payload: Path, tmp_path: Path
+) -> None:
+    # An empty PATH has no nvidia-smi; -I -S hides whatever packages this Python has.
+    output = tmp_path / "result.json"
+    command = [sys.executable, "-I", "-S", str(payload), "run", f"--output={output}", "--node=bare"]
+    done = run(command, cwd=tmp_path, env={"PATH": ""})
+    assert done.returncode == 2, done.stderr
+    result = read(json.loads(output.read_text()))
+    assert (result.node, {test.state for test in result.tests}) == ("bare", {State.NOT_RUN})
+    assert [test.id for test in result.tests] == list(cli.TESTS)
+    assert "torch is not installed for" in done.stdout
+    assert "Verdict: not-run" in done.stdout
+    assert "cpu_matmul not-run" in done.stderr
+
+
+def test_an_expectation_is_read_from_standard_input_and_the_result_written_to_standard_output(
+    payload: Path,
+) -> None:
+    wanted = dataclasses.replace(expectation(), required_tests=("cpu_matmul",))
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(payload),
+        "run",
+        "--test=cpu_matmul",
+        "--expect=-",
+        "--output=-",
+    ]
+    done = run(command, input=dumps(wanted), env={"PATH": ""})
+    assert done.returncode == 2
+    (test,) = loads(NodeResult, done.stdout).tests
+    assert (test.id, test.state) == ("cpu_matmul", State.NOT_RUN)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not JSON"),
+        (
+            '{"required_tests": ["gpu_matmull"]}',
+            "required test gpu_matmull is unknown; known are health, cpu_matmul",
+        ),
+        ('{"required": []}', "required: no such field"),
+        ('{"schema_version": 7}', "expectations of schema version 7"),
+    ],
+)
+def test_a_wrong_expectation_is_an_error_before_anything_runs(
+    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "expect.json"
+    path.write_text(content)
+    assert cli.main(["run", "--expect", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("arguments", [["run", "--plan", "slow"], ["run", "--test", "gpu_matmull"], []])
+def test_a_wrong_command_line_ends_with_status_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+
+
+Fleet = dict[str, Any]
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    """Two nodes, of which one has a result."""
+    good = node_result(one_test("gpu_matmul", State.PASS, measurement(value=730.0)))
+    return {
+        "expectations": {
+            "schema_version": SCHEMA_VERSION,
+            "nodes": {
+                "gpu01": json.loads(dumps(expectation())),
+                "gpu02": json.loads(dumps(expectation(not_run="it cannot be reached"))),
+            },
+        },
+        "results": {"gpu01": encode(good)},
+    }
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Judge:
+    """Run `report --fleet` on a fleet, writing to `reports/now`."""
+
+    def call(fleet: Fleet) -> subprocess.CompletedProcess[str]:
+        command = [*PYTHON, "-m", "validation", "report", "--fleet", "--latest"]
+        return run([*command, f"--output={tmp_path / 'reports' / 'now'}"], cwd=ROOT, input=json.dumps(fleet))
+
+    return call
+
+
+def test_a_fleet_with_a_missing_node_names_it_and_has_not_passed(
+    fleet: Fleet, judge: Judge, tmp_path: Path
+) -> None:
+    done = judge(fleet)
+    assert done.returncode == 2
+    assert "gpu02: not-run\n  - it cannot be reached" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("Verdict: not-run. 1 of 2 nodes passed")
+    assert json.loads((tmp_path / "reports" / "latest" / "summary.json").read_text())["exit_status"] == 2
+
+
+def test_a_whole_fleet_that_passed_has_status_0(fleet: Fleet, judge: Judge) -> None:
+    del fleet["expectations"]["nodes"]["gpu02"]
+    assert judge(fleet).returncode == 0
+
+
+def test_a_slow_gpu_has_status_1(fleet: Fleet, judge: Judge) -> None:
+    fleet["results"]["gpu01"]["tests"][0]["measurements"][0]["value"] = 612.0
+    done = judge(fleet)
+    assert done.returncode == 1
+    assert "bf16 612 TFLOP/s on GPU 0, floor 672 (H100 SXM 80 GB)" in done.stdout
+
+
+def test_a_result_that_is_none_makes_its_node_not_run_and_says_why(fleet: Fleet, judge: Judge) -> None:
+    fleet["results"]["gpu01"]["tests"][0]["state"] = "splendid"
+    done = judge(fleet)
+    assert done.returncode == 2
+    assert "its result cannot be read: tests[0].state: expected one of" in done.stdout
+
+
+def test_a_result_of_a_node_that_nobody_expects_is_an_error(fleet: Fleet, judge: Judge) -> None:
+    del fleet["expectations"]["nodes"]["gpu01"]
+    done = judge(fleet)
+    assert done.returncode == 2
+    assert "there is a result of gpu01, but nothing is expected of a node of this name" in done.stderr
+
+
+def test_a_report_can_be_made_again_from_its_own_folder(fleet: Fleet, judge: Judge, tmp_path: Path) -> None:
+    judge(fleet)
+    first = tmp_path / "reports" / "now"
+    status = cli.main(
+        [
+            "report",
+            f"--results={first / 'results'}",
+            f"--expectations={first / 'expectations.json'}",
+            f"--output={tmp_path / 'again'}",
+        ]
+    )
+    assert status == 2
+    assert (tmp_path / "again" / "summary.json").read_text() == (first / "summary.json").read_text()
+
+
+def test_two_results_of_one_node_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text(dumps(node_result()))
+    expectations = tmp_path / "expectations"
+    expectations.write_text(dumps(FleetExpectations(SCHEMA_VERSION, {"gpu01": expectation()})))
+    arguments = ["report", "--results", str(tmp_path), "--expectations", str(expectations)]
+    assert cli.main([*arguments, "--output", str(tmp_path / "out")]) == 2
+    assert "a second result of node gpu01" in capsys.readouterr().err
+
+
+def test_report_wants_one_kind_of_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", "--output", "unused"]) == 2
+    assert "report needs either --results DIR and --expectations FILE, or --fleet" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expectations = tmp_path / "expectations"
+    expectations.write_text(dumps(FleetExpectations(SCHEMA_VERSION, {})))
+    arguments = ["report", "--results", str(tmp_path / "none"), "--expectations", str(expectations)]
+    assert cli.main([*arguments, "--output", str(tmp_path / "out")]) == 2
+    assert "none: no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_writes_no_result(number: signal.Signals, tmp_path: Path) -> None:
+    # A nvidia-smi that hangs keeps the run busy until it is stopped.
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho > {tmp_path}/asked\nexec sleep 600\n")
+    program.chmod(0o755)
+    output = tmp_path / "result.json"
+    process = subprocess.Popen(
+        [*PYTHON, "-m", "validation", "run", "--test=health", f"--output={output}"],
+        cwd=ROOT,
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (tmp_path / "asked").exists():
+        assert process.poll() is None
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert not output.exists()

@@ -1,0 +1,155 @@
+"""A result's form: what is written is read back, all else is refused with its place, the schemas agree."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.validation import samples
+from validation import contract, schema
+from validation.contract import ContractError, Finding, Measured, Measurement, NodeResult, State
+from validation.expectations import FleetExpectations
+from validation.judge import judge_fleet, judge_node
+
+SCHEMAS = Path(schema.__file__).parent / "schemas"
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+measurements = st.builds(
+    Measurement,
+    name=st.text(min_size=1),
+    value=finite,
+    samples=st.integers(min_value=1),
+    spread=finite,
+    device=st.none() | st.integers(min_value=0),
+    conditions=st.dictionaries(st.text(), st.integers() | st.text()),
+)
+findings = st.builds(
+    Finding, code=st.text(), state=st.sampled_from(State), text=st.text(), action=st.text(), device=st.none()
+)
+
+
+@given(
+    st.builds(
+        Measured, measurements=st.lists(measurements).map(tuple), findings=st.lists(findings).map(tuple)
+    )
+)
+def test_what_is_written_is_read_back_the_same(measured: Measured) -> None:
+    assert contract.loads(Measured, contract.dumps(measured)) == measured
+
+
+def whole_result() -> NodeResult:
+    """A result that has one of everything."""
+    test = samples.one_test(
+        "gpu_matmul",
+        State.FAIL,
+        samples.measurement(conditions={"size": 8192, "dtype": "bf16"}),
+        findings=(Finding("wrong-result", State.FAIL, "it is wrong", "take it out", 0),),
+        details={"telemetry": [{"device": 0, "event_reason_shares": {}}]},
+    )
+    return samples.node_result(test)
+
+
+def changed(path: list[str | int], value: Any) -> Any:
+    """A whole result as JSON gives it, with the value at `path` replaced, or removed where it is `...`."""
+    result: Any = json.loads(contract.dumps(whole_result()))
+    place = result
+    for key in path[:-1]:
+        place = place[key]
+    if value is ...:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return result
+
+
+WRONG = [
+    (["tests", 0, "state"], "ok", r"\.state: expected one of pass, degraded, fail, not-run, found 'ok'"),
+    (["tests", 0, "state"], ..., r"tests\[0\]\.state: missing"),
+    (["tests", 0, "measurements", 0, "value"], "612", r"\[0\]\.value: expected a finite number, found '612'"),
+    (["tests", 0, "measurements", 0, "value"], True, r"value: expected a finite number, found True"),
+    (["tests", 0, "method"], 1.5, r"tests\[0\]\.method: expected int, found 1\.5"),
+    (["tests", 0, "findings"], {}, r"tests\[0\]\.findings: expected a list, found {}"),
+    (["tests", 0, "verdict"], "pass", r"tests\[0\]\.verdict: no such field in TestResult"),
+    (["machine"], [], r"machine: expected an object, found \[\]"),
+    (["gpus", 0, "index"], None, r"gpus\[0\]\.index: expected int, found None"),
+    (["node"], 7, r"node: expected str, found 7"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "value", "message"), WRONG)
+def test_a_result_of_another_form_is_refused_with_its_place(
+    path: list[str | int], value: Any, message: str
+) -> None:
+    with pytest.raises(ContractError, match=message):
+        contract.node_result(changed(path, value))
+
+
+@pytest.mark.parametrize(("path", "value", "_message"), WRONG)
+def test_the_schema_refuses_what_the_reader_refuses(path: list[str | int], value: Any, _message: str) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(changed(path, value), load("node-result"))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_is_none_is_never_written(value: float) -> None:
+    with pytest.raises(ValueError, match="Out of range float"):
+        contract.dumps(Measured((samples.measurement(value=value),)))
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity"])
+def test_a_number_that_is_none_is_never_read(text: str) -> None:
+    written = contract.dumps(Measured((samples.measurement(value=612.5),))).replace("612.5", text)
+    with pytest.raises(ContractError, match=r"measurements\[0\]\.value: expected a finite number"):
+        contract.loads(Measured, written)
+
+
+def test_a_number_that_is_none_is_found_in_free_details_too() -> None:
+    with pytest.raises(ContractError, match=r"details\.seconds\[1\]: expected a finite number"):
+        contract.loads(Measured, '{"details": {"seconds": [1.0, NaN]}}')
+
+
+def test_a_result_of_another_schema_version_is_refused() -> None:
+    with pytest.raises(ContractError, match="schema version 2; this program reads version 1"):
+        contract.node_result(changed(["schema_version"], 2))
+
+
+def test_text_that_is_no_json_is_refused() -> None:
+    with pytest.raises(ContractError, match="not JSON"):
+        contract.loads(Measured, "Traceback (most recent call last):")
+
+
+def load(name: str) -> Any:
+    return json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+
+
+def test_the_schema_files_are_what_the_code_says() -> None:
+    assert {path.name: path.read_text() for path in SCHEMAS.iterdir()} == schema.documents(), (
+        "run: python -m validation.schema"
+    )
+
+
+def test_a_result_fits_its_schema() -> None:
+    jsonschema.validate(json.loads(contract.dumps(whole_result())), load("node-result"))
+
+
+def test_a_summary_fits_its_schema() -> None:
+    verdict = judge_fleet([judge_node("gpu01", whole_result(), samples.expectation(), {})])
+    jsonschema.validate(json.loads(contract.dumps(verdict)), load("summary"))
+
+
+def test_expectations_fit_their_schema() -> None:
+    fleet = FleetExpectations(contract.SCHEMA_VERSION, {"gpu01": samples.expectation()})
+    jsonschema.validate(json.loads(contract.dumps(fleet)), load("expectations"))
+
+
+def test_every_field_of_a_result_is_in_its_schema() -> None:
+    fields = {field.name for field in dataclasses.fields(NodeResult)}
+    assert set(load("node-result")["$defs"]["NodeResult"]["properties"]) == fields

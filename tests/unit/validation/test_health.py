@@ -1,0 +1,127 @@
+"""Health: none is healthy by silence, every fault has its own finding, a machine without GPUs is not ill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.validation.samples import DRIVER, expectation, gpu_xml, node, smi_xml
+from validation.checks.health import Health
+from validation.contract import State
+from validation.expectations import Expectation
+from validation.machine import PciGpu
+from validation.nvidia_smi import NvidiaSmiError
+
+SECOND = gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2")
+
+
+def test_a_healthy_node_has_no_finding() -> None:
+    result = Health().run(node())
+    assert (result.state, result.findings) == (State.PASS, ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "state"),
+    [
+        ({"dram_uncorrectable": "2"}, "ecc-uncorrected", State.FAIL),
+        ({"remapped_row_failure": "Yes"}, "row-remap-failure", State.FAIL),
+        ({"remapped_row_pending": "Yes"}, "memory-repair-pending", State.DEGRADED),
+        ({"pending_retirement": "Yes"}, "memory-repair-pending", State.DEGRADED),
+        ({"gpu_recovery_action": "Drain and Reset"}, "recovery-action", State.FAIL),
+        ({"hw_thermal_slowdown": "Active", "hw_slowdown": "Active"}, "hw-thermal-slowdown", State.FAIL),
+        (
+            {"hw_power_brake_slowdown": "Active", "hw_slowdown": "Active"},
+            "hw-power-brake-slowdown",
+            State.FAIL,
+        ),
+        ({"hw_slowdown": "Active"}, "hw-slowdown", State.FAIL),
+        ({"sw_thermal_slowdown": "Active"}, "sw-thermal-slowdown", State.DEGRADED),
+        ({"current_link_gen": "1"}, "pcie-link-down-trained", State.FAIL),
+        ({"current_link_width": "8x"}, "pcie-link-down-trained", State.FAIL),
+        ({"max_link_width": "8x", "current_link_width": "8x"}, "pcie-slot-limits", State.DEGRADED),
+        ({"max_link_gen": "4", "current_link_gen": "4"}, "pcie-slot-limits", State.DEGRADED),
+        ({"state": "In Progress", "status": "N/A"}, "fabric-not-ready", State.FAIL),
+        ({"status": "Insufficient Resources"}, "fabric-not-ready", State.FAIL),
+        ({"persistence_mode": "Disabled"}, "persistence-off", State.DEGRADED),
+        ({"processes": "<process_info><pid>1</pid></process_info>"}, "gpu-busy", State.DEGRADED),
+        ({"pci_device_id": "233110DE"}, "gpu-model", State.FAIL),
+    ],
+)
+def test_a_fault_of_one_gpu_is_one_finding_that_names_it(
+    changes: dict[str, str], code: str, state: State
+) -> None:
+    result = Health().run(node(smi_xml(gpu_xml(**changes), SECOND)))
+    (finding,) = result.findings
+    assert (finding.code, finding.state, finding.device) == (code, state, 0)
+    assert "GPU 0" in finding.text
+    assert finding.action
+    assert result.state is state
+
+
+def test_an_idle_gpu_may_lower_its_link() -> None:
+    idle = gpu_xml(performance_state="P8", current_link_gen="1")
+    assert Health().run(node(smi_xml(idle, SECOND))).state is State.PASS
+
+
+def test_gpus_without_nvswitch_need_no_fabric() -> None:
+    xml = smi_xml(gpu_xml(state="In Progress"), SECOND)
+    facts: dict[str, Any] = {"nvswitch": False, "expectation": expectation(nvswitch=False)}
+    assert Health().run(node(xml, **facts)).state is State.PASS
+
+
+@pytest.mark.parametrize(
+    ("pci_gpus", "xml", "codes"),
+    [
+        ((PciGpu("0000:1b:00.0", "2330"),), smi_xml(gpu_xml()), ["gpu-count"]),
+        ((), NvidiaSmiError("missing", "nvidia-smi is not installed"), ["gpu-count", "driver-missing"]),
+        (None, smi_xml(gpu_xml()), ["gpu-not-driven"]),
+        (
+            None,
+            NvidiaSmiError("mismatch", "nvidia-smi: Driver/library version mismatch"),
+            ["driver-mismatch"],
+        ),
+        (None, NvidiaSmiError("no-driver", "nvidia-smi: cannot communicate"), ["driver-no-driver"]),
+        (None, NvidiaSmiError("lost", "nvidia-smi: GPU is lost"), ["driver-lost"]),
+        (None, NvidiaSmiError("timeout", "nvidia-smi gave no answer within 60 s"), ["driver-timeout"]),
+        (None, smi_xml(gpu_xml(), SECOND, driver="580.126.09"), ["driver-version"]),
+    ],
+)
+def test_gpus_and_driver_must_be_the_expected_ones(
+    pci_gpus: tuple[PciGpu, ...] | None, xml: str | NvidiaSmiError, codes: list[str]
+) -> None:
+    facts: dict[str, Any] = {} if pci_gpus is None else {"pci_gpus": pci_gpus}
+    result = Health().run(node(xml, **facts))
+    assert [finding.code for finding in result.findings] == codes
+    assert result.state is State.FAIL
+
+
+def test_a_mismatch_names_the_module_that_is_loaded_and_asks_for_a_reboot() -> None:
+    error = NvidiaSmiError("mismatch", "nvidia-smi: Driver/library version mismatch")
+    (finding,) = Health().run(node(error)).findings
+    assert DRIVER in finding.text
+    assert "reboot" in finding.action
+
+
+@pytest.mark.parametrize(
+    ("pci_gpus", "kind"), [((), "missing"), ((PciGpu("0000:1b:00.0", "2330"),), "missing"), ((), "no-driver")]
+)
+def test_without_an_expectation_a_machine_without_driver_is_not_run(
+    pci_gpus: tuple[PciGpu, ...], kind: str
+) -> None:
+    facts: dict[str, Any] = {"pci_gpus": pci_gpus, "expectation": Expectation()}
+    result = Health().run(node(NvidiaSmiError(kind, "nvidia-smi is not installed"), **facts))
+    assert result.state is State.NOT_RUN
+    assert result.reason
+
+
+def test_no_gpu_where_none_is_expected_is_a_pass() -> None:
+    facts: dict[str, Any] = {"pci_gpus": (), "expectation": Expectation(gpus=()), "nvswitch": False}
+    result = Health().run(node(NvidiaSmiError("missing", "nvidia-smi is not installed"), **facts))
+    assert (result.state, result.findings) == (State.PASS, ())
+
+
+def test_without_an_expectation_broken_memory_is_still_found() -> None:
+    broken = smi_xml(gpu_xml(dram_uncorrectable="1"), SECOND)
+    result = Health().run(node(broken, expectation=Expectation()))
+    assert [finding.code for finding in result.findings] == ["ecc-uncorrected"]

@@ -1,0 +1,281 @@
+"""The verdict: floors, required tests, exit statuses, and properties that hold for every fleet."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.validation.samples import expectation, measurement, node_result, one_test
+from validation import judge
+from validation.contract import Finding, Measurement, NodeResult, State, TestResult
+from validation.expectations import Expectation
+from validation.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS, NodeVerdict, judge_fleet, judge_node
+
+HEADLINES = {"gpu_matmul": ("bf16_tflops", "fp16_tflops"), "gpu_all_reduce": ("busbw_gb_s",)}
+BROKEN = Finding(
+    "ecc-uncorrected", State.FAIL, "GPU 0 has had 2 uncorrectable memory errors", "replace it", 0
+)
+WORN = Finding("persistence-off", State.DEGRADED, "GPU 0: persistence mode is off")
+
+
+def verdict(
+    *tests: TestResult, required: tuple[str, ...] = (), strict: bool = False, gpus: int = 2
+) -> NodeVerdict:
+    wanted = expectation(required_tests=required)
+    return judge_node("gpu01", node_result(*tests, gpus=gpus), wanted, HEADLINES, fail_on_degraded=strict)
+
+
+def not_run(test_id: str, reason: str = "no driver") -> TestResult:
+    return one_test(test_id, State.NOT_RUN, reason=reason)
+
+
+def test_a_node_whose_tests_passed_has_passed() -> None:
+    node = verdict(one_test("health"), one_test(), required=("health", "gpu_matmul"))
+    assert (node.state, node.exit_status, node.reasons) == (State.PASS, EXIT_PASS, ())
+
+
+def test_a_failed_test_fails_the_node_with_its_reason_and_remedy() -> None:
+    node = verdict(one_test("health", State.FAIL, findings=(BROKEN,)))
+    assert (node.state, node.exit_status) == (State.FAIL, EXIT_FAIL)
+    assert node.reasons == ("health: GPU 0 has had 2 uncorrectable memory errors. What to do: replace it",)
+
+
+@pytest.mark.parametrize(("strict", "exit_status"), [(False, EXIT_PASS), (True, EXIT_FAIL)])
+def test_a_degraded_node_is_visible_and_fails_only_where_that_is_asked(
+    strict: bool, exit_status: int
+) -> None:
+    node = verdict(one_test("health", State.DEGRADED, findings=(WORN,)), strict=strict)
+    assert (node.state, node.exit_status) == (State.DEGRADED, exit_status)
+    assert node.reasons
+
+
+def test_a_required_test_that_was_not_run_fails_the_node_as_environment() -> None:
+    node = verdict(one_test("health"), not_run("gpu_matmul"), required=("gpu_matmul",))
+    assert (node.state, node.exit_status) == (State.FAIL, EXIT_ENVIRONMENT)
+    assert node.reasons == ("gpu_matmul is required and was not run: no driver",)
+
+
+def test_a_required_test_that_is_not_in_the_result_at_all_fails_the_node() -> None:
+    node = verdict(one_test("health"), required=("health", "gpu_matmul"))
+    assert (node.state, node.exit_status) == (State.FAIL, EXIT_ENVIRONMENT)
+    assert "gpu_matmul is required and was not run" in node.reasons[0]
+
+
+def test_broken_hardware_outweighs_a_test_that_was_not_run() -> None:
+    broken = one_test("health", State.FAIL, findings=(BROKEN,))
+    assert verdict(broken, not_run("gpu_matmul"), required=("gpu_matmul",)).exit_status == EXIT_FAIL
+
+
+def test_a_test_that_is_not_required_and_was_not_run_changes_nothing_and_stays_visible() -> None:
+    node = verdict(one_test("health"), not_run("gpu_matmul"))
+    assert (node.state, node.exit_status) == (State.PASS, EXIT_PASS)
+    assert [(test.id, test.state) for test in node.tests][1] == ("gpu_matmul", State.NOT_RUN)
+
+
+def test_a_node_on_which_nothing_could_run_has_not_passed() -> None:
+    node = verdict(not_run("health"), not_run("gpu_matmul"))
+    assert (node.state, node.exit_status) == (State.NOT_RUN, EXIT_ENVIRONMENT)
+
+
+def test_a_node_without_a_result_is_there_with_its_reason() -> None:
+    node = judge_node("gpu07", None, Expectation(not_run="it cannot be reached"), HEADLINES)
+    assert (node.state, node.exit_status) == (State.NOT_RUN, EXIT_ENVIRONMENT)
+    assert node.reasons == ("it cannot be reached",)
+
+
+def below_floor(node: NodeVerdict) -> list[str]:
+    return [finding.text for test in node.tests for finding in test.findings if finding.code == "below-floor"]
+
+
+def test_a_number_below_its_floor_fails_and_says_both() -> None:
+    node = verdict(
+        one_test("gpu_matmul", State.PASS, measurement(value=612.0), measurement(value=730.0, device=1))
+    )
+    assert below_floor(node) == ["bf16 612 TFLOP/s on GPU 0, floor 672 (H100 SXM 80 GB)"]
+    assert (node.state, node.exit_status) == (State.FAIL, EXIT_FAIL)
+
+
+def test_a_number_at_its_floor_passes() -> None:
+    assert verdict(one_test("gpu_matmul", State.PASS, measurement(value=672.0))).state is State.PASS
+
+
+def test_a_low_number_says_what_held_the_gpu_back() -> None:
+    telemetry = [
+        {"device": 0, "event_reason_shares": {"sw_power_cap": 0.38}},
+        {"device": 1, "event_reason_shares": {"hw_slowdown": 1.0}},
+    ]
+    test = one_test("gpu_matmul", State.PASS, measurement(value=612.0), details={"telemetry": telemetry})
+    (text,) = below_floor(verdict(test))
+    assert text.endswith("; sw power cap was active 38% of the time")
+
+
+def test_an_unverified_floor_judges_nobody_and_that_is_said() -> None:
+    node = verdict(one_test("gpu_matmul", State.PASS, measurement("fp16_tflops", 1.0)))
+    assert node.state is State.PASS
+    assert node.tests[0].notes == ("fp16 is not compared: no reference for H100 SXM 80 GB",)
+
+
+def test_a_model_without_a_floor_is_not_compared_and_that_is_said() -> None:
+    node = verdict(one_test("gpu_matmul", State.PASS, measurement("fp32_tflops", 1.0)))
+    assert node.tests[0].notes == ("fp32 is not compared: no reference for H100 SXM 80 GB",)
+
+
+def test_a_gpu_that_no_table_knows_is_not_compared_and_that_is_said() -> None:
+    result = node_result(one_test("gpu_matmul", State.PASS, measurement()))
+    node = judge_node("gpu01", result, Expectation(), HEADLINES)
+    assert node.state is State.PASS
+    assert node.tests[0].notes == ("bf16 is not compared: no reference for NVIDIA H100 80GB HBM3",)
+
+
+def test_the_floor_of_a_transfer_is_that_of_the_link_and_its_width() -> None:
+    slow = measurement("h2d_pinned_gb_s", 30.0)
+    result = node_result(one_test("gpu_transfer", State.PASS, slow))
+    assert below_floor(judge_node("gpu01", result, expectation(), HEADLINES)) == [
+        "h2d pinned 30.0 GB/s on GPU 0, floor 48.0 (PCIe generation 5 x16)"
+    ]
+    narrow = dataclasses.replace(
+        result, gpus=tuple(dataclasses.replace(gpu, pcie_width_max=8) for gpu in result.gpus)
+    )
+    assert judge_node("gpu01", narrow, expectation(), HEADLINES).state is State.PASS
+
+
+def busbw(value: float, size_bytes: int, ranks: int) -> Measurement:
+    conditions: dict[str, int | str] = {"size_bytes": size_bytes, "ranks": ranks}
+    return measurement("busbw_gb_s", value, device=None, conditions=conditions)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "ranks", "state"),
+    [(16 << 30, 8, State.FAIL), (1 << 30, 8, State.PASS), (16 << 30, 4, State.PASS)],
+)
+def test_the_floor_of_a_collective_holds_for_its_number_of_gpus_and_size(
+    size_bytes: int, ranks: int, state: State
+) -> None:
+    assert verdict(one_test("gpu_all_reduce", State.PASS, busbw(400.0, size_bytes, ranks))).state is state
+
+
+def test_a_cpu_number_is_never_held_against_a_gpu() -> None:
+    node = verdict(one_test("cpu_matmul", State.PASS, measurement("fp32_gflops", 1.0, device=None)))
+    assert (node.state, node.tests[0].notes) == (State.PASS, ())
+
+
+def test_the_headline_is_the_worst_gpu() -> None:
+    node = verdict(
+        one_test("gpu_matmul", State.PASS, measurement(value=735.0), measurement(value=731.4, device=1))
+    )
+    assert node.tests[0].headline == "731 TFLOP/s"
+
+
+def test_the_headline_of_a_sweep_is_its_largest_size() -> None:
+    node = verdict(one_test("gpu_all_reduce", State.PASS, busbw(20.0, 64, 8), busbw(481.2, 1 << 30, 8)))
+    assert node.tests[0].headline == "481 GB/s"
+
+
+def test_a_test_without_a_number_has_no_headline() -> None:
+    assert verdict(not_run("gpu_matmul")).tests[0].headline == ""
+
+
+@pytest.mark.parametrize(("value", "text"), [(612.4, "612"), (25.94, "25.9"), (0.554, "0.55")])
+def test_a_number_is_shown_with_three_digits(value: float, text: str) -> None:
+    assert judge.number(value) == text
+
+
+def test_the_gpus_of_a_node_are_named_as_in_the_table() -> None:
+    assert verdict(one_test("health")).gpus == "2x H100 SXM 80 GB"
+
+
+def test_an_empty_fleet_has_not_passed() -> None:
+    fleet = judge_fleet([])
+    assert (fleet.state, fleet.exit_status) == (State.NOT_RUN, EXIT_ENVIRONMENT)
+
+
+def test_the_sentence_names_the_nodes_that_did_not_pass_and_what_ran_nowhere() -> None:
+    fleet = judge_fleet(
+        [
+            verdict(one_test("health"), not_run("gpu_matmul")),
+            judge_node("gpu02", None, Expectation(not_run="unreachable"), HEADLINES),
+        ]
+    )
+    assert fleet.sentence == (
+        "Verdict: not-run. 1 of 2 nodes passed; 1 of 2 nodes not run (gpu02). "
+        "Not run on any node: gpu_matmul."
+    )
+
+
+def nodes(name: str = "gpu01") -> st.SearchStrategy[NodeVerdict]:
+    """Verdicts on nodes of every kind, by way of judge_node."""
+    tests = st.lists(
+        st.builds(
+            one_test,
+            st.sampled_from(["health", "cpu_matmul", "gpu_matmul"]),
+            st.sampled_from(State),
+        ),
+        unique_by=lambda test: test.id,
+    )
+    required = st.lists(st.sampled_from(["health", "gpu_matmul"]), unique=True).map(tuple)
+    results: st.SearchStrategy[NodeResult | None] = st.none() | tests.map(
+        lambda t: node_result(*t, name=name)
+    )
+    return st.builds(
+        lambda result, wanted, strict: judge_node(
+            name, result, expectation(required_tests=wanted), HEADLINES, fail_on_degraded=strict
+        ),
+        results,
+        required,
+        st.booleans(),
+    )
+
+
+fleets = st.lists(st.integers(0, 99), unique=True, max_size=6).flatmap(
+    lambda numbers: st.tuples(*(nodes(f"gpu{number:02}") for number in numbers))
+)
+
+
+@given(fleets, st.randoms(use_true_random=False))
+def test_the_order_of_nodes_does_not_matter(fleet: tuple[NodeVerdict, ...], random: Any) -> None:
+    shuffled = list(fleet)
+    random.shuffle(shuffled)
+    assert judge_fleet(shuffled) == judge_fleet(fleet)
+
+
+@given(fleets)
+def test_one_more_healthy_node_changes_no_verdict(
+    fleet: tuple[NodeVerdict, ...],
+) -> None:
+    healthy = dataclasses.replace(verdict(one_test("health")), node="gpu-healthy")
+    more = judge_fleet([*fleet, healthy])
+    if fleet:
+        assert (more.state, more.exit_status) == (judge_fleet(fleet).state, judge_fleet(fleet).exit_status)
+    else:
+        assert (more.state, more.exit_status) == (State.PASS, EXIT_PASS)
+
+
+@given(fleets)
+def test_a_fleet_passes_only_if_every_node_did(fleet: tuple[NodeVerdict, ...]) -> None:
+    judged = judge_fleet(fleet)
+    assert (judged.state is State.PASS) == (bool(fleet) and all(node.state is State.PASS for node in fleet))
+    if judged.exit_status == EXIT_PASS:
+        assert fleet
+        assert {node.state for node in fleet} <= {State.PASS, State.DEGRADED}
+
+
+@given(nodes())
+def test_a_node_that_passes_ran_something_and_everything_required(node: NodeVerdict) -> None:
+    if node.exit_status == EXIT_PASS:
+        assert any(test.state is not State.NOT_RUN for test in node.tests)
+        assert all(test.state is not State.NOT_RUN for test in node.tests if test.required)
+    else:
+        assert node.state in {State.FAIL, State.NOT_RUN, State.DEGRADED}
+
+
+@given(st.floats(min_value=1, max_value=2000), st.floats(min_value=0, max_value=2000))
+def test_a_faster_gpu_is_never_judged_worse(value: float, more: float) -> None:
+    states = [
+        verdict(one_test("gpu_matmul", State.PASS, measurement(value=number))).state
+        for number in (value, value + more)
+    ]
+    assert not (states[0] is State.PASS and states[1] is State.FAIL)

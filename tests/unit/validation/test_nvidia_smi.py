@@ -1,0 +1,134 @@
+"""Reading nvidia-smi: reports of several driver generations, absent values, and every way to fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.validation.samples import DRIVER, gpu_xml, smi_xml
+from validation import nvidia_smi
+from validation.nvidia_smi import NvidiaSmiError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_report_is_read() -> None:
+    report = nvidia_smi.parse(smi_xml(gpu_xml(), gpu_xml(uuid="GPU-2")))
+    assert report.driver_version == DRIVER
+    assert [gpu.index for gpu in report.gpus] == [0, 1]
+    gpu = report.gpus[0]
+    assert (gpu.pci_address, gpu.pci_id) == ("0000:1b:00.0", "2330")
+    assert (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_width, gpu.pcie_width_max) == (
+        5,
+        5,
+        16,
+        16,
+    )
+    assert (gpu.persistence, gpu.mig, gpu.row_remap_failure) == (True, False, False)
+    assert gpu.page_retirement_pending is None, "N/A is not No"
+    assert gpu.memory_free_mib == 81080
+
+
+def test_uncorrectable_errors_are_added_over_all_memories_and_correctable_ones_are_not() -> None:
+    assert nvidia_smi.parse(smi_xml(gpu_xml(dram_uncorrectable="3"))).gpus[0].ecc_uncorrected_volatile == 3
+
+
+def test_event_reasons_have_one_name_in_old_and_new_drivers() -> None:
+    new = gpu_xml(hw_thermal_slowdown="Active")
+    old = new.replace("clocks_event_reason", "clocks_throttle_reason")
+    for xml in (new, old):
+        assert nvidia_smi.parse(smi_xml(xml)).gpus[0].event_reasons == {"hw_thermal_slowdown"}
+
+
+def test_a_process_is_named() -> None:
+    process = "<process_info><pid>42</pid><process_name>python3</process_name></process_info>"
+    assert nvidia_smi.parse(smi_xml(gpu_xml(processes=process))).gpus[0].processes == ("python3 (pid 42)",)
+
+
+def test_text_that_is_no_report_is_an_error_with_its_first_line() -> None:
+    with pytest.raises(NvidiaSmiError, match="gave no XML: something else"):
+        nvidia_smi.parse("\nsomething else\n")
+
+
+def test_samples_are_read_with_values_that_a_gpu_does_not_have() -> None:
+    first, second = nvidia_smi.parse_samples(
+        "0, 1980, 512.30, 61, 5, 16, 0x0000000000000004\n1, [N/A], [N/A], 30, [N/A], 16, [N/A]\n"
+    )
+    assert (first.sm_clock_mhz, first.power_w, first.pcie_generation, first.event_reasons) == (
+        1980,
+        512.3,
+        5,
+        4,
+    )
+    assert (second.sm_clock_mhz, second.power_w, second.pcie_generation, second.event_reasons) == (
+        None,
+        None,
+        None,
+        0,
+    )
+
+
+def test_an_unexpected_sample_is_an_error() -> None:
+    with pytest.raises(NvidiaSmiError, match="unexpected line: 0, 1980"):
+        nvidia_smi.parse_samples("0, 1980")
+
+
+def test_a_summary_says_how_often_a_reason_was_active() -> None:
+    rounds = [
+        nvidia_smi.parse_samples(f"0, {clock}, 700, 70, 5, 16, {reason}")
+        for clock, reason in ((1980, "0x0"), (1500, "0x4"), (1400, "0x4"), (1300, "0x44"))
+    ]
+    (gpu,) = nvidia_smi.summary(rounds)
+    assert gpu["sm_clock_mhz_median"] == 1450
+    assert gpu["event_reason_shares"] == {"sw_power_cap": 0.75, "hw_thermal_slowdown": 0.25}
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder as PATH, in which a test may put a nvidia-smi."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "kind"),
+    [
+        (9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "no-driver"),
+        (18, "Failed to initialize NVML: Driver/library version mismatch", "mismatch"),
+        (0, "Failed to initialize NVML: Driver/library version mismatch", "mismatch"),
+        (12, "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", "missing"),
+        (15, "Unable to determine the device handle for GPU0000:DF:00.0: GPU is lost.", "lost"),
+        (6, "No devices were found", "no-devices"),
+        (0, "No devices were found", "no-devices"),
+        (255, "Unknown Error", "other"),
+    ],
+)
+def test_a_failure_has_a_kind_and_the_first_line_as_its_message(
+    fake: Path, status: int, output: str, kind: str
+) -> None:
+    program = fake / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\nprintf '%s\\n' \"{output}\"\nexit {status}\n")
+    program.chmod(0o755)
+    with pytest.raises(NvidiaSmiError) as caught:
+        nvidia_smi.query()
+    assert caught.value.kind == kind
+    assert output[:30] in str(caught.value)
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_missing_program_is_said_to_be_missing() -> None:
+    with pytest.raises(NvidiaSmiError, match="nvidia-smi is not installed") as caught:
+        nvidia_smi.query()
+    assert caught.value.kind == "missing"
+
+
+def test_a_program_that_hangs_is_given_up(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = fake / "nvidia-smi"
+    program.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(nvidia_smi, "SAMPLE_TIMEOUT_S", 0.2)
+    with pytest.raises(NvidiaSmiError, match="no answer within 0 s") as caught:
+        nvidia_smi.sample()
+    assert caught.value.kind == "timeout"
