@@ -78,7 +78,7 @@ def create_node(node: Node) -> None:
         run(["ip", "netns", "add", name])
     run(
         ["ip", "-batch", "-"],
-        text=f"link add {name} type veth peer name eth0 netns {name}\n"
+        text=f"link add {name} type veth peer name eth0 address {node.mac_address} netns {name}\n"
         f"link set {name} master {lab.bridge} up\n",
     )
     # Lets everybody ping, as Debian 13's systemd sets it; in a node sysctl only reaches the node's own tree.

@@ -217,8 +217,8 @@ def leader(node: Node) -> int | None:
 
 def side_door(init: int, command: Sequence[str]) -> list[str]:
     """The command line that runs a command in a node without its network, sshd or firewall."""
-    # The command needs a parent outside that does nothing but wait. nsenter would stop when its child is stopped, as
-    # all are when the node reboots; then nobody buries the child, and the node's shutdown waits for that.
+    # The command needs a parent outside that only waits. nsenter would stop when its child is stopped, as all
+    # processes are when the node reboots; nobody would bury the child then, and the shutdown waits for that.
     return [
         *("nsenter", f"--target={init}", "--no-fork", "--wd", "--root"),
         *("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"),

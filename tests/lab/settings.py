@@ -161,6 +161,11 @@ class Node:
         return f"{self.lab.prefix6}{10 + self.number}"
 
     @property
+    def mac_address(self) -> str:
+        """Hardware address of eth0: it stays, so that nobody has to learn a node's address anew."""
+        return f"02:00:0a:d5:{self.lab.number:02x}:{10 + self.number:02x}"
+
+    @property
     def unique_name(self) -> str:
         """Name of the node's network namespace, of its interface on the host and of its machine."""
         return f"{self.lab.name}-{self.name}"
