@@ -454,6 +454,11 @@ def converge(module: AnsibleModule, sshd: Sshd, change: Change) -> dict[str, Any
     if not result["changed"]:
         return result
     result["diff"] = [file.diff()]
+    if effective["port"] != base["port"] and is_active("ssh.socket"):
+        raise RefusedError(
+            "Here ssh.socket decides on which ports sshd is reached, not sshd's Port: set ListenStream in a "
+            "drop-in of ssh.socket, and leave the list of ports empty."
+        )
     if login:
         account = read_account(login.account, effective)
         if refusal := login_refusal(account, login.client, effective):
@@ -463,11 +468,6 @@ def converge(module: AnsibleModule, sshd: Sshd, change: Change) -> dict[str, Any
             module.warn(
                 f"sshd leaves port {login.server_port}: set ansible_port to {result['port']} from now on."
             )
-    if effective["port"] != base["port"] and is_active("ssh.socket"):
-        raise RefusedError(
-            "Here ssh.socket decides on which ports sshd is reached, not sshd's Port: set ListenStream in a "
-            "drop-in of ssh.socket, and leave the list of ports empty."
-        )
     if module.check_mode:
         return result
     with change.armed([DROP_IN], [RELOAD_IN_SHELL], params["rollback_after_s"], login):

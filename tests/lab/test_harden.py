@@ -274,11 +274,8 @@ def test_change_of_a_killed_controller_is_undone(
     fleet.assert_undone(f"no new connection confirmed it within {ROLLBACK_S} s")
 
 
-@CHANGES
-def test_run_after_a_killed_controller_starts_over(
-    fleet: Fleet, change: str, variables: dict[str, Any]
-) -> None:
-    fleet.harden_and_kill(change, **variables, **SLOW)
+def test_run_after_a_killed_controller_starts_over(fleet: Fleet) -> None:
+    fleet.harden_and_kill("ssh", ssh_hardening_max_auth_tries=3, **SLOW)
     fleet.assert_told("another run began before it was confirmed")
     fleet.assert_everybody_gets_in()
 
