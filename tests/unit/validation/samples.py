@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 from validation import nvidia_smi
 from validation.checks import Node
@@ -19,6 +20,9 @@ from validation.contract import (
 from validation.expectations import Expectation, ExpectedGpus, References
 from validation.machine import PciGpu, Torch
 from validation.plans import PLANS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DRIVER = "580.178.04"
 
@@ -163,3 +167,11 @@ def node_result(*tests: TestResult, name: str = "gpu01", gpus: int = 2) -> NodeR
         ),
         tests=tests,
     )
+
+
+def eventually(condition: Callable[[], bool], what: str, patience_s: float = 20.0) -> None:
+    """Wait until `condition` holds; fail with `what` if it does not in time."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {patience_s} s"
+        time.sleep(0.02)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.validation.samples import eventually
 from validation import child
 from validation.child import ROOT, Ending, Request, run_children
 
@@ -24,13 +25,6 @@ SHORT_S = 1.5
 
 def request(function: str, name: str = "GPU 0", **parameters: Any) -> Request:
     return Request(name, f"tests.unit.validation.children:{function}", "cpu", parameters=parameters)
-
-
-def eventually(condition: Callable[[], bool], what: str, patience_s: float = 20.0) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {patience_s} s"
-        time.sleep(0.02)
 
 
 def is_running(pid: int) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.validation.samples import expectation, measurement, node_result, one_test
+from tests.unit.validation.samples import eventually, expectation, measurement, node_result, one_test
 from validation import archive, cli
 from validation.child import ROOT
 from validation.contract import SCHEMA_VERSION, NodeResult, State, dumps, encode, loads
@@ -252,8 +252,7 @@ def test_a_run_that_is_stopped_writes_no_result(number: signal.Signals, tmp_path
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not (tmp_path / "asked").exists():
-        assert process.poll() is None
+    eventually((tmp_path / "asked").exists, "the run asks nvidia-smi")
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130

@@ -1,0 +1,197 @@
+"""The payload with the torch that nodes get: real numbers, real ranks, and checks that find what is wrong.
+
+They need a Python with torch, which Temper's own environment does not have: TEMPER_PAYLOAD_PYTHON names it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from validation import cli
+from validation.child import ROOT
+from validation.contract import State, node_result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
+
+pytestmark = pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+
+
+def there(program: str) -> Any:
+    """Run a program in the Python with torch; what it assigned to `answer`."""
+    code = textwrap.dedent(program) + "\nimport json\nprint(json.dumps(answer))\n"
+    done = subprocess.run(
+        [str(PYTHON), "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The quick plan, run from the one-file build."""
+    folder: Path = tmp_path_factory.mktemp("payload")
+    payload, output = folder / "temper-validation.pyz", folder / "result.json"
+    assert cli.main(["build", f"--output={payload}"]) == 0
+    command = [str(PYTHON), str(payload), "run", "--plan=quick", "--node=here", f"--output={output}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return node_result(json.loads(output.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("test", "name"),
+    [("cpu_matmul", "fp32_gflops"), ("cpu_copy", "copy_gb_s"), ("cpu_all_reduce", "busbw_gb_s")],
+)
+def test_a_cpu_measures_for_real(result: Any, test: str, name: str) -> None:
+    (found,) = [found for found in result.tests if found.id == test]
+    (measurement,) = found.measurements
+    assert (found.state, measurement.name) == (State.PASS, name)
+    assert measurement.value > 0
+    assert measurement.samples >= 5
+
+
+def test_every_rank_of_a_collective_is_in_the_result(result: Any) -> None:
+    (found,) = [found for found in result.tests if found.id == "cpu_all_reduce"]
+    ranks = found.measurements[0].conditions["ranks"]
+    assert ranks >= 2
+    assert {len(medians) for medians in found.details["rank_median_s"].values()} == {ranks}
+
+
+def test_a_right_product_has_an_error_that_rounding_explains() -> None:
+    errors = there("""
+        from validation.backends.cpu import CpuBackend
+        answer = [CpuBackend().matmul("fp32", size).error() for size in (64, 256, 1024)]
+    """)
+    assert all(0 < error < 1e-5 for error in errors), errors
+
+
+@pytest.mark.parametrize(
+    "damage", ["c[3, 5] = 2 * c[3, 5] + 1", "c[3, 5] = float('nan')", "c[7].zero_()", "c.t_()"]
+)
+def test_a_wrong_product_is_found(damage: str) -> None:
+    measured = there(f"""
+        from validation.backends.cpu import CpuBackend
+        from validation.backends.operations import Matmul
+        from validation.checks import matmul
+        from validation.child import Request
+        from validation.contract import encode
+
+        class Damaged(Matmul):
+            def run(self):
+                super().run()
+                c = self._c
+                {damage}
+
+        class Backend(CpuBackend):
+            def matmul(self, dtype, size):
+                return Damaged(self._device, dtype, size)
+
+        parameters = dict(size=256, dtypes=["fp32"], unit="gflops", scale=1e9)
+        parameters["timing"] = dict(warm_up_s=0, measure_s=0, least=1)
+        request = Request("the CPU", "", "cpu", parameters=parameters)
+        answer = encode(matmul.multiply(Backend(), request, lambda stage: None))
+    """)
+    assert [finding["code"] for finding in measured["findings"]] == ["wrong-result"]
+
+
+def test_one_changed_number_in_a_copy_is_found() -> None:
+    errors = there("""
+        import torch
+        from validation.backends.operations import Copy, pattern
+
+        class Damaged(Copy):
+            def run(self):
+                super().run()
+                self._target[-1] += 1
+
+        source = pattern(8 << 20)
+        answer = [kind(source, torch.empty_like(source)).error() for kind in (Copy, Damaged)]
+    """)
+    assert errors[0] == 0
+    assert errors[1] > 0
+
+
+def test_a_pattern_does_not_repeat_between_blocks() -> None:
+    unique = there("""
+        from validation.backends.operations import pattern
+        blocks = pattern(64 << 20).split(1 << 18)
+        answer = len({tuple(block[:64].tolist()) for block in blocks})
+    """)
+    assert unique == 64
+
+
+COLLECTIVE = """
+    import dataclasses
+    from validation.checks import Node, all_reduce
+    from validation.contract import encode
+    from validation.expectations import Expectation
+    from validation.plans import PLANS
+
+    plan = dataclasses.replace(PLANS["quick"], budget_s={budget_s}, cpu_all_reduce_bytes=4 << 20)
+    run_children = all_reduce.run_children
+
+    def with_a_bad_rank(requests, *arguments, **options):
+        bad = dataclasses.replace(requests[1], function="tests.unit.validation.torch_children:{function}")
+        return run_children([requests[0], bad, *requests[2:]], *arguments, **options)
+
+    all_reduce.run_children = with_a_bad_rank
+    answer = encode(all_reduce.CpuAllReduce().run(Node(plan, Expectation())))
+"""
+
+
+def test_a_rank_that_dies_is_named() -> None:
+    found = there(COLLECTIVE.format(budget_s=120, function="die_after_joining"))
+    assert found["state"] == "fail"
+    (finding,) = found["findings"]
+    assert finding["code"] == "process-died"
+    assert finding["text"].startswith("rank 1 was killed by SIGKILL")
+    assert found["duration_s"] < 100
+
+
+def test_a_rank_that_hangs_is_named() -> None:
+    found = there(COLLECTIVE.format(budget_s=30, function="hang_after_joining"))
+    (finding,) = found["findings"]
+    assert finding["code"] == "rank-hung"
+    assert finding["text"].startswith("rank 1 hung in stage: meeting the other ranks")
+
+
+def test_a_rank_with_wrong_sums_is_found() -> None:
+    errors = there("""
+        import tempfile
+        from validation.backends.cpu import CpuBackend
+        from validation.backends.operations import AllReduce
+
+        class Damaged(AllReduce):
+            def run(self):
+                super().run()
+                self._buffer[0, 7] += 1
+
+        backend = CpuBackend()
+        with tempfile.TemporaryDirectory() as folder:
+            backend.join(0, 1, folder + "/store", 60)
+            answer = [kind(backend._device, 4 << 20).error() for kind in (AllReduce, Damaged)]
+    """)
+    assert errors[0] == 0
+    assert errors[1] > 0
+
+
+def test_a_torch_without_cuda_is_said_to_be_one() -> None:
+    reason = there("""
+        import torch
+        from validation.backends import NotRunError, make
+        try:
+            make("cuda", 0)
+            answer = "a GPU"
+        except NotRunError as error:
+            answer = str(error)
+    """)
+    assert "is built without CUDA" in reason or "CUDA cannot be initialised" in reason or reason == "a GPU"

@@ -1,0 +1,40 @@
+"""Ranks of a real collective that do what ranks should not. They run in the Python that has torch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from validation.backends import make
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from validation.child import Request
+    from validation.contract import Measured
+
+FOREVER_S = 600
+
+
+def die_after_joining(request: Request, stage: Callable[[str], None]) -> Measured:
+    """Meet the others, then vanish."""
+    _join(request, stage)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def hang_after_joining(request: Request, stage: Callable[[str], None]) -> Measured:
+    """Meet the others, then keep them waiting."""
+    _join(request, stage)
+    time.sleep(FOREVER_S)
+    raise AssertionError
+
+
+def _join(request: Request, stage: Callable[[str], None]) -> None:
+    parameters = request.parameters
+    stage("meeting the other ranks")
+    make("cpu", 0).join(
+        parameters["rank"], parameters["world_size"], parameters["store"], parameters["timeout_s"]
+    )
