@@ -87,11 +87,9 @@ def judge_node(
     )
     left_out = [test for test in tests if test.required and test.state is State.NOT_RUN]
     ran = [test.state for test in tests if test.state is not State.NOT_RUN]
-    reasons = [
-        f"{test.id}: {finding.text}" + (f". What to do: {finding.action}" if finding.action else "")
-        for test in tests
-        for finding in test.findings
-    ] + [f"{test.id} is required and was not run: {test.reason}" for test in left_out]
+    reasons = [f"{test.id}: {sentence}" for test in tests for sentence in _sentences(test.findings)] + [
+        f"{test.id} is required and was not run: {test.reason}" for test in left_out
+    ]
     state, exit_status = worst(ran), EXIT_PASS
     if state is State.FAIL:
         exit_status = EXIT_FAIL
@@ -116,6 +114,21 @@ def judge_fleet(nodes: Iterable[NodeVerdict]) -> FleetVerdict:
     if not verdicts:
         exit_status = EXIT_ENVIRONMENT
     return FleetVerdict(SCHEMA_VERSION, state, exit_status, _sentence(state, verdicts), verdicts)
+
+
+def _sentences(findings: Iterable[Finding]) -> list[str]:
+    """What is wrong and what to do; the same on several GPUs in one sentence."""
+    devices: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        same = finding.text.replace(f"GPU {finding.device}", "GPU")
+        devices.setdefault((finding.code, same, finding.action), []).append(finding)
+    sentences = []
+    for (_, _, action), alike in devices.items():
+        others = ", ".join(str(finding.device) for finding in alike[1:])
+        also = f"; the same on GPU {others}" if others else ""
+        remedy = f". What to do: {action}" if action else ""
+        sentences.append(f"{alike[0].text.rstrip('.')}{also}{remedy}")
+    return sentences
 
 
 def _judge_test(

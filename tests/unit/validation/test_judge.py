@@ -44,6 +44,17 @@ def test_a_failed_test_fails_the_node_with_its_reason_and_remedy() -> None:
     assert node.reasons == ("health: GPU 0 has had 2 uncorrectable memory errors. What to do: replace it",)
 
 
+def test_the_same_finding_on_several_gpus_is_one_sentence() -> None:
+    findings = [
+        Finding("fabric", State.FAIL, f"GPU {n} is not part of the fabric", "look", n) for n in range(3)
+    ]
+    node = verdict(one_test("health", State.FAIL, findings=(*findings, BROKEN)))
+    assert node.reasons == (
+        "health: GPU 0 is not part of the fabric; the same on GPU 1, 2. What to do: look",
+        "health: GPU 0 has had 2 uncorrectable memory errors. What to do: replace it",
+    )
+
+
 @pytest.mark.parametrize(("strict", "exit_status"), [(False, EXIT_PASS), (True, EXIT_FAIL)])
 def test_a_degraded_node_is_visible_and_fails_only_where_that_is_asked(
     strict: bool, exit_status: int
