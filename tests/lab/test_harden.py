@@ -175,7 +175,9 @@ def test_second_run_changes_nothing(fleet: Fleet) -> None:
 
 def test_new_connection_is_made_and_needed(fleet: Fleet) -> None:
     """A shared connection is kept for all of Ansible's tasks; without a new one there is no confirmation."""
-    count = "journalctl --boot --unit=ssh --grep='Accepted publickey' --quiet --output=cat | wc -l"
+    count = (
+        "journalctl --sync; journalctl --unit=ssh --grep='Accepted publickey' --quiet --output=cat | wc -l"
+    )
     fleet.harden()
     before = fleet.side_door(count)
     assert fleet.harden(ssh_hardening_max_auth_tries=5).returncode == 0
