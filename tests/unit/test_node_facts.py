@@ -231,7 +231,7 @@ def test_the_real_ip_is_understood() -> None:
         assert interface.keys() == {"name", "mtu", "up", "addresses", "default_route"}
 
 
-@pytest.mark.parametrize("script", ["exit 1", "", None])
+@pytest.mark.parametrize("script", [f"echo '{json.dumps(ADDRESSES)}'; exit 1", "", None])
 def test_without_an_answer_of_ip_there_are_no_interfaces(program: Any, script: str | None) -> None:
     if script is not None:
         program("ip", script)
