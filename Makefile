@@ -18,6 +18,9 @@ BIN := $(CURDIR)/.venv/bin
 # Molecule and ansible-lint look for Ansible's commands on PATH.
 WITH_PATH := PATH="$(BIN):$$PATH"
 LAB := $(PYTHON) -m tests.lab
+# The Python with torch that the lab's nodes get, if it has been built: some unit tests of the payload need one.
+PAYLOAD_PYTHON = $(shell ls -t $(or $(TEMPER_LAB_CACHE),/var/cache/temper-lab)/payload-????????????/bin/python3 \
+	2>/dev/null | head -n 1)
 
 ##@ The main job
 
@@ -31,7 +34,7 @@ site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, 
 	fi; exit $$status
 
 .PHONY: test
-test: packages setup lint molecule unit lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
+test: packages setup lint payload unit molecule lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
 
 ##@ The lab
 
@@ -59,7 +62,7 @@ lint: setup ## Check style and types: ruff, mypy, ansible-lint with its producti
 
 .PHONY: unit
 unit: setup ## Run the unit tests: seconds, no root
-	$(BIN)/pytest $(ARGS)
+	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/pytest $(ARGS)
 
 .PHONY: lab-test
 lab-test: packages setup ## Run the tests of the lab itself
@@ -114,6 +117,10 @@ python:
 .PHONY: packages
 packages: python
 	@$(PYTHON) -m tools.bootstrap packages
+
+.PHONY: payload
+payload: packages
+	@$(PYTHON) -m tools.bootstrap payload
 
 .PHONY: controller
 controller: python

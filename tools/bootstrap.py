@@ -2,8 +2,9 @@
 
     python3 -m tools.bootstrap packages             install the Debian packages that the lab lacks
     python3 -m tools.bootstrap environment LAYER    make .venv hold what requirements/LAYER.txt pins
+    python3 -m tools.bootstrap payload              build the Python with torch that the lab's nodes get
 
-Both cost milliseconds when there is nothing to do, and may be interrupted and run again at any point.
+Each costs milliseconds when there is nothing to do, and may be interrupted and run again at any point.
 Standard library only: it runs before anything is installed. Exit status: 0 ready; 1 not ready, and one
 sentence on standard error says why and what to do.
 """
@@ -24,7 +25,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.lab import requirements
+from tests.lab import payload_python, requirements
+from tests.lab.process import LabError
+from tests.lab.settings import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -213,13 +216,16 @@ def main() -> int:
     commands.add_parser("packages", help="install the Debian packages that the lab needs")
     environment = commands.add_parser("environment", help="make .venv hold the pinned Python packages")
     environment.add_argument("layer", choices=list(LAYERS))
+    commands.add_parser("payload", help="build the Python with torch that the lab's nodes get")
     arguments = parser.parse_args()
     try:
         if arguments.command == "packages":
             install_packages(sorted({*requirements.TOOLS.values(), *venv_package()}))
-        else:
+        elif arguments.command == "environment":
             make_environment(arguments.layer)
-    except NotReadyError as error:
+        else:
+            payload_python.tree(Lab.from_environment())
+    except (NotReadyError, LabError) as error:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
