@@ -36,6 +36,7 @@ def inventory(lab: Lab) -> dict[str, Any]:
         "-o GlobalKnownHostsFile=/dev/null -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes",
         "lab_repository_url": status["repository_url"],
         "lab_key_fingerprints": status["key_fingerprints"],
+        "lab_networks": [lab.network, f"{lab.prefix6}/64"],
     }
     return {
         "gpu_nodes": {"hosts": [node["name"] for node in nodes], "vars": shared},
