@@ -39,7 +39,7 @@ def model_of(device_id: str, models: Mapping[str, Any]) -> str | None:
 def gpu_inventory(
     pci: Iterable[Mapping[str, str]], models: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Known GPUs by model with their count, and the device ids of GPUs that no table knows."""
+    """Known GPUs by model with their count, and the device id of each GPU that no table knows."""
     gpus = [device["device_id"] for device in pci if device["class_id"] in GPU_CLASSES]
     found = Counter(model_of(device_id, models) for device_id in gpus)
     known = [
@@ -51,7 +51,7 @@ def gpu_inventory(
         }
         for key, count in sorted((key, count) for key, count in found.items() if key is not None)
     ]
-    return known, sorted({device_id for device_id in gpus if model_of(device_id, models) is None})
+    return known, sorted(device_id for device_id in gpus if model_of(device_id, models) is None)
 
 
 def stack_problems(stack_name: str, stack: Facts, gpus: list[dict[str, Any]], tables: Facts) -> list[str]:
@@ -285,7 +285,7 @@ def node_plan(node: Facts, tables: Facts, values: Facts, address: str = "") -> d
 
     gpus, unknown = gpu_inventory(node["pci"], tables["models"])
     nvswitch = any(device["class_id"] == BRIDGE_CLASS for device in node["pci"])
-    for device_id in unknown:
+    for device_id in dict.fromkeys(unknown):
         text = f"GPU with PCI id 10de:{device_id} is in no table"
         if values["preflight_unknown_gpu_ok"]:
             warnings.append(
@@ -366,8 +366,9 @@ def node_plan(node: Facts, tables: Facts, values: Facts, address: str = "") -> d
 
 def plan_text(plan: Facts, node: Facts) -> str:
     """The plan in a few lines for the operator, or every reason to refuse."""
+    unknown: Counter[str] = Counter(plan["unknown_gpus"])
     gpus = [f"{gpu['count']}x {gpu['name']}" for gpu in plan["gpus"]] + [
-        f"10de:{i} (unknown)" for i in plan["unknown_gpus"]
+        f"{count}x 10de:{device_id} (unknown)" for device_id, count in unknown.items()
     ]
     lines = [
         f"{node['os']['pretty_name']}, kernel {node['kernel']['release']}, {', '.join(gpus) or 'no GPU'}"
@@ -399,7 +400,7 @@ def preflight_plan(
         # Ansible's own words come before ssh's.
         reason = " ".join(str(result.get("msg", "")).split()).rpartition("reached over ssh: ")[2].rstrip(".")
         problems.append(
-            f"{target['address']} cannot be reached over SSH as {target['user']}: {reason} "
+            f"{target['address']} cannot be reached over SSH as {target['user']}: {reason}. "
             "Check that it is up, and ansible_host, ansible_user, the key (ansible_ssh_private_key_file) and "
             "the known host key"
         )

@@ -66,7 +66,8 @@ def unknown_variables(names: Iterable[str], known: Iterable[str], roles: Iterabl
     for name in sorted(names):
         if not name.startswith(prefixes) or name in known:
             continue
-        close = difflib.get_close_matches(name, known, n=1)
+        # Stricter than difflib's default: the role's prefix alone makes all its variables look alike.
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         hint = f"did you mean {close[0]}?" if close else "see the README of the role for its variables"
         problems.append(f"{name}: no role has a variable of this name; {hint}")
     return problems

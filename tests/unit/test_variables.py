@@ -1,0 +1,202 @@
+"""Variables that are misspelt or of the wrong kind are found before anything is planned."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleUndefinedVariable
+from variables import role_variables, specs_by_role
+
+from tests.unit.tables import specs
+
+
+def spec(**options: dict[str, Any]) -> dict[str, Any]:
+    return {"firewall": {"argument_specs": {"main": {"options": options}}}}
+
+
+SPEC = spec(
+    firewall_state={"type": "str", "choices": ["present", "absent"], "default": "present"},
+    firewall_log={"type": "bool", "default": False},
+    firewall_rate={"type": "int", "default": 5},
+    firewall_ssh_port={"type": "int"},
+    firewall_ports={"type": "list", "elements": "int", "default": []},
+    firewall_management_networks={"type": "list", "elements": "str", "default": []},
+    firewall_raw={"type": "raw"},
+    firewall_rules={
+        "type": "list",
+        "elements": "dict",
+        "default": [],
+        "options": {
+            "name": {"type": "str", "required": True},
+            "protocol": {"type": "str", "choices": ["tcp", "udp"], "default": "tcp"},
+        },
+    },
+)
+
+
+def problems(variables: Any) -> list[str]:
+    found: list[str] = role_variables(variables, SPEC)["problems"]
+    return found
+
+
+def values(**variables: Any) -> dict[str, Any]:
+    found: dict[str, Any] = role_variables(variables, SPEC)["values"]
+    return found
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_a_typo_gets_the_likeliest_name() -> None:
+    assert problems({"firewall_rulse": []}) == [
+        "firewall_rulse: no role has a variable of this name; did you mean firewall_rules?"
+    ]
+
+
+def test_a_name_like_no_other_gets_the_readme() -> None:
+    assert problems({"firewall_xyzzy": 1}) == [
+        "firewall_xyzzy: no role has a variable of this name; see the README of the role for its variables"
+    ]
+
+
+def test_all_typos_are_found_at_once() -> None:
+    assert len(problems({"firewall_stat": 1, "firewall_lgo": 1, "firewall_rat": 1})) == 3
+
+
+@pytest.mark.parametrize(
+    "name", ["ansible_host", "firewalls", "firewall", "__firewall_internal", "my_firewall_x"]
+)
+def test_a_name_without_the_prefix_of_a_role_is_none_of_our_business(name: str) -> None:
+    assert problems({name: "x"}) == []
+
+
+# ---------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("firewall_log", "maybe", "firewall_log: expected bool, found 'maybe'"),
+        ("firewall_rate", "five", "firewall_rate: expected int, found 'five'"),
+        ("firewall_ports", "22,a", "firewall_ports: expected list of int, found '22,a'"),
+        ("firewall_ssh_port", 0, "firewall_ssh_port: expected a port number from 1 to 65535, found 0"),
+        (
+            "firewall_ssh_port",
+            65536,
+            "firewall_ssh_port: expected a port number from 1 to 65535, found 65536",
+        ),
+        ("firewall_ports", [22, -1], "firewall_ports: expected a port number from 1 to 65535, found -1"),
+        (
+            "firewall_management_networks",
+            ["10.0.0.0/8", "10.0.0.1/8"],
+            "firewall_management_networks: expected a network such as 192.0.2.0/24 or 2001:db8::/32, "
+            "found '10.0.0.1/8'",
+        ),
+        (
+            "firewall_management_networks",
+            ["office"],
+            "firewall_management_networks: expected a network such as 192.0.2.0/24 or 2001:db8::/32, "
+            "found 'office'",
+        ),
+    ],
+)
+def test_a_value_of_another_kind_is_named_with_what_was_expected(name: str, value: Any, problem: str) -> None:
+    assert problems({name: value}) == [problem]
+
+
+def test_a_choice_that_there_is_not_lists_the_choices() -> None:
+    (problem,) = problems({"firewall_state": "presen"})
+    assert problem.startswith("firewall_state: ")
+    assert "must be one of: present, absent, got: presen" in problem
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({"name": "metrics", "protocl": "udp"}, "protocl"),
+        ({"name": "metrics", "protocol": "icmp"}, "must be one of: tcp, udp"),
+        ({"protocol": "udp"}, "missing required arguments: name"),
+    ],
+)
+def test_a_suboption_is_checked_like_an_option(rule: dict[str, str], words: str) -> None:
+    (problem,) = problems({"firewall_rules": [rule]})
+    assert problem.startswith("firewall_rules: ")
+    assert words in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("firewall_ssh_port", 1),
+        ("firewall_ssh_port", 65535),
+        ("firewall_ssh_port", "2222"),
+        ("firewall_ssh_port", None),
+        ("firewall_ports", []),
+        ("firewall_management_networks", ["192.0.2.0/24", "2001:db8::/32", "192.0.2.7"]),
+        ("firewall_raw", {"any": ["thing"]}),
+        ("firewall_rules", [{"name": "metrics"}]),
+    ],
+)
+def test_a_good_value_is_no_problem(name: str, value: Any) -> None:
+    assert problems({name: value}) == []
+
+
+def test_a_value_that_cannot_be_evaluated_is_a_problem_of_its_own_variable() -> None:
+    class HostVars(UserDict[str, Any]):
+        """Evaluates on access, as Ansible's do."""
+
+        def __getitem__(self, name: str) -> Any:
+            if name == "firewall_rate":
+                raise AnsibleUndefinedVariable("'site_rate' is undefined")
+            return super().__getitem__(name)
+
+    (problem,) = problems(HostVars({"firewall_rate": "{{ site_rate }}", "firewall_log": True}))
+    assert problem.startswith("firewall_rate: its value cannot be evaluated: ")
+    assert "'site_rate' is undefined" in problem
+
+
+# ---------------------------------------------------------------- what the plan is made with
+
+
+def test_values_are_those_of_the_inventory_converted() -> None:
+    found = values(firewall_log="yes", firewall_rate="7", firewall_ports="22,2222")
+    assert (found["firewall_log"], found["firewall_rate"], found["firewall_ports"]) == (True, 7, [22, 2222])
+
+
+def test_values_are_the_defaults_where_the_inventory_sets_none() -> None:
+    found = values()
+    assert found.keys() == SPEC["firewall"]["argument_specs"]["main"]["options"].keys()
+    assert (found["firewall_state"], found["firewall_ssh_port"]) == ("present", None)
+
+
+def test_suboptions_get_their_defaults() -> None:
+    assert values(firewall_rules=[{"name": "a"}])["firewall_rules"] == [{"name": "a", "protocol": "tcp"}]
+
+
+def test_a_wrong_value_is_replaced_so_that_planning_finds_the_other_problems() -> None:
+    assert values(firewall_rate="five", firewall_ports=[0])["firewall_rate"] == 5
+    assert values(firewall_ports=[0])["firewall_ports"] == []
+
+
+def test_specs_are_known_by_their_role() -> None:
+    path = "/somewhere/roles/os_tuning/meta/argument_specs.yml"
+    assert specs_by_role([{"path": path, "content": {"a": 1}}]) == {"os_tuning": {"a": 1}}
+
+
+# ---------------------------------------------------------------- the real roles
+
+
+def test_the_roles_own_defaults_are_of_their_own_types() -> None:
+    real = specs()
+    defaults = {
+        name: value for name, value in role_variables({}, real)["values"].items() if value is not None
+    }
+    assert role_variables(defaults, real)["problems"] == []
+
+
+def test_every_variable_carries_the_name_of_its_role() -> None:
+    for role, content in specs().items():
+        for name in content["argument_specs"]["main"]["options"]:
+            assert name.startswith(f"{role}_"), name
