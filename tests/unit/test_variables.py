@@ -190,9 +190,9 @@ def test_specs_are_known_by_their_role() -> None:
 
 def test_the_roles_own_defaults_are_of_their_own_types() -> None:
     real = specs()
-    defaults = {
-        name: value for name, value in role_variables({}, real)["values"].items() if value is not None
-    }
+    effective = role_variables({}, real)["values"]
+    # A template is evaluated by Ansible, not here.
+    defaults = {name: value for name, value in effective.items() if "{{" not in str(value)}
     assert role_variables(defaults, real)["problems"] == []
 
 
