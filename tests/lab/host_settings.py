@@ -9,7 +9,6 @@ from tests.lab.cache import locked
 from tests.lab.settings import RUNTIME_ROOT
 
 _PROC_SYS = Path("/proc/sys")
-_BOOT_ID = _PROC_SYS / "kernel/random/boot_id"
 _FORWARDING = "net/ipv4/ip_forward"
 # Every systemd takes several; the usual 128 last for about 20 nodes.
 _INOTIFY = "fs/inotify/max_user_instances"
@@ -28,7 +27,7 @@ def apply() -> None:
             if int(file.read_text()) < wanted:
                 original.setdefault(key, file.read_text().strip())
                 # Recorded first: a killed process must not leave a change that nobody takes back.
-                _RECORD.write_text(json.dumps({"boot_id": _BOOT_ID.read_text(), "original": original}))
+                _RECORD.write_text(json.dumps({"boot_id": boot_id(), "original": original}))
                 file.write_text(str(wanted))
 
 
@@ -40,10 +39,15 @@ def restore() -> None:
         _RECORD.unlink(missing_ok=True)
 
 
+def boot_id() -> str:
+    """Changes whenever the host is started anew."""
+    return (_PROC_SYS / "kernel/random/boot_id").read_text().strip()
+
+
 def _recorded() -> dict[str, str]:
     """What the host had before; nothing if that was before it was started anew."""
     if not _RECORD.exists():
         return {}
     record = json.loads(_RECORD.read_text())
-    original: dict[str, str] = record["original"] if record["boot_id"] == _BOOT_ID.read_text() else {}
+    original: dict[str, str] = record["original"] if record["boot_id"] == boot_id() else {}
     return original

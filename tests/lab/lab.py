@@ -39,6 +39,8 @@ _NODES_AT_ONCE = 4 * (os.cpu_count() or 1)
 def up(lab: Lab, count: int) -> None:
     """Make the first `count` nodes run, whatever there is already; nodes that run are left alone.
 
+    Nodes keep what they have stored, but not over a restart of the host, whose disk they do not wait for.
+
     Raises:
         LabError: the machine lacks something, another checkout holds the lab, or a node did not boot.
     """
@@ -49,6 +51,9 @@ def up(lab: Lab, count: int) -> None:
 
 def _up(lab: Lab, count: int) -> None:
     start = time.monotonic()
+    if describe(lab).get("host_boot_id") not in (None, host_settings.boot_id()):
+        say("This machine was restarted since the lab's nodes last ran; they start bare.")
+        _delete_nodes(lab)
     wanted = lab.nodes(count)
     missing = [node for node in wanted if machine.state(node) not in ("running", "degraded")]
     if missing or not repositories.served(lab):
@@ -164,8 +169,12 @@ def reset(lab: Lab, count: int) -> None:
     """Throw away what the nodes have stored and boot them bare again."""
     with exclusive(lab, "reset"):
         refuse_foreign(lab)
-        _for_each(existing_nodes(lab), lambda node, _: machine.delete(node))
+        _delete_nodes(lab)
         _up(lab, count)
+
+
+def _delete_nodes(lab: Lab) -> None:
+    _for_each(existing_nodes(lab), lambda node, _: machine.delete(node))
 
 
 def reboot(node: Node, timeout_s: float = 60) -> None:
@@ -306,7 +315,12 @@ def _write_known_hosts(lab: Lab) -> None:
 
 
 def _description(lab: Lab, fingerprints: Sequence[str]) -> dict[str, Any]:
-    return {"name": lab.name, "checkout": str(CHECKOUT), "key_fingerprints": fingerprints}
+    return {
+        "name": lab.name,
+        "checkout": str(CHECKOUT),
+        "host_boot_id": host_settings.boot_id(),
+        "key_fingerprints": fingerprints,
+    }
 
 
 def replace(path: Path, text: str) -> None:

@@ -316,7 +316,7 @@ def test_reset_makes_nodes_bare_again() -> None:
 
     run(LAB, "reset")
 
-    assert inside("gpu01", "sh", "-c", "ls /etc/stored 2>&1 || true").endswith("No such file or directory")
+    assert inside("gpu01", "find", "/etc", "-name", "stored") == ""
 
 
 @pytest.fixture
@@ -356,6 +356,19 @@ def test_up_recovers_from_a_session_whose_processes_were_all_killed() -> None:
     run(VICTIM, "up", nodes=1)
 
     assert json.loads(run(VICTIM, "status", "--json"))["nodes"][0]["state"] == "running"
+
+
+@pytest.mark.usefixtures("victim")
+def test_nodes_start_bare_after_a_restart_of_the_host() -> None:
+    run(VICTIM, "up", nodes=1)
+    run(VICTIM, "shell", "gpu01", "touch", "/etc/stored")
+    cgroups.Group(f"{cgroups.ROOT}/{VICTIM.name}").kill()
+    description = json.loads(VICTIM.description.read_text())
+    VICTIM.description.write_text(json.dumps({**description, "host_boot_id": "another"}))
+
+    assert "they start bare" in run(VICTIM, "up", nodes=1)
+
+    assert run(VICTIM, "shell", "gpu01", "find", "/etc", "-name", "stored") == ""
 
 
 @pytest.mark.usefixtures("victim")
