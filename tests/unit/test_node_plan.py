@@ -1,0 +1,578 @@
+"""The plan of a node, from the real tables: what is installed, and every reason to refuse."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from node_plan import GIB, node_plan, preflight_plan
+from variables import role_variables
+
+from tests.unit.tables import specs, tables
+
+TABLES = tables()
+DEFAULTS = role_variables({}, specs())["values"]
+
+AUDIO, GPU, DISPLAY, NVSWITCH = "0403", "0302", "0300", "0680"
+H100, L4, V100, P100, B200, SWITCH = "2330", "27b8", "1db5", "15f8", "2901", "22a3"
+
+
+def pci(*devices: tuple[str, str]) -> list[dict[str, str]]:
+    return [
+        {"address": f"0000:{index:02x}:00.0", "vendor_id": "10de", "device_id": device, "class_id": kind}
+        for index, (device, kind) in enumerate(devices)
+    ]
+
+
+def gpus(*device_ids: str) -> list[dict[str, str]]:
+    return pci(*((device_id, GPU) for device_id in device_ids))
+
+
+def node(**changes: Any) -> dict[str, Any]:
+    """A bare Debian 12 server with one L4, as node_facts reports it."""
+    return {
+        "os": {
+            "id": "debian",
+            "version_id": "12",
+            "codename": "bookworm",
+            "pretty_name": "Debian GNU/Linux 12 (bookworm)",
+        },
+        "architecture": "x86_64",
+        "kernel": {
+            "release": "6.1.0-37-amd64",
+            "headers_present": True,
+            "headers_installable": True,
+            "cmdline": "",
+        },
+        "secure_boot": "disabled",
+        "cpu": {"logical": 64, "physical": 32, "numa_nodes": 2},
+        "disks": [{"path": "/", "total_bytes": 100 * GIB, "free_bytes": 80 * GIB}],
+        "pci": gpus(L4),
+        "interfaces": [
+            {"name": "eth0", "addresses": ["192.0.2.7"], "up": True, "default_route": True, "mtu": 1500},
+        ],
+        "packages": {},
+        "nvidia": {"loaded_version": None, "compute_processes": []},
+    } | changes
+
+
+def plan(
+    facts: dict[str, Any] | None = None, address: str = "", data: dict[str, Any] = TABLES, **values: Any
+) -> dict[str, Any]:
+    """Plan a node with the roles' defaults and the variables given."""
+    return node_plan(facts or node(), data, DEFAULTS | values, address)
+
+
+def problem(facts: dict[str, Any] | None = None, **values: Any) -> str:
+    """The only problem of a node."""
+    (found,) = plan(facts, **values)["problems"]
+    return str(found)
+
+
+def settled(**changes: Any) -> dict[str, Any]:
+    """The node after the stack was installed."""
+    return node(packages=plan()["packages"], **changes)
+
+
+# ---------------------------------------------------------------- what is installed
+
+
+def test_a_node_with_one_l4() -> None:
+    found = plan()
+    assert (found["problems"], found["warnings"]) == ([], [])
+    assert found["gpus"] == [{"model": "l4", "name": "L4", "architecture": "ada", "count": 1}]
+    assert found["stack"] == TABLES["nvidia_default_stack"]
+    assert found["driver"] == {
+        "version": "580.178.04",
+        "branch": 580,
+        "modules": "open",
+        "end_of_life": "2028-06",
+    }
+    assert found["packages"] == {
+        "nvidia-driver-cuda": "580.178.04-1",
+        "nvidia-kernel-open-dkms": "580.178.04-1",
+        "nvidia-persistenced": "580.178.04-1",
+        "nvidia-modprobe": "580.178.04-1",
+        "cuda-toolkit-13-0": "13.0.2-1",
+        "cudnn9-cuda-13": "9.19.0.56-1",
+        "libnccl2": "2.28.9-1+cuda13.0",
+        "libnccl-dev": "2.28.9-1+cuda13.0",
+        "nvidia-container-toolkit": "1.20.0-1",
+        "nvidia-container-toolkit-base": "1.20.0-1",
+        "libnvidia-container-tools": "1.20.0-1",
+        "libnvidia-container1": "1.20.0-1",
+    }
+    assert found["services"] == ["nvidia-persistenced"]
+    assert not found["nvswitch"]
+    assert not found["settled"]
+
+
+def test_nvswitches_bring_the_fabric_manager_at_the_drivers_version() -> None:
+    found = plan(node(pci=pci(*[(H100, GPU)] * 8, *[(SWITCH, NVSWITCH)] * 4)))
+    assert found["problems"] == []
+    assert found["nvswitch"]
+    assert found["gpus"][0]["count"] == 8
+    assert found["packages"]["nvidia-fabricmanager"] == found["packages"]["nvidia-driver-cuda"]
+    assert found["packages"]["libnvidia-nscq"] == found["packages"]["nvidia-driver-cuda"]
+    assert found["services"] == ["nvidia-persistenced", "nvidia-fabricmanager"]
+
+
+def test_a_display_controller_is_a_gpu_and_its_audio_function_is_none() -> None:
+    found = plan(node(pci=pci(("2684", DISPLAY), ("22ba", AUDIO))))
+    assert [gpu["count"] for gpu in found["gpus"]] == [1]
+    assert found["unknown_gpus"] == []
+
+
+def test_a_stack_may_be_chosen() -> None:
+    found = plan(nvidia_stack_name="r595-cuda13.2")
+    assert found["driver"]["version"] == "595.91.07"
+    assert found["packages"]["cuda-toolkit-13-2"] == "13.2.2-1"
+
+
+def test_what_packages_pull_in_is_pinned_to_the_same_versions() -> None:
+    pins = {pin["packages"]: pin["version"] for pin in plan()["pins"]}
+    assert pins == {
+        "nvidia-* libnvidia-* libcuda1 libnvsdm": "580.178.04-1",
+        "cudnn9-* libcudnn9-*": "9.19.0.56-1",
+        "libnccl*": "2.28.9-1+cuda13.0",
+    }
+
+
+def test_a_node_that_has_all_packages_is_settled() -> None:
+    assert plan(settled())["settled"]
+
+
+def test_a_node_with_one_package_at_another_version_is_not_settled() -> None:
+    packages = plan()["packages"] | {"libnccl2": "2.27.5-1+cuda12.9"}
+    assert not plan(node(packages=packages))["settled"]
+
+
+@pytest.mark.parametrize(("present", "headers"), [(True, []), (False, ["6.1.0-37-amd64", "amd64"])])
+def test_headers_are_installed_where_they_are_missing(present: bool, headers: list[str]) -> None:
+    kernel = node()["kernel"] | {"headers_present": present}
+    found = plan(node(kernel=kernel))
+    assert found["headers"] == [f"linux-headers-{name}" for name in headers]
+    assert found["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("device", "graphics", "memory"),
+    [(H100, True, True), (V100, True, False), (P100, False, False)],
+)
+def test_clocks_are_locked_where_the_architecture_can(device: str, graphics: bool, memory: bool) -> None:
+    assert plan(node(pci=gpus(device)))["locked_clocks"] == {"graphics": graphics, "memory": memory}
+
+
+def test_clocks_are_locked_only_where_all_gpus_can() -> None:
+    assert plan(node(pci=gpus(L4, V100)))["locked_clocks"] == {"graphics": True, "memory": False}
+
+
+# ---------------------------------------------------------------- GPUs and stacks
+
+
+def test_volta_has_no_driver_after_580() -> None:
+    assert problem(node(pci=gpus(V100)), nvidia_stack_name="r595-cuda13.2") == (
+        "Tesla V100 SXM2 32 GB (volta) needs driver branch 580 or older; stack r595-cuda13.2 has 595; "
+        "set nvidia_stack_name: r580-cuda12.9"
+    )
+
+
+def test_volta_has_no_cuda_after_12_9() -> None:
+    assert problem(node(pci=gpus(V100)), nvidia_stack_name="r580-cuda13.0") == (
+        "Tesla V100 SXM2 32 GB (volta) works with CUDA 12.9 or older; stack r580-cuda13.0 has 13.0; "
+        "set nvidia_stack_name: r580-cuda12.9"
+    )
+
+
+def test_blackwell_needs_a_driver_that_knows_it() -> None:
+    data = copy.deepcopy(TABLES)
+    data["nvidia_stacks"]["r550"] = TABLES["nvidia_stacks"]["r580-cuda12.9"] | {"driver": "550.163.01"}
+    found = plan(node(pci=gpus(B200)), data=data, nvidia_stack_name="r550")["problems"]
+    assert found[0] == (
+        "B200 SXM (blackwell) needs driver branch 570 or newer; stack r550 has 550; "
+        "set nvidia_stack_name: r595-cuda13.2"
+    )
+
+
+def test_where_no_stack_fits_the_refusal_says_so() -> None:
+    data = copy.deepcopy(TABLES)
+    data["nvidia_architectures"]["ada"]["first_branch"] = 615
+    assert plan(data=data)["problems"][0].endswith("no stack in data/stacks.yml fits all GPUs of this node")
+
+
+def test_the_remedy_fits_all_gpus_of_the_node() -> None:
+    found = plan(node(pci=gpus(V100, L4)), nvidia_stack_name="r595-cuda13.2")["problems"]
+    assert found == [
+        "Tesla V100 SXM2 32 GB (volta) needs driver branch 580 or older; stack r595-cuda13.2 has 595; "
+        "set nvidia_stack_name: r580-cuda12.9"
+    ]
+
+
+def test_a_stack_that_there_is_not() -> None:
+    assert problem(nvidia_stack_name="r999") == (
+        "nvidia_stack_name: no stack is named r999; "
+        "data/stacks.yml has: r580-cuda12.9, r580-cuda13.0, r595-cuda13.2"
+    )
+
+
+def test_an_unknown_gpu_is_refused() -> None:
+    assert problem(node(pci=gpus("ffff", "ffff"))) == (
+        "GPU with PCI id 10de:ffff is in no table; add it to data/gpu_models.yml, or set "
+        "preflight_unknown_gpu_ok: true to go on without references"
+    )
+
+
+def test_an_unknown_gpu_may_be_allowed() -> None:
+    found = plan(node(pci=gpus("ffff", "ffff", L4)), preflight_unknown_gpu_ok=True)
+    assert found["problems"] == []
+    assert found["warnings"] == [
+        "GPU with PCI id 10de:ffff is in no table; planned as the newest known architecture allows, "
+        "and no reference value judges it"
+    ]
+    assert found["unknown_gpus"] == ["ffff", "ffff"]
+    assert found["driver"]["modules"] == "open"
+
+
+def test_a_node_without_a_gpu_is_refused() -> None:
+    assert problem(node(pci=pci((SWITCH, NVSWITCH)))).startswith(
+        "no NVIDIA GPU on the PCI bus; take the node out"
+    )
+
+
+# ---------------------------------------------------------------- kernel modules
+
+
+def test_before_turing_modules_are_proprietary() -> None:
+    found = plan(node(pci=gpus(V100)), nvidia_stack_name="r580-cuda12.9")
+    assert found["problems"] == []
+    assert found["driver"]["modules"] == "proprietary"
+    assert found["packages"]["nvidia-kernel-dkms"] == "580.178.04-1"
+    assert "nvidia-kernel-open-dkms" not in found["packages"]
+
+
+def test_proprietary_modules_may_be_chosen_where_both_work() -> None:
+    found = plan(nvidia_stack_kernel_modules="proprietary")
+    assert (found["problems"], found["driver"]["modules"]) == ([], "proprietary")
+
+
+def test_volta_cannot_have_open_modules() -> None:
+    facts = node(pci=gpus(V100))
+    assert problem(facts, nvidia_stack_name="r580-cuda12.9", nvidia_stack_kernel_modules="open") == (
+        "Tesla V100 SXM2 32 GB does not work with open kernel modules; set nvidia_stack_kernel_modules: auto"
+    )
+
+
+def test_blackwell_cannot_have_proprietary_modules() -> None:
+    assert problem(node(pci=gpus(B200)), nvidia_stack_kernel_modules="proprietary") == (
+        "B200 SXM works only with open kernel modules; set nvidia_stack_kernel_modules: auto"
+    )
+
+
+def test_volta_and_blackwell_cannot_share_a_node() -> None:
+    assert problem(node(pci=gpus(V100, B200)), nvidia_stack_name="r580-cuda12.9") == (
+        "B200 SXM works only with open kernel modules, Tesla V100 SXM2 32 GB only with proprietary ones: "
+        "one node cannot drive both; move one of them to another node"
+    )
+
+
+def test_old_open_modules_do_not_compile() -> None:
+    data = copy.deepcopy(TABLES)
+    data["nvidia_stacks"]["old"] = TABLES["nvidia_stacks"]["r580-cuda13.0"] | {"driver": "580.95.05"}
+    assert problem(data=data, nvidia_stack_name="old") == (
+        "open kernel modules of driver 580.95.05 do not compile on current kernels; "
+        "use a stack with driver 580.126.09 or newer"
+    )
+    assert (
+        plan(data=data, nvidia_stack_name="old", nvidia_stack_kernel_modules="proprietary")["problems"] == []
+    )
+
+
+def test_the_last_branch_with_proprietary_modules_has_a_successor_without() -> None:
+    data = copy.deepcopy(TABLES)
+    for name in ("615", "620"):
+        data["nvidia_driver_branches"][name] = TABLES["nvidia_driver_branches"]["595"]
+        data["nvidia_stacks"][name] = TABLES["nvidia_stacks"]["r595-cuda13.2"] | {"driver": f"{name}.10.01"}
+    assert (
+        plan(data=data, nvidia_stack_name="615", nvidia_stack_kernel_modules="proprietary")["problems"] == []
+    )
+    assert problem(data=data, nvidia_stack_name="620", nvidia_stack_kernel_modules="proprietary") == (
+        "driver branch 620 has no proprietary kernel modules; set nvidia_stack_kernel_modules: auto"
+    )
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def test_an_unknown_system_is_refused() -> None:
+    os = {"id": "rhel", "version_id": "9.6", "codename": "", "pretty_name": "Red Hat 9.6"}
+    found = plan(node(os=os))
+    assert found["problems"] == [
+        "operating system Red Hat 9.6 is not supported; expected one of: debian-12, debian-13"
+    ]
+    assert (found["driver"], found["packages"], found["repositories"]) == (None, {}, [])
+
+
+def test_a_system_without_a_name_is_called_unknown() -> None:
+    os = dict.fromkeys(("id", "version_id", "codename", "pretty_name"), "")
+    assert problem(node(os=os)).startswith("operating system unknown is not supported")
+
+
+def test_an_unknown_architecture_is_refused() -> None:
+    assert problem(node(architecture="ppc64le")) == (
+        "architecture ppc64le is not supported; expected one of: x86_64, aarch64"
+    )
+
+
+def test_secure_boot_is_refused_unless_the_key_is_enrolled() -> None:
+    facts = node(secure_boot="enabled")
+    assert problem(facts).startswith("Secure Boot is enabled, and the kernel would refuse modules")
+    assert "mokutil --import" in problem(facts)
+    assert plan(facts, preflight_secure_boot_ok=True)["problems"] == []
+
+
+def test_headers_that_nobody_offers_are_refused() -> None:
+    kernel = node()["kernel"] | {"headers_present": False, "headers_installable": False}
+    text = problem(node(kernel=kernel))
+    assert text.startswith(
+        "the headers of the running kernel 6.1.0-37-amd64 are neither installed nor offered"
+    )
+    assert "apt-get dist-upgrade, then reboot" in text
+
+
+def disk(path: str, free_gib: float) -> dict[str, Any]:
+    return {"path": path, "total_bytes": 100 * GIB, "free_bytes": int(free_gib * GIB)}
+
+
+def test_each_disk_that_is_full_is_named() -> None:
+    facts = node(disks=[disk("/", 14.96), disk("/usr", 15), disk("/var", 3), disk("/boot", 0.1)])
+    assert plan(facts)["problems"] == [
+        f"{path} has {free} GiB free, the stack needs 15 GiB there; "
+        "free space or lower preflight_minimum_free_gib"
+        for path, free in (("/", "15.0"), ("/var", "3.0"))
+    ]
+
+
+def test_the_space_that_is_needed_is_a_variable() -> None:
+    assert plan(node(disks=[disk("/", 1)]), preflight_minimum_free_gib=1)["problems"] == []
+
+
+def test_a_settled_node_needs_no_more_space() -> None:
+    assert plan(settled(disks=[disk("/", 1)]))["problems"] == []
+
+
+BUSY = {"compute_processes": [f"{pid} python3" for pid in range(1, 6)], "loaded_version": "570.211.01"}
+
+
+def test_a_busy_node_is_refused_and_some_processes_are_named() -> None:
+    assert problem(node(nvidia=BUSY)) == (
+        "the driver would change while 5 process(es) use the GPUs (1 python3, 2 python3, 3 python3); "
+        "drain the node first, or set nvidia_stack_busy_ok: true"
+    )
+
+
+def test_a_busy_node_may_be_allowed() -> None:
+    assert plan(node(nvidia=BUSY), nvidia_stack_busy_ok=True)["problems"] == []
+
+
+def test_a_busy_node_that_is_settled_is_left_to_work() -> None:
+    assert plan(settled(nvidia=BUSY))["problems"] == []
+
+
+def test_all_problems_are_found_at_once() -> None:
+    kernel = node()["kernel"] | {"headers_present": False, "headers_installable": False}
+    facts = node(
+        pci=gpus(V100, "ffff"),
+        kernel=kernel,
+        secure_boot="enabled",
+        disks=[disk("/", 1)],
+        nvidia=BUSY,
+    )
+    beginnings = [
+        "GPU with PCI id 10de:ffff",
+        "Tesla V100 SXM2 32 GB (volta) works with CUDA 12.9",
+        "Secure Boot",
+        "the headers",
+        "/ has 1.0 GiB",
+        "the driver would change",
+    ]
+    found = plan(facts)["problems"]
+    assert len(found) == len(beginnings)
+    for text, beginning in zip(found, beginnings, strict=True):
+        assert text.startswith(beginning)
+
+
+# ---------------------------------------------------------------- repositories
+
+
+def test_repositories_are_nvidias() -> None:
+    cuda, toolkit = plan()["repositories"]
+    base = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/"
+    assert cuda == {
+        "name": "nvidia-cuda",
+        "uri": base,
+        "suite": "/",
+        "key_url": f"{base}3bf863cc.pub",
+        "fingerprints": ["EB693B3035CD5710E231E123A4B469963BF863CC"],
+    }
+    assert toolkit == {
+        "name": "nvidia-container-toolkit",
+        "uri": "https://nvidia.github.io/libnvidia-container/stable/deb/amd64/",
+        "suite": "/",
+        "key_url": "https://nvidia.github.io/libnvidia-container/gpgkey",
+        "fingerprints": ["C95B321B61E88C1809C4F759DDCAE044F796ECB0"],
+    }
+
+
+def test_repositories_follow_release_and_architecture() -> None:
+    os = node()["os"] | {"version_id": "13"}
+    cuda, toolkit = plan(node(os=os, architecture="aarch64"))["repositories"]
+    assert cuda["uri"].endswith("/debian13/sbsa/")
+    assert cuda["key_url"].endswith("/debian13/sbsa/8793F200.pub")
+    assert toolkit["uri"].endswith("/stable/deb/arm64/")
+
+
+def test_a_mirror_with_a_key_of_its_own() -> None:
+    cuda, toolkit = plan(
+        nvidia_stack_cuda_repository_url="http://mirror/cuda/",
+        nvidia_stack_cuda_key_url="http://mirror/key",
+        nvidia_stack_cuda_key_fingerprints=["A" * 40],
+        nvidia_stack_container_repository_url="http://mirror/toolkit/",
+        nvidia_stack_container_key_fingerprints=["B" * 40],
+    )["repositories"]
+    assert (cuda["uri"], cuda["key_url"], cuda["fingerprints"]) == (
+        "http://mirror/cuda/debian12/x86_64/",
+        "http://mirror/key",
+        ["A" * 40],
+    )
+    assert (toolkit["uri"], toolkit["key_url"], toolkit["fingerprints"]) == (
+        "http://mirror/toolkit/stable/deb/amd64/",
+        "http://mirror/toolkit/gpgkey",
+        ["B" * 40],
+    )
+
+
+# ---------------------------------------------------------------- NCCL and threads
+
+
+def interface(name: str, *addresses: str, up: bool = True, default_route: bool = False) -> dict[str, Any]:
+    return {"name": name, "addresses": list(addresses), "up": up, "default_route": default_route, "mtu": 1500}
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "expected"),
+    [
+        ([interface("mgmt", "192.0.2.1", default_route=True), interface("fab", "198.51.100.7")], "=fab"),
+        ([interface("a"), interface("mgmt", "192.0.2.1", default_route=True)], "=mgmt"),
+        ([interface("down", "198.51.100.7", up=False), interface("up", default_route=True)], "=up"),
+        ([interface("a", "192.0.2.1")], None),
+        ([], None),
+    ],
+)
+def test_nccl_uses_the_interface_of_the_inventory_address(
+    interfaces: list[dict[str, Any]], expected: str | None
+) -> None:
+    nccl = plan(node(interfaces=interfaces), address="198.51.100.7")["environment"]["nccl"]
+    assert nccl.get("NCCL_SOCKET_IFNAME") == expected
+
+
+def test_a_host_name_in_the_inventory_leads_to_the_default_route() -> None:
+    assert plan(address="gpu01.example.org")["environment"]["nccl"] == {"NCCL_SOCKET_IFNAME": "=eth0"}
+
+
+def test_the_interface_may_be_chosen() -> None:
+    nccl = plan(address="192.0.2.7", compute_environment_nccl_socket_ifname="=ib0")["environment"]["nccl"]
+    assert nccl == {"NCCL_SOCKET_IFNAME": "=ib0"}
+
+
+def test_further_nccl_variables_win() -> None:
+    extra = {"NCCL_SOCKET_IFNAME": "bond", "NCCL_DEBUG": "WARN"}
+    assert plan(compute_environment_nccl=extra)["environment"]["nccl"] == extra
+
+
+@pytest.mark.parametrize(
+    ("device_ids", "physical", "threads"),
+    [([L4], 32, 32), ([H100] * 8, 96, 12), ([H100] * 8, 6, 1), (["ffff"] * 4, 32, 8), ([], 32, 32)],
+)
+def test_threads_are_cores_for_each_gpu(device_ids: list[str], physical: int, threads: int) -> None:
+    facts = node(pci=gpus(*device_ids), cpu={"logical": 2 * physical, "physical": physical, "numa_nodes": 1})
+    assert plan(facts)["environment"]["omp_num_threads"] == threads
+
+
+def test_threads_may_be_chosen() -> None:
+    assert plan(compute_environment_omp_num_threads=3)["environment"]["omp_num_threads"] == 3
+
+
+# ---------------------------------------------------------------- what the operator reads
+
+VARIABLES = {"values": DEFAULTS, "problems": []}
+TARGET = {"address": "192.0.2.7", "user": "ops"}
+
+
+def collected(facts: dict[str, Any]) -> dict[str, Any]:
+    return {"ansible_facts": {"temper": facts}}
+
+
+def text(facts: dict[str, Any], **values: Any) -> list[str]:
+    variables = {"values": DEFAULTS | values, "problems": []}
+    return str(preflight_plan(collected(facts), TABLES, variables, TARGET)["text"]).splitlines()
+
+
+def test_text_of_a_bare_node() -> None:
+    facts = node(pci=pci(*[(H100, GPU)] * 8, (SWITCH, NVSWITCH)))
+    assert text(facts) == [
+        "Debian GNU/Linux 12 (bookworm), kernel 6.1.0-37-amd64, 8x H100 SXM 80 GB, NVSwitch",
+        "stack r580-cuda13.0 (to be installed): driver 580.178.04 (open modules, supported to 2028-06), "
+        "CUDA 13.0, 14 packages",
+        "environment: OMP_NUM_THREADS=4 NCCL_SOCKET_IFNAME==eth0",
+    ]
+
+
+def test_text_of_a_settled_node() -> None:
+    assert text(settled())[1].startswith("stack r580-cuda13.0 (in place): ")
+
+
+def test_text_counts_unknown_gpus_and_warns_of_them() -> None:
+    lines = text(node(pci=gpus(L4, "ffff", "ffff"), interfaces=[]), preflight_unknown_gpu_ok=True)
+    assert lines[0].endswith("1x L4, 2x 10de:ffff (unknown)")
+    assert lines[2] == "environment: OMP_NUM_THREADS=10"
+    assert lines[3].startswith("warning: GPU with PCI id 10de:ffff is in no table; planned as")
+
+
+def test_text_of_a_node_that_cannot_be_planned() -> None:
+    lines = text(node(architecture="riscv64", pci=[]))
+    assert lines[0].endswith("kernel 6.1.0-37-amd64, no GPU")
+    assert len(lines) == 2
+
+
+def test_wrong_variables_and_wrong_hardware_stand_in_one_list() -> None:
+    variables = {"values": DEFAULTS, "problems": ["firewall_stat: no role has a variable of this name"]}
+    found = preflight_plan(collected(node(secure_boot="enabled")), TABLES, variables, TARGET)
+    assert found["problems"][0] == variables["problems"][0]
+    assert found["problems"][1].startswith("Secure Boot")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'Data could not be sent to remote host "192.0.2.7". Make sure this host can be reached over ssh: '
+        "ops@192.0.2.7: Permission denied (publickey).\r\n",
+        "ops@192.0.2.7:\nPermission denied (publickey)",
+    ],
+)
+def test_an_unreachable_node_gets_a_sentence_in_the_words_of_ssh(message: str) -> None:
+    result = {"unreachable": True, "msg": message}
+    found = preflight_plan(result, TABLES, VARIABLES, TARGET)
+    assert found["driver"] is None
+    assert found["text"] == ""
+    assert found["problems"] == [
+        "192.0.2.7 cannot be reached over SSH as ops: ops@192.0.2.7: Permission denied (publickey). "
+        "Check that it is up, and ansible_host, ansible_user, the key (ansible_ssh_private_key_file) and "
+        "the known host key"
+    ]
+
+
+def test_an_unreachable_node_with_a_typo_has_two_problems() -> None:
+    variables = {"values": DEFAULTS, "problems": ["firewall_stat: no role has a variable of this name"]}
+    result = {"unreachable": True, "msg": "timed out"}
+    assert len(preflight_plan(result, TABLES, variables, TARGET)["problems"]) == 2
