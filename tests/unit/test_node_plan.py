@@ -288,6 +288,12 @@ def test_old_open_modules_do_not_compile() -> None:
     )
 
 
+def test_the_first_open_modules_that_compile_are_good_enough() -> None:
+    data = copy.deepcopy(TABLES)
+    data["nvidia_stacks"]["old"] = TABLES["nvidia_stacks"]["r580-cuda13.0"] | {"driver": "580.126.09"}
+    assert plan(data=data, nvidia_stack_name="old")["problems"] == []
+
+
 def test_the_last_branch_with_proprietary_modules_has_a_successor_without() -> None:
     data = copy.deepcopy(TABLES)
     for name in ("615", "620"):
