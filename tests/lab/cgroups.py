@@ -52,9 +52,9 @@ class Group:
         return ["sh", "-eu", "-c", enter, "enter-group", files, *command]
 
     def processes(self) -> set[int]:
-        """Ids of all processes in it and below."""
+        """Ids of all processes in it and below. One hierarchy tells: they enter the group in all of them."""
         found: set[int] = set()
-        for directory in self._directories():
+        for directory in self._directories(_hierarchies()[0]):
             # A group may vanish while we read.
             with contextlib.suppress(OSError):
                 found.update(int(line) for line in (directory / "cgroup.procs").read_text().split())
@@ -74,8 +74,9 @@ class Group:
             if time.monotonic() > deadline:
                 raise LabError(f"Processes of {self.path} do not end: {sorted(processes)}.")
             time.sleep(0.01)
-        for directory in self._directories():
-            _remove(directory, deadline)
+        for hierarchy in _hierarchies():
+            for directory in self._directories(hierarchy):
+                _remove(directory, deadline)
 
     def memory_bytes(self) -> int | None:
         """Memory in use, with caches that belong to the group; None if the host does not account for it."""
@@ -86,12 +87,9 @@ class Group:
                     return int(file.read_text())
         return None
 
-    def _directories(self) -> list[Path]:
-        """Every directory of the group in every hierarchy, the deepest first."""
-        found: list[Path] = []
-        for hierarchy in _hierarchies():
-            found.extend(Path(directory) for directory, _, _ in os.walk(hierarchy / self.path, topdown=False))
-        return found
+    def _directories(self, hierarchy: Path) -> list[Path]:
+        """Every directory of the group in a hierarchy, the deepest first."""
+        return [Path(directory) for directory, _, _ in os.walk(hierarchy / self.path, topdown=False)]
 
 
 def children(path: str) -> list[str]:

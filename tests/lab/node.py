@@ -290,8 +290,8 @@ def wait_ready(
         if ended or remaining_s <= 0:
             what = "ended instead of booting" if ended else f"is not ready after {timeout_s:g} s"
             raise LabError(f"{node.name} {what}. The end of {node.console_log}:\n{tail(node.console_log)}")
-        init = leader(node)
-        if init is None or not _ssh_answers(node.address):
+        # In this order: the first costs nothing while the answer is no.
+        if not _ssh_answers(node.address) or (init := leader(node)) is None:
             continue
         said = _system_state(init, wait=True, timeout_s=max(1.0, remaining_s))
         if said in ("running", "degraded"):
