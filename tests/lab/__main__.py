@@ -17,6 +17,8 @@ from tests.lab.settings import Lab, Node, wanted_nodes
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
+    # `su` without a login leaves root without the directories of its own tools.
+    os.environ["PATH"] = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/local/sbin:/usr/sbin:/sbin"
     options = _parser().parse_args(arguments)
     try:
         _run(options, Lab.from_environment())

@@ -263,11 +263,11 @@ def describe(lab: Lab) -> dict[str, Any]:
 
 
 def holder(lab: Lab) -> Path | None:
-    """The other checkout that the running lab belongs to; None if it is ours or nobody's."""
-    checkout = describe(lab).get("checkout")
-    if not checkout or Path(checkout) == CHECKOUT or not cgroups.Group(_group(lab)).processes():
+    """The other checkout that the running lab belongs to; None if it is ours or nobody's (any more)."""
+    checkout = Path(describe(lab).get("checkout", CHECKOUT))
+    if checkout == CHECKOUT or not checkout.exists() or not cgroups.Group(_group(lab)).processes():
         return None
-    return Path(checkout)
+    return checkout
 
 
 def refuse_foreign(lab: Lab) -> None:

@@ -372,6 +372,15 @@ def test_nodes_start_bare_after_a_restart_of_the_host() -> None:
 
 
 @pytest.mark.usefixtures("victim")
+def test_lab_of_a_checkout_that_is_gone_is_taken_over() -> None:
+    run(VICTIM, "up", nodes=1)
+    description = json.loads(VICTIM.description.read_text())
+    VICTIM.description.write_text(json.dumps({**description, "checkout": "/gone"}))
+
+    assert "started 0 of 1" in run(VICTIM, "up", nodes=1)
+
+
+@pytest.mark.usefixtures("victim")
 def test_a_second_up_waits_for_the_first() -> None:
     with command(VICTIM, "up", nodes=1) as first:
         wait_until(VICTIM.description.exists)
