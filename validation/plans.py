@@ -17,7 +17,7 @@ class Plan:
 
     name: str
     summary: str
-    budget_s: float  # of one test
+    budget_s: float  # of one test, on a machine that is not overloaded
     cpu: Timing
     gpu: Timing
     cpu_copy_bytes: int

@@ -8,6 +8,7 @@ it.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from validation.contract import TestResult
     from validation.expectations import Expectation
     from validation.plans import Plan
+
+
+#: The most that a busy machine stretches a test's budget.
+MOST_PATIENCE = 4.0
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,11 @@ class Node:
             GpuIdentity(index, f"10de:{gpu.pci_id}", "", gpu.address, gpu.pci_id)
             for index, gpu in enumerate(self.pci_gpus)
         )
+
+    @property
+    def budget_s(self) -> float:
+        """How long a test may take now: longer on a machine that has more to do than CPUs to do it with."""
+        return self.plan.budget_s * min(MOST_PATIENCE, max(1.0, os.getloadavg()[0] / self.cpus))
 
     def why_no_torch(self) -> str | None:
         """Why nothing can be measured here, None if it can."""

@@ -141,7 +141,7 @@ def _run(
 ) -> TestResult:
     """Run one process for each (name, device) of `ranks` and judge what came back."""
     started = time.monotonic()
-    budget_s = node.plan.budget_s
+    budget_s = node.budget_s
     with tempfile.TemporaryDirectory(prefix="temper-validation-") as directory:
         requests = [
             Request(

@@ -90,7 +90,7 @@ class CpuCopy:
                 "timing": dataclasses.asdict(node.plan.cpu),
             },
         )
-        return result(self, started, run_children([request], node.plan.budget_s))
+        return result(self, started, run_children([request], node.budget_s))
 
 
 class GpuTransfer:
@@ -123,5 +123,5 @@ class GpuTransfer:
                 },
                 environment=CUDA_ENVIRONMENT,
             )
-            outcomes += run_children([request], node.plan.budget_s, tick=telemetry.tick)
+            outcomes += run_children([request], node.budget_s, tick=telemetry.tick)
         return result(self, started, outcomes, details=telemetry.details())

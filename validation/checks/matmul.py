@@ -93,7 +93,7 @@ class CpuMatmul:
                 "scale": 1e9,
             },
         )
-        return result(self, started, run_children([request], node.plan.budget_s))
+        return result(self, started, run_children([request], node.budget_s))
 
 
 class GpuMatmul:
@@ -128,5 +128,5 @@ class GpuMatmul:
             )
             for gpu in node.gpus
         ]
-        outcomes = run_children(requests, node.plan.budget_s, tick=telemetry.tick)
+        outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
         return result(self, started, outcomes, details=telemetry.details())

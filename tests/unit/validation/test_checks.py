@@ -271,6 +271,14 @@ def test_nvidia_smi_is_asked_once_a_run() -> None:
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize(("load", "factor"), [(0.1, 1.0), (2.0, 1.0), (6.0, 3.0), (500.0, 4.0)])
+def test_a_busy_machine_gets_more_time(load: float, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    busy = node()
+    assert busy.cpus == 2
+    assert busy.budget_s == busy.plan.budget_s * factor
+
+
 def test_the_registry_knows_each_test_by_its_own_id() -> None:
     assert {name: check.id for name, check in CHECKS.items()} == {name: name for name in CHECKS}
     for check in CHECKS.values():

@@ -131,6 +131,7 @@ def test_a_pattern_does_not_repeat_between_blocks() -> None:
 
 COLLECTIVE = """
     import dataclasses
+    import os
     from validation.checks import Node, all_reduce
     from validation.contract import encode
     from validation.expectations import Expectation
@@ -144,6 +145,7 @@ COLLECTIVE = """
         return run_children([requests[0], bad, *requests[2:]], *arguments, **options)
 
     all_reduce.run_children = with_a_bad_rank
+    os.getloadavg = lambda: (0.0, 0.0, 0.0)
     answer = encode(all_reduce.CpuAllReduce().run(Node(plan, Expectation())))
 """
 
