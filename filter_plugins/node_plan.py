@@ -12,6 +12,7 @@ from typing import Any
 GIB = 2**30
 GPU_CLASSES = ("0300", "0302")
 BRIDGE_CLASS = "0680"
+NVLINK_5_ARCHITECTURES = ("blackwell", "rubin")
 DEBIAN_ARCHITECTURES = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "sbsa")}
 SECURE_BOOT_REMEDY = (
     "enrol the DKMS signing key (mokutil --import /var/lib/dkms/mok.pub, then confirm at the console on "
@@ -262,6 +263,18 @@ def nccl_interface(interfaces: Iterable[Mapping[str, Any]], address: str) -> str
     return f"={carrying[0]['name']}" if carrying else None
 
 
+def fabric_warnings(gpus: list[dict[str, Any]], nvswitch: bool, models: Mapping[str, Any]) -> list[str]:
+    """NVLink 5 systems have no NVSwitch of NVIDIA's on the PCI bus, and need more than this plan installs."""
+    return [
+        f"{gpu['name']}: if its GPUs are joined by NVLink switches (HGX B200, GB200 NVL72), the fabric also "
+        "needs nvidia-fabricmanager and nvlsm, which this plan does not install"
+        for gpu in gpus
+        if gpu["architecture"] in NVLINK_5_ARCHITECTURES
+        and models[gpu["model"]]["nvswitch_system_possible"]
+        and not nvswitch
+    ]
+
+
 def node_plan(node: Facts, tables: Facts, values: Facts, address: str = "") -> dict[str, Any]:
     """The plan of one node.
 
@@ -301,6 +314,8 @@ def node_plan(node: Facts, tables: Facts, values: Facts, address: str = "") -> d
             "no NVIDIA GPU on the PCI bus; take the node out of the group gpu_nodes, or check slot, power "
             "and firmware"
         )
+
+    warnings += fabric_warnings(gpus, nvswitch, tables["models"])
 
     stacks = tables["nvidia_stacks"]
     stack_name = values["nvidia_stack_name"] or tables["nvidia_default_stack"]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 LAST_PORT = 65535
+LONGEST_SLIP = 2  # characters that a typo adds or leaves out
 
 
 def is_port(value: Any) -> bool:
@@ -56,18 +57,23 @@ def type_problems(name: str, value: Any, spec: Mapping[str, Any], errors: Iterab
 
 
 def unknown_variables(names: Iterable[str], known: Iterable[str], roles: Iterable[str]) -> list[str]:
-    """Sentences about names that carry a role's prefix but are no variable of it.
+    """Sentences about names that are no variable of a role but carry its prefix, or nearly are one.
 
     Without them a typo would be silently ignored.
     """
     prefixes = tuple(f"{role}_" for role in roles)
     known = sorted(known)
     problems = []
-    for name in sorted(names):
-        if not name.startswith(prefixes) or name in known:
-            continue
-        # Stricter than difflib's default: the role's prefix alone makes all its variables look alike.
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    for name in sorted(set(names) - set(known)):
+        if name.startswith(prefixes):
+            # Stricter than difflib's default: the role's prefix alone makes all its variables look alike.
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        else:
+            # A typo in the prefix itself; anything less alike is a variable of the operator's own.
+            similar = [other for other in known if abs(len(other) - len(name)) <= LONGEST_SLIP]
+            close = difflib.get_close_matches(name, similar, n=1, cutoff=0.92)
+            if not close:
+                continue
         hint = f"did you mean {close[0]}?" if close else "see the README of the role for its variables"
         problems.append(f"{name}: no role has a variable of this name; {hint}")
     return problems

@@ -19,7 +19,7 @@ TABLES = tables()
 STACKS: dict[str, dict[str, Any]] = TABLES["nvidia_stacks"]
 DEFAULTS = role_variables({}, specs())["values"]
 # CUDA of the torch builds on PyPI, from the metadata of the wheels, 2026-11-20. A stack's torch must be here.
-TORCH_CUDA = {"2.8.0": "12.8", "2.11.0": "13.0", "2.15.0": "13.2"}
+TORCH_CUDA = {"2.7.1": "12.6", "2.11.0": "13.0", "2.15.0": "13.2"}
 
 each_stack = pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
 

@@ -582,3 +582,13 @@ def test_an_unreachable_node_with_a_typo_has_two_problems() -> None:
     variables = {"values": DEFAULTS, "problems": ["firewall_stat: no role has a variable of this name"]}
     result = {"unreachable": True, "msg": "timed out"}
     assert len(preflight_plan(result, TABLES, variables, TARGET)["problems"]) == 2
+
+
+def test_an_nvlink_5_system_gets_a_warning_that_its_fabric_is_not_planned() -> None:
+    result = plan(node(pci=gpus(*[B200] * 8)))
+    assert any("nvlsm, which this plan does not install" in warning for warning in result["warnings"])
+
+
+def test_no_warning_about_a_fabric_that_is_planned_or_cannot_be() -> None:
+    assert plan(node(pci=gpus(H100) + pci((SWITCH, NVSWITCH))))["warnings"] == []
+    assert plan(node(pci=gpus(L4)))["warnings"] == []

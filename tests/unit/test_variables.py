@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleUndefinedVariable
-from variables import role_variables, specs_by_role
+from variables import role_variables, specs_by_role, unknown_variables
 
 from tests.unit.tables import specs
 
@@ -200,3 +200,13 @@ def test_every_variable_carries_the_name_of_its_role() -> None:
     for role, content in specs().items():
         for name in content["argument_specs"]["main"]["options"]:
             assert name.startswith(f"{role}_"), name
+
+
+def test_a_typo_in_the_role_s_name_is_found_too() -> None:
+    assert unknown_variables(["nvidia_stak_name"], ["nvidia_stack_name"], ["nvidia_stack"]) == [
+        "nvidia_stak_name: no role has a variable of this name; did you mean nvidia_stack_name?"
+    ]
+
+
+def test_a_variable_of_the_operator_s_own_is_left_alone() -> None:
+    assert unknown_variables(["site_name", "rack"], ["nvidia_stack_name"], ["nvidia_stack"]) == []
