@@ -1,5 +1,6 @@
 """The roles' interface and its documentation agree: argument specs, defaults, names and READMEs."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,9 @@ import pytest
 from tools import role_readme
 
 ROLES = sorted(path for path in role_readme.ROLES.iterdir() if path.is_dir())
+CHECKOUT = role_readme.ROLES.parent
+PAGES = sorted(page for folder in (".", "docs", "roles/*") for page in CHECKOUT.glob(f"{folder}/*.md"))
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # to a file: neither an anchor alone nor an address
 each_role = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 
 
@@ -51,6 +55,11 @@ def test_internal_variables_carry_the_roles_name_and_two_underscores(role: Path)
 @each_role
 def test_every_variable_is_described(role: Path) -> None:
     assert [name for name, option in main_options(role).items() if not option.get("description")] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
 
 
 def test_nested_options_choices_and_long_defaults_are_in_the_table(tmp_path: Path) -> None:
