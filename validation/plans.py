@@ -20,6 +20,7 @@ class Plan:
     budget_s: float  # of one test, on a machine that is not overloaded
     cpu: Timing
     gpu: Timing
+    gpu_copy: Timing
     cpu_copy_bytes: int
     cpu_all_reduce_bytes: int
     gpu_copy_bytes: int
@@ -47,7 +48,8 @@ PLANS = {
             summary="under a minute: is this node healthy, correct and about as fast as it should be?",
             budget_s=300,
             cpu=Timing(warm_up_s=0.3, measure_s=0.7),
-            gpu=Timing(warm_up_s=2, measure_s=2),
+            gpu=Timing(warm_up_s=1, measure_s=1),
+            gpu_copy=Timing(warm_up_s=0.3, measure_s=0.5),
             cpu_copy_bytes=64 * MIB,
             cpu_all_reduce_bytes=16 * MIB,
             gpu_copy_bytes=512 * MIB,
@@ -60,6 +62,7 @@ PLANS = {
             budget_s=1200,
             cpu=Timing(warm_up_s=3, measure_s=10),
             gpu=Timing(warm_up_s=30, measure_s=20, most=20000),
+            gpu_copy=Timing(warm_up_s=2, measure_s=5),
             cpu_copy_bytes=256 * MIB,
             cpu_all_reduce_bytes=256 * MIB,
             gpu_copy_bytes=512 * MIB,

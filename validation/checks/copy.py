@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import os
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation import machine
 from validation.backends import NotRunError, make
-from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, not_run, result
+from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, failures, not_run, result
 from validation.child import Request, run_children
 from validation.contract import Finding, Measured, State
 from validation.measure import Timing, rate, times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from validation.backends import Backend
     from validation.checks import Node
+    from validation.child import Outcome
     from validation.contract import TestResult
+
+WAITING = "waiting for its turn"
 
 #: Measurement name and bytes moved per byte copied: a local copy reads and writes memory (as STREAM counts),
 #: a transfer crosses once.
@@ -32,7 +39,21 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
         # Before anything is allocated: pinned memory on the wrong socket halves the rate.
         os.sched_setaffinity(0, set(near) & os.sched_getaffinity(0) or os.sched_getaffinity(0))
     stage("loading torch")
-    return transfer(make(request.backend, request.device), request, stage)
+    backend = make(request.backend, request.device)
+    with _turn(request.parameters.get("turn"), stage):
+        return transfer(backend, request, stage)
+
+
+@contextlib.contextmanager
+def _turn(path: str | None, stage: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock file `path`, so that only one process measures; a process that dies gives it back."""
+    if path is None:
+        yield
+        return
+    stage(WAITING)
+    with Path(path).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def transfer(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
@@ -108,20 +129,30 @@ class GpuTransfer:
             return not_run(self, reason)
         started = time.monotonic()
         telemetry = Telemetry()
-        outcomes = []
-        for gpu in node.gpus:
-            request = Request(
-                f"GPU {gpu.index}",
-                f"{__name__}:measure",
-                "cuda",
-                device=gpu.index,
-                parameters={
-                    "size_bytes": node.plan.gpu_copy_bytes,
-                    "directions": ["h2d", "d2h"],
-                    "timing": dataclasses.asdict(node.plan.gpu),
-                    "cpus": machine.cpus_near(gpu.pci_address),
-                },
-                environment=CUDA_ENVIRONMENT,
-            )
-            outcomes += run_children([request], node.budget_s, tick=telemetry.tick)
-        return result(self, started, outcomes, details=telemetry.details())
+        # All start at once, because starting takes longer than measuring, and take turns to measure.
+        with tempfile.NamedTemporaryFile(prefix="temper-validation-") as lock:
+            requests = [
+                Request(
+                    f"GPU {gpu.index}",
+                    f"{__name__}:measure",
+                    "cuda",
+                    device=gpu.index,
+                    parameters={
+                        "size_bytes": node.plan.gpu_copy_bytes,
+                        "directions": ["h2d", "d2h"],
+                        "timing": dataclasses.asdict(node.plan.gpu_copy),
+                        "cpus": machine.cpus_near(gpu.pci_address),
+                        "turn": lock.name,
+                    },
+                    environment=CUDA_ENVIRONMENT,
+                )
+                for gpu in node.gpus
+            ]
+            outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
+        return result(self, started, outcomes, findings=blame(outcomes), details=telemetry.details())
+
+
+def blame(outcomes: list[Outcome]) -> list[Finding]:
+    """A finding for each GPU that failed; those that only waited for one that hung are not to blame."""
+    culprits = [outcome for outcome in outcomes if outcome.stage != WAITING]
+    return failures(culprits) or failures(outcomes)

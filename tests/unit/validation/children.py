@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.backends import NotRunError
+from validation.checks import copy
 from validation.contract import Measured, Measurement
 
 if TYPE_CHECKING:
@@ -94,6 +95,12 @@ def note_and_hang(request: Request, _stage: Stage) -> Measured:
     write_note(request, os.getpid())
     time.sleep(FOREVER_S)
     return Measured()
+
+
+def take_turn(request: Request, stage: Stage) -> Measured:
+    """Come back once it is its turn."""
+    with copy._turn(request.parameters["turn"], stage):
+        return Measured()
 
 
 def write_note(request: Request, pid: int) -> None:

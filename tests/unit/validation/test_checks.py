@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -16,11 +17,14 @@ from validation.backends import NotRunError
 from validation.checks import all_reduce, copy, matmul
 from validation.checks.measured import Telemetry, not_run, result
 from validation.checks.registry import CHECKS
-from validation.child import Ending, Outcome, Request
+from validation.child import Ending, Outcome, Request, run_children
 from validation.contract import Finding, Measured, State
 from validation.machine import PciGpu, Torch
 from validation.measure import Timing
 from validation.nvidia_smi import NvidiaSmiError, Report, Sample
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TIMING = {"warm_up_s": 1.0, "measure_s": 5.0, "least": 5, "most": 1000}
 STAGES: list[str] = []
@@ -106,6 +110,33 @@ def test_a_transfer_counts_each_byte_once_and_a_local_copy_reads_and_writes() ->
 def test_a_single_changed_element_of_a_copy_is_a_failure(wrong: float) -> None:
     measured = copy.transfer(ScriptedBackend(wrong=wrong), copy_request(directions=["h2d"]), STAGES.append)
     assert [finding.code for finding in measured.findings] == ["wrong-result"]
+
+
+def test_a_gpu_that_waited_for_one_that_hung_is_not_to_blame() -> None:
+    outcomes = [
+        outcome("GPU 0"),
+        outcome("GPU 1", Ending.HUNG, "copying h2d"),
+        outcome("GPU 2", Ending.HUNG, copy.WAITING),
+    ]
+    assert [finding.text for finding in copy.blame(outcomes)] == ["GPU 1 hung"]
+
+
+def test_gpus_that_all_only_waited_are_still_a_failure() -> None:
+    assert len(copy.blame([outcome("GPU 0", Ending.HUNG, copy.WAITING)])) == 1
+
+
+def test_gpus_take_turns(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    asked = Request(
+        "GPU 0", "tests.unit.validation.children:take_turn", "cpu", parameters={"turn": str(lock)}
+    )
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        (waiting,) = run_children([asked], 5.0)
+    assert (waiting.ending, waiting.stage) == (Ending.HUNG, copy.WAITING)
+    (done,) = run_children([asked], 60.0)
+    assert done.ending is Ending.DONE
 
 
 def test_all_ranks_run_a_collective_equally_often() -> None:

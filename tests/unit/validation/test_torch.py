@@ -150,6 +150,39 @@ COLLECTIVE = """
 """
 
 
+def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
+    """From the check through its processes to one result: all but the device is what a GPU node runs."""
+    found = there("""
+        import dataclasses
+        from tests.unit.validation import samples
+        from validation.checks import all_reduce, matmul
+        from validation.contract import encode
+        from validation.measure import Timing
+
+        def on_the_cpu(module):
+            run_children = module.run_children
+
+            def run(requests, *arguments, **options):
+                requests = [dataclasses.replace(request, backend="cpu") for request in requests]
+                return run_children(requests, *arguments, **options)
+
+            module.run_children = run
+
+        on_the_cpu(all_reduce)
+        on_the_cpu(matmul)
+        node = samples.node()
+        small = dict(gpu_matmul_size=256, gpu=Timing(0, 0.1), gpu_all_reduce_bytes=(4 << 20, 8 << 20))
+        node = dataclasses.replace(node, plan=dataclasses.replace(node.plan, **small))
+        answer = [encode(check.run(node)) for check in (matmul.GpuMatmul(), all_reduce.GpuAllReduce())]
+    """)
+    product, reduction = found
+    assert (product["state"], reduction["state"]) == ("pass", "pass")
+    assert [m["name"] for m in product["measurements"]] == ["fp32_tflops", "fp32_tflops"]
+    sizes = [m["conditions"] for m in reduction["measurements"]]
+    assert sizes == [{"size_bytes": size, "ranks": 2} for size in (4 << 20, 8 << 20)]
+    assert {len(medians) for medians in reduction["details"]["rank_median_s"].values()} == {2}
+
+
 def test_a_rank_that_dies_is_named() -> None:
     found = there(COLLECTIVE.format(budget_s=120, function="die_after_joining"))
     assert found["state"] == "fail"
