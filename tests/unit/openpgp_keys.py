@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+AGENT_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True)
@@ -33,4 +37,9 @@ class KeyRing:
         return self.gpg(*form, "--export", *(self.keys[algorithm] for algorithm in algorithms))
 
     def stop_agent(self) -> None:
+        """End the agent, and wait until its sockets are gone: it takes them away itself, a little later."""
         subprocess.run(["gpgconf", "--homedir", str(self.home), "--kill", "all"], check=True)
+        deadline = time.monotonic() + AGENT_TIMEOUT_S
+        while any(self.home.glob("S.*")):
+            assert time.monotonic() < deadline, f"gpg-agent of {self.home} does not end"
+            time.sleep(0.01)
