@@ -25,7 +25,7 @@ VERSION_ID="12"
 VERSION="12 (bookworm)"
 VERSION_CODENAME=bookworm
 ID=debian
-HOME_URL="https://www.debian.org/"
+HOME_URL="https://www.example.org/"
 """
 
 
