@@ -108,11 +108,12 @@ def main() -> int:
             print("Second run of site.yml ...", flush=True)
             second = measure(site, scratch)
             pings += [measure(ping, scratch) for _ in range(arguments.pings)]
-        if not arguments.keep:
-            lab("down")
     except subprocess.CalledProcessError as error:
         print(f"`{' '.join(error.cmd)}` ended with status {error.returncode}: see above.", file=sys.stderr)
         return error.returncode
+    finally:
+        if not arguments.keep:
+            lab("down")
     median_ping = sorted(pings, key=lambda one: one.duration_s)[len(pings) // 2]
     rows = [
         (f"ping, median of {len(pings)}", median_ping),
