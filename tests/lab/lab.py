@@ -148,7 +148,7 @@ def _warn_if_cut_off(node: Node) -> None:
 def down(lab: Lab) -> None:
     """End the lab and remove everything of it from this machine but the cache.
 
-    Works on whatever an interrupted run or a killed session has left.
+    Works on whatever an interrupted or killed run has left.
 
     Raises:
         LabError: another checkout's lab is running under this name, or something does not go away.

@@ -348,7 +348,7 @@ def test_up_recovers_from_an_up_that_was_killed(moment: Callable[[], object]) ->
 
 
 @pytest.mark.usefixtures("victim")
-def test_up_recovers_from_a_session_whose_processes_were_all_killed() -> None:
+def test_up_recovers_a_lab_whose_processes_were_all_killed() -> None:
     run(VICTIM, "up", nodes=1)
     for process in cgroups.Group(f"{cgroups.ROOT}/{VICTIM.name}").processes():
         os.kill(process, signal.SIGKILL)
