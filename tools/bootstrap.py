@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
+# Debian packages of the tests alone: apt brings gpgv along up to Debian 12 only.
+TEST_PACKAGES = ("gpgv",)
 LAYERS = {"controller": ("controller",), "dev": ("controller", "dev")}
 
 
@@ -213,14 +215,14 @@ def main() -> int:
     """Do what the command line asks and return the exit status."""
     parser = argparse.ArgumentParser(description="Prepare this machine for the Makefile's targets.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("packages", help="install the Debian packages that the lab needs")
+    commands.add_parser("packages", help="install the Debian packages that the lab and its tests need")
     environment = commands.add_parser("environment", help="make .venv hold the pinned Python packages")
     environment.add_argument("layer", choices=list(LAYERS))
     commands.add_parser("payload", help="build the Python with torch that the lab's nodes get")
     arguments = parser.parse_args()
     try:
         if arguments.command == "packages":
-            install_packages(sorted({*requirements.TOOLS.values(), *venv_package()}))
+            install_packages(sorted({*requirements.TOOLS.values(), *TEST_PACKAGES, *venv_package()}))
         elif arguments.command == "environment":
             make_environment(arguments.layer)
         else:
