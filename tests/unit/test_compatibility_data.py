@@ -7,9 +7,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from node_plan import GIB, branch, node_plan, version
 from variables import role_variables
 
+from planning.machine import GIB
+from planning.plan import node_plan
+from planning.versions import branch, version
 from tests.unit.tables import ROOT, specs, tables
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ import copy
 from typing import Any
 
 import pytest
-from node_plan import GIB, node_plan, preflight_plan
 from variables import role_variables
 
+from planning.machine import GIB
+from planning.plan import node_plan, preflight_plan
 from tests.unit.tables import specs, tables
 
 TABLES = tables()
@@ -85,9 +86,11 @@ def test_a_node_with_one_l4() -> None:
     assert found["stack"] == TABLES["nvidia_default_stack"]
     assert found["driver"] == {
         "version": "580.178.04",
+        "package_version": "580.178.04-1",
         "branch": 580,
         "modules": "open",
         "end_of_life": "2028-06",
+        "dkms": "nvidia",
     }
     assert found["packages"] == {
         "nvidia-driver-cuda": "580.178.04-1",
@@ -416,6 +419,7 @@ def test_repositories_are_nvidias() -> None:
     base = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/"
     assert cuda == {
         "name": "nvidia-cuda",
+        "kind": "apt",
         "uri": base,
         "suite": "/",
         "key_url": f"{base}3bf863cc.pub",
@@ -423,6 +427,7 @@ def test_repositories_are_nvidias() -> None:
     }
     assert toolkit == {
         "name": "nvidia-container-toolkit",
+        "kind": "apt",
         "uri": "https://nvidia.github.io/libnvidia-container/stable/deb/amd64/",
         "suite": "/",
         "key_url": "https://nvidia.github.io/libnvidia-container/gpgkey",

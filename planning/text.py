@@ -1,0 +1,34 @@
+"""The plan as the operator reads it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planning.model import Facts
+
+FABRICS = {"none": "", "nvswitch": ", NVSwitch", "nvlink5": ", NVLink 5 switches"}
+
+
+def plan_text(plan: Facts, node: Facts) -> str:
+    """The plan in a few lines for the operator."""
+    unknown: Counter[str] = Counter(plan["unknown_gpus"])
+    gpus = [f"{gpu['count']}x {gpu['name']}" for gpu in plan["gpus"]] + [
+        f"{count}x 10de:{device_id} (unknown)" for device_id, count in unknown.items()
+    ]
+    lines = [
+        f"{node['os']['pretty_name']}, kernel {node['kernel']['release']}, {', '.join(gpus) or 'no GPU'}"
+        + FABRICS[plan["fabric"]]
+    ]
+    if plan["driver"]:
+        driver = plan["driver"]
+        state = "in place" if plan["settled"] else "to be installed"
+        lines.append(
+            f"stack {plan['stack']} ({state}): driver {driver['version']} ({driver['modules']} modules, "
+            f"supported to {driver['end_of_life']}), CUDA {plan['cuda']}, {len(plan['packages'])} packages"
+        )
+    nccl = " ".join(f"{key}={value}" for key, value in plan["environment"]["nccl"].items())
+    lines.append(f"environment: OMP_NUM_THREADS={plan['environment']['omp_num_threads']} {nccl}".rstrip())
+    lines += [f"warning: {warning}" for warning in plan["warnings"]]
+    return "\n".join(lines)
