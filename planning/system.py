@@ -31,6 +31,7 @@ def system_of(node: Facts, tables: Facts) -> tuple[System | None, list[str]]:
         problems.append(f"architecture {architecture} is not supported; expected one of: {known}")
     if not row or problems:
         return None, problems
-    names = DEBIAN_ARCHITECTURES if row["package_manager"] == "apt" else {}
-    package_architecture = names.get(architecture, architecture)
+    package_architecture: str = (
+        DEBIAN_ARCHITECTURES[architecture] if row["package_manager"] == "apt" else architecture
+    )
     return System(key, row, architecture, package_architecture, REPOSITORY_ARCHITECTURES[architecture]), []
