@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import os
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validation import machine
-from validation.backends import NotRunError, make
-from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, failures, not_run, result
+from validation.backends import make
+from validation.checks.measured import Telemetry, each_gpu, failures, not_run, result, stay_near
+from validation.checks.recorder import WRONG_DATA, Recorder
 from validation.child import Request, run_children
-from validation.contract import Finding, Measured, State
-from validation.measure import Timing, rate, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from validation.backends import Backend
     from validation.checks import Node
     from validation.child import Outcome
-    from validation.contract import TestResult
+    from validation.contract import Finding, Measured, TestResult
 
 WAITING = "waiting for its turn"
 
@@ -35,9 +33,7 @@ DIRECTIONS = {"local": ("copy_gb_s", 2), "h2d": ("h2d_pinned_gb_s", 1), "d2h": (
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:
     """In a child: every direction that was asked for. Raises NotRunError."""
-    if near := request.parameters.get("cpus"):
-        # Before anything is allocated: pinned memory on the wrong socket halves the rate.
-        os.sched_setaffinity(0, set(near) & os.sched_getaffinity(0) or os.sched_getaffinity(0))
+    stay_near(request)
     stage("loading torch")
     backend = make(request.backend, request.device)
     with _turn(request.parameters.get("turn"), stage):
@@ -58,33 +54,29 @@ def _turn(path: str | None, stage: Callable[[str], None]) -> Iterator[None]:
 
 def transfer(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
     """The measurement itself, on any backend. Raises NotRunError."""
-    size_bytes, timing = request.parameters["size_bytes"], Timing(**request.parameters["timing"])
-    needed = 4 * size_bytes
-    if (free := backend.free_bytes()) < needed:
-        raise NotRunError(f"{needed / 1e9:.1f} GB of free memory needed, {free / 1e9:.1f} GB found")
-    device = request.device if request.backend == "cuda" else None
-    measurements, findings = [], []
+    size_bytes, recorder = request.parameters["size_bytes"], Recorder(backend, request, stage)
+    recorder.need(4 * size_bytes)
     for direction in request.parameters["directions"]:
         name, moved = DIRECTIONS[direction]
-        stage(f"copying {direction}")
         operation = backend.copy(direction, size_bytes)
-        seconds = times(backend, operation, timing)
-        measurements.append(
-            rate(name, moved * operation.work, seconds, 1e9, device, {"size_bytes": int(operation.work)})
+        recorder.rate(
+            name,
+            operation,
+            doing=f"copying {direction}",
+            per_run=moved,
+            conditions={"size_bytes": int(operation.work)},
         )
-        stage(f"checking the copy {direction}")
-        if (error := operation.error()) != 0.0:
-            findings.append(
-                Finding(
-                    "wrong-result",
-                    State.FAIL,
-                    f"{request.name}: {error:.2g} of the data arrived changed in a {direction} copy of "
-                    f"{size_bytes / 1e6:.0f} MB",
-                    "take the node out: it corrupts data without an error message",
-                    device,
-                )
-            )
-    return Measured(tuple(measurements), tuple(findings))
+        recorder.check(
+            operation,
+            doing=f"checking the copy {direction}",
+            wrong=partial(_changed_data, direction, size_bytes),
+            action=WRONG_DATA,
+        )
+    return recorder.measured()
+
+
+def _changed_data(direction: str, size_bytes: int, error: float) -> str:
+    return f"{error:.2g} of the data arrived changed in a {direction} copy of {size_bytes / 1e6:.0f} MB"
 
 
 class CpuCopy:
@@ -131,23 +123,16 @@ class GpuTransfer:
         telemetry = Telemetry()
         # All start at once, because starting takes longer than measuring, and take turns to measure.
         with tempfile.NamedTemporaryFile(prefix="temper-validation-") as lock:
-            requests = [
-                Request(
-                    f"GPU {gpu.index}",
-                    f"{__name__}:measure",
-                    "cuda",
-                    device=gpu.index,
-                    parameters={
-                        "size_bytes": node.plan.gpu_copy_bytes,
-                        "directions": ["h2d", "d2h"],
-                        "timing": dataclasses.asdict(node.plan.gpu_copy),
-                        "cpus": machine.cpus_near(gpu.pci_address),
-                        "turn": lock.name,
-                    },
-                    environment=CUDA_ENVIRONMENT,
-                )
-                for gpu in node.gpus
-            ]
+            requests = each_gpu(
+                node,
+                f"{__name__}:measure",
+                {
+                    "size_bytes": node.plan.gpu_copy_bytes,
+                    "directions": ["h2d", "d2h"],
+                    "timing": dataclasses.asdict(node.plan.gpu_copy),
+                    "turn": lock.name,
+                },
+            )
             outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
         return result(self, started, outcomes, findings=blame(outcomes), details=telemetry.details())
 

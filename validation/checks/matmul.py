@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from validation.backends import NotRunError, make
-from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, not_run, result
+from validation.backends import make
+from validation.checks.measured import Telemetry, each_gpu, not_run, result
+from validation.checks.recorder import WRONG_COMPUTATION, Recorder
 from validation.child import Request, run_children
-from validation.contract import Finding, Measured, State
-from validation.measure import Timing, rate, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from validation.backends import Backend
     from validation.checks import Node
-    from validation.contract import TestResult
+    from validation.contract import Measured, TestResult
 
 #: The largest deviation that rounding explains, of a row's checksum over its RMS value (Matmul.error says how
 #: it is taken). Rounding of operands or result: 2^-24 relative for fp32, 2^-11 for tf32 and fp16, 2^-8 for
@@ -34,37 +34,34 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 def multiply(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
     """The measurement itself, on any backend. Raises NotRunError."""
     parameters = request.parameters
-    size, timing = parameters["size"], Timing(**parameters["timing"])
-    unit, scale = parameters["unit"], parameters["scale"]
-    needed = 3 * size * size * 4
-    if (free := backend.free_bytes()) < needed:
-        raise NotRunError(f"{needed / 1e9:.1f} GB of free memory needed, {free / 1e9:.1f} GB found")
-    device = request.device if request.backend == "cuda" else None
+    size, recorder = parameters["size"], Recorder(backend, request, stage)
+    recorder.need(3 * size * size * 4)
     supported = backend.dtypes()
-    measurements, findings = [], []
     for dtype in (dtype for dtype in parameters["dtypes"] if dtype in supported):
-        stage(f"multiplying in {dtype}")
         operation = backend.matmul(dtype, size)
-        seconds = times(backend, operation, timing)
-        measurements.append(
-            rate(f"{dtype}_{unit}", operation.work, seconds, scale, device, {"size": size, "dtype": dtype})
+        recorder.rate(
+            f"{dtype}_{parameters['unit']}",
+            operation,
+            doing=f"multiplying in {dtype}",
+            scale=parameters["scale"],
+            conditions={"size": size, "dtype": dtype},
         )
-        stage(f"checking the {dtype} product")
-        error = operation.error()
-        if not error <= TOLERANCE[dtype]:  # also catches NaN
-            findings.append(
-                Finding(
-                    "wrong-result",
-                    State.FAIL,
-                    f"{request.name}: the {dtype} product of {size} x {size} matrices is wrong: "
-                    f"error {error:.2g}, rounding explains {TOLERANCE[dtype]:g}",
-                    "take the node out: it computes wrong without an error message",
-                    device,
-                )
-            )
+        recorder.check(
+            operation,
+            doing=f"checking the {dtype} product",
+            wrong=partial(_wrong_product, dtype, size),
+            action=WRONG_COMPUTATION,
+            tolerance=TOLERANCE[dtype],
+        )
     skipped = [dtype for dtype in parameters["dtypes"] if dtype not in supported]
-    details: dict[str, Any] = {"not_supported": skipped} if skipped else {}
-    return Measured(tuple(measurements), tuple(findings), details=details)
+    return recorder.measured({"not_supported": skipped} if skipped else {})
+
+
+def _wrong_product(dtype: str, size: int, error: float) -> str:
+    return (
+        f"the {dtype} product of {size} x {size} matrices is wrong: error {error:.2g}, "
+        f"rounding explains {TOLERANCE[dtype]:g}"
+    )
 
 
 class CpuMatmul:
@@ -111,22 +108,16 @@ class GpuMatmul:
             return not_run(self, reason)
         started = time.monotonic()
         telemetry = Telemetry()
-        requests = [
-            Request(
-                f"GPU {gpu.index}",
-                f"{__name__}:measure",
-                "cuda",
-                device=gpu.index,
-                parameters={
-                    "size": node.plan.gpu_matmul_size,
-                    "dtypes": ["fp32", "tf32", "fp16", "bf16"],
-                    "timing": dataclasses.asdict(node.plan.gpu),
-                    "unit": "tflops",
-                    "scale": 1e12,
-                },
-                environment=CUDA_ENVIRONMENT,
-            )
-            for gpu in node.gpus
-        ]
+        requests = each_gpu(
+            node,
+            f"{__name__}:measure",
+            {
+                "size": node.plan.gpu_matmul_size,
+                "dtypes": ["fp32", "tf32", "fp16", "bf16"],
+                "timing": dataclasses.asdict(node.plan.gpu),
+                "unit": "tflops",
+                "scale": 1e12,
+            },
+        )
         outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
         return result(self, started, outcomes, details=telemetry.details())

@@ -1,0 +1,79 @@
+"""The one loop that measures: warm up, time, rate, check the result, and keep what came of it.
+
+It runs in measuring processes, on any backend.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from validation.backends import NotRunError
+from validation.contract import Finding, Measured, Measurement, State
+from validation.measure import Timing, rate, times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from validation.backends import Backend, Operation
+    from validation.child import Request
+
+WRONG_COMPUTATION = "take the node out: it computes wrong without an error message"
+WRONG_DATA = "take the node out: it corrupts data without an error message"
+
+
+class Recorder:
+    """What one measuring process found so far: numbers, and results that were wrong."""
+
+    def __init__(self, backend: Backend, request: Request, stage: Callable[[str], None]) -> None:
+        self.backend = backend
+        self.device = request.device if request.backend == "cuda" else None
+        self._name = request.name
+        self._timing = Timing(**request.parameters["timing"])
+        self._stage = stage
+        self._measurements: list[Measurement] = []
+        self._findings: list[Finding] = []
+
+    def need(self, size_bytes: int) -> None:
+        """Raises NotRunError where the device has less free memory."""
+        if (free := self.backend.free_bytes()) < size_bytes:
+            raise NotRunError(f"{size_bytes / 1e9:.1f} GB of free memory needed, {free / 1e9:.1f} GB found")
+
+    def rate(
+        self,
+        name: str,
+        operation: Operation,
+        *,
+        doing: str,
+        per_run: float = 1.0,
+        scale: float = 1e9,
+        conditions: dict[str, int | str] | None = None,
+    ) -> None:
+        """Measure how often `operation` runs, as `per_run` times its work a second in units of `scale`."""
+        self._stage(doing)
+        seconds = times(self.backend, operation, self._timing)
+        self._measurements.append(
+            rate(name, per_run * operation.work, seconds, scale, self.device, conditions)
+        )
+
+    def check(
+        self,
+        operation: Operation,
+        *,
+        doing: str,
+        wrong: Callable[[float], str],
+        action: str,
+        tolerance: float = 0.0,
+    ) -> None:
+        """Check the result by another route, outside of what is timed; `wrong` says what an error means."""
+        self._stage(doing)
+        error = operation.error()
+        if not error <= tolerance:  # also catches NaN
+            self.find("wrong-result", f"{self._name}: {wrong(error)}", action)
+
+    def find(self, code: str, text: str, action: str, state: State = State.FAIL) -> None:
+        """Keep a finding about this device."""
+        self._findings.append(Finding(code, state, text, action, self.device))
+
+    def measured(self, details: dict[str, Any] | None = None) -> Measured:
+        """All of it, for the parent."""
+        return Measured(tuple(self._measurements), tuple(self._findings), details=details or {})
