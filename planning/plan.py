@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from planning import nvidia_source
@@ -51,7 +51,8 @@ def node_plan(node: Facts, tables: Facts, values: Facts, address: str = "") -> d
     if found.driver:
         problems += machine_problems(node, values, settled) + busy_problems(node, values, settled)
     locks = [tables["architectures"][gpu["architecture"]]["locked_clocks"] for gpu in gpus]
-    return asdict(found) | {
+    # Not asdict: it copies, and the containers that Ansible hands to filters refuse to be copied.
+    return {field.name: getattr(found, field.name) for field in fields(found)} | {
         "source": source,
         "package_manager": system.package_manager if system else None,
         "gpus": gpus,
