@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Tool: Debian package.
 TOOLS = {
     "apt-config": "apt",
+    "gcc": "gcc",
     "gpg": "gnupg",
     "gpgconf": "gpgconf",
     "ip": "iproute2",

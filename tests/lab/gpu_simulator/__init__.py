@@ -5,7 +5,8 @@ only what a real server would show them.
 
 * `profiles`   which GPUs a node has (data with sources)
 * `faults`     what can be wrong with them
-* `nvidia_packages`, `deb` and `repository` build apt repositories with NVIDIA's layout and package names
+* `nvidia_packages`, `libraries`, `deb` and `repository` build apt repositories with NVIDIA's layout and
+  package names
 * `packages/`  the files inside those packages, among them `nvidia-smi`
 * `node/`      the node's "hardware and kernel": copied over every node's root, runs at boot
 """

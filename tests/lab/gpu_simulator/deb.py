@@ -29,7 +29,8 @@ class File:
 class Package:
     """A binary package.
 
-    `files` maps absolute paths to their content, `scripts` maps postinst, prerm, ... to shell text.
+    `files` maps absolute paths to their content, `links` maps symbolic links to where they lead, `scripts`
+    maps postinst, prerm, ... to shell text.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Package:
     replaces: str = ""
     provides: str = ""
     files: Mapping[str, File] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
     scripts: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -92,7 +94,13 @@ def build(package: Package) -> bytes:
         [
             ("debian-binary", b"2.0\n"),
             ("control.tar.gz", _tar(members)),
-            ("data.tar.gz", _tar({path[1:]: file for path, file in package.files.items()})),
+            (
+                "data.tar.gz",
+                _tar(
+                    {path[1:]: file for path, file in package.files.items()},
+                    {path[1:]: target for path, target in package.links.items()},
+                ),
+            ),
         ]
     )
 
@@ -103,18 +111,23 @@ def index_stanza(package: Package, deb: bytes, filename: str) -> str:
     return f"{control(package)}Filename: {filename}\nSize: {len(deb)}\nSHA256: {checksum}\n"
 
 
-def _tar(files: Mapping[str, File]) -> bytes:
-    """Pack `files` with their parent directories, owned by root."""
+def _tar(files: Mapping[str, File], links: Mapping[str, str] | None = None) -> bytes:
+    """Pack files and links with their parent directories, owned by root."""
+    links = links or {}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        parents = {str(parent) for path in files for parent in PurePosixPath(path).parents}
-        for name in sorted(parents | set(files)):
+        names = {*files, *links}
+        parents = {str(parent) for path in names for parent in PurePosixPath(path).parents}
+        for name in sorted(parents | names):
             entry = tarfile.TarInfo("./" if name == "." else f"./{name}")
             entry.mtime = BUILD_TIME
             entry.uname = entry.gname = "root"
             if name in files:
                 entry.size, entry.mode = len(files[name].content), files[name].mode
                 archive.addfile(entry, io.BytesIO(files[name].content))
+            elif name in links:
+                entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, links[name], 0o777
+                archive.addfile(entry)
             else:
                 entry.type, entry.mode = tarfile.DIRTYPE, 0o755
                 archive.addfile(entry)

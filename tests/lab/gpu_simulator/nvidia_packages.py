@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
+from tests.lab.gpu_simulator import libraries
 from tests.lab.gpu_simulator.deb import File, Package
 
 if TYPE_CHECKING:
@@ -70,6 +71,26 @@ def _stand_in(what: str, **facts: str) -> File:
     return File((json.dumps({"simulated": f"stands for {what}", **facts}) + "\n").encode())
 
 
+class Shipped(TypedDict):
+    """Files and links of a package."""
+
+    files: dict[str, File]
+    links: dict[str, str]
+
+
+def _library(arch: Architecture, soname: str, version: str, code: int = 0, **facts: str) -> Shipped:
+    """Return a shared library as NVIDIA ships it: its name has the version, and its soname leads there.
+
+    `code` is the number that it answers when it is asked for its version.
+    """
+    name = soname.partition(".so.")[0]
+    file = f"{name}.so.{version}"
+    content = libraries.shared_library(name, soname, version, code, **facts)
+    return Shipped(
+        files={f"{arch.libraries}/{file}": File(content)}, links={f"{arch.libraries}/{soname}": file}
+    )
+
+
 def _upstream(version: str) -> str:
     """Return a package version without epoch and Debian revision."""
     return version.rpartition(":")[2].partition("-")[0]
@@ -118,9 +139,7 @@ def driver_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
         architecture=arch.debian,
         section="libs",
         description="NVIDIA Management Library (NVML)",
-        files={
-            f"{arch.libraries}/libnvidia-ml.so.1": _stand_in("NVML", version=upstream, cuda=DRIVERS[upstream])
-        },
+        **_library(arch, "libnvidia-ml.so.1", upstream, cuda=DRIVERS[upstream]),
     )
     yield Package(
         name="libcuda1",
@@ -129,7 +148,7 @@ def driver_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
         section="libs",
         description="NVIDIA CUDA driver library",
         recommends=f"nvidia-kernel-open-dkms (= {version}) | nvidia-kernel-dkms (= {version})",
-        files={f"{arch.libraries}/libcuda.so.1": _stand_in("the CUDA driver library", version=upstream)},
+        **_library(arch, "libcuda.so.1", upstream, libraries.code(DRIVERS[upstream], 1000, 10)),
     )
     yield Package(
         name="nvidia-modprobe",
@@ -235,6 +254,7 @@ def cuda_packages(arch: Architecture) -> Iterator[Package]:
         )
     for major, versions in CUDNN.items():
         for version in versions:
+            release = ".".join(version.split(".")[:3])
             yield Package(
                 name=f"libcudnn9-cuda-{major}",
                 version=version,
@@ -243,7 +263,7 @@ def cuda_packages(arch: Architecture) -> Iterator[Package]:
                 description=f"cuDNN runtime libraries for CUDA {major}",
                 # Both have the same library; how NVIDIA's packages settle that is assumed.
                 conflicts=" ".join(f"libcudnn9-cuda-{other}" for other in CUDNN if other != major),
-                files={f"{arch.libraries}/libcudnn.so.9": _stand_in("cuDNN", version=_upstream(version))},
+                **_library(arch, "libcudnn.so.9", release, libraries.code(release, 10000, 100, 1)),
             )
             yield Package(
                 name=f"cudnn9-cuda-{major}",
@@ -260,7 +280,12 @@ def cuda_packages(arch: Architecture) -> Iterator[Package]:
             architecture=arch.debian,
             section="libs",
             description="NVIDIA collective communication library",
-            files={f"{arch.libraries}/libnccl.so.2": _stand_in("NCCL", version=_upstream(version))},
+            **_library(
+                arch,
+                "libnccl.so.2",
+                _upstream(version),
+                libraries.code(_upstream(version), 10000, 100, 1),
+            ),
         )
         yield Package(
             name="libnccl-dev",

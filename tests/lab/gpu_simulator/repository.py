@@ -168,7 +168,7 @@ def content_key() -> str:
     """Hash all that `build` reads beside the signing key: the same hash, the same packages."""
     here = Path(__file__).resolve().parent
     digest = hashlib.sha256(architecture().debian.encode())
-    sources = [here / name for name in ("deb.py", "nvidia_packages.py", "repository.py")]
+    sources = [here / name for name in ("deb.py", "libraries.py", "nvidia_packages.py", "repository.py")]
     for path in (*sources, *sorted((here / "packages").iterdir())):
         if path.is_file():
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")

@@ -163,7 +163,7 @@ def test_the_content_key_follows_the_packages_files(tmp_path: Path, monkeypatch:
     before = repository.content_key()
     copy = tmp_path / "simulator"
     shutil.copytree(nvidia_packages.FILES, copy / "packages")
-    for name in ("deb.py", "nvidia_packages.py", "repository.py"):
+    for name in ("deb.py", "libraries.py", "nvidia_packages.py", "repository.py"):
         shutil.copy(nvidia_packages.FILES.parent / name, copy)
     monkeypatch.setattr(repository, "__file__", str(copy / "repository.py"))
     assert repository.content_key() == before

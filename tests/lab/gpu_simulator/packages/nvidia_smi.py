@@ -69,6 +69,17 @@ def read(path: str) -> str | None:
         return None
 
 
+def stand_in(path: str) -> Any:
+    """Return the JSON text that a simulated library or module carries, None if there is no such file."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return None
+    start = content.index(b'{"simulated"')
+    return json.loads(content[start : content.index(b"}", start) + 1])
+
+
 def read_json(path: str, default: Any) -> Any:
     text = read(path)
     return default if text is None else json.loads(text)
@@ -89,10 +100,9 @@ class Node:
     """The loaded driver and what it drives; raises SmiError where NVML's initialisation fails."""
 
     def __init__(self) -> None:
-        library = next((found for name in library_paths() if (found := read(name)) is not None), None)
-        if library is None:
+        nvml = next((found for path in library_paths() if (found := stand_in(path)) is not None), None)
+        if nvml is None:
             raise SmiError(12, NO_LIBRARY)
-        nvml = json.loads(library)
         self.nvml_version: str = nvml["version"]
         self.cuda_version: str = nvml["cuda"]
         self.faults = set(read_json(f"{STATE}/faults.json", []))
