@@ -35,7 +35,7 @@ def unpack(package: deb.Package, root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-(?s).*expected"),
+    ("name", "version", "soname", "function", "call", "expected"),
     [
         ("libcudnn9-cuda-13", "9.19.0.56-1", "libcudnn.so.9", "cudnnGetVersion", BY_RETURN, "91900"),
         ("libcudnn9-cuda-12", "9.10.2.21-1", "libcudnn.so.9", "cudnnGetVersion", BY_RETURN, "91002"),
@@ -80,5 +80,5 @@ def test_a_source_that_does_not_compile_is_said_with_the_compilers_words(
 ) -> None:
     (tmp_path / "libbroken.c").write_text("int f(void) { return @CODE@ }\n")
     monkeypatch.setattr(libraries, "FILES", tmp_path)
-(?s).*expected"):
+    with pytest.raises(RuntimeError, match=r"(?s)gcc does not compile libbroken\.c: .*expected"):
         libraries.shared_library("libbroken", "libbroken.so.1", "1", 1)
