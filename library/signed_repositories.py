@@ -23,6 +23,11 @@ options:
         description: Name of the source file and of the keyring.
         type: str
         required: true
+      kind:
+        description: The package manager that reads it.
+        type: str
+        choices: [apt]
+        default: apt
       uri:
         description: Base address.
         type: str
@@ -139,6 +144,7 @@ def armour(data: bytes) -> str:
 def main() -> None:
     repository_spec = {
         "name": {"type": "str", "required": True},
+        "kind": {"type": "str", "choices": ["apt"], "default": "apt"},
         "uri": {"type": "str", "required": True},
         "suite": {"type": "str", "default": "/"},
         "key_url": {"type": "str", "required": True, "no_log": False},
