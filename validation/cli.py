@@ -14,8 +14,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from validation import archive, report
+from validation import archive, cohort, history, report
 from validation.checks.registry import CHECKS
+from validation.comparison import Comparison
 from validation.contract import ContractError, dumps, node_result, parse
 from validation.expectations import Expectation, FleetExpectations, fleet_from, parse_expectation, read_fleet
 from validation.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet, judge_node
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from validation.contract import NodeResult, TestResult
-    from validation.judge import NodeVerdict
 
 TESTS = tuple(CHECKS)
 HEADLINES = {check.id: check.headline for check in CHECKS.values()}
@@ -113,6 +113,12 @@ def _parser() -> argparse.ArgumentParser:
     judging.add_argument(
         "--output", type=Path, metavar="DIR", required=True, help="folder to write the report to"
     )
+    judging.add_argument(
+        "--history",
+        type=Path,
+        metavar="DIR",
+        help="folder of the nodes' earlier numbers: compare with them, and add these",
+    )
     judging.add_argument("--latest", action="store_true", help="make the link `latest` beside it point to it")
     _add_fail_on_degraded(judging)
 
@@ -180,28 +186,46 @@ def _report(options: argparse.Namespace) -> int:
         raise UsageError(
             f"there is a result of {strangers[0]}, but nothing is expected of a node of this name"
         )
-    verdicts = [
-        _judge(name, results.get(name), expectation, problems.get(name), options.fail_on_degraded)
-        for name, expectation in expectations.nodes.items()
-    ]
+    among_equals = cohort.compare(results)
+    verdicts = []
+    for name, expectation in expectations.nodes.items():
+        if problem := problems.get(name):
+            expectation = Expectation(gpus=expectation.gpus, not_run=problem)  # noqa: PLW2901
+        result = results.get(name)
+        verdicts.append(
+            judge_node(
+                name,
+                result,
+                expectation,
+                HEADLINES,
+                comparisons=_comparisons(name, result, among_equals, options.history),
+                fail_on_degraded=options.fail_on_degraded,
+            )
+        )
     fleet = judge_fleet(verdicts)
     report.write(options.output, fleet, results, expectations)
+    if options.history:
+        for verdict in fleet.nodes:
+            if result := results.get(verdict.node):
+                history.append(options.history, result, verdict)
     if options.latest:
         report.point_latest_to(options.output)
     print(report.text(fleet, f"Report: {options.output / 'report.html'}"), end="")
     return fleet.exit_status
 
 
-def _judge(
+def _comparisons(
     name: str,
     result: NodeResult | None,
-    expectation: Expectation,
-    problem: str | None,
-    fail_on_degraded: bool,
-) -> NodeVerdict:
-    if problem:
-        expectation = Expectation(gpus=expectation.gpus, not_run=problem)
-    return judge_node(name, result, expectation, HEADLINES, fail_on_degraded=fail_on_degraded)
+    among_equals: dict[tuple[str, str], Comparison],
+    past: Path | None,
+) -> dict[str, Comparison]:
+    """What the fleet and the node's own past say of each test. Raises ContractError, OSError."""
+    said = {test: comparison for (node, test), comparison in among_equals.items() if node == name}
+    if result and past:
+        for test, comparison in history.compare(result, history.read(past, name)).items():
+            said[test] = said.get(test, Comparison()) + comparison
+    return said
 
 
 def _results_in(directory: Path) -> dict[str, NodeResult]:

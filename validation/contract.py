@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Measurement:
     The unit is the end of its name (_tflops, _gflops, _gb_s; 1 GB = 1e9 bytes).
 
     `spread` is the interquartile range as a part of the median. `device` is a GPU's index, None for the
-    node as a whole.
+    node as a whole. Noisy numbers are measured again; of `attempts`, the calmest is kept.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Measurement:
     spread: float
     device: int | None = None
     conditions: dict[str, int | str] = field(default_factory=dict)
+    attempts: int = 1
 
 
 @dataclass(frozen=True)

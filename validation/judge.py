@@ -2,30 +2,30 @@
 
 Pure functions: the same inputs give the same verdict.
 
-Judged is, in this order: did the test itself fail (wrong result, hang, broken hardware); is a number below
-the floor for its GPU model; did a required test run at all. What was not run stays visible and is never
-counted as passed.
+Judged is, in this order: did the test itself fail (wrong result, hang, broken hardware); what do the three
+judges of numbers say (references.py, cohort.py, history.py); did a required test run at all. What was not run
+stays visible and is never counted as passed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from validation import references
+from validation.comparison import Comparison, quantity
 from validation.contract import SCHEMA_VERSION, Finding, State, worst
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from validation.contract import Measurement, NodeResult, TestResult
-    from validation.expectations import Expectation, References
+    from validation.expectations import Expectation
 
 #: Exit status: everything passed; a GPU or a node failed; the environment kept something required from
 #: running.
 EXIT_PASS, EXIT_FAIL, EXIT_ENVIRONMENT = 0, 1, 2
-
-UNITS = {"tflops": "TFLOP/s", "gflops": "GFLOP/s", "gb_s": "GB/s"}
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,26 @@ def judge_node(
     expectation: Expectation,
     headlines: Mapping[str, tuple[str, ...]],
     *,
+    comparisons: Mapping[str, Comparison] | None = None,
     fail_on_degraded: bool = False,
 ) -> NodeVerdict:
-    """The verdict on one node. `headlines` are the measurements that stand for each test, the best first."""
+    """The verdict on one node.
+
+    `headlines` are the measurements that stand for each test, the best first; `comparisons` what fleet and
+    history say of a test.
+    """
     if result is None:
         reason = expectation.not_run or "no result came back from this node"
         return NodeVerdict(name, State.NOT_RUN, EXIT_ENVIRONMENT, _expected_gpus(expectation), (), (reason,))
     tests = tuple(
-        _judge_test(test, result, expectation, headlines.get(test.id, ())) for test in result.tests
+        _judge_test(
+            test,
+            references.compare(test, result, expectation.references)
+            + (comparisons or {}).get(test.id, Comparison()),
+            required=test.id in expectation.required_tests,
+            headline=headlines.get(test.id, ()),
+        )
+        for test in result.tests
     ) + tuple(
         TestVerdict(test, State.NOT_RUN, True, "", "it was not among the tests of this run", (), ())
         for test in expectation.required_tests
@@ -132,113 +144,21 @@ def _sentences(findings: Iterable[Finding]) -> list[str]:
 
 
 def _judge_test(
-    test: TestResult, result: NodeResult, expectation: Expectation, headline: tuple[str, ...]
+    test: TestResult, compared: Comparison, *, required: bool, headline: tuple[str, ...]
 ) -> TestVerdict:
-    below, notes = _compare(test, result, expectation.references)
-    findings = test.findings + below
+    findings = test.findings + compared.findings
     state = test.state
     if state is not State.NOT_RUN:
         state = worst([state, *(finding.state for finding in findings)])
     return TestVerdict(
         id=test.id,
         state=state,
-        required=test.id in expectation.required_tests,
+        required=required,
         headline=_headline(test, headline),
         reason=test.reason,
         findings=findings,
-        notes=notes,
+        notes=compared.notes,
     )
-
-
-def _compare(
-    test: TestResult, result: NodeResult, references: References
-) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Findings for numbers below their floor, and which numbers of GPUs there was no floor for."""
-    below, without = [], set()
-    for measurement in test.measurements:
-        if measurement.name not in REFERENCED or not result.gpus:
-            continue
-        name, floor = _floor(measurement, result, references)
-        if floor is None:
-            if test.id.startswith("gpu_"):
-                without.add(f"{label(measurement.name)} is not compared: no reference for {name}")
-        elif measurement.value < floor:
-            where = "" if measurement.device is None else f" on GPU {measurement.device}"
-            hints = "".join(f"; {hint}" for hint in _hints(test, measurement.device))
-            below.append(
-                Finding(
-                    "below-floor",
-                    State.FAIL,
-                    f"{label(measurement.name)} {quantity(measurement)}{where}, "
-                    f"floor {number(floor)} ({name}){hints}",
-                    "run again on an idle node; if it stays, look at clocks, power, temperature and link",
-                    measurement.device,
-                )
-            )
-    return tuple(below), tuple(sorted(without))
-
-
-#: Measurements of GPUs that data/gpu_models.yml may have a floor for.
-REFERENCED = {
-    "fp32_tflops",
-    "tf32_tflops",
-    "fp16_tflops",
-    "bf16_tflops",
-    "h2d_pinned_gb_s",
-    "d2h_pinned_gb_s",
-    "busbw_gb_s",
-}
-
-
-def _floor(measurement: Measurement, result: NodeResult, references: References) -> tuple[str, float | None]:
-    """What the floor is for (a model, a link), and the floor; None where none is published for this."""
-    gpus = [gpu for gpu in result.gpus if measurement.device in {None, gpu.index}]
-    found = {gpu.pci_id: references.model_of(gpu.pci_id) for gpu in gpus}
-    names = " and ".join(sorted({gpu.name for gpu in gpus})) or f"GPU {measurement.device}"
-    models = list(found.values())
-    if len(models) != 1 or models[0] is None:
-        return names, None
-    model = models[0]
-    entry = model.get("floor", {}).get(measurement.name)
-    if isinstance(entry, list):
-        return model["name"], _collective_floor(entry, measurement)
-    if entry is not None:
-        return model["name"], _value(entry)
-    if measurement.name.endswith("_pinned_gb_s"):
-        generation, width = gpus[0].pcie_generation_max, gpus[0].pcie_width_max
-        link = references.pcie_x16.get(str(generation), {}).get("floor", {}).get(measurement.name)
-        if link is not None and width:
-            floor = _value(link)
-            return f"PCIe generation {generation} x{width}", None if floor is None else floor * width / 16
-    return model["name"], None
-
-
-def _collective_floor(entries: list[dict[str, Any]], measurement: Measurement) -> float | None:
-    """The floor for as many GPUs, at a message at least as large as the one that it was taken with."""
-    size_bytes, ranks = measurement.conditions.get("size_bytes"), measurement.conditions.get("ranks")
-    fitting = [
-        entry
-        for entry in entries
-        if entry["gpus"] == ranks and isinstance(size_bytes, int) and size_bytes >= entry["size_bytes"]
-    ]
-    return _value(max(fitting, key=lambda entry: int(entry["size_bytes"]))) if fitting else None
-
-
-def _value(entry: dict[str, Any]) -> float | None:
-    """A number of the table; one that nobody verified judges nobody."""
-    return float(entry["value"]) if entry.get("verified", True) else None
-
-
-def _hints(test: TestResult, device: int | None) -> list[str]:
-    """What telemetry showed on this GPU while the test ran, where it explains a low number."""
-    hints = []
-    for gpu in test.details.get("telemetry", []):
-        if device in {None, gpu["device"]}:
-            hints += [
-                f"{name.replace('_', ' ')} was active {share:.0%} of the time"
-                for name, share in gpu["event_reason_shares"].items()
-            ]
-    return hints
 
 
 def _headline(test: TestResult, names: tuple[str, ...]) -> str:
@@ -254,24 +174,6 @@ def _headline(test: TestResult, names: tuple[str, ...]) -> str:
 def _size(measurement: Measurement) -> int:
     size = measurement.conditions.get("size_bytes", 0)
     return size if isinstance(size, int) else 0
-
-
-def label(name: str) -> str:
-    """`h2d_pinned_gb_s` without its unit, as a reader says it: `h2d pinned`."""
-    return next((name.removesuffix(f"_{unit}") for unit in UNITS if name.endswith(f"_{unit}")), name).replace(
-        "_", " "
-    )
-
-
-def quantity(measurement: Measurement) -> str:
-    """A measurement's value with its unit."""
-    unit = next((text for unit, text in UNITS.items() if measurement.name.endswith(unit)), "")
-    return f"{number(measurement.value)} {unit}".rstrip()
-
-
-def number(value: float) -> str:
-    """A value with about three digits."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _expected_gpus(expectation: Expectation) -> str:

@@ -89,13 +89,18 @@ def _not_run(fleet: FleetVerdict) -> str:
 
 
 def _notes(fleet: FleetVerdict) -> str:
-    where: dict[str, list[str]] = {}
+    """Each note once, with all tests and nodes that it holds for."""
+    where: dict[tuple[str, str], list[str]] = {}
     for node in fleet.nodes:
         for test in node.tests:
             for note in test.notes:
-                where.setdefault(f"{test.id}: {note}", []).append(node.node)
+                where.setdefault((test.id, note), []).append(node.node)
+    by_note: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (test_id, note), nodes in where.items():
+        by_note.setdefault((note, tuple(nodes)), []).append(test_id)
     return "\n".join(
-        (["Notes:"] if where else []) + [f"  - {note} (on {_names(nodes)})" for note, nodes in where.items()]
+        (["Notes:"] if by_note else [])
+        + [f"  - {', '.join(tests)}: {note} (on {_names(nodes)})" for (note, nodes), tests in by_note.items()]
     )
 
 

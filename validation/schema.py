@@ -17,9 +17,15 @@ from typing import Any
 
 from validation.contract import SCHEMA_VERSION, NodeResult
 from validation.expectations import FleetExpectations
+from validation.history import PastRun
 from validation.judge import FleetVerdict
 
-FILES = {"node-result": NodeResult, "summary": FleetVerdict, "expectations": FleetExpectations}
+FILES = {
+    "node-result": NodeResult,
+    "summary": FleetVerdict,
+    "expectations": FleetExpectations,
+    "history-run": PastRun,
+}
 SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 

@@ -50,9 +50,9 @@ class Recorder:
     ) -> None:
         """Measure how often `operation` runs, as `per_run` times its work a second in units of `scale`."""
         self._stage(doing)
-        seconds = times(self.backend, operation, self._timing)
+        seconds, attempts = times(self.backend, operation, self._timing)
         self._measurements.append(
-            rate(name, per_run * operation.work, seconds, scale, self.device, conditions)
+            rate(name, per_run * operation.work, seconds, scale, self.device, conditions, attempts)
         )
 
     def check(

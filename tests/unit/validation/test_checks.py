@@ -18,6 +18,7 @@ from validation.checks import all_reduce, copy, matmul
 from validation.checks.measured import Telemetry, not_run, result
 from validation.checks.registry import CHECKS
 from validation.child import Ending, Outcome, Request, run_children
+from validation.comparison import NOISY_SPREAD
 from validation.contract import Finding, Measured, State
 from validation.machine import PciGpu, Torch
 from validation.measure import Timing
@@ -348,7 +349,7 @@ def test_sampling_takes_enough_and_never_too_much(
 ) -> None:
     backend = ScriptedBackend(run_seconds=[seconds])
     timing = Timing(warm_up_s, measure_s, least=least, most=200)
-    samples = measure.times(backend, ScriptedOperation(1.0, 0.0), timing)
+    samples, _ = measure.times(backend, ScriptedOperation(1.0, 0.0), timing)
     assert least <= len(samples) <= 200
     assert len(samples) >= min(200, measure_s / seconds * 0.99 - 1)
     assert len(samples) == least or sum(samples) <= measure_s + seconds * measure.LARGEST_BATCH
@@ -357,7 +358,25 @@ def test_sampling_takes_enough_and_never_too_much(
 def test_the_first_runs_are_not_counted() -> None:
     backend = ScriptedBackend(run_seconds=[30.0, 1.0])
     timing = Timing(warm_up_s=1.0, measure_s=3.0, least=3)
-    assert measure.times(backend, ScriptedOperation(1.0, 0.0), timing) == [1.0, 1.0, 1.0]
+    assert measure.times(backend, ScriptedOperation(1.0, 0.0), timing) == ([1.0, 1.0, 1.0], 1)
+
+
+def test_noisy_runs_are_measured_again_and_the_calmest_attempt_counts() -> None:
+    attempts = iter([[1.0, 2.0, 3.0], [1.0, 1.5, 2.0], [1.0, 1.01, 1.02]])
+    assert measure.calm(lambda: next(attempts)) == ([1.0, 1.01, 1.02], 3)
+
+
+def test_calm_runs_are_measured_once() -> None:
+    attempts = iter([[1.0, 1.01, 1.02]])
+    assert measure.calm(lambda: next(attempts)) == ([1.0, 1.01, 1.02], 1)
+
+
+def test_runs_that_stay_noisy_are_given_up_and_the_number_says_so() -> None:
+    backend = ScriptedBackend(run_seconds=[0.1, 0.9] * 200)
+    request = matmul_request(dtypes=["fp32"], timing=TIMING | {"warm_up_s": 0.1})
+    (measurement,) = matmul.multiply(backend, request, STAGES.append).measurements
+    assert measurement.attempts == measure.MOST_ATTEMPTS
+    assert measurement.spread > NOISY_SPREAD
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    Judge = Callable[[dict[str, Any]], subprocess.CompletedProcess[str]]
+    Judge = Callable[..., subprocess.CompletedProcess[str]]
 
 PYTHON = [sys.executable]
 
@@ -157,8 +157,8 @@ def fleet() -> Fleet:
 def judge(tmp_path: Path) -> Judge:
     """Run `report --fleet` on a fleet, writing to `reports/now`."""
 
-    def call(fleet: Fleet) -> subprocess.CompletedProcess[str]:
-        command = [*PYTHON, "-m", "validation", "report", "--fleet", "--latest"]
+    def call(fleet: Fleet, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [*PYTHON, "-m", "validation", "report", "--fleet", "--latest", *map(str, arguments)]
         return run([*command, f"--output={tmp_path / 'reports' / 'now'}"], cwd=ROOT, input=json.dumps(fleet))
 
     return call
@@ -213,6 +213,20 @@ def test_a_report_can_be_made_again_from_its_own_folder(fleet: Fleet, judge: Jud
     )
     assert status == 2
     assert (tmp_path / "again" / "summary.json").read_text() == (first / "summary.json").read_text()
+
+
+def test_a_second_report_compares_with_the_first(fleet: Fleet, judge: Judge, tmp_path: Path) -> None:
+    del fleet["expectations"]["nodes"]["gpu02"]
+    result = fleet["results"]["gpu01"]
+    number = result["tests"][0]["measurements"][0]
+    number["value"] = 900.0
+    assert "no earlier run of the same kind passed" in judge(fleet, "--history", tmp_path / "past").stdout
+    number["value"] = 730.0
+    result["started_at"] = "2026-11-21T12:00:00+00:00"
+    done = judge(fleet, "--history", tmp_path / "past")
+    assert done.returncode == 1
+    assert "bf16 730 TFLOP/s on GPU 0, 19% below its only earlier run (900 TFLOP/s)" in done.stdout
+    assert len((tmp_path / "past" / "gpu01.jsonl").read_text().splitlines()) == 1
 
 
 def test_two_results_of_one_node_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from tests.unit.validation import samples
 from validation import contract, schema
 from validation.contract import ContractError, Finding, Measured, Measurement, NodeResult, State
 from validation.expectations import FleetExpectations
+from validation.history import PastNumber, PastRun
 from validation.judge import judge_fleet, judge_node
 
 SCHEMAS = Path(schema.__file__).parent / "schemas"
@@ -117,8 +118,8 @@ def test_a_number_that_is_none_is_found_in_free_details_too() -> None:
 
 
 def test_a_result_of_another_schema_version_is_refused() -> None:
-    with pytest.raises(ContractError, match="schema version 2; this program reads version 1"):
-        contract.node_result(changed(["schema_version"], 2))
+    with pytest.raises(ContractError, match="schema version 1; this program reads version 2"):
+        contract.node_result(changed(["schema_version"], 1))
 
 
 def test_text_that_is_no_json_is_refused() -> None:
@@ -148,6 +149,14 @@ def test_a_summary_fits_its_schema() -> None:
 def test_expectations_fit_their_schema() -> None:
     fleet = FleetExpectations(contract.SCHEMA_VERSION, {"gpu01": samples.expectation()})
     jsonschema.validate(json.loads(contract.dumps(fleet)), load("expectations"))
+
+
+def test_a_line_of_a_history_fits_its_schema() -> None:
+    number = PastNumber("gpu_matmul", 1, "bf16_tflops", "GPU-1", 730.0, {"size": 8192})
+    run = PastRun(
+        contract.SCHEMA_VERSION, "gpu01", "2026-11-21T12:00:00+00:00", "quick", None, None, (number,)
+    )
+    jsonschema.validate(json.loads(contract.dumps(run)), load("history-run"))
 
 
 def test_every_field_of_a_result_is_in_its_schema() -> None:

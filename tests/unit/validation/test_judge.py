@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
-from validation import judge
+from validation.comparison import Comparison, number
 from validation.contract import Finding, Measurement, NodeResult, State, TestResult
 from validation.expectations import Expectation
 from validation.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS, NodeVerdict, judge_fleet, judge_node
@@ -110,6 +110,32 @@ def test_a_number_below_its_floor_fails_and_says_both() -> None:
     assert (node.state, node.exit_status) == (State.FAIL, EXIT_FAIL)
 
 
+@pytest.mark.parametrize(
+    ("value", "spread", "code", "state"),
+    [
+        (640.0, 0.3, "noisy-below-floor", State.DEGRADED),
+        (640.0, 0.02, "below-floor", State.FAIL),
+        (400.0, 0.3, "below-floor", State.FAIL),
+    ],
+)
+def test_a_number_is_blamed_only_when_its_noise_does_not_reach_the_floor(
+    value: float, spread: float, code: str, state: State
+) -> None:
+    noisy = measurement(value=value, spread=spread, attempts=3)
+    node = verdict(one_test("gpu_matmul", State.PASS, noisy))
+    assert [finding.code for finding in node.tests[0].findings] == [code]
+    assert node.state is state
+
+
+def test_what_fleet_and_history_say_counts() -> None:
+    slow = Finding("below-fleet", State.DEGRADED, "slow", "look", 0)
+    result = node_result(one_test("gpu_matmul", State.PASS, measurement()))
+    said = {"gpu_matmul": Comparison((slow,), ("not compared",))}
+    node = judge_node("gpu01", result, expectation(), HEADLINES, comparisons=said)
+    assert (node.state, node.tests[0].notes) == (State.DEGRADED, ("not compared",))
+    assert node.reasons == ("gpu_matmul: slow. What to do: look",)
+
+
 def test_a_number_at_its_floor_passes() -> None:
     assert verdict(one_test("gpu_matmul", State.PASS, measurement(value=672.0))).state is State.PASS
 
@@ -192,7 +218,7 @@ def test_a_test_without_a_number_has_no_headline() -> None:
 
 @pytest.mark.parametrize(("value", "text"), [(612.4, "612"), (25.94, "25.9"), (0.554, "0.55")])
 def test_a_number_is_shown_with_three_digits(value: float, text: str) -> None:
-    assert judge.number(value) == text
+    assert number(value) == text
 
 
 def test_the_gpus_of_a_node_are_named_as_in_the_table() -> None:

@@ -1,0 +1,121 @@
+"""The node's own past as a judge: what compares, what is said, and files that were damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.validation.samples import expectation, measurement, node_result, one_test
+from validation import history
+from validation.contract import NodeResult, State
+from validation.history import Past
+from validation.judge import judge_node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def result_of(value: float, day: int, test: str = "gpu_matmul", **changes: Any) -> NodeResult:
+    """A run on a day of November with one number."""
+    on_cpu = test.startswith("cpu_")
+    one = measurement("fp32_gflops" if on_cpu else "fp32_tflops", value, device=None if on_cpu else 0)
+    result = node_result(one_test(test, State.PASS, one))
+    machine = dataclasses.replace(result.machine, **changes)
+    return dataclasses.replace(result, started_at=f"2026-11-{day:02}T12:00:00+00:00", machine=machine)
+
+
+def keep(directory: Path, *results: NodeResult) -> None:
+    for result in results:
+        history.append(directory, result, judge_node(result.node, result, expectation(), {}))
+
+
+def past(directory: Path, *results: NodeResult) -> Past:
+    keep(directory, *results)
+    return history.read(directory, "gpu01")
+
+
+@pytest.mark.parametrize(
+    ("value", "state"), [(49.5, None), (46.0, State.DEGRADED), (40.0, State.FAIL), (80.0, None)]
+)
+def test_a_gpu_that_was_faster_before_is_named(value: float, state: State | None, tmp_path: Path) -> None:
+    before = past(tmp_path, result_of(50.0, 1), result_of(50.2, 2), result_of(49.9, 3))
+    said = history.compare(result_of(value, 4), before)["gpu_matmul"]
+    assert [finding.state for finding in said.findings] == ([state] if state else [])
+
+
+def test_the_reason_says_both_numbers_and_how_many_runs(tmp_path: Path) -> None:
+    before = past(tmp_path, result_of(50.0, 1), result_of(50.2, 2), result_of(49.9, 3))
+    (finding,) = history.compare(result_of(40.0, 4), before)["gpu_matmul"].findings
+    assert finding.code == "below-own-past"
+    assert finding.text == (
+        "fp32 40.0 TFLOP/s on GPU 0, 20% below the median of its 3 earlier runs (50.0 TFLOP/s)"
+    )
+
+
+def test_another_driver_compares_and_is_named(tmp_path: Path) -> None:
+    before = past(tmp_path, result_of(50.0, 1, driver="570.124.06"))
+    (finding,) = history.compare(result_of(40.0, 4), before)["gpu_matmul"].findings
+    assert finding.text.endswith(
+        "below its only earlier run (50.0 TFLOP/s); driver 570.124.06 then, 580.178.04 now"
+    )
+
+
+def uncomparable() -> dict[str, NodeResult]:
+    """Runs of which the number is another thing."""
+    fast = result_of(50.0, 1)
+    (test,) = fast.tests
+    return {
+        "torch": result_of(50.0, 1, torch="2.9.0"),
+        "method": dataclasses.replace(fast, tests=(dataclasses.replace(test, method=2),)),
+        "gpu": dataclasses.replace(fast, gpus=(dataclasses.replace(fast.gpus[0], uuid="GPU-other"),)),
+        "later": result_of(50.0, 9),
+        "conditions": dataclasses.replace(
+            fast,
+            tests=(
+                dataclasses.replace(
+                    test, measurements=(measurement("fp32_tflops", 50.0, conditions={"size": 1}),)
+                ),
+            ),
+        ),
+    }
+
+
+@pytest.mark.parametrize("other", uncomparable())
+def test_only_like_compares_with_like_and_that_is_said(other: str, tmp_path: Path) -> None:
+    said = history.compare(result_of(40.0, 4), past(tmp_path, uncomparable()[other]))["gpu_matmul"]
+    assert said.findings == ()
+    assert said.notes == ("not compared with its own past: no earlier run of the same kind passed",)
+
+
+def test_a_run_that_failed_is_no_measure(tmp_path: Path) -> None:
+    failed = result_of(50.0, 1)
+    failed = dataclasses.replace(failed, tests=(dataclasses.replace(failed.tests[0], state=State.FAIL),))
+    assert past(tmp_path, failed) == Past()
+
+
+def test_a_slower_cpu_is_a_note_and_no_fault(tmp_path: Path) -> None:
+    before = past(tmp_path, result_of(100.0, 1, "cpu_matmul"))
+    said = history.compare(result_of(50.0, 4, "cpu_matmul"), before)["cpu_matmul"]
+    assert said.findings == ()
+    assert said.notes == ("fp32 50.0 GFLOP/s, 50% below its only earlier run (100 GFLOP/s)",)
+
+
+def test_a_run_is_kept_once(tmp_path: Path) -> None:
+    assert len(past(tmp_path, result_of(50.0, 1), result_of(50.0, 1)).runs) == 1
+
+
+def test_a_damaged_line_is_left_out_and_that_is_said(tmp_path: Path) -> None:
+    keep(tmp_path, result_of(50.0, 1))
+    with (tmp_path / "gpu01.jsonl").open("ab") as file:
+        file.write(b'{"schema_version": 2, "no\xff\n')
+    found = history.read(tmp_path, "gpu01")
+    assert (len(found.runs), found.unreadable) == (1, 1)
+    said = history.compare(result_of(40.0, 4), found)["gpu_matmul"]
+    assert said.findings
+    assert "1 lines of the node's history cannot be read" in said.notes[0]
+
+
+def test_a_node_has_no_past_at_first(tmp_path: Path) -> None:
+    assert history.read(tmp_path / "none", "gpu01") == Past()

@@ -1,0 +1,130 @@
+"""What the judges of numbers share: how a number is said, what held a GPU back, and robust statistics.
+
+Three judges look at each number: the published reference of its GPU model (references.py), the rest of the
+fleet (cohort.py) and the node's own past (history.py). Each is pure: the same inputs give the same findings.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from validation.contract import Finding, State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from validation.contract import Measurement, TestResult
+
+#: Units by the end of a measurement's name. All are rates: more is better.
+UNITS = {"tflops": "TFLOP/s", "gflops": "GFLOP/s", "gb_s": "GB/s"}
+#: The standard deviation of a normal distribution over its median absolute deviation, and its interquartile
+#: range over its standard deviation.
+MAD_TO_SIGMA = 1.4826
+IQR_TO_SIGMA = 1.349
+#: How many standard deviations below the median is an outlier (Iglewicz and Hoaglin's robust z), and the
+#: least standard deviation to believe in: numbers that are all alike must not condemn one for 0.2 %.
+OUTLIER_Z = 3.5
+LEAST_SIGMA = 0.01
+#: A spread (interquartile range over median) above which a number is measured again, and blames nobody alone.
+NOISY_SPREAD = 0.10
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What one judge says of one test: findings, and notes on what it did not compare and why."""
+
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __add__(self, other: Comparison) -> Comparison:
+        return Comparison(self.findings + other.findings, tuple(dict.fromkeys(self.notes + other.notes)))
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """By which part of the median a number must be low to be said to be, and to fail; None: never fails."""
+
+    degraded: float
+    fail: float | None
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Comparable numbers: their median and how far they scatter."""
+
+    values: tuple[float, ...] = field(repr=False)
+    median: float
+    sigma: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Crowd:
+        """The crowd of one or more values."""
+        median = statistics.median(values)
+        deviation = statistics.median(abs(value - median) for value in values)
+        return cls(tuple(values), median, max(MAD_TO_SIGMA * deviation, LEAST_SIGMA * median))
+
+    def state_of(self, measurement: Measurement, sensitivity: Sensitivity) -> State:
+        """Whether a number lies so far below that neither chance nor its own noise explains it."""
+        value = measurement.value
+        sigma = max(self.sigma, value * measurement.spread / IQR_TO_SIGMA)
+        # Both, so that a wide scatter excuses more, and a narrow one does not condemn for nothing.
+        if self.deficit(value) <= sensitivity.degraded or self.median - value <= OUTLIER_Z * sigma:
+            return State.PASS
+        if sensitivity.fail is not None and self.deficit(value) > sensitivity.fail:
+            return State.FAIL
+        return State.DEGRADED
+
+    def deficit(self, value: float) -> float:
+        """How much less than the median, as a part of it; negative for more."""
+        return (self.median - value) / self.median if self.median else 0.0
+
+
+def is_rate(measurement: Measurement) -> bool:
+    """Whether more is better, so that it compares."""
+    return measurement.value > 0 and any(measurement.name.endswith(f"_{unit}") for unit in UNITS)
+
+
+def conditions_key(conditions: dict[str, int | str]) -> tuple[tuple[str, str], ...]:
+    """Conditions, to tell whether two numbers were taken in the same way."""
+    return tuple(sorted((name, str(value)) for name, value in conditions.items()))
+
+
+def on_gpu(device: int | None) -> str:
+    """` on GPU 3`, or nothing for the node as a whole."""
+    return "" if device is None else f" on GPU {device}"
+
+
+def label(name: str) -> str:
+    """`h2d_pinned_gb_s` without its unit, as a reader says it: `h2d pinned`."""
+    return next((name.removesuffix(f"_{unit}") for unit in UNITS if name.endswith(f"_{unit}")), name).replace(
+        "_", " "
+    )
+
+
+def unit(name: str) -> str:
+    """The unit of a measurement's name, empty if it has none."""
+    return next((text for ending, text in UNITS.items() if name.endswith(ending)), "")
+
+
+def quantity(measurement: Measurement) -> str:
+    """A measurement's value with its unit."""
+    return f"{number(measurement.value)} {unit(measurement.name)}".rstrip()
+
+
+def number(value: float) -> str:
+    """A value with about three digits."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def held_back(test: TestResult, device: int | None) -> str:
+    """`; sw power cap was active 38% of the time`: what telemetry showed on this GPU during the test."""
+    hints = []
+    for gpu in test.details.get("telemetry", []):
+        if device in {None, gpu["device"]}:
+            hints += [
+                f"; {name.replace('_', ' ')} was active {share:.0%} of the time"
+                for name, share in gpu["event_reason_shares"].items()
+            ]
+    return "".join(dict.fromkeys(hints))
