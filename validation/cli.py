@@ -1,7 +1,8 @@
-"""Command line: run tests on this node, list them, judge the results of a fleet, build the one-file payload.
+"""Command line: measure a node, judge a fleet, compare results, explain findings, build the one-file payload.
 
-Exit status: 0 passed (degraded counts as passed unless --fail-on-degraded), 1 a GPU or a node failed, 2 the
-environment kept something required from running, or the command line is wrong.
+Exit status: 0 passed (degraded counts as passed unless --fail-on-degraded), 1 a GPU or a node failed
+(compare: something became worse), 2 the environment kept something required from running, or the command
+line is wrong.
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from validation import archive, cohort, history, report
+from validation import archive, cohort, compare, explanations, history, report
 from validation.checks.registry import CHECKS
 from validation.comparison import Comparison
 from validation.contract import ContractError, dumps, node_result, parse
 from validation.expectations import Expectation, FleetExpectations, fleet_from, parse_expectation, read_fleet
-from validation.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet, judge_node
+from validation.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS, judge_fleet, judge_node
 from validation.plans import PLANS
+from validation.progress import Progress
 from validation.runner import run_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-    from validation.contract import NodeResult, TestResult
+    from validation.contract import NodeResult
 
 TESTS = tuple(CHECKS)
 HEADLINES = {check.id: check.headline for check in CHECKS.values()}
@@ -97,6 +99,20 @@ def _parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="say which tests and plans there are")
     listing.set_defaults(function=_list)
 
+    comparing = commands.add_parser("compare", help="say what became better or worse between two results")
+    comparing.set_defaults(function=_compare)
+    for side in ("before", "after"):
+        comparing.add_argument(
+            side, type=Path, metavar=side.upper(), help="a result, or the folder of a report or of results"
+        )
+    comparing.add_argument("--all", action="store_true", help="list what stayed the same, too")
+
+    explaining = commands.add_parser("explain", help="say what a finding means and what to do about it")
+    explaining.set_defaults(function=_explain)
+    explaining.add_argument(
+        "code", nargs="?", metavar="FINDING", help="its code; without one, all are listed"
+    )
+
     judging = commands.add_parser("report", help="judge the results of a fleet and write the report")
     judging.set_defaults(function=_report)
     judging.add_argument(
@@ -136,7 +152,9 @@ def _add_fail_on_degraded(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     expectation = _expectation(options.expect)
-    result = run_plan(PLANS[options.plan], expectation, options.node, options.tests or TESTS, _progress)
+    tests = dict.fromkeys(options.tests or TESTS)
+    with Progress(len(tests)) as progress:
+        result = run_plan(PLANS[options.plan], expectation, options.node, tests, progress)
     verdict = judge_node(
         options.node, result, expectation, HEADLINES, fail_on_degraded=options.fail_on_degraded
     )
@@ -155,14 +173,6 @@ def _expectation(path: Path | None) -> Expectation:
     return parse_expectation(sys.stdin.read() if str(path) == "-" else path.read_text(), TESTS)
 
 
-def _progress(test: str, result: TestResult | None) -> None:
-    if result is None:
-        print(f"{test} ...", file=sys.stderr, flush=True)
-    else:
-        reason = f": {result.reason}" if result.reason else ""
-        print(f"{test} {result.state}, {result.duration_s:.1f} s{reason}", file=sys.stderr, flush=True)
-
-
 def _list(_options: argparse.Namespace) -> int:
     print("Tests:")
     for check in CHECKS.values():
@@ -170,6 +180,47 @@ def _list(_options: argparse.Namespace) -> int:
     print("Plans:")
     for plan in PLANS.values():
         print(f"  {plan.name:<15} {plan.summary}")
+    return EXIT_PASS
+
+
+def _compare(options: argparse.Namespace) -> int:
+    before, after = (_one_or_more(path) for path in (options.before, options.after))
+    changes = compare.compare(before, after)
+    print(compare.text(changes, everything=options.all), end="")
+    if any(change.trend is compare.Trend.WORSE for change in changes):
+        return EXIT_FAIL
+    compared = any(change.trend is not compare.Trend.UNKNOWN for change in changes)
+    return EXIT_PASS if compared else EXIT_ENVIRONMENT
+
+
+def _one_or_more(path: Path) -> dict[str, NodeResult]:
+    """The results at a path, which is one, or the folder of a report or of results.
+
+    Raises UsageError, ContractError, OSError.
+    """
+    if path.is_dir():
+        folder = path / "results"
+        results = _results_in(folder if folder.is_dir() else path)
+        if not results:
+            raise UsageError(f"{path}: expected results, found no JSON file")
+        return results
+    try:
+        result = node_result(parse(path.read_bytes()))
+    except ContractError as error:
+        raise ContractError(f"{path}: {error}") from error
+    return {result.node: result}
+
+
+def _explain(options: argparse.Namespace) -> int:
+    if options.code is None:
+        print(explanations.overview(), end="")
+        return EXIT_PASS
+    try:
+        print(explanations.explain(options.code), end="")
+    except KeyError as error:
+        close = explanations.closest(options.code)
+        hint = f"did you mean {close}?" if close else "`validation explain` lists all"
+        raise UsageError(f"no finding has the code {options.code}; {hint}") from error
     return EXIT_PASS
 
 

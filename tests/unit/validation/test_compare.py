@@ -1,0 +1,138 @@
+"""Two results side by side: what is better, what worse, and what is only noise."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.validation.samples import measurement, node_result, one_test
+from validation import cli
+from validation.compare import Change, Trend, compare, text
+from validation.contract import Finding, NodeResult, State, dumps
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def result_of(value: float, *findings: Finding, name: str = "gpu01", **changes: Any) -> NodeResult:
+    test = one_test("gpu_matmul", State.PASS, measurement(value=value, **changes), findings=findings)
+    return node_result(test, name=name)
+
+
+def between(before: NodeResult, after: NodeResult) -> list[Change]:
+    return compare({before.node: before}, {after.node: after})
+
+
+@pytest.mark.parametrize(
+    ("value", "trend"),
+    [(600.0, Trend.WORSE), (800.0, Trend.BETTER), (722.0, Trend.SAME), (738.0, Trend.SAME)],
+)
+def test_a_number_is_better_worse_or_the_same(value: float, trend: Trend) -> None:
+    (change,) = between(result_of(730.0), result_of(value))
+    assert change.trend is trend
+
+
+def test_a_change_is_said_with_both_numbers_and_the_noise() -> None:
+    (change,) = between(result_of(730.0), result_of(612.0))
+    assert change.text == "gpu_matmul: bf16 on GPU 0 730, now 612 TFLOP/s, -16% (noise 2%)"
+
+
+def test_noisy_numbers_compare_with_their_noise() -> None:
+    (change,) = between(result_of(730.0, spread=0.1), result_of(650.0, spread=0.1))
+    assert change.trend is Trend.SAME
+
+
+def test_a_new_finding_is_worse_and_one_that_went_is_better() -> None:
+    worn = Finding("persistence-off", State.DEGRADED, "GPU 0: persistence mode is off", device=0)
+    changes = between(result_of(730.0), result_of(730.0, worn))
+    assert (Trend.WORSE, f"gpu_matmul: {worn.text}") in [(change.trend, change.text) for change in changes]
+    changes = between(result_of(730.0, worn), result_of(730.0))
+    assert changes[0] == Change("gpu01", Trend.BETTER, f"gpu_matmul: no longer: {worn.text}")
+
+
+def test_a_test_that_did_not_run_any_more_is_worse_and_says_why() -> None:
+    gone = node_result(one_test("gpu_matmul", State.NOT_RUN, reason="no driver"))
+    (change,) = between(result_of(730.0), gone)
+    assert change == Change("gpu01", Trend.WORSE, "gpu_matmul: was pass, is not-run (no driver)")
+
+
+def test_numbers_of_other_methods_do_not_compare() -> None:
+    new = result_of(100.0)
+    new = dataclasses.replace(new, tests=(dataclasses.replace(new.tests[0], method=2),))
+    (change,) = between(result_of(730.0), new)
+    assert change == Change("gpu01", Trend.UNKNOWN, "gpu_matmul: measured by method 1, now by method 2")
+
+
+def test_a_gpu_that_changed_its_number_is_found_by_its_uuid() -> None:
+    before = result_of(730.0)
+    swapped = tuple(dataclasses.replace(gpu, index=1 - gpu.index) for gpu in before.gpus)
+    after = dataclasses.replace(result_of(730.0, device=1), gpus=swapped)
+    assert [change.trend for change in between(before, after)] == [Trend.SAME]
+
+
+def test_what_is_on_one_side_only_is_said() -> None:
+    changes = compare({"gpu01": result_of(1.0)}, {"gpu01": result_of(1.0), "gpu02": result_of(1.0)})
+    assert changes[-1] == Change("gpu02", Trend.UNKNOWN, "only the second has a result of it")
+
+
+def test_another_driver_is_said() -> None:
+    after = result_of(730.0)
+    after = dataclasses.replace(after, machine=dataclasses.replace(after.machine, driver="590.1"))
+    assert between(result_of(730.0), after)[0].text == "driver: 580.178.04, now 590.1"
+
+
+def test_two_results_compare_whatever_their_nodes_are_called() -> None:
+    (change,) = between(result_of(730.0, name="a"), result_of(612.0, name="b"))
+    assert (change.node, change.trend) == ("a and b", Trend.WORSE)
+
+
+def test_the_text_has_the_worst_first_and_counts_what_is_the_same() -> None:
+    changes = [
+        Change("gpu01", Trend.SAME, "x"),
+        Change("gpu01", Trend.BETTER, "y"),
+        Change("gpu01", Trend.WORSE, "z"),
+    ]
+    assert text(changes).splitlines() == [
+        "gpu01:",
+        "  worse   z",
+        "  better  y",
+        "  1 of 3 are the same within their noise",
+        "1 worse, 1 better, 1 the same, 0 not comparable.",
+    ]
+    assert "  same    x" in text(changes, everything=True)
+
+
+@pytest.mark.parametrize(("value", "status"), [(730.0, 0), (612.0, 1), (900.0, 0)])
+def test_the_exit_status_says_whether_something_became_worse(
+    value: float, status: int, tmp_path: Path
+) -> None:
+    (tmp_path / "report" / "results").mkdir(parents=True)
+    (tmp_path / "report" / "results" / "gpu01.json").write_text(dumps(result_of(730.0)))
+    (tmp_path / "now.json").write_text(dumps(result_of(value)))
+    assert cli.main(["compare", str(tmp_path / "report"), str(tmp_path / "now.json")]) == status
+
+
+def test_nothing_that_compares_is_status_2(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(dumps(result_of(730.0)))
+    (tmp_path / "b.json").write_text(dumps(node_result(one_test("health"))))
+    assert cli.main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "No such file"), ("{}", "schema_version: missing"), ("[", "not JSON")]
+)
+def test_what_cannot_be_compared_is_named(
+    content: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "result.json"
+    if content is not None:
+        path.write_text(content)
+    assert cli.main(["compare", str(path), str(path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_without_results_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", str(tmp_path), str(tmp_path)]) == 2
+    assert "expected results, found no JSON file" in capsys.readouterr().err

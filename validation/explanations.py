@@ -1,0 +1,293 @@
+"""What each finding means, what usually causes it and what to do: `validation explain CODE`.
+
+Codes are stable. A test proves that every code which this package can emit is explained here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+PROJECT = "docs/validation.md"
+NVIDIA_SMI = "https://docs.nvidia.com/deploy/nvidia-smi/index.html"
+MEMORY_ERRORS = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"
+FABRIC_MANAGER = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
+PERSISTENCE = "https://docs.nvidia.com/deploy/driver-persistence/index.html"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One code: what it says, why it happens, and what to do, in sentences without a full stop."""
+
+    title: str
+    meaning: str
+    causes: tuple[str, ...]
+    actions: tuple[str, ...]
+    source: str = PROJECT
+
+
+EXPLANATIONS: dict[str, Explanation] = {
+    "gpu-count": Explanation(
+        "The PCI bus has another number of GPUs than expected",
+        "The kernel sees more or fewer NVIDIA GPUs than the inventory's plan for this node",
+        (
+            "a GPU fell off the bus or lost power",
+            "a riser or slot is loose",
+            "the expectation is out of date",
+        ),
+        ("power-cycle the node", "if a GPU stays away, check its slot and power", "correct the expectation"),
+    ),
+    "gpu-not-driven": Explanation(
+        "The driver drives fewer GPUs than the PCI bus has",
+        "A GPU is there, but the driver refused it or gave it up",
+        ("the driver does not support the model", "the GPU failed to initialise", "it is bound to vfio-pci"),
+        ("read the kernel log for lines with NVRM", "power-cycle the node", "replace the GPU if it stays"),
+    ),
+    "gpu-model": Explanation(
+        "A GPU is of another model than expected",
+        "Its PCI id is not that of the model which was planned for",
+        ("the expectation is out of date", "the wrong part was installed"),
+        ("correct the expectation", "have the GPU replaced"),
+    ),
+    "driver-missing": Explanation(
+        "nvidia-smi or the NVML library is not installed",
+        "Without them nothing can be asked about the GPUs",
+        ("the driver's user-space packages are missing", "the installation was cut off"),
+        ("install the driver: playbooks/provision.yml",),
+        NVIDIA_SMI,
+    ),
+    "driver-mismatch": Explanation(
+        "Kernel module and libraries of the driver have different versions",
+        "The driver was upgraded on disk while the old module is still loaded; CUDA cannot start",
+        ("an upgrade without a reboot", "unattended upgrades of a part of the driver"),
+        ("reboot the node", "hold the driver's packages, as the role nvidia_stack does"),
+        NVIDIA_SMI,
+    ),
+    "driver-no-driver": Explanation(
+        "The NVIDIA kernel module is not loaded",
+        "nvidia-smi cannot communicate with the driver",
+        (
+            "no module was built for the running kernel",
+            "Secure Boot refused it",
+            "nouveau or vfio-pci holds the GPUs",
+        ),
+        ("look into the kernel log and `dkms status`", "build the module for this kernel, then reboot"),
+        NVIDIA_SMI,
+    ),
+    "driver-lost": Explanation(
+        "A GPU is lost",
+        "It does not answer on the bus any more (fallen off, Xid 79)",
+        ("power or thermal fault", "a bad slot, riser or cable", "a broken GPU"),
+        ("reset or power-cycle the node", "if it is lost again, have it replaced"),
+        NVIDIA_SMI,
+    ),
+    "driver-no-devices": Explanation(
+        "The driver found no GPU that it can drive",
+        "The module is loaded but refused every GPU",
+        ("a driver branch that does not know the model", "the GPUs are bound to another driver"),
+        ("look into the kernel log for the driver's reason", "choose a stack that supports the model"),
+        NVIDIA_SMI,
+    ),
+    "driver-timeout": Explanation(
+        "nvidia-smi did not answer in time",
+        "A GPU or its system processor (GSP) hangs, and blocks the driver",
+        ("a hung GPU (Xid 119, 120)", "a machine under extreme load"),
+        ("look for Xid errors in the kernel log", "reboot the node"),
+        NVIDIA_SMI,
+    ),
+    "driver-other": Explanation(
+        "nvidia-smi failed for another reason",
+        "Its message stands in the finding",
+        ("a damaged installation",),
+        ("run nvidia-smi -q on the node",),
+        NVIDIA_SMI,
+    ),
+    "driver-version": Explanation(
+        "Another driver version is loaded than planned",
+        "What counts is the module that is loaded, not the package that is installed",
+        ("a reboot is due after an upgrade", "somebody installed another version"),
+        ("reboot the node if the right version is installed", "else run playbooks/provision.yml"),
+    ),
+    "ecc-uncorrected": Explanation(
+        "A GPU had uncorrectable memory errors",
+        "Data was lost in DRAM or SRAM since the driver was loaded; programs crashed or computed wrong",
+        ("a failing memory cell or chip", "heat", "cosmic radiation: one single event may be chance"),
+        ("drain the node and reset the GPU", "if errors come back, have the GPU replaced"),
+        MEMORY_ERRORS,
+    ),
+    "row-remap-failure": Explanation(
+        "A faulty memory row could not be remapped",
+        "The spare rows of that bank are used up: the fault stays",
+        ("memory that wears out",),
+        ("have the GPU replaced",),
+        MEMORY_ERRORS,
+    ),
+    "memory-repair-pending": Explanation(
+        "A memory repair waits for a reset",
+        "A row will be remapped, or a page retired, when the GPU is reset",
+        ("corrected errors that came too often", "an uncorrectable error"),
+        ("reset the GPU or reboot the node at the next opportunity",),
+        MEMORY_ERRORS,
+    ),
+    "recovery-action": Explanation(
+        "The driver asks for a recovery action",
+        "The GPU can go on only after what the driver asks for: a reset, a drain or a reboot",
+        ("an error that the driver could not handle; the kernel log has its Xid",),
+        ("carry the action out", "then validate again"),
+        "https://docs.nvidia.com/deploy/nvml-api/index.html",
+    ),
+    "hw-thermal-slowdown": Explanation(
+        "The hardware slows a GPU down because it is too hot",
+        "Its own protection halves the clocks or more, until it cools down",
+        ("a failed fan", "blocked air flow", "a heat sink that lost contact"),
+        ("check fans, air flow and heat sink",),
+        NVIDIA_SMI,
+    ),
+    "hw-power-brake-slowdown": Explanation(
+        "The server's power brake slows a GPU down",
+        "The server asserts the power brake signal, usually because a power supply failed",
+        ("a power supply without input", "power capping of the rack or server"),
+        ("check power supplies and power capping in the server's management",),
+        NVIDIA_SMI,
+    ),
+    "sw-thermal-slowdown": Explanation(
+        "The driver slows a GPU down because it is hot",
+        "GPU or memory temperature is at its limit for work; clocks are reduced softly",
+        ("warm intake air", "weak air flow", "dust"),
+        ("check fans and air flow",),
+        NVIDIA_SMI,
+    ),
+    "hw-slowdown": Explanation(
+        "The hardware slows a GPU down and does not say why",
+        "Temperature, power draw or an external power brake",
+        ("cooling", "power supply"),
+        ("check temperature, power supply and the server's event log",),
+        NVIDIA_SMI,
+    ),
+    "pcie-link-down-trained": Explanation(
+        "A PCIe link runs below what GPU and slot can do",
+        "Transfers between host and GPU are slower by that factor. An idle GPU may lower its generation, so "
+        "that counts only at full speed; lanes never go away by themselves",
+        ("dirty or loose contacts", "a riser or cable that is damaged", "firmware settings"),
+        ("reseat the GPU or its riser", "look for AER errors in the kernel log"),
+        NVIDIA_SMI,
+    ),
+    "pcie-slot-limits": Explanation(
+        "The slot offers less than the GPU can do",
+        "The whole path from the CPU is narrower or older than the GPU's own interface",
+        ("a slot with fewer lanes", "a bifurcation setting", "a cloud's virtual machine, by design"),
+        ("use another slot", "check the firmware's PCIe settings"),
+    ),
+    "fabric-not-ready": Explanation(
+        "A GPU is not part of the NVLink fabric",
+        "On systems with NVSwitches CUDA cannot start before each GPU has registered with the fabric",
+        (
+            "nvidia-fabricmanager does not run",
+            "it has another version than the driver",
+            "an NVSwitch or a trunk link is broken",
+        ),
+        ("check that nvidia-fabricmanager runs and has exactly the driver's version", "read its log"),
+        FABRIC_MANAGER,
+    ),
+    "persistence-off": Explanation(
+        "Persistence mode is off",
+        "The driver unloads a GPU's state when nobody uses it: settings are lost, every start takes seconds",
+        ("nvidia-persistenced does not run",),
+        ("enable nvidia-persistenced, as the role gpu_settings does",),
+        PERSISTENCE,
+    ),
+    "gpu-busy": Explanation(
+        "Somebody uses a GPU",
+        "Numbers that are taken now are too low, and say nothing about the hardware",
+        ("a job runs on the node", "a process was left behind by one"),
+        ("drain the node", "validate again"),
+    ),
+    "process-died": Explanation(
+        "A measuring process died",
+        "It ended by a signal or an error, and brought no result",
+        ("an Xid on its GPU", "out of memory", "a torch that does not fit the driver"),
+        ("read what it said last, in the finding", "look into the kernel log"),
+    ),
+    "process-hung": Explanation(
+        "A measuring process hung",
+        "It gave no result within its budget and was ended",
+        ("a wedged GPU", "a machine that is busy many times over"),
+        ("look for Xid errors in the kernel log", "run again on an idle node; take it out if it hangs again"),
+    ),
+    "process-unkillable": Explanation(
+        "A measuring process cannot be ended",
+        "It is stuck in the kernel (state D), below the driver",
+        ("a GPU that does not answer",),
+        ("reboot the node",),
+    ),
+    "result-unreadable": Explanation(
+        "A measuring process answered something that is no result",
+        "NaN, text or half an answer where numbers belong",
+        ("memory corruption", "a GPU that computes wrong"),
+        ("run again", "if it happens again, take the node out"),
+    ),
+    "rank-hung": Explanation(
+        "Ranks of a collective hung",
+        "The one that got least far is named, because the others waited for it",
+        ("a link or GPU of that rank", "a rank that is much slower than its budget"),
+        ("look for Xid errors of this rank's GPU", "run again on an idle node"),
+    ),
+    "wrong-result": Explanation(
+        "A computation or transfer gave a wrong result",
+        "Silent data corruption: no error was reported, the data was wrong all the same",
+        ("a broken GPU, memory or link",),
+        ("take the node out of service now", "run the test again to see which GPU it follows"),
+    ),
+    "below-floor": Explanation(
+        "A number is below the floor for its GPU model",
+        "The floor is published or in production use; its source and date are in data/gpu_models.yml",
+        ("clocks held down by heat or power", "a link that is slow", "other users", "settings of the node"),
+        ("read the reasons beside the number", "run again on an idle node", "compare with a good node"),
+    ),
+    "noisy-below-floor": Explanation(
+        "A number is below its floor, but too noisy to blame the hardware",
+        "Its runs spread so far, after being measured three times, that the floor lies within",
+        ("other users of the node", "a neighbour on the same host", "clocks that swing"),
+        ("see what else uses the node", "run again when it is idle"),
+    ),
+    "below-fleet": Explanation(
+        "A number is below those of its equals",
+        "The median of at least four GPUs or nodes of the same kind is higher, beyond scatter and noise",
+        ("heat, power limit, clocks", "a slow link", "other firmware or settings than the rest"),
+        ("compare clocks, power limit, temperature, link and firmware with a node that is not slow",),
+    ),
+    "below-own-past": Explanation(
+        "A number is below this node's own earlier ones",
+        "The same GPU, measured the same way with the same torch, was that much faster",
+        (
+            "a driver upgrade",
+            "cooling that became worse",
+            "a link that trained down",
+            "a lowered power limit",
+        ),
+        (
+            "find what changed: `validation compare OLD NEW`",
+            "to accept the new level, remove the node's file from the history",
+        ),
+    ),
+}
+
+
+def explain(code: str) -> str:
+    """All that is known of a code, for people. Raises KeyError."""
+    found = EXPLANATIONS[code]
+    lines = [f"{code}: {found.title}.", "", f"{found.meaning}."]
+    for heading, items in (("Usual causes:", found.causes), ("What to do:", found.actions)):
+        lines += ["", heading, *(f"  - {item}" for item in items)]
+    return "\n".join([*lines, "", f"Source: {found.source}"]) + "\n"
+
+
+def overview() -> str:
+    """All codes with their titles."""
+    width = max(map(len, EXPLANATIONS))
+    return "\n".join(f"{code:<{width}}  {found.title}" for code, found in EXPLANATIONS.items()) + "\n"
+
+
+def closest(code: str) -> str | None:
+    """The code that somebody may have meant."""
+    return next(iter(difflib.get_close_matches(code, EXPLANATIONS, n=1)), None)
