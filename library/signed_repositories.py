@@ -32,19 +32,32 @@ options:
         description: Base address.
         type: str
         required: true
+      kind:
+        description: The package manager that reads it.
+        type: str
+        choices: [apt]
+        default: apt
       suite:
-        description: Suite; C(/) for a flat repository.
+        description: Suites, separated by spaces; C(/) for a flat repository.
         type: str
         default: /
+      components:
+        description: Components of the suites; none for a flat repository.
+        type: list
+        elements: str
+        default: []
       key_url:
         description: Where the public key is, armoured or binary.
         type: str
-        required: true
       fingerprints:
-        description: Fingerprints of the primary keys that are accepted.
+        description: Fingerprints of the primary keys that are accepted. Required with O(repositories[].key_url).
         type: list
         elements: str
-        required: true
+        default: []
+      signed_by:
+        description: Instead of a key to fetch, the keyring that the node trusts for this repository already.
+          Empty for the keys that apt trusts for every repository.
+        type: str
   obsolete:
     description: Source files of other tools for the same repositories; apt refuses two sources that name
       different keys.
@@ -88,11 +101,14 @@ FETCH_TIMEOUT_S = 60
 LARGEST_KEY_BYTES = 1 << 20
 
 
-def source_text(repository: dict[str, Any], keyring: Path) -> str:
+def source_text(repository: dict[str, Any], keyring: str) -> str:
     """The deb822 stanza of a repository."""
+    components = " ".join(repository["components"])
     return (
         "# Managed by Temper.\nTypes: deb\n"
-        f"URIs: {repository['uri']}\nSuites: {repository['suite']}\nSigned-By: {keyring}\n"
+        f"URIs: {repository['uri']}\nSuites: {repository['suite']}\n"
+        + (f"Components: {components}\n" if components else "")
+        + (f"Signed-By: {keyring}\n" if keyring else "")
     )
 
 
@@ -146,9 +162,12 @@ def main() -> None:
         "name": {"type": "str", "required": True},
         "kind": {"type": "str", "choices": ["apt"], "default": "apt"},
         "uri": {"type": "str", "required": True},
+        "kind": {"type": "str", "choices": ["apt"], "default": "apt"},
         "suite": {"type": "str", "default": "/"},
-        "key_url": {"type": "str", "required": True, "no_log": False},
-        "fingerprints": {"type": "list", "elements": "str", "required": True},
+        "components": {"type": "list", "elements": "str", "default": []},
+        "key_url": {"type": "str", "no_log": False},
+        "fingerprints": {"type": "list", "elements": "str", "default": []},
+        "signed_by": {"type": "str"},
     }
     module = AnsibleModule(
         argument_spec={
@@ -157,6 +176,8 @@ def main() -> None:
                 "elements": "dict",
                 "required": True,
                 "options": repository_spec,
+                "required_one_of": [("key_url", "signed_by")],
+                "mutually_exclusive": [("key_url", "signed_by")],
             },
             "obsolete": {"type": "list", "elements": "path", "default": []},
         },
@@ -164,6 +185,10 @@ def main() -> None:
     )
     files = [File(path, None) for path in module.params["obsolete"]]
     for repository in module.params["repositories"]:
+        source = str(SOURCES / f"temper-{repository['name']}.sources")
+        if repository["signed_by"] is not None:
+            files.append(File(source, source_text(repository, repository["signed_by"])))
+            continue
         keyring = KEYRINGS / f"temper-{repository['name']}.asc"
         current = keyring.read_bytes() if keyring.is_file() else b""
         if pinned(current, repository["fingerprints"]):
@@ -173,8 +198,7 @@ def main() -> None:
             key = "(the key, fetched and verified)\n"
         else:
             key = armour(fetch_key(module, repository))
-        source = SOURCES / f"temper-{repository['name']}.sources"
-        files += [File(str(keyring), key), File(str(source), source_text(repository, keyring))]
+        files += [File(str(keyring), key), File(source, source_text(repository, str(keyring)))]
     module.exit_json(**write_all(module, files).as_dict())
 
 

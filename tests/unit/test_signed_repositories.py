@@ -216,3 +216,34 @@ def test_check_mode_asks_nobody_and_writes_nothing(configure: Run, apt: Path, ke
     source = apt / "sources.list.d" / "temper-gpu.sources"
     assert result["changed_files"] == [str(keyring), str(source)]
     assert not apt.exists()
+
+
+def test_distribution_s_own_repository_is_signed_by_the_keyring_that_the_node_has(
+    run_module: Run, apt: Path
+) -> None:
+    debian = {
+        "name": "debian",
+        "uri": "http://mirror.example/debian",
+        "suite": "bookworm bookworm-updates",
+        "components": ["contrib", "non-free"],
+        "signed_by": "/usr/share/keyrings/debian-archive-keyring.gpg",
+    }
+    run_module(signed_repositories.main, repositories=[debian])
+    assert written(apt) == ["temper-debian.sources"]
+    assert (apt / "sources.list.d/temper-debian.sources").read_text() == (
+        "# Managed by Temper.\nTypes: deb\nURIs: http://mirror.example/debian\n"
+        "Suites: bookworm bookworm-updates\nComponents: contrib non-free\n"
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+    )
+
+
+def test_repository_of_a_node_that_names_no_keyring_names_none_either(run_module: Run, apt: Path) -> None:
+    debian = {"name": "debian", "uri": "http://mirror.example/debian", "suite": "trixie", "signed_by": ""}
+    run_module(signed_repositories.main, repositories=[debian])
+    assert "Signed-By" not in (apt / "sources.list.d/temper-debian.sources").read_text()
+
+
+def test_repository_needs_a_key_to_fetch_or_a_keyring(run_module: Run, apt: Path) -> None:
+    result = run_module(signed_repositories.main, repositories=[{"name": "x", "uri": "http://mirror.example/"}])
+    assert "one of the following is required: key_url, signed_by" in result["msg"]
+    assert written(apt) == []
