@@ -32,11 +32,6 @@ options:
         description: Base address.
         type: str
         required: true
-      kind:
-        description: The package manager that reads it.
-        type: str
-        choices: [apt]
-        default: apt
       suite:
         description: Suites, separated by spaces; C(/) for a flat repository.
         type: str
@@ -50,7 +45,7 @@ options:
         description: Where the public key is, armoured or binary.
         type: str
       fingerprints:
-        description: Fingerprints of the primary keys that are accepted. Required with O(repositories[].key_url).
+        description: Fingerprints of the primary keys that are accepted. None accepts no key at all.
         type: list
         elements: str
         default: []
@@ -162,7 +157,6 @@ def main() -> None:
         "name": {"type": "str", "required": True},
         "kind": {"type": "str", "choices": ["apt"], "default": "apt"},
         "uri": {"type": "str", "required": True},
-        "kind": {"type": "str", "choices": ["apt"], "default": "apt"},
         "suite": {"type": "str", "default": "/"},
         "components": {"type": "list", "elements": "str", "default": []},
         "key_url": {"type": "str", "no_log": False},

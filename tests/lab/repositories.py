@@ -58,6 +58,11 @@ def serve(lab: Lab) -> None:
         )
 
 
+def stop(lab: Lab) -> None:
+    """End the lab's server."""
+    _group(lab).kill()
+
+
 def _group(lab: Lab) -> Group:
     return Group(f"{ROOT}/{lab.name}/repository")
 

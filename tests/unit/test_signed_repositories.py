@@ -244,6 +244,8 @@ def test_repository_of_a_node_that_names_no_keyring_names_none_either(run_module
 
 
 def test_repository_needs_a_key_to_fetch_or_a_keyring(run_module: Run, apt: Path) -> None:
-    result = run_module(signed_repositories.main, repositories=[{"name": "x", "uri": "http://mirror.example/"}])
+    result = run_module(
+        signed_repositories.main, repositories=[{"name": "x", "uri": "http://mirror.example/"}]
+    )
     assert "one of the following is required: key_url, signed_by" in result["msg"]
     assert written(apt) == []

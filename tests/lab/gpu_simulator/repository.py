@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 RELEASES = ("debian12", "debian13")
+CUDA_LABEL = "NVIDIA CUDA"
 KEY_OWNER = "Temper's lab (signs simulated packages) <root@localhost>"
 ARCHITECTURES = {
     "x86_64": Architecture("amd64", "x86_64", "x86_64-linux-gnu"),
@@ -107,7 +108,13 @@ def fingerprints(home: Path) -> list[str]:
 def write_repository(directory: Path, packages: Iterable[deb.Package], label: str, signer: Signer) -> None:
     """Write one flat repository: packages, indexes and signatures."""
     directory.mkdir(parents=True)
-    stanzas = []
+    (directory / "Packages").touch()
+    add_packages(directory, packages, label, signer)
+
+
+def add_packages(directory: Path, packages: Iterable[deb.Package], label: str, signer: Signer) -> None:
+    """Publish more packages in a repository; with none, only sign it anew."""
+    stanzas = [text] if (text := (directory / "Packages").read_text()) else []
     for package in packages:
         content = deb.build(package)
         (directory / package.filename).write_bytes(content)
@@ -120,10 +127,10 @@ def write_repository(directory: Path, packages: Iterable[deb.Package], label: st
     for name, content in (("Packages", index), ("Packages.gz", gzip.compress(index, mtime=deb.BUILD_TIME))):
         (directory / name).write_bytes(content)
         release += f" {hashlib.sha256(content).hexdigest()} {len(content)} {name}\n"
-    text = release.encode()
-    (directory / "Release").write_bytes(text)
-    (directory / "InRelease").write_bytes(signer.sign(text, "--clearsign"))
-    (directory / "Release.gpg").write_bytes(signer.sign(text, "--armor", "--detach-sign"))
+    signed = release.encode()
+    (directory / "Release").write_bytes(signed)
+    (directory / "InRelease").write_bytes(signer.sign(signed, "--clearsign"))
+    (directory / "Release.gpg").write_bytes(signer.sign(signed, "--armor", "--detach-sign"))
 
 
 def build(destination: Path, gnupg_home: Path) -> dict[str, list[str]]:
@@ -152,7 +159,7 @@ def build(destination: Path, gnupg_home: Path) -> dict[str, list[str]]:
         ]
         for release in RELEASES:
             directory = partial / "compute/cuda/repos" / release / arch.nvidia
-            write_repository(directory, cuda, "NVIDIA CUDA", signer)
+            write_repository(directory, cuda, CUDA_LABEL, signer)
             (directory / f"{signer.fingerprint[-8:]}.pub").write_bytes(armoured)
         container = nvidia_packages.container_packages(arch)
         directory = partial / "libnvidia-container/stable/deb" / arch.debian

@@ -1,0 +1,100 @@
+"""Playbooks against a lab, for tests: run them, read what they say, look at a node without them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.lab import node as machine
+from tests.lab.settings import CHECKOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.lab.settings import Lab, Node
+
+ANSIBLE_PLAYBOOK = str(Path(sys.executable).with_name("ansible-playbook"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run of ansible-playbook came to."""
+
+    status: int
+    output: str
+
+    @property
+    def said(self) -> str:
+        """Its output without line breaks and quotes: Ansible breaks long sentences as YAML does."""
+        return " ".join(self.output.replace("''", "'").split())
+
+    @property
+    def recap(self) -> dict[str, dict[str, int]]:
+        """Ansible's closing table: node -> counter -> number."""
+        rows = self.output[self.output.rindex("PLAY RECAP") :].splitlines()[1:]
+        table = [row.split(":", 1) for row in rows if ":" in row]
+        return {
+            name.strip(): {key: int(value) for key, value in (pair.split("=") for pair in counters.split())}
+            for name, counters in table
+        }
+
+    def changed(self, node: Node) -> int:
+        """The number of tasks that changed something on a node."""
+        return self.recap[node.name]["changed"]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The first `size` nodes of a lab."""
+
+    lab: Lab
+    size: int = 2
+    timeout_s: float = 600
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What Ansible and the lab's commands need to know."""
+        return {
+            **os.environ,
+            "LAB_NAME": self.lab.name,
+            "LAB_NODES": str(self.size),
+            "ANSIBLE_NOCOLOR": "1",
+            "LC_ALL": "C.UTF-8",
+        }
+
+    def command(self, *arguments: str) -> None:
+        """Run one of the lab's own commands; the nodes' machines must not be children of this process."""
+        subprocess.run(
+            [sys.executable, "-m", "tests.lab", *arguments], cwd=CHECKOUT, env=self.environment, check=True
+        )
+
+    def playbook(self, name: str, node: Node | None = None, **variables: object) -> Run:
+        """Run a playbook on one node, or on all, with extra variables."""
+        limit = ["--limit", node.name] if node else []
+        result = subprocess.run(
+            [ANSIBLE_PLAYBOOK, f"playbooks/{name}.yml", *limit, "--extra-vars", json.dumps(variables)],
+            cwd=CHECKOUT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=self.timeout_s,
+        )
+        return Run(result.returncode, result.stdout + result.stderr)
+
+
+def on_node(node: Node, script: str, timeout_s: float = 120) -> str:
+    """Run a shell script on a node through the side door; apt in it asks no questions."""
+    command = ["env", "DEBIAN_FRONTEND=noninteractive", "sh", "-euc", script]
+    return machine.run_inside(node, command, timeout_s)
+
+
+def installed(node: Node) -> Mapping[str, str]:
+    """The version of each installed package."""
+    listing = on_node(node, "dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'")
+    fields = (line.split() for line in listing.splitlines())
+    return {name: version for status, name, version in fields if status == "installed"}
