@@ -10,7 +10,8 @@ short_description: Hardware, system and NVIDIA state of a node in one round trip
 description:
   - Reads what Temper's plan needs and returns it as the fact C(temper). It changes nothing and needs no
     driver, because it finds GPUs by their PCI ids.
-  - Everything is read from sysfs, procfs, dpkg and, where it is installed, C(nvidia-smi).
+  - Everything is read from sysfs, procfs, dpkg, the files of kernels and DKMS and, where they are installed,
+    C(nvidia-smi) and C(nv-fabricmanager).
 options: {}
 author: Temper developers
 """
@@ -22,8 +23,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ansible_facts:
-  description: The fact C(temper), with the keys os, architecture, kernel, secure_boot, boot_id, cpu,
-    memory_bytes, disks, pci, interfaces, packages, broken_packages and nvidia.
+  description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
+    boot_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed, interfaces, packages, broken_packages,
+    dkms and nvidia.
   returned: always
   type: dict
 """
@@ -41,10 +43,15 @@ from typing import Any
 
 from ansible.module_utils import packages as dpkg
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.kernel_modules import dkms_records, installed_kernels, nvidia_modules
+from ansible.module_utils.secure_boot import enrolled_keys, secure_boot
 
 NVIDIA_VENDOR_ID = "10de"
-# Efivar of the UEFI specification: 4 bytes of attributes, then 1 byte, 1 = enabled.
-SECURE_BOOT_VARIABLE = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+# The part that says in its VPD that it manages NVLink switches: HGX B200 and later, where the switches are no
+# PCI devices of their own. NVIDIA's gpu-driver-container and nvidia-fabricmanager-start.sh test the same.
+SWITCH_MANAGER = b"SW_MNG"
+# Where distributions put the driver's libraries.
+LIBRARY_DIRECTORIES = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64")
 COMMAND_TIMEOUT_S = 30
 KILL_TIMEOUT_S = 2
 
@@ -76,15 +83,6 @@ def kernel(root: Path, release: str) -> dict[str, Any]:
         "headers_present": (root / f"lib/modules/{release}/build").exists(),
         "cmdline": read(root / "proc/cmdline"),
     }
-
-
-def secure_boot(root: Path) -> str:
-    """`enabled` or `disabled`; a machine without UEFI variables cannot have it enabled."""
-    try:
-        value = (root / SECURE_BOOT_VARIABLE).read_bytes()
-    except OSError:
-        return "disabled"
-    return "enabled" if value[-1:] == b"\x01" else "disabled"
 
 
 def cpu(root: Path) -> dict[str, int]:
@@ -141,6 +139,15 @@ def pci_devices(root: Path) -> list[dict[str, str]]:
     return devices
 
 
+def nvlink_switch_managed(root: Path) -> bool:
+    """Whether one of the node's InfiniBand devices is there to manage NVLink switches."""
+    for vpd in sorted((root / "sys/class/infiniband").glob("*/device/vpd")):
+        with contextlib.suppress(OSError):
+            if SWITCH_MANAGER in vpd.read_bytes():
+                return True
+    return False
+
+
 def interfaces() -> list[dict[str, Any]]:
     """Network interfaces but loopback, with their addresses; `default_route` marks the one that leads out."""
     links = json.loads(run_text(["ip", "-json", "address", "show"]) or "[]")
@@ -187,8 +194,26 @@ def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, process.returncode, output.read(), errors.read())
 
 
-def nvidia_state(root: Path) -> dict[str, Any]:
-    """What is loaded and in use now, which is not what is installed.
+def userspace_version(root: Path) -> str | None:
+    """The version of the installed NVML library: NVIDIA writes it into the file's name."""
+    for directory in LIBRARY_DIRECTORIES:
+        name = (root / directory / "libnvidia-ml.so.1").resolve().name
+        version = name.removeprefix("libnvidia-ml.so.")
+        if version not in (name, "1"):
+            return version
+    return None
+
+
+def fabric_manager_version() -> str | None:
+    """The version of the installed fabric manager, in its own words."""
+    if not shutil.which("nv-fabricmanager"):
+        return None
+    match = re.search(r"\d+\.\d+(\.\d+)?", run_text(["nv-fabricmanager", "--version"]))
+    return match[0] if match else None
+
+
+def nvidia_state(root: Path, kernels: list[str], *, signers: bool) -> dict[str, Any]:
+    """What is loaded and in use now, and beside it what is installed: the two need not be the same.
 
     `compute_processes` are strings "pid name". nvidia-smi comes first: through nvidia-modprobe it loads the
     driver where nothing else has yet.
@@ -196,6 +221,9 @@ def nvidia_state(root: Path) -> dict[str, Any]:
     processes, error = compute_processes()
     return {
         "loaded_version": read(root / "sys/module/nvidia/version") or None,
+        "userspace_version": userspace_version(root),
+        "fabric_manager_version": fabric_manager_version(),
+        "modules": nvidia_modules(root, kernels, signers=signers),
         "nouveau_loaded": (root / "sys/module/nouveau").is_dir(),
         "compute_processes": processes,
         "smi_error": error,
@@ -241,20 +269,28 @@ def installable_headers(facts_kernel: dict[str, Any]) -> bool:
 def gather(root: Path = Path("/")) -> dict[str, Any]:
     family, broken = package_state()
     running = kernel(root, platform.release())
+    kernels = installed_kernels(root, running["release"])
+    validated = secure_boot(root)
     return {
         "os": os_release(root),
         "architecture": platform.machine(),
         "kernel": running | {"headers_installable": installable_headers(running)},
-        "secure_boot": secure_boot(root),
+        "kernels": kernels,
+        "secure_boot": validated,
+        "mok_enrolled": enrolled_keys(root),
         "boot_id": read(root / "proc/sys/kernel/random/boot_id"),
         "cpu": cpu(root),
         "memory_bytes": memory_bytes(root),
         "disks": disks(root),
         "pci": pci_devices(root),
+        "nvlink_switch_managed": nvlink_switch_managed(root),
         "interfaces": interfaces(),
         "packages": family,
         "broken_packages": broken,
-        "nvidia": nvidia_state(root),
+        "dkms": dkms_records(root),
+        "nvidia": nvidia_state(
+            root, [kernel["release"] for kernel in kernels], signers=validated == "enabled"
+        ),
     }
 
 

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-# Debian packages of the tests alone: apt brings gpgv along up to Debian 12 only.
-TEST_PACKAGES = ("gpgv",)
+# Debian packages of the tests alone: apt brings gpgv along up to Debian 12 only, and modules are read by kmod
+# and signed by openssl.
+TEST_PACKAGES = ("gpgv", "kmod", "openssl")
 LAYERS = {"controller": ("controller",), "dev": ("controller", "dev")}
 
 

@@ -111,21 +111,6 @@ def test_headers_count_only_where_the_link_leads_somewhere(root: Root, target: s
     }
 
 
-@pytest.mark.parametrize(
-    ("variable", "state"),
-    [
-        (b"\x06\x00\x00\x00\x01", "enabled"),
-        (b"\x06\x00\x00\x00\x00", "disabled"),
-        (b"", "disabled"),
-        (None, "disabled"),
-    ],
-)
-def test_secure_boot_is_the_last_byte_of_the_variable(root: Root, variable: bytes | None, state: str) -> None:
-    if variable is not None:
-        root.write(node_facts.SECURE_BOOT_VARIABLE, variable)
-    assert node_facts.secure_boot(root.path) == state
-
-
 def test_hyperthreads_share_a_core_and_sockets_number_theirs_alike(root: Root) -> None:
     for number, (package, core) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)] * 2):
         root.cpu(number, package, core)
@@ -283,8 +268,11 @@ def test_headers_that_are_present_need_no_question(program: Any) -> None:
 
 
 def test_a_bare_node_has_no_driver(root: Root, program: Any) -> None:
-    assert node_facts.nvidia_state(root.path) == {
+    assert node_facts.nvidia_state(root.path, [RELEASE], signers=False) == {
         "loaded_version": None,
+        "userspace_version": None,
+        "fabric_manager_version": None,
+        "modules": {RELEASE: None},
         "nouveau_loaded": False,
         "compute_processes": [],
         "smi_error": None,
@@ -294,14 +282,55 @@ def test_a_bare_node_has_no_driver(root: Root, program: Any) -> None:
 def test_the_loaded_driver_is_the_one_in_sysfs(root: Root, program: Any) -> None:
     root.write("sys/module/nvidia/version", "580.126.09\n")
     (root.path / "sys/module/nouveau").mkdir()
-    state = node_facts.nvidia_state(root.path)
+    state = node_facts.nvidia_state(root.path, [], signers=False)
     assert (state["loaded_version"], state["nouveau_loaded"]) == ("580.126.09", True)
 
 
 def test_the_driver_is_read_after_nvidia_smi_has_loaded_it(root: Root, program: Any) -> None:
     root.write("sys/module/nvidia/version", "")
     program("nvidia-smi", f"echo 580.126.09 > {root.path}/sys/module/nvidia/version")
-    assert node_facts.nvidia_state(root.path)["loaded_version"] == "580.126.09"
+    assert node_facts.nvidia_state(root.path, [], signers=False)["loaded_version"] == "580.126.09"
+
+
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [
+        ("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
+        ("usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
+        ("usr/lib64/libnvidia-ml.so.1", "libnvidia-ml.so.580.178.04"),
+        ("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "nvidia/current/libnvidia-ml.so.580.178.04"),
+    ],
+)
+def test_the_version_of_the_installed_library_is_in_its_name(root: Root, link: str, target: str) -> None:
+    path = root.path / link
+    root.write(str(path.parent.relative_to(root.path) / target), "")
+    path.symlink_to(target)
+    assert node_facts.userspace_version(root.path) == "580.178.04"
+
+
+def test_the_fabric_manager_says_its_version(program: Any) -> None:
+    program("nv-fabricmanager", "[ $1 = --version ] && echo 'Fabric Manager version is : 580.178.04'")
+    assert node_facts.fabric_manager_version() == "580.178.04"
+
+
+def test_a_fabric_manager_that_says_nothing_has_no_version(program: Any) -> None:
+    program("nv-fabricmanager", "exit 1")
+    assert node_facts.fabric_manager_version() is None
+
+
+@pytest.mark.parametrize(
+    ("vpd", "managed"), [(b"\x82\x10\x00NVIDIA\x90SW_MNG\x78", True), (b"ConnectX-7", False)]
+)
+def test_a_device_that_manages_nvlink_switches_says_so_in_its_vpd(
+    root: Root, vpd: bytes, managed: bool
+) -> None:
+    root.write("sys/class/infiniband/mlx5_0/device/vpd", b"ConnectX-7")
+    root.write("sys/class/infiniband/mlx5_4/device/vpd", vpd)
+    assert node_facts.nvlink_switch_managed(root.path) is managed
+
+
+def test_a_node_without_infiniband_manages_no_switches(root: Root) -> None:
+    assert node_facts.nvlink_switch_managed(root.path) is False
 
 
 def test_compute_processes_by_id_and_name(program: Any) -> None:
@@ -361,15 +390,19 @@ def test_module_returns_one_fact_and_changes_nothing(
         "os",
         "architecture",
         "kernel",
+        "kernels",
         "secure_boot",
+        "mok_enrolled",
         "boot_id",
         "cpu",
         "memory_bytes",
         "disks",
         "pci",
+        "nvlink_switch_managed",
         "interfaces",
         "packages",
         "broken_packages",
+        "dkms",
         "nvidia",
     }
     assert facts["os"]["id"] == "debian"

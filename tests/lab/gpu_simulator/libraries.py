@@ -1,4 +1,4 @@
-"""Compile the small shared libraries that stand for NVIDIA's: they load, and tell their versions when called.
+"""Compile what stands for NVIDIA's binaries: shared libraries that load and tell their versions, and modules.
 
 Their sources are in `packages/`, without a header and without a library to link with, so that a C compiler
 alone is enough. Each carries a JSON text for the simulated programs, as the other stand-ins do.
@@ -11,14 +11,16 @@ import json
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 FILES = Path(__file__).resolve().parent / "packages"
 COMPILER = "gcc"
 # No build id and no comment: the same source gives the same bytes.
-_OPTIONS = (
-    *("-x", "c", "-Os", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fno-ident", "-shared", "-nostdlib", "-s"),
-    *("-Wl,--build-id=none", "-Wl,-z,noseparate-code"),
-)
+_OPTIONS = ("-x", "c", "-Os", "-Wall", "-Wextra", "-Werror", "-fno-ident", "-fno-asynchronous-unwind-tables")
+_SHARED = ("-fPIC", "-shared", "-nostdlib", "-s", "-Wl,--build-id=none", "-Wl,-z,noseparate-code")
 
 
 def code(version: str, *factors: int) -> int:
@@ -33,13 +35,36 @@ def shared_library(source: str, soname: str, version: str, code: int, **facts: s
 
     Raises RuntimeError with the compiler's words.
     """
-    stand_in = json.dumps({"simulated": f"stands for {soname}", "version": version, **facts})
+    values = {"STAND_IN": _stand_in(soname, version=version, **facts), "VERSION": version, "CODE": str(code)}
+    return _compile(source, [*_SHARED, f"-Wl,-soname,{soname}"], values)
+
+
+@functools.cache
+def kernel_module(version: str, flavour: str) -> bytes:
+    """Compile a kernel module's object, as `make` leaves it before it is signed; any kernel would refuse it.
+
+    Raises RuntimeError with the compiler's words.
+    """
+    values = {
+        "STAND_IN": _stand_in("nvidia.ko", version=version, flavour=flavour),
+        "VERSION": version,
+        "LICENSE": "Dual MIT/GPL" if flavour == "open" else "NVIDIA",
+    }
+    return _compile("nvidia-module", ["-c"], values)
+
+
+def _stand_in(what: str, **facts: str) -> str:
+    """Return a C string: JSON that says what it is, and what the simulated programs ask of it."""
+    return json.dumps(json.dumps({"simulated": f"stands for {what}", **facts}))
+
+
+def _compile(source: str, options: Sequence[str], values: Mapping[str, str]) -> bytes:
     text = (FILES / f"{source}.c").read_text()
-    for key, value in (("STAND_IN", json.dumps(stand_in)), ("VERSION", version), ("CODE", str(code))):
+    for key, value in values.items():
         text = text.replace(f"@{key}@", value)
     with tempfile.TemporaryDirectory() as directory:
-        output = Path(directory) / soname
-        command = [COMPILER, *_OPTIONS, f"-Wl,-soname,{soname}", "-o", str(output), "-"]
+        output = Path(directory) / "output"
+        command = [COMPILER, *_OPTIONS, *options, "-o", str(output), "-"]
         result = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         if result.returncode != 0:
             raise RuntimeError(f"{COMPILER} does not compile {source}.c: {result.stderr.strip()}")

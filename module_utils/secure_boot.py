@@ -1,0 +1,71 @@
+"""Secure Boot as the firmware and shim report it: in force or not, and which keys the owner has enrolled."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EFI_VARIABLES = "sys/firmware/efi/efivars"
+# UEFI specification 2.10, section 3.3: EFI_GLOBAL_VARIABLE.
+GLOBAL = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
+# shim's MokVars.txt: its own namespace; names end in RT for the copies that a running system may read.
+SHIM = "605dab50-e046-4300-abb6-3dd810dd8b23"
+# shim's list without the length limit of EFI variables (Linux 5.10, drivers/firmware/efi/mokvar-table.c).
+MOK_TABLE = "sys/firmware/efi/mok-variables/MokListRT"
+# UEFI specification 2.10, section 32.4.1: EFI_CERT_X509_GUID, and the sizes of EFI_SIGNATURE_LIST and _DATA.
+X509 = uuid.UUID("a5c059a1-94e4-4aa7-87b5-ab155c2bf072")
+LIST_HEADER_BYTES = 28
+OWNER_BYTES = 16
+ATTRIBUTE_BYTES = 4
+
+
+def variable(root: Path, name: str, namespace: str) -> bytes | None:
+    """The value of an EFI variable, without the attributes that efivarfs puts first; None without one."""
+    try:
+        return (root / EFI_VARIABLES / f"{name}-{namespace}").read_bytes()[ATTRIBUTE_BYTES:]
+    except OSError:
+        return None
+
+
+def secure_boot(root: Path) -> str:
+    """`enabled` where the kernel accepts signed modules only, else `disabled`.
+
+    A machine without UEFI cannot have it enabled. `mokutil --disable-validation` turns it off in shim alone:
+    the firmware's variable stays 1, and the kernel goes by shim's.
+    """
+    if variable(root, "SecureBoot", GLOBAL) != b"\x01":
+        return "disabled"
+    return "disabled" if variable(root, "MokSBStateRT", SHIM) == b"\x01" else "enabled"
+
+
+def enrolled_keys(root: Path) -> list[str]:
+    """SHA-256 of every enrolled machine owner certificate, in DER: what `sha256sum` prints for MOK.der."""
+    try:
+        content = (root / MOK_TABLE).read_bytes()
+    except OSError:
+        content = variable(root, "MokListRT", SHIM) or b""
+    return [hashlib.sha256(certificate).hexdigest() for certificate in certificates(content)]
+
+
+def certificates(content: bytes) -> list[bytes]:
+    """The X.509 certificates in a sequence of EFI_SIGNATURE_LIST; what is cut off is left out."""
+    found = []
+    while len(content) >= LIST_HEADER_BYTES:
+        kind = uuid.UUID(bytes_le=content[:16])
+        list_bytes, header_bytes, each_bytes = (
+            int.from_bytes(content[start : start + 4], "little") for start in (16, 20, 24)
+        )
+        if list_bytes < LIST_HEADER_BYTES or each_bytes <= OWNER_BYTES:
+            break
+        entries = content[LIST_HEADER_BYTES + header_bytes : list_bytes]
+        content = content[list_bytes:]
+        if kind == X509:
+            found += [
+                entries[start + OWNER_BYTES : start + each_bytes]
+                for start in range(0, len(entries) - each_bytes + 1, each_bytes)
+            ]
+    return found
