@@ -6,17 +6,18 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: package_set
-short_description: Install exact package versions in one apt transaction and hold them
+short_description: Install exact package versions in one transaction and hold them
 description:
-  - Compares what dpkg knows with the wanted versions and, only where they differ, runs one C(apt-get
-    install) with the complete explicit list, then holds the packages together with everything else that has
-    one of O(hold_versions).
+  - Compares what is installed with the wanted versions and, only where they differ, runs one transaction
+    with the complete explicit list, then holds the packages together with everything else that has one of
+    O(hold_versions).
   - Every transaction is simulated first; one that would remove a package outside the NVIDIA family, change
-    one that somebody holds, or install a kernel that was not asked for, is refused.
-  - A transaction that was interrupted earlier is completed first.
+    one that somebody else holds, or install a kernel that was not asked for, is refused.
+  - Everything is downloaded before anything is installed. An installation that fails is undone, so that the
+    package manager goes on working; one that was interrupted is completed by the next run.
 options:
   packages:
-    description: Names and exact versions; these are held.
+    description: Names and exact versions, which are held. An empty version means what is offered.
     type: dict
     required: true
   present:
@@ -60,136 +61,96 @@ recovered:
   elements: str
 """
 
-import os
-import re
-import subprocess
+from typing import Any
 
-from ansible.module_utils import packages as dpkg
+from ansible.module_utils import packages
+from ansible.module_utils.apt import Apt, arguments
 from ansible.module_utils.basic import AnsibleModule
-
-# Another apt (unattended-upgrades, cloud-init) may hold the lock on a new server.
-LOCK_TIMEOUT_S = 600
-ENVIRONMENT = {
-    "DEBIAN_FRONTEND": "noninteractive",
-    "LC_ALL": "C.UTF-8",
-    # Services restart when Temper says so, not when a hook of apt does.
-    "NEEDRESTART_SUSPEND": "1",
-    "APT_LISTCHANGES_FRONTEND": "none",
-}
-APT = [
-    "apt-get",
-    "-q",
-    "-y",
-    "-o",
-    f"DPkg::Lock::Timeout={LOCK_TIMEOUT_S}",
-    "-o",
-    "Dpkg::Options::=--force-confdef",
-    "-o",
-    "Dpkg::Options::=--force-confold",
-]
-INSTALL = [
-    *APT,
-    "install",
-    "--no-install-recommends",
-    "--allow-downgrades",
-    # Else the held siblings of a listed package stay where they are, and it cannot move.
-    "--allow-change-held-packages",
-    "--ignore-hold",
-]
-ERROR_LINES = 15
-# How apt and dpkg begin, or mark, the lines that say why.
-EXPLAINS = re.compile(r"^(E:|Err:|dpkg: error)| : (Pre)?Depends: | : Conflicts: ")
+from ansible.module_utils.packages import Manager, PackageError, Packages, Wish
 
 
-class Apt:
-    """Runs apt and dpkg; a command that fails ends the module with its own last words."""
-
-    def __init__(self, module: AnsibleModule) -> None:
-        self.module = module
-
-    def run(self, command: list[str], doing: str) -> str:
-        """Standard output; `doing` names the step in the message of a failure."""
-        completed = self.attempt(command)
-        if completed.returncode:
-            self.fail(doing, completed.stdout + completed.stderr)
-        return completed.stdout
-
-    def attempt(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        """Run a command that may fail."""
-        return subprocess.run(
-            command,
-            env=os.environ | ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
+def install(manager: Manager, wanted: dict[str, str], known: Packages) -> None:
+    """Run a transaction if its simulation shows nothing that it must not do."""
+    transaction = manager.simulate(wanted)
+    problems = packages.dangers(transaction, list(wanted), known, packages.recorded_holds())
+    if problems:
+        raise PackageError(
+            f"The transaction is refused, because {' and '.join(problems)}. Nothing was changed. "
+            f"Asked for: {' '.join(arguments(wanted)) or 'completing an interrupted installation'}."
         )
-
-    def fail(self, doing: str, output: str) -> None:
-        """End the module with the lines that explain a failure: errors, unmet dependencies, else the end."""
-        lines = [line.strip() for line in output.splitlines() if line.strip()]
-        telling = [line for line in lines if EXPLAINS.search(line)] or lines
-        self.module.fail_json(msg=f"{doing} failed: {' '.join(telling[-ERROR_LINES:])}", output=lines)
+    manager.install(wanted, known)
 
 
-def differing(wanted: dict[str, str], present: list[str], known: dict[str, dpkg.Package]) -> list[str]:
-    """Apt's arguments for what is missing or at another version."""
-    missing = [name for name in present if not (name in known and known[name].installed)]
-    wrong = [
-        f"{name}={version}"
-        for name, version in wanted.items()
-        if not (name in known and known[name].installed and known[name].version == version)
-    ]
-    return wrong + missing
+def settle(
+    manager: Manager, wish: Wish, versions: list[str], *, refresh: bool, check: bool
+) -> dict[str, Any]:
+    """Bring the node to the wish; returns what the module returns."""
+    known = manager.query()
+    broken = sorted(name for name, package in known.items() if package.broken)
+    lacking = wish.lacking(known)
+    if not lacking and not broken:
+        holds = hold(manager, wish, versions, known, check=check)
+        return {"changed": bool(holds), "installed": {}, "held": holds, "recovered": []}
+    if check:
+        # Nothing is simulated: on a bare node the repositories are not there yet; preflight has done it.
+        new = {name: version for name, version in lacking.items() if name in wish.packages}
+        diff = {"before": "", "after": "".join(f"{argument}\n" for argument in arguments(lacking))}
+        return {"changed": True, "installed": new, "held": sorted(new), "recovered": broken, "diff": diff}
+
+    if refresh or not manager.offers(lacking):
+        manager.refresh()
+    before = recover(manager, known) if broken else known
+    lacking = wish.lacking(before)
+    if lacking:
+        install(manager, lacking, before)
+    after = manager.query()
+    left = wish.lacking(after)
+    if left:
+        raise PackageError(
+            "The package manager reported success, but these are still not installed as wanted: "
+            f"{', '.join(arguments(left))}."
+        )
+    installed = {
+        name: package.version
+        for name, package in after.items()
+        if package.installed
+        and (name not in known or known[name].version != package.version or not known[name].installed)
+    }
+    holds = hold(manager, wish, versions, after, check=False)
+    return {"changed": True, "installed": installed, "held": holds, "recovered": broken}
 
 
-def to_hold(wanted: dict[str, str], versions: list[str], known: dict[str, dpkg.Package]) -> list[str]:
-    """Installed packages that must be held and are not.
+def recover(manager: Manager, known: Packages) -> Packages:
+    """Complete what an interrupted run left half-way; returns the packages after that."""
+    manager.recover()
+    known = manager.query()
+    if any(package.broken for package in known.values()):
+        try:
+            install(manager, {}, known)
+        except PackageError:
+            # One of ours that cannot be configured is gone now; what is wanted may be another version.
+            if any(package.broken for package in manager.query().values()):
+                raise
+        known = manager.query()
+    return known
 
-    They are the listed ones, and their siblings at one of the versions.
-    """
-    return sorted(
+
+def hold(manager: Manager, wish: Wish, versions: list[str], known: Packages, *, check: bool) -> list[str]:
+    """Hold what has to be held and is not yet; returns its names."""
+    new = packages.to_hold(wish.packages, versions, known)
+    if check:
+        return new
+    if new:
+        manager.hold(new)
+    ours = {
         name
         for name, package in known.items()
-        if package.installed
-        and not package.held
-        and (name in wanted or (package.version in versions and dpkg.FAMILY.match(name)))
-    )
-
-
-def dangers(simulation: str, asked: list[str], known: dict[str, dpkg.Package]) -> list[str]:
-    """Why a simulated transaction must not run.
-
-    It removes what is none of its business, changes what somebody holds, or brings a kernel that nobody asked
-    for.
-    """
-    names = {argument.split("=")[0] for argument in asked}
-    removed = re.findall(r"^Remv (\S+)", simulation, re.MULTILINE)
-    installed = [name for name in re.findall(r"^Inst (\S+)", simulation, re.MULTILINE) if name not in names]
-    kernels = [name for name in installed if name.startswith("linux-image-")]
-    held = [name for name in installed if name in known and known[name].held and not dpkg.FAMILY.match(name)]
-    # The other flavour of the kernel modules, and the previous generation's names, give way by design.
-    unexpected = [name for name in removed if not dpkg.FAMILY.match(name)]
-    problems = []
-    if unexpected:
-        problems.append(f"it would remove {', '.join(unexpected)}")
-    if held:
-        problems.append(f"it would change {', '.join(held)}, which somebody holds")
-    if kernels:
-        problems.append(f"it would install another kernel ({', '.join(kernels)})")
-    return problems
-
-
-def install(apt: Apt, arguments: list[str], known: dict[str, dpkg.Package], doing: str) -> None:
-    """Run a transaction of apt if its simulation shows nothing that it must not do."""
-    simulation = apt.run([*INSTALL, "--simulate", *arguments], f"{doing} (simulation)")
-    problems = dangers(simulation, arguments, known)
-    if problems:
-        apt.module.fail_json(
-            msg=f"The transaction is refused, because {' and '.join(problems)}. Nothing was changed. "
-            f"Look at `apt-get install --simulate {' '.join(arguments)}` on the node."
-        )
-    apt.run([*INSTALL, *arguments], doing)
+        if package.installed and packages.belongs(package, wish.packages, versions)
+    }
+    recorded = packages.recorded_holds()
+    if not ours <= recorded:
+        packages.record_holds(ours | recorded)
+    return new
 
 
 def main() -> None:
@@ -202,67 +163,18 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    wanted: dict[str, str] = module.params["packages"]
-    present: list[str] = module.params["present"]
-    versions: list[str] = module.params["hold_versions"]
-    apt = Apt(module)
-
-    known = dpkg.query()
-    broken = sorted(name for name, package in known.items() if package.broken)
-    arguments = differing(wanted, present, known)
-    if not arguments and not broken:
-        holds = to_hold(wanted, versions, known)
-        if holds and not module.check_mode:
-            apt.run(["apt-mark", "hold", *holds], "Holding packages")
-        module.exit_json(changed=bool(holds), installed={}, held=holds, recovered=[])
-
-    if module.check_mode:
-        # Nothing is simulated: on a bare node the repositories are not there yet.
-        new = {name: version for name, version in wanted.items() if f"{name}={version}" in arguments}
-        diff = {"before": "", "after": "".join(f"{argument}\n" for argument in arguments)}
-        module.exit_json(changed=True, installed=new, held=sorted(new), recovered=broken, diff=diff)
-
-    if module.params["refresh"] or not offered(arguments):
-        apt.run(
-            [*APT, "-o", "APT::Update::Error-Mode=any", "update"],
-            "Reading the package lists (apt-get update)",
+    wish = Wish(module.params["packages"], module.params["present"])
+    try:
+        result = settle(
+            Apt(),
+            wish,
+            module.params["hold_versions"],
+            refresh=module.params["refresh"],
+            check=module.check_mode,
         )
-    if broken:
-        # It fails where a dependency had not been unpacked yet; apt brings that one.
-        apt.attempt(["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"])
-        install(apt, ["--fix-broken"], known, "Completing an interrupted installation")
-        arguments = differing(wanted, present, dpkg.query())
-    if arguments:
-        install(apt, arguments, known, "Installing the packages")
-    after = dpkg.query()
-    left = differing(wanted, present, after)
-    if left:
-        module.fail_json(
-            msg=f"apt-get succeeded, but these are still not installed as wanted: {', '.join(left)}."
-        )
-    holds = to_hold(wanted, versions, after)
-    if holds:
-        apt.run(["apt-mark", "hold", *holds], "Holding packages")
-    installed = {
-        name: package.version
-        for name, package in after.items()
-        if package.installed
-        and (name not in known or known[name].version != package.version or not known[name].installed)
-    }
-    module.exit_json(changed=True, installed=installed, held=holds, recovered=broken)
-
-
-def offered(arguments: list[str]) -> bool:
-    """Whether the package lists on the node know all wanted versions already."""
-    names = [argument.split("=")[0] for argument in arguments]
-    policy = subprocess.run(
-        ["apt-cache", "madison", *names], capture_output=True, text=True, check=False
-    ).stdout
-    rows = {
-        tuple(part.strip() for part in line.split("|")[:2]) for line in policy.splitlines() if "|" in line
-    }
-    available = {f"{name}={version}" for name, version in rows} | {name for name, _ in rows}
-    return all(argument in available for argument in arguments)
+    except PackageError as error:
+        module.fail_json(msg=str(error), output=error.output)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

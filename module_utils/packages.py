@@ -1,27 +1,39 @@
-"""Read and change Debian packages: what node_facts reports and package_set changes.
+"""What package managers have in common: packages, transactions, and what makes a transaction dangerous.
 
-Only dpkg-query, apt-get and apt-mark are used: their command lines are stable over releases, python3-apt's
-API is not.
+`apt.Apt` and `dnf.Dnf` implement `Manager`. Only the command lines of dpkg-query, apt-get, apt-mark, rpm and
+dnf are used: they are stable over releases, their Python interfaces are not.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # The names that belong to a GPU stack, whoever packaged them.
 FAMILY = re.compile(
     r"^(nvidia-|libnvidia-|libnvsdm|libcuda1$|libcudnn|cudnn|libnccl|cuda-|datacenter-gpu-manager|nvlsm$"
-    r"|firmware-nvidia)"
+    r"|firmware-nvidia|kmod-nvidia-)"
 )
+# An image that a boot loader offers; headers and other modules are none.
+KERNEL = re.compile(r"^(linux-image-|kernel(-core|-rt|-rt-core|-64k|-64k-core)?$)")
+# Names whose hold is Temper's: any other hold is somebody's, and is respected.
+HOLD_RECORD = Path("/var/lib/temper/held-packages")
+ERROR_LINES = 15
+NEAREST = 3
 
 
 @dataclass(frozen=True)
 class Package:
-    """One package known to dpkg.
+    """One package that the package manager knows.
 
-    `want` and `status` are dpkg's own words: install or hold; installed, half-configured, config-files ...
+    `want` and `status` are dpkg's words: install or hold; installed, half-configured, config-files ...
     """
 
     name: str
@@ -36,7 +48,7 @@ class Package:
 
     @property
     def held(self) -> bool:
-        """Whether apt leaves its version alone."""
+        """Whether its version is left alone."""
         return self.want == "hold"
 
     @property
@@ -45,9 +57,204 @@ class Package:
         return self.status not in ("installed", "config-files", "not-installed")
 
 
-def parse_dpkg(text: str) -> dict[str, Package]:
+Packages = dict[str, Package]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What shall be installed: `packages` at exact versions ("" for any), `present` at any version."""
+
+    packages: dict[str, str]
+    present: Sequence[str] = ()
+
+    def lacking(self, known: Packages) -> dict[str, str]:
+        """Names and versions of what is missing or at another version."""
+        wanted = dict.fromkeys(self.present, "") | self.packages
+        return {
+            name: version
+            for name, version in wanted.items()
+            if not (name in known and known[name].installed and version in ("", known[name].version))
+        }
+
+
+@dataclass(frozen=True)
+class Change:
+    """A package that a transaction installs; `previous` is the version it replaces."""
+
+    name: str
+    version: str
+    architecture: str
+    previous: str = ""
+    uri: str = ""
+    size_bytes: int = 0
+    sha256: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For Ansible: an upgrade and a downgrade also say `from` and `to`."""
+        moved = {"from": self.previous, "to": self.version} if self.previous else {}
+        return {
+            "name": self.name,
+            "version": self.version,
+            "architecture": self.architecture,
+            "uri": self.uri,
+            "size_bytes": self.size_bytes,
+            "sha256": self.sha256,
+        } | moved
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """What one run of the package manager would do. `disk_bytes` is what it takes beyond what it frees."""
+
+    install: tuple[Change, ...] = ()
+    upgrade: tuple[Change, ...] = ()
+    downgrade: tuple[Change, ...] = ()
+    remove: tuple[tuple[str, str], ...] = ()
+    download_bytes: int = 0
+    disk_bytes: int = 0
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """All that is installed, whatever was there before."""
+        return self.install + self.upgrade + self.downgrade
+
+    def as_dict(self) -> dict[str, Any]:
+        """For Ansible."""
+        return {
+            "install": [change.as_dict() for change in self.install],
+            "upgrade": [change.as_dict() for change in self.upgrade],
+            "downgrade": [change.as_dict() for change in self.downgrade],
+            "remove": [{"name": name, "version": version} for name, version in self.remove],
+            "download_bytes": self.download_bytes,
+            "disk_bytes": self.disk_bytes,
+        }
+
+
+class PackageError(Exception):
+    """A step of the package manager failed; the message is the sentence for the operator."""
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = [line.strip() for line in output.splitlines() if line.strip()]
+
+
+class Manager(Protocol):
+    """One package manager."""
+
+    def query(self) -> Packages:
+        """All packages that are installed, or left half-way."""
+
+    def refresh(self) -> None:
+        """Read the lists of packages of all repositories anew."""
+
+    def offers(self, wanted: dict[str, str]) -> bool:
+        """Whether the lists on the node know all these versions already."""
+
+    def simulate(self, wanted: dict[str, str]) -> Transaction:
+        """What installing these versions would do; changes nothing."""
+
+    def install(self, wanted: dict[str, str], before: Packages) -> None:
+        """Install them in one transaction. One that fails is undone, as far as that is possible."""
+
+    def recover(self) -> None:
+        """Complete, as far as it goes without a transaction, what an interrupted run left half-way."""
+
+    def hold(self, names: Sequence[str]) -> None:
+        """Keep these packages at their versions."""
+
+
+def dangers(transaction: Transaction, asked: Sequence[str], known: Packages, ours: set[str]) -> list[str]:
+    """Why a transaction must not run.
+
+    It removes what is none of its business, changes what somebody holds, or brings a kernel that nobody asked
+    for. `ours` are the names whose hold is Temper's.
+    """
+    changes = transaction.changes
+    # The other flavour of the kernel modules, and the previous generation's names, give way by design.
+    removed = [name for name, _ in transaction.remove if not FAMILY.match(name)]
+    held = [
+        name
+        for name in [*(change.name for change in changes), *(name for name, _ in transaction.remove)]
+        if name in known and known[name].held and name not in ours and name not in removed
+    ]
+    kernels = [change.name for change in changes if KERNEL.match(change.name) and change.name not in asked]
+    problems = []
+    if removed:
+        problems.append(f"it would remove {', '.join(removed)}")
+    if held:
+        problems.append(f"it would change {', '.join(held)}, which somebody holds")
+    if kernels:
+        problems.append(f"it would install another kernel ({', '.join(kernels)})")
+    return problems
+
+
+def to_hold(wanted: dict[str, str], versions: Sequence[str], known: Packages) -> list[str]:
+    """Installed packages that must be held and are not.
+
+    They are the listed ones, and their siblings at one of the versions.
+    """
+    return sorted(
+        name
+        for name, package in known.items()
+        if package.installed and not package.held and belongs(package, wanted, versions)
+    )
+
+
+def belongs(package: Package, wanted: dict[str, str], versions: Sequence[str]) -> bool:
+    """Whether a package is one that Temper holds."""
+    if package.name in wanted:
+        return wanted[package.name] in ("", package.version)
+    return package.version in versions and bool(FAMILY.match(package.name))
+
+
+def recorded_holds() -> set[str]:
+    """Names that Temper holds, as far as it has noted."""
+    try:
+        return set(HOLD_RECORD.read_text(encoding="utf-8").split())
+    except OSError:
+        return set()
+
+
+def record_holds(names: set[str]) -> None:
+    """Note the names that Temper holds, in one step."""
+    HOLD_RECORD.parent.mkdir(parents=True, exist_ok=True)
+    temporary = HOLD_RECORD.with_name(f".{HOLD_RECORD.name}.new")
+    temporary.write_text("".join(f"{name}\n" for name in sorted(names)), encoding="utf-8")
+    temporary.replace(HOLD_RECORD)
+
+
+def nearest(version: str, offered: Sequence[str]) -> list[str]:
+    """The offered versions that have most in common with a wanted one, best first."""
+
+    def common(other: str) -> int:
+        pairs = enumerate(zip(version, other))  # noqa: B905 - strict= is newer than some nodes' Python
+        return next((count for count, (one, two) in pairs if one != two), min(len(version), len(other)))
+
+    return sorted(dict.fromkeys(offered), key=common, reverse=True)[:NEAREST]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs commands in an environment without questions or translations."""
+
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def attempt(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """Run a command that may fail."""
+        return subprocess.run(
+            list(command),
+            env=os.environ | {"LC_ALL": "C.UTF-8"} | self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+
+
+def parse_dpkg(text: str) -> Packages:
     """Parse `dpkg-query -W -f QUERY_FORMAT`; of a multi-arch package the installed architecture wins."""
-    packages: dict[str, Package] = {}
+    packages: Packages = {}
     for line in text.splitlines():
         name, version, want, status = line.split("\t")
         package = Package(name, version, want, status)
@@ -59,7 +266,7 @@ def parse_dpkg(text: str) -> dict[str, Package]:
 QUERY_FORMAT = "${Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status}\\n"
 
 
-def query() -> dict[str, Package]:
+def query() -> Packages:
     """All packages dpkg knows of. Raises OSError where there is no dpkg, CalledProcessError when it fails."""
     command = ["dpkg-query", "-W", "-f", QUERY_FORMAT]
     return parse_dpkg(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ansible.module_utils import packages
 from ansible.module_utils.testing import patch_module_args
 
+from tests.unit.apt_machine import Archive, Machine
 from tests.unit.openpgp_keys import KeyRing
 
 if TYPE_CHECKING:
@@ -47,3 +49,31 @@ def key_ring() -> Iterator[KeyRing]:
     yield ring
     ring.stop_agent()
     shutil.rmtree(ring.home)
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
+    archive = Archive(tmp_path_factory.mktemp("archive"))
+    for version in ("550-1", "580-1", "595-1"):
+        archive.add("libcuda1", version)
+        archive.add("nvidia-driver-cuda", version, Depends=f"libcuda1 (= {version})")
+        archive.add("nvidia-kernel-open-dkms", version, Conflicts="nvidia-kernel-dkms")
+    archive.add("nvidia-kernel-dkms", "550-1")
+    archive.add("linux-headers-amd64", "6.1")
+    archive.add("desktop", "1")
+    archive.add("plugin", "1", Depends="vanished")
+    archive.add("nvidia-needs-kernel", "1", Depends="linux-image-6.99")
+    archive.add("linux-image-6.99", "6.99")
+    archive.add("nvidia-hates-desktop", "1", Conflicts="desktop")
+    archive.add("nvidia-impossible", "1", Depends="libcuda1 (= 999-1)")
+    archive.add("nvidia-fails", "1", script="echo 'no space left on device' >&2; exit 1")
+    return archive
+
+
+@pytest.fixture
+def machine(tmp_path: Path, archive: Archive, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine(tmp_path, archive)
+    for name, value in machine.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(packages, "HOLD_RECORD", tmp_path / "var/lib/temper/held-packages")
+    return machine

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import signed_repositories
-from ansible.module_utils import openpgp
+from ansible.module_utils import openpgp, repositories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,8 +48,8 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path,
 @pytest.fixture
 def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that stands for /etc/apt."""
-    monkeypatch.setattr(signed_repositories, "KEYRINGS", tmp_path / "apt" / "keyrings")
-    monkeypatch.setattr(signed_repositories, "SOURCES", tmp_path / "apt" / "sources.list.d")
+    monkeypatch.setattr(repositories, "APT_KEYRINGS", tmp_path / "apt" / "keyrings")
+    monkeypatch.setattr(repositories, "APT_SOURCES", tmp_path / "apt" / "sources.list.d")
     return tmp_path / "apt"
 
 

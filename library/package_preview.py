@@ -1,0 +1,128 @@
+#!/usr/bin/python3
+"""What installing a set of packages would do to a node, before anything on the node is changed."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: package_preview
+short_description: Simulate the exact transaction of module package_set on a node
+description:
+  - Lets the package manager resolve the transaction with the repositories, keys and pins that the node is to
+    get, in a private directory. Nothing of the node's own state changes, no lock is taken, and keys are
+    checked as module M(signed_repositories) checks them.
+  - A transaction that cannot or must not run is described in RV(problems), not failed.
+options:
+  packages:
+    description: As in M(package_set).
+    type: dict
+    required: true
+  present:
+    description: As in M(package_set).
+    type: list
+    elements: str
+    default: []
+  hold_versions:
+    description: As in M(package_set). They do not change what is installed.
+    type: list
+    elements: str
+    default: []
+  repositories:
+    description: As in M(signed_repositories).
+    type: list
+    elements: dict
+    default: []
+  pins:
+    description: Patterns of names and the version that apt may choose of them.
+    type: list
+    elements: dict
+    default: []
+  module_streams:
+    description: Module streams that are enabled before (dnf).
+    type: list
+    elements: dict
+    default: []
+  from_bare:
+    description: As if nothing of the NVIDIA family were installed, which is what a mirror has to serve.
+    type: bool
+    default: false
+author: Temper developers
+"""
+
+EXAMPLES = r"""
+- name: Simulate the transaction
+  package_preview:
+    packages: "{{ preflight_plan.packages }}"
+    repositories: "{{ preflight_plan.repositories }}"
+    pins: "{{ preflight_plan.pins }}"
+"""
+
+RETURN = r"""
+transaction:
+  description: Lists C(install), C(upgrade), C(downgrade) (name, version, architecture, uri, size_bytes,
+    sha256; the latter two with C(from) and C(to)) and C(remove) (name, version); C(download_bytes),
+    C(disk_bytes).
+  returned: always
+  type: dict
+resolved:
+  description: Versions of the packages that were asked for without one.
+  returned: always
+  type: dict
+problems:
+  description: Why the transaction cannot or must not run, a sentence each.
+  returned: always
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils import apt_preview, repositories
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.packages import Wish
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "packages": {"type": "dict", "required": True},
+            "present": {"type": "list", "elements": "str", "default": []},
+            "hold_versions": {"type": "list", "elements": "str", "default": []},
+            "repositories": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                **repositories.OPTIONS,
+            },
+            "pins": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "packages": {"type": "str", "required": True},
+                    "version": {"type": "str", "required": True},
+                },
+            },
+            "module_streams": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "stream": {"type": "str", "required": True},
+                },
+            },
+            "from_bare": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    parameters = module.params
+    preview = apt_preview.preview(
+        Wish(parameters["packages"], parameters["present"]),
+        parameters["repositories"],
+        parameters["pins"],
+        from_bare=parameters["from_bare"],
+    )
+    module.exit_json(changed=False, **preview.as_dict())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""Debian's and Ubuntu's package manager: see `packages.Manager`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from ansible.module_utils import dkms
+from ansible.module_utils.packages import (
+    ERROR_LINES,
+    FAMILY,
+    Change,
+    PackageError,
+    Packages,
+    Runner,
+    Transaction,
+    query,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+# Another apt (unattended-upgrades, cloud-init) may hold the lock on a new server.
+LOCK_TIMEOUT_S = 600
+ENVIRONMENT = {
+    "DEBIAN_FRONTEND": "noninteractive",
+    # Services restart when Temper says so, not when a hook of apt does.
+    "NEEDRESTART_SUSPEND": "1",
+    "APT_LISTCHANGES_FRONTEND": "none",
+}
+DPKG_OPTIONS = ["--force-confdef", "--force-confold"]
+APT_GET = [
+    *("apt-get", "-q", "-y", "-o", f"DPkg::Lock::Timeout={LOCK_TIMEOUT_S}"),
+    *(word for option in DPKG_OPTIONS for word in ("-o", f"Dpkg::Options::={option}")),
+]
+INSTALL = [
+    "install",
+    "--no-install-recommends",
+    "--allow-downgrades",
+    # Else the held siblings of a listed package stay where they are, and it cannot move.
+    "--allow-change-held-packages",
+    "--ignore-hold",
+]
+# How apt and dpkg begin, or mark, the lines that say why.
+EXPLAINS = re.compile(r"^(E:|Err:|dpkg: error)| : (Pre)?Depends: | : Conflicts: |No space left on device")
+INST = re.compile(r"^Inst (\S+)(?: \[(\S+)\])? \((\S+) [^\n]*?\[([^\]\n]+)\]\)", re.MULTILINE)
+REMV = re.compile(r"^Remv (\S+)(?: \[(\S+)\])?", re.MULTILINE)
+PRINTED_URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) ?(?P<hash>\S*)$", re.MULTILINE)
+FULL_DISK = re.compile(r"No space left on device|don't have enough free space")
+MOVED = re.compile(r"404 +Not Found|Hash Sum mismatch|File has unexpected size")
+
+
+def lines_that_explain(output: str) -> str:
+    """The lines of apt's output that say why it failed: errors, unmet dependencies, else its end."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return " ".join(([line for line in lines if EXPLAINS.search(line)] or lines)[-ERROR_LINES:])
+
+
+def arguments(wanted: dict[str, str]) -> list[str]:
+    """NAME=VERSION, or NAME where any version will do."""
+    return [f"{name}={version}" if version else name for name, version in wanted.items()]
+
+
+def targets(wanted: dict[str, str]) -> list[str]:
+    """What follows `apt-get install`: no packages means that what is broken is completed."""
+    return arguments(wanted) or ["--fix-broken"]
+
+
+@dataclass(frozen=True)
+class Apt:
+    """apt and dpkg. `options` are given to every apt command: a preview's private directories."""
+
+    options: tuple[str, ...] = ()
+
+    @property
+    def runner(self) -> Runner:
+        """What runs the commands."""
+        return Runner(ENVIRONMENT)
+
+    def run(self, command: Sequence[str], doing: str) -> str:
+        """Standard output; `doing` names the step in the message of a failure."""
+        completed = self.runner.attempt(self.with_options(command))
+        if completed.returncode:
+            output = completed.stdout + completed.stderr
+            raise PackageError(f"{doing} failed: {lines_that_explain(output)}", output)
+        return completed.stdout
+
+    def with_options(self, command: Sequence[str]) -> list[str]:
+        """The command with this object's options behind the program's name."""
+        return [command[0], *(self.options if command[0].startswith("apt") else ()), *command[1:]]
+
+    def query(self) -> Packages:
+        """All packages that dpkg knows."""
+        return query()
+
+    def refresh(self) -> None:
+        """Read the lists of all repositories anew; one that cannot be read fails it."""
+        self.run(
+            [*APT_GET, "-o", "APT::Update::Error-Mode=any", "update"],
+            "Reading the package lists (apt-get update)",
+        )
+
+    def offered(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Versions of each package that the lists know, newest first."""
+        listing = self.runner.attempt(self.with_options(["apt-cache", "madison", *names])).stdout
+        versions: dict[str, list[str]] = {}
+        for line in listing.splitlines():
+            columns = [column.strip() for column in line.split("|")]
+            if len(columns) == 3 and "Sources" not in columns[2].split():
+                versions.setdefault(columns[0], []).append(columns[1])
+        return versions
+
+    def offers(self, wanted: dict[str, str]) -> bool:
+        """Whether the lists on the node know all these versions already."""
+        offered = self.offered(wanted)
+        return all(
+            name in offered and (not version or version in offered[name]) for name, version in wanted.items()
+        )
+
+    def simulate(self, wanted: dict[str, str]) -> Transaction:
+        """What installing these versions would do; changes nothing and needs no lock."""
+        command = [*APT_GET, *INSTALL, "--simulate", "-o", "Debug::NoLocking=true", *targets(wanted)]
+        return self.parse(self.run(command, "Simulating the installation"))
+
+    def parse(self, simulation: str) -> Transaction:
+        """What a simulation of apt-get prints."""
+        install, upgrade, downgrade = [], [], []
+        for name, previous, version, architecture in INST.findall(simulation):
+            change = Change(name.partition(":")[0], version, architecture, previous)
+            if not previous:
+                install.append(change)
+            elif self.older(version, previous):
+                downgrade.append(change)
+            else:
+                upgrade.append(change)
+        removed = tuple((name.partition(":")[0], version) for name, version in REMV.findall(simulation))
+        # What is replaced by another architecture's, or removed and then installed, is no removal.
+        names = {change.name for change in (*install, *upgrade, *downgrade)}
+        return Transaction(
+            tuple(install),
+            tuple(upgrade),
+            tuple(downgrade),
+            tuple((name, version) for name, version in removed if name not in names),
+        )
+
+    def older(self, version: str, than: str) -> bool:
+        """Whether a version is older than another one, by dpkg's rules."""
+        return not self.runner.attempt(["dpkg", "--compare-versions", version, "lt", than]).returncode
+
+    def install(self, wanted: dict[str, str], before: Packages) -> None:
+        """Download everything, then install it without the network; a transaction that fails is undone."""
+        names = targets(wanted)
+        self.download(names)
+        command = [*APT_GET, *INSTALL, "--no-download", *names]
+        completed = self.runner.attempt(self.with_options(command))
+        if completed.returncode:
+            output = completed.stdout + completed.stderr
+            raise PackageError(
+                f"Installing the packages failed: {self.reason(output)} {self.undo(before)}", output
+            )
+
+    def download(self, names: Sequence[str]) -> None:
+        """Fetch the packages; read the lists again where the repository has moved on since."""
+        command = [*APT_GET, *INSTALL, "--download-only", *names]
+        completed = self.runner.attempt(self.with_options(command))
+        if completed.returncode and MOVED.search(completed.stderr):
+            self.refresh()
+            completed = self.runner.attempt(self.with_options(command))
+        if completed.returncode:
+            output = completed.stdout + completed.stderr
+            raise PackageError(
+                f"Downloading the packages failed: {self.reason(output)} Nothing was installed; "
+                "run again when the repository is well.",
+                output,
+            )
+
+    def reason(self, output: str) -> str:
+        """Why apt failed, in a few sentences: the compiler's errors and a full disk first."""
+        sentences = dkms.failures(output)
+        if FULL_DISK.search(output):
+            sentences.append("the disk is full (see `df -h / /var /boot` on the node)")
+        return ". ".join([*sentences, lines_that_explain(output)]).rstrip(".") + "."
+
+    def recover(self) -> None:
+        """Complete what dpkg left half-way, as far as it can without other packages."""
+        # It fails where a dependency had not been unpacked yet; the transaction that follows brings that one.
+        self.runner.attempt(["dpkg", *DPKG_OPTIONS, "--configure", "-a"])
+
+    def hold(self, names: Sequence[str]) -> None:
+        """Let apt leave these packages alone."""
+        self.run(["apt-mark", "hold", *names], "Holding packages")
+
+    def undo(self, before: Packages) -> str:
+        """Return to the packages of before a transaction that failed; says what became of it.
+
+        A half-configured package would make every later run of apt fail. Nothing that worked is removed.
+        """
+        after = self.query()
+        gone = [
+            name
+            for name, package in after.items()
+            if (package.installed or package.broken)
+            and not (name in before and before[name].installed)
+            # One of somebody else's that had been broken before is left for them to see.
+            and (FAMILY.match(name) or not (name in before and before[name].broken))
+        ]
+        back = {
+            name: package.version
+            for name, package in before.items()
+            if package.installed
+            and (name not in after or after[name].version != package.version or not after[name].installed)
+        }
+        if gone or back:
+            self.revert(gone, back, purge=not any(name in before for name in gone))
+        left = sorted(name for name, package in self.query().items() if package.broken)
+        if left:
+            return (
+                f"It could not be undone: {', '.join(left)} are half-installed, and apt will complain of "
+                "them. Put right what the reason names, then run again."
+            )
+        moved = [f"{name} {version}" for name, version in back.items() if name in after]
+        returned = f", {', '.join(moved)} returned" if moved else ""
+        removed = (
+            f"{len(gone)} package(s) that it had brought were removed again" if gone else "nothing stays"
+        )
+        return f"The transaction was undone ({removed}{returned}), and apt works."
+
+    def revert(self, gone: Sequence[str], back: dict[str, str], *, purge: bool) -> None:
+        """Remove `gone` and return to the versions of `back`, if nothing else goes along."""
+        command = [*APT_GET, *INSTALL, *(["--purge"] if purge else [])]
+        for names in ([*(f"{name}-" for name in gone), *arguments(back)], [f"{name}-" for name in gone]):
+            simulated = self.runner.attempt(self.with_options([*command, "--simulate", *names]))
+            removed = {name for name, _ in self.parse(simulated.stdout).remove}
+            if simulated.returncode or not removed <= set(gone):
+                # An older version may be offered no more; then at least what is half-way goes.
+                continue
+            if not self.runner.attempt(self.with_options([*command, *names])).returncode:
+                break
+        known = self.query()
+        stuck = [name for name in gone if name in known and known[name].broken]
+        if stuck:
+            self.runner.attempt(["dpkg", "--purge", "--force-remove-reinstreq", *stuck])
+        if any(package.broken for package in known.values()):
+            self.recover()
+
+    def with_details(self, transaction: Transaction) -> Transaction:
+        """The transaction with addresses, sizes and checksums."""
+        if not transaction.changes:
+            return transaction
+        exact = [f"{change.name}:{change.architecture}={change.version}" for change in transaction.changes]
+        exact = [name.replace(":all=", "=") for name in exact]
+        found = {
+            unquote(match["file"]): match
+            for match in PRINTED_URI.finditer(
+                self.run(
+                    ["apt-get", "download", "--print-uris", *exact], "Asking for the packages' addresses"
+                )
+            )
+        }
+
+        def detailed(change: Change) -> Change:
+            match = found.get(f"{change.name}_{change.version}_{change.architecture}.deb")
+            if not match:
+                return change
+            kind, _, checksum = match["hash"].partition(":")
+            return Change(
+                change.name,
+                change.version,
+                change.architecture,
+                change.previous,
+                match["uri"],
+                int(match["size"]),
+                checksum if kind == "SHA256" else "",
+            )
+
+        install, upgrade, downgrade = (
+            tuple(map(detailed, changes))
+            for changes in (transaction.install, transaction.upgrade, transaction.downgrade)
+        )
+        return Transaction(
+            install,
+            upgrade,
+            downgrade,
+            transaction.remove,
+            sum(change.size_bytes for change in (*install, *upgrade, *downgrade)),
+            self.disk_bytes(exact, transaction),
+        )
+
+    def disk_bytes(self, exact: Sequence[str], transaction: Transaction) -> int:
+        """What the transaction takes on disk beyond what it frees, as the packages themselves declare it."""
+        shown = self.run(["apt-cache", "show", *exact], "Asking for the packages' sizes")
+        new = {
+            (record["Package"], record["Version"]): int(record.get("Installed-Size", "0"))
+            for record in map(stanza, shown.split("\n\n"))
+            if "Package" in record
+        }
+        replaced = [name for name, _ in transaction.remove]
+        replaced += [change.name for change in transaction.changes if change.previous]
+        listing = ""
+        if replaced:
+            command = ["dpkg-query", "-W", "-f", "${Installed-Size}\\n", *replaced]
+            listing = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        return 1024 * (sum(new.values()) - sum(int(size) for size in listing.split()))
+
+
+def stanza(text: str) -> dict[str, str]:
+    """The one-line fields of a control stanza."""
+    fields = (line.partition(":") for line in text.splitlines() if line and not line[0].isspace())
+    return {name: value.strip() for name, _, value in fields}

@@ -1,0 +1,312 @@
+"""Simulate an apt transaction on a node that is not configured for it yet, without changing the node.
+
+apt gets private directories for everything that it would write, and for the sources, keyrings and
+preferences that the node does not have yet. The node's own lists are used, so that Debian's are not fetched
+again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from ansible.module_utils import repositories as repos
+from ansible.module_utils.apt import APT_GET, Apt
+from ansible.module_utils.packages import (
+    FAMILY,
+    PackageError,
+    Packages,
+    Transaction,
+    Wish,
+    dangers,
+    nearest,
+    recorded_holds,
+)
+from ansible.module_utils.repositories import Repository, RepositoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+# apt's names of the files and directories that a preview replaces or reads.
+APT_PATHS = {
+    "sourcelist": "Dir::Etc::sourcelist/f",
+    "sourceparts": "Dir::Etc::sourceparts/d",
+    "preferences": "Dir::Etc::preferences/f",
+    "preferencesparts": "Dir::Etc::preferencesparts/d",
+    "lists": "Dir::State::lists/d",
+    "status": "Dir::State::status/f",
+    "archives": "Dir::Cache::archives/d",
+}
+HOOKS = ("Pre-Invoke", "Post-Invoke", "Post-Invoke-Success")
+MIB = 2**20
+# Where the packages' files go, as far as one directory can stand for all.
+INSTALLED_IN = Path("/usr")
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a transaction would do, and why it must not or cannot run."""
+
+    transaction: Transaction
+    resolved: dict[str, str]
+    problems: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the module returns."""
+        return {
+            "transaction": self.transaction.as_dict(),
+            "resolved": self.resolved,
+            "problems": self.problems,
+        }
+
+
+def refused(*problems: str) -> Preview:
+    """There is nothing to show but why."""
+    return Preview(Transaction(), {}, list(problems))
+
+
+def preview(
+    wish: Wish, repositories: Sequence[Repository], pins: Sequence[Mapping[str, str]], *, from_bare: bool
+) -> Preview:
+    """Simulate `wish` as if `repositories` and `pins` were in place.
+
+    With `from_bare`, as if nothing of the NVIDIA family, nor what it brought along, were installed.
+    """
+    with tempfile.TemporaryDirectory(prefix="temper-preview-") as name:
+        root = Root(Path(name), node_paths())
+        try:
+            root.fill(repositories, pins)
+        except RepositoryError as error:
+            return refused(str(error))
+        problems = root.refresh(repositories)
+        if problems:
+            return refused(*problems)
+        known = root.apt.query()
+        if from_bare:
+            known = root.forget_family(wish, known)
+        return resolve(root, wish, known)
+
+
+def node_paths() -> dict[str, Path]:
+    """Where the node's apt has its files."""
+    words = [word for name, option in APT_PATHS.items() for word in (name, option)]
+    output = subprocess.run(
+        ["apt-config", "shell", *words], check=True, capture_output=True, text=True
+    ).stdout
+    pairs = (shlex.split(line)[0].split("=", 1) for line in output.splitlines())
+    return {name: Path(value) for name, value in pairs}
+
+
+class Root:
+    """Private directories, and an apt that works in them."""
+
+    def __init__(self, directory: Path, node: Mapping[str, Path]) -> None:
+        self.directory = directory
+        self.node = node
+        # apt downloads as a user of its own, who has to get here.
+        directory.chmod(0o755)
+        self.sources = directory / "sources.list.d"
+        self.ours = directory / "ours"
+        self.keyrings = directory / "keyrings"
+        self.preferences = directory / "preferences.d"
+        self.lists = directory / "lists"
+        self.configuration = directory / "apt.conf"
+        self.apt = Apt(("-c", str(self.configuration)))
+
+    def fill(self, repositories: Sequence[Repository], pins: Sequence[Mapping[str, str]]) -> None:
+        """Write the configuration. Raises RepositoryError where a key is not to be had, or another one."""
+        for path in (self.sources, self.ours, self.keyrings, self.preferences, self.lists / "partial"):
+            path.mkdir(parents=True)
+        (self.directory / "cache/archives/partial").mkdir(parents=True)
+        self.configure()
+        copy_file(self.node["sourcelist"], self.directory / "sources.list")
+        copy_file(self.node["preferences"], self.directory / "preferences")
+        for path in files(self.node["sourceparts"]):
+            if not path.name.startswith("temper-") and not repos.is_obsolete(path, repositories):
+                copy_file(path, self.sources / path.name)
+        for path in files(self.node["preferencesparts"]):
+            if not path.name.startswith("temper-"):
+                copy_file(path, self.preferences / path.name)
+        (self.preferences / "temper-nvidia").write_text(repos.preferences(pins), encoding="utf-8")
+        for repository in repositories:
+            name = f"temper-{repository['name']}"
+            keyring = self.keyrings / f"{name}.asc"
+            if repository["signed_by"] is None:
+                existing = repos.APT_KEYRINGS / keyring.name
+                current = existing.read_bytes() if existing.is_file() else b""
+                keyring.write_text(repos.keyring(repository, current), encoding="utf-8")
+            for directory in (self.sources, self.ours):
+                (directory / f"{name}.sources").write_text(
+                    repos.deb822(repository, keyring), encoding="utf-8"
+                )
+        self.take_lists(repositories)
+
+    def configure(self, *more: str) -> None:
+        """Write apt's configuration."""
+        lines = [
+            # They belong to the node: what they write is not private.
+            *(f"#clear APT::Update::{hook};" for hook in HOOKS),
+            f'Dir::Etc::sourcelist "{self.directory}/sources.list";',
+            f'Dir::Etc::sourceparts "{self.sources}";',
+            f'Dir::Etc::preferences "{self.directory}/preferences";',
+            f'Dir::Etc::preferencesparts "{self.preferences}";',
+            f'Dir::State::lists "{self.lists}";',
+            f'Dir::Cache "{self.directory}/cache";',
+            'Dir::Cache::archives "archives";',
+            f'Dir::Log "{self.directory}";',
+            'Debug::NoLocking "true";',
+            *more,
+        ]
+        self.configuration.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+    def take_lists(self, repositories: Sequence[Repository]) -> None:
+        """Use the node's lists: copies of those that apt may write, none of what it fetches as a whole."""
+        flat = [repository for repository in repositories if repository["suite"].endswith("/")]
+        anew = tuple(list_prefix(repository["uri"]) for repository in flat)
+        written = tuple(list_prefix(repository["uri"]) for repository in repositories)
+        for path in files(self.node["lists"]):
+            if path.name == "lock" or path.name.startswith(anew):
+                continue
+            if path.name.startswith(written):
+                shutil.copy2(path, self.lists / path.name)
+            else:
+                (self.lists / path.name).symlink_to(path)
+
+    def refresh(self, repositories: Sequence[Repository]) -> list[str]:
+        """Read the lists of the new repositories, and those that the node lacks; says what cannot be read."""
+        if not any(path.is_file() for path in self.lists.iterdir()):
+            return self.update(repositories)
+        only_ours = [f"Dir::Etc::sourceparts={self.ours}", "Dir::Etc::sourcelist=/dev/null"]
+        return self.update(repositories, *only_ours, "APT::Get::List-Cleanup=false") if repositories else []
+
+    def update(self, repositories: Sequence[Repository], *options: str) -> list[str]:
+        """Run apt-get update; every repository that cannot be read is a sentence."""
+        words = [word for option in (*options, "APT::Update::Error-Mode=any") for word in ("-o", option)]
+        completed = self.apt.runner.attempt(self.apt.with_options([*APT_GET, *words, "update"]))
+        if not completed.returncode:
+            return []
+        return repos.unreadable(completed.stdout + completed.stderr, repositories)
+
+    def forget_family(self, wish: Wish, known: Packages) -> Packages:
+        """Let apt believe that the family, and what only the family needed, is not installed."""
+        text = self.node["status"].read_text(encoding="utf-8")
+        gone = {name for name in known if FAMILY.match(name)} | set(wish.packages) | set(wish.present)
+        self.write_status(text, gone)
+        simulated = self.apt.runner.attempt(
+            self.apt.with_options(["apt-get", "-q", "--simulate", "autoremove"])
+        )
+        gone |= {name for name, _ in self.apt.parse(simulated.stdout).remove}
+        self.write_status(text, gone)
+        return {name: package for name, package in known.items() if name not in gone}
+
+    def write_status(self, text: str, without: set[str]) -> None:
+        """The status file of dpkg without some packages, for apt alone."""
+        stanzas = [
+            stanza
+            for stanza in text.split("\n\n")
+            if stanza.strip() and re.search(r"^Package: (\S+)", stanza, re.MULTILINE)[1] not in without  # type: ignore[index]
+        ]
+        path = self.directory / "status"
+        path.write_text("".join(f"{stanza.strip()}\n\n" for stanza in stanzas), encoding="utf-8")
+        self.configure(f'Dir::State::status "{path}";')
+
+
+def resolve(root: Root, wish: Wish, known: Packages) -> Preview:
+    """Simulate; where the node's own lists are too old for it, a second time with new ones."""
+    lacking = wish.lacking(known)
+    try:
+        transaction = root.apt.simulate(lacking) if lacking else Transaction()
+    except PackageError:
+        root.update([])
+        try:
+            transaction = root.apt.simulate(lacking)
+        except PackageError as error:
+            return refused(*(not_offered(root.apt, lacking) or [str(error)]))
+    transaction = root.apt.with_details(transaction)
+    refusals = dangers(transaction, list(lacking), known, recorded_holds())
+    problems = [f"The transaction is refused, because {' and '.join(refusals)}."] if refusals else []
+    versions = {change.name: change.version for change in transaction.changes}
+    resolved = {
+        name: versions.get(name) or known[name].version
+        for name, version in {**dict.fromkeys(wish.present, ""), **wish.packages}.items()
+        if not version and (name in versions or name in known)
+    }
+    return Preview(transaction, resolved, problems + no_room(transaction, root.node["archives"]))
+
+
+def not_offered(apt: Apt, wanted: Mapping[str, str]) -> list[str]:
+    """A sentence for each package or version that no repository offers."""
+    offered = apt.offered(wanted)
+    missing = [name for name in wanted if name not in offered]
+    # A virtual package has no versions, but somebody provides it.
+    missing = [name for name in missing if wanted[name] or not provided(apt, name)]
+    sentences = []
+    for name, version in wanted.items():
+        if name in missing:
+            near = nearest(name, package_names(apt, name))
+            hint = f"; offered are, for instance, {', '.join(near)}" if near else ""
+            sentences.append(f"No repository of this node offers a package {name}{hint}.")
+        elif version and version not in offered.get(name, [version]):
+            sentences.append(
+                f"No repository of this node offers {name} {version}; nearest are "
+                f"{', '.join(nearest(version, offered[name]))}."
+            )
+    return sentences
+
+
+def provided(apt: Apt, name: str) -> bool:
+    """Whether a package provides this name."""
+    shown = apt.runner.attempt(apt.with_options(["apt-cache", "showpkg", name])).stdout
+    return bool(shown.partition("Reverse Provides:")[2].strip())
+
+
+def package_names(apt: Apt, name: str) -> list[str]:
+    """Names of packages that begin as this one does."""
+    stem = name.rstrip("0123456789.-")[: max(4, len(name) * 2 // 3)]
+    return apt.runner.attempt(apt.with_options(["apt-cache", "pkgnames", stem])).stdout.split()
+
+
+def no_room(transaction: Transaction, archives: Path) -> list[str]:
+    """Which file systems have too little room for what is downloaded and installed."""
+    existing = next(path for path in (archives, *archives.parents) if path.exists())
+    needs: dict[int, list[Any]] = {}
+    for path, size in (
+        (existing, transaction.download_bytes),
+        (INSTALLED_IN, max(0, transaction.disk_bytes)),
+    ):
+        # Both usually lie on one file system, which then needs room for both.
+        need = needs.setdefault(path.stat().st_dev, [path, 0])
+        need[1] += size
+    return [
+        f"{path} has {shutil.disk_usage(path).free // MIB} MiB free, and the transaction needs "
+        f"{-(-size // MIB)} MiB there ({transaction.download_bytes // MIB} MiB to download, "
+        f"{transaction.disk_bytes // MIB} MiB installed); free some space."
+        for path, size in needs.values()
+        if size and shutil.disk_usage(path).free < size
+    ]
+
+
+def files(directory: Path) -> Iterator[Path]:
+    """The files in a directory that may not be there."""
+    with contextlib.suppress(FileNotFoundError):
+        yield from (path for path in sorted(directory.iterdir()) if path.is_file())
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file that may not be there."""
+    if source.is_file():
+        shutil.copyfile(source, target)
+
+
+def list_prefix(uri: str) -> str:
+    """How the names of apt's lists of a repository begin."""
+    parts = urlsplit(uri)
+    return (parts.netloc.rpartition("@")[2] + parts.path).strip("/").replace("/", "_")

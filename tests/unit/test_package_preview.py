@@ -1,0 +1,280 @@
+"""A transaction is simulated with what the node is to get, and the node stays as it is."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections import namedtuple
+from typing import TYPE_CHECKING, Any
+
+import package_preview
+import package_set
+import pytest
+from ansible.module_utils import packages, repositories
+
+from tests.unit.apt_machine import Archive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.unit.apt_machine import Machine
+    from tests.unit.openpgp_keys import KeyRing
+
+    Run = Callable[..., dict[str, Any]]
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb", "gpgv"))),
+    reason="needs root and Debian's package tools",
+)
+DRIVER = {"nvidia-driver-cuda": "580-1"}
+PINS = [{"packages": "libcuda1 nvidia-*", "version": "580-1"}]
+
+
+@pytest.fixture
+def node(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine that knows only its distribution, and has neither pins nor NVIDIA's repository."""
+    distribution = Archive(tmp_path / "distribution")
+    distribution.add("linux-headers-amd64", "6.1")
+    distribution.add("desktop", "1")
+    machine.use(distribution)
+    machine.run("apt-get", "-q", "update")
+    (machine.root / "etc/apt/preferences.d/temper-nvidia").unlink()
+    monkeypatch.setattr(repositories, "APT_KEYRINGS", machine.root / "etc/apt/keyrings")
+    return machine
+
+
+@pytest.fixture
+def nvidia(tmp_path: Path, key_ring: KeyRing) -> Archive:
+    """NVIDIA's repository, signed, with its key beside it."""
+    archive = Archive(tmp_path / "nvidia")
+    for version in ("550-1", "580-1", "595-1"):
+        archive.add("libcuda1", version, **{"Installed-Size": "2048"})
+        archive.add("nvidia-driver-cuda", version, Depends=f"libcuda1 (= {version})")
+    archive.add("dkms", "3.2")
+    archive.add("nvidia-kernel-dkms", "580-1", Depends="dkms")
+    archive.add("nvidia-needs-kernel", "1", Depends="linux-image-6.99")
+    archive.add("linux-image-6.99", "6.99")
+    archive.add("nvidia-hates-desktop", "1", Conflicts="desktop")
+    archive.add("nvidia-impossible", "1", Depends="libcuda1 (= 999-1)")
+    archive.sign(key_ring, "ed25519")
+    (archive.path / "key").write_bytes(key_ring.export("ed25519"))
+    return archive
+
+
+@pytest.fixture
+def repository(nvidia: Archive, key_ring: KeyRing) -> dict[str, Any]:
+    return {
+        "name": "nvidia",
+        "uri": f"file:{nvidia.path}",
+        "suite": "./",
+        "key_url": f"file://{nvidia.path}/key",
+        "fingerprints": [key_ring.keys["ed25519"]],
+    }
+
+
+@pytest.fixture
+def preview(run_module: Run, node: Machine, repository: dict[str, Any]) -> Run:
+    """Run the module, and prove that it has changed nothing on the node."""
+
+    def run(wanted: dict[str, str], **parameters: Any) -> dict[str, Any]:
+        wish = {"packages": wanted, "repositories": [repository], "pins": PINS, **parameters}
+        before = node.snapshot()
+        result = run_module(package_preview.main, **wish)
+        assert node.snapshot() == before
+        assert not result.get("failed"), result
+        return result
+
+    return run
+
+
+def install(node: Machine, nvidia: Archive, *arguments: str) -> None:
+    """Install packages of NVIDIA's repository; afterwards the node does not know the repository any more."""
+    sources = node.root / "etc/apt/sources.list"
+    before = sources.read_text()
+    node.use(nvidia)
+    node.install(*arguments)
+    sources.write_text(before)
+
+
+def names(changes: list[dict[str, Any]]) -> dict[str, str]:
+    return {change["name"]: change["version"] for change in changes}
+
+
+def test_the_transaction_is_what_the_repositories_and_pins_to_come_would_give(preview: Run) -> None:
+    result = preview(DRIVER, present=["linux-headers-amd64"])
+    assert result["problems"] == []
+    expected = DRIVER | {"libcuda1": "580-1", "linux-headers-amd64": "6.1"}
+    assert names(result["transaction"]["install"]) == expected
+    assert result["resolved"] == {"linux-headers-amd64": "6.1"}
+
+
+def test_every_package_has_its_address_size_and_checksum(preview: Run, nvidia: Archive) -> None:
+    transaction = preview({"libcuda1": "580-1"})["transaction"]
+    file = nvidia.path / "libcuda1_580-1.deb"
+    assert transaction["install"] == [
+        {
+            "name": "libcuda1",
+            "version": "580-1",
+            "architecture": "all",
+            "uri": f"file:{nvidia.path}/./{file.name}",
+            "size_bytes": file.stat().st_size,
+            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        }
+    ]
+    assert transaction["download_bytes"] == file.stat().st_size
+    assert transaction["disk_bytes"] == 2 * 2**20
+
+
+def test_without_a_version_it_says_what_is_offered(preview: Run) -> None:
+    result = preview({"dkms": "", "libcuda1": ""}, pins=[])
+    assert result["resolved"] == {"dkms": "3.2", "libcuda1": "595-1"}
+
+
+def test_check_mode_simulates_too(preview: Run) -> None:
+    assert names(preview(DRIVER, check_mode=True)["transaction"]["install"])
+
+
+def test_a_settled_node_has_nothing_to_do(preview: Run, node: Machine, nvidia: Archive) -> None:
+    install(node, nvidia, "nvidia-driver-cuda=580-1", "libcuda1=580-1")
+    result = preview(DRIVER)
+    assert result["transaction"]["install"] == []
+    assert result["transaction"]["download_bytes"] == 0
+
+
+@pytest.mark.parametrize(("version", "kind"), [("550-1", "downgrade"), ("595-1", "upgrade")])
+def test_the_way_to_another_version_is_shown(
+    preview: Run, node: Machine, nvidia: Archive, version: str, kind: str
+) -> None:
+    install(node, nvidia, "nvidia-driver-cuda=580-1", "libcuda1=580-1")
+    result = preview(
+        {"nvidia-driver-cuda": version}, pins=[{"packages": "libcuda1 nvidia-*", "version": version}]
+    )
+    moved = {change["name"]: (change["from"], change["to"]) for change in result["transaction"][kind]}
+    assert moved == dict.fromkeys(("libcuda1", "nvidia-driver-cuda"), ("580-1", version))
+    assert result["transaction"]["disk_bytes"] == 0
+
+
+def test_from_bare_the_family_and_what_it_brought_are_part_of_it(
+    preview: Run, node: Machine, nvidia: Archive
+) -> None:
+    install(node, nvidia, "nvidia-kernel-dkms=580-1")
+    wanted = {"nvidia-kernel-dkms": "580-1"}
+    assert preview(wanted)["transaction"]["install"] == []
+    result = preview(wanted, from_bare=True)
+    assert result["problems"] == []
+    transaction = result["transaction"]
+    assert names(transaction["install"]) == wanted | {"dkms": "3.2"}
+
+
+def test_a_version_that_nobody_offers_is_named_with_the_nearest(preview: Run) -> None:
+    problems = preview({"libcuda1": "580-7", "nvidia-driver-cuda": "580-1"})["problems"]
+    assert problems == ["No repository of this node offers libcuda1 580-7; nearest are 580-1, 595-1, 550-1."]
+
+
+def test_a_package_that_nobody_offers_is_named_with_a_similar_one(preview: Run) -> None:
+    assert preview({"nvidia-driver-cudo": "580-1"})["problems"] == [
+        "No repository of this node offers a package nvidia-driver-cudo; "
+        "offered are, for instance, nvidia-driver-cuda."
+    ]
+
+
+def test_a_dependency_that_cannot_be_met_is_named(preview: Run) -> None:
+    (problem,) = preview({"nvidia-impossible": "1"})["problems"]
+    assert "nvidia-impossible : Depends: libcuda1 (= 999-1)" in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nvidia-hates-desktop", "it would remove desktop"),
+        ("nvidia-needs-kernel", "it would install another kernel (linux-image-6.99)"),
+    ],
+)
+def test_a_danger_is_a_problem(preview: Run, node: Machine, name: str, reason: str) -> None:
+    node.install("desktop")
+    assert preview({name: "1"})["problems"] == [f"The transaction is refused, because {reason}."]
+
+
+def test_somebodys_hold_is_a_problem(preview: Run, node: Machine, nvidia: Archive) -> None:
+    install(node, nvidia, "libcuda1=550-1")
+    node.run("apt-mark", "hold", "libcuda1")
+    assert preview(DRIVER)["problems"] == [
+        "The transaction is refused, because it would change libcuda1, which somebody holds."
+    ]
+
+
+def test_our_own_hold_is_none(preview: Run, node: Machine, nvidia: Archive) -> None:
+    install(node, nvidia, "libcuda1=550-1")
+    node.run("apt-mark", "hold", "libcuda1")
+    packages.record_holds({"libcuda1"})
+    assert preview(DRIVER)["problems"] == []
+
+
+def test_a_repository_that_cannot_be_reached_is_named(preview: Run, repository: dict[str, Any]) -> None:
+    repository["uri"] = "file:/nowhere"
+    (problem,) = preview(DRIVER)["problems"]
+    assert problem.startswith("Repository nvidia cannot be used: ")
+    assert "/nowhere" in problem
+
+
+def test_a_repository_that_another_key_signed_is_a_problem(
+    preview: Run, nvidia: Archive, key_ring: KeyRing
+) -> None:
+    nvidia.sign(key_ring, "rsa4096")
+    (problem,) = preview(DRIVER)["problems"]
+    assert problem.startswith("Repository nvidia cannot be used: ")
+    assert f"NO_PUBKEY {key_ring.keys['rsa4096'][-16:]}" in problem
+
+
+def test_a_key_that_is_not_the_pinned_one_is_a_problem(
+    preview: Run, nvidia: Archive, key_ring: KeyRing
+) -> None:
+    (nvidia.path / "key").write_bytes(key_ring.export("rsa4096"))
+    (problem,) = preview(DRIVER)["problems"]
+    assert f"has fingerprint {key_ring.keys['rsa4096']}" in problem
+
+
+def test_the_same_repository_configured_by_somebody_is_no_conflict(
+    preview: Run, node: Machine, repository: dict[str, Any]
+) -> None:
+    source = node.root / "etc/apt/sources.list.d/cuda.list"
+    source.write_text(f"deb [signed-by=/another/key.gpg] {repository['uri']} ./\n")
+    assert preview(DRIVER)["problems"] == []
+
+
+def test_a_full_disk_is_a_problem(preview: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 99, 2**20))
+    (problem,) = preview({"libcuda1": "580-1"})["problems"]
+    assert "has 1 MiB free, and the transaction needs 3 MiB there" in problem
+
+
+def test_a_node_without_any_lists_gets_private_ones(preview: Run, node: Machine) -> None:
+    for path in (node.root / "var/lib/apt/lists").iterdir():
+        if path.is_file():
+            path.unlink()
+    assert preview(DRIVER, present=["linux-headers-amd64"])["problems"] == []
+
+
+def test_old_lists_of_the_node_are_read_anew_in_private(preview: Run, node: Machine) -> None:
+    Archive(node.root / "distribution").add("linux-headers-6.2", "6.2")
+    assert preview(DRIVER, present=["linux-headers-6.2"])["problems"] == []
+
+
+def test_another_apt_that_holds_the_lock_does_not_matter(preview: Run, node: Machine) -> None:
+    with (node.root / "var/lib/dpkg/lock-frontend").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        assert preview(DRIVER)["problems"] == []
+
+
+def test_the_real_transaction_is_the_simulated_one(
+    preview: Run, node: Machine, nvidia: Archive, run_module: Run
+) -> None:
+    transaction = preview(DRIVER)["transaction"]
+    node.use(nvidia)
+    node.pin("580-1")
+    installed = run_module(package_set.main, packages=DRIVER, present=[])["installed"]
+    assert installed == names(transaction["install"])
