@@ -151,10 +151,11 @@ class Apt:
         return not self.runner.attempt(["dpkg", "--compare-versions", version, "lt", than]).returncode
 
     def install(self, wanted: dict[str, str], before: Packages) -> None:
-        """Download everything, then install it without the network; a transaction that fails is undone."""
+        """Download everything, then install it; a transaction that fails is undone."""
         names = targets(wanted)
         self.download(names)
-        command = [*APT_GET, *INSTALL, "--no-download", *names]
+        # Not --no-download, which does not see the packages of a repository in a directory (file:).
+        command = [*APT_GET, *INSTALL, *names]
         completed = self.runner.attempt(self.with_options(command))
         if completed.returncode:
             output = completed.stdout + completed.stderr

@@ -51,6 +51,22 @@ def key_ring() -> Iterator[KeyRing]:
     shutil.rmtree(ring.home)
 
 
+# What dkms does where the compiler refuses a module.
+FAILING_BUILD = """
+build=$DPKG_ROOT/var/lib/dkms/nvidia/580.1/build
+mkdir -p $build
+cat >$build/make.log <<'END'
+DKMS make.log for nvidia-580.1 for kernel 6.12.117+deb13-amd64 (x86_64)
+  CC [M]  /var/lib/dkms/nvidia/580.1/build/nvidia/nv-pci.o
+/var/lib/dkms/nvidia/580.1/build/nvidia/nv-pci.c:237:9: error: too few arguments to function
+make[3]: *** [scripts/Makefile.build:244: nv-pci.o] Error 1
+END
+echo 'Error! Bad return status for module build on kernel: 6.12.117+deb13-amd64 (x86_64)' >&2
+echo 'Consult /var/lib/dkms/nvidia/580.1/build/make.log for more information.' >&2
+exit 10
+"""
+
+
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
     archive = Archive(tmp_path_factory.mktemp("archive"))
@@ -66,7 +82,11 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
     archive.add("linux-image-6.99", "6.99")
     archive.add("nvidia-hates-desktop", "1", Conflicts="desktop")
     archive.add("nvidia-impossible", "1", Depends="libcuda1 (= 999-1)")
-    archive.add("nvidia-fails", "1", script="echo 'no space left on device' >&2; exit 1")
+    archive.add("nvidia-fails", "1", script="echo 'it went wrong' >&2; exit 1")
+    archive.add("nvidia-full", "1", script="echo 'cannot write: No space left on device' >&2; exit 1")
+    archive.add("libnccl2", "2.28-1")
+    archive.add("libnccl2", "2.30-1", script="exit 1")
+    archive.add("nvidia-kernel-broken-dkms", "1", script=FAILING_BUILD, Depends="libcuda1")
     return archive
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import package_set
 import pytest
-from ansible.module_utils import apt, packages
+from ansible.module_utils import apt, dkms, packages
 from ansible.module_utils.apt import Apt
 from ansible.module_utils.packages import Package, Wish
 
@@ -240,15 +241,130 @@ def test_a_dependency_that_cannot_be_met_is_named(settle: Run, machine: Machine)
     assert machine.versions() == {}
 
 
+def audit(machine: Machine) -> str:
+    """What dpkg would have somebody complete."""
+    environment = os.environ | machine.environment
+    return subprocess.run(["dpkg", "--audit"], env=environment, capture_output=True, text=True).stdout
+
+
 @needs_apt
-def test_an_installation_that_fails_says_why_and_the_next_run_takes_it_up(
-    settle: Run, machine: Machine
-) -> None:
-    result = settle({"nvidia-fails": "1", "libcuda1": "580-1"})
+def test_an_installation_that_fails_says_why_and_is_undone(settle: Run, machine: Machine) -> None:
+    machine.install("libcuda1=580-1")
+    result = settle({"nvidia-fails": "1", "libnccl2": "2.28-1"})
     assert result["failed"]
-    assert "Installing the packages failed" in result["msg"]
+    assert "Installing the packages failed: " in result["msg"]
     assert "nvidia-fails" in result["msg"]
-    assert settle({"libcuda1": "580-1"})["changed"]
+    assert "The transaction was undone (2 package(s) that it had brought were removed again)" in result["msg"]
+    assert machine.versions() == {"libcuda1": "580-1"}
+    assert audit(machine) == ""
+
+
+@needs_apt
+def test_an_upgrade_that_fails_returns_to_the_versions_of_before(settle: Run, machine: Machine) -> None:
+    settle(DRIVER | {"libnccl2": "2.28-1"}, hold_versions=["580-1"])
+    before = machine.versions()
+    machine.pin("595-1")
+    wanted = dict.fromkeys(DRIVER, "595-1") | {"libnccl2": "2.30-1"}
+    result = settle(wanted, hold_versions=["595-1"])
+    assert "libnccl2 2.28-1" in result["msg"]
+    assert "returned" in result["msg"]
+    assert machine.versions() == before
+    assert audit(machine) == ""
+
+
+@needs_apt
+def test_apt_works_after_an_installation_that_failed(settle: Run, machine: Machine) -> None:
+    settle({"nvidia-fails": "1"})
+    machine.install("desktop")
+    assert machine.versions() == {"desktop": "1"}
+
+
+@needs_apt
+def test_a_module_that_does_not_build_is_reported_with_the_compilers_error(
+    settle: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dkms, "TREE", machine.root / "var/lib/dkms")
+    monkeypatch.setattr(dkms, "KEPT_LOGS", machine.root / "var/log/temper")
+    result = settle({"nvidia-kernel-broken-dkms": "1"})
+    assert (
+        "DKMS module nvidia/580.1 does not build for kernel 6.12.117+deb13-amd64: "
+        "/var/lib/dkms/nvidia/580.1/build/nvidia/nv-pci.c:237:9: error: too few arguments to function "
+        f"(the whole log is kept as {machine.root}/var/log/temper/dkms-nvidia-580.1.log)"
+    ) in result["msg"]
+    assert "nv-pci.o] Error 1" in (machine.root / "var/log/temper/dkms-nvidia-580.1.log").read_text()
+    assert machine.versions() == {}
+    assert audit(machine) == ""
+
+
+@needs_apt
+def test_a_full_disk_is_called_so(settle: Run, machine: Machine) -> None:
+    assert "the disk is full (see `df -h / /var /boot` on the node)" in settle({"nvidia-full": "1"})["msg"]
+
+
+@needs_apt
+def test_what_had_failed_before_gives_way_to_what_is_wanted_now(
+    settle: Run, machine: Machine, archive: Archive
+) -> None:
+    machine.run("dpkg", "--unpack", str(archive.path / "nvidia-fails_1.deb"))
+    assert settle({"libcuda1": "580-1"})["recovered"] == ["nvidia-fails"]
+    assert machine.versions() == {"libcuda1": "580-1"}
+    assert audit(machine) == ""
+
+
+@needs_apt
+def test_a_failing_package_of_somebody_else_is_left_to_them(
+    settle: Run, machine: Machine, tmp_path: Path
+) -> None:
+    others = Archive(tmp_path / "others")
+    others.add("database", "1", script="exit 1")
+    machine.run("dpkg", "--unpack", str(others.path / "database_1.deb"))
+    message = settle({"libcuda1": "580-1"})["msg"]
+    assert "database are half-installed, and apt will complain of them" in message
+    assert packages.query()["database"].broken
+
+
+@needs_apt
+def test_a_package_that_is_not_what_the_list_promises_installs_nothing(
+    settle: Run, machine: Machine, tmp_path: Path
+) -> None:
+    changing = Archive(tmp_path / "changing")
+    changing.add("libcuda1", "580-1")
+    changing.add("libnccl2", "2.28-1")
+    good = (changing.path / "libnccl2_2.28-1.deb").read_bytes()
+    (changing.path / "libnccl2_2.28-1.deb").write_bytes(good[:-100] + b"x" * 100)
+    machine.use(changing)
+    wanted = {"libcuda1": "580-1", "libnccl2": "2.28-1"}
+    message = settle(wanted)["msg"]
+    assert message.startswith("Downloading the packages failed: ")
+    assert "Hash Sum mismatch" in message
+    assert machine.versions() == {}
+    (changing.path / "libnccl2_2.28-1.deb").write_bytes(good)
+    assert settle(wanted)["installed"] == machine.versions() == wanted
+
+
+@needs_apt
+def test_a_repository_in_a_directory_is_read_without_copies(
+    settle: Run, machine: Machine, archive: Archive
+) -> None:
+    (machine.root / "etc/apt/sources.list").write_text(f"deb [trusted=yes] file:{archive.path} ./\n")
+    assert settle({"libcuda1": "580-1"})["installed"] == {"libcuda1": "580-1"}
+
+
+@needs_apt
+def test_without_a_version_what_is_offered_is_installed_and_held(settle: Run, machine: Machine) -> None:
+    assert settle({"libcuda1": ""})["installed"] == {"libcuda1": "580-1"}
+    assert machine.held() == ["libcuda1"]
+    machine.pin("595-1")
+    assert not settle({"libcuda1": ""})["changed"]
+
+
+@needs_apt
+def test_what_somebody_else_holds_is_not_moved(settle: Run, machine: Machine) -> None:
+    machine.install("libcuda1=550-1", "--allow-downgrades")
+    machine.run("apt-mark", "hold", "libcuda1")
+    message = settle(DRIVER)["msg"]
+    assert "it would change libcuda1, which somebody holds" in message
+    assert machine.versions() == {"libcuda1": "550-1"}
 
 
 @needs_apt
