@@ -36,24 +36,39 @@ def gpu_inventory(
     return known, sorted(device_id for device_id in gpus if model_of(device_id, models) is None)
 
 
-def fabric_of(node: Mapping[str, Any]) -> str:
+def fabric_of(node: Mapping[str, Any], wish: str) -> str:
     """What joins the GPUs: `nvswitch` (NVLink 4 and before), `nvlink5`, or `none`.
 
     An NVSwitch is a PCI device of NVIDIA's. NVLink 5 switches are managed through an InfiniBand device whose
     vital product data say so.
     """
+    if wish != "auto":
+        return wish
     if node.get("nvlink_switch_managed", False):
         return "nvlink5"
     return "nvswitch" if any(device["class_id"] == BRIDGE_CLASS for device in node["pci"]) else "none"
 
 
-def fabric_warnings(gpus: list[dict[str, Any]], fabric: str, models: Mapping[str, Any]) -> list[str]:
-    """NVLink 5 systems have no NVSwitch of NVIDIA's on the PCI bus, and need more than this plan installs."""
-    return [
-        f"{gpu['name']}: if its GPUs are joined by NVLink switches (HGX B200, GB200 NVL72), the fabric also "
-        "needs nvidia-fabricmanager and nvlsm, which this plan does not install"
-        for gpu in gpus
-        if gpu["architecture"] in NVLINK_5_ARCHITECTURES
-        and models[gpu["model"]]["nvswitch_system_possible"]
-        and fabric == "none"
-    ]
+def fabric_warnings(
+    gpus: list[dict[str, Any]], fabric: str, models: Mapping[str, Any], values: Mapping[str, Any]
+) -> list[str]:
+    """GPUs that NVLink 5 switches usually join, on a node where none were found."""
+    found = []
+    for gpu in gpus:
+        model = models[gpu["model"]]
+        joined = gpu["architecture"] in NVLINK_5_ARCHITECTURES and model["nvswitch_system_possible"]
+        if not joined or fabric != "none" or values["nvidia_stack_fabric"] == "none":
+            continue
+        if model.get("form_factor") == "superchip":
+            if not values["nvidia_stack_imex"]:
+                found.append(
+                    f"{gpu['name']}: in an NVL72 rack the switch trays run the fabric, and each node needs "
+                    "IMEX for memory that several nodes share; set nvidia_stack_imex: true there"
+                )
+        else:
+            found.append(
+                f"{gpu['name']}: no management device of NVLink 5 switches was found. On an HGX board CUDA "
+                "does not start without the fabric manager: check that mlx5_core has the board's bridges, "
+                "or set nvidia_stack_fabric: nvlink5 (none, where there are no switches)"
+            )
+    return found

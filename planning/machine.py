@@ -8,30 +8,22 @@ if TYPE_CHECKING:
     from planning.model import Facts
 
 GIB = 2**30
-SECURE_BOOT_REMEDY = (
-    "enrol the DKMS signing key (mokutil --import /var/lib/dkms/mok.pub, then confirm at the console on "
-    "reboot) and set preflight_secure_boot_ok: true, or disable Secure Boot in the firmware"
-)
+NEWEST_KERNEL = {"apt": "apt-get dist-upgrade, then reboot", "dnf": "dnf upgrade kernel, then reboot"}
 
 
-def machine_problems(node: Facts, values: Facts, settled: bool) -> list[str]:
-    """What is wrong with the machine itself. A node that already has the stack needs no room for it."""
+def machine_problems(node: Facts, values: Facts, settled: bool, package_manager: str) -> list[str]:
+    """Headers that nobody has and disks that are full. A node that has the stack needs no room for it."""
     problems = []
-    if node["secure_boot"] == "enabled" and not values["preflight_secure_boot_ok"]:
-        problems.append(
-            "Secure Boot is enabled, and the kernel would refuse modules that DKMS builds; "
-            f"{SECURE_BOOT_REMEDY}"
-        )
     release = node["kernel"]["release"]
     if not node["kernel"]["headers_present"] and not node["kernel"]["headers_installable"]:
         problems.append(
             f"the headers of the running kernel {release} are neither installed nor offered by the package "
             "manager, so that no driver module can be built; boot a kernel that the distribution still "
-            "offers (apt-get dist-upgrade, then reboot)"
+            f"offers ({NEWEST_KERNEL[package_manager]})"
         )
     needed = values["preflight_minimum_free_gib"]
     if not settled:
-        # What goes to /usr also passes through /var/cache/apt; a separate small /boot is no target.
+        # What goes to /usr also passes through /var/cache; a separate small /boot is no target.
         problems += [
             f"{disk['path']} has {disk['free_bytes'] / GIB:.1f} GiB free, the stack needs {needed} GiB "
             "there; free space or lower preflight_minimum_free_gib"
@@ -39,3 +31,45 @@ def machine_problems(node: Facts, values: Facts, settled: bool) -> list[str]:
             if disk["path"] != "/boot" and disk["free_bytes"] < needed * GIB
         ]
     return problems
+
+
+def signs_modules(node: Facts, mok_sha256: str) -> bool:
+    """Whether modules are signed with the operator's key, because the firmware accepts nothing else."""
+    return bool(
+        node["secure_boot"] == "enabled" and mok_sha256 and mok_sha256 in node.get("mok_enrolled", [])
+    )
+
+
+def secure_boot_problems(node: Facts, values: Facts, mok_sha256: str) -> list[str]:
+    """With Secure Boot, the kernel loads only modules that an enrolled key has signed.
+
+    `mok_sha256` is the SHA-256 of the operator's certificate in DER, empty where there is none.
+    """
+    allowed = values["preflight_secure_boot_ok"] or signs_modules(node, mok_sha256)
+    if node["secure_boot"] != "enabled" or allowed:
+        return []
+    if mok_sha256:
+        return [
+            "Secure Boot is enabled, and the certificate nvidia_stack_mok_certificate (SHA-256 "
+            f"{mok_sha256[:16]}...) is not enrolled on this node, so that the kernel would refuse the "
+            "modules it signs. Copy it there in DER form; as root: mokutil --import FILE.der (choose a "
+            "password); reboot, and at the console choose Enroll MOK and give the password; run again"
+        ]
+    return [
+        "Secure Boot is enabled, and the kernel would refuse modules that DKMS builds. One of: make a key "
+        "pair for the fleet, enrol its certificate on each node (mokutil --import FILE.der, reboot, Enroll "
+        "MOK at the console) and set nvidia_stack_mok_certificate and nvidia_stack_mok_private_key; or enrol "
+        "the node's own DKMS key (mokutil --import /var/lib/dkms/mok.pub, the same way) and set "
+        "preflight_secure_boot_ok: true; or disable Secure Boot in the firmware"
+    ]
+
+
+def busy_problems(node: Facts, values: Facts, settled: bool) -> list[str]:
+    """A driver does not change under a job."""
+    busy = node["nvidia"]["compute_processes"]
+    if not busy or settled or values["nvidia_stack_busy_ok"]:
+        return []
+    return [
+        f"the driver would change while {len(busy)} process(es) use the GPUs ({', '.join(busy[:3])}); "
+        "drain the node first, or set nvidia_stack_busy_ok: true"
+    ]

@@ -21,6 +21,11 @@ class System:
     repository_architecture: str  # NVIDIA's word: x86_64 | sbsa
 
     @property
+    def major(self) -> str:
+        """The release's major version: 9 of rhel-9."""
+        return self.distribution.rpartition("-")[2].partition(".")[0]
+
+    @property
     def package_manager(self) -> str:
         """`apt` or `dnf`."""
         return str(self.row["package_manager"])
@@ -37,6 +42,7 @@ class Request:
     gpus: list[dict[str, Any]]  # known ones: {model, name, architecture, count}
     unknown_gpus: list[str]  # PCI device ids
     fabric: str  # none | nvswitch | nvlink5
+    today: str = ""  # "2026-11-21"; without it, no end of life is judged
 
 
 @dataclass(frozen=True)

@@ -4,67 +4,81 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planning import debian
-from planning.headers import kernel_headers
+from planning import debian, rhel, ubuntu
+from planning.choice import chosen_stack, remedy
+from planning.components import dcgm_packages, driver_version, fabric_packages, libraries, services
+from planning.headers import build_packages
 from planning.model import Offer, Request
-from planning.repositories import nvidia_repositories
-from planning.rules import kernel_modules, stack_problems
-from planning.versions import branch
+from planning.repositories import nvidia_repositories, repository_key_problems
+from planning.rules import from_nvidia, kernel_modules, stack_problems, stack_warnings
+from planning.versions import branch, dotted, parts
 
 if TYPE_CHECKING:
     from planning.model import Facts
 
 # NVIDIA's packages register both flavours under one name.
 DKMS_NAME = "nvidia"
+SCHEMES = {"debian": debian, "ubuntu": ubuntu, "rhel": rhel}
 
 
 def offer(request: Request) -> Offer:
     """The packages of the stack that the operator named, or of the recommended one."""
-    tables, values = request.tables, request.values
-    stacks = tables["nvidia_stacks"]
-    name = values["nvidia_stack_name"] or tables["nvidia_default_stack"]
+    stacks, system = request.tables["nvidia_stacks"], request.system
+    name = chosen_stack(request)
     stack = stacks.get(name)
     if not stack:
         problem = (
             f"nvidia_stack_name: no stack is named {name}; data/stacks.yml has: {', '.join(sorted(stacks))}"
         )
         return Offer(stack=name, problems=[problem])
-    flavour, module_problems = kernel_modules(
-        values["nvidia_stack_kernel_modules"], stack["driver"], request.gpus, tables
-    )
-    fabric = request.fabric != "none"
+    flavour, module_problems = kernel_modules(request, stack["driver"])
+    broken = stack_problems(name, stack, request)
+    scheme = SCHEMES[system.row["scheme"]]
+    row = request.tables["nvidia_driver_branches"].get(str(branch(stack["driver"])), {})
     return Offer(
         stack=name,
         driver={
             "version": stack["driver"],
-            "package_version": stack["driver_package"],
+            "package_version": driver_version(request, stack),
             "branch": branch(stack["driver"]),
             "modules": flavour,
-            "end_of_life": tables["nvidia_driver_branches"][str(branch(stack["driver"]))]["end_of_life"],
+            "end_of_life": row.get("end_of_life"),
             "dkms": DKMS_NAME,
         },
         cuda=stack["cuda"],
         torch=stack["torch"],
-        packages=debian.packages(stack, flavour, request.fabric),
-        present=kernel_headers(request),
-        pins=debian.pins(stack),
+        packages=scheme.driver_packages(request, stack, flavour)
+        | libraries(request, stack)
+        | fabric_packages(request, stack)
+        | dcgm_packages(request, stack),
+        present=build_packages(request) + (["infiniband-diags"] if request.fabric == "nvlink5" else []),
+        pins=scheme.pins(request, stack),
         repositories=nvidia_repositories(request),
-        services=["nvidia-persistenced"] + (["nvidia-fabricmanager"] if fabric else []),
-        runtime=runtime(stack, fabric=fabric),
-        problems=stack_problems(name, stack, request.gpus, tables) + module_problems,
+        module_streams=rhel.module_streams(request, stack, flavour) if scheme is rhel else [],
+        services=services(request),
+        runtime=runtime(stack, fabric=request.fabric != "none"),
+        problems=[f"{sentence}; {remedy(request)}" for sentence in broken]
+        + module_problems
+        + repository_key_problems(request),
+        warnings=stack_warnings(name, stack, request) + unseen_warnings(name, stack, request),
     )
 
 
 def runtime(stack: Facts, *, fabric: bool) -> dict[str, str | None]:
     """The versions that the libraries and daemons themselves must report once they are loaded."""
     return {
-        "cudnn": upstream(stack["cudnn_package"], parts=3),
-        "nccl": upstream(stack["nccl_package"], parts=3),
+        "cudnn": dotted(parts(stack["cudnn_package"], 3)),
+        "nccl": dotted(parts(stack["nccl_package"], 3)),
         "fabric_manager": stack["driver"] if fabric else None,
         "cuda_driver": stack["cuda"],
     }
 
 
-def upstream(package_version: str, parts: int) -> str:
-    """The first numbers of a package's version: 9.19.0 of 9.19.0.56-1."""
-    return ".".join(package_version.partition("-")[0].split(".")[:parts])
+def unseen_warnings(name: str, stack: Facts, request: Request) -> list[str]:
+    """Where the versions are made by rule and nobody has been seen installing them."""
+    if request.system.distribution in stack["seen"] or not from_nvidia(request):
+        return []
+    return [
+        f"no published source has shown driver {driver_version(request, stack)} of stack {name} in NVIDIA's "
+        f"repository for {request.system.distribution}; the version follows NVIDIA's naming scheme"
+    ]

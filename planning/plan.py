@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from planning import nvidia_source
 from planning.environment import environment
 from planning.hardware import fabric_of, fabric_warnings, gpu_inventory
-from planning.machine import machine_problems
+from planning.machine import busy_problems, machine_problems, secure_boot_problems, signs_modules
 from planning.model import Facts, Offer, Request
 from planning.system import system_of
 from planning.text import plan_text
+from planning.versions import same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,16 +21,21 @@ if TYPE_CHECKING:
 SOURCES: Mapping[str, Callable[[Request], Offer]] = {"nvidia": nvidia_source.offer}
 
 
-def node_plan(node: Facts, tables: Facts, values: Facts, address: str = "") -> dict[str, Any]:
+def node_plan(
+    node: Facts, tables: Facts, values: Facts, target: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """The plan of one node.
 
     `node` is the fact of module node_facts, `tables` the merged data files, `values` the effective role
-    variables, `address` the node's address in the inventory. The result has `problems`: empty, or the plan
-    must not be carried out.
+    variables. `target` has what the controller knows: the node's `address` in the inventory, `today`
+    ("2026-11-21"), `mok_sha256` of the operator's certificate for Secure Boot; each may be missing. The
+    result has `problems`: empty, or the plan must not be carried out.
     """
+    known = target or {}
+    mok_sha256 = known.get("mok_sha256", "")
     system, problems = system_of(node, tables)
     gpus, unknown = gpu_inventory(node["pci"], tables["models"])
-    fabric = fabric_of(node)
+    fabric = fabric_of(node, values["nvidia_stack_fabric"])
     gpu_problems, warnings = unknown_gpus(unknown, allowed=values["preflight_unknown_gpu_ok"])
     problems += gpu_problems
     if not gpus and not unknown:
@@ -37,20 +43,25 @@ def node_plan(node: Facts, tables: Facts, values: Facts, address: str = "") -> d
             "no NVIDIA GPU on the PCI bus; take the node out of the group gpu_nodes, or check slot, power "
             "and firmware"
         )
-    warnings += fabric_warnings(gpus, fabric, tables["models"])
+    warnings += fabric_warnings(gpus, fabric, tables["models"], values)
 
     source = values["nvidia_stack_source"]
-    found = Offer(stack=values["nvidia_stack_name"] or tables["nvidia_default_stack"])
+    found = Offer(stack=values["nvidia_stack_name"])
     if system:
-        found = SOURCES[source](Request(node, tables, values, system, gpus, unknown, fabric))
+        request = Request(node, tables, values, system, gpus, unknown, fabric, known.get("today", ""))
+        found = SOURCES[source](request)
     settled = bool(found.packages) and all(
-        node["packages"].get(name) == (wanted or node["packages"].get(name) or "missing")
-        for name, wanted in found.packages.items()
+        same(node["packages"].get(name), wanted) for name, wanted in found.packages.items()
     )
     problems += found.problems
-    if found.driver:
-        problems += machine_problems(node, values, settled) + busy_problems(node, values, settled)
+    if system and found.driver:
+        problems += secure_boot_problems(node, values, mok_sha256)
+        problems += machine_problems(node, values, settled, system.package_manager)
+        problems += busy_problems(node, values, settled)
     locks = [tables["architectures"][gpu["architecture"]]["locked_clocks"] for gpu in gpus]
+    environ = environment(
+        node, sum(gpu["count"] for gpu in gpus) + len(unknown), values, known.get("address", "")
+    )
     # Not asdict: it copies, and the containers that Ansible hands to filters refuse to be copied.
     return {field.name: getattr(found, field.name) for field in fields(found)} | {
         "source": source,
@@ -61,7 +72,8 @@ def node_plan(node: Facts, tables: Facts, values: Facts, address: str = "") -> d
         "nvswitch": fabric == "nvswitch",
         "headers": found.present,
         "locked_clocks": {kind: all(lock[kind] for lock in locks) for kind in ("graphics", "memory")},
-        "environment": environment(node, sum(gpu["count"] for gpu in gpus) + len(unknown), values, address),
+        "environment": environ,
+        "mok": signs_modules(node, mok_sha256),
         "settled": settled,
         "problems": problems,
         "warnings": warnings + found.warnings,
@@ -74,26 +86,13 @@ def unknown_gpus(device_ids: list[str], *, allowed: bool) -> tuple[list[str], li
     for device_id in dict.fromkeys(device_ids):
         text = f"GPU with PCI id 10de:{device_id} is in no table"
         if allowed:
-            warnings.append(
-                f"{text}; planned as the newest known architecture allows, and no reference value judges it"
-            )
+            warnings.append(f"{text}; planned with care, and no reference value judges it")
         else:
             problems.append(
                 f"{text}; add it to data/gpu_models.yml, or set preflight_unknown_gpu_ok: true to go on "
                 "without references"
             )
     return problems, warnings
-
-
-def busy_problems(node: Facts, values: Facts, settled: bool) -> list[str]:
-    """A driver does not change under a job."""
-    busy = node["nvidia"]["compute_processes"]
-    if not busy or settled or values["nvidia_stack_busy_ok"]:
-        return []
-    return [
-        f"the driver would change while {len(busy)} process(es) use the GPUs ({', '.join(busy[:3])}); "
-        "drain the node first, or set nvidia_stack_busy_ok: true"
-    ]
 
 
 def preflight_plan(
@@ -115,5 +114,5 @@ def preflight_plan(
         )
         return {"problems": problems, "text": "", "driver": None}
     node = result["ansible_facts"]["temper"]
-    plan = node_plan(node, tables, variables["values"], target["address"])
+    plan = node_plan(node, tables, variables["values"], target)
     return plan | {"problems": problems + plan["problems"], "text": plan_text(plan, node)}

@@ -18,13 +18,17 @@ def system_of(node: Facts, tables: Facts) -> tuple[System | None, list[str]]:
     """The node's system, or why there is none that a plan can be made for."""
     os, architecture = node["os"], node["architecture"]
     problems = []
-    key = f"{os['id']}-{os['version_id']}"
-    row = tables["nvidia_distributions"].get(key)
+    distributions = tables["nvidia_distributions"]
+    family = tables["nvidia_distribution_families"].get(os["id"], {"family": os["id"]})["family"]
+    # Enterprise Linux is told by its major version, Ubuntu by its release.
+    releases = (os["version_id"], os["version_id"].partition(".")[0])
+    key = next((f"{family}-{release}" for release in releases if f"{family}-{release}" in distributions), "")
+    row = distributions.get(key)
     if not row:
-        known = ", ".join(sorted(tables["nvidia_distributions"]))
+        known = ", ".join(distributions)
         problems.append(
             f"operating system {os['pretty_name'] or os['id'] or 'unknown'} is not supported; "
-            f"expected one of: {known}"
+            f"expected one of: {known} (or a rebuild of it)"
         )
     if architecture not in REPOSITORY_ARCHITECTURES:
         known = ", ".join(REPOSITORY_ARCHITECTURES)

@@ -24,9 +24,11 @@ def plan_text(plan: Facts, node: Facts) -> str:
     if plan["driver"]:
         driver = plan["driver"]
         state = "in place" if plan["settled"] else "to be installed"
+        support = f", supported to {driver['end_of_life']}" if driver["end_of_life"] else ""
+        cuda = f", CUDA {plan['cuda']}" if plan["cuda"] else ""
         lines.append(
-            f"stack {plan['stack']} ({state}): driver {driver['version']} ({driver['modules']} modules, "
-            f"supported to {driver['end_of_life']}), CUDA {plan['cuda']}, {len(plan['packages'])} packages"
+            f"stack {plan['stack']} ({state}): driver {driver['version']} "
+            f"({driver['modules']} modules{support}){cuda}, {len(plan['packages'])} packages"
         )
     nccl = " ".join(f"{key}={value}" for key, value in plan["environment"]["nccl"].items())
     lines.append(f"environment: OMP_NUM_THREADS={plan['environment']['omp_num_threads']} {nccl}".rstrip())

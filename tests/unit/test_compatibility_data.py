@@ -11,7 +11,8 @@ from variables import role_variables
 
 from planning.machine import GIB
 from planning.plan import node_plan
-from planning.versions import branch, version
+from planning.rules import own_problems
+from planning.versions import branch, parts, version
 from tests.unit.tables import ROOT, specs, tables
 
 if TYPE_CHECKING:
@@ -20,18 +21,17 @@ if TYPE_CHECKING:
 TABLES = tables()
 STACKS: dict[str, dict[str, Any]] = TABLES["nvidia_stacks"]
 DEFAULTS = role_variables({}, specs())["values"]
-# CUDA of the torch builds on PyPI, from the metadata of the wheels, 2026-11-20. A stack's torch must be here.
-TORCH_CUDA = {"2.7.1": "12.6", "2.11.0": "13.0", "2.15.0": "13.2"}
 
 each_stack = pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
 
 
 def entries(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every mapping that holds no other mapping, with its path: the rows of the tables."""
+    """The rows of the tables with their paths: mappings with a source, or that hold no other mapping."""
     if not isinstance(value, dict):
         return
-    if not any(isinstance(child, dict) for child in value.values()):
+    if "source" in value or not any(isinstance(child, dict) for child in value.values()):
         yield path, value
+        return
     for key, child in value.items():
         yield from entries(child, f"{path}.{key}")
 
@@ -51,8 +51,9 @@ def test_every_row_has_a_source_and_a_date(file: str) -> None:
         assert datetime.date.fromisoformat(row["date"]), path
 
 
-def test_the_default_stack_is_one() -> None:
-    assert TABLES["nvidia_default_stack"] in STACKS
+def test_the_default_stacks_are_stacks() -> None:
+    assert TABLES["nvidia_default_stacks"]
+    assert set(TABLES["nvidia_default_stacks"]) <= STACKS.keys()
 
 
 @pytest.mark.parametrize("name", STACKS)
@@ -66,11 +67,14 @@ def test_a_stack_has_all_fields(stack: dict[str, Any]) -> None:
         "summary",
         "driver",
         "driver_package",
+        "seen",
         "cuda",
         "cuda_package",
         "cudnn_package",
         "nccl_package",
         "container_toolkit_package",
+        "dcgm_package",
+        "dcgm_exporter_package",
         "torch",
         "source",
         "date",
@@ -80,12 +84,29 @@ def test_a_stack_has_all_fields(stack: dict[str, Any]) -> None:
 @each_stack
 def test_versions_are_text(stack: dict[str, Any]) -> None:
     """YAML reads 12.9 and 580.10 as numbers, and 580.10 loses its zero."""
-    assert all(isinstance(value, str) for value in stack.values())
+    assert all(
+        isinstance(value, str) for key, value in stack.items() if key not in ("driver_package", "seen")
+    )
+    assert all(isinstance(value, str) for value in stack["driver_package"].values())
+
+
+@each_stack
+def test_every_scheme_has_a_version_of_the_driver(stack: dict[str, Any]) -> None:
+    schemes = {row["scheme"] for row in TABLES["nvidia_distributions"].values()}
+    assert stack["driver_package"].keys() == schemes
+    assert set(stack["seen"]) <= TABLES["nvidia_distributions"].keys()
+
+
+@each_stack
+def test_a_driver_is_seen_only_where_the_repository_has_its_branch(stack: dict[str, Any]) -> None:
+    for name in stack["seen"]:
+        assert branch(stack["driver"]) >= (TABLES["nvidia_distributions"][name]["first_branch"] or 0), name
 
 
 @each_stack
 def test_packages_are_those_of_the_versions(stack: dict[str, Any]) -> None:
-    assert stack["driver_package"] == f"{stack['driver']}-1"
+    for version_of_scheme in stack["driver_package"].values():
+        assert re.fullmatch(rf"{re.escape(stack['driver'])}-1(ubuntu1)?", version_of_scheme)
     assert re.fullmatch(rf"{re.escape(stack['cuda'])}\.\d+-\d+", stack["cuda_package"])
     assert re.fullmatch(rf"[\d.]+-\d+\+cuda{re.escape(stack['cuda'])}", stack["nccl_package"])
     assert re.fullmatch(r"9(\.\d+){3}-\d+", stack["cudnn_package"])
@@ -99,7 +120,7 @@ def test_the_driver_is_new_enough_for_its_cuda(stack: dict[str, Any]) -> None:
 
 @each_stack
 def test_torch_is_known_and_its_cuda_runs_on_the_stack(stack: dict[str, Any]) -> None:
-    cuda = version(TORCH_CUDA[stack["torch"]])
+    cuda = version(TABLES["nvidia_torch_builds"][stack["torch"]]["cuda"])
     assert cuda <= version(stack["cuda"])
     assert cuda[0] == version(stack["cuda"])[0]
 
@@ -112,6 +133,42 @@ def test_the_driver_exists_and_its_branch_is_supported(stack: dict[str, Any]) ->
 
 
 @each_stack
+def test_cudnn_and_nccl_were_built_for_the_cuda(stack: dict[str, Any]) -> None:
+    row = TABLES["nvidia_cudnn_cuda"][stack["cuda"].split(".")[0]]
+    found = parts(stack["cudnn_package"], 3)
+    assert version(row["first"]) <= found
+    assert not row["last"] or found <= version(row["last"])
+    nccl, _, cuda = stack["nccl_package"].partition("-1+cuda")
+    assert cuda in TABLES["nvidia_nccl_builds"][nccl]["cuda"]
+
+
+@each_stack
+def test_a_stack_breaks_no_rule_of_its_own(stack: dict[str, Any]) -> None:
+    assert list(own_problems("it", stack, TABLES)) == []
+
+
+@each_stack
+def test_torchs_own_libraries_are_no_newer_than_the_stacks_major(stack: dict[str, Any]) -> None:
+    build = TABLES["nvidia_torch_builds"][stack["torch"]]
+    assert parts(build["cudnn"], 1) == parts(stack["cudnn_package"], 1)
+    assert parts(build["nccl"], 1) == parts(stack["nccl_package"], 1)
+
+
+def test_a_torch_build_runs_on_a_known_cuda_and_knows_some_gpus() -> None:
+    for name, row in TABLES["nvidia_torch_builds"].items():
+        assert row["cuda"] in TABLES["nvidia_cuda_drivers"], name
+        assert version(row["first_capability"]) < version(row["last_capability"]), name
+
+
+def test_every_gpu_has_a_torch_build_with_kernels_in_a_stack_that_fits() -> None:
+    for key, model in TABLES["models"].items():
+        found = node_plan(facts("debian-12", *model["pci_ids"][:1]), TABLES, DEFAULTS)
+        build = TABLES["nvidia_torch_builds"][found["torch"]]
+        capability = version(model["compute_capability"])
+        assert version(build["first_capability"]) <= capability <= version(build["last_capability"]), key
+
+
+@each_stack
 def test_open_modules_of_the_driver_compile(stack: dict[str, Any]) -> None:
     minimum = TABLES["nvidia_kernel_modules"]["open_minimum_driver"]["driver"]
     assert version(stack["driver"]) >= version(minimum)
@@ -120,7 +177,7 @@ def test_open_modules_of_the_driver_compile(stack: dict[str, Any]) -> None:
 def test_the_last_driver_of_a_branch_belongs_to_it() -> None:
     for name, row in TABLES["nvidia_driver_branches"].items():
         assert branch(row["last"]) == int(name)
-        assert re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", row["end_of_life"]), name
+        assert re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", row["end_of_life"] or "2099-12"), name
 
 
 def test_the_driver_of_a_cuda_starts_its_runtime() -> None:
@@ -147,7 +204,9 @@ def test_a_rule_is_complete_and_its_words_are_known() -> None:
         assert rule["open_modules"] in {"required", "recommended", "supported", "impossible"}, name
         assert rule["first_branch"] is None or isinstance(rule["first_branch"], int), name
         assert rule["last_branch"] is None or isinstance(rule["last_branch"], int), name
-        assert rule["last_cuda"] is None or rule["last_cuda"] in TABLES["nvidia_cuda_drivers"], name
+        for key in ("first_cuda", "last_cuda"):
+            assert rule[key] is None or rule[key] in TABLES["nvidia_cuda_drivers"], name
+        assert str(rule["last_branch"] or 580) in TABLES["nvidia_driver_branches"], name
 
 
 def test_an_architecture_without_open_modules_ends_before_proprietary_ones_do() -> None:
@@ -164,7 +223,7 @@ def test_fingerprints_are_whole_and_fit_the_key_files() -> None:
             assert re.fullmatch(r"[0-9A-F]{40}", fingerprint)
     for table in TABLES["nvidia_distributions"].values():
         key_id = table["key_file"].removesuffix(".pub").upper()
-        assert any(fingerprint.endswith(key_id) for fingerprint in table["key_fingerprints"])
+        assert all(fingerprint.endswith(key_id) for fingerprint in table["key_fingerprints"])
 
 
 def facts(distribution: str, *device_ids: str) -> dict[str, Any]:
@@ -183,16 +242,24 @@ def facts(distribution: str, *device_ids: str) -> dict[str, Any]:
     }
 
 
+# What no test can make up: where NVIDIA's key is unknown, the operator pins it.
+PINNED = DEFAULTS | {"nvidia_stack_cuda_key_fingerprints": ["A" * 40]}
+
+
 @pytest.mark.parametrize("distribution", TABLES["nvidia_distributions"])
 @pytest.mark.parametrize("model", TABLES["models"])
-def test_every_gpu_has_a_stack(model: str, distribution: str) -> None:
-    node = facts(distribution, *TABLES["models"][model]["pci_ids"])
-    plans = [node_plan(node, TABLES, DEFAULTS | {"nvidia_stack_name": name}) for name in STACKS]
-    assert any(not plan["problems"] for plan in plans), plans[0]["problems"]
+def test_every_gpu_has_a_stack_that_its_default_is(model: str, distribution: str) -> None:
+    rule = TABLES["nvidia_architectures"][TABLES["models"][model]["architecture"]]
+    first = TABLES["nvidia_distributions"][distribution]["first_branch"] or 0
+    found = node_plan(facts(distribution, *TABLES["models"][model]["pci_ids"]), TABLES, PINNED)
+    if rule["last_branch"] and rule["last_branch"] < first:
+        assert any("no stack in data/stacks.yml fits" in problem for problem in found["problems"])
+    else:
+        assert found["problems"] == []
 
 
 @pytest.mark.parametrize("distribution", TABLES["nvidia_distributions"])
 @pytest.mark.parametrize("name", STACKS)
-def test_every_stack_drives_the_newest_known_gpus(name: str, distribution: str) -> None:
-    plan = node_plan(facts(distribution, "2330"), TABLES, DEFAULTS | {"nvidia_stack_name": name})
-    assert plan["problems"] == []
+def test_every_stack_drives_an_h100_where_the_repository_has_it(name: str, distribution: str) -> None:
+    mirror = {"nvidia_stack_cuda_repository_url": "http://mirror/cuda", "nvidia_stack_name": name}
+    assert node_plan(facts(distribution, "2330"), TABLES, PINNED | mirror)["problems"] == []

@@ -30,7 +30,7 @@ CUDA_TOOLKITS = {
 }
 # CUDA major -> versions of cuDNN for it.
 CUDNN = {"12": ("9.10.2.21-1",), "13": ("9.19.0.56-1", "9.24.0.43-1")}
-NCCL = ("2.27.5-1+cuda12.9", "2.28.9-1+cuda13.0", "2.30.7-1+cuda13.2")
+NCCL = ("2.27.5-1+cuda12.9", "2.28.9-1+cuda13.0", "2.30.4-1+cuda13.2")
 DCGM = "1:4.6.0-1"
 CONTAINER_TOOLKITS = ("1.18.0-1", "1.20.0-1")
 KEYRING = "1.1-1"

@@ -1,0 +1,86 @@
+"""Nodes as node_facts reports them, and their plans from the real tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from variables import role_variables
+
+from planning.machine import GIB
+from planning.plan import node_plan
+from tests.unit.tables import specs, tables
+
+TABLES = tables()
+DEFAULTS = role_variables({}, specs())["values"]
+
+AUDIO, GPU, DISPLAY, NVSWITCH = "0403", "0302", "0300", "0680"
+H100, L4, V100, P100, B200, SWITCH = "2330", "27b8", "1db5", "15f8", "2901", "22a3"
+
+
+def pci(*devices: tuple[str, str]) -> list[dict[str, str]]:
+    return [
+        {"address": f"0000:{index:02x}:00.0", "vendor_id": "10de", "device_id": device, "class_id": kind}
+        for index, (device, kind) in enumerate(devices)
+    ]
+
+
+def gpus(*device_ids: str) -> list[dict[str, str]]:
+    return pci(*((device_id, GPU) for device_id in device_ids))
+
+
+def node(**changes: Any) -> dict[str, Any]:
+    """A bare Debian 12 server with one L4, as node_facts reports it."""
+    return {
+        "os": {
+            "id": "debian",
+            "version_id": "12",
+            "codename": "bookworm",
+            "pretty_name": "Debian GNU/Linux 12 (bookworm)",
+        },
+        "architecture": "x86_64",
+        "kernel": {
+            "release": "6.1.0-37-amd64",
+            "headers_present": True,
+            "headers_installable": True,
+            "cmdline": "",
+        },
+        "secure_boot": "disabled",
+        "cpu": {"logical": 64, "physical": 32, "numa_nodes": 2},
+        "disks": [{"path": "/", "total_bytes": 100 * GIB, "free_bytes": 80 * GIB}],
+        "pci": gpus(L4),
+        "interfaces": [
+            {"name": "eth0", "addresses": ["192.0.2.7"], "up": True, "default_route": True, "mtu": 1500},
+        ],
+        "packages": {},
+        "nvidia": {"loaded_version": None, "compute_processes": []},
+    } | changes
+
+
+def plan(
+    facts: dict[str, Any] | None = None,
+    address: str = "",
+    data: dict[str, Any] = TABLES,
+    today: str = "",
+    mok_sha256: str = "",
+    **values: Any,
+) -> dict[str, Any]:
+    """Plan a node with the roles' defaults and the variables given."""
+    target = {"address": address, "today": today, "mok_sha256": mok_sha256}
+    return node_plan(facts or node(), data, DEFAULTS | values, target)
+
+
+def problem(facts: dict[str, Any] | None = None, **values: Any) -> str:
+    """The only problem of a node."""
+    (found,) = plan(facts, **values)["problems"]
+    return str(found)
+
+
+def settled(**changes: Any) -> dict[str, Any]:
+    """The node after the stack was installed."""
+    return node(packages=plan()["packages"], **changes)
+
+
+def system(name: str, version: str, **changes: Any) -> dict[str, Any]:
+    """A node with another operating system."""
+    os = {"id": name, "version_id": version, "codename": "", "pretty_name": f"{name} {version}"}
+    return node(os=os, **changes)

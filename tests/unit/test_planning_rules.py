@@ -1,0 +1,286 @@
+"""Each rule of data/nvidia_compatibility.yml refuses or warns, and names a remedy."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.unit.planning_nodes import (
+    B200,
+    GPU,
+    H100,
+    L4,
+    NVSWITCH,
+    SWITCH,
+    TABLES,
+    V100,
+    gpus,
+    node,
+    pci,
+    plan,
+    problem,
+    system,
+)
+
+GH200, GB200, OLD_UNKNOWN = "2342", "2941", "1b02"
+
+
+def with_stack(**changes: Any) -> dict[str, Any]:
+    """The tables with a stack `changed`, made of the default one."""
+    data = copy.deepcopy(TABLES)
+    data["nvidia_stacks"]["changed"] = data["nvidia_stacks"]["r580-cuda13.0"] | changes
+    return data
+
+
+def changed_problems(facts: dict[str, Any] | None = None, **changes: Any) -> list[str]:
+    found: list[str] = plan(facts, data=with_stack(**changes), nvidia_stack_name="changed")["problems"]
+    return found
+
+
+# ---------------------------------------------------------------- which stack
+
+
+@pytest.mark.parametrize(
+    ("facts", "stack"),
+    [
+        (node(), "r580-cuda13.0"),
+        (node(pci=gpus(V100)), "r580-cuda12.9"),
+        (node(pci=gpus(V100, L4)), "r580-cuda12.9"),
+        (system("debian", "13"), "r595-cuda13.2"),
+    ],
+    ids=["the first recommended", "what Volta can run", "what all GPUs can run", "what the repository has"],
+)
+def test_a_node_gets_the_first_recommended_stack_that_fits_it(facts: dict[str, Any], stack: str) -> None:
+    found = plan(facts)
+    assert (found["stack"], found["problems"]) == (stack, [])
+
+
+def test_a_stack_that_the_operator_names_is_not_replaced() -> None:
+    found = plan(node(pci=gpus(V100)), nvidia_stack_name="r595-cuda13.2")
+    assert found["stack"] == "r595-cuda13.2"
+    assert found["problems"]
+
+
+def test_nvidias_repository_for_debian_13_has_no_580() -> None:
+    assert problem(system("debian", "13"), nvidia_stack_name="r580-cuda13.0") == (
+        "NVIDIA's repository for debian-13 begins with driver branch 590; stack r580-cuda13.0 has 580; "
+        "set nvidia_stack_name: r595-cuda13.2"
+    )
+
+
+def test_a_mirror_may_hold_what_nvidias_repository_does_not() -> None:
+    found = plan(system("debian", "13"), nvidia_stack_cuda_repository_url="http://mirror/cuda")
+    assert (found["stack"], found["problems"]) == ("r580-cuda13.0", [])
+
+
+def test_volta_on_debian_13_has_no_stack_at_nvidia() -> None:
+    found = plan(system("debian", "13", pci=gpus(V100)))["problems"]
+    assert found
+    assert all(
+        text.endswith("no stack in data/stacks.yml fits all GPUs of this node on this system")
+        for text in found
+    )
+
+
+# ---------------------------------------------------------------- GPUs that no table knows
+
+
+def test_a_gpu_newer_than_the_tables_gets_the_newest_driver_with_open_modules() -> None:
+    found = plan(node(pci=gpus("3fff")), preflight_unknown_gpu_ok=True)
+    assert (found["stack"], found["driver"]["modules"], found["problems"]) == ("r595-cuda13.2", "open", [])
+
+
+def test_an_unknown_gpu_older_than_turing_gets_proprietary_modules_and_580() -> None:
+    found = plan(node(pci=gpus(OLD_UNKNOWN)), preflight_unknown_gpu_ok=True)
+    assert found["problems"] == []
+    assert (found["stack"], found["driver"]["modules"]) == ("r580-cuda12.9", "proprietary")
+
+
+def test_an_unknown_gpu_older_than_turing_is_refused_a_newer_driver() -> None:
+    facts = node(pci=gpus(OLD_UNKNOWN))
+    assert problem(facts, preflight_unknown_gpu_ok=True, nvidia_stack_name="r595-cuda13.2").startswith(
+        "GPU 10de:1b02 (volta) needs driver branch 580 or older"
+    )
+
+
+# ---------------------------------------------------------------- CUDA, cuDNN, torch
+
+
+def test_a_runtime_does_not_start_on_a_driver_before_its_minimum() -> None:
+    found = changed_problems(driver="570.211.01")
+    assert "CUDA 13.0 starts on driver 580.65.06 or newer; stack changed has 570.211.01" in found[0]
+
+
+def test_a_newer_cuda_than_the_drivers_is_a_warning() -> None:
+    found = plan(data=with_stack(cuda="13.2"), nvidia_stack_name="changed")
+    assert found["problems"] == []
+    assert any("CUDA 13.2 came with driver 595.45.04" in warning for warning in found["warnings"])
+
+
+def test_an_architecture_has_a_first_cuda() -> None:
+    found = changed_problems(node(pci=gpus(B200)), cuda="12.6", cudnn_package="9.10.2.21-1")
+    assert found[0].startswith("B200 SXM (blackwell) needs CUDA 12.8 or newer; stack changed has 12.6")
+
+
+def test_volta_has_a_last_cudnn() -> None:
+    found = changed_problems(node(pci=gpus(V100)), cuda="12.9", cudnn_package="9.11.0.98-1")
+    assert found[0].startswith("Tesla V100 SXM2 32 GB (volta) works with cuDNN 9.10.2 or older")
+
+
+@pytest.mark.parametrize("cudnn", ["9.11.1.4-1", "9.9.0.1-1"])
+def test_a_cudnn_that_was_never_built_for_this_cuda(cudnn: str) -> None:
+    assert changed_problems(cudnn_package=cudnn)[0].startswith(f"there is no cuDNN {cudnn} for CUDA 13")
+
+
+@pytest.mark.parametrize(
+    ("change", "what"), [({"cuda": "14.0"}, "CUDA 14.0"), ({"driver": "700.1"}, "driver branch 700")]
+)
+def test_what_no_table_knows_is_refused(change: dict[str, Any], what: str) -> None:
+    assert any(f"stack changed: {what} is in no table" in text for text in changed_problems(**change))
+
+
+def test_a_torch_without_kernels_for_a_gpu_is_a_warning() -> None:
+    found = plan(node(pci=gpus(B200)), nvidia_stack_name="r580-cuda12.9")["warnings"]
+    assert any("torch 2.7.1 of stack r580-cuda12.9 has no kernels for B200 SXM" in text for text in found)
+
+
+# ---------------------------------------------------------------- end of life
+
+
+@pytest.mark.parametrize(
+    ("today", "expected"),
+    [
+        ("2026-12-31", None),
+        ("2027-01-01", "driver branch 595 ends in 2027-03"),
+        ("2027-03-31", "driver branch 595 ends in 2027-03"),
+        ("2027-04-01", "driver branch 595 has had no security fixes since 2027-03"),
+    ],
+)
+def test_the_end_of_a_branch_is_said_in_time(today: str, expected: str | None) -> None:
+    found = plan(system("debian", "13"), today=today)["warnings"]
+    assert [text.split(",")[0].split(";")[0] for text in found] == ([expected] if expected else [])
+
+
+def test_a_branch_without_a_known_end_is_not_judged() -> None:
+    data = with_stack()
+    data["nvidia_driver_branches"]["580"]["end_of_life"] = None
+    found = plan(data=data, today="2099-01-01", nvidia_stack_name="changed")
+    assert (found["warnings"], found["driver"]["end_of_life"]) == ([], None)
+
+
+# ---------------------------------------------------------------- modules and fabric
+
+
+def test_gh200_works_with_open_modules_only() -> None:
+    facts = node(pci=gpus(GH200), architecture="aarch64")
+    assert problem(facts, nvidia_stack_kernel_modules="proprietary") == (
+        "GH200 96 GB works only with open kernel modules; set nvidia_stack_kernel_modules: auto"
+    )
+    assert plan(facts)["driver"]["modules"] == "open"
+
+
+def test_an_hgx_b200_gets_fabric_manager_and_subnet_manager() -> None:
+    found = plan(node(pci=gpus(*[B200] * 8), nvlink_switch_managed=True))
+    assert (found["fabric"], found["problems"], found["warnings"]) == ("nvlink5", [], [])
+    for name in ("nvidia-fabricmanager", "libnvidia-nscq", "libnvsdm"):
+        assert found["packages"][name] == found["driver"]["package_version"]
+    assert found["packages"]["nvlsm"] == ""
+    assert "infiniband-diags" in found["present"]
+    assert "nvidia-fabricmanager" in found["services"]
+    assert found["runtime"]["fabric_manager"] == found["driver"]["version"]
+
+
+def test_nvlink_5_switches_need_a_driver_that_knows_them() -> None:
+    facts = node(pci=gpus(H100), nvlink_switch_managed=True)
+    found = changed_problems(facts, driver="570.86.15", cuda="12.8", cudnn_package="9.10.2.21-1")
+    assert found[0].startswith(
+        "NVLink 5 switches need driver 570.133.20 or newer; stack changed has 570.86.15"
+    )
+
+
+def test_a_b200_whose_switches_were_not_seen_is_pointed_out() -> None:
+    (warning,) = plan(node(pci=gpus(*[B200] * 8)))["warnings"]
+    assert "no management device of NVLink 5 switches was found" in warning
+    assert plan(node(pci=gpus(B200)), nvidia_stack_fabric="none")["warnings"] == []
+
+
+def test_the_fabric_may_be_named() -> None:
+    found = plan(node(pci=gpus(*[B200] * 8)), nvidia_stack_fabric="nvlink5")
+    assert (found["fabric"], found["warnings"]) == ("nvlink5", [])
+    assert "nvlsm" in found["packages"]
+
+
+def test_a_node_of_an_nvl72_rack_is_told_of_imex() -> None:
+    facts = node(pci=gpus(*[GB200] * 4), architecture="aarch64")
+    (warning,) = plan(facts)["warnings"]
+    assert "nvidia_stack_imex: true" in warning
+    found = plan(facts, nvidia_stack_imex=True)
+    assert found["warnings"] == []
+    assert found["packages"]["nvidia-imex"] == found["driver"]["package_version"]
+    assert "nvidia-imex" in found["services"]
+    assert "nvlsm" not in found["packages"]
+
+
+def test_no_warning_about_a_fabric_that_is_planned_or_cannot_be() -> None:
+    assert plan(node(pci=pci((H100, GPU), (SWITCH, NVSWITCH))))["warnings"] == []
+    assert plan(node(pci=gpus(L4)))["warnings"] == []
+
+
+def test_before_580_the_fabric_managers_name_has_the_branch() -> None:
+    data = with_stack(driver="570.211.01", cuda="12.8", cudnn_package="9.10.2.21-1")
+    data["nvidia_kernel_modules"]["open_minimum_driver"]["driver"] = "570.0"
+    facts = node(pci=pci((H100, GPU), (SWITCH, NVSWITCH)))
+    found = plan(facts, data=data, nvidia_stack_name="changed")
+    assert {"nvidia-fabricmanager-570", "libnvidia-nscq-570"} <= found["packages"].keys()
+    rhel = facts | {"os": system("rocky", "9.4")["os"]}
+    assert "nvidia-fabric-manager" in plan(rhel, data=data, nvidia_stack_name="changed")["packages"]
+
+
+# ---------------------------------------------------------------- Secure Boot
+
+MOK = "ab" * 32
+
+
+def test_with_secure_boot_the_remedies_are_named() -> None:
+    text = problem(node(secure_boot="enabled"))
+    assert "nvidia_stack_mok_certificate and nvidia_stack_mok_private_key" in text
+    assert "preflight_secure_boot_ok: true" in text
+
+
+def test_a_certificate_that_is_not_enrolled_is_refused_with_the_steps() -> None:
+    text = problem(node(secure_boot="enabled", mok_enrolled=["cd" * 32]), mok_sha256=MOK)
+    assert text.startswith(
+        "Secure Boot is enabled, and the certificate nvidia_stack_mok_certificate (SHA-256 abab"
+    )
+    assert "mokutil --import FILE.der" in text
+
+
+def test_an_enrolled_certificate_signs_the_modules() -> None:
+    found = plan(node(secure_boot="enabled", mok_enrolled=[MOK]), mok_sha256=MOK)
+    assert (found["problems"], found["mok"]) == ([], True)
+    assert "openssl" in found["present"]
+
+
+def test_without_secure_boot_nothing_is_signed() -> None:
+    found = plan(node(mok_enrolled=[MOK]), mok_sha256=MOK)
+    assert (found["problems"], found["mok"]) == ([], False)
+    assert "openssl" not in found["present"]
+
+
+# ---------------------------------------------------------------- DCGM
+
+
+def test_dcgm_fits_the_drivers_cuda() -> None:
+    found = plan(nvidia_stack_dcgm=True)
+    assert found["packages"]["datacenter-gpu-manager-4-cuda13"] == "1:4.6.0-1"
+    assert "datacenter-gpu-manager-4-cuda12" not in found["packages"]
+    assert "nvidia-dcgm" in found["services"]
+    assert "nvidia-dcgm-exporter" not in found["services"]
+
+
+def test_the_exporter_brings_dcgm_and_volta_its_older_tests() -> None:
+    found = plan(node(pci=gpus(V100)), nvidia_stack_dcgm_exporter=True)
+    assert {"datacenter-gpu-manager-4-cuda12", "datacenter-gpu-manager-exporter"} <= found["packages"].keys()
+    assert {"nvidia-dcgm", "nvidia-dcgm-exporter"} <= set(found["services"])

@@ -1,0 +1,203 @@
+"""Package names, versions and repositories of each distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.planning_nodes import (
+    GPU,
+    H100,
+    L4,
+    NVSWITCH,
+    SWITCH,
+    V100,
+    gpus,
+    node,
+    pci,
+    plan,
+    problem,
+    system,
+)
+
+KEY = ["A" * 40]
+
+
+def kernel(release: str, present: bool = True) -> dict[str, Any]:
+    return {**node()["kernel"], "release": release, "headers_present": present}
+
+
+def driver(found: dict[str, Any]) -> set[str]:
+    """The packages at the driver's version."""
+    return {
+        name for name, version in found["packages"].items() if version == found["driver"]["package_version"]
+    }
+
+
+# ---------------------------------------------------------------- Ubuntu
+
+
+@pytest.mark.parametrize("release", ["22.04", "24.04"])
+def test_up_to_580_ubuntus_names_end_in_the_branch(release: str) -> None:
+    found = plan(system("ubuntu", release))
+    assert found["problems"] == []
+    assert (found["package_manager"], found["driver"]["package_version"]) == ("apt", "580.178.04-1ubuntu1")
+    assert driver(found) == {
+        "libnvidia-compute-580",
+        "nvidia-dkms-580-open",
+        "nvidia-utils-580",
+        "nvidia-persistenced",
+        "nvidia-modprobe",
+    }
+
+
+def test_ubuntus_proprietary_modules() -> None:
+    found = plan(system("ubuntu", "22.04", pci=gpus(V100)))
+    assert "nvidia-dkms-580" in found["packages"]
+    assert "nvidia-dkms-580-open" not in found["packages"]
+
+
+def test_from_590_ubuntus_names_are_plain_and_a_package_pins_them() -> None:
+    found = plan(system("ubuntu", "24.04"), nvidia_stack_name="r595-cuda13.2")
+    assert found["problems"] == []
+    assert driver(found) == {
+        "libnvidia-compute",
+        "nvidia-dkms-open",
+        "nvidia-persistenced",
+        "nvidia-modprobe",
+    }
+    assert found["packages"]["nvidia-driver-pinning-595.91.07"] == ""
+
+
+def test_what_ubuntus_packages_pull_in_is_pinned() -> None:
+    pins = plan(system("ubuntu", "24.04"))["pins"]
+    assert pins[0]["version"] == "580.178.04-1ubuntu1"
+    assert "libnvidia-*" in pins[0]["packages"]
+
+
+@pytest.mark.parametrize(
+    ("release", "kernel_release", "meta"),
+    [
+        ("22.04", "5.15.0-91-generic", "linux-headers-generic"),
+        ("22.04", "6.8.0-45-generic", "linux-headers-generic-hwe-22.04"),
+        ("24.04", "6.8.0-45-generic", "linux-headers-generic"),
+        ("24.04", "6.11.0-1010-nvidia", "linux-headers-nvidia-hwe-24.04"),
+        ("24.04", "6.8.0-1015-aws", "linux-headers-aws"),
+        ("24.04", "6.17.0-custom", None),
+    ],
+)
+def test_headers_follow_ubuntus_kernel(release: str, kernel_release: str, meta: str | None) -> None:
+    assert plan(system("ubuntu", release, kernel=kernel(kernel_release)))["present"] == (
+        [meta] if meta else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel_release", "meta"),
+    [
+        ("6.1.0-37-amd64", "linux-headers-amd64"),
+        ("6.1.0-37-cloud-amd64", "linux-headers-cloud-amd64"),
+        ("6.12.117+deb13-amd64", "linux-headers-amd64"),
+        ("6.12.95+bpo-arm64", "linux-headers-arm64"),
+        ("6.17.2-1-pve", None),
+        ("6.18.44", None),
+    ],
+)
+def test_headers_follow_debians_kernel(kernel_release: str, meta: str | None) -> None:
+    assert plan(node(kernel=kernel(kernel_release)))["present"] == ([meta] if meta else [])
+
+
+# ---------------------------------------------------------------- Enterprise Linux
+
+
+@pytest.mark.parametrize("name", ["rhel", "rocky", "almalinux"])
+@pytest.mark.parametrize(("release", "major"), [("8.10", 8), ("9.6", 9)])
+def test_enterprise_linux_8_and_9_have_module_streams(name: str, release: str, major: int) -> None:
+    found = plan(system(name, release))
+    assert found["problems"] == []
+    assert (found["package_manager"], found["pins"]) == ("dnf", [])
+    assert found["driver"]["package_version"] == f"580.178.04-1.el{major}"
+    assert driver(found) == {
+        "nvidia-driver-cuda",
+        "kmod-nvidia-open-dkms",
+        "nvidia-persistenced",
+        "nvidia-modprobe",
+    }
+    assert found["module_streams"] == [{"name": "nvidia-driver", "stream": "580-open"}]
+    assert found["packages"]["libnccl"] == "2.28.9-1+cuda13.0"
+    assert found["packages"]["cudnn9-cuda-13"] == "9.19.0.56-1"
+
+
+def test_the_stream_of_proprietary_modules() -> None:
+    found = plan(system("rocky", "9.4", pci=gpus(V100)))
+    assert found["module_streams"] == [{"name": "nvidia-driver", "stream": "580-dkms"}]
+    assert "kmod-nvidia-latest-dkms" in found["packages"]
+
+
+def test_enterprise_linux_10_has_no_streams() -> None:
+    found = plan(system("rhel", "10.1"), nvidia_stack_cuda_key_fingerprints=KEY)
+    assert (found["problems"], found["module_streams"]) == ([], [])
+    assert found["driver"]["package_version"] == "580.178.04-1.el10"
+
+
+def test_enterprise_linux_10_needs_the_key_from_the_operator() -> None:
+    assert problem(system("rhel", "10.1")) == (
+        "Temper does not know the full fingerprint of the key that signs NVIDIA's repository for rhel-10 "
+        "(CDF6BA43.pub); read it from a source you trust and set nvidia_stack_cuda_key_fingerprints: "
+        "[40 hexadecimal digits, the last eight are CDF6BA43]"
+    )
+
+
+@pytest.mark.parametrize(("release", "name"), [("8.10", "kernel-devel"), ("9.6", "kernel-devel-matched")])
+def test_headers_follow_the_kernel_of_enterprise_linux(release: str, name: str) -> None:
+    facts = system("rhel", release, kernel=kernel("5.14.0-611.el9.x86_64", present=False))
+    assert plan(facts)["present"] == ["kernel-devel-5.14.0-611.el9.x86_64", name, "kernel-headers"]
+
+
+def test_repositories_of_rpm_packages() -> None:
+    cuda, toolkit = plan(system("rhel", "9.6", architecture="aarch64"))["repositories"]
+    base = "https://developer.download.nvidia.com/compute/cuda/repos/rhel9/sbsa/"
+    assert cuda == {
+        "name": "nvidia-cuda",
+        "kind": "dnf",
+        "uri": base,
+        "key_url": f"{base}D42D0685.pub",
+        "fingerprints": ["610C7B14E068A878070DA4E99CD0A493D42D0685"],
+        "signed": "packages",
+        "exclude": ["mft", "mft-*", "kernel-mft*"],
+    }
+    assert toolkit["uri"] == "https://nvidia.github.io/libnvidia-container/stable/rpm/aarch64/"
+    assert toolkit["signed"] == "metadata"
+
+
+def test_an_installed_epoch_is_not_another_version() -> None:
+    facts = system("rocky", "9.4")
+    packages = {name: f"3:{version}" for name, version in plan(facts)["packages"].items()}
+    assert plan(facts | {"packages": packages})["settled"]
+
+
+def test_any_version_will_do_where_the_plan_names_none() -> None:
+    facts = system("ubuntu", "24.04")
+    wanted = plan(facts, nvidia_stack_name="r595-cuda13.2")["packages"]
+    pinning = "nvidia-driver-pinning-595.91.07"
+    have = wanted | {pinning: "595.91.07-1ubuntu1"}
+    assert plan(facts | {"packages": have}, nvidia_stack_name="r595-cuda13.2")["settled"]
+    del have[pinning]
+    assert not plan(facts | {"packages": have}, nvidia_stack_name="r595-cuda13.2")["settled"]
+
+
+# ---------------------------------------------------------------- what all have
+
+
+@pytest.mark.parametrize(("name", "release"), [("debian", "12"), ("ubuntu", "24.04"), ("rocky", "9.4")])
+def test_the_fabric_manager_has_the_drivers_version_everywhere(name: str, release: str) -> None:
+    found = plan(system(name, release, pci=pci((H100, GPU), (SWITCH, NVSWITCH))))
+    assert {"nvidia-fabricmanager", "libnvidia-nscq"} <= driver(found)
+
+
+def test_a_driver_that_nobody_has_seen_in_a_repository_is_pointed_out() -> None:
+    (warning,) = plan(system("rocky", "8.10", pci=gpus(L4)))["warnings"]
+    assert warning.startswith("no published source has shown driver 580.178.04-1.el8")
+    mirror = "http://mirror/cuda"
+    assert plan(system("rocky", "8.10"), nvidia_stack_cuda_repository_url=mirror)["warnings"] == []
