@@ -46,6 +46,7 @@ class Expectation:
     gpus: tuple[ExpectedGpus, ...] | None = None
     driver_version: str | None = None
     nvswitch: bool | None = None
+    power_limit_w: float | None = None
     references: References = field(default_factory=References)
     #: Why the node was not measured at all: unreachable, refused by preflight, ...
     not_run: str | None = None

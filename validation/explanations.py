@@ -8,6 +8,8 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
+from validation import xid
+
 PROJECT = "docs/validation.md"
 NVIDIA_SMI = "https://docs.nvidia.com/deploy/nvidia-smi/index.html"
 MEMORY_ERRORS = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"
@@ -108,6 +110,30 @@ EXPLANATIONS: dict[str, Explanation] = {
         ("a reboot is due after an upgrade", "somebody installed another version"),
         ("reboot the node if the right version is installed", "else run playbooks/provision.yml"),
     ),
+    "library-version": Explanation(
+        "A library of the driver has another version than the module that is loaded",
+        "CUDA programs and NVML refuse to work with it",
+        ("an upgrade without a reboot", "a second driver installation in the library path"),
+        (
+            "reboot the node",
+            "install the libraries of the driver's version",
+            "remove what is left of the other",
+        ),
+    ),
+    "fabric-manager-version": Explanation(
+        "The fabric manager has another version than the driver",
+        "It refuses to start, and without it CUDA cannot start on GPUs with NVSwitches",
+        ("driver and fabric manager were upgraded apart",),
+        ("install the fabric manager of exactly the driver's version, as the role nvidia_stack does",),
+        FABRIC_MANAGER,
+    ),
+    "ecc-under-load": Explanation(
+        "Uncorrectable memory errors came while a GPU was tested",
+        "The fault shows under load and may be silent when the GPU is idle",
+        ("a failing memory cell or chip", "heat", "power supply"),
+        ("drain the node and reset the GPU", "if errors come back, have the GPU replaced"),
+        MEMORY_ERRORS,
+    ),
     "ecc-uncorrected": Explanation(
         "A GPU had uncorrectable memory errors",
         "Data was lost in DRAM or SRAM since the driver was loaded; programs crashed or computed wrong",
@@ -171,6 +197,75 @@ EXPLANATIONS: dict[str, Explanation] = {
         ("dirty or loose contacts", "a riser or cable that is damaged", "firmware settings"),
         ("reseat the GPU or its riser", "look for AER errors in the kernel log"),
         NVIDIA_SMI,
+    ),
+    "pcie-link-slow-under-load": Explanation(
+        "A PCIe link stays slow while the GPU works",
+        "An idle GPU may lower its link to save power; one that works and does not raise it has a bad link",
+        ("dirty or loose contacts", "a riser or cable that is damaged", "firmware settings"),
+        ("reseat the GPU or its riser", "look for AER errors in the kernel log"),
+        NVIDIA_SMI,
+    ),
+    "nvlink-down": Explanation(
+        "NVLinks of a GPU are down on a system with NVSwitches",
+        "There every link carries traffic: collectives are slower by the missing share, or fail",
+        ("a fault of the link, GPU, baseboard or NVSwitch", "the fabric manager took the link out"),
+        (
+            "read the kernel log (Xid 74, SXid) and the fabric manager's log",
+            "reset all GPUs of the node together",
+        ),
+        FABRIC_MANAGER,
+    ),
+    "nvlink-fewer": Explanation(
+        "A GPU has fewer NVLinks up than another one of its node",
+        "Copies over its bridge are slower than those of its neighbours",
+        ("a bridge that is not seated", "a node that is built like this"),
+        ("check the NVLink bridges",),
+        NVIDIA_SMI,
+    ),
+    "power-limit-low": Explanation(
+        "The power limit of a GPU is lower than expected",
+        "Under load its clocks, and so its numbers, are lower",
+        ("somebody lowered it, or a tool did at boot", "the server limits the power of its GPUs"),
+        ("set it: gpu_settings_power_limit_w", "look at power capping in the server's management"),
+        NVIDIA_SMI,
+    ),
+    "numa-unknown": Explanation(
+        "The firmware does not say which NUMA node a GPU belongs to",
+        "Processes and pinned memory cannot be placed near it: transfers may cross the sockets' link",
+        ("old firmware", "NUMA is switched off", "a virtual machine without NUMA placement"),
+        ("update the firmware or change its settings", "for a virtual machine, ask the host for placement"),
+    ),
+    "acs-redirects": Explanation(
+        "PCIe access control redirects traffic between devices",
+        "Copies between GPUs, and to network adapters, take the way through the CPU; NCCL may hang",
+        ("the firmware's default, or virtualisation being switched on",),
+        ("switch ACS off in the firmware, or by setpci at each boot, where no virtual machines are hosted",),
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+    ),
+    "iommu-translates": Explanation(
+        "The IOMMU translates transfers between devices",
+        "GPUDirect RDMA and copies between GPUs over PCIe need it off or in pass-through mode",
+        ("the kernel's default on many distributions",),
+        ("boot with iommu=pt", "or switch the IOMMU off in the firmware"),
+        "https://docs.nvidia.com/cuda/gpudirect-rdma/index.html",
+    ),
+    "rdma-port-not-active": Explanation(
+        "A network port has a link but is not active",
+        "It cannot carry RDMA traffic",
+        ("no subnet manager on the InfiniBand fabric", "a partition or configuration that was refused"),
+        ("check the subnet manager", "look at the switch's log for this port"),
+    ),
+    "rdma-port-down": Explanation(
+        "A network port is down while most of its kind are up",
+        "The GPUs next to it use another rail, and collectives across nodes are slower",
+        ("a cable or transceiver", "the switch port", "a flapping link"),
+        ("check cable, transceiver and switch port",),
+    ),
+    "rdma-port-slow": Explanation(
+        "A network port is slower than others of its kind",
+        "Its link came up at a lower rate or with fewer lanes",
+        ("a damaged cable or dirty connector", "settings of the switch port"),
+        ("reseat or replace cable and transceiver", "look at the switch port's settings"),
     ),
     "pcie-slot-limits": Explanation(
         "The slot offers less than the GPU can do",
@@ -271,6 +366,24 @@ EXPLANATIONS: dict[str, Explanation] = {
         ),
     ),
 }
+
+EXPLANATIONS |= {
+    f"xid-{number}": Explanation(
+        f"Xid {number}: {entry.title}",
+        "The driver wrote this to the kernel log since it was loaded",
+        ("the finding has the log's last line, and NVIDIA's catalogue the possible causes",),
+        (entry.action,),
+        xid.SOURCE,
+    )
+    for number, entry in sorted(xid.REPORTED.items())
+}
+EXPLANATIONS["xid-unknown"] = Explanation(
+    "An Xid that this program does not know",
+    "The driver wrote it to the kernel log since it was loaded",
+    ("a driver that is newer than this program",),
+    (xid.UNKNOWN.action,),
+    xid.SOURCE,
+)
 
 
 def explain(code: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import runpy
 import socket
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,14 @@ from validation.contract import Machine
 
 NVIDIA = "0x10de"
 GPU_CLASSES = ("0x0300", "0x0302")  # VGA controller, 3D controller
+DRIVER_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+LIBRARY_FOLDERS = (
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/lib/aarch64-linux-gnu/nvidia/current",
+)
 SWITCH_CLASS = "0x0680"  # bridge, other: NVSwitch up to the fourth NVLink generation
 
 
@@ -70,6 +80,31 @@ def find_torch() -> Torch | None:
 def loaded_driver(root: Path = Path("/")) -> str | None:
     """The version of the NVIDIA kernel module that is loaded, None if there is none."""
     return _read(root / "sys/module/nvidia/version")
+
+
+def driver_libraries(root: Path = Path("/")) -> dict[str, str]:
+    """The versions of the driver's libraries by the names that programs load, as far as they are found."""
+    found = {}
+    for name in DRIVER_LIBRARIES:
+        for folder in LIBRARY_FOLDERS:
+            target = (root / folder / name).resolve()
+            version = target.name.partition(".so.")[2]
+            if target.exists() and "." in version:
+                found[name] = version
+                break
+    return found
+
+
+def fabric_manager_version() -> str | None:
+    """The version of the fabric manager that is installed, None if there is none."""
+    try:
+        done = subprocess.run(
+            ["nv-fabricmanager", "--version"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r"version is\s*:\s*([\d.]+\d)", done.stdout)
+    return match[1] if match else None
 
 
 def pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...]:

@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
+from typing import Any
 
 #: A node with eight GPUs and no persistence mode takes several seconds.
 TIMEOUT_S = 60.0
@@ -34,6 +35,11 @@ EVENT_REASONS = {
     "hw_thermal_slowdown": 0x40,
     "hw_power_brake_slowdown": 0x80,
 }
+
+
+#: In these performance states a GPU works or is ready to, and its link runs at full speed; below, it saves
+#: power and may not.
+FULL_SPEED_STATES = {"P0", "P1", "P2"}
 
 
 class NvidiaSmiError(Exception):
@@ -72,6 +78,8 @@ class Gpu:
     fabric_status: str | None
     recovery_action: str | None
     memory_free_mib: int | None
+    power_limit_w: float | None
+    power_limit_default_w: float | None
     processes: tuple[str, ...]
 
 
@@ -94,11 +102,18 @@ class Sample:
     pcie_generation: int | None
     pcie_width: int | None
     event_reasons: int
+    performance_state: str | None
+    ecc_uncorrected: int | None
+
+    @property
+    def at_full_speed(self) -> bool:
+        """Whether the GPU works, so that its link runs as fast as it can."""
+        return self.performance_state in FULL_SPEED_STATES
 
 
 def query() -> Report:
     """Ask nvidia-smi for everything. Raises NvidiaSmiError."""
-    return parse(_run(["-q", "-x"]))
+    return parse(ask(["-q", "-x"]))
 
 
 def parse(text: str) -> Report:
@@ -118,9 +133,9 @@ def sample() -> tuple[Sample, ...]:
     """Clocks, power, temperature, link and event reasons of every GPU now. Raises NvidiaSmiError."""
     # Each of these fields exists from driver 535 on; a single unknown one would fail the query.
     fields = "index,clocks.sm,power.draw,temperature.gpu,pcie.link.gen.current,pcie.link.width.current"
-    reasons = "clocks_event_reasons.active"
-    query = [f"--query-gpu={fields},{reasons}", "--format=csv,noheader,nounits"]
-    return parse_samples(_run(query, SAMPLE_TIMEOUT_S))
+    rest = "clocks_event_reasons.active,pstate,ecc.errors.uncorrected.volatile.total"
+    query = [f"--query-gpu={fields},{rest}", "--format=csv,noheader,nounits"]
+    return parse_samples(ask(query, SAMPLE_TIMEOUT_S))
 
 
 def parse_samples(text: str) -> tuple[Sample, ...]:
@@ -129,7 +144,7 @@ def parse_samples(text: str) -> tuple[Sample, ...]:
     for line in filter(None, map(str.strip, text.splitlines())):
         cells = [cell.strip() for cell in line.split(",")]
         try:
-            index, clock, power, temperature, generation, width, reasons = cells
+            index, clock, power, temperature, generation, width, reasons, state, errors = cells
             samples.append(
                 Sample(
                     index=int(index),
@@ -139,6 +154,8 @@ def parse_samples(text: str) -> tuple[Sample, ...]:
                     pcie_generation=_integer(generation),
                     pcie_width=_integer(width),
                     event_reasons=int(reasons, 16) if reasons.startswith("0x") else 0,
+                    performance_state=None if state in ABSENT else state,
+                    ecc_uncorrected=_integer(errors),
                 )
             )
         except ValueError as error:
@@ -148,7 +165,7 @@ def parse_samples(text: str) -> tuple[Sample, ...]:
     return tuple(samples)
 
 
-def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, object]]:
+def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, Any]]:
     """One object a GPU from samples taken during a test: medians, maxima, how often a reason was active."""
     by_gpu: dict[int, list[Sample]] = {}
     for samples in rounds:
@@ -161,8 +178,9 @@ def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, object]]:
             "sm_clock_mhz_median": _median([s.sm_clock_mhz for s in samples]),
             "power_w_max": _maximum([s.power_w for s in samples]),
             "temperature_c_max": _maximum([s.temperature_c for s in samples]),
-            "pcie_generation_max": _maximum([s.pcie_generation for s in samples]),
-            "pcie_width_max": _maximum([s.pcie_width for s in samples]),
+            "pcie_generation_max": _maximum([s.pcie_generation for s in samples if s.at_full_speed]),
+            "pcie_width_max": _maximum([s.pcie_width for s in samples if s.at_full_speed]),
+            "ecc_uncorrected_new": _growth([s.ecc_uncorrected for s in samples]),
             "event_reason_shares": {
                 name: round(sum(bool(s.event_reasons & bit) for s in samples) / len(samples), 3)
                 for name, bit in EVENT_REASONS.items()
@@ -173,7 +191,8 @@ def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, object]]:
     ]
 
 
-def _run(arguments: list[str], timeout_s: float = TIMEOUT_S) -> str:
+def ask(arguments: list[str], timeout_s: float = TIMEOUT_S) -> str:
+    """What nvidia-smi prints. Raises NvidiaSmiError."""
     try:
         done = subprocess.run(
             ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
@@ -226,6 +245,8 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
         fabric_status=_text(element, "fabric/status"),
         recovery_action=_text(element, "gpu_recovery_action"),
         memory_free_mib=_integer(_text(element, "fb_memory_usage/free")),
+        power_limit_w=_watts(element, "current_power_limit", "power_limit"),
+        power_limit_default_w=_watts(element, "default_power_limit"),
         processes=tuple(
             f"{_text(process, 'process_name') or 'a process'} (pid {_text(process, 'pid')})"
             for process in element.iterfind("processes/process_info")
@@ -254,6 +275,16 @@ def _event_reasons(element: ET.Element) -> frozenset[str]:
             if (reason.text or "").strip() == "Active":
                 reasons.add(reason.tag.removeprefix(prefix))
     return frozenset(reasons)
+
+
+def _watts(element: ET.Element, *names: str) -> float | None:
+    """A power in W; driver 535 and newer group readings by where they are taken."""
+    for group in ("gpu_power_readings", "power_readings"):
+        for name in names:
+            match = re.match(r"[\d.]+", _text(element, f"{group}/{name}") or "")
+            if match:
+                return float(match.group())
+    return None
 
 
 def _text(element: ET.Element, path: str) -> str | None:
@@ -287,6 +318,11 @@ def _first_line(text: str) -> str:
 def _median(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
+
+
+def _growth(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return max(0, known[-1] - known[0]) if known else None
 
 
 def _maximum(values: list[float | None] | list[int | None]) -> float | None:

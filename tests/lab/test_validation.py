@@ -101,7 +101,7 @@ def test_nodes_that_did_what_is_required_pass_and_the_rest_is_said_not_to_have_r
     for node in summary["nodes"]:
         states = {test["id"]: test["state"] for test in node["tests"]}
         assert states == dict.fromkeys(
-            ["health", "cpu_matmul", "cpu_copy", "cpu_all_reduce"], "pass"
+            ["health", "platform", "cpu_matmul", "cpu_copy", "cpu_all_reduce"], "pass"
         ) | dict.fromkeys(["gpu_matmul", "gpu_transfer", "gpu_all_reduce"], "not-run")
     assert "Not run on any node: gpu_matmul, gpu_transfer, gpu_all_reduce." in output
     assert "is built without CUDA" in output

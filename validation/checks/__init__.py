@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-from validation import machine, nvidia_smi
+from validation import machine, nvidia_smi, nvlink, topology, xid
 from validation.contract import GpuIdentity
 
 if TYPE_CHECKING:
@@ -39,7 +39,12 @@ class Node:
     pci_gpus: tuple[machine.PciGpu, ...] = field(default_factory=machine.pci_gpus)
     nvswitch: bool = field(default_factory=machine.has_nvswitch)
     loaded_driver: str | None = field(default_factory=machine.loaded_driver)
+    driver_libraries: dict[str, str] = field(default_factory=machine.driver_libraries)
     query: Callable[[], nvidia_smi.Report] = nvidia_smi.query
+    read_nvlinks: Callable[[], dict[int, nvlink.Links]] = nvlink.query
+    read_kernel_log: Callable[[], xid.KernelLog] = xid.read_kernel_log
+    ask_fabric_manager: Callable[[], str | None] = machine.fabric_manager_version
+    read_topology: Callable[[tuple[str, ...]], topology.Topology] = topology.read
 
     @cached_property
     def smi(self) -> nvidia_smi.Report | nvidia_smi.NvidiaSmiError:
@@ -48,6 +53,26 @@ class Node:
             return self.query()
         except nvidia_smi.NvidiaSmiError as error:
             return error
+
+    @cached_property
+    def nvlinks(self) -> dict[int, nvlink.Links]:
+        """The NVLinks of each GPU that has any, by its index."""
+        return self.read_nvlinks() if isinstance(self.smi, nvidia_smi.Report) else {}
+
+    @cached_property
+    def kernel_log(self) -> xid.KernelLog:
+        """The Xid errors since the driver was loaded."""
+        return self.read_kernel_log() if self.pci_gpus else xid.KernelLog()
+
+    @cached_property
+    def fabric_manager(self) -> str | None:
+        """The version of the fabric manager, None where there is none or none is needed."""
+        return self.ask_fabric_manager() if self.nvswitch else None
+
+    @cached_property
+    def topology(self) -> topology.Topology:
+        """How the GPUs hang on this machine."""
+        return self.read_topology(tuple(gpu.address for gpu in self.pci_gpus))
 
     @property
     def gpus(self) -> tuple[GpuIdentity, ...]:

@@ -163,13 +163,21 @@ def _run(
         ]
         tick = telemetry.tick if telemetry else None
         outcomes = run_children(requests, budget_s, together=True, tick=tick)
-    details: dict[str, Any] = telemetry.details() if telemetry else {}
     measurements: list[Measurement] = []
+    details: dict[str, Any] = {}
     findings = name_the_culprit(outcomes, budget_s)
     if all(outcome.measured.details.get("seconds") for outcome in outcomes):
         measurements, medians = combine(outcomes, len(ranks))
         details |= medians
-    return result(check, started, outcomes, measurements=measurements, findings=findings, details=details)
+    return result(
+        check,
+        started,
+        outcomes,
+        measurements=measurements,
+        findings=findings,
+        details=details,
+        telemetry=telemetry,
+    )
 
 
 class CpuAllReduce:
@@ -224,5 +232,5 @@ class GpuAllReduce:
             backend="cuda",
             sizes_bytes=sizes_bytes,
             environment=CUDA_ENVIRONMENT,
-            telemetry=Telemetry(),
+            telemetry=Telemetry(node.gpus),
         )

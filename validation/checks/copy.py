@@ -120,7 +120,7 @@ class GpuTransfer:
         if reason := node.why_no_cuda():
             return not_run(self, reason)
         started = time.monotonic()
-        telemetry = Telemetry()
+        telemetry = Telemetry(node.gpus)
         # All start at once, because starting takes longer than measuring, and take turns to measure.
         with tempfile.NamedTemporaryFile(prefix="temper-validation-") as lock:
             requests = each_gpu(
@@ -134,7 +134,7 @@ class GpuTransfer:
                 },
             )
             outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
-        return result(self, started, outcomes, findings=blame(outcomes), details=telemetry.details())
+        return result(self, started, outcomes, findings=blame(outcomes), telemetry=telemetry)
 
 
 def blame(outcomes: list[Outcome]) -> list[Finding]:

@@ -6,29 +6,17 @@ Needs no torch, changes nothing.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from validation.checks import driver_health
 from validation.contract import Finding, State, TestResult, worst
-from validation.nvidia_smi import Gpu, NvidiaSmiError, Report
+from validation.nvidia_smi import FULL_SPEED_STATES, Gpu, NvidiaSmiError, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from validation.checks import Node
-
-#: In these performance states a GPU works or is ready to, and its link runs at full speed; below, it saves
-#: power and may not.
-FULL_SPEED_STATES = {"P0", "P1", "P2"}
-
-DRIVER_ACTIONS = {
-    "missing": "install the driver",
-    "mismatch": "reboot the node, so that the kernel module that is loaded is the one that is installed",
-    "no-driver": "look into the kernel log and `dkms status` for why the module is not loaded, then reboot",
-    "lost": "reset or power-cycle the node; if the GPU is lost again, have it replaced",
-    "no-devices": "look into the kernel log for why the driver refused the GPUs",
-    "timeout": "look for Xid errors in the kernel log, then reboot the node",
-    "other": "run nvidia-smi -q on the node",
-}
 
 #: Reasons that hold clocks down through a fault of cooling or power supply, and what to look after.
 SLOWDOWNS = {
@@ -51,12 +39,12 @@ SLOWDOWNS = {
 
 
 class Health:
-    """GPU count and model, driver, memory errors, slowdowns, links, fabric, persistence, and other users."""
+    """GPU count and model, driver, memory errors, Xids, slowdowns, links, fabric, power limit, users."""
 
     id = "health"
     title = "GPUs, driver, links and error counters"
     needs = "nothing; nvidia-smi where there is a GPU"
-    method = 1
+    method = 2
     headline: tuple[str, ...] = ()
 
     def run(self, node: Node) -> TestResult:
@@ -89,11 +77,14 @@ def _why_nothing_to_check(node: Node) -> str:
 def examine(node: Node) -> Iterator[Finding]:
     """Everything that is not as it should be."""
     yield from _gpu_count(node)
+    yield from driver_health.xids(node)
     if isinstance(node.smi, NvidiaSmiError):
         if node.pci_gpus or node.expectation.gpu_count:
-            yield _driver_failure(node, node.smi)
+            yield driver_health.failure(node, node.smi)
         return
-    yield from _driver_version(node, node.smi)
+    yield from driver_health.version(node, node.smi)
+    yield from driver_health.parts(node, node.smi)
+    yield from _nvlink(node)
     for gpu in node.smi.gpus:
         yield from _model(node, gpu)
         yield from _memory(gpu)
@@ -101,6 +92,7 @@ def examine(node: Node) -> Iterator[Finding]:
         yield from _link(node, gpu)
         yield from _fabric(node, gpu)
         yield from _use(gpu)
+        yield from _power_limit(node, gpu)
 
 
 def _gpu_count(node: Node) -> Iterator[Finding]:
@@ -124,19 +116,38 @@ def _gpu_count(node: Node) -> Iterator[Finding]:
         )
 
 
-def _driver_failure(node: Node, error: NvidiaSmiError) -> Finding:
-    loaded = f" (loaded kernel module: {node.loaded_driver})" if node.loaded_driver else ""
-    return Finding(f"driver-{error.kind}", State.FAIL, f"{error}{loaded}", DRIVER_ACTIONS[error.kind])
+def _nvlink(node: Node) -> Iterator[Finding]:
+    """On NVSwitches every link is used; with bridges, GPUs of one node have equally many."""
+    most = max((links.up for links in node.nvlinks.values()), default=0)
+    for index, links in node.nvlinks.items():
+        if links.down and node.nvswitch:
+            yield Finding(
+                "nvlink-down",
+                State.FAIL,
+                f"GPU {index}: {len(links.down)} of {links.up + len(links.down)} NVLinks are down "
+                f"({', '.join(map(str, links.down))})",
+                "reset all GPUs of the node together; if links stay down, have GPU and baseboard looked at",
+                index,
+            )
+        elif links.up < most:
+            yield Finding(
+                "nvlink-fewer",
+                State.DEGRADED,
+                f"GPU {index}: {links.up} NVLinks are up, another GPU of this node has {most}",
+                "check that bridges are seated, if the node is not built like this",
+                index,
+            )
 
 
-def _driver_version(node: Node, report: Report) -> Iterator[Finding]:
-    expected = node.expectation.driver_version
-    if expected and report.driver_version != expected:
+def _power_limit(node: Node, gpu: Gpu) -> Iterator[Finding]:
+    wanted = node.expectation.power_limit_w or gpu.power_limit_default_w
+    if gpu.power_limit_w and wanted and gpu.power_limit_w < wanted - 1:
         yield Finding(
-            "driver-version",
-            State.FAIL,
-            f"driver {report.driver_version} is loaded, expected {expected}",
-            "reboot the node if the right version is installed, else install it",
+            "power-limit-low",
+            State.DEGRADED,
+            f"GPU {gpu.index}: its power limit is {gpu.power_limit_w:.0f} W, expected {wanted:.0f} W",
+            "set it, with gpu_settings_power_limit_w, or find out who lowered it",
+            gpu.index,
         )
 
 
@@ -285,6 +296,10 @@ def _facts(node: Node) -> dict[str, Any]:
         "driver_version": node.smi.driver_version,
         "pci_gpus": len(node.pci_gpus),
         "nvswitch": node.nvswitch,
+        "driver_libraries": node.driver_libraries,
+        "fabric_manager": node.fabric_manager,
+        "xids": dict(Counter(str(event.number) for event in node.kernel_log.events)),
+        **({"kernel_log": node.kernel_log.unreadable} if node.kernel_log.unreadable else {}),
         "gpus": [
             {
                 "device": gpu.index,
@@ -294,6 +309,8 @@ def _facts(node: Node) -> dict[str, Any]:
                 "ecc_uncorrected_volatile": gpu.ecc_uncorrected_volatile,
                 "fabric_state": gpu.fabric_state,
                 "persistence": gpu.persistence,
+                "power_limit_w": gpu.power_limit_w,
+                "nvlinks_up": node.nvlinks[gpu.index].up if gpu.index in node.nvlinks else None,
                 "mig": gpu.mig,
             }
             for gpu in node.smi.gpus

@@ -107,7 +107,7 @@ class GpuMatmul:
         if reason := node.why_no_cuda():
             return not_run(self, reason)
         started = time.monotonic()
-        telemetry = Telemetry()
+        telemetry = Telemetry(node.gpus)
         requests = each_gpu(
             node,
             f"{__name__}:measure",
@@ -120,4 +120,4 @@ class GpuMatmul:
             },
         )
         outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
-        return result(self, started, outcomes, details=telemetry.details())
+        return result(self, started, outcomes, telemetry=telemetry)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from validation.checks import Check, Node
-    from validation.contract import Measurement
+    from validation.contract import GpuIdentity, Measurement
 
 #: GPUs are numbered as nvidia-smi numbers them.
 CUDA_ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -83,12 +83,14 @@ def result(
     measurements: Iterable[Measurement] | None = None,
     findings: Iterable[Finding] | None = None,
     details: dict[str, Any] | None = None,
+    telemetry: Telemetry | None = None,
 ) -> TestResult:
-    """One result from the outcomes of a test's processes.
+    """One result from the outcomes of a test's processes, and from what was seen of the GPUs meanwhile.
 
     `measurements` and `findings` replace what would be gathered from them.
     """
     found = list(failures(outcomes) if findings is None else findings)
+    found += telemetry.findings() if telemetry else []
     found += [finding for outcome in outcomes for finding in outcome.measured.findings]
     gathered = [one for outcome in outcomes for one in outcome.measured.measurements]
     missing = {
@@ -115,14 +117,19 @@ def result(
         reason=reason,
         measurements=tuple(gathered if measurements is None else measurements),
         findings=tuple(found),
-        details=(notes | details) if details else notes,
+        details=notes | (details or {}) | (telemetry.details() if telemetry else {}),
     )
 
 
 class Telemetry:
     """What nvidia-smi says of clocks, power, temperature and links while a test runs."""
 
-    def __init__(self, sample: Callable[[], tuple[nvidia_smi.Sample, ...]] = nvidia_smi.sample) -> None:
+    def __init__(
+        self,
+        gpus: Iterable[GpuIdentity],
+        sample: Callable[[], tuple[nvidia_smi.Sample, ...]] = nvidia_smi.sample,
+    ) -> None:
+        self._gpus = {gpu.index: gpu for gpu in gpus}
         self._sample = sample
         self._rounds: list[tuple[nvidia_smi.Sample, ...]] = []
         self._broken = False
@@ -142,3 +149,38 @@ class Telemetry:
     def details(self) -> dict[str, Any]:
         """For TestResult.details."""
         return {"telemetry": nvidia_smi.summary(self._rounds)}
+
+    def findings(self) -> list[Finding]:
+        """What only shows under load: a link that stays slow, memory errors that come."""
+        found = []
+        for seen in nvidia_smi.summary(self._rounds):
+            gpu = self._gpus.get(seen["device"])
+            if gpu is None:
+                continue
+            generation, width = seen["pcie_generation_max"], seen["pcie_width_max"]
+            if (generation and gpu.pcie_generation_max and generation < gpu.pcie_generation_max) or (
+                width and gpu.pcie_width_max and width < gpu.pcie_width_max
+            ):
+                found.append(
+                    Finding(
+                        "pcie-link-slow-under-load",
+                        State.FAIL,
+                        f"GPU {gpu.index}: under load its PCIe link ran at generation {generation:.0f} "
+                        f"x{width or 0:.0f}, it can do generation {gpu.pcie_generation_max} "
+                        f"x{gpu.pcie_width_max}",
+                        "reseat the GPU or its riser; look for AER errors in the kernel log",
+                        gpu.index,
+                    )
+                )
+            if seen["ecc_uncorrected_new"]:
+                found.append(
+                    Finding(
+                        "ecc-under-load",
+                        State.FAIL,
+                        f"GPU {gpu.index} had {seen['ecc_uncorrected_new']} uncorrectable memory errors "
+                        "while it was tested",
+                        "drain the node and reset the GPU; if errors come back, have it replaced",
+                        gpu.index,
+                    )
+                )
+        return found

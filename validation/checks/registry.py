@@ -8,6 +8,7 @@ from validation.checks.all_reduce import CpuAllReduce, GpuAllReduce
 from validation.checks.copy import CpuCopy, GpuTransfer
 from validation.checks.health import Health
 from validation.checks.matmul import CpuMatmul, GpuMatmul
+from validation.checks.platform import Platform
 
 if TYPE_CHECKING:
     from validation.checks import Check
@@ -16,6 +17,7 @@ CHECKS: dict[str, Check] = {
     check.id: check
     for check in (
         Health(),
+        Platform(),
         CpuMatmul(),
         CpuCopy(),
         CpuAllReduce(),

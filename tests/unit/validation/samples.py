@@ -20,6 +20,8 @@ from validation.contract import (
 from validation.expectations import Expectation, ExpectedGpus, References
 from validation.machine import PciGpu, Torch
 from validation.plans import PLANS
+from validation.topology import Topology
+from validation.xid import KernelLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +66,7 @@ def gpu_xml(**changes: str) -> str:
         "gpu_recovery_action": "None",
         "free": "81080 MiB",
         "processes": "",
+        "current_power_limit": "700.00 W",
         "pci_device_id": "233010DE",
     }
     assert changes.keys() <= values.keys(), f"the sample has no {changes.keys() - values.keys()}"
@@ -85,6 +88,8 @@ def gpu_xml(**changes: str) -> str:
 <performance_state>{v["performance_state"]}</performance_state>
 <clocks_event_reasons>{reasons}</clocks_event_reasons>
 <fb_memory_usage><free>{v["free"]}</free></fb_memory_usage>
+<gpu_power_readings><current_power_limit>{v["current_power_limit"]}</current_power_limit>
+<default_power_limit>700.00 W</default_power_limit></gpu_power_readings>
 <ecc_errors><volatile><sram_correctable>7</sram_correctable>
 <sram_uncorrectable_parity>0</sram_uncorrectable_parity>
 <dram_uncorrectable>{v["dram_uncorrectable"]}</dram_uncorrectable></volatile></ecc_errors>
@@ -132,7 +137,12 @@ def node(xml: str | nvidia_smi.NvidiaSmiError | None = None, **changes: Any) -> 
         "pci_gpus": (PciGpu("0000:1b:00.0", "2330"), PciGpu("0000:43:00.0", "2330")),
         "nvswitch": True,
         "loaded_driver": DRIVER,
+        "driver_libraries": {"libcuda.so.1": DRIVER},
         "query": query,
+        "read_nvlinks": dict,
+        "read_kernel_log": KernelLog,
+        "ask_fabric_manager": lambda: DRIVER,
+        "read_topology": lambda gpus: Topology(gpu_numa_node=dict.fromkeys(gpus, 0)),
     }
     return Node(**facts | changes)
 

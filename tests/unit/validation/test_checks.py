@@ -22,7 +22,7 @@ from validation.comparison import NOISY_SPREAD
 from validation.contract import Finding, Measured, State
 from validation.machine import PciGpu, Torch
 from validation.measure import Timing
-from validation.nvidia_smi import NvidiaSmiError, Report, Sample
+from validation.nvidia_smi import NvidiaSmiError, Report, Sample, parse_samples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -331,7 +331,7 @@ def test_telemetry_stops_asking_a_nvidia_smi_that_fails() -> None:
         calls.append(1)
         raise NvidiaSmiError("timeout", "no answer")
 
-    telemetry = Telemetry(sample)
+    telemetry = Telemetry(node().gpus, sample)
     telemetry.tick()
     telemetry.tick()
     assert len(calls) == 1
@@ -390,3 +390,26 @@ def test_an_expectation_without_gpus_counts_none() -> None:
     assert expectation(gpus=None).gpu_count is None
     assert expectation(gpus=()).gpu_count == 0
     assert expectation().gpu_count == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "codes"),
+    [
+        (["0, 1980, 700, 60, 5, 16, 0x0, P0, 0"], []),
+        (["0, 1980, 700, 60, 3, 16, 0x0, P0, 0"], ["pcie-link-slow-under-load"]),
+        (["0, 1980, 700, 60, 5, 8, 0x0, P0, 0"], ["pcie-link-slow-under-load"]),
+        (["0, 1980, 700, 60, 1, 16, 0x0, P8, 0"], []),
+        (["0, 1980, 700, 60, 5, 16, 0x0, P0, 0", "0, 1980, 700, 60, 5, 16, 0x0, P0, 4"], ["ecc-under-load"]),
+        (["0, 1980, 700, 60, 5, 16, 0x0, P0, 4", "0, 1980, 700, 60, 5, 16, 0x0, P0, 4"], []),
+    ],
+)
+def test_what_shows_only_under_load_fails_the_test_that_loaded_the_gpu(
+    lines: list[str], codes: list[str]
+) -> None:
+    samples = iter(lines)
+    telemetry = Telemetry(node().gpus, lambda: parse_samples(next(samples)))
+    for _ in lines:
+        telemetry.tick()
+    found = result(CHECK, 0.0, [outcome()], telemetry=telemetry)
+    assert [finding.code for finding in found.findings] == codes
+    assert found.state is (State.FAIL if codes else State.PASS)

@@ -110,7 +110,7 @@ def test_an_expectation_is_read_from_standard_input_and_the_result_written_to_st
         ("{", "not JSON"),
         (
             '{"required_tests": ["gpu_matmull"]}',
-            "required test gpu_matmull is unknown; known are health, cpu_matmul",
+            "required test gpu_matmull is unknown; known are health, platform",
         ),
         ('{"required": []}', "required: no such field"),
         ('{"schema_version": 7}', "expectations of schema version 7"),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import validation
-from validation import cli
-from validation.checks import health, measured
+from validation import cli, xid
+from validation.checks import driver_health, health, measured
 from validation.explanations import EXPLANATIONS
 
 if TYPE_CHECKING:
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 PACKAGE = Path(validation.__file__).parent
 #: Where a code is computed: the file, and all that can come of it.
 COMPUTED = {
-    ("checks/health.py", "f'driver-{error.kind}'"): {f"driver-{kind}" for kind in health.DRIVER_ACTIONS},
+    ("checks/driver_health.py", "f'driver-{error.kind}'"): {
+        f"driver-{kind}" for kind in driver_health.DRIVER_ACTIONS
+    },
+    ("checks/driver_health.py", "f'xid-{number}' if number in xid.REPORTED else 'xid-unknown'"): {
+        f"xid-{number}" for number in xid.REPORTED
+    }
+    | {"xid-unknown"},
     ("checks/health.py", "reason.replace('_', '-')"): {name.replace("_", "-") for name in health.SLOWDOWNS},
     ("checks/measured.py", "_CODES[outcome.ending]"): set(measured._CODES.values()),
     ("checks/recorder.py", "code"): set(),  # handed on: its callers are looked at

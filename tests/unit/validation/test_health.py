@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from tests.unit.validation.samples import DRIVER, expectation, gpu_xml, node, smi_xml
+from validation import xid
 from validation.checks.health import Health
 from validation.contract import State
 from validation.expectations import Expectation
 from validation.machine import PciGpu
 from validation.nvidia_smi import NvidiaSmiError
+from validation.nvlink import Links
+from validation.xid import KernelLog
 
 SECOND = gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2")
 
@@ -37,6 +40,7 @@ def test_a_healthy_node_has_no_finding() -> None:
         ),
         ({"hw_slowdown": "Active"}, "hw-slowdown", State.FAIL),
         ({"sw_thermal_slowdown": "Active"}, "sw-thermal-slowdown", State.DEGRADED),
+        ({"current_power_limit": "500.00 W"}, "power-limit-low", State.DEGRADED),
         ({"current_link_gen": "1"}, "pcie-link-down-trained", State.FAIL),
         ({"current_link_width": "8x"}, "pcie-link-down-trained", State.FAIL),
         ({"max_link_width": "8x", "current_link_width": "8x"}, "pcie-slot-limits", State.DEGRADED),
@@ -84,7 +88,11 @@ def test_gpus_without_nvswitch_need_no_fabric() -> None:
         (None, NvidiaSmiError("no-driver", "nvidia-smi: cannot communicate"), ["driver-no-driver"]),
         (None, NvidiaSmiError("lost", "nvidia-smi: GPU is lost"), ["driver-lost"]),
         (None, NvidiaSmiError("timeout", "nvidia-smi gave no answer within 60 s"), ["driver-timeout"]),
-        (None, smi_xml(gpu_xml(), SECOND, driver="580.126.09"), ["driver-version"]),
+        (
+            None,
+            smi_xml(gpu_xml(), SECOND, driver="580.126.09"),
+            ["driver-version", "library-version", "fabric-manager-version"],
+        ),
     ],
 )
 def test_gpus_and_driver_must_be_the_expected_ones(
@@ -125,3 +133,80 @@ def test_without_an_expectation_broken_memory_is_still_found() -> None:
     broken = smi_xml(gpu_xml(dram_uncorrectable="1"), SECOND)
     result = Health().run(node(broken, expectation=Expectation()))
     assert [finding.code for finding in result.findings] == ["ecc-uncorrected"]
+
+
+def test_a_power_limit_that_was_asked_for_is_no_finding() -> None:
+    lowered = smi_xml(gpu_xml(current_power_limit="500.00 W"), SECOND)
+    result = Health().run(node(lowered, expectation=expectation(power_limit_w=500.0)))
+    assert result.findings == ()
+
+
+def test_a_library_of_another_version_is_found() -> None:
+    (finding,) = (
+        Health().run(node(driver_libraries={"libcuda.so.1": "570.1", "libnvidia-ml.so.1": DRIVER})).findings
+    )
+    assert finding.code == "library-version"
+    assert finding.text.startswith(f"libcuda.so.1 has version 570.1, the driver that is loaded {DRIVER}")
+
+
+def test_a_fabric_manager_of_another_version_is_found() -> None:
+    (finding,) = Health().run(node(ask_fabric_manager=lambda: "570.1")).findings
+    assert (finding.code, finding.state) == ("fabric-manager-version", State.FAIL)
+
+
+def test_without_nvswitches_no_fabric_manager_is_asked() -> None:
+    facts: dict[str, Any] = {"nvswitch": False, "ask_fabric_manager": lambda: "570.1"}
+    assert Health().run(node(**facts)).findings == ()
+
+
+@pytest.mark.parametrize(("nvswitch", "code"), [(True, "nvlink-down"), (False, "nvlink-fewer")])
+def test_links_that_are_down_are_named(nvswitch: bool, code: str) -> None:
+    links = {0: Links(18, ()), 1: Links(16, (3, 17))}
+    (finding,) = Health().run(node(nvswitch=nvswitch, read_nvlinks=lambda: links)).findings
+    assert (finding.code, finding.device) == (code, 1)
+
+
+def test_links_that_no_gpu_uses_are_no_fault_of_a_node_without_nvswitches() -> None:
+    links = {0: Links(12, (4, 5)), 1: Links(12, (4, 5))}
+    assert Health().run(node(nvswitch=False, read_nvlinks=lambda: links)).findings == ()
+
+
+def kernel_log(*lines: str) -> Any:
+    return lambda: KernelLog(xid.events(lines))
+
+
+OFF_THE_BUS = "NVRM: Xid (PCI:0000:43:00): 79, pid=12, name=python3, GPU has fallen off the bus."
+
+
+def test_an_xid_names_the_gpu_what_it_means_and_what_nvidia_recommends() -> None:
+    (finding,) = Health().run(node(read_kernel_log=kernel_log(OFF_THE_BUS, OFF_THE_BUS))).findings
+    assert (finding.code, finding.state, finding.device) == ("xid-79", State.FAIL, 1)
+    assert finding.text == (
+        "GPU 1: Xid 79, the GPU has fallen off the bus; 2 times since the driver was loaded, last: "
+        "pid=12, name=python3, GPU has fallen off the bus."
+    )
+    assert "reboot" in finding.action
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["NVRM: Xid (PCI:0000:43:00): 31, pid=12, name=python3, MMU Fault"],
+        ["NVRM: Xid (PCI:0000:43:00): 63, row remapping event"],
+        [OFF_THE_BUS, "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.178.04"],
+    ],
+)
+def test_a_programs_own_error_and_one_from_before_the_driver_was_loaded_are_no_fault(
+    lines: list[str],
+) -> None:
+    assert Health().run(node(read_kernel_log=kernel_log(*lines))).findings == ()
+
+
+def test_an_xid_that_no_catalogue_knows_is_said() -> None:
+    line = "NVRM: Xid (PCI:0000:43:00): 999, something new"
+    assert [f.code for f in Health().run(node(read_kernel_log=kernel_log(line))).findings] == ["xid-unknown"]
+
+
+def test_a_kernel_log_that_cannot_be_read_is_said() -> None:
+    result = Health().run(node(read_kernel_log=lambda: KernelLog(unreadable="dmesg: not permitted")))
+    assert result.details["kernel_log"] == "dmesg: not permitted"

@@ -54,7 +54,8 @@ def test_text_that_is_no_report_is_an_error_with_its_first_line() -> None:
 
 def test_samples_are_read_with_values_that_a_gpu_does_not_have() -> None:
     first, second = nvidia_smi.parse_samples(
-        "0, 1980, 512.30, 61, 5, 16, 0x0000000000000004\n1, [N/A], [N/A], 30, [N/A], 16, [N/A]\n"
+        "0, 1980, 512.30, 61, 5, 16, 0x0000000000000004, P0, 2\n"
+        "1, [N/A], [N/A], 30, [N/A], 16, [N/A], [N/A], [N/A]\n"
     )
     assert (first.sm_clock_mhz, first.power_w, first.pcie_generation, first.event_reasons) == (
         1980,
@@ -77,12 +78,27 @@ def test_an_unexpected_sample_is_an_error() -> None:
 
 def test_a_summary_says_how_often_a_reason_was_active() -> None:
     rounds = [
-        nvidia_smi.parse_samples(f"0, {clock}, 700, 70, 5, 16, {reason}")
-        for clock, reason in ((1980, "0x0"), (1500, "0x4"), (1400, "0x4"), (1300, "0x44"))
+        nvidia_smi.parse_samples(f"0, {clock}, 700, 70, 5, 16, {reason}, P0, {errors}")
+        for clock, reason, errors in (
+            (1980, "0x0", 1),
+            (1500, "0x4", 1),
+            (1400, "0x4", 3),
+            (1300, "0x44", 3),
+        )
     ]
     (gpu,) = nvidia_smi.summary(rounds)
     assert gpu["sm_clock_mhz_median"] == 1450
     assert gpu["event_reason_shares"] == {"sw_power_cap": 0.75, "hw_thermal_slowdown": 0.25}
+    assert gpu["ecc_uncorrected_new"] == 2
+
+
+def test_the_link_of_a_gpu_counts_only_while_it_works() -> None:
+    rounds = [
+        nvidia_smi.parse_samples(f"0, 300, 70, 30, {generation}, 16, 0x0, {state}, 0")
+        for generation, state in ((5, "P8"), (3, "P0"), (1, "P8"))
+    ]
+    assert nvidia_smi.summary(rounds)[0]["pcie_generation_max"] == 3
+    assert nvidia_smi.summary(rounds[:1])[0]["pcie_generation_max"] is None
 
 
 @pytest.fixture

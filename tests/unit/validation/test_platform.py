@@ -1,0 +1,221 @@
+"""The platform: a made-up sysfs is read as the kernel means it, and what slows data down is found."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.validation.samples import node
+from validation import machine, nvlink, topology, xid
+from validation.checks.platform import Platform
+from validation.contract import State
+from validation.nvlink import Links
+from validation.topology import RdmaPort, Topology
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GPU = "0000:1b:00.0"
+BRIDGE = "0000:1a:01.0"
+
+
+def write(path: Path, content: str | bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def config_space(acs_control: int | None) -> bytes:
+    """4096 bytes of a bridge: advanced error reporting, and then access control with this control word."""
+    space = bytearray(4096)
+    struct.pack_into("<I", space, 0x100, 0x0001 | 1 << 16 | (0x148 << 20 if acs_control is not None else 0))
+    if acs_control is not None:
+        struct.pack_into("<IHH", space, 0x148, 0x000D | 1 << 16, 0x5F, acs_control)
+    return bytes(space)
+
+
+@pytest.fixture
+def machine_tree(tmp_path: Path) -> Path:
+    """A server with one GPU behind a bridge, two NUMA nodes, IOMMU in pass-through, one InfiniBand port."""
+    bridge = tmp_path / "sys/devices/pci0000:1a" / BRIDGE
+    write(bridge / "config", config_space(0))
+    write(bridge / GPU / "numa_node", "1\n")
+    devices = tmp_path / "sys/bus/pci/devices"
+    devices.mkdir(parents=True)
+    (devices / GPU).symlink_to(bridge / GPU)
+    for number in (0, 1):
+        (tmp_path / f"sys/devices/system/node/node{number}").mkdir(parents=True)
+    write(tmp_path / "sys/kernel/iommu_groups/7/type", "identity\n")
+    write(tmp_path / "proc/cpuinfo", "flags\t\t: fpu vme\n")
+    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    for name, content in (
+        ("state", "4: ACTIVE\n"),
+        ("phys_state", "5: LinkUp\n"),
+        ("rate", "400 Gb/sec (4X NDR)\n"),
+        ("link_layer", "InfiniBand\n"),
+    ):
+        write(port / name, content)
+    write(tmp_path / "sys/class/infiniband/mlx5_0/hca_type", "MT4129\n")
+    return tmp_path
+
+
+def test_a_machine_is_read_as_it_is(machine_tree: Path) -> None:
+    found = topology.read((GPU,), machine_tree)
+    assert (found.numa_nodes, found.gpu_numa_node, found.iommu, found.virtual) == (
+        2,
+        {GPU: 1},
+        "passthrough",
+        False,
+    )
+    assert found.redirecting_bridges == ()
+    assert found.rdma_ports == (RdmaPort("mlx5_0/1", "MT4129 InfiniBand", "ACTIVE", "LinkUp", 400.0),)
+
+
+@pytest.mark.parametrize(("control", "redirects"), [(None, False), (0, False), (0x01, False), (0x1D, True)])
+def test_access_control_is_read_from_the_bridge(
+    control: int | None, redirects: bool, machine_tree: Path
+) -> None:
+    write(machine_tree / "sys/devices/pci0000:1a" / BRIDGE / "config", config_space(control))
+    assert topology.read((GPU,), machine_tree).redirecting_bridges == ((BRIDGE,) if redirects else ())
+
+
+def test_a_config_space_that_points_to_itself_ends(machine_tree: Path) -> None:
+    space = bytearray(4096)
+    struct.pack_into("<I", space, 0x100, 0x0001 | 0x100 << 20)
+    write(machine_tree / "sys/devices/pci0000:1a" / BRIDGE / "config", bytes(space))
+    assert topology.read((GPU,), machine_tree).redirecting_bridges == ()
+
+
+def test_a_virtual_machine_and_a_translating_iommu_are_known(machine_tree: Path) -> None:
+    write(machine_tree / "proc/cpuinfo", "flags\t\t: fpu hypervisor vme\n")
+    write(machine_tree / "sys/kernel/iommu_groups/8/type", "DMA-FQ\n")
+    found = topology.read((GPU,), machine_tree)
+    assert (found.virtual, found.iommu) == (True, "translating")
+
+
+def test_a_machine_that_says_nothing_is_read_too(tmp_path: Path) -> None:
+    found = topology.read((GPU,), tmp_path)
+    assert (found.numa_nodes, found.gpu_numa_node, found.iommu) == (1, {GPU: None}, "off")
+
+
+def port(name: str, **changes: Any) -> RdmaPort:
+    values: dict[str, Any] = {
+        "kind": "MT4129 InfiniBand",
+        "state": "ACTIVE",
+        "physical": "LinkUp",
+        "rate_gb": 400.0,
+    }
+    return RdmaPort(name, **values | changes)
+
+
+GOOD = (port("mlx5_0/1"), port("mlx5_1/1"), port("mlx5_2/1"))
+
+
+@pytest.mark.parametrize(
+    ("found", "codes"),
+    [
+        (Topology(), []),
+        (Topology(numa_nodes=2, gpu_numa_node={GPU: 1}), []),
+        (Topology(numa_nodes=2, gpu_numa_node={GPU: None}), ["numa-unknown"]),
+        (Topology(redirecting_bridges=(BRIDGE,)), ["acs-redirects"]),
+        (Topology(iommu="translating"), ["iommu-translates"]),
+        (Topology(iommu="translating", architecture="aarch64"), []),
+        (Topology(iommu="translating", redirecting_bridges=(BRIDGE,), virtual=True), []),
+        (Topology(rdma_ports=GOOD), []),
+        (Topology(rdma_ports=(*GOOD, port("x/1", state="DOWN", physical="Disabled"))), ["rdma-port-down"]),
+        (Topology(rdma_ports=(*GOOD, port("x/1", state="DOWN", kind="other"))), ["rdma-port-not-active"]),
+        (Topology(rdma_ports=(*GOOD, port("x/1", state="DOWN", kind="other", physical="Polling"))), []),
+        (Topology(rdma_ports=(*GOOD, port("x/1", state="INIT"))), ["rdma-port-not-active"]),
+        (Topology(rdma_ports=(*GOOD, port("x/1", rate_gb=100.0))), ["rdma-port-slow"]),
+    ],
+)
+def test_what_slows_data_down_is_found_and_nothing_else(found: Topology, codes: list[str]) -> None:
+    result = Platform().run(node(read_topology=lambda gpus: found))
+    assert [finding.code for finding in result.findings] == codes
+    assert result.state is (State.DEGRADED if codes else State.PASS)
+    assert all(finding.action for finding in result.findings)
+
+
+def test_access_control_matters_only_where_devices_talk_to_each_other() -> None:
+    redirecting = Topology(redirecting_bridges=(BRIDGE,))
+    facts: dict[str, Any] = {
+        "pci_gpus": (machine.PciGpu(GPU, "2330"),),
+        "read_topology": lambda gpus: redirecting,
+    }
+    assert Platform().run(node(**facts)).findings == ()
+
+
+def test_a_machine_without_gpus_is_not_run() -> None:
+    assert Platform().run(node(pci_gpus=())).state is State.NOT_RUN
+
+
+def test_links_are_read_with_those_that_are_down() -> None:
+    text = (
+        "GPU 0: NVIDIA H100 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n"
+        "GPU 1: NVIDIA H100 (UUID: GPU-2)\n\t Link 0: 26.562 GB/s\n"
+    )
+    assert nvlink.parse(text) == {0: Links(1, (1,)), 1: Links(1, ())}
+
+
+def test_a_driver_that_shows_no_links_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert nvlink.query() == {}
+
+
+def test_versions_of_libraries_are_those_of_the_files_behind_their_names(tmp_path: Path) -> None:
+    folder = tmp_path / "usr/lib/x86_64-linux-gnu"
+    write(folder / "libcuda.so.580.178.04", "")
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.580.178.04")
+    (folder / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.gone")
+    assert machine.driver_libraries(tmp_path) == {"libcuda.so.1": "580.178.04"}
+
+
+def program(folder: Path, name: str, *lines: str) -> None:
+    path = folder / name
+    write(path, "\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder as PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def test_the_fabric_manager_says_its_version(fake: Path) -> None:
+    assert machine.fabric_manager_version() is None
+    program(fake, "nv-fabricmanager", "echo 'Fabric Manager version is : 580.178.04'")
+    assert machine.fabric_manager_version() == "580.178.04"
+
+
+LINE = "NVRM: Xid (PCI:0000:1b:00): 95, pid=7, Uncontained: FBHUB"
+
+
+@pytest.mark.parametrize(
+    ("journalctl", "dmesg"),
+    [
+        ([f"echo '{LINE}'"], ["exit 1"]),
+        (["exit 1"], [f"echo '[   12.3] {LINE}'"]),
+        (None, [f"echo '{LINE}'"]),
+    ],
+)
+def test_xids_are_found_in_the_journal_or_in_the_kernels_buffer(
+    journalctl: list[str] | None, dmesg: list[str], fake: Path
+) -> None:
+    if journalctl is not None:
+        program(fake, "journalctl", *journalctl)
+    program(fake, "dmesg", *dmesg)
+    assert xid.read_kernel_log().events == (xid.Event("0000:1b:00", 95, "pid=7, Uncontained: FBHUB"),)
+
+
+def test_a_quiet_kernel_log_has_no_event(fake: Path) -> None:
+    program(fake, "journalctl", "exit 1")
+    program(fake, "dmesg", "echo booted")
+    assert xid.read_kernel_log() == xid.KernelLog()
+
+
+def test_a_log_that_nobody_may_read_is_not_a_quiet_one(fake: Path) -> None:
+    program(fake, "dmesg", "echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2", "exit 1")
+    assert "Operation not permitted" in xid.read_kernel_log().unreadable

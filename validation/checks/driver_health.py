@@ -1,0 +1,84 @@
+"""The driver's part of health: is it loaded, has all of it one version, what did it complain about."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from validation import xid
+from validation.contract import Finding, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from validation.checks import Node
+    from validation.nvidia_smi import NvidiaSmiError, Report
+
+DRIVER_ACTIONS = {
+    "missing": "install the driver",
+    "mismatch": "reboot the node, so that the kernel module that is loaded is the one that is installed",
+    "no-driver": "look into the kernel log and `dkms status` for why the module is not loaded, then reboot",
+    "lost": "reset or power-cycle the node; if the GPU is lost again, have it replaced",
+    "no-devices": "look into the kernel log for why the driver refused the GPUs",
+    "timeout": "look for Xid errors in the kernel log, then reboot the node",
+    "other": "run nvidia-smi -q on the node",
+}
+
+
+def failure(node: Node, error: NvidiaSmiError) -> Finding:
+    """Why nvidia-smi cannot answer, and what to do about it."""
+    loaded = f" (loaded kernel module: {node.loaded_driver})" if node.loaded_driver else ""
+    return Finding(f"driver-{error.kind}", State.FAIL, f"{error}{loaded}", DRIVER_ACTIONS[error.kind])
+
+
+def version(node: Node, report: Report) -> Iterator[Finding]:
+    """The driver that is loaded must be the expected one."""
+    expected = node.expectation.driver_version
+    if expected and report.driver_version != expected:
+        yield Finding(
+            "driver-version",
+            State.FAIL,
+            f"driver {report.driver_version} is loaded, expected {expected}",
+            "reboot the node if the right version is installed, else install it",
+        )
+
+
+def parts(node: Node, report: Report) -> Iterator[Finding]:
+    """Libraries and fabric manager must have exactly the driver's version."""
+    for name, found in node.driver_libraries.items():
+        if found != report.driver_version:
+            yield Finding(
+                "library-version",
+                State.FAIL,
+                f"{name} has version {found}, the driver that is loaded {report.driver_version}: "
+                "CUDA cannot start",
+                "reboot the node if an upgrade was not finished, else install the driver's own libraries",
+            )
+    fabric_manager = node.fabric_manager
+    if fabric_manager and fabric_manager != report.driver_version:
+        yield Finding(
+            "fabric-manager-version",
+            State.FAIL,
+            f"the fabric manager has version {fabric_manager}, the driver that is loaded "
+            f"{report.driver_version}: it will not start",
+            "install the fabric manager of exactly the driver's version",
+        )
+
+
+def xids(node: Node) -> Iterator[Finding]:
+    """Xid errors since the driver was loaded, each once for its GPU, with what NVIDIA recommends."""
+    gpus = {gpu.pci_address.rpartition(".")[0]: gpu.index for gpu in node.gpus}
+    times = Counter((event.address, event.number) for event in node.kernel_log.events)
+    last = {(event.address, event.number): event.detail for event in node.kernel_log.events}
+    for (address, number), count in times.items():
+        if entry := xid.find(number):
+            device = gpus.get(address)
+            where = f"GPU {device}" if device is not None else f"the GPU at {address}"
+            yield Finding(
+                f"xid-{number}" if number in xid.REPORTED else "xid-unknown",
+                entry.state,
+                f"{where}: Xid {number}, {entry.title}; {count} times since the driver was loaded, last: "
+                f"{last[address, number] or 'no detail'}",
+                entry.action,
+                device,
+            )

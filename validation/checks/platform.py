@@ -1,0 +1,114 @@
+"""Platform: how GPUs and network adapters hang on this machine, and what of it slows them down."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+from validation.checks.measured import not_run
+from validation.contract import Finding, State, TestResult, worst
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from validation.checks import Node
+    from validation.topology import RdmaPort, Topology
+
+
+class Platform:
+    """NUMA placement, IOMMU and ACS where GPUs talk to each other over PCIe, and RDMA ports."""
+
+    id = "platform"
+    title = "NUMA, IOMMU, PCIe bridges and RDMA ports"
+    needs = "an NVIDIA GPU on the PCI bus"
+    method = 1
+    headline: tuple[str, ...] = ()
+
+    def run(self, node: Node) -> TestResult:
+        """Run it on this node."""
+        started = time.monotonic()
+        if not node.pci_gpus:
+            return not_run(self, "no NVIDIA GPU on the PCI bus")
+        topology = node.topology
+        findings = tuple(examine(node, topology))
+        return TestResult(
+            id=self.id,
+            state=worst(finding.state for finding in findings),
+            method=self.method,
+            duration_s=round(time.monotonic() - started, 3),
+            findings=findings,
+            details=dataclasses.asdict(topology),
+        )
+
+
+def examine(node: Node, topology: Topology) -> Iterator[Finding]:
+    """Everything that slows data down on its way."""
+    yield from _numa(topology)
+    peers = len(node.pci_gpus) > 1 or bool(topology.rdma_ports)
+    if peers and not topology.virtual:
+        yield from _redirection(topology)
+    yield from _ports(topology.rdma_ports)
+
+
+def _numa(topology: Topology) -> Iterator[Finding]:
+    nowhere = [gpu for gpu, place in (topology.gpu_numa_node or {}).items() if place is None]
+    if topology.numa_nodes > 1 and nowhere:
+        yield Finding(
+            "numa-unknown",
+            State.DEGRADED,
+            f"the firmware does not say on which of {topology.numa_nodes} NUMA nodes the GPU at "
+            f"{', '.join(nowhere)} is: programs cannot be kept near it",
+            "update the firmware, or switch NUMA on in its settings",
+        )
+
+
+def _redirection(topology: Topology) -> Iterator[Finding]:
+    if topology.redirecting_bridges:
+        yield Finding(
+            "acs-redirects",
+            State.DEGRADED,
+            "PCIe access control (ACS) sends traffic between devices through the CPU at "
+            f"{', '.join(topology.redirecting_bridges)}: copies between GPUs, and GPUDirect RDMA, are slow "
+            "or hang",
+            "switch ACS off in the firmware, or by setpci at boot, on machines that host no virtual machines",
+        )
+    # Grace and its like translate at full speed, by design.
+    if topology.iommu == "translating" and topology.architecture == "x86_64":
+        yield Finding(
+            "iommu-translates",
+            State.DEGRADED,
+            "the IOMMU translates every transfer between devices: GPU-to-GPU copies over PCIe and GPUDirect "
+            "RDMA are slow or do not work",
+            "boot with iommu=pt, or switch the IOMMU off in the firmware",
+        )
+
+
+def _ports(ports: tuple[RdmaPort, ...]) -> Iterator[Finding]:
+    """A port that is not like the others of its kind: one that nobody uses is no fault, an odd one is."""
+    for port in ports:
+        alike = [other for other in ports if other.kind == port.kind]
+        active = [other for other in alike if other.state == "ACTIVE"]
+        if port.physical == "LinkUp" and port.state != "ACTIVE":
+            yield Finding(
+                "rdma-port-not-active",
+                State.DEGRADED,
+                f"port {port.name} ({port.kind}) has a link but is {port.state}",
+                "check that the fabric's subnet manager runs and knows this port",
+            )
+        elif port.state != "ACTIVE" and len(active) > len(alike) / 2:
+            yield Finding(
+                "rdma-port-down",
+                State.DEGRADED,
+                f"port {port.name} ({port.kind}) is {port.state} ({port.physical or 'no link'}), "
+                f"{len(active)} others of its kind are up",
+                "check cable, transceiver and switch port",
+            )
+        elif port.state == "ACTIVE" and port.rate_gb < max(other.rate_gb for other in active):
+            fastest = max(other.rate_gb for other in active)
+            yield Finding(
+                "rdma-port-slow",
+                State.DEGRADED,
+                f"port {port.name} ({port.kind}) runs at {port.rate_gb:g} Gb/s, others at {fastest:g} Gb/s",
+                "reseat or replace cable and transceiver; look at the switch port's settings",
+            )

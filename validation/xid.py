@@ -1,0 +1,126 @@
+"""Xid errors: what the driver writes to the kernel log when a GPU, or its use, goes wrong.
+
+Meaning and recommended action: NVIDIA, "Analyzing Xid Errors with the Xid Catalog", catalogue of 2025-10-29.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from validation.contract import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SOURCE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
+TIMEOUT_S = 5.0
+
+#: `NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.`
+LINE = re.compile(r"NVRM: Xid \(PCI:(?P<address>[0-9a-fA-F:.]+)\): (?P<number>\d+),?\s*(?P<rest>.*)")
+#: What the module says when it is loaded; errors of before are gone with the module that had them.
+LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
+
+_RESET = "drain the node and reset the GPU; if it comes back, have the GPU looked at"
+_REBOOT = "drain and reboot the node; if it comes back, have the GPU looked at"
+_LINKS = "reset all GPUs of the node together; if it comes back, have GPU, baseboard and cables looked at"
+_UNKNOWN = "look it up in NVIDIA's catalogue; if it comes back, ask the vendor's support"
+
+
+@dataclass(frozen=True)
+class Xid:
+    """One entry: what happened, how bad that is for the node, and what to do."""
+
+    title: str
+    state: State
+    action: str
+
+
+#: Those that say something about the node. The rest of the catalogue is a program's own doing (13, 31, 43,
+#: ...) or information (63, 154, ...): counted in the details, and no fault of the node.
+REPORTED = {
+    **dict.fromkeys((46, 109, 158), Xid("the GPU stopped answering", State.FAIL, _RESET)),
+    48: Xid("uncorrectable memory error (double bit)", State.FAIL, _RESET),
+    54: Xid("auxiliary power is not connected", State.FAIL, "check the GPU's power cables"),
+    62: Xid("internal microcontroller halted", State.FAIL, _RESET),
+    64: Xid("a faulty memory row could not be remapped", State.FAIL, _RESET),
+    74: Xid("NVLink error", State.FAIL, _LINKS),
+    79: Xid("the GPU has fallen off the bus", State.FAIL, _REBOOT),
+    94: Xid("contained memory error, which ended one program", State.DEGRADED, _RESET),
+    95: Xid("uncontained memory error", State.FAIL, _RESET),
+    110: Xid("security fault", State.FAIL, _RESET),
+    **dict.fromkeys((119, 120), Xid("the GPU's system processor (GSP) failed", State.FAIL, _RESET)),
+    136: Xid("NVLink training failed", State.FAIL, _LINKS),
+    140: Xid("unrecovered memory error", State.FAIL, _RESET),
+    143: Xid("the GPU failed to initialise", State.FAIL, _RESET),
+    **dict.fromkeys(range(144, 151), Xid("NVLink error (fifth generation)", State.FAIL, _LINKS)),
+    151: Xid("encryption key rotation failed", State.FAIL, "restart the virtual machine"),
+    155: Xid("NVLink error, found by software", State.FAIL, _LINKS),
+    156: Xid("a part of the GPU was retired", State.DEGRADED, _RESET),
+    167: Xid("fatal PCIe time-out", State.FAIL, _REBOOT),
+    **dict.fromkeys((171, 172), Xid("uncorrectable memory error", State.FAIL, _RESET)),
+}
+#: Numbers up to here are in the catalogue.
+LAST_KNOWN = 172
+UNKNOWN = Xid("an error that no catalogue of this program knows", State.DEGRADED, _UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Event:
+    """An Xid in the kernel log: on which GPU (`0000:1b:00`), and what the line says of it."""
+
+    address: str
+    number: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class KernelLog:
+    """The Xid events since the driver was loaded, or why the kernel log cannot be read."""
+
+    events: tuple[Event, ...] = ()
+    unreadable: str = ""
+
+
+def find(number: int) -> Xid | None:
+    """What an Xid says about the node; None if nothing."""
+    return REPORTED.get(number) or (UNKNOWN if number > LAST_KNOWN else None)
+
+
+def events(lines: Iterable[str]) -> tuple[Event, ...]:
+    """The Xid events in lines of the kernel log, since the driver was loaded last."""
+    found: list[Event] = []
+    for line in lines:
+        if LOADED.search(line):
+            found.clear()
+        elif match := LINE.search(line):
+            found.append(Event(match["address"].lower(), int(match["number"]), match["rest"].strip()))
+    return tuple(found)
+
+
+def read_kernel_log() -> KernelLog:
+    """The Xid events of this boot: from the journal, which is complete, else from the kernel's own buffer."""
+    reasons = []
+    for command in (
+        # Since boot, messages only; the journal finds the kernel's lines by an index.
+        ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=cat", "--grep=NVRM: "],
+        ["dmesg"],
+    ):
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            reasons.append(f"{command[0]}: {error}")
+            continue
+        # journalctl --grep answers 1 when no line matches, and says so on standard error when it cannot read.
+        if done.returncode == 0 or (command[0] == "journalctl" and not done.stderr.strip()):
+            if found := events(done.stdout.splitlines()):
+                return KernelLog(found)
+            if command[0] == "dmesg":
+                return KernelLog()
+        else:
+            reasons.append(f"{command[0]}: {done.stderr.strip()[:200]}")
+    return KernelLog(unreadable="; ".join(reasons)) if len(reasons) == 2 else KernelLog()
