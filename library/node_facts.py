@@ -25,7 +25,7 @@ RETURN = r"""
 ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     boot_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed, interfaces, packages, broken_packages,
-    dkms and nvidia.
+    apt_sources, dkms and nvidia.
   returned: always
   type: dict
 """
@@ -41,6 +41,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils import apt_sources
 from ansible.module_utils import packages as dpkg
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.kernel_modules import dkms_records, installed_kernels, nvidia_modules
@@ -258,6 +259,11 @@ def package_state() -> tuple[dict[str, str], list[str]]:
     return family, sorted(name for name, package in known.items() if package.broken)
 
 
+def debian_sources() -> list[dict[str, Any]]:
+    """Debian's own repositories among the node's; none where there is no apt."""
+    return apt_sources.parse(run_text(apt_sources.COMMAND), "Debian")
+
+
 def installable_headers(facts_kernel: dict[str, Any]) -> bool:
     """Whether the package manager offers the headers of the running kernel, or they are installed."""
     if facts_kernel["headers_present"]:
@@ -287,6 +293,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
         "interfaces": interfaces(),
         "packages": family,
         "broken_packages": broken,
+        "apt_sources": debian_sources(),
         "dkms": dkms_records(root),
         "nvidia": nvidia_state(
             root, [kernel["release"] for kernel in kernels], signers=validated == "enabled"

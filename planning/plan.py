@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from planning import nvidia_source
+from planning import distro, nvidia_source
 from planning.environment import environment
 from planning.hardware import fabric_of, fabric_warnings, gpu_inventory
 from planning.machine import busy_problems, machine_problems, secure_boot_problems, signs_modules
+from planning.mixture import mixture_problems
 from planning.model import Facts, Offer, Request
 from planning.system import system_of
 from planning.text import plan_text
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 # Where packages come from: variable nvidia_stack_source.
-SOURCES: Mapping[str, Callable[[Request], Offer]] = {"nvidia": nvidia_source.offer}
+SOURCES: Mapping[str, Callable[[Request], Offer]] = {
+    "nvidia": nvidia_source.offer,
+    "distro": distro.offer,
+}
 
 
 def node_plan(
@@ -55,6 +59,7 @@ def node_plan(
     )
     problems += found.problems
     if system and found.driver:
+        problems += mixture_problems(node, source)
         problems += secure_boot_problems(node, values, mok_sha256)
         problems += machine_problems(node, values, settled, system.package_manager)
         problems += busy_problems(node, values, settled)

@@ -52,6 +52,8 @@ def node(**changes: Any) -> dict[str, Any]:
             {"name": "eth0", "addresses": ["192.0.2.7"], "up": True, "default_route": True, "mtu": 1500},
         ],
         "packages": {},
+        "apt_sources": [],
+        "dkms": [],
         "nvidia": {"loaded_version": None, "compute_processes": []},
     } | changes
 

@@ -37,11 +37,11 @@ def entries(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def rows(file: str) -> dict[str, dict[str, Any]]:
-    keys = re.findall(r"^(nvidia_\w+):", (ROOT / "data" / file).read_text(), re.MULTILINE)
+    keys = re.findall(r"^((?:nvidia|distro)_\w+):", (ROOT / "data" / file).read_text(), re.MULTILINE)
     return dict(entries({key: TABLES[key] for key in keys}))
 
 
-@pytest.mark.parametrize("file", ["stacks.yml", "nvidia_compatibility.yml"])
+@pytest.mark.parametrize("file", ["stacks.yml", "nvidia_compatibility.yml", "distro_drivers.yml"])
 def test_every_row_has_a_source_and_a_date(file: str) -> None:
     listed = re.findall(r"^#   (\S+) {2,}", (ROOT / "data" / file).read_text(), re.MULTILINE)
     found = rows(file)
@@ -238,6 +238,8 @@ def facts(distribution: str, *device_ids: str) -> dict[str, Any]:
         "pci": [{"device_id": device_id, "class_id": "0302"} for device_id in device_ids],
         "interfaces": [],
         "packages": {},
+        "apt_sources": [],
+        "dkms": [],
         "nvidia": {"compute_processes": []},
     }
 

@@ -402,6 +402,7 @@ def test_module_returns_one_fact_and_changes_nothing(
         "interfaces",
         "packages",
         "broken_packages",
+        "apt_sources",
         "dkms",
         "nvidia",
     }

@@ -1,0 +1,96 @@
+"""Whose mirror a node uses, from what `apt-get indextargets` prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from ansible.module_utils import apt_sources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def target(
+    uri: str,
+    suite: str,
+    component: str,
+    *,
+    origin: str = "Debian",
+    entry: str = "/nowhere/debian.sources:1",
+) -> str:
+    """A stanza as apt 2.6 and 3.0 print it, without the fields that nobody reads."""
+    return (
+        f"MetaKey: {component}/binary-amd64/Packages\nShortDesc: Packages\n"
+        + (f"Label: Debian\nOrigin: {origin}\n" if origin else "")
+        + f"Component: {component}\nCreated-By: Packages\nRelease: {suite}\nRepo-URI: {uri}\n"
+        f"Sourcesentry: {entry}\nTarget-Of: deb\n"
+    )
+
+
+def test_components_of_a_suite_stand_together() -> None:
+    listing = [target("http://mirror/debian/", "bookworm", name) for name in ("main", "contrib", "main")]
+    assert apt_sources.parse("\n".join(listing), "Debian") == [
+        {
+            "uri": "http://mirror/debian/",
+            "suite": "bookworm",
+            "components": ["main", "contrib"],
+            "signed_by": "",
+        }
+    ]
+
+
+def test_others_repositories_are_not_taken_for_the_distributions() -> None:
+    others = target("https://apt.example.com/", "bookworm", "main", origin="Example")
+    assert apt_sources.parse(others, "Debian") == []
+
+
+def test_repository_whose_list_was_never_fetched_is_known_by_its_folder() -> None:
+    security = target("http://mirror/debian-security/", "bookworm-security", "main", origin="")
+    others = target("http://mirror/other/", "bookworm", "main", origin="")
+    found = apt_sources.parse(f"{security}\n{others}", "Debian")
+    assert [source["suite"] for source in found] == ["bookworm-security"]
+
+
+def test_what_temper_added_is_not_the_nodes_own() -> None:
+    ours = target(
+        "http://mirror/debian/",
+        "bookworm",
+        "non-free",
+        entry="/etc/apt/sources.list.d/temper-debian.sources:1",
+    )
+    assert apt_sources.parse(ours, "Debian") == []
+
+
+@pytest.mark.parametrize(
+    ("file", "number", "keyring"),
+    [
+        ("debian.sources", 1, "/usr/share/keyrings/debian-archive-keyring.gpg"),
+        ("debian.sources", 2, "/etc/apt/keyrings/mirror.pgp"),
+        ("debian.sources", 3, ""),
+        ("sources.list", 2, "/usr/share/keyrings/debian-archive-keyring.gpg"),
+        ("sources.list", 3, ""),
+        ("gone.list", 1, ""),
+    ],
+)
+def test_keyring_is_the_one_that_the_source_names(
+    tmp_path: Path, file: str, number: int, keyring: str
+) -> None:
+    (tmp_path / "debian.sources").write_text(
+        "# Debian\n\nTypes: deb\nURIs: http://mirror/debian/\n"
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n\n"
+        "# The company's\nTypes: deb\nURIs: http://mirror/own/\nSigned-By: /etc/apt/keyrings/mirror.pgp\n\n"
+        "Types: deb\nURIs: http://mirror/x/\nSigned-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n"
+    )
+    (tmp_path / "sources.list").write_text(
+        "# Debian\n"
+        "deb [arch=amd64 signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://mirror/ x main\n"
+        "deb http://mirror/debian bookworm-updates main\n"
+    )
+    listing = target("http://mirror/debian/", "bookworm", "main", entry=f"{tmp_path / file}:{number}")
+    (found,) = apt_sources.parse(listing, "Debian")
+    assert found["signed_by"] == keyring
+
+
+def test_node_without_apt_has_no_sources() -> None:
+    assert apt_sources.parse("", "Debian") == []
