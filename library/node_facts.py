@@ -10,8 +10,8 @@ short_description: Hardware, system and NVIDIA state of a node in one round trip
 description:
   - Reads what Temper's plan needs and returns it as the fact C(temper). It changes nothing and needs no
     driver, because it finds GPUs by their PCI ids.
-  - Everything is read from sysfs, procfs, dpkg, the files of kernels and DKMS and, where they are installed,
-    C(nvidia-smi) and C(nv-fabricmanager).
+  - Everything is read from sysfs, procfs, dpkg, the files of kernels and DKMS and, where it is installed,
+    C(nvidia-smi).
 options: {}
 author: Temper developers
 """
@@ -205,14 +205,6 @@ def userspace_version(root: Path) -> str | None:
     return None
 
 
-def fabric_manager_version() -> str | None:
-    """The version of the installed fabric manager, in its own words."""
-    if not shutil.which("nv-fabricmanager"):
-        return None
-    match = re.search(r"\d+\.\d+(\.\d+)?", run_text(["nv-fabricmanager", "--version"]))
-    return match[0] if match else None
-
-
 def nvidia_state(root: Path, kernels: list[str], *, signers: bool) -> dict[str, Any]:
     """What is loaded and in use now, and beside it what is installed: the two need not be the same.
 
@@ -223,7 +215,6 @@ def nvidia_state(root: Path, kernels: list[str], *, signers: bool) -> dict[str, 
     return {
         "loaded_version": read(root / "sys/module/nvidia/version") or None,
         "userspace_version": userspace_version(root),
-        "fabric_manager_version": fabric_manager_version(),
         "modules": nvidia_modules(root, kernels, signers=signers),
         "nouveau_loaded": (root / "sys/module/nouveau").is_dir(),
         "compute_processes": processes,

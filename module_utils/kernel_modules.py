@@ -59,8 +59,8 @@ def nvidia_modules(
 ) -> dict[str, dict[str, str | None] | None]:
     """The nvidia module of each kernel: its `version`, and its `signer` and `signing_key` (a serial number).
 
-    None where there is no module. Of a compressed module, DKMS's record has the version: unpacking it takes
-    seconds, and is done only where there is no record, or where `signers` matter.
+    None where there is no module. DKMS's record has the version. The module itself is read only where there
+    is no record, or where `signers` matter: a compressed one takes seconds to unpack.
     """
     paths = {release: module_path(root, release) for release in releases}
     versions = dkms_versions(root)
@@ -69,7 +69,7 @@ def nvidia_modules(
     for release, path in paths.items():
         if path is None:
             result[release] = None
-        elif path.suffix != ".ko" and not signers and release in versions:
+        elif release in versions and not signers:
             result[release] = {"version": versions[release], "signer": None, "signing_key": None}
         else:
             to_read[release] = path

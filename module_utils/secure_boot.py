@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import uuid
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,7 +16,8 @@ SHIM = "605dab50-e046-4300-abb6-3dd810dd8b23"
 # shim's list without the length limit of EFI variables (Linux 5.10, drivers/firmware/efi/mokvar-table.c).
 MOK_TABLE = "sys/firmware/efi/mok-variables/MokListRT"
 # UEFI specification 2.10, section 32.4.1: EFI_CERT_X509_GUID, and the sizes of EFI_SIGNATURE_LIST and _DATA.
-X509 = uuid.UUID("a5c059a1-94e4-4aa7-87b5-ab155c2bf072")
+# The GUID a5c059a1-94e4-4aa7-87b5-ab155c2bf072, as EFI writes one: the first three parts are little-endian.
+X509 = bytes.fromhex("a159c0a5 e494 a74a 87b5 ab155c2bf072")
 LIST_HEADER_BYTES = 28
 OWNER_BYTES = 16
 ATTRIBUTE_BYTES = 4
@@ -55,7 +55,7 @@ def certificates(content: bytes) -> list[bytes]:
     """The X.509 certificates in a sequence of EFI_SIGNATURE_LIST; what is cut off is left out."""
     found = []
     while len(content) >= LIST_HEADER_BYTES:
-        kind = uuid.UUID(bytes_le=content[:16])
+        kind = content[:16]
         list_bytes, header_bytes, each_bytes = (
             int.from_bytes(content[start : start + 4], "little") for start in (16, 20, 24)
         )

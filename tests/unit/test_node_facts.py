@@ -271,7 +271,6 @@ def test_a_bare_node_has_no_driver(root: Root, program: Any) -> None:
     assert node_facts.nvidia_state(root.path, [RELEASE], signers=False) == {
         "loaded_version": None,
         "userspace_version": None,
-        "fabric_manager_version": None,
         "modules": {RELEASE: None},
         "nouveau_loaded": False,
         "compute_processes": [],
@@ -306,16 +305,6 @@ def test_the_version_of_the_installed_library_is_in_its_name(root: Root, link: s
     root.write(str(path.parent.relative_to(root.path) / target), "")
     path.symlink_to(target)
     assert node_facts.userspace_version(root.path) == "580.178.04"
-
-
-def test_the_fabric_manager_says_its_version(program: Any) -> None:
-    program("nv-fabricmanager", "[ $1 = --version ] && echo 'Fabric Manager version is : 580.178.04'")
-    assert node_facts.fabric_manager_version() == "580.178.04"
-
-
-def test_a_fabric_manager_that_says_nothing_has_no_version(program: Any) -> None:
-    program("nv-fabricmanager", "exit 1")
-    assert node_facts.fabric_manager_version() is None
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ only what a real server would show them.
 
 * `profiles`   which GPUs a node has (data with sources)
 * `faults`     what can be wrong with them
-* `nvidia_packages`, `libraries`, `deb` and `repository` build apt repositories with NVIDIA's layout and
-  package names
+* `nvidia_packages` and `server_packages` say which packages there are, `contents` and `libraries` make what
+  is in them, `deb` and `repository` build apt repositories in NVIDIA's layout
 * `packages/`  the files inside those packages, among them `nvidia-smi`
 * `node/`      the node's "hardware and kernel": copied over every node's root, runs at boot
 """

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 FAULTS: Mapping[str, str] = {
     "no-driver": "the nvidia kernel module does not load",
     "gpu-lost": "the last GPU has fallen off the bus",
+    "module-build-fails": "the nvidia module does not compile, as on a kernel that is too new for it",
     "ecc-errors": "the first GPU counts uncorrectable memory errors since boot",
     "row-remap-failure": "the first GPU could not remap a faulty memory row",
     "throttling": "the first GPU slows down because it is too hot",

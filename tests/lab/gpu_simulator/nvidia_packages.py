@@ -8,17 +8,15 @@ program could notice, and no more.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
-from tests.lab.gpu_simulator import libraries
+from tests.lab.gpu_simulator import contents, libraries
 from tests.lab.gpu_simulator.deb import File, Package
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FILES = Path(__file__).resolve().parent / "packages"
+    from tests.lab.gpu_simulator.contents import Architecture
 
 # Driver version -> newest CUDA version that it runs, as nvidia-smi prints it.
 DRIVERS = {"580.126.09": "13.0", "580.178.04": "13.0", "595.91.07": "13.2"}
@@ -31,82 +29,18 @@ CUDA_TOOLKITS = {
 # CUDA major -> versions of cuDNN for it.
 CUDNN = {"12": ("9.10.2.21-1",), "13": ("9.19.0.56-1", "9.24.0.43-1")}
 NCCL = ("2.27.5-1+cuda12.9", "2.28.9-1+cuda13.0", "2.30.4-1+cuda13.2")
-DCGM = "1:4.6.0-1"
 CONTAINER_TOOLKITS = ("1.18.0-1", "1.20.0-1")
 KEYRING = "1.1-1"
 
-
-@dataclass(frozen=True)
-class Architecture:
-    """One machine architecture under its three names."""
-
-    debian: str
-    nvidia: str  # in the CUDA repositories' paths
-    triplet: str
-
-    @property
-    def libraries(self) -> str:
-        """The directory of shared libraries."""
-        return f"/usr/lib/{self.triplet}"
-
-
-def text(name: str, **values: str) -> str:
-    """Read a file of `packages/` and put values in the place of @NAME@."""
-    content = (FILES / name).read_text()
-    for key, value in values.items():
-        content = content.replace(f"@{key}@", value)
-    return content
-
-
-def _file(name: str, **values: str) -> File:
-    return File(text(name, **values).encode())
-
-
-def _program(name: str, **values: str) -> File:
-    return File(text(name, **values).encode(), 0o755)
-
-
-def _stand_in(what: str, **facts: str) -> File:
-    """Stand for a binary: JSON that says what it is, and what the simulated programs ask of it."""
-    return File((json.dumps({"simulated": f"stands for {what}", **facts}) + "\n").encode())
-
-
-class Shipped(TypedDict):
-    """Files and links of a package."""
-
-    files: dict[str, File]
-    links: dict[str, str]
-
-
-def _library(arch: Architecture, soname: str, version: str, code: int = 0, **facts: str) -> Shipped:
-    """Return a shared library as NVIDIA ships it: its name has the version, and its soname leads there.
-
-    `code` is the number that it answers when it is asked for its version.
-    """
-    name = soname.partition(".so.")[0]
-    file = f"{name}.so.{version}"
-    content = libraries.shared_library(name, soname, version, code, **facts)
-    return Shipped(
-        files={f"{arch.libraries}/{file}": File(content)}, links={f"{arch.libraries}/{soname}": file}
-    )
-
-
-def _upstream(version: str) -> str:
-    """Return a package version without epoch and Debian revision."""
-    return version.rpartition(":")[2].partition("-")[0]
-
-
-def _with_service(package: str, *, enabled: bool) -> dict[str, str]:
-    """Return maintainer scripts for a package with a unit of the same name."""
-    values = {"PACKAGE": package, "UNIT": f"{package}.service", "ENABLED": str(enabled).lower()}
-    return {script: text(f"service.{script}", **values) for script in ("postinst", "prerm", "postrm")}
+# What the kernel modules of either flavour need at their own version.
+KERNEL_SIDE = ("nvidia-modprobe", "nvidia-kernel-support", "firmware-nvidia-gsp")
 
 
 def _kernel_module(flavour: str, version: str, arch: Architecture) -> Package:
     """Return the package of the open or the proprietary module."""
     names = {"open": "nvidia-kernel-open-dkms", "proprietary": "nvidia-kernel-dkms"}
     (other,) = (name for key, name in names.items() if key != flavour)
-    upstream = _upstream(version)
+    upstream = contents.upstream(version)
     source = f"/usr/src/nvidia-{upstream}"
     return Package(
         name=names[flavour],
@@ -114,16 +48,18 @@ def _kernel_module(flavour: str, version: str, arch: Architecture) -> Package:
         architecture=arch.debian,
         section="kernel",
         description=f"NVIDIA {flavour} kernel module for DKMS",
-        depends=f"nvidia-modprobe (= {version})",
+        # 570.148.08 was the first to ask for this dkms; Debian 12 has an older one.
+        depends=", ".join(("dkms (>= 3.1.8)", *(f"{name} (= {version})" for name in KERNEL_SIDE))),
         conflicts=other,
         replaces=other,
         files={
-            f"{source}/nvidia.ko": _stand_in("a kernel module", version=upstream, flavour=flavour),
-            f"{source}/dkms.conf": File(f'PACKAGE_NAME="nvidia"\nPACKAGE_VERSION="{upstream}"\n'.encode()),
-            "/usr/lib/modprobe.d/nvidia.conf": _file("modprobe.conf"),
+            f"{source}/nvidia.o": File(libraries.kernel_module(upstream, flavour)),
+            f"{source}/build.sh": contents.program("module-build.sh"),
+            f"{source}/dkms.conf": contents.file("dkms.conf", VERSION=upstream),
         },
         scripts={
-            script: text(f"kernel-module.{script}", VERSION=upstream) for script in ("postinst", "prerm")
+            script: contents.text(f"kernel-module.{script}", VERSION=upstream)
+            for script in ("postinst", "prerm")
         },
     )
 
@@ -139,7 +75,7 @@ def driver_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
         architecture=arch.debian,
         section="libs",
         description="NVIDIA Management Library (NVML)",
-        **_library(arch, "libnvidia-ml.so.1", upstream, cuda=DRIVERS[upstream]),
+        **contents.library(arch, "libnvidia-ml.so.1", upstream, cuda=DRIVERS[upstream]),
     )
     yield Package(
         name="libcuda1",
@@ -148,14 +84,14 @@ def driver_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
         section="libs",
         description="NVIDIA CUDA driver library",
         recommends=f"nvidia-kernel-open-dkms (= {version}) | nvidia-kernel-dkms (= {version})",
-        **_library(arch, "libcuda.so.1", upstream, libraries.code(DRIVERS[upstream], 1000, 10)),
+        **contents.library(arch, "libcuda.so.1", upstream, libraries.code(DRIVERS[upstream], 1000, 10)),
     )
     yield Package(
         name="nvidia-modprobe",
         version=version,
         architecture=arch.debian,
         description="utility that loads the NVIDIA kernel module and makes its device files",
-        files={"/usr/bin/nvidia-modprobe": _program("nvidia-modprobe.sh")},
+        files={"/usr/bin/nvidia-modprobe": contents.program("nvidia-modprobe.sh")},
     )
     yield Package(
         name="nvidia-persistenced",
@@ -164,11 +100,11 @@ def driver_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
         description="daemon that keeps the driver's state while no client uses a GPU",
         depends=f"libnvidia-ml1 (= {version})",
         files={
-            "/usr/bin/nvidia-persistenced": _program("nvidia_persistenced.py", VERSION=upstream),
-            f"{units}/nvidia-persistenced.service": _file("nvidia-persistenced.service"),
+            "/usr/bin/nvidia-persistenced": contents.program("nvidia_persistenced.py", VERSION=upstream),
+            f"{units}/nvidia-persistenced.service": contents.file("nvidia-persistenced.service"),
             "/usr/lib/sysusers.d/nvidia-persistenced.conf": File(b'u nvpd - "NVIDIA Persistence Daemon"\n'),
         },
-        scripts=_with_service("nvidia-persistenced", enabled=True),
+        scripts=contents.with_service("nvidia-persistenced", enabled=True),
     )
     same = ("libcuda1", "libnvidia-ml1", "nvidia-modprobe", "nvidia-persistenced")
     yield Package(
@@ -177,7 +113,26 @@ def driver_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
         architecture=arch.debian,
         description="NVIDIA driver, compute part, with nvidia-smi",
         depends=", ".join(f"{name} (= {version})" for name in same),
-        files={"/usr/bin/nvidia-smi": _program("nvidia_smi.py")},
+        files={"/usr/bin/nvidia-smi": contents.program("nvidia_smi.py")},
+    )
+    yield Package(
+        name="nvidia-kernel-support",
+        version=version,
+        architecture=arch.debian,
+        section="kernel",
+        description="NVIDIA kernel module support files",
+        files={"/usr/lib/modprobe.d/nvidia.conf": contents.file("modprobe.conf")},
+    )
+    yield Package(
+        name="firmware-nvidia-gsp",
+        version=version,
+        architecture=arch.debian,
+        section="kernel",
+        description="firmware of the GPU system processor",
+        files={
+            f"/usr/lib/firmware/nvidia/{upstream}/gsp_{chip}.bin": contents.stand_in("GSP firmware")
+            for chip in ("tu10x", "ga10x")
+        },
     )
     yield _kernel_module("open", version, arch)
     yield _kernel_module("proprietary", version, arch)
@@ -188,29 +143,6 @@ def driver_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
         description="NVIDIA driver with open kernel modules (metapackage)",
         depends=f"nvidia-driver-cuda (= {version}), nvidia-kernel-open-dkms (= {version})",
     )
-    # The fabric manager is not tied to the driver's version and its unit is not enabled by the package: both
-    # are the administrator's to get right.
-    yield Package(
-        name="nvidia-fabricmanager",
-        version=version,
-        architecture=arch.debian,
-        description="fabric manager for NVSwitch based systems",
-        files={
-            "/usr/bin/nv-fabricmanager": _program("nv_fabricmanager.py", VERSION=upstream),
-            "/usr/bin/nvidia-fabricmanager-start.sh": _program("nvidia-fabricmanager-start.sh"),
-            f"{units}/nvidia-fabricmanager.service": _file("nvidia-fabricmanager.service"),
-            "/usr/share/nvidia/nvswitch/fabricmanager.cfg": File(b"DAEMONIZE=1\n"),
-        },
-        scripts=_with_service("nvidia-fabricmanager", enabled=False),
-    )
-    yield Package(
-        name="libnvidia-nscq",
-        version=version,
-        architecture=arch.debian,
-        section="libs",
-        description="NVSwitch configuration and query library",
-        files={f"{arch.libraries}/libnvidia-nscq.so.2": _stand_in("NSCQ", version=upstream)},
-    )
 
 
 def pinning_packages() -> Iterator[Package]:
@@ -218,7 +150,8 @@ def pinning_packages() -> Iterator[Package]:
     branches = sorted({upstream.partition(".")[0] for upstream in DRIVERS})
     for name in (*branches, *DRIVERS):
         glob = f"{name}.*" if name in branches else f"{name}-*"
-        preferences = f"Package: nvidia-* libnvidia-* libcuda1\nPin: version {glob}\nPin-Priority: 1000\n"
+        names = "nvidia-* libnvidia-* libcuda1 libnvsdm firmware-nvidia-gsp"
+        preferences = f"Package: {names}\nPin: version {glob}\nPin-Priority: 1000\n"
         yield Package(
             name=f"nvidia-driver-pinning-{name}",
             version=f"{name}-1",
@@ -232,12 +165,12 @@ def pinning_packages() -> Iterator[Package]:
 
 
 def cuda_packages(arch: Architecture) -> Iterator[Package]:
-    """Yield CUDA toolkits, cuDNN, NCCL and DCGM."""
+    """Yield CUDA toolkits, cuDNN and NCCL."""
     for release, (version, nvcc) in CUDA_TOOLKITS.items():
         major, minor = release.split(".")
         values = {"RELEASE": release, "MAJOR": major, "PRIORITY": major + minor, "NVCC": nvcc}
-        contents = {
-            "cuda": {"name": "CUDA SDK", "version": _upstream(version)},
+        listing = {
+            "cuda": {"name": "CUDA SDK", "version": contents.upstream(version)},
             "cuda_nvcc": {"name": "CUDA NVCC", "version": nvcc},
         }
         yield Package(
@@ -247,10 +180,12 @@ def cuda_packages(arch: Architecture) -> Iterator[Package]:
             section="devel",
             description=f"CUDA toolkit {release}",
             files={
-                f"/usr/local/cuda-{release}/bin/nvcc": _program("nvcc.sh", **values),
-                f"/usr/local/cuda-{release}/version.json": File(json.dumps(contents, indent=3).encode()),
+                f"/usr/local/cuda-{release}/bin/nvcc": contents.program("nvcc.sh", **values),
+                f"/usr/local/cuda-{release}/version.json": File(json.dumps(listing, indent=3).encode()),
             },
-            scripts={script: text(f"cuda-toolkit.{script}", **values) for script in ("postinst", "prerm")},
+            scripts={
+                script: contents.text(f"cuda-toolkit.{script}", **values) for script in ("postinst", "prerm")
+            },
         )
     for major, versions in CUDNN.items():
         for version in versions:
@@ -263,7 +198,7 @@ def cuda_packages(arch: Architecture) -> Iterator[Package]:
                 description=f"cuDNN runtime libraries for CUDA {major}",
                 # Both have the same library; how NVIDIA's packages settle that is assumed.
                 conflicts=" ".join(f"libcudnn9-cuda-{other}" for other in CUDNN if other != major),
-                **_library(arch, "libcudnn.so.9", release, libraries.code(release, 10000, 100, 1)),
+                **contents.library(arch, "libcudnn.so.9", release, libraries.code(release, 10000, 100, 1)),
             )
             yield Package(
                 name=f"cudnn9-cuda-{major}",
@@ -273,18 +208,18 @@ def cuda_packages(arch: Architecture) -> Iterator[Package]:
                 depends=f"libcudnn9-cuda-{major} (= {version})",
             )
     for version in NCCL:
-        header = f'#define NCCL_VERSION "{_upstream(version)}"\n'
+        header = f'#define NCCL_VERSION "{contents.upstream(version)}"\n'
         yield Package(
             name="libnccl2",
             version=version,
             architecture=arch.debian,
             section="libs",
             description="NVIDIA collective communication library",
-            **_library(
+            **contents.library(
                 arch,
                 "libnccl.so.2",
-                _upstream(version),
-                libraries.code(_upstream(version), 10000, 100, 1),
+                contents.upstream(version),
+                libraries.code(contents.upstream(version), 10000, 100, 1),
             ),
         )
         yield Package(
@@ -296,13 +231,6 @@ def cuda_packages(arch: Architecture) -> Iterator[Package]:
             depends=f"libnccl2 (= {version})",
             files={"/usr/include/nccl.h": File(header.encode())},
         )
-    yield Package(
-        name="datacenter-gpu-manager-4-core",
-        version=DCGM,
-        architecture=arch.debian,
-        description="NVIDIA data center GPU manager",
-        files={"/usr/bin/dcgmi": _program("dcgmi.sh", VERSION=_upstream(DCGM))},
-    )
 
 
 def keyring_package(public_key: bytes) -> Package:
@@ -319,8 +247,8 @@ def keyring_package(public_key: bytes) -> Package:
 def container_packages(arch: Architecture) -> Iterator[Package]:
     """Yield the container toolkit: four packages of one version."""
     for version in CONTAINER_TOOLKITS:
-        upstream = _upstream(version)
-        library = _stand_in("libnvidia-container", version=upstream)
+        upstream = contents.upstream(version)
+        library = contents.stand_in("libnvidia-container", version=upstream)
         yield Package(
             name="libnvidia-container1",
             version=version,
@@ -335,14 +263,16 @@ def container_packages(arch: Architecture) -> Iterator[Package]:
             architecture=arch.debian,
             description="NVIDIA container runtime library, command line tools",
             depends=f"libnvidia-container1 (= {version})",
-            files={"/usr/bin/nvidia-container-cli": _program("nvidia-container-cli.sh", VERSION=upstream)},
+            files={
+                "/usr/bin/nvidia-container-cli": contents.program("nvidia-container-cli.sh", VERSION=upstream)
+            },
         )
         yield Package(
             name="nvidia-container-toolkit-base",
             version=version,
             architecture=arch.debian,
             description="NVIDIA container toolkit, base",
-            files={"/usr/bin/nvidia-ctk": _program("nvidia-ctk.sh", VERSION=upstream)},
+            files={"/usr/bin/nvidia-ctk": contents.program("nvidia-ctk.sh", VERSION=upstream)},
         )
         yield Package(
             name="nvidia-container-toolkit",

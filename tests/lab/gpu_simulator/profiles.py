@@ -102,6 +102,7 @@ class Profile:
     nvswitch_addresses: tuple[str, ...] = ()
     nvswitch_device_id: str = ""
     nvswitch_subsystem_id: str = ""
+    switch_managers: tuple[str, ...] = ()  # InfiniBand devices that manage NVLink 5 switches
 
 
 def _addresses(buses: str) -> tuple[str, ...]:
@@ -253,6 +254,29 @@ A100_SXM = GpuModel(  # capture-a100, but where noted
     branch_max=None,
 )
 
+# No capture of one was at hand: what is not named here is an H100's.
+B200_SXM = replace(
+    H100_SXM,
+    name="NVIDIA B200",
+    architecture="Blackwell",
+    compute_capability="10.0",  # CUDA programming guide
+    device_id="2901",  # NVIDIA/open-gpu-kernel-modules, list of supported GPUs
+    subsystem_id="1999",  # assumed
+    board_part_number="692-2G525-0220-002",  # assumed
+    gpu_part_number="2901-886-A1",  # assumed
+    vbios_version="97.00.9A.00.0F",  # assumed
+    inforom_image_version="G525.0220.00.03",  # assumed
+    memory_total_mib=183359,  # 180 GB, as nvidia-smi of such servers prints it in published logs
+    power_default_w=1000,  # data/gpu_models.yml
+    power_max_w=1000,
+    power_idle_w=140.0,  # assumed
+    clock_memory_idle_mhz=3996,  # assumed
+    clock_graphics_default_application_mhz=1965,  # assumed
+    supported_clocks=(SupportedClocks(3996, _steps(1965, 120, 15)),),  # assumed
+    nvlink_gb_s=50.0,  # NVLink 5: 18 links, 1.8 TB/s in both directions
+    branch_min=570,  # data/nvidia_compatibility.yml
+)
+
 V100_PCIE = GpuModel(  # capture-v100, but where noted
     name="Tesla V100-PCIE-32GB",
     architecture="Volta",
@@ -332,6 +356,13 @@ PROFILES: Mapping[str, Profile] = {
         nvswitch_device_id="1af1",  # the public PCI id list: GA100 [A100 NVSwitch]
         nvswitch_subsystem_id="0000",  # assumed
     ),
+    "hgx-b200-8": Profile(
+        model=B200_SXM,
+        gpu_addresses=_addresses("1b 43 52 61 9d c3 d1 df"),  # assumed
+        module_ids=(7, 5, 6, 8, 1, 2, 4, 3),  # assumed
+        numa_nodes=(0, 0, 0, 0, 1, 1, 1, 1),
+        switch_managers=("mlx5_4", "mlx5_5"),  # facts/nvidia.md 2.7; their number and names are assumed
+    ),
     "v100-1": Profile(model=V100_PCIE, gpu_addresses=_addresses("1c"), module_ids=(0,), numa_nodes=(0,)),
     "unknown-1": Profile(model=UNKNOWN, gpu_addresses=_addresses("31"), module_ids=(1,), numa_nodes=(0,)),
 }
@@ -379,4 +410,5 @@ def hardware(profile: str, node: str) -> dict[str, Any]:
         "node": node,
         "gpus": gpus,
         "nvswitches": nvswitches,
+        "switch_managers": list(server.switch_managers),
     }

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.lab.gpu_simulator import deb, nvidia_packages
-from tests.lab.gpu_simulator.nvidia_packages import Architecture
+from tests.lab.gpu_simulator import deb, nvidia_packages, server_packages
+from tests.lab.gpu_simulator.contents import Architecture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -153,8 +153,16 @@ def build(destination: Path, gnupg_home: Path) -> dict[str, list[str]]:
                 for version in nvidia_packages.DRIVERS
                 for package in nvidia_packages.driver_packages(version, arch)
             ),
+            *(
+                package
+                for version in nvidia_packages.DRIVERS
+                for package in server_packages.fabric_packages(version, arch)
+            ),
             *nvidia_packages.pinning_packages(),
             *nvidia_packages.cuda_packages(arch),
+            *server_packages.dcgm_packages(arch),
+            server_packages.nvlsm_package(arch),
+            server_packages.dkms_package(),
             nvidia_packages.keyring_package(signer.public_key()),
         ]
         for release in RELEASES:
@@ -175,8 +183,7 @@ def content_key() -> str:
     """Hash all that `build` reads beside the signing key: the same hash, the same packages."""
     here = Path(__file__).resolve().parent
     digest = hashlib.sha256(architecture().debian.encode())
-    sources = [here / name for name in ("deb.py", "libraries.py", "nvidia_packages.py", "repository.py")]
-    for path in (*sources, *sorted((here / "packages").iterdir())):
+    for path in (*sorted(here.glob("*.py")), *sorted((here / "packages").iterdir())):
         if path.is_file():
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]

@@ -43,7 +43,7 @@ class SimulatedNode:
         """Do what installing the driver's packages does to the files that matter here."""
         library = {"simulated": "NVML", "version": version, "cuda": nvidia_packages.DRIVERS[version]}
         self.write("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", json.dumps(library))
-        module = {"version": version, "flavour": flavour}
+        module = {"simulated": "nvidia.ko", "version": version, "flavour": flavour}
         self.write(f"lib/modules/{os.uname().release}/updates/dkms/nvidia.ko", json.dumps(module))
         self.write("usr/lib/modprobe.d/nvidia.conf", "blacklist nouveau\n")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.gpu_simulator import nvidia_packages
+from tests.lab.gpu_simulator import contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ class Daemons:
     def start(self, node: SimulatedNode, name: str, version: str, *options: str) -> CompletedProcess[str]:
         """Run a daemon's program until it has gone to the background."""
         program = self.directory / name
-        program.write_text(nvidia_packages.text(name, VERSION=version))
+        program.write_text(contents.text(name, VERSION=version))
         result = node.run(program, *options)
         if result.returncode == 0:
             self.running.append(int(node.read(PID_FILES[name])))

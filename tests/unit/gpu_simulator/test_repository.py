@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.gpu_simulator import deb, nvidia_packages, repository
+from tests.lab.gpu_simulator import contents, deb, nvidia_packages, repository, server_packages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +24,8 @@ STACK = [
     "libcuda1",
     "libnvidia-ml1",
     "nvidia-modprobe",
+    "nvidia-kernel-support",
+    "firmware-nvidia-gsp",
     "nvidia-persistenced",
     "nvidia-fabricmanager",
     "libnvidia-nscq",
@@ -85,16 +87,20 @@ class Apt:
         """Return what installing would set up: package -> version."""
         result = self.get("-s", "install", *packages)
         assert result.returncode == 0, result.stdout + result.stderr
-        return dict(re.findall(r"^Conf (\S+) \((\S+)", result.stdout, re.MULTILINE))
+        chosen = dict(re.findall(r"^Conf (\S+) \((\S+)", result.stdout, re.MULTILINE))
+        # It comes along with a kernel module, whatever the driver's version is.
+        chosen.pop("dkms", None)
+        return chosen
 
     def pretend_installed(self, version: str, names: list[str]) -> None:
         """Write dpkg's record of packages of one version."""
         stanzas = (self.cuda / "Packages").read_text().split("\n\n")
+        names = [*names, "dkms"]
         chosen = [
             stanza.strip().replace("\nVersion:", "\nStatus: install ok installed\nVersion:")
             for stanza in stanzas
             for name in names
-            if stanza.lstrip().startswith(f"Package: {name}\nVersion: {version}\n")
+            if stanza.lstrip().startswith(f"Package: {name}\nVersion: {version if name != 'dkms' else ''}")
         ]
         assert len(chosen) == len(names)
         self.status.write_text("\n\n".join(chosen) + "\n")
@@ -162,9 +168,9 @@ def test_an_interrupted_build_is_swept_away_by_the_next(tmp_path: Path, web: Pat
 def test_the_content_key_follows_the_packages_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = repository.content_key()
     copy = tmp_path / "simulator"
-    shutil.copytree(nvidia_packages.FILES, copy / "packages")
-    for name in ("deb.py", "libraries.py", "nvidia_packages.py", "repository.py"):
-        shutil.copy(nvidia_packages.FILES.parent / name, copy)
+    shutil.copytree(contents.FILES, copy / "packages")
+    for path in contents.FILES.parent.glob("*.py"):
+        shutil.copy(path, copy)
     monkeypatch.setattr(repository, "__file__", str(copy / "repository.py"))
     assert repository.content_key() == before
     (copy / "packages/nvidia_smi.py").write_text("changed")
@@ -180,8 +186,14 @@ def all_packages() -> list[deb.Package]:
         *(
             package
             for version in nvidia_packages.DRIVERS
-            for package in nvidia_packages.driver_packages(version, arch)
+            for package in (
+                *nvidia_packages.driver_packages(version, arch),
+                *server_packages.fabric_packages(version, arch),
+            )
         ),
+        *server_packages.dcgm_packages(arch),
+        server_packages.nvlsm_package(arch),
+        server_packages.dkms_package(),
         *nvidia_packages.pinning_packages(),
         *nvidia_packages.cuda_packages(arch),
         *nvidia_packages.container_packages(arch),

@@ -16,11 +16,13 @@ READY = ROOT / "run/gpu-simulator/fabric-ready"  # read by the simulated nvidia-
 VERSION = "@VERSION@"
 
 
-def problem() -> str | None:
+def problem(*, nvlink5: bool) -> str | None:
     """Say why the fabric manager cannot start here, in the real one's words."""
     module = ROOT / "sys/module/nvidia/version"
     switches = ROOT / "proc/driver/nvidia-nvswitch/devices"
-    if not module.exists() or not switches.is_dir() or not any(switches.iterdir()):
+    # With -g, the identity of a management port, the switches are reached through it.
+    reachable = nvlink5 or (switches.is_dir() and any(switches.iterdir()))
+    if not module.exists() or not reachable:
         return (
             "request to query NVSwitch device information from NVSwitch driver failed with error:"
             "WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]"
@@ -39,7 +41,7 @@ def main(arguments: list[str]) -> int:
     if "--version" in arguments or "-v" in arguments:
         print(f"Fabric Manager version is : {VERSION} (simulated by Temper's lab)")
         return 0
-    reason = problem()
+    reason = problem(nvlink5="-g" in arguments)
     if reason:
         print(reason, file=sys.stderr)
         return 1

@@ -32,6 +32,7 @@ IN_PLACE = str(ROOT) == "/"
 STATE = ROOT / "var/lib/gpu-simulator"  # outlives a reboot
 RUN = ROOT / "run/gpu-simulator"  # does not
 PCI = ROOT / "sys/bus/pci"
+INFINIBAND = ROOT / "sys/class/infiniband"
 MODULES = ROOT / "sys/module"
 PROC = ROOT / "proc/driver"
 
@@ -41,6 +42,7 @@ FAULTS = (
     "ecc-errors",
     "fabric-not-ready",
     "gpu-lost",
+    "module-build-fails",
     "no-driver",
     "pcie-gen1",
     "row-remap-failure",
@@ -222,7 +224,19 @@ def add_devices(machine: Hardware, active: set[str]) -> None:
         add_device(
             switch["address"], switch["device_id"], switch["subsystem_id"], "068000", switch["numa_node"]
         )
+    add_switch_managers(machine.get("switch_managers", []))
     update_links(machine, active)
+
+
+def add_switch_managers(names: list[str]) -> None:
+    """Add InfiniBand devices that manage NVLink 5 switches: their vital product data says so."""
+    if names:
+        shadow(INFINIBAND)
+    for name in names:
+        vpd = INFINIBAND / name / "device/vpd"
+        vpd.parent.mkdir(parents=True, exist_ok=True)
+        # Large resource 0x82 (the name), then 0x90 (read-only fields); which field has the mark is assumed.
+        vpd.write_bytes(b"\x82\x11\x00NVIDIA ConnectX-7\x90\x09\x00V3\x06SW_MNG\x78")
 
 
 def update_links(machine: Hardware, active: set[str]) -> None:
@@ -257,7 +271,12 @@ def unbind_all(driver: str) -> None:
 def module_on_disk() -> Hardware | None:
     """Return the simulated module for the running kernel, {"version", "flavour"}; None if none was built."""
     path = ROOT / "lib/modules" / os.uname().release / "updates/dkms/nvidia.ko"
-    found: Hardware | None = read_json(path, None)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    start = content.index(b'{"simulated"')
+    found: Hardware = json.loads(content[start : content.index(b"}", start) + 1])
     return found
 
 
