@@ -14,6 +14,7 @@ PROJECT = "docs/validation.md"
 NVIDIA_SMI = "https://docs.nvidia.com/deploy/nvidia-smi/index.html"
 MEMORY_ERRORS = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"
 FABRIC_MANAGER = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
+CUDA_COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility/index.html"
 PERSISTENCE = "https://docs.nvidia.com/deploy/driver-persistence/index.html"
 
 
@@ -296,6 +297,56 @@ EXPLANATIONS: dict[str, Explanation] = {
         "Numbers that are taken now are too low, and say nothing about the hardware",
         ("a job runs on the node", "a process was left behind by one"),
         ("drain the node", "validate again"),
+    ),
+    "torch-cuda-too-new": Explanation(
+        "torch is built for a newer CUDA than the driver knows",
+        "Within one major version of CUDA older drivers work, across major versions they do not",
+        ("torch was upgraded before the driver", "pip chose the newest build"),
+        ("upgrade the driver", "or install a torch that is built for the driver's CUDA"),
+        CUDA_COMPATIBILITY,
+    ),
+    "torch-no-gpu": Explanation(
+        "torch cannot use any GPU",
+        "CUDA could not be initialised; the finding has its message",
+        (
+            "CUDA_VISIBLE_DEVICES hides them",
+            "the fabric manager does not run",
+            "device files without permission",
+        ),
+        ("read the message in the finding", "look at nvidia-smi and the kernel log"),
+        CUDA_COMPATIBILITY,
+    ),
+    "torch-gpu-count": Explanation(
+        "torch sees another number of GPUs than nvidia-smi",
+        "Jobs would use fewer GPUs than the node has",
+        ("CUDA_VISIBLE_DEVICES", "a GPU in an exclusive or prohibited compute mode", "a GPU that failed"),
+        ("unset CUDA_VISIBLE_DEVICES", "look into the kernel log"),
+    ),
+    "torch-architecture": Explanation(
+        "torch has no code for a GPU's architecture",
+        "Its build contains neither binary code nor PTX that this compute capability can run",
+        ("a GPU newer than the build", "a GPU so old that the build dropped it"),
+        ("install a torch build whose list has the GPU's compute capability",),
+        "https://developer.nvidia.com/cuda-gpus",
+    ),
+    "torch-compute": Explanation(
+        "A GPU does not compute",
+        "A sum of a thousand numbers failed or came out wrong",
+        ("a broken GPU", "a GPU in a wrong compute mode", "a driver that was half upgraded"),
+        ("look for Xid errors of this GPU in the kernel log", "reset the GPU or reboot"),
+    ),
+    "torch-cudnn": Explanation(
+        "cuDNN does not work in torch",
+        "Convolutions fail or are wrong",
+        ("another cuDNN in LD_LIBRARY_PATH", "a torch that was built without it"),
+        ("reinstall torch with its own cuDNN", "clean LD_LIBRARY_PATH"),
+        "https://docs.nvidia.com/deeplearning/cudnn/latest/",
+    ),
+    "torch-nccl": Explanation(
+        "torch has no NCCL",
+        "GPUs of this node cannot train together",
+        ("a torch that was built without it",),
+        ("install a torch build with NCCL",),
     ),
     "process-died": Explanation(
         "A measuring process died",

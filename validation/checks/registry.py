@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from validation.checks.all_reduce import CpuAllReduce, GpuAllReduce
 from validation.checks.copy import CpuCopy, GpuTransfer
+from validation.checks.frameworks import Frameworks
 from validation.checks.health import Health
 from validation.checks.matmul import CpuMatmul, GpuMatmul
 from validation.checks.platform import Platform
@@ -18,6 +19,7 @@ CHECKS: dict[str, Check] = {
     for check in (
         Health(),
         Platform(),
+        Frameworks(),
         CpuMatmul(),
         CpuCopy(),
         CpuAllReduce(),

@@ -240,7 +240,7 @@ def test_every_way_to_bring_no_result_says_what_to_do() -> None:
     assert [bool(finding.action) for finding in found.findings] == [True] * len(endings)
 
 
-GPU_TESTS = ["gpu_matmul", "gpu_transfer", "gpu_all_reduce"]
+GPU_TESTS = ["torch", "gpu_matmul", "gpu_transfer", "gpu_all_reduce"]
 
 
 @pytest.mark.parametrize("test", GPU_TESTS)

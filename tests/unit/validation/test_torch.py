@@ -230,3 +230,24 @@ def test_a_torch_without_cuda_is_said_to_be_one() -> None:
             answer = str(error)
     """)
     assert "is built without CUDA" in reason or "CUDA cannot be initialised" in reason or reason == "a GPU"
+
+
+def test_torch_says_what_it_is_and_what_it_cannot_do() -> None:
+    """The child itself, on the torch that is here: without a GPU, all of it but the GPUs."""
+    said = there("""
+        from validation.checks import frameworks
+        from validation.contract import dumps, loads
+        measured = frameworks.gather(None, lambda stage: None)
+        loads(type(measured), dumps(measured))
+        answer = measured.details["facts"]
+    """)
+    assert said["torch"].startswith("2.")
+    assert said["available"] or said["problem"]
+    assert len(said["devices"]) == 0 or said["available"]
+
+
+def test_a_convolution_and_a_sum_are_checked_for_real() -> None:
+    assert there("""
+        from validation.checks import frameworks
+        answer = [frameworks._compute("cpu"), frameworks._convolve("cpu")]
+    """) == ["", ""]

@@ -1,0 +1,276 @@
+"""Compatibility as frameworks see it: does torch work with this driver on these GPUs, and if not, why."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result
+from validation.child import Request, run_children
+from validation.contract import ContractError, Finding, Measured, State, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from validation.checks import Node
+    from validation.child import Outcome
+    from validation.contract import TestResult
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU as torch sees it; `error` says how a small computation on it went wrong, empty if it did not."""
+
+    index: int
+    name: str
+    capability: tuple[int, ...]
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What torch says of itself and of the GPUs. CUDA versions as (major, minor)."""
+
+    torch: str
+    built_for_cuda: tuple[int, ...]
+    driver_cuda: tuple[int, ...] | None
+    available: bool
+    problem: str
+    architectures: tuple[str, ...]
+    devices: tuple[Device, ...]
+    cudnn: int | None
+    cudnn_error: str
+    nccl: str | None
+    visible_devices: str | None
+
+
+def gather(_request: Request, stage: Callable[[str], None]) -> Measured:
+    """In a child: ask torch everything, and let each GPU compute something."""
+    stage("loading torch")
+    import torch
+
+    stage("asking torch for its GPUs")
+    problem = ""
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        problem = str(error).splitlines()[0]
+    available = torch.cuda.is_available()
+    devices = []
+    for index in range(torch.cuda.device_count() if available else 0):
+        stage(f"computing on GPU {index}")
+        devices.append(
+            Device(
+                index,
+                torch.cuda.get_device_name(index),
+                torch.cuda.get_device_capability(index),
+                _error_of(lambda index=index: _compute(f"cuda:{index}")),  # type: ignore[misc]
+            )
+        )
+    stage("loading cuDNN")
+    has_cudnn = torch.backends.cudnn.is_available()
+    cudnn_error = _error_of(lambda: _convolve("cuda:0")) if available and has_cudnn else ""
+    stage("loading NCCL")
+    facts = Facts(
+        torch=torch.__version__,
+        built_for_cuda=_version(torch.version.cuda),
+        driver_cuda=driver_cuda(),
+        available=available,
+        problem=problem,
+        architectures=tuple(torch.cuda.get_arch_list()),
+        devices=tuple(devices),
+        cudnn=torch.backends.cudnn.version() if has_cudnn else None,
+        cudnn_error=cudnn_error,
+        nccl=_nccl_version(),
+        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+    )
+    return Measured(details={"facts": encode(facts)})
+
+
+def _error_of(compute: Callable[[], str]) -> str:
+    """What went wrong: the first line of an exception, or what the function itself says."""
+    try:
+        return compute()
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+
+
+def _compute(device: str) -> str:
+    """Sum the numbers from 1 to 1000 on a device: exact in fp32 in every order."""
+    import torch
+
+    total = float(torch.arange(1, 1001, device=device, dtype=torch.float32).sum())
+    return "" if total == 500500.0 else f"the sum of 1 to 1000 is {total}, not 500500"
+
+
+def _convolve(device: str) -> str:
+    """A small convolution with whole numbers, against the same on the CPU."""
+    import torch
+
+    image = torch.arange(64, dtype=torch.float32).reshape(1, 1, 8, 8) % 7
+    kernel = torch.arange(9, dtype=torch.float32).reshape(1, 1, 3, 3) % 3
+    expected = torch.nn.functional.conv2d(image, kernel)
+    found = torch.nn.functional.conv2d(image.to(device), kernel.to(device)).cpu()
+    return "" if torch.equal(found, expected) else "a convolution of whole numbers is wrong"
+
+
+def _nccl_version() -> str | None:
+    import torch
+
+    if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
+        return None
+    return ".".join(map(str, torch.cuda.nccl.version()))
+
+
+def driver_cuda(library: str = "libcuda.so.1") -> tuple[int, int] | None:
+    """The newest CUDA that the driver's library knows, None where there is none."""
+    try:
+        cuda = ctypes.CDLL(library)
+    except OSError:
+        return None
+    version = ctypes.c_int()
+    if cuda.cuDriverGetVersion(ctypes.byref(version)) != 0:
+        return None
+    return version.value // 1000, version.value % 1000 // 10
+
+
+def _version(text: str | None) -> tuple[int, ...]:
+    return tuple(int(part) for part in (text or "").split(".")[:2] if part.isdigit())
+
+
+def examine(facts: Facts, gpus: int) -> Iterator[Finding]:
+    """What does not fit, cause first: what follows from it is not reported again."""
+    built, driver = facts.built_for_cuda, facts.driver_cuda
+    if driver and built and built[0] > driver[0]:
+        yield Finding(
+            "torch-cuda-too-new",
+            State.FAIL,
+            f"torch {facts.torch} is built for CUDA {_dotted(built)}, the driver knows CUDA up to "
+            f"{_dotted(driver)}",
+            f"upgrade the driver to one that knows CUDA {built[0]}, or install a torch that is built for "
+            f"CUDA {driver[0]}",
+        )
+        return
+    if not facts.available:
+        yield Finding(
+            "torch-no-gpu",
+            State.FAIL,
+            f"torch {facts.torch} cannot use any GPU: {facts.problem or 'it says that none is available'}",
+            "unset CUDA_VISIBLE_DEVICES"
+            if facts.visible_devices is not None
+            else "look at nvidia-smi and the kernel log, and on NVSwitches at the fabric manager",
+        )
+        return
+    if len(facts.devices) != gpus:
+        hidden = facts.visible_devices
+        yield Finding(
+            "torch-gpu-count",
+            State.FAIL,
+            f"torch sees {len(facts.devices)} GPUs, nvidia-smi {gpus}"
+            + (f"; CUDA_VISIBLE_DEVICES is {hidden!r}" if hidden is not None else ""),
+            "unset CUDA_VISIBLE_DEVICES, or look into the kernel log for why a GPU cannot be used",
+        )
+    for device in facts.devices:
+        yield from _device(facts, device)
+    if facts.cudnn is None or facts.cudnn_error:
+        yield Finding(
+            "torch-cudnn",
+            State.FAIL,
+            f"cuDNN does not work: {facts.cudnn_error or 'this torch has none'}",
+            "reinstall torch with the cuDNN that it was built with; remove other cuDNN from LD_LIBRARY_PATH",
+        )
+    if facts.nccl is None and gpus > 1:
+        yield Finding(
+            "torch-nccl",
+            State.FAIL,
+            f"torch {facts.torch} has no NCCL, and the node has {gpus} GPUs",
+            "install a torch build with NCCL",
+        )
+
+
+def _device(facts: Facts, device: Device) -> Iterator[Finding]:
+    if not runs_on(device.capability, facts.architectures):
+        yield Finding(
+            "torch-architecture",
+            State.FAIL,
+            f"GPU {device.index} ({device.name}) has compute capability {_dotted(device.capability)}, torch "
+            f"{facts.torch} is built for {', '.join(facts.architectures) or 'none'}",
+            "install a torch build whose list has it",
+            device.index,
+        )
+    elif device.error:
+        yield Finding(
+            "torch-compute",
+            State.FAIL,
+            f"GPU {device.index} ({device.name}) does not compute: {device.error}",
+            "look for Xid errors of this GPU in the kernel log",
+            device.index,
+        )
+
+
+def runs_on(capability: tuple[int, ...], architectures: tuple[str, ...]) -> bool:
+    """Whether code for one of `architectures` runs on a GPU.
+
+    Binary code (sm_80) runs on its own major version from its minor version on, an architecture-specific one
+    (sm_90a) only on its own; PTX (compute_90) is compiled for anything newer. (CUDA C++ programming guide.)
+    """
+    for name in architectures:
+        kind, _, number = name.partition("_")
+        specific = number[-1:].isalpha()
+        digits = number.rstrip("abcdefghijklmnopqrstuvwxyz")
+        if not digits.isdigit():
+            continue
+        built = int(digits[:-1]), int(digits[-1])
+        if specific:
+            fits = kind == "sm" and tuple(capability) == built
+        elif kind == "compute":
+            fits = tuple(capability) >= built
+        else:
+            fits = capability[0] == built[0] and capability[1] >= built[1]
+        if fits:
+            return True
+    return False
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+class Frameworks:
+    """torch with this driver on these GPUs: versions, availability, a computation, cuDNN and NCCL."""
+
+    id = "torch"
+    title = "torch works with driver and GPUs"
+    needs = "an NVIDIA GPU with its driver, torch built with CUDA"
+    method = 1
+    headline: tuple[str, ...] = ()
+
+    def run(self, node: Node) -> TestResult:
+        """Run it on this node."""
+        if reason := node.why_no_cuda():
+            return not_run(self, reason)
+        started = time.monotonic()
+        request = Request("torch", f"{__name__}:gather", "cuda", environment=CUDA_ENVIRONMENT)
+        (outcome,) = run_children([request], node.budget_s)
+        return conclude(self, node, started, outcome)
+
+
+def conclude(check: Frameworks, node: Node, started: float, outcome: Outcome) -> TestResult:
+    """From what the child said, or did not, to the result."""
+    findings = failures([outcome])
+    details: dict[str, Any] = {}
+    if not findings:
+        try:
+            facts = decode(Facts, outcome.measured.details.get("facts"))
+        except ContractError as error:
+            findings = [
+                Finding(
+                    "result-unreadable", State.FAIL, f"torch's answer makes no sense: {error}", "run again"
+                )
+            ]
+        else:
+            findings, details = list(examine(facts, len(node.gpus))), encode(facts)
+    return result(check, started, [outcome], findings=findings, details=details)
