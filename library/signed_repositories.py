@@ -6,12 +6,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: signed_repositories
-short_description: Configure apt repositories with pinned keys, in one call
+short_description: Configure apt or dnf repositories with pinned keys, in one call
 description:
-  - For each repository, writes a deb822 source file with C(Signed-By) and a keyring that holds exactly its
-    key.
-  - A key is fetched only when the keyring is missing or holds a key that is not pinned, and is refused when
-    its fingerprint is not one of O(repositories[].fingerprints).
+  - For each repository, writes a source file (deb822 with C(Signed-By), or a C(.repo) file) and a keyring
+    that holds exactly its keys.
+  - Keys are fetched when the keyring is missing, when a fingerprint was pinned since, and when its keys
+    expire within 30 days; they are refused when one of them is not in O(repositories[].fingerprints). Of a
+    key that the node has in a newer form, the node's form is kept.
+  - Entries of other tools for the same repositories are taken away, and the key that NVIDIA revoked in 2022.
 options:
   repositories:
     description: The repositories.
@@ -90,9 +92,64 @@ changed_files:
   elements: str
 """
 
-from ansible.module_utils import repositories
+from typing import Any
+
+from ansible.module_utils import repositories, signing_keys
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.files import File, write_all
+
+
+def wanted_files(repository: dict[str, Any], *, check: bool) -> tuple[list[File], list[str]]:
+    """The files of one repository, and warnings. Raises RepositoryError where its key is not to be had."""
+    keyring = repositories.keyring_path(repository)
+    source = repositories.source_path(repository)
+    text = File(str(source), repositories.source_text(repository, keyring))
+    if repository["signed_by"] is not None:
+        return [text], []
+    current = keyring.read_bytes() if keyring.is_file() else b""
+    noted = set(signing_keys.noted(source)["fingerprints"])
+    if check and signing_keys.due(repository, current, noted):
+        # Asks nothing of the network: the node may not have a way out yet.
+        return [File(str(keyring), "(the key, fetched and verified)\n"), text], []
+    key = signing_keys.keyring(repository, current, noted)
+    # apt must not meet a source whose keyring is not there yet.
+    return [File(str(keyring), key.text), text], list(key.warnings)
+
+
+def foreign_files(wanted: list[dict[str, Any]]) -> list[File]:
+    """Source files of other tools, without the repositories that are ours now."""
+    files = []
+    for kind in sorted({repository["kind"] for repository in wanted}):
+        for path in repositories.foreign_sources(kind):
+            kept = repositories.without(path, wanted)
+            if kept != path.read_text(encoding="utf-8", errors="replace"):
+                files.append(File(str(path), kept))
+    return files
+
+
+def trusted_files() -> list[File]:
+    """The keyrings that apt trusts for every repository, without keys that their owner has revoked."""
+    files = []
+    directory = repositories.APT / "trusted.gpg.d"
+    for path in (repositories.APT / "trusted.gpg", *directory.glob("*.gpg"), *directory.glob("*.asc")):
+        if not path.is_file():
+            continue
+        keys = signing_keys.readable(path.read_bytes())
+        good = {name: key for name, key in keys.items() if name not in repositories.REVOKED}
+        if len(good) < len(keys):
+            binary = b"".join(key.packets for key in good.values())
+            text = signing_keys.text(good).encode() if path.suffix == ".asc" else binary
+            files.append(File(str(path), text if good else None))
+    return files
+
+
+def exclusions(repository: dict[str, Any]) -> list[File]:
+    """The preferences that keep packages of an apt repository away."""
+    if repository["kind"] != "apt":
+        return []
+    path = repositories.APT / "preferences.d" / f"temper-{repository['name']}"
+    text = "# Managed by Temper.\n" + repositories.preferences([], [repository])
+    return [File(str(path), text if repository["exclude"] else None)]
 
 
 def main() -> None:
@@ -108,24 +165,18 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    files = [File(path, None) for path in module.params["obsolete"]]
-    for repository in module.params["repositories"]:
-        source = repositories.APT_SOURCES / f"temper-{repository['name']}.sources"
-        keyring = repositories.APT_KEYRINGS / f"temper-{repository['name']}.asc"
-        if repository["signed_by"] is not None:
-            files.append(File(str(source), repositories.deb822(repository, keyring)))
-            continue
-        current = keyring.read_bytes() if keyring.is_file() else b""
-        if module.check_mode and not repositories.pinned(current, repository["fingerprints"]):
-            # Asks nothing of the network: the node may not have a way out yet.
-            key = "(the key, fetched and verified)\n"
-        else:
-            try:
-                key = repositories.keyring(repository, current)
-            except repositories.RepositoryError as error:
-                module.fail_json(msg=str(error))
-        # apt must not meet a source whose keyring is not there yet.
-        files += [File(str(keyring), key), File(str(source), repositories.deb822(repository, keyring))]
+    wanted = module.params["repositories"]
+    obsolete = [File(path, None) for path in module.params["obsolete"]]
+    named = {file.path for file in obsolete}
+    files = obsolete + [file for file in foreign_files(wanted) if file.path not in named] + trusted_files()
+    try:
+        for repository in wanted:
+            needed, warnings = wanted_files(repository, check=module.check_mode)
+            files += exclusions(repository) + needed
+            for warning in warnings:
+                module.warn(warning)
+    except signing_keys.RepositoryError as error:
+        module.fail_json(msg=str(error))
     module.exit_json(**write_all(module, files).as_dict())
 
 

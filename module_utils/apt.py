@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from ansible.module_utils import dkms
+from ansible.module_utils import dkms, repositories, signing_keys
 from ansible.module_utils.packages import (
     ERROR_LINES,
     FAMILY,
@@ -50,6 +50,8 @@ INST = re.compile(r"^Inst (\S+)(?: \[(\S+)\])? \((\S+) [^\n]*?\[([^\]\n]+)\]\)",
 REMV = re.compile(r"^Remv (\S+)(?: \[(\S+)\])?", re.MULTILINE)
 PRINTED_URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) ?(?P<hash>\S*)$", re.MULTILINE)
 FULL_DISK = re.compile(r"No space left on device|don't have enough free space")
+# gpgv's and sqv's words for a signature that the keyring cannot verify.
+UNVERIFIED = re.compile(r"NO_PUBKEY|EXPKEYSIG|REVKEYSIG|KEYEXPIRED|is not signed|returned an error code")
 MOVED = re.compile(r"404 +Not Found|Hash Sum mismatch|File has unexpected size")
 
 
@@ -98,10 +100,14 @@ class Apt:
 
     def refresh(self) -> None:
         """Read the lists of all repositories anew; one that cannot be read fails it."""
-        self.run(
-            [*APT_GET, "-o", "APT::Update::Error-Mode=any", "update"],
-            "Reading the package lists (apt-get update)",
-        )
+        command = [*APT_GET, "-o", "APT::Update::Error-Mode=any", "update"]
+        completed = self.runner.attempt(self.with_options(command))
+        if completed.returncode and UNVERIFIED.search(completed.stdout + completed.stderr):
+            # The keyring is the pinned one, but its owner may have renewed it.
+            signing_keys.renew(repositories.APT / "sources.list.d", repositories.APT / "keyrings")
+        elif not completed.returncode:
+            return
+        self.run(command, "Reading the package lists (apt-get update)")
 
     def offered(self, names: Iterable[str]) -> dict[str, list[str]]:
         """Versions of each package that the lists know, newest first."""

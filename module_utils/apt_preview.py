@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ansible.module_utils import repositories as repos
-from ansible.module_utils.apt import APT_GET, Apt
+from ansible.module_utils.apt import APT_GET, UNVERIFIED, Apt
 from ansible.module_utils.packages import (
     FAMILY,
     PackageError,
@@ -30,10 +30,12 @@ from ansible.module_utils.packages import (
     nearest,
     recorded_holds,
 )
-from ansible.module_utils.repositories import Repository, RepositoryError
+from ansible.module_utils.signing_keys import RepositoryError, keyring, noted, renew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from ansible.module_utils.repositories import Repository
 
 # apt's names of the files and directories that a preview replaces or reads.
 APT_PATHS = {
@@ -127,27 +129,34 @@ class Root:
             path.mkdir(parents=True)
         (self.directory / "cache/archives/partial").mkdir(parents=True)
         self.configure()
-        copy_file(self.node["sourcelist"], self.directory / "sources.list")
-        copy_file(self.node["preferences"], self.directory / "preferences")
+        self.take_source(self.node["sourcelist"], self.directory / "sources.list", repositories)
         for path in files(self.node["sourceparts"]):
-            if not path.name.startswith("temper-") and not repos.is_obsolete(path, repositories):
-                copy_file(path, self.sources / path.name)
+            if not path.name.startswith("temper-"):
+                self.take_source(path, self.sources / path.name, repositories)
+        copy_file(self.node["preferences"], self.directory / "preferences")
         for path in files(self.node["preferencesparts"]):
             if not path.name.startswith("temper-"):
                 copy_file(path, self.preferences / path.name)
-        (self.preferences / "temper-nvidia").write_text(repos.preferences(pins), encoding="utf-8")
+        pinned = repos.preferences(pins, repositories)
+        (self.preferences / "temper-nvidia").write_text(pinned, encoding="utf-8")
         for repository in repositories:
-            name = f"temper-{repository['name']}"
-            keyring = self.keyrings / f"{name}.asc"
+            source = repos.source_path(repository)
+            existing = repos.keyring_path(repository)
+            private = self.keyrings / existing.name
             if repository["signed_by"] is None:
-                existing = repos.APT_KEYRINGS / keyring.name
                 current = existing.read_bytes() if existing.is_file() else b""
-                keyring.write_text(repos.keyring(repository, current), encoding="utf-8")
+                before = set(noted(source)["fingerprints"])
+                private.write_text(keyring(repository, current, before).text, encoding="utf-8")
+            text = repos.source_text(repository, private)
             for directory in (self.sources, self.ours):
-                (directory / f"{name}.sources").write_text(
-                    repos.deb822(repository, keyring), encoding="utf-8"
-                )
+                (directory / source.name).write_text(text, encoding="utf-8")
         self.take_lists(repositories)
+
+    def take_source(self, path: Path, target: Path, repositories: Sequence[Repository]) -> None:
+        """Copy a source file of the node, if it is there, without the repositories that are ours."""
+        text = repos.without(path, repositories) if path.is_file() else None
+        if text is not None:
+            target.write_text(text, encoding="utf-8")
 
     def configure(self, *more: str) -> None:
         """Write apt's configuration."""
@@ -190,7 +199,10 @@ class Root:
     def update(self, repositories: Sequence[Repository], *options: str) -> list[str]:
         """Run apt-get update; every repository that cannot be read is a sentence."""
         words = [word for option in (*options, "APT::Update::Error-Mode=any") for word in ("-o", option)]
-        completed = self.apt.runner.attempt(self.apt.with_options([*APT_GET, *words, "update"]))
+        command = self.apt.with_options([*APT_GET, *words, "update"])
+        completed = self.apt.runner.attempt(command)
+        if UNVERIFIED.search(completed.stdout + completed.stderr) and renew(self.ours, self.keyrings):
+            completed = self.apt.runner.attempt(command)
         if not completed.returncode:
             return []
         return repos.unreadable(completed.stdout + completed.stderr, repositories)

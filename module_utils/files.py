@@ -18,8 +18,13 @@ class File:
     """A file as it should be. `content` None means that it should not exist."""
 
     path: str
-    content: str | None
+    content: str | bytes | None
     mode: str = "0644"
+
+    @property
+    def data(self) -> bytes:
+        """The content as bytes."""
+        return self.content.encode() if isinstance(self.content, str) else self.content or b""
 
     def differs(self) -> bool:
         """Whether the file on disk has other bytes, another mode or another owner than root."""
@@ -35,7 +40,7 @@ class File:
         owned = (status.st_uid, status.st_gid) == (0, 0)
         if not owned or stat.S_IMODE(status.st_mode) != int(self.mode, 8):
             return True
-        return path.read_bytes() != self.content.encode()
+        return path.read_bytes() != self.data
 
     def diff(self) -> dict[str, str]:
         """Before and after in the form that Ansible's --diff prints."""
@@ -45,7 +50,7 @@ class File:
             "before_header": self.path,
             "after_header": self.path,
             "before": before,
-            "after": self.content or "",
+            "after": self.data.decode(errors="replace"),
         }
 
     def write(self, module: AnsibleModule) -> None:
@@ -59,7 +64,7 @@ class File:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as stream:
-                stream.write(self.content.encode())
+                stream.write(self.data)
                 stream.flush()
                 os.fsync(stream.fileno())
             Path(temporary).chmod(int(self.mode, 8))

@@ -1,21 +1,27 @@
-"""Package repositories with pinned keys: their source files, and getting a key that is the pinned one."""
+"""Package repositories: their source files, and what other tools have left for the same ones."""
 
 from __future__ import annotations
 
-import base64
+import platform
 import re
-from collections.abc import Mapping, Sequence
-from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from ansible.module_utils import openpgp
-from ansible.module_utils.urls import open_url
+from ansible.module_utils import signing_keys
 
-APT_KEYRINGS = Path("/etc/apt/keyrings")
-APT_SOURCES = Path("/etc/apt/sources.list.d")
-FETCH_TIMEOUT_S = 60
-LARGEST_KEY_BYTES = 1 << 20
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    Repository = Mapping[str, Any]
+
+APT = Path("/etc/apt")
+DNF_SOURCES = Path("/etc/yum.repos.d")
+DNF_KEYRINGS = Path("/etc/pki/rpm-gpg")
+# Published with the CUDA repositories up to April 2022, then revoked by NVIDIA; apt trusted it for every
+# repository. https://developer.nvidia.com/blog/updating-the-cuda-linux-gpg-repository-key/
+REVOKED = {"AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80"}
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 # For a module's argument_spec: what a plan says of a repository.
 SPEC: dict[str, Any] = {
@@ -36,108 +42,108 @@ OPTIONS: dict[str, Any] = {
     "mutually_exclusive": [("key_url", "signed_by")],
 }
 
-Repository = Mapping[str, Any]
+
+def source_path(repository: Repository) -> Path:
+    """The file that names a repository to its package manager."""
+    if repository["kind"] == "dnf":
+        return DNF_SOURCES / f"temper-{repository['name']}.repo"
+    return APT / "sources.list.d" / f"temper-{repository['name']}.sources"
 
 
-class RepositoryError(Exception):
-    """A repository cannot be used; the message is the sentence for the operator."""
+def keyring_path(repository: Repository) -> Path:
+    """The file with a repository's keys."""
+    if repository["kind"] == "dnf":
+        return DNF_KEYRINGS / f"RPM-GPG-KEY-temper-{repository['name']}"
+    return APT / "keyrings" / f"temper-{repository['name']}.asc"
 
 
-def deb822(repository: Repository, keyring: Path) -> str:
-    """The source file of an apt repository."""
-    components = repository["components"]
+def source_text(repository: Repository, keyring: Path) -> str:
+    """The content of a repository's source file."""
+    text = "# Managed by Temper.\n" + signing_keys.comment(repository)
     signed_by = str(keyring) if repository["signed_by"] is None else repository["signed_by"]
+    if repository["kind"] == "dnf":
+        return text + repo_section(repository, signed_by)
+    components = repository["components"]
     return (
-        "# Managed by Temper.\nTypes: deb\n"
-        f"URIs: {repository['uri']}\nSuites: {repository['suite']}\n"
+        f"{text}Types: deb\nURIs: {repository['uri']}\nSuites: {repository['suite']}\n"
         + (f"Components: {' '.join(components)}\n" if components else "")
         + (f"Signed-By: {signed_by}\n" if signed_by else "")
     )
 
 
-def preferences(pins: Sequence[Mapping[str, str]]) -> str:
-    """What the preferences of apt say of packages that are pinned to a version."""
+def repo_section(repository: Repository, keyring: str) -> str:
+    """The section of a .repo file. What is not signed by the owner is not checked: nothing could pass."""
+    signed = repository["signed"]
+    lines = [
+        f"[temper-{repository['name']}]",
+        f"name={repository['name']}, managed by Temper",
+        f"baseurl={repository['uri']}",
+        "enabled=1",
+        f"gpgcheck={int(signed in ('packages', 'both'))}",
+        f"repo_gpgcheck={int(signed in ('metadata', 'both'))}",
+        *([f"gpgkey=file://{keyring}"] if keyring else []),
+        *([f"excludepkgs={','.join(repository['exclude'])}"] if repository["exclude"] else []),
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def preferences(pins: Sequence[Mapping[str, str]], repositories: Sequence[Repository] = ()) -> str:
+    """What the preferences of apt say: versions that are pinned, and what a repository must not bring."""
     stanzas = [
         f"Package: {pin['packages']}\nPin: version {pin['version']}\nPin-Priority: 1001\n" for pin in pins
+    ]
+    stanzas += [
+        f"Package: {' '.join(repository['exclude'])}\n"
+        f'Pin: origin "{urlsplit(repository["uri"]).hostname or ""}"\nPin-Priority: -1\n'
+        for repository in repositories
+        if repository["exclude"] and repository["kind"] == "apt"
     ]
     return "\n".join(stanzas)
 
 
-def normal(fingerprints: Sequence[str]) -> set[str]:
-    """Fingerprints as they are compared: without blanks, in capitals."""
-    return {fingerprint.replace(" ", "").upper() for fingerprint in fingerprints}
-
-
-def pinned(data: bytes, fingerprints: Sequence[str]) -> bool:
-    """Whether the data is a key file whose primary keys are all among the pinned ones."""
-    try:
-        return set(openpgp.fingerprints(data)) <= normal(fingerprints)
-    except openpgp.OpenPGPError:
-        return False
-
-
-def fetch_key(repository: Repository) -> bytes:
-    """Download the key and check it.
-
-    Raises:
-        RepositoryError: it cannot be fetched, or is not the pinned one.
-    """
-    name, url = repository["name"], repository["key_url"]
-    try:
-        data = bytes(open_url(url, timeout=FETCH_TIMEOUT_S).read(LARGEST_KEY_BYTES))
-    except (OSError, HTTPException, ValueError) as error:
-        raise RepositoryError(
-            f"Repository {name}: its signing key at {url} cannot be fetched from this "
-            f"node: {error}. Check the address and the node's proxy and DNS, or point "
-            "nvidia_stack_*_repository_url at a mirror."
-        ) from error
-    try:
-        found = openpgp.fingerprints(data)
-    except openpgp.OpenPGPError as error:
-        raise RepositoryError(f"Repository {name}: {url} is no OpenPGP public key: {error}.") from error
-    if not pinned(data, repository["fingerprints"]):
-        raise RepositoryError(
-            f"Repository {name}: the key at {url} has fingerprint {', '.join(found)}, "
-            f"expected one of {', '.join(sorted(normal(repository['fingerprints'])))}. Nothing was changed. "
-            "If the key was rotated, verify the new fingerprint with its owner and pin it."
-        )
-    return data
-
-
-def armour(data: bytes) -> str:
-    """ASCII armour, which apt and rpm read, so that the keyring is a text file.
-
-    Made anew of what was checked: no comment or anything else of the download gets into the keyring.
-    """
-    encoded = base64.encodebytes(openpgp.dearmor(data)).decode("ascii")
-    return f"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n{encoded}-----END PGP PUBLIC KEY BLOCK-----\n"
-
-
-def keyring(repository: Repository, current: bytes) -> str:
-    """The text of a repository's keyring: the current one if it is the pinned one, else fetched and checked.
-
-    Raises:
-        RepositoryError: as fetch_key does.
-    """
-    return armour(current if pinned(current, repository["fingerprints"]) else fetch_key(repository))
-
-
-def is_obsolete(path: Path, repositories: Sequence[Repository]) -> bool:
-    """Whether a source file of somebody else names the same repositories, with another key perhaps.
-
-    apt refuses two sources of one repository that differ in their keys.
-    """
-    text = "\n".join(
-        line for line in path.read_text(errors="replace").splitlines() if not line.startswith("#")
-    )
-    named = {normal_uri(uri) for uri in re.findall(r"[a-z+]+:/\S+", text)}
-    ours = {normal_uri(repository["uri"]) for repository in repositories if repository["signed_by"] is None}
-    return bool(named) and named <= ours
-
-
 def normal_uri(uri: str) -> str:
     """An address as it is compared."""
-    return uri.rstrip("/").lower()
+    return uri.replace("$(ARCH)", ARCHITECTURES.get(platform.machine(), "")).rstrip("/").lower()
+
+
+def without(path: Path, repositories: Sequence[Repository]) -> str | None:
+    """A source file of somebody else without the repositories that are ours; None if nothing else is in it.
+
+    apt refuses two sources of one repository that differ in their keys, and dnf would take from the second
+    what is excluded from the first.
+    """
+    ours = {normal_uri(repository["uri"]) for repository in repositories if repository["signed_by"] is None}
+    text = path.read_text(encoding="utf-8", errors="replace")
+    kept = "".join(part for part in parts(path.suffix, text) if not addresses(part) or addresses(part) - ours)
+    if kept == text:
+        return text
+    return kept if addresses(kept) else None
+
+
+def parts(suffix: str, text: str) -> Iterator[str]:
+    """The units of a source file that each name one repository: lines, stanzas or sections."""
+    if suffix == ".sources":
+        yield from re.split(r"(?<=\n)(?=\n)", text)
+    elif suffix == ".repo":
+        yield from re.split(r"(?m)^(?=\[)", text)
+    else:
+        yield from text.splitlines(keepends=True)
+
+
+def addresses(part: str) -> set[str]:
+    """Addresses of repositories in a part of a source file, without those in comments and of keys."""
+    lines = (line for line in part.splitlines() if not re.match(r"\s*(#|gpgkey|mirrorlist|metalink)", line))
+    return {normal_uri(uri) for line in lines for uri in re.findall(r"\b[a-z][a-z+]*:/[^\s\]]+", line)}
+
+
+def foreign_sources(kind: str) -> list[Path]:
+    """Source files that are not ours."""
+    if kind == "dnf":
+        found = [*DNF_SOURCES.glob("*.repo")]
+    else:
+        directory = APT / "sources.list.d"
+        found = [APT / "sources.list", *directory.glob("*.list"), *directory.glob("*.sources")]
+    return sorted(path for path in found if path.is_file() and not path.name.startswith("temper-"))
 
 
 def unreadable(output: str, repositories: Sequence[Repository]) -> list[str]:

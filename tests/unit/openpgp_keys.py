@@ -25,9 +25,9 @@ class KeyRing:
         command = ["gpg", "--batch", "--quiet", "--homedir", str(self.home), *arguments]
         return subprocess.run(command, check=True, capture_output=True).stdout
 
-    def generate(self, algorithm: str) -> None:
+    def generate(self, algorithm: str, expires: str = "never") -> None:
         user = f"{algorithm} <{algorithm}@example.org>"
-        self.gpg("--passphrase", "", "--quick-generate-key", user, algorithm, "sign", "never")
+        self.gpg("--passphrase", "", "--quick-generate-key", user, algorithm, "sign", expires)
         listing = self.gpg("--with-colons", "--list-keys", user).decode()
         row = next(line for line in listing.splitlines() if line.startswith("fpr:"))
         self.keys[algorithm] = row.split(":")[9]

@@ -6,22 +6,24 @@ import fcntl
 import hashlib
 import os
 import shutil
+import tempfile
+import time
 from collections import namedtuple
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import package_preview
 import package_set
 import pytest
-from ansible.module_utils import packages, repositories
+from ansible.module_utils import packages, repositories, signing_keys
 
 from tests.unit.apt_machine import Archive
+from tests.unit.openpgp_keys import KeyRing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.unit.apt_machine import Machine
-    from tests.unit.openpgp_keys import KeyRing
 
     Run = Callable[..., dict[str, Any]]
 
@@ -42,7 +44,7 @@ def node(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> M
     machine.use(distribution)
     machine.run("apt-get", "-q", "update")
     (machine.root / "etc/apt/preferences.d/temper-nvidia").unlink()
-    monkeypatch.setattr(repositories, "APT_KEYRINGS", machine.root / "etc/apt/keyrings")
+    monkeypatch.setattr(repositories, "APT", machine.root / "etc/apt")
     return machine
 
 
@@ -227,6 +229,27 @@ def test_a_repository_that_another_key_signed_is_a_problem(
     (problem,) = preview(DRIVER)["problems"]
     assert problem.startswith("Repository nvidia cannot be used: ")
     assert f"NO_PUBKEY {key_ring.keys['rsa4096'][-16:]}" in problem
+
+
+def test_a_keyring_that_its_owner_has_extended_since_is_renewed(
+    preview: Run, node: Machine, nvidia: Archive, repository: dict[str, Any]
+) -> None:
+    ring = KeyRing(Path(tempfile.mkdtemp()))
+    try:
+        ring.generate("ed25519")
+        repository["fingerprints"] = [ring.keys["ed25519"]]
+        keyring = node.root / "etc/apt/keyrings/temper-nvidia.asc"
+        keyring.parent.mkdir()
+        keyring.write_text(signing_keys.armour(ring.export("ed25519", armour=False)))
+        # Signed from now on with a subkey that the node's keyring does not have.
+        later = ("--faked-system-time", f"{int(time.time()) + 5}")
+        ring.gpg(*later, "--passphrase", "", "--quick-add-key", ring.keys["ed25519"], "ed25519", "sign", "0")
+        nvidia.sign(ring, "ed25519")
+        (nvidia.path / "key").write_bytes(ring.export("ed25519"))
+    finally:
+        ring.stop_agent()
+        shutil.rmtree(ring.home)
+    assert preview(DRIVER)["problems"] == []
 
 
 def test_a_key_that_is_not_the_pinned_one_is_a_problem(

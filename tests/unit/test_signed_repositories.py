@@ -48,8 +48,9 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path,
 @pytest.fixture
 def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that stands for /etc/apt."""
-    monkeypatch.setattr(repositories, "APT_KEYRINGS", tmp_path / "apt" / "keyrings")
-    monkeypatch.setattr(repositories, "APT_SOURCES", tmp_path / "apt" / "sources.list.d")
+    monkeypatch.setattr(repositories, "APT", tmp_path / "apt")
+    monkeypatch.setattr(repositories, "DNF_SOURCES", tmp_path / "yum.repos.d")
+    monkeypatch.setattr(repositories, "DNF_KEYRINGS", tmp_path / "rpm-gpg")
     return tmp_path / "apt"
 
 
@@ -89,6 +90,8 @@ def test_a_pinned_key_is_written_as_the_keyring_of_its_source(
     assert openpgp.fingerprints(keyring.read_bytes()) == [key_ring.keys["ed25519"]]
     assert (apt / "sources.list.d" / "temper-gpu.sources").read_text() == (
         "# Managed by Temper.\n"
+        f"# Key: {web[1]}/key\n"
+        f"# Pinned: {key_ring.keys['ed25519']}\n"
         "Types: deb\n"
         "URIs: http://example.org/debian/\n"
         "Suites: /\n"
@@ -249,3 +252,150 @@ def test_repository_needs_a_key_to_fetch_or_a_keyring(run_module: Run, apt: Path
     )
     assert "one of the following is required: key_url, signed_by" in result["msg"]
     assert written(apt) == []
+
+
+# ---------------------------------------------------------------- what other tools have left
+
+
+def legacy(apt: Path, name: str, text: str) -> Path:
+    path = apt / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] http://example.org/debian/ /\n",
+        "deb http://EXAMPLE.org/debian /\n# deb-src http://example.org/other /\n",
+    ],
+)
+def test_a_list_of_another_tool_for_the_same_repository_is_removed(
+    configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing, text: str
+) -> None:
+    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+    path = legacy(apt, "sources.list.d/cuda-debian12-x86_64.list", text)
+    assert str(path) in configure()["changed_files"]
+    assert not path.exists()
+
+
+def test_of_a_list_with_other_repositories_only_ours_is_taken_away(
+    configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing
+) -> None:
+    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+    debian = "# The mirror\ndeb http://deb.debian.org/debian bookworm main\n"
+    path = legacy(apt, "sources.list", f"{debian}deb http://example.org/debian/ /\n")
+    configure()
+    assert path.read_text() == debian
+
+
+def test_of_a_deb822_file_only_our_stanza_is_taken_away(
+    configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing
+) -> None:
+    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+    debian = "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: bookworm\nComponents: main\n"
+    ours = "\nTypes: deb\nURIs: http://example.org/debian/\nSuites: /\nSigned-By: /x.gpg\n"
+    path = legacy(apt, "sources.list.d/all.sources", debian + ours)
+    configure()
+    assert path.read_text() == debian
+
+
+def test_sources_of_others_stay_as_they_are(
+    configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing
+) -> None:
+    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+    path = legacy(apt, "sources.list.d/other.list", "deb http://example.org/debian-security/ /\n")
+    assert str(path) not in configure()["changed_files"]
+    assert path.exists()
+
+
+@pytest.mark.parametrize("name", ["trusted.gpg", "trusted.gpg.d/cuda.gpg", "trusted.gpg.d/cuda.asc"])
+def test_a_revoked_key_is_trusted_no_more(
+    configure: Run,
+    web: tuple[Path, str],
+    apt: Path,
+    key_ring: KeyRing,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.setattr(repositories, "REVOKED", {key_ring.keys["rsa4096"]})
+    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+    path = legacy(apt, name, "")
+    path.write_bytes(key_ring.export("rsa4096", "ed25519", armour=name.endswith("asc")))
+    assert str(path) in configure()["changed_files"]
+    assert openpgp.fingerprints(path.read_bytes()) == [key_ring.keys["ed25519"]]
+    path.write_bytes(key_ring.export("rsa4096", armour=name.endswith("asc")))
+    configure()
+    assert not path.exists()
+
+
+# ---------------------------------------------------------------- dnf
+
+
+@pytest.fixture
+def rhel(configure: Run, web: tuple[Path, str], key_ring: KeyRing) -> Run:
+    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+
+    def run(**repository: Any) -> dict[str, Any]:
+        uri = "https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64/"
+        return configure(**{"name": "nvidia-cuda", "kind": "dnf", "uri": uri} | repository)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("signed", "gpgcheck", "repo_gpgcheck"), [("packages", 1, 0), ("metadata", 0, 1), ("both", 1, 1)]
+)
+def test_a_dnf_repository_checks_what_its_owner_signs(
+    rhel: Run,
+    tmp_path: Path,
+    web: tuple[Path, str],
+    key_ring: KeyRing,
+    signed: str,
+    gpgcheck: int,
+    repo_gpgcheck: int,
+) -> None:
+    rhel(signed=signed, exclude=["mft*", "nvidia-settings"])
+    key = tmp_path / "rpm-gpg/RPM-GPG-KEY-temper-nvidia-cuda"
+    assert (tmp_path / "yum.repos.d/temper-nvidia-cuda.repo").read_text() == (
+        "# Managed by Temper.\n"
+        f"# Key: {web[1]}/key\n"
+        f"# Pinned: {key_ring.keys['ed25519']}\n"
+        "[temper-nvidia-cuda]\n"
+        "name=nvidia-cuda, managed by Temper\n"
+        "baseurl=https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64/\n"
+        "enabled=1\n"
+        f"gpgcheck={gpgcheck}\n"
+        f"repo_gpgcheck={repo_gpgcheck}\n"
+        f"gpgkey=file://{key}\n"
+        "excludepkgs=mft*,nvidia-settings\n"
+    )
+    assert openpgp.fingerprints(key.read_bytes()) == [key_ring.keys["ed25519"]]
+
+
+def test_nvidias_own_repo_file_gives_way(rhel: Run, tmp_path: Path) -> None:
+    nvidia = legacy(
+        tmp_path / "yum.repos.d",
+        "cuda-rhel9.repo",
+        "[cuda-rhel9-x86_64]\nname=cuda\n"
+        "baseurl=https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64\n"
+        "gpgkey=https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64/D42D0685.pub\n",
+    )
+    epel = legacy(tmp_path / "yum.repos.d", "epel.repo", "[epel]\nbaseurl=https://example.org/epel/\n")
+    rhel()
+    assert not nvidia.exists()
+    assert epel.exists()
+
+
+def test_what_an_apt_repository_must_not_bring_is_pinned_away(
+    configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing
+) -> None:
+    (web[0] / "key").write_bytes(key_ring.export("ed25519"))
+    configure(exclude=["dkms", "mft*"])
+    preferences = apt / "preferences.d/temper-gpu"
+    assert preferences.read_text() == (
+        '# Managed by Temper.\nPackage: dkms mft*\nPin: origin "example.org"\nPin-Priority: -1\n'
+    )
+    configure()
+    assert not preferences.exists()
