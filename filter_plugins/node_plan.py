@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,27 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from planning.plan import preflight_plan  # noqa: E402 - needs the path above
+from planning.preview import with_preview  # noqa: E402
+
+
+def mok_certificate(path: str) -> dict[str, str]:
+    """What preflight has to know of the operator's certificate for Secure Boot, a file of the controller.
+
+    `mok_sha256` is the SHA-256 of its DER form, as enrolled keys are told by; or `problem`, where the file is
+    none. No path, nothing to know.
+    """
+    if not path:
+        return {}
+    try:
+        data = Path(path).expanduser().read_bytes()
+        if b"-----BEGIN" in data:
+            data = ssl.PEM_cert_to_DER_cert(data[data.index(b"-----BEGIN CERTIFICATE") :].decode().strip())
+    except (OSError, ValueError) as error:
+        return {
+            "problem": "nvidia_stack_mok_certificate: expected an X.509 certificate (PEM or DER) on this "
+            f"machine at {path}: {error}"
+        }
+    return {"mok_sha256": hashlib.sha256(data).hexdigest()}
 
 
 class FilterModule:
@@ -19,4 +42,8 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """Name -> function."""
-        return {"preflight_plan": preflight_plan}
+        return {
+            "preflight_plan": preflight_plan,
+            "with_preview": with_preview,
+            "mok_certificate": mok_certificate,
+        }

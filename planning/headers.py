@@ -29,19 +29,25 @@ def build_packages(request: Request) -> list[str]:
 def kernel_headers(request: Request) -> list[str]:
     """Headers: the running kernel's where they are missing, and what brings them with each new kernel.
 
-    A kernel that is not the distribution's own has no such package.
+    A kernel that is not the distribution's own has no such package. The operator may do without: some
+    distributions' packages bring the newest kernel along.
     """
-    scheme = request.system.row["scheme"]
     release = request.node["kernel"]["release"]
     missing = not request.node["kernel"]["headers_present"]
+    stem = "kernel-devel" if request.system.row["scheme"] == "rhel" else "linux-headers"
+    return ([f"{stem}-{release}"] if missing else []) + (
+        following(request) if request.values["nvidia_stack_follow_kernels"] else []
+    )
+
+
+def following(request: Request) -> list[str]:
+    """The packages that bring headers with each new kernel of this flavour."""
+    scheme, release = request.system.row["scheme"], request.node["kernel"]["release"]
     if scheme == "rhel":
         matched = int(request.system.major) >= FIRST_RELEASE_WITH_MATCHED_HEADERS
-        following = (
-            ["kernel-devel-matched", "kernel-headers"] if matched else ["kernel-devel", "kernel-headers"]
-        )
-        return ([f"kernel-devel-{release}"] if missing else []) + following
+        return ["kernel-devel-matched" if matched else "kernel-devel", "kernel-headers"]
     meta = debian_meta(release) if scheme == "debian" else ubuntu_meta(release, request.system.distribution)
-    return ([f"linux-headers-{release}"] if missing else []) + ([meta] if meta else [])
+    return [meta] if meta else []
 
 
 def debian_meta(release: str) -> str | None:

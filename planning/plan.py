@@ -71,6 +71,8 @@ def node_plan(
     return {field.name: getattr(found, field.name) for field in fields(found)} | {
         "source": source,
         "package_manager": system.package_manager if system else None,
+        "system": system.distribution if system else None,
+        "architecture": node["architecture"],
         "gpus": gpus,
         "unknown_gpus": unknown,
         "fabric": fabric,
@@ -118,6 +120,7 @@ def preflight_plan(
             "the known host key"
         )
         return {"problems": problems, "text": "", "driver": None}
+    problems += [known for known in (target.get("problem"),) if known]
     node = result["ansible_facts"]["temper"]
     plan = node_plan(node, tables, variables["values"], target)
     return plan | {"problems": problems + plan["problems"], "text": plan_text(plan, node)}

@@ -1,0 +1,43 @@
+"""Write the plans of all nodes into one file on the controller; say where nodes differ that should not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
+ROOT = str(Path(__file__).resolve().parents[3])
+if ROOT not in sys.path:
+    sys.path.append(ROOT)
+
+from planning.fleet import fleet_plan, fleet_text  # noqa: E402 - needs the path above
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
+    """fleet_plan: path, nodes (names). On the controller alone, and in check mode too: it is a report."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _VALID_ARGS = frozenset(("path", "nodes"))
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Write the file; the result's `msg` is for the operator."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        hostvars = (task_vars or {})["hostvars"]
+        document = fleet_plan(
+            {name: hostvars[name].get("preflight_plan") for name in self._task.args["nodes"]}
+        )
+        path = Path(self._task.args["path"]).resolve()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise AnsibleActionFail(
+                f"preflight_plan_file: the plans cannot be written to {path} on this machine: {error}"
+            ) from error
+        return result | {"changed": False, "msg": f"{fleet_text(document)}\nPlans: {path}"}

@@ -1,0 +1,117 @@
+"""The plans of a fleet in one document: refused nodes, nodes that differ from their like, no secrets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from planning.fleet import fleet_plan, fleet_text
+from planning.plan import preflight_plan
+from tests.unit.planning_nodes import DEFAULTS, H100, L4, TABLES, V100, gpus, node, plan, system
+
+EIGHT = gpus(*[H100] * 8)
+
+
+def fleet(**plans: Any) -> dict[str, Any]:
+    return fleet_plan(plans)
+
+
+def differing(document: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
+    """What differs in the only cohort: the aspect, and the nodes of each value."""
+    (cohort,) = document["cohorts"]
+    return {
+        entry["what"]: {value["value"]: value["nodes"] for value in entry["values"]}
+        for entry in cohort["differences"]
+    }
+
+
+def test_equal_nodes_differ_in_nothing() -> None:
+    document = fleet(a=plan(), b=plan())
+    assert differing(document) == {}
+    assert fleet_text(document) == "2 nodes planned, 0 refused"
+
+
+def test_nodes_with_other_gpus_are_not_compared() -> None:
+    document = fleet(a=plan(node(pci=EIGHT)), b=plan(node(pci=gpus(V100))), c=plan(node(pci=gpus(L4, L4))))
+    assert [cohort["name"] for cohort in document["cohorts"]] == [
+        "1x Tesla V100 SXM2 32 GB, x86_64",
+        "2x L4, x86_64",
+        "8x H100 SXM 80 GB, x86_64",
+    ]
+    assert fleet_text(document) == "3 nodes planned, 0 refused"
+
+
+def test_another_stack_is_named_once_with_what_is_none_of_its_consequences() -> None:
+    other = plan(nvidia_stack_name="r595-cuda13.2", compute_environment_omp_num_threads=3)
+    assert differing(fleet(a=plan(), b=plan(), c=other)) == {
+        "stack": {"r580-cuda13.0": ["a", "b"], "r595-cuda13.2": ["c"]},
+        "environment: OMP_NUM_THREADS": {"32": ["a", "b"], "3": ["c"]},
+    }
+
+
+def test_another_system_is_named_once() -> None:
+    assert differing(fleet(a=plan(), b=plan(system("ubuntu", "22.04")))) == {
+        "system": {"debian-12": ["a"], "ubuntu-22.04": ["b"]}
+    }
+
+
+def test_one_package_of_one_node_is_named() -> None:
+    odd = plan()
+    odd["packages"] = odd["packages"] | {"libnccl2": "2.27.5-1"}
+    del odd["packages"]["nvidia-modprobe"]
+    assert differing(fleet(a=plan(), b=odd)) == {
+        "packages: libnccl2": {"2.27.5-1": ["b"], "2.28.9-1+cuda13.0": ["a"]},
+        "packages: nvidia-modprobe": {"580.178.04-1": ["a"], "absent": ["b"]},
+    }
+
+
+def test_modules_fabric_and_what_is_in_place_are_compared() -> None:
+    other = plan(
+        node(packages=plan(nvidia_stack_kernel_modules="proprietary")["packages"]),
+        nvidia_stack_kernel_modules="proprietary",
+    )
+    assert differing(fleet(a=plan(), b=other)).keys() == {"modules", "in place"}
+    assert "fabric" in differing(fleet(a=plan(), b=plan(nvidia_stack_fabric="nvswitch")))
+
+
+def test_refused_and_unreachable_nodes_are_in_the_document_by_name() -> None:
+    lost = preflight_plan(
+        {"unreachable": True, "msg": "timed out"},
+        TABLES,
+        {"values": DEFAULTS, "problems": []},
+        {"address": "192.0.2.9", "user": "ops"},
+    )
+    document = fleet(a=plan(), lost=lost, refused=plan(nvidia_stack_name="r999"), silent=None)
+    assert fleet_text(document).startswith("4 nodes planned, 3 refused: lost, refused, silent\n")
+    assert "cannot be reached" in document["nodes"]["lost"]["problems"][0]
+    assert "no stack is named r999" in document["nodes"]["refused"]["problems"][0]
+    assert document["nodes"]["silent"]["problems"]
+
+
+def test_a_fleet_of_refused_nodes_has_a_document() -> None:
+    document = fleet(a=plan(nvidia_stack_name="r999"), b=None)
+    assert document["nodes"].keys() == {"a", "b"}
+
+
+def test_passwords_in_addresses_are_struck_out() -> None:
+    found = plan(nvidia_stack_cuda_repository_url="https://ops:s3cret@mirror.example/cuda")
+    found["problems"] = ["https://ops:s3cret@mirror.example/key cannot be fetched"]
+    text = json.dumps(fleet(a=found))
+    assert "s3cret" not in text
+    assert "https://***@mirror.example/cuda/debian12/x86_64/" in text
+
+
+def test_a_thousand_nodes_are_said_in_a_few_lines() -> None:
+    plans = {f"gpu{number:04}": plan() for number in range(2)}
+    plans |= {f"gpu{number:04}": plans["gpu0000"] for number in range(2, 1000)}
+    plans |= {
+        f"odd{number}": plan(compute_environment_nccl={f"NCCL_{key}": str(number) for key in "ABCDEFGH"})
+        for number in range(9)
+    }
+    lines = fleet_text(fleet_plan(plans)).splitlines()
+    assert lines[1] == "1x L4, x86_64: 1009 nodes with the same GPUs differ in"
+    assert lines[2] == (
+        "  environment: NCCL_A: absent on 1000, 0 on odd0; 1 on odd1; 2 on odd2; 3 on odd3 and 5 more values"
+    )
+    assert len(lines) == 9
+    assert max(len(line) for line in lines) < 200

@@ -1,0 +1,120 @@
+"""What the simulated transaction adds to a plan, and the filters around it."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from node_plan import FilterModule, mok_certificate
+
+from planning.plan import preflight_plan
+from planning.preview import with_preview
+from tests.unit.planning_nodes import DEFAULTS, TABLES, node, plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLAN = plan() | {"text": "the plan"}
+TRANSACTION = {
+    "install": [{"name": f"libnvidia-{number}", "version": "1"} for number in range(12)],
+    "upgrade": [{"name": "libc6", "from": "2.36-9", "to": "2.36-10"}],
+    "downgrade": [],
+    "remove": [],
+    "download_bytes": 3 * 2**30,
+    "disk_bytes": 700 * 2**20,
+}
+
+
+def previewed(problems: list[str] | None = None, **changes: Any) -> dict[str, Any]:
+    resolved = {"nvlsm": "2025.10.11-1"}
+    result = {"transaction": TRANSACTION | changes, "resolved": resolved, "problems": problems or []}
+    return with_preview(PLAN, result)
+
+
+def test_the_transaction_is_part_of_the_plan_and_of_its_text() -> None:
+    found = previewed()
+    assert found["problems"] == []
+    assert found["transaction"]["disk_bytes"] == TRANSACTION["disk_bytes"]
+    assert found["resolved"] == {"nvlsm": "2025.10.11-1"}
+    assert found["text"].splitlines() == [
+        "the plan",
+        "transaction: 12 to install, 1 to upgrade; 3.0 GiB to download, 700 MiB on disk",
+        "  upgrades: libc6 2.36-9 -> 2.36-10",
+    ]
+
+
+def test_what_goes_away_or_back_is_named() -> None:
+    found = previewed(
+        downgrade=[{"name": "libcuda1", "from": "595.91.07-1", "to": "580.178.04-1"}],
+        remove=[{"name": f"nvidia-kernel-{number}", "version": "1"} for number in range(8)],
+    )["text"].splitlines()
+    assert "  downgrades: libcuda1 595.91.07-1 -> 580.178.04-1" in found
+    assert found[-1].endswith("nvidia-kernel-5 and 2 more")
+
+
+def test_problems_of_the_simulation_refuse_the_node() -> None:
+    found = previewed(["nvidia-driver-cuda 580.178.04-1 is not in the repositories"])
+    assert found["problems"] == ["nvidia-driver-cuda 580.178.04-1 is not in the repositories"]
+
+
+def test_a_kernel_that_comes_along_is_shown_with_the_way_out() -> None:
+    kernel = [{"name": "linux-image-6.12.117+deb13-amd64", "version": "6.12.117-1"}]
+    found = previewed(["it would install another kernel"], install=kernel)
+    assert found["text"].splitlines()[-1] == "  brings a kernel: linux-image-6.12.117+deb13-amd64"
+    assert "nvidia_stack_follow_kernels: false" in found["problems"][1]
+
+
+def test_a_simulation_that_broke_refuses_the_node_in_its_words() -> None:
+    found = with_preview(PLAN, {"failed": True, "msg": "No space left on device."})
+    assert found["problems"] == [
+        "the transaction cannot be simulated: No space left on device. Correct it and run again"
+    ]
+
+
+def test_a_transaction_that_does_nothing_needs_no_words() -> None:
+    empty: dict[str, Any] = {kind: [] for kind in ("install", "upgrade", "downgrade", "remove")}
+    assert previewed(**empty)["text"] == "the plan"
+
+
+# ---------------------------------------------------------------- the certificate for Secure Boot
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("mok") / "mok.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=temper"]
+    command += ["-keyout", str(path.with_name("key.pem")), "-out", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    return path
+
+
+def der(certificate: Path) -> bytes:
+    command = ["openssl", "x509", "-in", str(certificate), "-outform", "DER"]
+    return subprocess.run(command, check=True, capture_output=True).stdout
+
+
+def test_a_certificate_is_told_by_its_der_form_in_either_form(certificate: Path) -> None:
+    expected = hashlib.sha256(der(certificate)).hexdigest()
+    assert mok_certificate(str(certificate)) == {"mok_sha256": expected}
+    binary = certificate.with_suffix(".der")
+    binary.write_bytes(der(certificate))
+    assert mok_certificate(str(binary)) == {"mok_sha256": expected}
+
+
+def test_no_certificate_is_nothing_to_know() -> None:
+    assert mok_certificate("") == {}
+
+
+def test_a_certificate_that_is_missing_refuses_the_node() -> None:
+    known = mok_certificate("/does/not/exist.pem")
+    assert known["problem"].startswith("nvidia_stack_mok_certificate: expected an X.509 certificate")
+    target = {"address": "192.0.2.7", "user": "ops"} | known
+    variables = {"values": DEFAULTS, "problems": []}
+    found = preflight_plan({"ansible_facts": {"temper": node()}}, TABLES, variables, target)
+    assert found["problems"] == [known["problem"]]
+
+
+def test_ansible_gets_the_filters() -> None:
+    assert FilterModule().filters().keys() == {"preflight_plan", "with_preview", "mok_certificate"}
