@@ -37,11 +37,10 @@ import platform
 import re
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import apt_sources
+from ansible.module_utils import apt_sources, bounded
 from ansible.module_utils import packages as dpkg
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.kernel_modules import dkms_records, installed_kernels, nvidia_modules
@@ -177,22 +176,8 @@ def run_text(command: list[str]) -> str:
 
 
 def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command that only reads. Raises OSError, and TimeoutExpired after COMMAND_TIMEOUT_S.
-
-    subprocess.run would wait for ever for what it killed: a wedged GPU holds nvidia-smi in the kernel.
-    """
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
-        try:
-            process.wait(COMMAND_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(KILL_TIMEOUT_S)
-            raise
-        output.seek(0)
-        errors.seek(0)
-        return subprocess.CompletedProcess(command, process.returncode, output.read(), errors.read())
+    """Run a command that only reads. Raises OSError, and TimeoutExpired after COMMAND_TIMEOUT_S."""
+    return bounded.run(command, COMMAND_TIMEOUT_S, KILL_TIMEOUT_S)
 
 
 def userspace_version(root: Path) -> str | None:
