@@ -29,7 +29,9 @@ CUDA_TOOLKITS = {
 # CUDA major -> versions of cuDNN for it.
 CUDNN = {"12": ("9.10.2.21-1",), "13": ("9.19.0.56-1", "9.24.0.43-1")}
 NCCL = ("2.27.5-1+cuda12.9", "2.28.9-1+cuda13.0", "2.30.4-1+cuda13.2")
-CONTAINER_TOOLKITS = ("1.18.0-1", "1.20.0-1")
+# Version -> version of the CDI specification that it writes; that of 1.18 is assumed.
+CONTAINER_TOOLKITS = {"1.18.0-1": "0.5.0", "1.20.0-1": "0.7.0"}
+CDI_UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 KEYRING = "1.1-1"
 
 # What the kernel modules of either flavour need at their own version.
@@ -246,7 +248,7 @@ def keyring_package(public_key: bytes) -> Package:
 
 def container_packages(arch: Architecture) -> Iterator[Package]:
     """Yield the container toolkit: four packages of one version."""
-    for version in CONTAINER_TOOLKITS:
+    for version, cdi in CONTAINER_TOOLKITS.items():
         upstream = contents.upstream(version)
         library = contents.stand_in("libnvidia-container", version=upstream)
         yield Package(
@@ -272,7 +274,16 @@ def container_packages(arch: Architecture) -> Iterator[Package]:
             version=version,
             architecture=arch.debian,
             description="NVIDIA container toolkit, base",
-            files={"/usr/bin/nvidia-ctk": contents.program("nvidia-ctk.sh", VERSION=upstream)},
+            files={
+                "/usr/bin/nvidia-ctk": contents.program("nvidia-ctk.sh", VERSION=upstream, CDI_VERSION=cdi),
+                "/usr/bin/nvidia-cdi-hook": contents.program("nvidia-cdi-hook.sh"),
+                "/usr/bin/nvidia-container-runtime": contents.program("nvidia-container-runtime.sh"),
+                **{f"/usr/lib/systemd/system/{unit}": contents.file(unit) for unit in CDI_UNITS},
+            },
+            scripts={
+                "postinst": contents.text("container-toolkit.postinst"),
+                "prerm": contents.text("container-toolkit.prerm"),
+            },
         )
         yield Package(
             name="nvidia-container-toolkit",
