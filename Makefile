@@ -34,7 +34,7 @@ site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, 
 	fi; exit $$status
 
 .PHONY: test
-test: packages setup lint payload unit molecule lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
+test: packages setup lint payload unit molecule lab-test driver-test ## Run everything that must pass
 
 ##@ The lab
 
@@ -66,7 +66,11 @@ unit: setup ## Run the unit tests: seconds, no root
 
 .PHONY: lab-test
 lab-test: packages setup ## Run the tests of the lab itself
-	$(BIN)/pytest tests/lab -m lab $(ARGS)
+	$(BIN)/pytest tests/lab -m "lab and not slow" $(ARGS)
+
+.PHONY: driver-test
+driver-test: packages setup ## Install Debian's own driver and compile its module: ten minutes
+	$(BIN)/pytest tests/lab -m slow $(ARGS)
 
 .PHONY: molecule
 molecule: packages setup ## Converge bare nodes with Molecule, verify with testinfra; one step: STEP=converge

@@ -136,7 +136,12 @@ def recover(manager: Manager, known: Packages) -> Packages:
 
 
 def hold(manager: Manager, wish: Wish, versions: list[str], known: Packages, *, check: bool) -> list[str]:
-    """Hold what has to be held and is not yet; returns its names."""
+    """Hold what has to be held and is not yet; returns its names.
+
+    Where any version was asked for, the siblings of what is there now belong to it.
+    """
+    found = {name: known[name] for name, version in wish.packages.items() if not version and name in known}
+    versions = [*versions, *(package.version for package in found.values() if package.installed)]
     new = packages.to_hold(wish.packages, versions, known)
     if check:
         return new

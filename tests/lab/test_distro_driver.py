@@ -1,0 +1,119 @@
+"""Debian's own driver for real: installed by the playbook, its kernel module compiled for Debian's kernel.
+
+Two nodes with one L4 each, Debian 12 and 13, and Debian's kernel headers. Packages and compiler are Debian's; what
+cannot be had in a node is the kernel itself: it is this machine's. So DKMS is told to build for every kernel that
+has headers, as an administrator may tell it, and the module is built and installed but never loaded: the role's
+own word that a reboot is due is where the proof ends.
+
+Minutes of compiling on two cores: not part of `make lab-test`, but of `make test`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.fleet import Fleet, Run, installed, on_node
+from tests.lab.gpu_simulator import profiles
+from tests.lab.settings import Lab, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
+
+LAB = Lab(name="debdriver")
+FLEET = Fleet(LAB, timeout_s=1800)
+BOOKWORM, TRIXIE = LAB.nodes(2)
+# Not 2 GB more of CUDA: what has to be proven is the driver.
+WISHES = {
+    "nvidia_stack_source": "distro",
+    "nvidia_stack_distro_cuda_toolkit": False,
+    "nvidia_stack_reboot_ok": False,
+}
+INSTALL_TIMEOUT_S = 600
+on_each = pytest.mark.parametrize("node", [BOOKWORM, TRIXIE], ids=["debian12", "debian13"])
+
+
+def prepare(node: Node) -> None:
+    """Make a node a server with one L4 and the headers of Debian's kernel."""
+    hardware = json.dumps(profiles.hardware("l4-1", node.name))
+    on_node(node, f"cat >/var/lib/gpu-simulator/hardware.json <<'END'\n{hardware}\nEND")
+    FLEET.command("reboot", node.name)
+    on_node(
+        node,
+        "mkdir -p /etc/dkms; echo 'autoinstall_all_kernels=\"yes\"' >/etc/dkms/framework.conf;"
+        "apt-get install -q -y --no-install-recommends linux-headers-$(dpkg --print-architecture)",
+        INSTALL_TIMEOUT_S,
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lab() -> Iterator[None]:
+    """Two prepared nodes, and nothing left of them afterwards."""
+    FLEET.command("down")
+    FLEET.command("up")
+    try:
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            list(pool.map(prepare, (BOOKWORM, TRIXIE)))
+        yield
+    finally:
+        FLEET.command("down")
+
+
+@pytest.fixture(scope="module")
+def provisioned(lab: None) -> Run:
+    """What the playbook came to on both nodes at once."""
+    return FLEET.playbook("provision", **WISHES)
+
+
+def kernel(node: Node) -> str:
+    """Debian's kernel that the node has headers of."""
+    releases = on_node(node, "ls /lib/modules").split()
+    (release,) = (release for release in releases if release.endswith("-amd64"))
+    return release
+
+
+def driver(node: Node) -> str:
+    return installed(node)["nvidia-kernel-dkms"].partition("-")[0]
+
+
+def test_open_modules_that_do_not_build_are_refused_before_the_node_is_touched() -> None:
+    run = FLEET.playbook("provision", nvidia_stack_kernel_modules="open", **WISHES)
+    assert run.status != 0
+    assert run.said.count("nvidia-open-kernel-dkms does not build") == 2
+    assert {row["changed"] for row in run.recap.values()} == {0}
+    assert "nvidia-open-kernel-dkms" not in {**installed(BOOKWORM), **installed(TRIXIE)}
+
+
+def test_installation_ends_with_the_reboot_that_the_driver_needs(provisioned: Run) -> None:
+    assert provisioned.status != 0
+    for node in (BOOKWORM, TRIXIE):
+        assert f"reboot required. Driver {driver(node)} is installed" in provisioned.said, provisioned.output
+
+
+@on_each
+def test_module_is_built_for_debians_kernel(provisioned: Run, node: Node) -> None:
+    status = on_node(node, "dkms status")
+    assert f"nvidia-current/{driver(node)}, {kernel(node)}, x86_64: installed" in status, provisioned.output
+    (module,) = on_node(node, f"ls /lib/modules/{kernel(node)}/updates/dkms/nvidia-current.ko*").split()
+    assert on_node(node, f"modinfo --field version {module}").strip() == driver(node)
+    assert on_node(node, f"modinfo --field vermagic {module}").split()[0] == kernel(node)
+
+
+@on_each
+def test_dpkg_is_clean_and_the_driver_held(provisioned: Run, node: Node) -> None:
+    assert on_node(node, "dpkg --audit; apt-get check -qq") == ""
+    held = set(on_node(node, "apt-mark showhold").split())
+    of_one_version = {name for name, version in installed(node).items() if version.startswith(driver(node))}
+    assert {"nvidia-kernel-dkms", "nvidia-smi", "libcuda1", "nvidia-alternative"} <= of_one_version
+    assert {name for name in of_one_version if re.search("nvidia|cuda", name)} <= held
+
+
+@on_each
+def test_second_run_changes_nothing(provisioned: Run, node: Node) -> None:
+    assert FLEET.playbook("provision", node, **WISHES).changed(node) == 0
