@@ -185,6 +185,40 @@ def test_killed_dpkg_is_completed_by_the_next_run(bare: Node) -> None:
     assert_completes(bare)
 
 
+@on_bookworm
+def test_module_that_does_not_compile_is_told_with_the_compilers_words_and_undone(bare: Node) -> None:
+    labs.set_fault(bare, "module-build-fails", on=True)
+    try:
+        run = provision(bare)
+    finally:
+        labs.set_fault(bare, "module-build-fails", on=False)
+    assert_refused(run, f"DKMS module nvidia/{DRIVER} does not build", "pci_resize_resource")
+    assert "nvidia-kernel-open-dkms" not in family(bare)
+    assert half_way(bare) == ""
+    on_node(bare, "apt-get check -qq")
+    assert_completes(bare)
+
+
+@on_bookworm
+def test_kernel_without_headers_is_refused_before_the_node_is_touched(bare: Node) -> None:
+    headers = on_node(bare, "echo /lib/modules/$(uname -r)/build").strip()
+    on_node(bare, f"mv {headers} /root/headers")
+    try:
+        run = provision(bare)
+    finally:
+        on_node(bare, f"mv /root/headers {headers}")
+    assert_refused(run, "the headers of the running kernel", "neither installed nor offered")
+    assert run.changed(bare) == 0
+
+
+@on_bookworm
+def test_version_that_no_repository_has_is_refused(bare: Node, repositories: Repositories) -> None:
+    repositories.withdraw(bare, f"{DRIVER}-1")
+    run = provision(bare)
+    assert_refused(run, f"{DRIVER}-1", "nvidia-driver-cuda")
+    assert family(bare) == {}
+
+
 def test_node_is_rebooted_where_that_is_allowed_and_the_planned_driver_loaded() -> None:
     before = labs.boot_id(BOOKWORM)
     run = provision(BOOKWORM, nvidia_stack_reboot_ok=True)

@@ -359,6 +359,13 @@ def test_without_a_version_what_is_offered_is_installed_and_held(settle: Run, ma
 
 
 @needs_apt
+def test_without_a_version_the_siblings_are_held_too(settle: Run, machine: Machine) -> None:
+    settle({"nvidia-driver-cuda": ""})
+    assert machine.versions()["libcuda1"] == machine.versions()["nvidia-driver-cuda"]
+    assert machine.held() == ["libcuda1", "nvidia-driver-cuda"]
+
+
+@needs_apt
 def test_what_somebody_else_holds_is_not_moved(settle: Run, machine: Machine) -> None:
     machine.install("libcuda1=550-1", "--allow-downgrades")
     machine.run("apt-mark", "hold", "libcuda1")
