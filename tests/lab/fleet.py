@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.lab.settings import Lab, Node
 
-ANSIBLE_PLAYBOOK = str(Path(sys.executable).with_name("ansible-playbook"))
+BIN = Path(sys.executable).parent
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,18 @@ class Fleet:
     def playbook(self, name: str, node: Node | None = None, **variables: object) -> Run:
         """Run a playbook on one node, or on all, with extra variables."""
         limit = ["--limit", node.name] if node else []
+        command = ["ansible-playbook", f"playbooks/{name}.yml", *limit]
+        return self._run([*command, "--extra-vars", json.dumps(variables)])
+
+    def module(self, name: str, node: Node, **parameters: object) -> Run:
+        """Run one module on a node, as root."""
+        return self._run(
+            ["ansible", node.name, "--become", "--module-name", name, "--args", json.dumps(parameters)]
+        )
+
+    def _run(self, command: list[str]) -> Run:
         result = subprocess.run(
-            [ANSIBLE_PLAYBOOK, f"playbooks/{name}.yml", *limit, "--extra-vars", json.dumps(variables)],
+            [str(BIN / command[0]), *command[1:]],
             cwd=CHECKOUT,
             env=self.environment,
             capture_output=True,
