@@ -1,0 +1,183 @@
+"""What all engines share: the wish, the plan, and how a unit and its command line are read."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+RUNTIME = "/usr/bin/nvidia-container-runtime"
+HEADER = "# Managed by Temper."
+PROC = Path("/proc")
+SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
+COMMAND_TIMEOUT_S = 120
+
+
+class RefusedError(Exception):
+    """Nothing was changed; the message says what was expected, what was found, and what to do."""
+
+
+class EngineError(Exception):
+    """The engine did not take a change."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the operator asks of every engine."""
+
+    present: bool
+    default_runtime: bool
+    cdi: bool
+    shm_size: str
+    ulimits: dict[str, int]  # bytes or counts; -1 is no limit
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A systemd unit: whether it is there, whether it runs, and the command line of its daemon."""
+
+    name: str
+    exists: bool
+    active: bool
+    command: tuple[str, ...]
+
+    def flags(self) -> dict[str, list[str]]:
+        """Values of the command line's long options; one without a value has an empty text."""
+        values: dict[str, list[str]] = {}
+        words = list(self.command[1:])
+        for position, word in enumerate(words):
+            if not word.startswith("-"):
+                continue
+            name, has_value, value = word.partition("=")
+            following = words[position + 1] if position + 1 < len(words) else ""
+            if not has_value and not following.startswith("-"):
+                value = following
+            values.setdefault(name.lstrip("-"), []).append(value)
+        return values
+
+
+@dataclass
+class Plan:
+    """What one engine needs."""
+
+    engine: str
+    unit: Unit
+    version: str
+    # Path -> the whole new content, None to remove the file. Only what differs from the disk.
+    files: dict[str, str | None] = field(default_factory=dict)
+    action: str = ""  # "", "reload" or "restart"
+    daemon_reload: bool = False
+    warnings: list[str] = field(default_factory=list)
+    cdi: bool = False  # whether this engine reads CDI specifications
+    record: dict[str, typing.Any] = field(default_factory=dict)  # what is to be known to undo it
+
+    @property
+    def due(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.files or self.action or self.daemon_reload)
+
+
+class Engine(typing.Protocol):
+    """One engine: what it would change, whether the engine accepts that, and what is in effect."""
+
+    name: str
+    unit: str
+    program: str
+
+    def plan(self, wish: Wish, unit: Unit, record: dict[str, typing.Any], /) -> Plan:
+        """Compare the wish with the files. Raises RefusedError."""
+
+    def disagreement(self, wish: Wish, plan: Plan, /) -> str:
+        """What the running engine has not taken over, in words; empty where it has all."""
+
+
+def which(program: str) -> str | None:
+    """The path of a program, in the administrators' directories too."""
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{SBIN}")
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command that may fail."""
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=COMMAND_TIMEOUT_S,
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+    )
+
+
+def words(completed: subprocess.CompletedProcess[str]) -> str:
+    """What a command said, in one line."""
+    return " ".join((completed.stderr + completed.stdout).split())
+
+
+def read_units(names: list[str]) -> dict[str, Unit]:
+    """The state of several units, asked in one call."""
+    if not names:
+        return {}
+    properties = "LoadState,ActiveState,MainPID,ExecStart"
+    completed = run(["systemctl", "show", f"--property={properties}", "--", *names])
+    if completed.returncode:
+        raise RefusedError(f"systemctl does not say how {', '.join(names)} are: {words(completed)}")
+    units = {}
+    blocks = completed.stdout.strip().split("\n\n")
+    for name, block in zip(names, blocks):  # noqa: B905  (strict= is not in Python 3.9)
+        values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        active = values.get("ActiveState") in ("active", "reloading", "activating")
+        units[name] = Unit(name, values.get("LoadState") == "loaded", active, _command(values))
+    return units
+
+
+def _command(values: dict[str, str]) -> tuple[str, ...]:
+    """The daemon's arguments: with variables expanded where it runs; else as the unit has them."""
+    try:
+        raw = (PROC / values.get("MainPID", "0") / "cmdline").read_bytes()
+    except OSError:
+        match = re.search(r"argv\[\]=(.*?) ; ", values.get("ExecStart", ""))
+        return tuple(word for word in shlex.split(match[1]) if not word.startswith("$")) if match else ()
+    return tuple(word.decode(errors="replace") for word in raw.split(b"\0") if word)
+
+
+def version_of(text: str) -> str:
+    """The first version number in a program's --version."""
+    match = re.search(r"\d+\.\d+(\.\d+)?", text)
+    return match[0] if match else ""
+
+
+def at_least(version: str, minimum: str) -> bool:
+    """Whether a dotted version is the minimum or newer; an unknown one is not."""
+    return bool(version) and _numbers(version) >= _numbers(minimum)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def read_text(path: Path) -> str | None:
+    """A file's content, or None where there is none; a link or anything else is refused."""
+    if path.is_symlink():
+        raise RefusedError(
+            f"{path} is a link to {path.resolve()}: expected a regular file, because a link is somebody "
+            "else's to manage. Replace it by its content, or take the engine out of "
+            "container_engines_manage."
+        )
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise RefusedError(f"{path} is no UTF-8 text ({error}): correct it and run again.") from error
+
+
+def temporary_directory() -> tempfile.TemporaryDirectory[str]:
+    """For candidates that an engine is asked about."""
+    return tempfile.TemporaryDirectory(prefix="temper-")

@@ -1,0 +1,75 @@
+"""Which containers have a GPU: engine-independent, from what the kernel shows of their processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import typing
+from pathlib import Path
+
+PROC = Path("/proc")
+# Control groups as docker, containerd, CRI-O, podman and Kubernetes name them.
+CONTAINER_GROUP = re.compile(
+    r"/(docker|cri-containerd|crio|libpod|containerd|buildkit|kubepods)[-:/.]|/[0-9a-f]{64}(\.scope)?$"
+)
+GPU_NODE = re.compile(r"nvidia(\d+|ctl|-uvm|-caps)")
+
+
+class GpuProcess(typing.NamedTuple):
+    """One process in a container that has a GPU."""
+
+    pid: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (process {self.pid})"
+
+
+def gpu_processes() -> list[GpuProcess]:
+    """Processes in containers with a GPU, whether they use it at this moment or not.
+
+    A container shows itself by a root directory other than ours; one with a GPU by the device files in it.
+    nvidia-smi would miss those that are idle. A container that hides its device files (a sandbox of its own)
+    still has them open.
+    """
+    own = _identity(PROC / "self" / "root")
+    found = []
+    for entry in PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if _has_gpu(entry, own):
+                found.append(
+                    GpuProcess(int(entry.name), (entry / "comm").read_text(errors="replace").strip())
+                )
+        except OSError:
+            continue  # it has ended, or is none of a container's: kernel threads have no root
+    return sorted(found)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def _has_gpu(process: Path, own_root: tuple[int, int]) -> bool:
+    root = process / "root"
+    if _identity(root) != own_root and _device_files(root / "dev"):
+        return True
+    if not CONTAINER_GROUP.search((process / "cgroup").read_text(errors="replace").strip()):
+        return False
+    return any(link.startswith("/dev/nvidia") for link in map(_target, (process / "fd").iterdir()))
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""
+
+
+def _device_files(directory: Path) -> bool:
+    try:
+        return any(GPU_NODE.fullmatch(name) for name in os.listdir(directory))  # noqa: PTH208
+    except OSError:
+        return False

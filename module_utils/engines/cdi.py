@@ -1,0 +1,117 @@
+"""The CDI specification: the toolkit's own units write it. Here they are switched on, and asked again."""
+
+from __future__ import annotations
+
+import re
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ansible.module_utils.engines.base import EngineError, RefusedError, run, words
+
+PATH_UNIT = "nvidia-cdi-refresh.path"
+SERVICE = "nvidia-cdi-refresh.service"
+ENVIRONMENT = Path("/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env")
+DEFAULT_OUTPUT = Path("/var/run/cdi/nvidia.yaml")
+LOADED_VERSION = Path("/sys/module/nvidia/version")
+DEV = Path("/dev")
+ENABLED = ("enabled", "enabled-runtime", "static")
+
+
+@dataclass
+class CdiPlan:
+    """What is to be done, in words; empty for a node whose specification is current."""
+
+    enable: list[str] = field(default_factory=list)
+    refresh: str = ""  # why
+
+    @property
+    def actions(self) -> list[str]:
+        """For the module's result."""
+        return [f"enable {unit}" for unit in self.enable] + (
+            [f"refresh CDI: {self.refresh}"] if self.refresh else []
+        )
+
+
+def plan() -> CdiPlan:
+    """Compare units and specification with the driver that is loaded. Raises RefusedError."""
+    states = unit_states()
+    missing = [unit for unit, state in states.items() if not state]
+    if missing:
+        raise RefusedError(
+            f"The container toolkit has no unit {missing[0]}: expected version 1.18 or newer, which renews "
+            "the CDI specification after a driver change. Upgrade it (role nvidia_stack), or set "
+            "container_engines_cdi: false."
+        )
+    enable = [unit for unit, state in states.items() if state not in ENABLED]
+    return CdiPlan(enable, stale())
+
+
+def unit_states() -> dict[str, str]:
+    """UnitFileState of the toolkit's units; empty where there is no such unit."""
+    units = [PATH_UNIT, SERVICE]
+    completed = run(["systemctl", "show", "--property=UnitFileState", "--", *units])
+    states = [block.strip().partition("=")[2] for block in completed.stdout.strip("\n").split("\n\n")]
+    return dict(zip(units, [*states, "", ""]))  # noqa: B905  (strict= is not in Python 3.9)
+
+
+def output() -> Path:
+    """Where the unit writes the specification."""
+    try:
+        text = ENVIRONMENT.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return DEFAULT_OUTPUT
+    values = re.findall(r"^\s*NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=(\S+)", text, re.MULTILINE)
+    return Path(values[-1].strip("\"'")) if values else DEFAULT_OUTPUT
+
+
+def stale() -> str:
+    """Why the specification is not the one of the loaded driver and its GPUs; empty where it is."""
+    path = output()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return f"{path} is missing"
+    loaded = _loaded()
+    if loaded and f".so.{loaded}" not in text:
+        return f"{path} is not for the loaded driver {loaded}"
+    gpus = {entry.name for entry in DEV.iterdir() if re.fullmatch(r"nvidia\d+", entry.name)}
+    absent = sorted(gpus - set(re.findall(r"/dev/(nvidia\d+)\b", text)))
+    return f"{path} lacks {', '.join(absent)}" if absent else ""
+
+
+def _loaded() -> str:
+    try:
+        return LOADED_VERSION.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def apply(wanted: CdiPlan) -> None:
+    """Switch the units on and have the specification written, then look at it. Raises EngineError."""
+    steps = [["systemctl", "enable", *wanted.enable]] if wanted.enable else []
+    steps.append(["systemctl", "start", PATH_UNIT])
+    if wanted.refresh:
+        steps.append(["systemctl", "restart", SERVICE])
+    for command in steps:
+        completed = run(command)
+        if completed.returncode:
+            raise EngineError(f"`{' '.join(command)}` failed: {words(completed)}{_reason()}")
+    problem = stale() if wanted.refresh else ""
+    if problem:
+        raise EngineError(f"{SERVICE} ran, and still {problem}.{_reason()}")
+
+
+def _reason() -> str:
+    journal = run(
+        ["journalctl", "--no-pager", "--output=cat", "--lines=8", f"--unit={SERVICE}"]
+    ).stdout.split()
+    return f" Its journal: {' '.join(journal)}" if journal else ""
+
+
+def switch_off(units: typing.Iterable[str]) -> None:
+    """Take back what `apply` switched on."""
+    names = list(units)
+    completed = run(["systemctl", "disable", "--now", *names])
+    if completed.returncode:
+        raise EngineError(f"Switching off {', '.join(names)} failed: {words(completed)}")

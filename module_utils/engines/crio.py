@@ -1,0 +1,105 @@
+"""CRI-O: a drop-in with the runtime and the limits of containers.
+
+Neither Debian 12 nor 13 has CRI-O: unlike the other engines, this one is tested with a stand-in only.
+"""
+
+from __future__ import annotations
+
+import shutil
+import typing
+from pathlib import Path
+
+from ansible.module_utils.engines import toml
+from ansible.module_utils.engines.base import (
+    HEADER,
+    RUNTIME,
+    Plan,
+    RefusedError,
+    Unit,
+    Wish,
+    at_least,
+    read_text,
+    run,
+    temporary_directory,
+    version_of,
+    which,
+    words,
+)
+
+DIRECTORY = Path("/etc/crio/crio.conf.d")
+DROP_IN = DIRECTORY / "99-nvidia.toml"
+CDI_SINCE = "1.30"
+
+
+class Crio:
+    """The engine."""
+
+    name = "crio"
+    unit = "crio.service"
+    program = "crio"
+
+    def plan(self, wish: Wish, unit: Unit, record: dict[str, typing.Any]) -> Plan:
+        """Compare the drop-in with the wish."""
+        plan = Plan(
+            self.name, unit, version_of(run([self._program(), "--version"]).stdout), record=dict(record)
+        )
+        plan.cdi = wish.cdi and at_least(plan.version, CDI_SINCE)
+        if wish.present and wish.cdi and not plan.cdi:
+            plan.warnings.append(
+                f"CRI-O {plan.version} does not read CDI specifications of the toolkit's version (expected "
+                f"{CDI_SINCE} or newer); containers get GPUs through the nvidia runtime."
+            )
+        before = read_text(DROP_IN)
+        if before is not None and not before.startswith(HEADER):
+            if not wish.present:
+                return plan
+            raise RefusedError(
+                f"{DROP_IN} was written by somebody else (nvidia-ctk, the GPU operator): remove it, or take "
+                "crio out of container_engines_manage."
+            )
+        content = self._drop_in(wish) if wish.present else None
+        if before != content:
+            plan.files[str(DROP_IN)] = content
+            plan.action = "restart"
+        return plan
+
+    def _program(self) -> str:
+        return which(self.program) or self.program
+
+    def _drop_in(self, wish: Wish) -> str:
+        with temporary_directory() as directory:
+            for path in sorted(DIRECTORY.glob("*.conf")) + sorted(DIRECTORY.glob("*.toml")):
+                if path != DROP_IN:
+                    shutil.copy(path, directory)
+            limits = toml.at(self._effective(directory), ("crio", "runtime", "default_ulimits")) or []
+            set_by_others = {str(limit).partition("=")[0] for limit in limits}
+            limits += [
+                f"{name}={limit}:{limit}" for name, limit in wish.ulimits.items() if name not in set_by_others
+            ]
+            runtime: toml.Table = {**({"default_runtime": "nvidia"} if wish.default_runtime else {})}
+            runtime |= {"default_ulimits": limits} if limits else {}
+            runtime["runtimes"] = {"nvidia": {"runtime_path": RUNTIME, "runtime_type": "oci"}}
+            text = f"{HEADER} NVIDIA's runtime.\n{toml.render({'crio': {'runtime': runtime}})}"
+            (Path(directory) / DROP_IN.name).write_text(text, encoding="utf-8")
+            if not toml.contains(self._effective(directory), {"crio": {"runtime": runtime}}):
+                raise RefusedError(
+                    f"CRI-O does not take over {DROP_IN}: `crio config` does not show what stands in it."
+                )
+        return text
+
+    def _effective(self, directory: str) -> toml.Table:
+        completed = run([self._program(), f"--config-dir={directory}", "config"])
+        if completed.returncode:
+            raise RefusedError(
+                f"CRI-O does not accept its configuration: {words(completed)}. Correct it and run again."
+            )
+        return toml.parse(completed.stdout, "`crio config`")
+
+    def disagreement(self, wish: Wish, _plan: Plan) -> str:
+        """Ask the running daemon."""
+        completed = run([self._program(), "status", "config"])
+        known = (
+            toml.at(toml.parse(completed.stdout, "`crio status config`"), ("crio", "runtime", "runtimes"))
+            or {}
+        )
+        return "it does not know the runtime nvidia" if wish.present and "nvidia" not in known else ""

@@ -1,0 +1,178 @@
+"""Docker: /etc/docker/daemon.json, checked by dockerd and read back from the running daemon."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+import typing
+from pathlib import Path
+
+from ansible.module_utils.engines import daemon_json
+from ansible.module_utils.engines.base import (
+    Plan,
+    RefusedError,
+    Unit,
+    Wish,
+    at_least,
+    read_text,
+    run,
+    temporary_directory,
+    version_of,
+    which,
+    words,
+)
+
+DAEMON_JSON = Path("/etc/docker/daemon.json")
+SOCKET = Path("/run/docker.sock")
+# The first that reads version 0.7.0 of CDI, which the toolkit writes (NVIDIA's documentation).
+CDI_SINCE = "26.1"
+# Docker's documentation of SIGHUP; measured with 20.10 and 26.1: features.cdi needs a restart.
+LIVE_KEYS = {"runtimes", "default-runtime"}
+FLAGS = {  # key of the file -> the option that dockerd does not accept beside it
+    "runtimes": "add-runtime",
+    "default-runtime": "default-runtime",
+    "default-shm-size": "default-shm-size",
+    "default-ulimits": "default-ulimit",
+    "features": "feature",
+}
+RELOAD_TIMEOUT_S = 20
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=30)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def ask(path: str) -> typing.Any:
+    """One answer of Docker's API, over its socket: Debian 13 installs the daemon without the command."""
+    connection = _Connection(SOCKET)
+    try:
+        connection.request("GET", path)
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+class Docker:
+    """The engine."""
+
+    name = "docker"
+    unit = "docker.service"
+    program = "dockerd"
+
+    def plan(self, wish: Wish, unit: Unit, record: dict[str, typing.Any]) -> Plan:
+        """Compare daemon.json with the wish."""
+        flags = unit.flags()
+        path = Path(flags["config-file"][0]) if "config-file" in flags else DAEMON_JSON
+        plan = Plan(self.name, unit, self._version(unit))
+        plan.cdi = wish.cdi and at_least(plan.version, CDI_SINCE)
+        if wish.present and wish.cdi and not plan.cdi:
+            plan.warnings.append(
+                f"Docker {plan.version} does not read CDI specifications (expected {CDI_SINCE} or newer); "
+                "containers get GPUs through the nvidia runtime: docker run --runtime=nvidia or --gpus=all."
+            )
+        before = read_text(path)
+        document = daemon_json.parse(before or "", str(path))
+        ours = daemon_json.Record.load(record)
+        settings = _settings(wish, plan.cdi) if wish.present else []
+        _refuse_flags(settings, flags, unit.name)
+        if wish.present:
+            if before is None:
+                ours.created = True
+            merged, ours = daemon_json.merge(document, settings, ours, str(path))
+        else:
+            merged = daemon_json.remove(document, ours)
+            ours = daemon_json.Record([], [], ours.created)
+        if merged != document or (before is None and wish.present):
+            gone = not merged and ours.created and not wish.present
+            plan.files[str(path)] = None if gone else daemon_json.render(merged, before or "")
+            changed = {key for key in {*document, *merged} if document.get(key) != merged.get(key)}
+            plan.action = "reload" if changed <= LIVE_KEYS else "restart"
+            self._validate(unit, daemon_json.render(merged, before or ""), str(path))
+        plan.record = ours.dump() if wish.present else {}
+        return plan
+
+    def _version(self, unit: Unit) -> str:
+        if unit.active:
+            try:
+                return version_of(str(ask("/version")["Version"]))
+            except (OSError, KeyError, ValueError):
+                pass
+        return version_of(run([which(self.program) or self.program, "--version"]).stdout)
+
+    def _validate(self, unit: Unit, text: str, where: str) -> None:
+        """Ask dockerd itself, with the options that its unit gives it. Before version 23 it cannot say."""
+        with temporary_directory() as directory:
+            candidate = Path(directory) / "daemon.json"
+            candidate.write_text(text, encoding="utf-8")
+            options = [word for word in unit.command[1:] if not word.startswith("--config-file")]
+            program = which(self.program) or self.program
+            completed = run([program, "--validate", f"--config-file={candidate}", *options])
+        if completed.returncode and "unknown flag: --validate" not in words(completed):
+            said = words(completed).replace(str(candidate), where)
+            raise RefusedError(
+                f"dockerd does not accept {where} as it would become: {said}. Correct it and run again."
+            )
+
+    def disagreement(self, wish: Wish, plan: Plan) -> str:
+        """Compare the running daemon with the wish; a reload takes a moment."""
+        deadline = time.monotonic() + RELOAD_TIMEOUT_S
+        while True:
+            problem = _difference(ask("/info"), wish, plan.cdi)
+            if not problem or plan.action != "reload" or time.monotonic() > deadline:
+                return problem
+            time.sleep(0.1)
+
+    def running_containers(self) -> tuple[int, bool]:
+        """How many containers run, and whether they outlive a restart of the daemon."""
+        info = ask("/info")
+        return int(info["ContainersRunning"]), bool(info["LiveRestoreEnabled"])
+
+
+def _settings(wish: Wish, cdi: bool) -> list[daemon_json.Setting]:
+    take_out = "take docker out of container_engines_manage"
+    runtime = {"path": "nvidia-container-runtime", "args": []}
+    settings = [daemon_json.Setting(("runtimes", "nvidia"), runtime, take_out)]
+    if wish.default_runtime:
+        remedy = "set container_engines_default_runtime: false"
+        settings.append(daemon_json.Setting(("default-runtime",), "nvidia", remedy))
+    if cdi:
+        settings.append(daemon_json.Setting(("features", "cdi"), True, "set container_engines_cdi: false"))
+    if wish.shm_size:
+        remedy = 'set container_engines_shm_size to it (or to "", which leaves it alone)'
+        settings.append(daemon_json.Setting(("default-shm-size",), wish.shm_size, remedy))
+    for name, limit in wish.ulimits.items():
+        value = {"Name": name, "Soft": limit, "Hard": limit}
+        remedy = f"leave {name} out of container_engines_ulimits"
+        settings.append(daemon_json.Setting(("default-ulimits", name), value, remedy))
+    return settings
+
+
+def _refuse_flags(settings: list[daemon_json.Setting], flags: dict[str, list[str]], unit: str) -> None:
+    for key in dict.fromkeys(setting.path[0] for setting in settings):
+        flag = FLAGS[key]
+        if flag in flags:
+            raise RefusedError(
+                f"{unit} starts dockerd with --{flag}={flags[flag][0]}, and dockerd refuses to start when "
+                f"{key} stands in daemon.json too. Move the option from the unit into daemon.json and run "
+                "again."
+            )
+
+
+def _difference(info: dict[str, typing.Any], wish: Wish, cdi: bool) -> str:
+    has_runtime = "nvidia" in (info.get("Runtimes") or {})
+    if has_runtime != wish.present and wish.present:
+        return "it does not know the runtime nvidia"
+    if wish.present and wish.default_runtime and info.get("DefaultRuntime") != "nvidia":
+        return f"its default runtime is {info.get('DefaultRuntime')}, expected nvidia"
+    if wish.present and cdi and not info.get("CDISpecDirs"):
+        return "CDI is not switched on"
+    return ""
