@@ -21,6 +21,9 @@ X509 = bytes.fromhex("a159c0a5 e494 a74a 87b5 ab155c2bf072")
 LIST_HEADER_BYTES = 28
 OWNER_BYTES = 16
 ATTRIBUTE_BYTES = 4
+# X.690: the tags of an INTEGER, and of the version that X.509 version 3 puts before the serial number.
+DER_INTEGER = 0x02
+DER_VERSION = 0xA0
 
 
 def variable(root: Path, name: str, namespace: str) -> bytes | None:
@@ -69,3 +72,31 @@ def certificates(content: bytes) -> list[bytes]:
                 for start in range(0, len(entries) - each_bytes + 1, each_bytes)
             ]
     return found
+
+
+def serial_number(certificate: bytes) -> int:
+    """The serial number of an X.509 certificate in DER, by which a module names the key that signed it.
+
+    RFC 5280, section 4.1: Certificate { tbsCertificate { [0] version OPTIONAL, serialNumber INTEGER ... } }
+    Raises ValueError for what is no certificate.
+    """
+    _, body, _ = der_element(certificate)
+    _, fields, _ = der_element(body)
+    tag, content, rest = der_element(fields)
+    if tag == DER_VERSION:
+        tag, content, _ = der_element(rest)
+    if tag != DER_INTEGER:
+        raise ValueError("expected an X.509 certificate in DER, found something else")
+    return int.from_bytes(content, "big")
+
+
+def der_element(content: bytes) -> tuple[int, bytes, bytes]:
+    """Tag and content of the first element, and what follows it; ValueError where there is none."""
+    if len(content) < 2:
+        raise ValueError("expected a DER element, found the end")
+    tag, length, start = content[0], content[1], 2
+    if length & 0x80:
+        count = length & 0x7F
+        start += count
+        length = int.from_bytes(content[2:start], "big")
+    return tag, content[start : start + length], content[start + length :]

@@ -1,0 +1,186 @@
+"""No kernel is left that would boot without the driver: built where it can be, named where it cannot."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import driver_modules
+import pytest
+from ansible.module_utils import dkms as dkms_logs
+from ansible.module_utils.secure_boot import serial_number
+
+from tests.lab.gpu_simulator import contents, libraries
+from tests.unit.modules_on_disk import Certificate, install_kernel, install_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., dict[str, Any]]
+
+RUNNING, OLD = "6.1.0-56-amd64", "6.1.0-50-amd64"
+VERSION = "580.178.04"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node with a running and an old kernel, headers, and the simulated dkms with the driver's source."""
+    root = tmp_path / "root"
+    root.mkdir()
+    install_kernel(root, RUNNING)
+    install_kernel(root, OLD)
+    source = root / f"usr/src/nvidia-{VERSION}"
+    source.mkdir(parents=True)
+    (source / "nvidia.o").write_bytes(libraries.kernel_module(VERSION, "open"))
+    (source / "build.sh").write_text(contents.text("module-build.sh"))
+    (source / "dkms.conf").write_text(contents.text("dkms.conf", VERSION=VERSION))
+    program = tmp_path / "bin/dkms"
+    program.parent.mkdir()
+    program.write_text(contents.text("dkms.py", VERSION="3.3.0"))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("GPU_SIMULATOR_ROOT", str(root))
+    monkeypatch.setattr(driver_modules, "ROOT", root)
+    monkeypatch.setattr("platform.release", lambda: RUNNING)
+    monkeypatch.setattr(dkms_logs, "TREE", root / "var/lib/dkms")
+    monkeypatch.setattr(dkms_logs, "KEPT_LOGS", tmp_path / "logs")
+    return root
+
+
+def break_builds(root: Path) -> None:
+    faults = root / "var/lib/gpu-simulator/faults.json"
+    faults.parent.mkdir(parents=True)
+    faults.write_text('["module-build-fails"]')
+
+
+def test_kernels_that_have_the_module_are_left_alone(run_module: Run, root: Path) -> None:
+    for release in (RUNNING, OLD):
+        install_module(root, release, VERSION)
+    result = run_module(driver_modules.main, version=VERSION, dkms="nvidia")
+    assert (result["changed"], result["built"]) == (False, [])
+    assert result["kernels"] == {RUNNING: VERSION, OLD: VERSION}
+
+
+def test_a_kernel_that_dkms_passed_over_gets_the_module(run_module: Run, root: Path) -> None:
+    install_module(root, RUNNING, VERSION)
+    result = run_module(driver_modules.main, version=VERSION, dkms="nvidia")
+    assert (result["changed"], result["built"]) == (True, [OLD])
+    assert result["kernels"][OLD] == VERSION
+
+
+def test_check_mode_says_what_it_would_build(run_module: Run, root: Path) -> None:
+    result = run_module(driver_modules.main, check_mode=True, version=VERSION, dkms="nvidia")
+    assert (result["changed"], result["built"]) == (True, [OLD, RUNNING])
+    assert not (root / "var/lib/dkms").exists()
+
+
+def test_a_module_of_another_version_is_replaced(run_module: Run, root: Path) -> None:
+    for release in (RUNNING, OLD):
+        install_module(root, release, "580.126.09")
+    assert run_module(driver_modules.main, version=VERSION, dkms="nvidia")["built"] == [OLD, RUNNING]
+
+
+def test_missing_headers_are_named_with_their_package(run_module: Run, root: Path) -> None:
+    install_module(root, RUNNING, VERSION)
+    (root / f"lib/modules/{OLD}/build/include").rmdir()
+    (root / f"lib/modules/{OLD}/build").rmdir()
+    message = run_module(driver_modules.main, version=VERSION, dkms="nvidia")["msg"]
+    assert message == (
+        f"Kernel {OLD} would boot without the driver: it has no nvidia module, because its headers are "
+        f"missing: install linux-headers-{OLD}. Remove that kernel if it shall not boot again "
+        f"(`apt-get purge linux-image-{OLD}`), or correct the cause, and run again."
+    )
+
+
+def test_package_names_are_the_distributions(run_module: Run, root: Path) -> None:
+    for release in (RUNNING, OLD):
+        (root / f"lib/modules/{release}/build/include").rmdir()
+        (root / f"lib/modules/{release}/build").rmdir()
+    message = run_module(driver_modules.main, version=VERSION, dkms="nvidia", package_manager="dnf")["msg"]
+    assert f"install kernel-devel-{OLD}" in message
+    assert f"dnf remove kernel-core-{OLD}" in message
+
+
+def test_a_failed_build_is_said_with_the_compilers_error(run_module: Run, root: Path) -> None:
+    install_module(root, RUNNING, VERSION)
+    break_builds(root)
+    message = run_module(driver_modules.main, version=VERSION, dkms="nvidia")["msg"]
+    assert f"Kernel {OLD} would boot without the driver: it has no nvidia module." in message
+    assert "error: too few arguments to function 'pci_resize_resource'" in message
+
+
+def test_a_node_without_dkms_is_told_so(
+    run_module: Run, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    message = run_module(driver_modules.main, version=VERSION, dkms="nvidia")["msg"]
+    assert "it has no nvidia module, and dkms is not installed" in message
+
+
+def test_precompiled_modules_are_not_built(run_module: Run, root: Path) -> None:
+    install_module(root, RUNNING, VERSION)
+    message = run_module(driver_modules.main, version=VERSION)["msg"]
+    assert f"Kernel {OLD} would boot without the driver" in message
+    assert "the driver's packages bring none for it" in message
+
+
+# ---------------------------------------------------------------- signatures
+
+
+@pytest.fixture
+def certificate(tmp_path: Path, root: Path) -> Certificate:
+    """A certificate that the node's DKMS signs with."""
+    made = Certificate.make(tmp_path, "Example machine owner key")
+    for path in (made.key, made.der):
+        (root / path.name).write_bytes(path.read_bytes())
+    configuration = root / "etc/dkms/framework.conf.d/temper.conf"
+    configuration.parent.mkdir(parents=True)
+    configuration.write_text('mok_signing_key="/mok.key"\nmok_certificate="/mok.der"\n')
+    return made
+
+
+def pem(certificate: Certificate) -> str:
+    return ssl.DER_cert_to_PEM_cert(certificate.der.read_bytes())
+
+
+def test_the_serial_number_is_the_one_that_openssl_prints(certificate: Certificate) -> None:
+    assert serial_number(certificate.der.read_bytes()) == int(certificate.serial, 16)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x30", b"\x30\x03\x02\x01\x00", b"no certificate at all"])
+def test_what_is_no_certificate_has_no_serial_number(content: bytes) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        serial_number(content)
+
+
+def test_modules_signed_with_the_given_certificate_are_left_alone(
+    run_module: Run, root: Path, certificate: Certificate
+) -> None:
+    for release in (RUNNING, OLD):
+        install_module(root, release, VERSION, certificate=certificate)
+    result = run_module(driver_modules.main, version=VERSION, dkms="nvidia", certificate=pem(certificate))
+    assert not result["changed"]
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_module_without_the_right_signature_is_built_again(
+    run_module: Run, root: Path, tmp_path: Path, certificate: Certificate, signed: bool
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = Certificate.make(tmp_path / "other", "Somebody else") if signed else None
+    install_module(root, RUNNING, VERSION, certificate=certificate)
+    install_module(root, OLD, VERSION, certificate=other)
+    result = run_module(driver_modules.main, version=VERSION, dkms="nvidia", certificate=pem(certificate))
+    assert result["built"] == [OLD]
+
+
+def test_a_signature_with_another_key_after_the_build_is_a_failure(
+    run_module: Run, root: Path, certificate: Certificate
+) -> None:
+    (root / "etc/dkms/framework.conf.d/temper.conf").unlink()  # DKMS then makes a key of its own
+    message = run_module(driver_modules.main, version=VERSION, dkms="nvidia", certificate=pem(certificate))[
+        "msg"
+    ]
+    assert "signed by DKMS module signing key, not with the given certificate" in message
