@@ -152,9 +152,10 @@ def _add_fail_on_degraded(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     expectation = _expectation(options.expect)
-    tests = dict.fromkeys(options.tests or TESTS)
+    plan = PLANS[options.plan]
+    tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in plan.leaves_out))
     with Progress(len(tests)) as progress:
-        result = run_plan(PLANS[options.plan], expectation, options.node, tests, progress)
+        result = run_plan(plan, expectation, options.node, tests, progress)
     verdict = judge_node(
         options.node, result, expectation, HEADLINES, fail_on_degraded=options.fail_on_degraded
     )
@@ -176,10 +177,11 @@ def _expectation(path: Path | None) -> Expectation:
 def _list(_options: argparse.Namespace) -> int:
     print("Tests:")
     for check in CHECKS.values():
-        print(f"  {check.id:<15} {check.title} (needs {check.needs})")
+        print(f"  {check.id:<21} {check.title} (needs {check.needs})")
     print("Plans:")
     for plan in PLANS.values():
-        print(f"  {plan.name:<15} {plan.summary}")
+        left_out = ", ".join(test for test in TESTS if test in plan.leaves_out)
+        print(f"  {plan.name:<15} {plan.summary}" + (f" (without {left_out})" if left_out else ""))
     return EXIT_PASS
 
 

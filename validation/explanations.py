@@ -384,6 +384,20 @@ EXPLANATIONS: dict[str, Explanation] = {
         ("a broken GPU, memory or link",),
         ("take the node out of service now", "run the test again to see which GPU it follows"),
     ),
+    "not-repeatable": Explanation(
+        "The same product is not the same twice",
+        "A GPU that computes the same product again must give the same bits; after the load it did not",
+        ("a GPU that computes wrong under load", "memory that changes bits", "power supply"),
+        ("take the node out of service now", "have the GPU replaced if it happens again"),
+        "https://docs.nvidia.com/cuda/cublas/index.html",
+    ),
+    "gpu-differs": Explanation(
+        "A GPU computes another product than its equals",
+        "GPUs of one model give the same bits for the same product; this one does not",
+        ("a GPU that computes wrong without an error message", "firmware that differs"),
+        ("take the node out of service now", "run the test again to see that it stays with this GPU"),
+        "https://docs.nvidia.com/cuda/cublas/index.html",
+    ),
     "below-floor": Explanation(
         "A number is below the floor for its GPU model",
         "The floor is published or in production use; its source and date are in data/gpu_models.yml",

@@ -24,6 +24,9 @@ class Plan:
     cpu_copy_bytes: int
     cpu_all_reduce_bytes: int
     gpu_copy_bytes: int
+    gpu_peer: Timing
+    gpu_peer_bytes: int
+    gpu_pattern_bytes: int  # at most; what is free bounds it
     gpu_all_reduce_bytes: tuple[int, ...]  # the largest one that fits in memory carries the verdict
     all_reduce_runs: (
         int  # a fixed number: ranks that counted for themselves would wait for each other forever
@@ -33,6 +36,9 @@ class Plan:
         """Large enough to keep all CPUs busy for milliseconds, small enough to repeat it often."""
         return 1024 if cpus < 8 else 2048 if cpus < 32 else 4096
 
+    gpu_directions: tuple[str, ...] = ("h2d", "d2h")
+    #: Tests that run only where they are asked for by name.
+    leaves_out: frozenset[str] = frozenset()
     #: Fixed, so that numbers compare between nodes and with published ones.
     gpu_matmul_size: int = 8192
 
@@ -53,8 +59,12 @@ PLANS = {
             cpu_copy_bytes=64 * MIB,
             cpu_all_reduce_bytes=16 * MIB,
             gpu_copy_bytes=512 * MIB,
+            gpu_peer=Timing(warm_up_s=0.02, measure_s=0.05),
+            gpu_peer_bytes=256 * MIB,
+            gpu_pattern_bytes=8 * GIB,
             gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
             all_reduce_runs=20,
+            leaves_out=frozenset({"gpu_matmul_alone", "gpu_transfer_together", "gpu_peers"}),
         ),
         Plan(
             name="standard",
@@ -66,8 +76,12 @@ PLANS = {
             cpu_copy_bytes=256 * MIB,
             cpu_all_reduce_bytes=256 * MIB,
             gpu_copy_bytes=512 * MIB,
+            gpu_peer=Timing(warm_up_s=0.1, measure_s=0.3),
+            gpu_peer_bytes=256 * MIB,
+            gpu_pattern_bytes=1024 * GIB,
             gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
             all_reduce_runs=100,
+            gpu_directions=("h2d", "d2h", "both", "h2d_pageable", "d2h_pageable"),
         ),
     )
 }

@@ -102,8 +102,8 @@ def test_nodes_that_did_what_is_required_pass_and_the_rest_is_said_not_to_have_r
         states = {test["id"]: test["state"] for test in node["tests"]}
         assert states == dict.fromkeys(
             ["health", "platform", "cpu_matmul", "cpu_copy", "cpu_all_reduce"], "pass"
-        ) | dict.fromkeys(["torch", "gpu_matmul", "gpu_transfer", "gpu_all_reduce"], "not-run")
-    assert "Not run on any node: torch, gpu_matmul, gpu_transfer, gpu_all_reduce." in output
+        ) | dict.fromkeys(["torch", "gpu_matmul", "gpu_memory", "gpu_transfer", "gpu_all_reduce"], "not-run")
+    assert "Not run on any node: torch, gpu_matmul, gpu_memory, gpu_transfer, gpu_all_reduce." in output
     assert "is built without CUDA" in output
 
 
@@ -171,7 +171,8 @@ def test_check_mode_says_what_would_be_measured_and_measures_nothing(tmp_path: P
 
 
 def test_every_fault_of_the_simulator_has_a_code() -> None:
-    assert CODES.keys() == FAULTS.keys()
+    # A module that does not build is the installation's to find: there is no driver to be ill then.
+    assert CODES.keys() == FAULTS.keys() - {"module-build-fails"}
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,14 @@ class Operation(Protocol):
         ...
 
 
+class Product(Operation, Protocol):
+    """A matrix product."""
+
+    def digest(self) -> str:
+        """Run once; a checksum of every bit of the result."""
+        ...
+
+
 class Backend(Protocol):
     """One device of one kind. Sizes in bytes, times in seconds."""
 
@@ -36,22 +44,31 @@ class Backend(Protocol):
         ...
 
     def dtypes(self) -> tuple[str, ...]:
-        """The number formats that this device multiplies in: fp32, tf32, fp16, bf16."""
+        """The number formats that this device multiplies in: fp32, tf32, fp16, bf16, fp8."""
         ...
 
     def free_bytes(self) -> int:
         """Memory that an operation may take."""
         ...
 
-    def matmul(self, dtype: str, size: int) -> Operation:
+    def matmul(self, dtype: str, size: int) -> Product:
         """C = A B of size x size random matrices; work is in floating point operations, 2 size^3."""
         ...
 
     def copy(self, direction: str, size_bytes: int) -> Operation:
-        """A copy of `size_bytes` bytes, memory to memory or to or from pinned host memory; work is in bytes.
+        """A copy of `size_bytes` bytes; work is in bytes.
 
-        `direction` is `local`, `h2d` (host to device) or `d2h`.
+        `direction` is `local`, `peer_N` (to GPU N), `h2d` (host to device), `d2h` or `both` (at once; work
+        counts both); host memory is pinned, but with `_pageable` after the direction.
         """
+        ...
+
+    def triad(self, size_bytes: int) -> Operation:
+        """A = b + s c over buffers of `size_bytes` bytes; work is in bytes of one buffer."""
+        ...
+
+    def memory_pattern(self, size_bytes: int) -> Operation:
+        """A pattern written to `size_bytes` bytes of memory; the error is how many words did not keep it."""
         ...
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:

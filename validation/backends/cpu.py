@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed
 
-from validation.backends.operations import AllReduce, Copy, Matmul, pattern
+from validation.backends.operations import AllReduce, Copy, Matmul, MemoryPattern, Triad, pattern
 
 if TYPE_CHECKING:
-    from validation.backends import Operation
+    from validation.backends import Operation, Product
 
 
 class CpuBackend:
@@ -27,7 +27,7 @@ class CpuBackend:
 
     def seconds(self, operation: Operation, count: int) -> list[float]:
         """Wall-clock time of each run; ranks of a group start each together."""
-        assert isinstance(operation, Matmul | Copy | AllReduce)
+        assert isinstance(operation, Matmul | Copy | Triad | AllReduce)
         times = []
         for _ in range(count):
             operation.prepare()
@@ -46,15 +46,22 @@ class CpuBackend:
         """Memory that is free now, without what the kernel could give back."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
-    def matmul(self, dtype: str, size: int) -> Operation:
+    def matmul(self, dtype: str, size: int) -> Product:
         """A square product in this format."""
         return Matmul(self._device, dtype, size)
 
-    def copy(self, direction: str, size_bytes: int) -> Operation:
-        """A copy from memory to memory, the only direction that a CPU has."""
-        assert direction == "local"
+    def copy(self, direction: str, size_bytes: int) -> Operation:  # noqa: ARG002
+        """A copy from memory to memory, whatever the direction is called: a CPU has no other."""
         source = pattern(size_bytes)
         return Copy(source, torch.empty_like(source))
+
+    def triad(self, size_bytes: int) -> Operation:
+        """A = b + s c in memory."""
+        return Triad(self._device, size_bytes)
+
+    def memory_pattern(self, size_bytes: int) -> Operation:
+        """A pattern test of so much memory."""
+        return MemoryPattern(self._device, size_bytes)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Meet the others over gloo."""

@@ -9,10 +9,10 @@ import torch
 import torch.distributed
 
 from validation.backends import NotRunError
-from validation.backends.operations import AllReduce, Copy, Matmul, pattern
+from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, MemoryPattern, Triad, pattern
 
 if TYPE_CHECKING:
-    from validation.backends import Operation
+    from validation.backends import Operation, Product
 
 
 class CudaBackend:
@@ -33,7 +33,7 @@ class CudaBackend:
 
     def seconds(self, operation: Operation, count: int) -> list[float]:
         """An event pair around each run and one wait at the end, so that the GPU is never idle in between."""
-        assert isinstance(operation, Matmul | Copy | AllReduce)
+        assert isinstance(operation, Matmul | Copy | BothWays | Triad | AllReduce)
         pairs = []
         for _ in range(count):
             operation.prepare()
@@ -47,26 +47,44 @@ class CudaBackend:
         return [start.elapsed_time(end) / 1e3 for start, end in pairs]
 
     def dtypes(self) -> tuple[str, ...]:
-        """What the hardware multiplies in: before Ampere, torch only emulates bf16 and tf32."""
-        ampere = torch.cuda.get_device_capability(self._device) >= (8, 0)
-        return ("fp32", "tf32", "fp16", "bf16") if ampere else ("fp32", "fp16")
+        """What the hardware multiplies in: bf16 and tf32 from Ampere on, fp8 from Ada on."""
+        capability = torch.cuda.get_device_capability(self._device)
+        if capability < (8, 0):
+            return ("fp32", "fp16")
+        return ("fp32", "tf32", "fp16", "bf16", *(("fp8",) if capability >= (8, 9) else ()))
 
     def free_bytes(self) -> int:
         """Free memory of the GPU, as the driver sees it."""
         return int(torch.cuda.mem_get_info(self._device)[0])
 
-    def matmul(self, dtype: str, size: int) -> Operation:
+    def matmul(self, dtype: str, size: int) -> Product:
         """A square product in this format."""
         return Matmul(self._device, dtype, size)
 
     def copy(self, direction: str, size_bytes: int) -> Operation:
-        """A copy within the GPU, or between it and pinned host memory."""
-        host, device = pattern(size_bytes).pin_memory(), pattern(size_bytes).to(self._device)
-        if direction == "h2d":
-            return Copy(host, torch.empty_like(device))
-        if direction == "d2h":
-            return Copy(device, torch.empty_like(host).pin_memory())
-        return Copy(device, torch.empty_like(device))
+        """A copy within the GPU, to another one, or between it and host memory."""
+        place, _, kind = direction.partition("_")
+        host = pattern(size_bytes)
+        device = host.to(self._device)
+        if place == "local":
+            return Copy(device, torch.empty_like(device))
+        if place == "peer":
+            return Copy(device, torch.empty_like(device, device=torch.device("cuda", int(kind))))
+        if kind != "pageable":
+            host = host.pin_memory()
+        to_device = Copy(host, torch.empty_like(device))
+        to_host = Copy(device, torch.empty_like(host, pin_memory=kind != "pageable"))
+        if place == "both":
+            return BothWays(to_device, to_host, self._device)
+        return to_device if place == "h2d" else to_host
+
+    def triad(self, size_bytes: int) -> Operation:
+        """A = b + s c in the GPU's memory."""
+        return Triad(self._device, size_bytes)
+
+    def memory_pattern(self, size_bytes: int) -> Operation:
+        """A pattern test of so much of the GPU's memory."""
+        return MemoryPattern(self._device, size_bytes)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Meet the others over NCCL."""

@@ -11,7 +11,13 @@ import torch.distributed
 
 #: Elements of one row of the all-reduce pattern: 4 MiB of fp32.
 ROW = 1 << 20
-TORCH_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+TORCH_DTYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8": torch.float8_e4m3fn,
+}
 
 
 class Matmul:
@@ -28,7 +34,9 @@ class Matmul:
         kind = TORCH_DTYPES[dtype]
         self._a = torch.randn(size, size, generator=generator, device=device).to(kind)
         self._b = torch.randn(size, size, generator=generator, device=device).to(kind)
-        self._c = torch.empty(size, size, device=device, dtype=kind)
+        # The product of 8-bit numbers comes out in 16 bits, as training uses it.
+        self._c = torch.empty(size, size, device=device, dtype=torch.bfloat16 if dtype == "fp8" else kind)
+        self._one = torch.ones((), device=device)
 
     def prepare(self) -> None:
         """fp32 means fp32, and tf32 means tensor cores, whatever this process did before."""
@@ -36,7 +44,27 @@ class Matmul:
 
     def run(self) -> None:
         """Start once; on a GPU it goes on in the background."""
-        torch.mm(self._a, self._b.t(), out=self._c)
+        if self._dtype == "fp8":
+            torch._scaled_mm(
+                self._a,
+                self._b.t(),
+                scale_a=self._one,
+                scale_b=self._one,
+                out_dtype=self._c.dtype,
+                out=self._c,
+            )
+        else:
+            torch.mm(self._a, self._b.t(), out=self._c)
+
+    def digest(self) -> str:
+        """Run once; a checksum of every bit of the product.
+
+        cuBLAS gives the same bits at every run on GPUs of one model (its manual, "Results Reproducibility"):
+        another checksum is silent data corruption.
+        """
+        self.prepare()
+        self.run()
+        return checksum(self._c)
 
     def error(self) -> float:
         """Freivalds' check in fp64: the largest deviation of C r from A (B r) over the RMS value.
@@ -57,6 +85,75 @@ class Matmul:
 def _times_in_blocks(matrix: torch.Tensor, vector: torch.Tensor, rows: int = 1024) -> torch.Tensor:
     """`matrix` times `vector` in fp64, some rows at a time: a whole matrix in fp64 may not fit."""
     return torch.cat([block.double() @ vector for block in matrix.split(rows)])
+
+
+def checksum(matrix: torch.Tensor, rows: int = 1024) -> str:
+    """A 64-bit sum of all bits of a matrix, each word times an odd number of its own place.
+
+    Whole numbers: it does not depend on the order in which a device adds.
+    """
+    total = 0
+    for first, block in enumerate(matrix.view(torch.int32).split(rows)):
+        places = torch.arange(block.numel(), device=block.device, dtype=torch.int64).mul_(2).add_(1)
+        places.mul_(2654435761 + 2 * first)
+        total += int((block.flatten().to(torch.int64) * places).sum())
+    return f"{total % (1 << 64):016x}"
+
+
+class Triad:
+    """a = b + s c over three buffers, the STREAM triad."""
+
+    def __init__(self, device: torch.device, size_bytes: int) -> None:
+        count = size_bytes // 4
+        self.work = float(count * 4)
+        self._b = pattern(size_bytes).remainder_(1 << 10).to(device=device, dtype=torch.float32)
+        self._c = self._b.flip(0)
+        self._a = torch.empty_like(self._b)
+
+    def prepare(self) -> None:
+        """Nothing: every run does the same."""
+
+    def run(self) -> None:
+        """Start once; on a GPU it goes on in the background."""
+        torch.add(self._b, self._c, alpha=3.0, out=self._a)
+
+    def error(self) -> float:
+        """The part of the elements that are wrong: small whole numbers, so that the sum is exact."""
+        self._a.fill_(float("nan"))
+        self.run()
+        blocks = zip(self._a.split(ROW), self._b.split(ROW), self._c.split(ROW), strict=True)
+        wrong = [int((a.cpu() != b.cpu() + 3.0 * c.cpu()).sum()) for a, b, c in blocks]
+        return sum(wrong) / int(self._a.numel())
+
+
+class MemoryPattern:
+    """Write a pattern to much memory at once, then read all of it; then the same with every bit inverted."""
+
+    def __init__(self, device: torch.device, size_bytes: int, block_bytes: int = 256 << 20) -> None:
+        block_bytes = min(block_bytes, size_bytes)
+        self.work = float(size_bytes // block_bytes * block_bytes)
+        self._base = pattern(block_bytes).to(device)
+        self._blocks = [torch.empty_like(self._base) for _ in range(size_bytes // block_bytes)]
+
+    def prepare(self) -> None:
+        """Nothing: error() does it all."""
+
+    def run(self) -> None:
+        """Write the pattern, another one to each block."""
+        self._write(0)
+
+    def error(self) -> float:
+        """The number of words that did not keep what was written."""
+        wrong = 0
+        for inverted in (0, -1):
+            self._write(inverted)
+            for number, block in enumerate(self._blocks):
+                wrong += int((block != torch.bitwise_xor(self._base, number ^ inverted)).sum())
+        return float(wrong)
+
+    def _write(self, inverted: int) -> None:
+        for number, block in enumerate(self._blocks):
+            torch.bitwise_xor(self._base, number ^ inverted, out=block)
 
 
 class Copy:
@@ -81,11 +178,38 @@ class Copy:
         """
         self._target.fill_(-1)
         self.run()
-        if self._target.is_cuda or self._source.is_cuda:
-            torch.cuda.synchronize()
+        for tensor in (self._source, self._target):
+            if tensor.is_cuda:
+                torch.cuda.synchronize(tensor.device)
         blocks = zip(self._target.split(ROW), self._source.split(ROW), strict=True)
         wrong = [int((target.cpu() != source.cpu()).sum()) for target, source in blocks]
         return sum(wrong) / int(self._source.numel())
+
+
+class BothWays:
+    """Two copies at the same time, host to GPU and GPU to host, in two streams; work counts both."""
+
+    def __init__(self, to_device: Copy, to_host: Copy, device: torch.device) -> None:
+        self.work = to_device.work + to_host.work
+        self._to_device, self._to_host = to_device, to_host
+        self._device = device
+        self._side = torch.cuda.Stream(device)
+
+    def prepare(self) -> None:
+        """Nothing: every run does the same."""
+
+    def run(self) -> None:
+        """Start both; what follows in the current stream waits for both."""
+        current = torch.cuda.current_stream(self._device)
+        self._side.wait_stream(current)
+        self._to_device.run()
+        with torch.cuda.stream(self._side):
+            self._to_host.run()
+        current.wait_stream(self._side)
+
+    def error(self) -> float:
+        """The larger of both errors."""
+        return max(self._to_device.error(), self._to_host.error())
 
 
 def pattern(size_bytes: int) -> torch.Tensor:

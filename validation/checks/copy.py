@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
-import tempfile
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.backends import make
-from validation.checks.measured import Telemetry, each_gpu, failures, not_run, result, stay_near
+from validation.checks.measured import Telemetry, each_gpu, not_run, result, stay_near
 from validation.checks.recorder import WRONG_DATA, Recorder
+from validation.checks.turns import blame, my_turn, taking_turns
 from validation.child import Request, run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from validation.backends import Backend
     from validation.checks import Node
-    from validation.child import Outcome
-    from validation.contract import Finding, Measured, TestResult
-
-WAITING = "waiting for its turn"
+    from validation.contract import Measured, TestResult
 
 #: Measurement name and bytes moved per byte copied: a local copy reads and writes memory (as STREAM counts),
 #: a transfer crosses once.
-DIRECTIONS = {"local": ("copy_gb_s", 2), "h2d": ("h2d_pinned_gb_s", 1), "d2h": ("d2h_pinned_gb_s", 1)}
+DIRECTIONS = {
+    "local": ("copy_gb_s", 2),
+    "h2d": ("h2d_pinned_gb_s", 1),
+    "d2h": ("d2h_pinned_gb_s", 1),
+    "both": ("both_pinned_gb_s", 1),
+    "h2d_pageable": ("h2d_pageable_gb_s", 1),
+    "d2h_pageable": ("d2h_pageable_gb_s", 1),
+}
 
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:
@@ -36,20 +37,8 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
     stay_near(request)
     stage("loading torch")
     backend = make(request.backend, request.device)
-    with _turn(request.parameters.get("turn"), stage):
+    with my_turn(request, stage):
         return transfer(backend, request, stage)
-
-
-@contextlib.contextmanager
-def _turn(path: str | None, stage: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock file `path`, so that only one process measures; a process that dies gives it back."""
-    if path is None:
-        yield
-        return
-    stage(WAITING)
-    with Path(path).open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def transfer(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
@@ -58,6 +47,8 @@ def transfer(backend: Backend, request: Request, stage: Callable[[str], None]) -
     recorder.need(4 * size_bytes)
     for direction in request.parameters["directions"]:
         name, moved = DIRECTIONS[direction]
+        if request.parameters.get("together"):
+            name = name.replace("pinned", "together")
         operation = backend.copy(direction, size_bytes)
         recorder.rate(
             name,
@@ -107,7 +98,7 @@ class CpuCopy:
 
 
 class GpuTransfer:
-    """Host to device and back, pinned, one GPU after the other, each from the CPUs next to it."""
+    """Host to device and back, pinned and not, one GPU after the other, each from the CPUs next to it."""
 
     id = "gpu_transfer"
     title = "transfer between host and every GPU"
@@ -122,22 +113,43 @@ class GpuTransfer:
         started = time.monotonic()
         telemetry = Telemetry(node.gpus)
         # All start at once, because starting takes longer than measuring, and take turns to measure.
-        with tempfile.NamedTemporaryFile(prefix="temper-validation-") as lock:
+        with taking_turns() as turn:
             requests = each_gpu(
                 node,
                 f"{__name__}:measure",
                 {
                     "size_bytes": node.plan.gpu_copy_bytes,
-                    "directions": ["h2d", "d2h"],
+                    "directions": list(node.plan.gpu_directions),
                     "timing": dataclasses.asdict(node.plan.gpu_copy),
-                    "turn": lock.name,
+                    "turn": turn,
                 },
             )
             outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
         return result(self, started, outcomes, findings=blame(outcomes), telemetry=telemetry)
 
 
-def blame(outcomes: list[Outcome]) -> list[Finding]:
-    """A finding for each GPU that failed; those that only waited for one that hung are not to blame."""
-    culprits = [outcome for outcome in outcomes if outcome.stage != WAITING]
-    return failures(culprits) or failures(outcomes)
+class GpuTransferTogether:
+    """Host to device and back on all GPUs at once: what memory and root ports of the host can carry."""
+
+    id = "gpu_transfer_together"
+    title = "transfer between host and all GPUs at once"
+    needs = "two or more NVIDIA GPUs with their driver, torch built with CUDA"
+    method = 1
+    headline: tuple[str, ...] = ("h2d_together_gb_s", "d2h_together_gb_s")
+
+    def run(self, node: Node) -> TestResult:
+        """Run it on this node."""
+        if len(node.gpus) == 1:
+            return not_run(self, "one GPU has nobody to share the host with")
+        if reason := node.why_no_cuda():
+            return not_run(self, reason)
+        started, telemetry = time.monotonic(), Telemetry(node.gpus)
+        parameters = {
+            "size_bytes": node.plan.gpu_copy_bytes,
+            "directions": ["h2d", "d2h"],
+            "timing": dataclasses.asdict(node.plan.gpu_copy),
+            "together": True,
+        }
+        requests = each_gpu(node, f"{__name__}:measure", parameters)
+        outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
+        return result(self, started, outcomes, telemetry=telemetry)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from validation.checks.all_reduce import CpuAllReduce, GpuAllReduce
-from validation.checks.copy import CpuCopy, GpuTransfer
+from validation.checks.copy import CpuCopy, GpuTransfer, GpuTransferTogether
 from validation.checks.frameworks import Frameworks
 from validation.checks.health import Health
-from validation.checks.matmul import CpuMatmul, GpuMatmul
+from validation.checks.matmul import CpuMatmul, GpuMatmul, GpuMatmulAlone
+from validation.checks.memory import GpuMemory, GpuPeers
 from validation.checks.platform import Platform
 
 if TYPE_CHECKING:
@@ -24,7 +25,11 @@ CHECKS: dict[str, Check] = {
         CpuCopy(),
         CpuAllReduce(),
         GpuMatmul(),
+        GpuMatmulAlone(),
+        GpuMemory(),
         GpuTransfer(),
+        GpuTransferTogether(),
+        GpuPeers(),
         GpuAllReduce(),
     )
 }

@@ -15,9 +15,13 @@ class ScriptedOperation:
 
     work: float
     wrong: float
+    digests: list[str] = field(default_factory=lambda: ["same"])
 
     def error(self) -> float:
         return self.wrong
+
+    def digest(self) -> str:
+        return self.digests.pop(0) if len(self.digests) > 1 else self.digests[0]
 
 
 @dataclass
@@ -29,6 +33,7 @@ class ScriptedBackend:
     wrong: float = 0.0
     formats: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
     free: int = 80 << 30
+    digests: list[str] = field(default_factory=lambda: ["same"])
     calls: list[str] = field(default_factory=list)
 
     def seconds(self, operation: Operation, count: int) -> list[float]:
@@ -49,10 +54,18 @@ class ScriptedBackend:
 
     def matmul(self, dtype: str, size: int) -> ScriptedOperation:
         self.calls.append(f"matmul {dtype}")
-        return ScriptedOperation(2.0 * size**3, self.wrong)
+        return ScriptedOperation(2.0 * size**3, self.wrong, list(self.digests))
 
     def copy(self, direction: str, size_bytes: int) -> ScriptedOperation:
         self.calls.append(f"copy {direction}")
+        return ScriptedOperation(float(size_bytes), self.wrong)
+
+    def triad(self, size_bytes: int) -> ScriptedOperation:
+        self.calls.append("triad")
+        return ScriptedOperation(float(size_bytes), self.wrong)
+
+    def memory_pattern(self, size_bytes: int) -> ScriptedOperation:
+        self.calls.append(f"pattern of {size_bytes}")
         return ScriptedOperation(float(size_bytes), self.wrong)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:

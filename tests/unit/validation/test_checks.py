@@ -14,12 +14,12 @@ from tests.unit.validation.samples import expectation, gpu_xml, node, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend, ScriptedOperation
 from validation import measure
 from validation.backends import NotRunError
-from validation.checks import all_reduce, copy, matmul
+from validation.checks import all_reduce, copy, matmul, memory, turns
 from validation.checks.measured import Telemetry, not_run, result
 from validation.checks.registry import CHECKS
 from validation.child import Ending, Outcome, Request, run_children
 from validation.comparison import NOISY_SPREAD
-from validation.contract import Finding, Measured, State
+from validation.contract import Finding, GpuIdentity, Measured, State
 from validation.machine import PciGpu, Torch
 from validation.measure import Timing
 from validation.nvidia_smi import NvidiaSmiError, Report, Sample, parse_samples
@@ -57,7 +57,9 @@ def test_a_matmul_rate_is_two_n_cubed_over_the_median_time() -> None:
     measured = matmul.multiply(ScriptedBackend(run_seconds=[0.5]), matmul_request(), STAGES.append)
     assert [(m.name, m.value, m.device) for m in measured.measurements] == [
         ("fp32_gflops", 4.0, 3),
+        ("fp32_peak_gflops", 4.0, 3),
         ("bf16_gflops", 4.0, 3),
+        ("bf16_peak_gflops", 4.0, 3),
     ]
     assert measured.measurements[0].conditions == {"size": 1000, "dtype": "fp32"}
     assert measured.findings == ()
@@ -80,7 +82,7 @@ def test_rounding_of_a_format_is_no_failure_in_that_format() -> None:
 def test_a_format_that_the_device_does_not_have_is_left_out_and_said() -> None:
     backend = ScriptedBackend(formats=("fp32",))
     measured = matmul.multiply(backend, matmul_request(), STAGES.append)
-    assert [m.name for m in measured.measurements] == ["fp32_gflops"]
+    assert [m.name for m in measured.measurements] == ["fp32_gflops", "fp32_peak_gflops"]
     assert measured.details == {"not_supported": ["bf16"]}
 
 
@@ -89,6 +91,8 @@ def test_a_format_that_the_device_does_not_have_is_left_out_and_said() -> None:
     [
         lambda b: matmul.multiply(b, matmul_request(), STAGES.append),
         lambda b: copy.transfer(b, copy_request(), STAGES.append),
+        lambda b: memory.stream(b, memory_request(), STAGES.append),
+        lambda b: memory.send(b, memory_request(), STAGES.append),
     ],
 )
 def test_too_little_memory_is_not_run_with_both_numbers(run: Any) -> None:
@@ -117,13 +121,13 @@ def test_a_gpu_that_waited_for_one_that_hung_is_not_to_blame() -> None:
     outcomes = [
         outcome("GPU 0"),
         outcome("GPU 1", Ending.HUNG, "copying h2d"),
-        outcome("GPU 2", Ending.HUNG, copy.WAITING),
+        outcome("GPU 2", Ending.HUNG, turns.WAITING),
     ]
-    assert [finding.text for finding in copy.blame(outcomes)] == ["GPU 1 hung"]
+    assert [finding.text for finding in turns.blame(outcomes)] == ["GPU 1 hung"]
 
 
 def test_gpus_that_all_only_waited_are_still_a_failure() -> None:
-    assert len(copy.blame([outcome("GPU 0", Ending.HUNG, copy.WAITING)])) == 1
+    assert len(turns.blame([outcome("GPU 0", Ending.HUNG, turns.WAITING)])) == 1
 
 
 def test_gpus_take_turns(tmp_path: Path) -> None:
@@ -135,7 +139,7 @@ def test_gpus_take_turns(tmp_path: Path) -> None:
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         (waiting,) = run_children([asked], 5.0)
-    assert (waiting.ending, waiting.stage) == (Ending.HUNG, copy.WAITING)
+    assert (waiting.ending, waiting.stage) == (Ending.HUNG, turns.WAITING)
     (done,) = run_children([asked], 60.0)
     assert done.ending is Ending.DONE
 
@@ -240,7 +244,7 @@ def test_every_way_to_bring_no_result_says_what_to_do() -> None:
     assert [bool(finding.action) for finding in found.findings] == [True] * len(endings)
 
 
-GPU_TESTS = ["torch", "gpu_matmul", "gpu_transfer", "gpu_all_reduce"]
+GPU_TESTS = ["torch", *(test for test in CHECKS if test.startswith("gpu_"))]
 
 
 @pytest.mark.parametrize("test", GPU_TESTS)
@@ -271,6 +275,93 @@ def test_slices_of_a_gpu_are_not_measured() -> None:
         CHECKS["gpu_matmul"].run(node(xml)).reason
         == "MIG is on for GPU 1, and slices of GPUs are not measured"
     )
+
+
+@pytest.mark.parametrize("test", ["gpu_peers", "gpu_transfer_together"])
+def test_what_needs_two_gpus_is_not_run_with_one(test: str) -> None:
+    one = node(smi_xml(gpu_xml()), pci_gpus=(PciGpu("0000:1b:00.0", "2330"),))
+    assert CHECKS[test].run(one).state is State.NOT_RUN
+
+
+def test_the_peak_is_what_the_fastest_tenth_reached() -> None:
+    backend = ScriptedBackend(run_seconds=[1.0, *([0.5] * 3), *([1.0] * 27), 1.0])
+    timing = TIMING | {"warm_up_s": 0.5, "measure_s": 30.0}
+    found = matmul.multiply(backend, matmul_request(dtypes=["fp32"], timing=timing), STAGES.append)
+    assert [(m.name, m.value) for m in found.measurements] == [
+        ("fp32_gflops", 2.0),
+        ("fp32_peak_gflops", 4.0),
+    ]
+
+
+def test_a_product_that_changes_under_load_is_found() -> None:
+    backend = ScriptedBackend(digests=["aa", "ab"])
+    found = matmul.multiply(backend, matmul_request(dtypes=["fp32"], compare_bits=True), STAGES.append)
+    (finding,) = found.findings
+    assert (finding.code, finding.device) == ("not-repeatable", 3)
+    assert "had checksum aa, and after the load ab" in finding.text
+
+
+def gpu_with_digest(device: int, digest: str) -> Outcome:
+    asked = Request(f"GPU {device}", "", "cuda", device=device)
+    measured = Measured(details={"digests": {"bf16": digest}})
+    return Outcome(asked, Ending.DONE, measured, "", "", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("digests", "devices"),
+    [("aaaa", []), ("aaba", [2]), ("ab", [0, 1]), ("a", []), ("aabb", [0, 1, 2, 3]), ("aaabc", [3, 4])],
+)
+def test_the_gpu_whose_bits_differ_is_named(digests: str, devices: list[int]) -> None:
+    gpus = tuple(GpuIdentity(index, "H100", f"GPU-{index}", "", "2330") for index in range(len(digests)))
+    found = matmul.odd_ones_out([gpu_with_digest(*pair) for pair in enumerate(digests)], gpus)
+    assert [finding.device for finding in found] == devices
+    assert {finding.code for finding in found} <= {"gpu-differs"}
+
+
+def test_gpus_of_different_models_may_differ() -> None:
+    gpus = (GpuIdentity(0, "H100", "", "", ""), GpuIdentity(1, "L4", "", "", ""))
+    assert matmul.odd_ones_out([gpu_with_digest(0, "a"), gpu_with_digest(1, "b")], gpus) == []
+
+
+def memory_request(**changes: Any) -> Request:
+    parameters = {"size_bytes": 1_000_000_000, "timing": TIMING, "pattern_bytes": 8 << 30, "peers": [0, 1]}
+    return Request("GPU 3", "", "cuda", device=3, parameters=parameters | changes)
+
+
+def test_memory_bandwidth_counts_what_is_read_and_written() -> None:
+    backend = ScriptedBackend(run_seconds=[0.5])
+    found = memory.stream(backend, memory_request(), STAGES.append)
+    assert [(m.name, m.value) for m in found.measurements] == [
+        ("memory_copy_gb_s", 4.0),
+        ("memory_triad_gb_s", 6.0),
+    ]
+    assert found.details == {"pattern_bytes": 8 << 30}
+
+
+def test_the_pattern_test_leaves_some_memory_free() -> None:
+    backend = ScriptedBackend(free=5_000_000_000)
+    assert memory.stream(backend, memory_request(), STAGES.append).details == {"pattern_bytes": 4_500_000_000}
+
+
+def test_memory_that_does_not_keep_data_is_found() -> None:
+    found = memory.stream(ScriptedBackend(wrong=2.0), memory_request(), STAGES.append)
+    assert found.findings[-1].text == "GPU 3: 2 words of 8.6 GB did not keep what was written"
+
+
+def test_copies_to_each_other_gpu_are_measured_and_checked() -> None:
+    backend = ScriptedBackend(run_seconds=[0.5])
+    found = memory.send(backend, memory_request(), STAGES.append)
+    assert [(m.name, m.value, m.conditions["to"]) for m in found.measurements] == [
+        ("peer_gb_s", 2.0, 0),
+        ("peer_gb_s", 2.0, 1),
+    ]
+    wrong = memory.send(ScriptedBackend(wrong=1e-9), memory_request(), STAGES.append)
+    assert [finding.code for finding in wrong.findings] == ["wrong-result"] * 2
+
+
+def test_all_gpus_at_once_have_numbers_of_their_own() -> None:
+    found = copy.transfer(ScriptedBackend(), copy_request(together=True), STAGES.append)
+    assert [m.name for m in found.measurements] == ["h2d_together_gb_s", "d2h_together_gb_s"]
 
 
 def test_one_gpu_cannot_all_reduce() -> None:
@@ -374,7 +465,7 @@ def test_calm_runs_are_measured_once() -> None:
 def test_runs_that_stay_noisy_are_given_up_and_the_number_says_so() -> None:
     backend = ScriptedBackend(run_seconds=[0.1, 0.9] * 200)
     request = matmul_request(dtypes=["fp32"], timing=TIMING | {"warm_up_s": 0.1})
-    (measurement,) = matmul.multiply(backend, request, STAGES.append).measurements
+    measurement, _ = matmul.multiply(backend, request, STAGES.append).measurements
     assert measurement.attempts == measure.MOST_ATTEMPTS
     assert measurement.spread > NOISY_SPREAD
 

@@ -53,7 +53,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Any:
 )
 def test_a_cpu_measures_for_real(result: Any, test: str, name: str) -> None:
     (found,) = [found for found in result.tests if found.id == test]
-    (measurement,) = found.measurements
+    measurement = found.measurements[0]
     assert (found.state, measurement.name) == (State.PASS, name)
     assert measurement.value > 0
     assert measurement.samples >= 5
@@ -177,7 +177,7 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
     """)
     product, reduction = found
     assert (product["state"], reduction["state"]) == ("pass", "pass")
-    assert [m["name"] for m in product["measurements"]] == ["fp32_tflops", "fp32_tflops"]
+    assert [m["name"] for m in product["measurements"]] == ["fp32_tflops", "fp32_peak_tflops"] * 2
     sizes = [m["conditions"] for m in reduction["measurements"]]
     assert sizes == [{"size_bytes": size, "ranks": 2} for size in (4 << 20, 8 << 20)]
     assert {len(medians) for medians in reduction["details"]["rank_median_s"].values()} == {2}
@@ -251,3 +251,50 @@ def test_a_convolution_and_a_sum_are_checked_for_real() -> None:
         from validation.checks import frameworks
         answer = [frameworks._compute("cpu"), frameworks._convolve("cpu")]
     """) == ["", ""]
+
+
+def test_eight_bit_products_and_checksums_are_right_for_real() -> None:
+    error, digests, other = there("""
+        import torch
+        from validation.backends.operations import Matmul, checksum
+        product = Matmul(torch.device("cpu"), "fp8", 256)
+        matrix = torch.randn(64, 64)
+        changed = matrix.clone()
+        changed[5, 7] = torch.nextafter(changed[5, 7], torch.tensor(9.0))
+        swapped = matrix.flip(0)
+        answer = [
+            product.error(),
+            [product.digest(), product.digest()],
+            [checksum(matrix), checksum(changed), checksum(swapped)],
+        ]
+    """)
+    assert 0 < error < 2e-2
+    assert digests[0] == digests[1]
+    assert len(set(other)) == 3
+
+
+def test_a_changed_word_in_memory_and_a_wrong_triad_are_found() -> None:
+    right, wrong = there("""
+        import torch
+        from validation.backends.operations import MemoryPattern, Triad
+
+        class Forgetful(MemoryPattern):
+            def _write(self, inverted):
+                super()._write(inverted)
+                if inverted:
+                    self._blocks[2][17] ^= 4
+
+        class Damaged(Triad):
+            def run(self):
+                super().run()
+                self._a[3] += 1
+
+        cpu = torch.device("cpu")
+        answer = [
+            [MemoryPattern(cpu, 8 << 20, 1 << 20).error(), Triad(cpu, 8 << 20).error()],
+            [Forgetful(cpu, 8 << 20, 1 << 20).error(), Damaged(cpu, 8 << 20).error()],
+        ]
+    """)
+    assert right == [0, 0]
+    assert wrong[0] == 1
+    assert wrong[1] > 0
