@@ -89,8 +89,9 @@ setup: python ## Make .venv with everything that running and testing needs
 	@$(PYTHON) -m tools.bootstrap environment dev
 
 .PHONY: docs
-docs: setup ## Write the roles' README files from their argument specs
+docs: setup ## Write the roles' README files from their argument specs, and the list of hardening controls
 	$(BIN)/python -m tools.role_readme
+	$(BIN)/python -m tools.control_docs
 
 .PHONY: requirements
 requirements: setup ## Renew the pins and hashes in requirements/*.txt from requirements/*.in

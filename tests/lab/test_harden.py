@@ -74,6 +74,7 @@ class Fleet:
         return [
             str(Path(sys.executable).with_name("ansible-playbook")),
             "playbooks/harden.yml",
+            "--skip-tags=os_hardening",
             "--extra-vars",
             json.dumps(self.variables | variables),
             *arguments,

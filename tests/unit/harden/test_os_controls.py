@@ -1,0 +1,232 @@
+"""The controls of the operating system's hardening: complete, honest about what they relax, documented."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from planning.os_controls import MEASURED_BY, PROFILES, expand, os_hardening, settings_of, waiver_of
+from tools import control_docs
+
+AREAS = control_docs.controls()
+CONTROLS: dict[str, Any] = {name: control for area in AREAS.values() for name, control in area.items()}
+FILES = [{"path": area, "content": {"os_controls": found}} for area, found in AREAS.items()]
+OPTIONS = {"os_hardening_banner": "", "os_hardening_upgrade_kernels": False}
+each_control = pytest.mark.parametrize("name", CONTROLS)
+each_profile = pytest.mark.parametrize("profile", PROFILES)
+
+# Recommendations of the benchmarks: section -> how many it has. 4 (firewall) and 5.1 (SSH) are other roles'.
+BENCHMARKS = {
+    "cis_debian12": """
+        1.1.1:10 1.1.2.1:4 1.1.2.2:4 1.1.2.3:3 1.1.2.4:3 1.1.2.5:4 1.1.2.6:4 1.1.2.7:4 1.2.1:2 1.2.2:1 1.3.1:4
+        1.4:2 1.5:5 1.6:6 1.7:10 2.1:22 2.2:6 2.3.1:1 2.3.2:2 2.3.3:3 2.4.1:8 2.4.2:1 3.1:3 3.2:4 3.3:11
+        5.2:7 5.3.1:3 5.3.2:4 5.3.3.1:3 5.3.3.2:8 5.3.3.3:3 5.3.3.4:4 5.4.1:6 5.4.2:8 5.4.3:3
+        6.1.1:4 6.1.2.1:4 6.1.3:8 6.1.4:1 6.2.1:4 6.2.2:4 6.2.3:21 6.2.4:10 6.3:3 7.1:13 7.2:10
+    """,
+    "cis_debian13": """
+        1.1.1:11 1.1.2.1:4 1.1.2.2:4 1.1.2.3:3 1.1.2.4:3 1.1.2.5:4 1.1.2.6:4 1.1.2.7:4 1.2.1:9 1.2.2:1 1.3.1:4
+        1.4:2 1.5:13 1.6:6 1.7:11 2.1:23 2.2:6 2.3.1:1 2.3.2:2 2.3.3:3 2.4.1:9 2.4.2:1 3.1:3 3.2:6 3.3.1:18
+        3.3.2:8 5.2:7 5.3.1:3 5.3.2:4 5.3.3.1:3 5.3.3.2:8 5.3.3.3:3 5.3.3.4:4 5.4.1:6 5.4.2:8 5.4.3:3
+        6.1.1.1:6 6.1.1.2:4 6.1.2:11 6.2.1:4 6.2.2:4 6.2.3:37 6.2.4:10 6.3:3 7.1:13 7.2:10
+    """,
+}
+# 6.1.2 of Debian 12's begins with a section of its own.
+BEYOND = {"cis_debian12": {"6.1.2.2", "6.1.2.3", "6.1.2.4"}, "cis_debian13": set[str]()}
+
+
+def flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as one mapping; a list's entries become keys."""
+    result: dict[str, Any] = {}
+    for kind, entries in settings.items():
+        if isinstance(entries, list):
+            result |= {f"{kind} {entry}": True for entry in entries}
+        else:
+            result |= {f"{kind} {key}": value for key, value in entries.items()}
+    return result
+
+
+def plan(profile: str = "gpu", waivers: list[Any] | None = None, **options: Any) -> dict[str, Any]:
+    return os_hardening(FILES, profile, waivers or [], OPTIONS | options)
+
+
+def specs(result: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [entry["spec"] for entry in result["settings"] if entry["kind"] == kind]
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_every_recommendation_of_the_benchmark_is_accounted_for_once(benchmark: str) -> None:
+    expected = set(BEYOND[benchmark])
+    for entry in BENCHMARKS[benchmark].split():
+        section, count = entry.split(":")
+        expected |= {f"{section}.{number}" for number in range(1, int(count) + 1)}
+    named = [number for control in CONTROLS.values() for number in expand(control.get(benchmark, []))]
+    assert sorted(set(named) ^ expected) == []
+    assert sorted(number for number in set(named) if named.count(number) > 1) == []
+
+
+@each_control
+def test_a_control_says_what_it_is_and_where_it_comes_from(name: str) -> None:
+    control = CONTROLS[name]
+    assert control["title"]
+    assert control["why"]
+    assert control["level"] in (0, 1, 2)
+    if control["level"]:
+        assert "cis_debian12" in control or "cis_debian13" in control
+    unknown = set(control) - {
+        *("title", "level", "why", "profiles", "demand", "waivers", "option", "unverified"),
+        *("cis_debian12", "cis_debian13", "anssi"),
+    }
+    assert unknown == set()
+
+
+@each_profile
+@each_control
+def test_a_profile_that_does_less_than_the_benchmark_has_a_waiver(name: str, profile: str) -> None:
+    control = CONTROLS[name]
+    strictest, made = (flat(settings_of(control, p)) for p in (PROFILES[-1], profile))
+    demand = flat(control["demand"]) if "demand" in control else strictest
+    less = not made or (made != strictest and any(made.get(key) != value for key, value in demand.items()))
+    # What no level asks for, gpu has to account for all the same: it is the default.
+    measured = profile == "gpu" or 1 <= control["level"] <= MEASURED_BY[profile]
+    if less and measured:
+        assert waiver_of(control, profile), f"{name}: {profile} does less than it should, without a reason"
+
+
+@each_profile
+@each_control
+def test_a_waiver_waives_something(name: str, profile: str) -> None:
+    control = CONTROLS[name]
+    if waiver_of(control, profile):
+        strictest = flat(settings_of(control, PROFILES[-1]))
+        assert not strictest or flat(settings_of(control, profile)) != strictest
+
+
+@each_control
+def test_a_stricter_profile_sets_all_that_the_one_before_it_sets(name: str) -> None:
+    control = CONTROLS[name]
+    for weaker, stricter in pairwise(PROFILES):
+        assert flat(settings_of(control, weaker)).keys() <= flat(settings_of(control, stricter)).keys()
+
+
+def test_nothing_takes_modules_from_gpus_rdma_or_containers() -> None:
+    needed = {
+        "overlay",
+        "squashfs",
+        "vfat",
+        "br_netfilter",
+        "fuse",
+        "nfs",
+        "ib_core",
+        "rdma_cm",
+        "nvidia",
+        "nvme",
+        "xfs",
+        "ext4",
+    }
+    blocked = {
+        module for c in CONTROLS.values() for p in PROFILES for module in settings_of(c, p).get("modules", [])
+    }
+    assert blocked & needed == set()
+
+
+@each_profile
+def test_root_is_never_closed_by_wrong_passwords_and_auditd_stops_nothing(profile: str) -> None:
+    result = plan(profile)
+    everything = str(result["settings"]).lower()
+    assert "even_deny_root" not in everything.replace(str(specs(result, "file")[-1]).lower(), "")
+    actions = {spec["value"] for spec in specs(result, "keyword") if spec["keyword"].endswith("_action")}
+    assert actions <= {"SYSLOG", "ROTATE"}
+
+
+@each_profile
+def test_no_sudo_rule_is_touched(profile: str) -> None:
+    files = [spec for spec in specs(plan(profile), "file") if spec["path"].startswith("/etc/sudoers")]
+    for spec in files:
+        lines = [line for line in spec["content"].splitlines() if not line.startswith("#")]
+        assert all(line.startswith("Defaults ") for line in lines)
+        assert (spec["mode"], spec["validate"]) == ("0440", ["visudo", "-cf", "%s"])
+    assert len(files) == 1
+
+
+@each_profile
+def test_automatic_updates_leave_drivers_and_kernels_alone(profile: str) -> None:
+    content = next(
+        s["content"] for s in specs(plan(profile), "file") if s["path"].endswith("51temper-hardening")
+    )
+    for name in ("nvidia-", "libnvidia-", "cuda-", "linux-image-", "linux-headers-"):
+        assert f'"{name}";' in content
+    assert 'Automatic-Reboot "false"' in content
+
+
+def test_kernels_are_updated_where_the_operator_wants_it() -> None:
+    result = plan(os_hardening_upgrade_kernels=True)
+    content = next(s["content"] for s in specs(result, "file") if s["path"].endswith("51temper-hardening"))
+    assert "linux-image-" not in content
+    assert '"nvidia-";' in content
+
+
+def test_parameters_sort_before_those_of_tuning() -> None:
+    names = [spec["path"] for spec in specs(plan(), "file") if spec["path"].startswith("/etc/sysctl.d/")]
+    assert names == ["/etc/sysctl.d/90-temper-hardening.conf"]
+    assert names[0] < "/etc/sysctl.d/95-temper-tuning.conf"
+
+
+def test_no_path_parameter_or_unit_is_set_twice() -> None:
+    for profile in PROFILES:
+        keys = [
+            (entry["kind"], entry["spec"].get("path") or entry["spec"]["name"], entry["spec"].get("keyword"))
+            for entry in plan(profile)["settings"]
+        ]
+        assert [key for key in set(keys) if keys.count(key) > 1] == []
+
+
+def test_options_of_a_mount_point_add_up_over_controls() -> None:
+    mounts = {spec["path"]: spec for spec in specs(plan("cis-level2"), "mount")}
+    assert mounts["/tmp"] == {"path": "/tmp", "options": ["nodev", "noexec", "nosuid"], "bind": True}
+    assert mounts["/dev/shm"]["options"] == ["nodev", "noexec", "nosuid"]
+    assert all(
+        "noexec" not in s["options"] for s in specs(plan(), "mount") if not s["path"].startswith("/var/log")
+    )
+
+
+def test_a_waiver_of_the_operator_takes_a_control_out_and_is_listed() -> None:
+    result = plan(waivers=[{"id": "core-dumps", "reason": "We debug."}])
+    assert "fs.suid_dumpable" not in [spec["name"] for spec in specs(result, "sysctl")]
+    entry = next(waiver for waiver in result["waived"] if waiver["id"] == "core-dumps")
+    assert (entry["reason"], entry["by"]) == ("We debug.", "the operator")
+    waivers = specs(result, "file")[-1]["content"]
+    assert "core-dumps: No core dumps (CIS Debian 12 1.5.3" in waivers
+    assert "waived by the operator: We debug." in waivers
+
+
+@pytest.mark.parametrize(
+    ("waiver", "problem"),
+    [
+        ({"id": "core-dump", "reason": "x"}, "there is no control 'core-dump'; did you mean core-dumps?"),
+        ({"id": "zzz", "reason": "x"}, "there is no control 'zzz'; docs/os_hardening.md lists them"),
+        ({"id": "core-dumps", "reason": " "}, "entry 1 (core-dumps): expected a reason, found none"),
+        ({"id": "core-dumps"}, "expected a reason, found none"),
+    ],
+)
+def test_a_bad_waiver_is_a_problem_and_nothing_is_planned(waiver: dict[str, str], problem: str) -> None:
+    result = plan(waivers=[waiver])
+    assert problem in result["problems"][0]
+    assert result["settings"] == []
+
+
+def test_the_operators_banner_is_shown_and_no_waiver_any_more() -> None:
+    result = plan(os_hardening_banner="Keep out.")
+    banners = {spec["path"]: spec["content"] for spec in specs(result, "file")}
+    assert banners["/etc/issue"] == banners["/etc/issue.net"] == "Keep out.\n"
+    assert "banner" not in [waiver["id"] for waiver in result["waived"]]
+    assert "/etc/issue" not in [spec["path"] for spec in specs(plan(), "file")]
+
+
+def test_numbers_of_a_benchmark_are_written_out() -> None:
+    assert expand(["1.1.1.9-11", "2.3"]) == ["1.1.1.9", "1.1.1.10", "1.1.1.11", "2.3"]
+
+
+def test_the_page_is_what_make_docs_writes() -> None:
+    assert control_docs.PAGE.read_text() == control_docs.page(), "out of date: run `make docs`"

@@ -1,0 +1,149 @@
+"""Write docs/os_hardening.md from data/os_controls, so that the page cannot disagree with what the role does.
+
+    python3 -m tools.control_docs    write the page and say so if it changed
+
+tests/unit/harden/test_os_controls.py fails when the page is not what this would write.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from planning.os_controls import PROFILES, references, settings_of, waiver_of
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "data" / "os_controls"
+PAGE = ROOT / "docs" / "os_hardening.md"
+
+HEADINGS = {
+    "kernel": "Kernel",
+    "modules": "Kernel modules",
+    "network": "Network",
+    "filesystems": "Mount points",
+    "login": "Logins and passwords",
+    "privileges": "sudo",
+    "services": "Services, updates and logs",
+    "audit": "auditd",
+    "permissions": "Permissions",
+}
+
+INTRODUCTION = """\
+# Hardening the operating system
+
+<!-- Made by `make docs` from data/os_controls: change that. -->
+
+The role [os_hardening](../roles/os_hardening/README.md) sets what the CIS benchmarks for Debian 12 and
+13 ask of an operating system, as far as GPU jobs, containers and unattended administration can bear it.
+Below is every control: what each profile sets, and why a profile relaxes it. sshd and the firewall have
+roles of their own ([hardening.md](hardening.md)).
+
+| Profile | For |
+| --- | --- |
+| `gpu` | The default: nothing that breaks jobs, profilers, containers or Ansible. Accounts for level 2 |
+| `cis-level1` | Nodes that an auditor measures by level 1 |
+| `cis-level2` | Strictest: no forwarding for containers, no programs in `/tmp`, no idle shells |
+
+Each profile includes the one before it.
+
+**Waivers.** Where a profile does less than the benchmark asks, this page and the node
+(`/etc/temper/os_hardening_waivers.txt`) say so, with the reason; the run gives their number. Add your
+own, and what the control had set returns to what it was before Temper:
+
+```yaml
+os_hardening_waivers:
+  - id: core-dumps
+    reason: We debug our own CUDA kernels on these nodes.
+```
+
+**Who wins.** A kernel parameter that a file after `90-temper-hardening.conf` sets is left to that file:
+`os_tuning`'s `95-temper-tuning.conf`, or your own. The run names these with `-v` (`overruled`).
+
+**Nobody is locked out.** No account is locked, expired or changed, no rule of sudo is touched, wrong
+passwords close no way in by key. Before a change is kept, the account that Ansible came through must
+still become root; else all that the run changed is undone.
+
+**The way back.** What each setting was before is in `/var/lib/temper/os_hardening.json` on the node.
+`os_hardening_state: absent`, another profile, or a waiver restores it. Packages that came stay
+installed, their services off.
+"""
+
+
+def controls() -> dict[str, dict[str, Any]]:
+    """The controls of each file in data/os_controls, by its name."""
+    return {
+        area: yaml.safe_load((DATA / f"{area}.yml").read_text(encoding="utf-8"))["os_controls"]
+        for area in HEADINGS
+    }
+
+
+def brief(settings: dict[str, Any]) -> str:
+    """What a profile sets, in one line."""
+    parts: list[str] = []
+    for key, value in settings.get("sysctls", {}).items():
+        parts.append(f"`{key}={value}`")
+    parts += [f"no `{module}`" for module in settings.get("modules", [])]
+    for path, keywords in settings.get("keywords", {}).items():
+        parts += [f"`{keyword} {value}` in `{path}`" for keyword, value in keywords.items()]
+    for path, lines in settings.get("lines", {}).items():
+        parts += [f"`{line}` in `{path}`" for line in lines]
+    parts += [f"`{path}`" for path in settings.get("files", {})]
+    parts += [f"`{path}` {mode}" for path, mode in settings.get("access", {}).items()]
+    for path, options in settings.get("mounts", {}).items():
+        parts.append(f"`{path}` {','.join(option for option in options if option != 'bind')}")
+    parts += [f"PAM profile `{profile}`" for profile in settings.get("pam", {})]
+    for package in settings.get("packages", []):
+        parts.append(f"package {' or '.join(package)}" if isinstance(package, list) else f"package {package}")
+    parts += [f"`{unit}` {state}" for unit, state in settings.get("units", {}).items()]
+    return ", ".join(parts) or "nothing"
+
+
+def section(name: str, control: dict[str, Any]) -> list[str]:
+    """The part of the page on one control."""
+    level = f"level {control['level']}" if control["level"] else "in no level of CIS"
+    marked = ", value unverified" if control.get("unverified") else ""
+    lines = [
+        f"### {name}",
+        "",
+        f"{control['title']} ({references(control)}; {level}{marked}). {control['why'].strip()}",
+        "",
+    ]
+    seen: list[str] = []
+    for profile in PROFILES:
+        settings = settings_of(control, profile)
+        if json.dumps(settings) not in seen:
+            seen.append(json.dumps(settings))
+            lines.append(f"- From `{profile}` on: {brief(settings)}.")
+    reasons: dict[str, list[str]] = {}
+    for profile in PROFILES:
+        if reason := waiver_of(control, profile):
+            reasons.setdefault(reason.strip(), []).append(f"`{profile}`")
+    lines += [f"- **Waived** by {', '.join(profiles)}: {reason}" for reason, profiles in reasons.items()]
+    return [*lines, ""]
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [INTRODUCTION]
+    for area, found in controls().items():
+        lines += [f"## {HEADINGS[area]}", ""]
+        for name, control in found.items():
+            lines += section(name, control)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> int:
+    """Write the page and return the exit status."""
+    text = page()
+    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
+        PAGE.write_text(text, encoding="utf-8")
+        print(f"Wrote {PAGE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
