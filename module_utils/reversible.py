@@ -463,7 +463,7 @@ class Unit(Setting):
     def apply(self) -> None:
         """Enable and start, or disable and stop."""
         if self.on:
-            # Reloads systemd, which remembers the answer of a condition only for units that it knows as enabled.
+            # Reloads systemd, too: it remembers a condition's answer only for units known to be enabled.
             run(["systemctl", "enable", "--quiet", self.name])
             run(["systemctl", "start", self.name])
         else:
