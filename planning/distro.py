@@ -15,8 +15,12 @@ from planning.repositories import nvidia_repositories
 from planning.versions import branch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from planning.model import Facts
 
+# The kernel modules, in every release.
+MODULE_PACKAGE = "nvidia-kernel-dkms"
 NVIDIA_REMEDY = "set nvidia_stack_source: nvidia"
 
 
@@ -82,7 +86,7 @@ def packages(row: Facts, request: Request) -> dict[str, str]:
     tables, values = request.tables, request.values
     listed = tables["distro_driver_packages"]
     wanted = values["nvidia_stack_distro_driver"]
-    found = {row["modules"]["proprietary"]["package"]: wanted}
+    found = {MODULE_PACKAGE: wanted}
     found |= dict.fromkeys(listed["versioned"], wanted) | dict.fromkeys(listed["others"], "")
     if values["nvidia_stack_distro_cuda_toolkit"]:
         found[row["cuda"]["package"]] = ""
@@ -106,7 +110,7 @@ def container_repositories(request: Request) -> list[dict[str, Any]]:
 
 def driver_package(row: Facts, request: Request, *, security: bool) -> str:
     """The driver's package version: the operator's, else the installed one, else what the table expects."""
-    installed = request.node["packages"].get(row["modules"]["proprietary"]["package"], "")
+    installed = request.node["packages"].get(MODULE_PACKAGE, "")
     ours = installed if installed.startswith(f"{row['branch']}.") else ""
     table = row["driver"].get("security" if security else "release") or row["driver"]["release"]
     return str(request.values["nvidia_stack_distro_driver"] or ours or table["package"])
@@ -158,6 +162,23 @@ def fabric_problems(request: Request) -> list[str]:
         "the GPUs of this node are joined by NVLink switches, which need a fabric manager of the driver's "
         f"version, and the distribution has none; {NVIDIA_REMEDY}"
     ]
+
+
+def resolved_driver(driver: Facts, resolved: Mapping[str, str]) -> Facts:
+    """The plan's driver with the version that the sources really offer, where they were asked.
+
+    Debian's security suite may have moved on since the table was written.
+    """
+    package_version = resolved.get(MODULE_PACKAGE)
+    if not package_version:
+        return driver
+    version = upstream(package_version)
+    return {
+        **driver,
+        "version": version,
+        "package_version": package_version,
+        "branch": branch(version),
+    }
 
 
 def upstream(package_version: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from planning.distro import resolved_driver
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -31,10 +33,12 @@ def with_preview(plan: Facts, result: Facts) -> dict[str, Any]:
             "the headers that follow the kernel bring a newer one than the running kernel: upgrade it and "
             "reboot first, or set nvidia_stack_follow_kernels: false to build for the running one only"
         )
+    resolved = result.get("resolved", {})
     return {
         **plan,
+        "driver": resolved_driver(plan["driver"], resolved),
         "transaction": transaction,
-        "resolved": result.get("resolved", {}),
+        "resolved": resolved,
         "problems": problems,
         "text": "\n".join([plan["text"], *transaction_lines(transaction)]),
     }

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from planning.preview import with_preview
 from tests.unit import planning_nodes
 from tests.unit.planning_nodes import B200, H100, L4, NVSWITCH, SWITCH, V100, gpus, node, pci
 
@@ -103,6 +104,13 @@ def test_driver_that_is_installed_is_the_planned_one() -> None:
     """Debian's mirrors have moved on since; what is held stays."""
     found = plan({"packages": {"nvidia-kernel-dkms": "535.261.03-1"}})
     assert found["driver"]["version"] == "535.261.03"
+
+
+def test_version_that_the_mirror_offers_by_now_is_the_planned_one() -> None:
+    offered = {"resolved": {"nvidia-kernel-dkms": "535.400.01-0+deb12u1"}, "transaction": {}}
+    driver = with_preview(plan() | {"text": ""}, offered)["driver"]
+    assert (driver["version"], driver["package_version"]) == ("535.400.01", "535.400.01-0+deb12u1")
+    assert driver["modules"] == "proprietary"
 
 
 def test_version_that_the_operator_names_is_asked_for_exactly() -> None:
