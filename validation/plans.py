@@ -36,6 +36,7 @@ class Plan:
         """Large enough to keep all CPUs busy for milliseconds, small enough to repeat it often."""
         return 1024 if cpus < 8 else 2048 if cpus < 32 else 4096
 
+    collectives: tuple[str, ...] = ("all_reduce",)
     gpu_directions: tuple[str, ...] = ("h2d", "d2h")
     #: Tests that run only where they are asked for by name.
     leaves_out: frozenset[str] = frozenset()
@@ -81,6 +82,7 @@ PLANS = {
             gpu_pattern_bytes=1024 * GIB,
             gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
             all_reduce_runs=100,
+            collectives=("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
             gpu_directions=("h2d", "d2h", "both", "h2d_pageable", "d2h_pageable"),
         ),
     )

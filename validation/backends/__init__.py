@@ -72,17 +72,17 @@ class Backend(Protocol):
         ...
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
-        """Become one of `world_size` processes that meet at the file `store`."""
+        """Become one of `world_size` processes that meet at `store`: a file, or tcp://ADDRESS:PORT."""
         ...
 
     def barrier(self) -> None:
         """Wait for all processes."""
         ...
 
-    def all_reduce(self, size_bytes: int) -> Operation:
-        """Sum `size_bytes` bytes of fp32 over all processes; work is in bytes.
+    def collective(self, kind: str, size_bytes: int) -> Operation:
+        """all_reduce, all_gather, reduce_scatter or all_to_all of fp32 over all processes.
 
-        The error is exact: 0 or wrong.
+        Work is in bytes of the larger buffer of one process. The error is exact: 0 or wrong.
         """
         ...
 

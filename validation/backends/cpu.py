@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import time
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed
 
+from validation.backends.exchange import Exchange, join
 from validation.backends.operations import AllReduce, Copy, Matmul, MemoryPattern, Triad, pattern
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class CpuBackend:
 
     def seconds(self, operation: Operation, count: int) -> list[float]:
         """Wall-clock time of each run; ranks of a group start each together."""
-        assert isinstance(operation, Matmul | Copy | Triad | AllReduce)
+        assert isinstance(operation, Matmul | Copy | Triad | AllReduce | Exchange)
         times = []
         for _ in range(count):
             operation.prepare()
@@ -65,19 +65,17 @@ class CpuBackend:
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Meet the others over gloo."""
-        torch.distributed.init_process_group(
-            "gloo",
-            rank=rank,
-            world_size=world_size,
-            store=torch.distributed.FileStore(store, world_size),
-            timeout=datetime.timedelta(seconds=timeout_s),
-        )
+        join("gloo", rank, world_size, store, timeout_s)
         self._joined = True
 
     def barrier(self) -> None:
         """Wait for all ranks."""
         torch.distributed.barrier()
 
-    def all_reduce(self, size_bytes: int) -> Operation:
-        """A sum over all ranks."""
-        return AllReduce(self._device, size_bytes)
+    def collective(self, kind: str, size_bytes: int) -> Operation:
+        """A collective over all ranks."""
+        return (
+            AllReduce(self._device, size_bytes)
+            if kind == "all_reduce"
+            else Exchange(self._device, kind, size_bytes)
+        )

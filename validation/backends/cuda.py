@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed
 
 from validation.backends import NotRunError
+from validation.backends.exchange import Exchange, join
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, MemoryPattern, Triad, pattern
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class CudaBackend:
 
     def seconds(self, operation: Operation, count: int) -> list[float]:
         """An event pair around each run and one wait at the end, so that the GPU is never idle in between."""
-        assert isinstance(operation, Matmul | Copy | BothWays | Triad | AllReduce)
+        assert isinstance(operation, Matmul | Copy | BothWays | Triad | AllReduce | Exchange)
         pairs = []
         for _ in range(count):
             operation.prepare()
@@ -88,19 +88,17 @@ class CudaBackend:
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Meet the others over NCCL."""
-        torch.distributed.init_process_group(
-            "nccl",
-            rank=rank,
-            world_size=world_size,
-            store=torch.distributed.FileStore(store, world_size),
-            timeout=datetime.timedelta(seconds=timeout_s),
-        )
+        join("nccl", rank, world_size, store, timeout_s)
 
     def barrier(self) -> None:
         """Wait for all ranks."""
         torch.distributed.barrier()
         torch.cuda.synchronize(self._device)
 
-    def all_reduce(self, size_bytes: int) -> Operation:
-        """A sum over all ranks."""
-        return AllReduce(self._device, size_bytes)
+    def collective(self, kind: str, size_bytes: int) -> Operation:
+        """A collective over all ranks."""
+        return (
+            AllReduce(self._device, size_bytes)
+            if kind == "all_reduce"
+            else Exchange(self._device, kind, size_bytes)
+        )

@@ -229,8 +229,8 @@ class AllReduce:
         self.work = float(rows * ROW * 4)
         rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self._source = torch.empty(rows, ROW, device=device)
-        self._source.copy_(_row(rank, device).expand(rows, ROW))
-        self._right = sum((_row(r, device) for r in range(world_size)), torch.zeros(ROW, device=device))
+        self._source.copy_(row(rank, device).expand(rows, ROW))
+        self._right = sum((row(r, device) for r in range(world_size)), torch.zeros(ROW, device=device))
         self._buffer = torch.empty_like(self._source)
 
     def prepare(self) -> None:
@@ -249,7 +249,7 @@ class AllReduce:
         return sum(wrong) / int(self._buffer.numel())
 
 
-def _row(rank: int, device: torch.device) -> torch.Tensor:
+def row(rank: int, device: torch.device) -> torch.Tensor:
     """Whole numbers from 0 to 7 that differ between ranks and positions."""
     positions = torch.arange(ROW, device=device, dtype=torch.int64)
     return ((positions * 40503 + rank * 9973) >> 7 & 7).float()

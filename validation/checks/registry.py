@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from validation.checks.all_reduce import CpuAllReduce, GpuAllReduce
+from validation.checks.collectives import CpuAllReduce, GpuAllReduce
 from validation.checks.copy import CpuCopy, GpuTransfer, GpuTransferTogether
 from validation.checks.frameworks import Frameworks
 from validation.checks.health import Health

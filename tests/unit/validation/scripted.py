@@ -74,6 +74,6 @@ class ScriptedBackend:
     def barrier(self) -> None:
         self.calls.append("barrier")
 
-    def all_reduce(self, size_bytes: int) -> ScriptedOperation:
-        self.calls.append(f"all_reduce {size_bytes}")
+    def collective(self, kind: str, size_bytes: int) -> ScriptedOperation:
+        self.calls.append(f"{kind} {size_bytes}")
         return ScriptedOperation(float(size_bytes), self.wrong)

@@ -14,7 +14,7 @@ from tests.unit.validation.samples import expectation, gpu_xml, node, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend, ScriptedOperation
 from validation import measure
 from validation.backends import NotRunError
-from validation.checks import all_reduce, copy, matmul, memory, turns
+from validation.checks import collectives, copy, matmul, memory, turns
 from validation.checks.measured import Telemetry, not_run, result
 from validation.checks.registry import CHECKS
 from validation.child import Ending, Outcome, Request, run_children
@@ -48,7 +48,8 @@ def outcome(
     ended_at: float = 1.0,
     measured: Measured | None = None,
 ) -> Outcome:
-    asked = Request(name, "", "cuda", parameters={"sizes_bytes": [1 << 20]})
+    steps = {"collectives": ["all_reduce"], "sizes_bytes": [1 << 20]}
+    asked = Request(name, "", "cuda", parameters=steps)
     problem = "" if ending is Ending.DONE else f"{name} {ending}"
     return Outcome(asked, ending, measured or Measured(), problem, stage, ended_at)
 
@@ -152,28 +153,47 @@ def test_all_ranks_run_a_collective_equally_often() -> None:
             "world_size": 2,
             "store": "s",
             "timeout_s": 9,
+            "collectives": ["all_reduce", "all_gather"],
             "sizes_bytes": [64],
             "runs": 7,
         }
-        all_reduce.reduce(backend, Request("", "", "cpu", parameters=parameters), STAGES.append)
+        collectives.reduce(backend, Request("", "", "cpu", parameters=parameters), STAGES.append)
     assert slow.calls[1:] == fast.calls[1:]
-    assert fast.calls == ["join 1 of 2 at s for 9 s", "all_reduce 64", "seconds 3", "seconds 7", "barrier"]
+    assert fast.calls == [
+        "join 1 of 2 at s for 9 s",
+        *("all_reduce 64", "seconds 3", "seconds 7"),
+        *("all_gather 64", "seconds 3", "seconds 7"),
+        "barrier",
+    ]
 
 
-@pytest.mark.parametrize(("ranks", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75)])
-def test_the_bus_bandwidth_factor_is_that_of_nccl_tests(ranks: int, factor: float) -> None:
-    assert all_reduce.bus_bandwidth_factor(ranks) == factor
+@pytest.mark.parametrize(
+    ("kind", "ranks", "factor"),
+    [
+        ("all_reduce", 2, 1.0),
+        ("all_reduce", 4, 1.5),
+        ("all_reduce", 8, 1.75),
+        ("all_gather", 8, 0.875),
+        ("reduce_scatter", 8, 0.875),
+        ("all_to_all", 8, 0.875),
+    ],
+)
+def test_the_bus_bandwidth_factor_is_that_of_nccl_tests(kind: str, ranks: int, factor: float) -> None:
+    assert collectives.bus_bandwidth_factor(kind, ranks) == factor
 
 
 def test_an_all_reduce_is_as_fast_as_its_slowest_rank() -> None:
-    outcomes = [
-        outcome(f"rank {rank}", measured=Measured(details={"seconds": {"1000000000": seconds}}))
-        for rank, seconds in enumerate(([1.0, 1.0, 1.0], [1.0, 2.0, 2.0]))
-    ]
-    (measurement,), details = all_reduce.combine(outcomes, 2)
+    seconds = ([1.0, 1.0, 1.0], [1.0, 2.0, 2.0])
+    (measurement,), medians = collectives.combine([{"all_reduce 1000000000": runs} for runs in seconds])
     assert (measurement.name, measurement.value) == ("busbw_gb_s", 0.5)
     assert measurement.conditions == {"size_bytes": 1_000_000_000, "ranks": 2}
-    assert details == {"rank_median_s": {"1000000000": [1.0, 2.0]}}
+    assert medians == {"all_reduce 1000000000": [1.0, 2.0]}
+
+
+def test_each_collective_has_a_number_of_its_own() -> None:
+    seconds = {"all_reduce 1000000000": [1.0], "all_gather 1000000000": [1.0]}
+    measurements, _ = collectives.combine([seconds, seconds])
+    assert [(m.name, m.value) for m in measurements] == [("busbw_gb_s", 1.0), ("all_gather_busbw_gb_s", 0.5)]
 
 
 def test_of_ranks_that_died_the_first_is_to_blame() -> None:
@@ -182,30 +202,30 @@ def test_of_ranks_that_died_the_first_is_to_blame() -> None:
         outcome("rank 1", Ending.DIED, ended_at=9.0),
         outcome("rank 2", Ending.STOPPED, ended_at=14.0),
     ]
-    assert [f.text for f in all_reduce.name_the_culprit(outcomes, 60)] == ["rank 1 died"]
+    assert [f.text for f in collectives.name_the_culprit(outcomes, 60)] == ["rank 1 died"]
 
 
 def test_of_ranks_that_hang_the_one_behind_is_to_blame() -> None:
     outcomes = [
-        outcome("rank 0", Ending.HUNG, "reducing 1 MiB"),
-        outcome("rank 1", Ending.HUNG, "preparing 1 MiB"),
-        outcome("rank 2", Ending.HUNG, "reducing 1 MiB"),
+        outcome("rank 0", Ending.HUNG, "measuring all-reduce of 1 MiB"),
+        outcome("rank 1", Ending.HUNG, "preparing all-reduce of 1 MiB"),
+        outcome("rank 2", Ending.HUNG, "measuring all-reduce of 1 MiB"),
     ]
-    (finding,) = all_reduce.name_the_culprit(outcomes, 60)
+    (finding,) = collectives.name_the_culprit(outcomes, 60)
     assert finding.text == (
-        "rank 1 hung in stage: preparing 1 MiB, and gave no result within 60 s; "
-        "the others waited in stage: reducing 1 MiB"
+        "rank 1 hung in stage: preparing all-reduce of 1 MiB, and gave no result within 60 s; "
+        "the others waited in stage: measuring all-reduce of 1 MiB"
     )
 
 
 def test_when_all_ranks_hang_at_the_same_place_none_is_blamed_alone() -> None:
-    outcomes = [outcome(f"rank {rank}", Ending.HUNG, "reducing 1 MiB") for rank in range(2)]
-    (finding,) = all_reduce.name_the_culprit(outcomes, 60)
-    assert finding.text.startswith("all 2 ranks hung in stage: reducing 1 MiB")
+    outcomes = [outcome(f"rank {rank}", Ending.HUNG, "measuring all-reduce of 1 MiB") for rank in range(2)]
+    (finding,) = collectives.name_the_culprit(outcomes, 60)
+    assert finding.text.startswith("all 2 ranks hung in stage: measuring all-reduce of 1 MiB")
 
 
 def test_ranks_that_all_came_back_are_not_to_blame() -> None:
-    assert all_reduce.name_the_culprit([outcome(), outcome("rank 1")], 60) == []
+    assert collectives.name_the_culprit([outcome(), outcome("rank 1")], 60) == []
 
 
 CHECK = CHECKS["gpu_matmul"]

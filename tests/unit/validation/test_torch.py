@@ -132,21 +132,21 @@ def test_a_pattern_does_not_repeat_between_blocks() -> None:
 COLLECTIVE = """
     import dataclasses
     import os
-    from validation.checks import Node, all_reduce
+    from validation.checks import Node, collectives
     from validation.contract import encode
     from validation.expectations import Expectation
     from validation.plans import PLANS
 
     plan = dataclasses.replace(PLANS["quick"], budget_s={budget_s}, cpu_all_reduce_bytes=4 << 20)
-    run_children = all_reduce.run_children
+    run_children = collectives.run_children
 
     def with_a_bad_rank(requests, *arguments, **options):
         bad = dataclasses.replace(requests[1], function="tests.unit.validation.torch_children:{function}")
         return run_children([requests[0], bad, *requests[2:]], *arguments, **options)
 
-    all_reduce.run_children = with_a_bad_rank
+    collectives.run_children = with_a_bad_rank
     os.getloadavg = lambda: (0.0, 0.0, 0.0)
-    answer = encode(all_reduce.CpuAllReduce().run(Node(plan, Expectation())))
+    answer = encode(collectives.CpuAllReduce().run(Node(plan, Expectation())))
 """
 
 
@@ -155,7 +155,7 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
     found = there("""
         import dataclasses
         from tests.unit.validation import samples
-        from validation.checks import all_reduce, matmul
+        from validation.checks import collectives, matmul
         from validation.contract import encode
         from validation.measure import Timing
 
@@ -168,12 +168,12 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
 
             module.run_children = run
 
-        on_the_cpu(all_reduce)
+        on_the_cpu(collectives)
         on_the_cpu(matmul)
         node = samples.node()
         small = dict(gpu_matmul_size=256, gpu=Timing(0, 0.1), gpu_all_reduce_bytes=(4 << 20, 8 << 20))
         node = dataclasses.replace(node, plan=dataclasses.replace(node.plan, **small))
-        answer = [encode(check.run(node)) for check in (matmul.GpuMatmul(), all_reduce.GpuAllReduce())]
+        answer = [encode(check.run(node)) for check in (matmul.GpuMatmul(), collectives.GpuAllReduce())]
     """)
     product, reduction = found
     assert (product["state"], reduction["state"]) == ("pass", "pass")
@@ -298,3 +298,45 @@ def test_a_changed_word_in_memory_and_a_wrong_triad_are_found() -> None:
     assert right == [0, 0]
     assert wrong[0] == 1
     assert wrong[1] > 0
+
+
+def test_every_collective_is_exact_between_real_ranks() -> None:
+    found = there("""
+        import dataclasses
+        from validation.checks import Node, collectives
+        from validation.contract import encode
+        from validation.expectations import Expectation
+        from validation.plans import PLANS
+
+        kinds = PLANS["standard"].collectives
+        plan = dataclasses.replace(PLANS["quick"], collectives=kinds, cpu_all_reduce_bytes=5 << 20)
+        answer = encode(collectives.CpuAllReduce().run(Node(plan, Expectation())))
+    """)
+    assert (found["state"], found["findings"]) == ("pass", [])
+    assert [m["name"] for m in found["measurements"]] == [
+        "busbw_gb_s",
+        "all_gather_busbw_gb_s",
+        "reduce_scatter_busbw_gb_s",
+        "all_to_all_busbw_gb_s",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_to_all"])
+def test_one_changed_number_of_a_collective_is_found(kind: str) -> None:
+    errors = there(f"""
+        import tempfile
+        from validation.backends.cpu import CpuBackend
+        from validation.backends.exchange import Exchange
+
+        class Damaged(Exchange):
+            def run(self):
+                super().run()
+                self._target[-1] += 1
+
+        backend = CpuBackend()
+        with tempfile.TemporaryDirectory() as folder:
+            backend.join(0, 1, folder + "/store", 60)
+            answer = [kind(backend._device, "{kind}", 5 << 20).error() for kind in (Exchange, Damaged)]
+    """)
+    assert errors[0] == 0
+    assert errors[1] > 0

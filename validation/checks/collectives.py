@@ -1,4 +1,4 @@
-"""All-reduce between processes of one node: bus bandwidth, exact sums, and which rank died or hung."""
+"""Collectives between processes: bus bandwidth, exact results, and which rank died or hung."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from validation.backends import make
 from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, failures, not_run, result
+from validation.checks.recorder import WRONG_DATA
 from validation.child import Ending, Outcome, Request, run_children
 from validation.contract import Finding, Measured, Measurement, State
 from validation.measure import rate
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from validation.contract import TestResult
 
 WARM_UP_RUNS = 3
+MEETING = "meeting the other ranks"
+DOING = ("preparing", "warming up with", "measuring", "checking")
 #: Ranks wait longer for each other than their parent waits for them: it sees which one is behind, they only
 #: see that one is missing.
 RANK_PATIENCE = 2
@@ -30,7 +33,10 @@ MEMORY_SHARE = 0.4
 
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:
-    """In a child: one rank. Its details hold the seconds of each run by size in bytes. Raises NotRunError."""
+    """In a child: one rank. Its details hold the seconds of each run by collective and size.
+
+    Raises NotRunError.
+    """
     stage("loading torch")
     return reduce(make(request.backend, request.device), request, stage)
 
@@ -39,60 +45,73 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
     """One rank's part, on any backend."""
     parameters = request.parameters
     rank, world_size = parameters["rank"], parameters["world_size"]
-    stage("meeting the other ranks")
+    stage(MEETING)
     backend.join(rank, world_size, parameters["store"], parameters["timeout_s"])
-    seconds_by_size: dict[str, list[float]] = {}
+    seconds_of: dict[str, list[float]] = {}
     findings = []
-    for size_bytes in parameters["sizes_bytes"]:
-        label = f"{size_bytes / (1 << 20):.0f} MiB"
+    for kind, size_bytes in _steps(parameters):
+        label = _label(kind, size_bytes)
         stage(f"preparing {label}")
-        operation = backend.all_reduce(size_bytes)
+        operation = backend.collective(kind, size_bytes)
         stage(f"warming up with {label}")
         backend.seconds(operation, WARM_UP_RUNS)
-        stage(f"reducing {label}")
+        stage(f"measuring {label}")
         seconds = backend.seconds(operation, parameters["runs"])
-        seconds_by_size[str(int(operation.work))] = [round(run, 7) for run in seconds]
+        seconds_of[f"{kind} {int(operation.work)}"] = [round(run, 7) for run in seconds]
         stage(f"checking {label}")
         if (error := operation.error()) != 0.0:
             findings.append(
                 Finding(
                     "wrong-result",
                     State.FAIL,
-                    f"{request.name}: {error:.2g} of the sums of {label} are wrong",
-                    "take the node out: it corrupts data without an error message",
+                    f"{request.name}: {error:.2g} of the numbers of {label} are wrong",
+                    WRONG_DATA,
                 )
             )
         del operation
     stage("leaving")
     backend.barrier()
-    return Measured((), tuple(findings), details={"seconds": seconds_by_size})
+    return Measured((), tuple(findings), details={"seconds": seconds_of})
 
 
-def bus_bandwidth_factor(world_size: int) -> float:
-    """Bus over algorithm bandwidth of an all-reduce (nccl-tests, doc/PERFORMANCE.md).
+def _steps(parameters: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(kind, size) for kind in parameters["collectives"] for size in parameters["sizes_bytes"]]
 
-    Each byte crosses a link 2 (n-1)/n times; with one rank nothing moves, and there is no bandwidth.
+
+def _label(kind: str, size_bytes: int) -> str:
+    return f"{kind.replace('_', '-')} of {size_bytes / (1 << 20):g} MiB"
+
+
+def bus_bandwidth_factor(kind: str, world_size: int) -> float:
+    """Bus over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md): how often a byte crosses a link.
+
+    With one rank nothing moves, and there is no bandwidth.
     """
-    return 2 * (world_size - 1) / world_size
+    return (2 if kind == "all_reduce" else 1) * (world_size - 1) / world_size
 
 
-def combine(outcomes: list[Outcome], world_size: int) -> tuple[list[Measurement], dict[str, Any]]:
-    """Bus bandwidth by size, and each rank's median time. A run is as slow as its slowest rank."""
-    by_rank = [outcome.measured.details["seconds"] for outcome in outcomes]
-    measurements, medians = [], {}
-    for size in by_rank[0]:
-        slowest = [max(run) for run in zip(*(seconds[size] for seconds in by_rank), strict=True)]
+def combine(
+    seconds_by_rank: list[dict[str, list[float]]],
+) -> tuple[list[Measurement], dict[str, list[float]]]:
+    """Bus bandwidth by collective and size, and each rank's median time.
+
+    A run is as slow as its slowest rank.
+    """
+    measurements, medians, ranks = [], {}, len(seconds_by_rank)
+    for step in seconds_by_rank[0]:
+        kind, _, size = step.partition(" ")
+        slowest = [max(run) for run in zip(*(seconds[step] for seconds in seconds_by_rank), strict=True)]
         measurements.append(
             rate(
-                "busbw_gb_s",
-                int(size) * bus_bandwidth_factor(world_size),
+                "busbw_gb_s" if kind == "all_reduce" else f"{kind}_busbw_gb_s",
+                int(size) * bus_bandwidth_factor(kind, ranks),
                 slowest,
                 1e9,
-                conditions={"size_bytes": int(size), "ranks": world_size},
+                conditions={"size_bytes": int(size), "ranks": ranks},
             )
         )
-        medians[size] = [round(statistics.median(seconds[size]), 6) for seconds in by_rank]
-    return measurements, {"rank_median_s": medians}
+        medians[step] = [round(statistics.median(seconds[step]), 6) for seconds in seconds_by_rank]
+    return measurements, medians
 
 
 def name_the_culprit(outcomes: list[Outcome], budget_s: float) -> list[Finding]:
@@ -104,7 +123,7 @@ def name_the_culprit(outcomes: list[Outcome], budget_s: float) -> list[Finding]:
     if not hung:
         return []
     stages = {outcome.request.name: outcome.stage for outcome in hung}
-    order = _stage_order(outcomes[0].request.parameters["sizes_bytes"])
+    order = stage_order(outcomes[0].request.parameters)
     behind = min(stages.values(), key=order)
     culprits = [name for name, stage in stages.items() if stage == behind]
     if len(culprits) == len(outcomes):
@@ -120,11 +139,13 @@ def name_the_culprit(outcomes: list[Outcome], budget_s: float) -> list[Finding]:
     return [Finding("rank-hung", State.FAIL, text, action)]
 
 
-def _stage_order(sizes_bytes: list[int]) -> Callable[[str], int]:
-    stages = ["starting", "loading torch", "meeting the other ranks"]
-    for size_bytes in sizes_bytes:
-        label = f"{size_bytes / (1 << 20):.0f} MiB"
-        stages += [f"preparing {label}", f"warming up with {label}", f"reducing {label}", f"checking {label}"]
+def stage_order(parameters: dict[str, Any]) -> Callable[[str], int]:
+    """How far a rank is that is in this stage; -1 for a stage that is none."""
+    stages = ["starting", "loading torch", MEETING]
+    for step in _steps(parameters):
+        stages += [
+            f"{doing} {_label(*step)}" for doing in ("preparing", "warming up with", "measuring", "checking")
+        ]
     stages.append("leaving")
     return lambda stage: stages.index(stage) if stage in stages else -1
 
@@ -154,6 +175,7 @@ def _run(
                     "world_size": len(ranks),
                     "store": str(Path(directory) / "store"),
                     "timeout_s": budget_s * RANK_PATIENCE,
+                    "collectives": node.plan.collectives,
                     "sizes_bytes": sizes_bytes,
                     "runs": node.plan.all_reduce_runs,
                 },
@@ -167,8 +189,8 @@ def _run(
     details: dict[str, Any] = {}
     findings = name_the_culprit(outcomes, budget_s)
     if all(outcome.measured.details.get("seconds") for outcome in outcomes):
-        measurements, medians = combine(outcomes, len(ranks))
-        details |= medians
+        measurements, medians = combine([outcome.measured.details["seconds"] for outcome in outcomes])
+        details["rank_median_s"] = medians
     return result(
         check,
         started,

@@ -1,0 +1,96 @@
+"""Collectives besides the all-reduce, in torch: each rank's part of the data is known, so results are exact.
+
+A buffer of `size_bytes` is the larger one of a collective, as nccl-tests count: what is gathered, what is
+scattered, what is sent.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed
+
+from validation.backends.operations import ROW, row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Exchange:
+    """all_gather, reduce_scatter or all_to_all over all ranks.
+
+    What rank r holds for rank j is a row of small whole numbers of its own, repeated: a part that arrives at
+    the wrong place, from the wrong rank or not at all is found.
+    """
+
+    def __init__(self, device: torch.device, kind: str, size_bytes: int) -> None:
+        rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self._part = max(1, size_bytes // (4 * ranks))
+        self.work = float(self._part * ranks * 4)
+        self._kind = kind
+        if kind == "all_gather":
+            sent, expected = [row(rank, device)], [row(r, device) for r in range(ranks)]
+        elif kind == "all_to_all":
+            sent = [row(rank * ranks + to, device) for to in range(ranks)]
+            expected = [row(r * ranks + rank, device) for r in range(ranks)]
+        else:
+            sent = [row(rank * ranks + to, device) for to in range(ranks)]
+            zeros = torch.zeros(ROW, device=device)
+            expected = [sum((row(r * ranks + rank, device) for r in range(ranks)), zeros)]
+        self._expected = expected
+        self._source = torch.cat([_repeated(numbers, self._part) for numbers in sent])
+        self._target = torch.empty(self._part * len(expected), device=device)
+
+    def prepare(self) -> None:
+        """Nothing: the source stays as it is."""
+
+    def run(self) -> None:
+        """Start once; on a GPU it goes on in the background."""
+        _FUNCTIONS[self._kind](self._target, self._source)
+
+    def error(self) -> float:
+        """The part of the elements that are not exactly right, on this rank."""
+        self._target.fill_(float("nan"))
+        self.run()
+        wrong = 0
+        for part, numbers in zip(self._target.split(self._part), self._expected, strict=True):
+            for block in part.split(ROW):
+                wrong += int((block != numbers[: block.numel()]).sum())
+        return wrong / int(self._target.numel())
+
+
+def _function(*names: str) -> Callable[[torch.Tensor, torch.Tensor], object]:
+    """The first of these that this torch has: 2.13 gave some a new name."""
+    found: Callable[[torch.Tensor, torch.Tensor], object] = next(
+        getattr(torch.distributed, name) for name in names if hasattr(torch.distributed, name)
+    )
+    return found
+
+
+_FUNCTIONS = {
+    "all_gather": _function("all_gather_single", "all_gather_into_tensor"),
+    "reduce_scatter": _function("reduce_scatter_single", "reduce_scatter_tensor"),
+    "all_to_all": _function("all_to_all_single"),
+}
+
+
+def _repeated(numbers: torch.Tensor, count: int) -> torch.Tensor:
+    return numbers.repeat(-(-count // ROW))[:count]
+
+
+def join(library: str, rank: int, world_size: int, store: str, timeout_s: float) -> None:
+    """Become one of `world_size` ranks that meet at `store`: a file, or tcp://ADDRESS:PORT at rank 0."""
+    timeout = datetime.timedelta(seconds=timeout_s)
+    meeting: torch.distributed.Store
+    if store.startswith("tcp://"):
+        address, _, port = store.removeprefix("tcp://").rpartition(":")
+        meeting = torch.distributed.TCPStore(
+            address.strip("[]"), int(port), world_size, is_master=rank == 0, timeout=timeout
+        )
+    else:
+        meeting = torch.distributed.FileStore(store, world_size)
+    torch.distributed.init_process_group(
+        library, rank=rank, world_size=world_size, store=meeting, timeout=timeout
+    )
