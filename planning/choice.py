@@ -38,4 +38,7 @@ def remedy(request: Request) -> str:
     fitting = fitting_stacks(request)
     if fitting:
         return f"set nvidia_stack_name: {fitting[0]}"
-    return "no stack in data/stacks.yml fits all GPUs of this node on this system"
+    none = "no stack in data/stacks.yml fits all GPUs of this node on this system"
+    if request.system.distribution in request.tables["distro_drivers"]:
+        return f"{none}; nvidia_stack_source: distro has another driver"
+    return none

@@ -58,6 +58,10 @@ def node_plan(
         same(node["packages"].get(name), wanted) for name, wanted in found.packages.items()
     )
     problems += found.problems
+    if system and not settled and not system.row["booted_in_lab"]:
+        warnings.append(
+            f"no lab of Temper boots {system.distribution}: this plan comes from tables; try one node first"
+        )
     if system and found.driver:
         problems += mixture_problems(node, source)
         problems += secure_boot_problems(node, values, mok_sha256)

@@ -157,7 +157,8 @@ def test_where_no_stack_fits_the_refusal_says_so() -> None:
     data = copy.deepcopy(TABLES)
     data["nvidia_architectures"]["ada"]["first_branch"] = 615
     assert plan(data=data)["problems"][0].endswith(
-        "no stack in data/stacks.yml fits all GPUs of this node on this system"
+        "no stack in data/stacks.yml fits all GPUs of this node on this system; "
+        "nvidia_stack_source: distro has another driver"
     )
 
 
