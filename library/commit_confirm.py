@@ -8,13 +8,14 @@ DOCUMENTATION = r"""
 module: commit_confirm
 short_description: Make a pending change permanent
 description:
-  - Disarms the timer that would undo a change made by M(sshd_drop_in) or M(nftables_table).
+  - Disarms the timer that would undo a change made by M(admin_accounts), M(sshd_drop_in) or
+    M(nftables_table).
   - To run it proves that the new rules let a connection in. So it refuses the one that made the change.
 options:
   name:
     description: Which change to confirm.
     type: str
-    choices: [ssh, firewall]
+    choices: [accounts, ssh, firewall]
     required: true
 author: Temper developers
 """
@@ -28,9 +29,10 @@ EXAMPLES = r"""
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.commit_confirm import Change, NotConfirmedError, ssh_login
+from ansible.module_utils.commit_confirm import Change, NotConfirmedError
+from ansible.module_utils.ssh_login import ssh_login
 
-SUBJECTS = {"ssh": "sshd's settings", "firewall": "the firewall"}
+SUBJECTS = {"accounts": "the accounts", "ssh": "sshd's settings", "firewall": "the firewall"}
 
 
 def main() -> None:

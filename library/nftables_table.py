@@ -60,10 +60,32 @@ options:
         type: list
         elements: str
         required: true
+  services:
+    description:
+      - Services that have a name, and the networks and addresses that they are open to. Known are slurmctld,
+        slurmd, slurmdbd, srun, node_exporter and dcgm_exporter.
+    type: dict
+    default: {}
+  ssh_new_per_minute:
+    description: New SSH connections that one source may make in a minute; 0 for no limit.
+    type: int
+    default: 0
+  ssh_connections:
+    description: SSH connections that one source may have open; 0 for no limit.
+    type: int
+    default: 0
+  new_per_second:
+    description: New TCP connections that one source may make in a second; 0 for no limit.
+    type: int
+    default: 0
+  connections:
+    description: TCP connections that one source may have open; 0 for no limit.
+    type: int
+    default: 0
   log_per_minute:
     description: How many dropped packets a minute go to the kernel's log at most; 0 for none.
     type: int
-    default: 10
+    default: 0
   rollback_after_s:
     description: Seconds until an unconfirmed change is undone.
     type: int
@@ -82,6 +104,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+report:
+  description: Ports that listen and are open to nobody, and ports that are open and where nothing listens.
+  returned: always
+  type: list
+  elements: str
 confirm:
   description: Whether a change is in effect and waits for its confirmation.
   returned: always
@@ -92,26 +119,43 @@ nftables_missing:
   type: bool
 """
 
+import dataclasses
 import ipaddress
-import re
+import json
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.commit_confirm import Change, CommandError, Login, run, ssh_login
+from ansible.module_utils.commit_confirm import ARGUMENTS, Change, CommandError, RefusedError, run
 from ansible.module_utils.files import File
+from ansible.module_utils.listeners import Listener, listeners
+from ansible.module_utils.nftables_rules import (
+    TABLE,
+    Limits,
+    Rule,
+    check_fleet,
+    networks,
+    parse_rule,
+    parse_service,
+    port_ranges,
+    render,
+)
+from ansible.module_utils.ssh_login import ssh_login
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
+
+    from ansible.module_utils.ssh_login import Login
 
 RULES = Path("/etc/temper/firewall.nft")
 UNIT = "temper-firewall.service"
-UNIT_FILE = Path("/etc/systemd/system") / UNIT
-LINK = UNIT_FILE.parent / "sysinit.target.wants" / UNIT
-TABLE = "inet temper"
-LAST_PORT = 65535
+UNITS = Path("/etc/systemd/system")
+UNIT_FILE = UNITS / UNIT
+LINK = UNITS / "sysinit.target.wants" / UNIT
+FLUSHING_UNIT = "nftables.service"
+FLUSHING_DROP_IN = UNITS / f"{FLUSHING_UNIT}.d" / "temper.conf"
+LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
 
 REMOVE = f"add table {TABLE}; delete table {TABLE};"  # "add" first: deleting a missing table is an error
 RELOAD_IN_SHELL = f"if [ -e {RULES} ]; then nft -f {RULES}; else nft '{REMOVE}'; fi"
@@ -125,10 +169,7 @@ DefaultDependencies=no
 RequiresMountsFor={RULES.parent}
 Wants=network-pre.target
 Before=network-pre.target
-# nftables.service flushes the whole ruleset: follow it at boot, when it restarts and when it reloads.
-After=nftables.service
-PartOf=nftables.service
-ReloadPropagatedFrom=nftables.service
+After={FLUSHING_UNIT}
 ConditionPathExists={RULES}
 
 [Service]
@@ -142,142 +183,14 @@ ExecStop=/usr/sbin/nft '{REMOVE}'
 WantedBy=sysinit.target
 """
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-class RefusedError(Exception):
-    """The rules are refused before anything was touched; the message says why and what to do."""
-
-
-def networks(where: str, items: Iterable[str]) -> list[Network]:
-    """Return addresses and networks without overlaps (nft refuses them), IPv4 first."""
-    found: list[Network] = []
-    for item in items:
-        try:
-            found.append(ipaddress.ip_network(item))
-        except ValueError as error:
-            hint = ""
-            if "host bits" in str(error):
-                hint = f"; its network is {ipaddress.ip_network(item, strict=False)}"
-            raise RefusedError(
-                f"{where}: expected an address or a network such as 192.0.2.0/24 or 2001:db8::/48, "
-                f"found {item!r}{hint}."
-            ) from None
-    version_4 = [network for network in found if isinstance(network, ipaddress.IPv4Network)]
-    version_6 = [network for network in found if isinstance(network, ipaddress.IPv6Network)]
-    return [*ipaddress.collapse_addresses(version_4), *ipaddress.collapse_addresses(version_6)]
-
-
-def port_ranges(where: str, items: Iterable[int | str]) -> list[tuple[int, int]]:
-    """Return ports and ranges as (first, last), sorted and without overlaps."""
-    ranges = []
-    for item in items:
-        match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", str(item))
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-        if not 1 <= first <= last <= LAST_PORT:
-            raise RefusedError(
-                f"{where}: expected a port from 1 to {LAST_PORT} or a range like 6000-6100, found {item!r}."
-            )
-        ranges.append((first, last))
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
-        else:
-            merged.append((first, last))
-    return merged
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Accept a protocol on ports from networks."""
-
-    name: str
-    protocol: str
-    ports: list[tuple[int, int]]
-    sources: list[Network]
-
-    def lines(self) -> list[str]:
-        """Return the rule in nft's language, one line for each IP version that it has sources in."""
-        ports = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in self.ports)
-        return [
-            f'{source}{self.protocol} dport {{ {ports} }} counter accept comment "{self.name}"'
-            for source in source_matches(self.sources)
-        ]
-
-
-def parse_rule(index: int, rule: Mapping[str, Any]) -> Rule:
-    """Check one of the further rules; raise RefusedError with a sentence that names it."""
-    name = rule["name"]
-    where = f"rule {index + 1} ({name})"
-    if not re.fullmatch(r"[\w .,:/()+-]{1,60}", name, re.ASCII):
-        raise RefusedError(
-            f"{where}: expected a name of 1 to 60 letters, digits, blanks and .,:/()+-_ (it is a comment)."
-        )
-    for key in ("ports", "sources"):
-        if not rule[key]:
-            everyone = " (for everyone: 0.0.0.0/0 and ::/0)" if key == "sources" else ""
-            raise RefusedError(f"{where}: expected at least one item in {key}{everyone}, found none.")
-    return Rule(
-        name=name,
-        protocol=rule["protocol"],
-        ports=port_ranges(f"{where}, ports", rule["ports"]),
-        sources=networks(f"{where}, sources", rule["sources"]),
-    )
-
-
-def source_matches(sources: list[Network]) -> list[str]:
-    """Return how nft rules for these sources begin: one for each IP version, or an empty one for everyone."""
-    everything = {network.version for network in sources if network.prefixlen == 0}
-    if everything == {4, 6}:
-        return [""]
-    matches = []
-    for version, word in ((4, "ip"), (6, "ip6")):
-        # A single address without its prefix length, the way nft prints it.
-        texts = [
-            str(network).removesuffix(f"/{network.max_prefixlen}")
-            for network in sources
-            if network.version == version
-        ]
-        if version in everything:
-            matches.append(f"meta nfproto ipv{version} ")
-        elif texts:
-            matches.append(f"{word} saddr {{ {', '.join(texts)} }} ")
-    return matches
-
-
-def render(rules: list[Rule], peers: list[Network], log_per_minute: int) -> str:
-    """Return a file for `nft -f` that replaces the table in one transaction."""
-    accepted = [line for rule in rules for line in rule.lines()]
-    accepted += [f'{source}counter accept comment "fleet"' for source in source_matches(peers)]
-    log = (
-        f'limit rate {log_per_minute}/minute log prefix "temper drop: " level info' if log_per_minute else ""
-    )
-    errors = "echo-request, destination-unreachable, time-exceeded, parameter-problem"
-    chain = [
-        "type filter hook input priority filter; policy drop;",
-        'iif "lo" accept',
-        "ct state vmap { established : accept, related : accept, invalid : drop }",
-        "# Errors that path MTU discovery and traceroute need, and ping.",
-        f"icmp type {{ {errors} }} counter accept",
-        f"icmpv6 type {{ packet-too-big, {errors} }} counter accept",
-        "# No neighbour discovery, no IPv6. Only the link itself can send it with this hop limit (RFC 4861).",
-        "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-advert } "
-        "ip6 hoplimit 255 counter accept",
-        "icmpv6 type { mld-listener-query } ip6 saddr fe80::/10 counter accept",
-        "# The answer to a DHCPv6 request comes from another address than the request went to.",
-        "ip6 saddr fe80::/10 udp sport 547 udp dport 546 counter accept",
-        *accepted,
-        "# Noise of the link, not worth a line in the log.",
-        "meta pkttype { broadcast, multicast } counter drop",
-        *([log] if log else []),
-        'counter comment "dropped"',
-    ]
-    body = "\n".join(f"\t\t{line}" for line in chain)
-    return (
-        "# Managed by Temper: input to this node. Loaded at boot and reloaded by temper-firewall.service.\n"
-        f"table {TABLE}\ndelete table {TABLE}\ntable {TABLE} {{\n\tchain input {{\n{body}\n\t}}\n}}\n"
-    )
+LOAD_AGAIN = f"/bin/sh -c 'if systemctl --quiet is-active {UNIT}; then exec nft -f {RULES}; fi'"
+FLUSHING_DROP_IN_TEXT = f"""\
+# Managed by Temper. Whatever this unit does flushes all tables, so that {UNIT}'s is loaded again.
+[Service]
+ExecStartPost={LOAD_AGAIN}
+ExecReload={LOAD_AGAIN}
+ExecStopPost={LOAD_AGAIN}
+"""
 
 
 def sshd_ports() -> list[int]:
@@ -308,9 +221,9 @@ def ssh_rule(params: Mapping[str, Any], login: Login | None) -> Rule:
 
 
 def live_table() -> str:
-    """Return the table as the kernel has it, without counters' values; empty where there is none."""
+    """Return the table as the kernel has it, without what it has counted; empty where there is none."""
     try:
-        return run(["nft", "--stateless", "list", "table", *TABLE.split()])
+        return run(["nft", "--stateless", "--terse", "list", "table", *TABLE.split()])
     except CommandError as error:
         if "No such file or directory" in str(error):
             return ""
@@ -322,8 +235,50 @@ def trial_table(text: str) -> str:
     with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        script = f'nft -f "$1" && nft --stateless list table {TABLE}'
+        script = f'nft -f "$1" && nft --stateless --terse list table {TABLE}'
         return run(["unshare", "--net", "sh", "-c", script, "sh", file.name])
+
+
+def own_addresses() -> list[str]:
+    """Return the node's addresses, without those of loopback and of links alone."""
+    interfaces = json.loads(run(["ip", "-json", "address", "show"]))
+    return [
+        entry["local"]
+        for interface in interfaces
+        for entry in interface.get("addr_info", [])
+        if entry.get("scope") == "global"
+    ]
+
+
+def needs_daemon_reload() -> bool:
+    """Whether systemd runs the unit that flushes everything without having read our drop-in for it."""
+    names = "--property=ActiveState,NeedDaemonReload"
+    return set(run(["systemctl", "show", FLUSHING_UNIT, names, "--value"]).split()) == {"active", "yes"}
+
+
+def report(rules: list[Rule], found: list[Listener]) -> list[str]:
+    """Return a line on listening ports that are open to nobody, and one on open ports without a listener."""
+
+    def reaches(rule: Rule, one: Listener) -> bool:
+        return rule.protocol == one.protocol and any(first <= one.port <= last for first, last in rule.ports)
+
+    closed = [
+        f"{one.protocol} {one.port} ({one.process})"
+        for one in found
+        if not any(reaches(rule, one) for rule in rules)
+    ]
+    silent = [
+        f"{rule.protocol} {first if first == last else f'{first}-{last}'} ({rule.name})"
+        for rule in rules
+        for first, last in rule.ports
+        if not any(one.protocol == rule.protocol and first <= one.port <= last for one in found)
+    ]
+    lines = []
+    if closed:
+        lines.append(f"Listening, but open to nobody outside of the fleet: {', '.join(closed)}.")
+    if silent:
+        lines.append(f"Open, but nothing listens there: {', '.join(silent)}.")
+    return lines
 
 
 def persist(module: AnsibleModule, files: list[File]) -> None:
@@ -339,12 +294,18 @@ def persist(module: AnsibleModule, files: list[File]) -> None:
 def ensure_present(module: AnsibleModule, change: Change, login: Login | None) -> dict[str, Any]:
     """Bring table, file and unit to the wanted state; returns the module's result."""
     params = module.params
+    ssh, peers = ssh_rule(params, login), networks("peers", params["peers"])
     rules = [
-        ssh_rule(params, login),
+        *(parse_service(name, sources) for name, sources in params["services"].items()),
         *(parse_rule(index, rule) for index, rule in enumerate(params["rules"])),
     ]
-    text = render(rules, networks("peers", params["peers"]), params["log_per_minute"])
-    files = [File(str(RULES), text, "0600"), File(str(UNIT_FILE), UNIT_TEXT)]
+    check_fleet(peers, own_addresses())
+    text = render(ssh, rules, peers, Limits(**{name: params[name] for name in LIMITS}))
+    files = [
+        File(str(RULES), text, "0600"),
+        File(str(FLUSHING_DROP_IN), FLUSHING_DROP_IN_TEXT),
+        File(str(UNIT_FILE), UNIT_TEXT),
+    ]
 
     if {"0.0.0.0/0", "::/0"} & set(params["management_networks"]):
         module.warn(
@@ -353,7 +314,7 @@ def ensure_present(module: AnsibleModule, change: Change, login: Login | None) -
 
     missing = not module.get_bin_path("nft")
     if missing and not module.check_mode:
-        return {"changed": False, "confirm": False, "nftables_missing": True}
+        return {"changed": False, "confirm": False, "nftables_missing": True, "report": []}
     live = "" if missing else live_table()
     # Check mode leaves a bare node's kernel alone: a trial would load its nftables modules.
     wanted = text if module.check_mode and not live else trial_table(text)
@@ -363,6 +324,7 @@ def ensure_present(module: AnsibleModule, change: Change, login: Login | None) -
         "changed": live != wanted or bool(differing) or not LINK.is_symlink(),
         "confirm": False,
         "nftables_missing": missing,
+        "report": report([ssh, *rules], listeners()),
         "diff": [file.diff() for file in differing],
     }
     if live != wanted and files[0] not in differing:
@@ -385,12 +347,13 @@ def ensure_present(module: AnsibleModule, change: Change, login: Login | None) -
 def ensure_absent(module: AnsibleModule) -> dict[str, Any]:
     """Remove table, file and unit. This opens the node, so there is nothing to confirm."""
     live = live_table() if module.get_bin_path("nft") else ""
-    files = [File(str(path), None) for path in (RULES, LINK, UNIT_FILE)]
+    files = [File(str(path), None) for path in (RULES, FLUSHING_DROP_IN, LINK, UNIT_FILE)]
     differing = [file for file in files if file.differs()]
     result = {
         "changed": bool(live or differing),
         "confirm": False,
         "nftables_missing": False,
+        "report": [],
         "diff": [file.diff() for file in differing],
     }
     if result["changed"] and not module.check_mode:
@@ -407,10 +370,11 @@ def main() -> None:
     """Run as an Ansible module."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            **ARGUMENTS,
             "management_networks": {"type": "list", "elements": "str", "default": []},
             "ssh_ports": {"type": "list", "elements": "int", "default": []},
             "peers": {"type": "list", "elements": "str", "default": []},
+            "services": {"type": "dict", "default": {}},
             "rules": {
                 "type": "list",
                 "elements": "dict",
@@ -422,22 +386,22 @@ def main() -> None:
                     "sources": {"type": "list", "elements": "str", "required": True},
                 },
             },
-            "log_per_minute": {"type": "int", "default": 10},
-            "rollback_after_s": {"type": "int", "default": 120},
+            **{name: {"type": "int", "default": 0} for name in LIMITS},
         },
         supports_check_mode=True,
     )
     change = Change("firewall", f"the firewall (table {TABLE})")
     login = ssh_login()
     try:
-        if change.pending and module.check_mode:
-            module.warn("An earlier change still waits for its confirmation; a run would undo it first.")
-        elif change.pending:
-            change.undo("another run began before it was confirmed")
-        if past := change.past_rollback(keep=module.check_mode):
-            module.warn(past)
+        change.settle_the_past(module)
         if module.params["state"] == "present":
-            module.exit_json(**ensure_present(module, change, login))
+            result = ensure_present(module, change, login)
+            if needs_daemon_reload():
+                module.warn(
+                    f"{FLUSHING_UNIT} was running before the firewall came. Until the node's next boot, or "
+                    "`systemctl daemon-reload`, its restart takes the firewall away."
+                )
+            module.exit_json(**result)
         module.exit_json(**ensure_absent(module))
     except (RefusedError, CommandError) as error:
         module.fail_json(msg=str(error))

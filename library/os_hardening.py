@@ -104,8 +104,8 @@ from typing import Any
 from ansible.module_utils import packages as dpkg
 from ansible.module_utils import reversible
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.commit_confirm import ssh_login
 from ansible.module_utils.reversible import PamProfile, Record, Setting, SettingError, Sysctl, Unit, WholeFile
+from ansible.module_utils.ssh_login import ssh_login
 
 RECORD = Path("/var/lib/temper/os_hardening.json")
 UNIT_FILES = "file:/etc/systemd/system/"

@@ -30,6 +30,36 @@ options:
     description: Keywords that hold algorithms, best first. Those that this OpenSSH lacks are left out.
     type: dict
     default: {}
+  blocks:
+    description: Criteria of a C(Match) block, as in C(Group data), and the settings that apply there.
+    type: dict
+    default: {}
+  host_key_types:
+    description:
+      - Kinds of host keys to offer, of those that sshd has now. Keys of other kinds stay on the disk. RSA
+        keys below 3072 bits are not offered. Without any, sshd's other settings decide.
+    type: list
+    elements: str
+    choices: [ed25519, rsa, ecdsa]
+    default: []
+  minimum_modulus_bits:
+    description: Groups of C(/etc/ssh/moduli) below this size are not used; 0 leaves them all.
+    type: int
+    default: 0
+  banner:
+    description: Text shown before a login.
+    type: str
+    default: ""
+  user_ca_keys:
+    description: Public keys of authorities whose certificates let users in.
+    type: list
+    elements: str
+    default: []
+  revoked_keys:
+    description: Public keys that let nobody in, wherever else they are listed.
+    type: list
+    elements: str
+    default: []
   overrides:
     description: Like O(settings), and stronger than all of the above. A keyword's case does not matter.
     type: dict
@@ -62,57 +92,37 @@ port:
   type: int
 """
 
-import datetime
-import fnmatch
-import glob
-import grp
-import ipaddress
-import os
-import pwd
 import re
-import shlex
 import tempfile
-import time
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.commit_confirm import Change, CommandError, Login, run, ssh_login, succeeds
+from ansible.module_utils.commit_confirm import ARGUMENTS, Change, CommandError, RefusedError, run
 from ansible.module_utils.files import File
+from ansible.module_utils.ssh_access import login_refusal, read_account
+from ansible.module_utils.ssh_keys import PublicKey, parse_public_key
+from ansible.module_utils.ssh_login import ssh_login
+from ansible.module_utils.sshd import DROP_IN, MAIN, RELOAD_IN_SHELL, Sshd, is_active, reload_sshd
 
-MAIN = Path("/etc/ssh/sshd_config")
-DROP_IN = Path("/etc/ssh/sshd_config.d/00-temper.conf")
-PRIVILEGE_SEPARATION = Path("/run/sshd")
-SERVICES = ("ssh.service", "sshd.service")  # Debian's name, everybody else's
-RELOAD_DEADLINE_S = 15
-# For the undo script, which at boot runs before sshd does.
-RELOAD_IN_SHELL = (
-    f"for unit in {' '.join(SERVICES)}; do "
-    'if systemctl --quiet is-active "$unit"; then systemctl reload "$unit" || failed=1; break; fi; done'
-)
+if TYPE_CHECKING:
+    from ansible.module_utils.sshd import Effective
+
+FOLDER = Path("/etc/ssh")
+MODULI = FOLDER / "moduli"
+# Files that settings of the drop-in refer to. Nothing that the distribution installed is changed.
+BANNER = FOLDER / "temper_banner"
+USER_CA_KEYS = FOLDER / "temper_user_ca_keys"
+REVOKED_KEYS = FOLDER / "temper_revoked_keys"
+STRONG_MODULI = FOLDER / "temper_moduli"
+MINIMUM_RSA_HOST_KEY_BITS = 3072
+MODULUS_SIZE_COLUMN = 4  # moduli(5): its number of bits, less one
 
 HEADER = "# Managed by Temper. sshd takes the first value it reads, so this file's name sorts first.\n"
 
 Settings = Mapping[str, list[str]]
-Effective = dict[str, list[str]]
-
-
-class RefusedError(Exception):
-    """The change is refused before anything was touched; the message says why and what to do."""
-
-
-@dataclass(frozen=True)
-class Account:
-    """What decides whether sshd lets an account in. `has_key` is None where no file can tell."""
-
-    name: str
-    uid: int
-    groups: tuple[str, ...]
-    locked: bool
-    expired: bool
-    has_key: bool | None
 
 
 def values(keyword: str, value: Any) -> list[str]:
@@ -153,48 +163,13 @@ def known_algorithms(keyword: str, wanted: list[str], known: Iterable[str]) -> s
     return ",".join(usable)
 
 
-def render(settings: Settings) -> str:
-    """Return the drop-in's text."""
-    return HEADER + "".join(f"{keyword} {line}\n" for keyword, lines in settings.items() for line in lines)
-
-
-def parse_effective(dump: str) -> Effective:
-    """Read the output of `sshd -T`: lower-case keyword -> its values in a stable order."""
-    effective: Effective = {}
-    for line in dump.splitlines():
-        keyword, _, value = line.partition(" ")
-        effective.setdefault(keyword, []).append(value)
-    return {keyword: sorted(lines) for keyword, lines in effective.items()}
-
-
-def candidate_configuration(main: str, directory: Path, drop_in: Path, replacement: Path) -> str:
-    """Return the main configuration with the drop-in read from `replacement` instead.
-
-    Include lines that would read the drop-in are written out file by file, in sshd's order.
-    """
-    lines, found = [], False
-    in_match = False
-    for line in main.splitlines():
-        in_match = in_match or bool(re.match(r"\s*Match\b", line, re.IGNORECASE))
-        include = re.match(r"\s*Include[\s=]+(.+)", line, re.IGNORECASE)
-        if not include or in_match:
-            lines.append(line)
-            continue
-        for pattern in shlex.split(include[1], comments=True):
-            path = directory / pattern
-            if not fnmatch.fnmatchcase(str(drop_in), str(path)):
-                lines.append(f'Include "{path}"')
-                continue
-            found = True
-            # Like sshd's glob(3), and unlike Path.glob, this leaves hidden names out.
-            for name in sorted({*glob.glob(str(path)), str(drop_in)}):  # noqa: PTH207
-                lines.append(f'Include "{replacement if name == str(drop_in) else name}"')
-    if not found:
-        raise RefusedError(
-            f"{directory / 'sshd_config'} does not read {drop_in}: put the line "
-            f"`Include {drop_in.parent}/*.conf` at its top (Debian's default) and run again."
-        )
-    return "\n".join(lines) + "\n"
+def render(settings: Settings, blocks: Mapping[str, Settings] | None = None) -> str:
+    """Return the drop-in's text. A block ends with the file that it stands in (sshd_config(5), Include)."""
+    lines = [f"{keyword} {line}" for keyword, lines in settings.items() for line in lines]
+    for criteria, inner in (blocks or {}).items():
+        lines.append(f"Match {criteria}")
+        lines += [f"    {keyword} {line}" for keyword, lines_ in inner.items() for line in lines_]
+    return HEADER + "".join(f"{line}\n" for line in lines)
 
 
 def disagreements(settings: Settings, wanted: Effective, effective: Effective) -> dict[str, str]:
@@ -220,218 +195,113 @@ def where(keyword: str, files: Iterable[Path]) -> str:
     return ", ".join(places) or "set by a file that these include"
 
 
-def _matches_user(pattern: str, account: Account, address: str) -> bool:
-    """User patterns of sshd: NAME or NAME@HOST, with wildcards, HOST also as a network."""
-    name, _, host = pattern.partition("@")
-    if not fnmatch.fnmatchcase(account.name, name):
-        return False
-    if not host or fnmatch.fnmatchcase(address, host):
-        return True
-    try:
-        return ipaddress.ip_address(address) in ipaddress.ip_network(host, strict=False)
-    except ValueError:
-        return False
-
-
-def login_refusal(account: Account, address: str, effective: Effective) -> str | None:
-    """Say why sshd would no longer let the account in under `effective`, or return None if it would."""
-
-    def one(keyword: str) -> str:
-        return effective.get(keyword, ["no"])[0]
-
-    def patterns(keyword: str) -> list[str]:
-        return [pattern for line in effective.get(keyword, []) for pattern in line.split()]
-
-    def user_in(keyword: str) -> bool:
-        return any(_matches_user(pattern, account, address) for pattern in patterns(keyword))
-
-    def group_in(keyword: str) -> bool:
-        return any(
-            fnmatch.fnmatchcase(group, pattern) for group in account.groups for pattern in patterns(keyword)
-        )
-
-    name = account.name
-    if account.uid == 0 and one("permitrootlogin") in ("no", "forced-commands-only"):
-        return (
-            "Ansible logs in as root, which would no longer be allowed: make an account with sudo rights and "
-            "an authorized key, name it in ansible_user, and run again"
-        )
-    if one("pubkeyauthentication") != "yes":
-        return f"the login of {name} by key would no longer be allowed: leave PubkeyAuthentication on"
-    if account.has_key is False:
-        files = " or ".join(patterns("authorizedkeysfile"))
-        return f"the account {name} has no key in {files}: install one (ssh-copy-id {name}@...)"
-    if account.locked and one("usepam") != "yes":
-        return (
-            f"the account {name} is locked and UsePAM is no: leave UsePAM on, or run `usermod -p '*' {name}`"
-        )
-    if account.expired:
-        return f"the account {name} has expired: renew it with `chage -E -1 {name}`"
-    if user_in("denyusers"):
-        return f"DenyUsers names the account {name}: take it out"
-    if patterns("allowusers") and not user_in("allowusers"):
-        return f"AllowUsers ({' '.join(patterns('allowusers'))}) lacks the account {name}: add it"
-    if group_in("denygroups"):
-        return f"DenyGroups names a group of the account {name}: take it out"
-    if patterns("allowgroups") and not group_in("allowgroups"):
-        groups = ", ".join(account.groups)
-        return f"AllowGroups ({' '.join(patterns('allowgroups'))}) has no group of {name} ({groups}): add one"
-    return None
-
-
-def has_key(user: pwd.struct_passwd, effective: Effective) -> bool | None:
-    """Whether a key file of the account has an entry; None where keys may come from elsewhere."""
-    if any(
-        effective.get(keyword, ["none"]) != ["none"]
-        for keyword in ("authorizedkeyscommand", "trustedusercakeys")
-    ):
-        return None
-    tokens = {"%%": "%", "%h": user.pw_dir, "%u": user.pw_name, "%U": str(user.pw_uid)}
-    for pattern in effective.get("authorizedkeysfile", [""])[0].split():
-        name = re.sub("%[%huU]", lambda token: tokens[token[0]], pattern)
-        try:
-            lines = (Path(user.pw_dir) / name).read_text(errors="replace").splitlines()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        if any(line.strip() and not line.lstrip().startswith("#") for line in lines):
-            return True
-    return False
-
-
-def read_account(name: str, effective: Effective, shadow: Path = Path("/etc/shadow")) -> Account:
-    """Gather what sshd looks at. An account of a directory service has no shadow entry: it counts as open."""
-    user = pwd.getpwnam(name)
-    groups = tuple(grp.getgrgid(gid).gr_name for gid in os.getgrouplist(name, user.pw_gid))
-    entries = [line.split(":") for line in shadow.read_text(encoding="utf-8").splitlines()]
-    _, password, *_, expiry_day, _ = next((entry for entry in entries if entry[0] == name), ["", "*", "", ""])
-    today = (datetime.datetime.now(datetime.UTC).date() - datetime.date(1970, 1, 1)).days
-    return Account(
-        name=name,
-        uid=user.pw_uid,
-        groups=groups,
-        locked=password.startswith("!"),
-        expired=bool(expiry_day) and int(expiry_day) <= today,
-        has_key=has_key(user, effective),
-    )
-
-
-class Sshd:
-    """The node's sshd, asked what it makes of configurations that are not in place."""
-
-    def __init__(self, program: str, login: Login | None, scratch: Path) -> None:
-        self.program = program
-        self.login = login
-        self.scratch = scratch
-        # sshd refuses to work without it, and a per-connection (socket activated) sshd leaves none behind.
-        PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
-
-    def alone(self, text: str, host_keys: Iterable[str]) -> Effective:
-        """Return the effective settings where the drop-in is all there is."""
-        return self._effective("these settings", text, host_keys)
-
-    def whole(self, text: str | None) -> Effective:
-        """Return the node's effective settings with the drop-in saying `text`, or without it."""
-        what = "what is configured here besides them" if text is None else "the whole configuration"
-        try:
-            main = MAIN.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise RefusedError(f"{MAIN} is missing: reinstall the package openssh-server.") from None
-        replacement = self.scratch / DROP_IN.name
-        replacement.write_text(text or "", encoding="utf-8")
-        configuration = candidate_configuration(main, MAIN.parent, DROP_IN, replacement)
-        return self._effective(what, configuration)
-
-    def _effective(self, what: str, configuration: str, host_keys: Iterable[str] = ()) -> Effective:
-        """Ask for the login that drives us; raise RefusedError where sshd refuses the configuration."""
-        file = self.scratch / "sshd_config"
-        file.write_text(configuration, encoding="utf-8")
-        command = [self.program, "-T", "-f", str(file)]
-        for key in host_keys:
-            command += ["-h", key]
-        if self.login:
-            # Without reverse DNS (UseDNS no) sshd takes the address for the host's name.
-            client, port = self.login.client, self.login.server_port
-            command += ["-C", f"user={self.login.account},host={client},addr={client},lport={port}"]
-        try:
-            return parse_effective(run(command))
-        except CommandError as error:
-            complaint = str(error).replace(f"{self.scratch}/", "")
-            raise RefusedError(f"sshd refuses {what}; nothing was changed: {complaint}") from error
-
-
-def listening_sockets(ports: Iterable[str], proc: Path = Path("/proc")) -> dict[str, set[str]]:
-    """Return the inodes of the TCP sockets that listen on each port."""
-    sockets: dict[str, set[str]] = {port: set() for port in ports}
-    for table in ("tcp", "tcp6"):
-        try:
-            lines = (proc / "net" / table).read_text(encoding="ascii").splitlines()[1:]
-        except FileNotFoundError:  # IPv6 is switched off
-            continue
-        for _, local, _, state, *columns in (line.split() for line in lines):
-            port = str(int(local.rpartition(":")[2], 16))
-            if state == "0A" and port in sockets:
-                sockets[port].add(columns[5])
-    return sockets
-
-
-def is_active(unit: str) -> bool:
-    """Whether systemd runs the unit."""
-    return succeeds(["systemctl", "is-active", "--quiet", unit])
-
-
-def reload_sshd(ports: list[str]) -> None:
-    """Make a running sshd read its configuration, and wait until it listens again.
-
-    A socket-activated sshd reads it at every connection. On SIGHUP a running one closes its sockets and
-    starts over, so new sockets on all ports are the proof that it has.
-    """
-    service = next((unit for unit in SERVICES if is_active(unit)), None)
-    if not service:
-        return
-    before = listening_sockets(ports)
-    by_systemd = is_active("ssh.socket")
-    run(["systemctl", "reload", service])
-    if by_systemd:
-        return
-    deadline = time.monotonic() + RELOAD_DEADLINE_S
-    missing = ports
-    while missing:
-        if time.monotonic() > deadline:
-            raise CommandError(
-                f"sshd does not listen on port {', '.join(missing)} {RELOAD_DEADLINE_S} s after its reload"
-            )
-        time.sleep(0.02)
-        now = listening_sockets(ports)
-        missing = [port for port in ports if not now[port] - before[port]]
-
-
 def understood(
-    sshd: Sshd, settings: Settings, optional: Set[str], host_keys: list[str]
+    sshd: Sshd,
+    settings: Settings,
+    blocks: Mapping[str, Settings],
+    optional: Set[str],
+    host_keys: list[str],
 ) -> tuple[Settings, Effective]:
     """Leave out the optional settings that this sshd does not know.
 
     Returns the rest, and how sshd spells their values.
     """
     try:
-        return settings, sshd.alone(render(settings), host_keys)
+        return settings, sshd.alone(render(settings, blocks), host_keys)
     except RefusedError as error:
         unknown = set(re.findall(r"Bad configuration option: (\w+)", str(error))) & optional
         if not unknown:
             raise
     rest = {keyword: lines for keyword, lines in settings.items() if keyword not in unknown}
-    return rest, sshd.alone(render(rest), host_keys)
+    return rest, sshd.alone(render(rest, blocks), host_keys)
 
 
-def plan(sshd: Sshd, params: Mapping[str, Any], base: Effective) -> tuple[str, Effective]:
-    """Return the drop-in and the settings that it makes effective; raise RefusedError where it does not."""
+@dataclass(frozen=True)
+class Plan:
+    """The files as they should be (None: absent), and what sshd would make of them."""
+
+    files: dict[Path, str | None]
+    effective: Effective
+    revoked: frozenset[str] = frozenset()
+
+
+def offered_host_keys(kinds: list[str], configured: list[str]) -> tuple[list[str], list[str]]:
+    """Return those of the configured host keys that are of the kinds and strong, and a word on weak ones."""
+    offered, weak = [], []
+    for name in configured:
+        try:
+            key = parse_public_key(Path(f"{name}.pub").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            continue  # a DSA key, or one that nobody can name the kind of
+        if key.bits and key.bits < MINIMUM_RSA_HOST_KEY_BITS:
+            weak.append(f"{name} has {key.bits} bits")
+        elif key.family in kinds:
+            offered.append(name)
+    if not offered:
+        raise RefusedError(
+            f"None of the host keys ({', '.join(configured)}) is of the kinds {', '.join(kinds)} and strong; "
+            "nothing was changed. `ssh-keygen -A` makes missing ones; put them into known_hosts."
+        )
+    return offered, weak
+
+
+def strong_moduli(minimum_bits: int, moduli: Path = MODULI) -> str:
+    """Return the lines of moduli(5) whose groups have at least so many bits."""
+    try:
+        lines = moduli.read_text(encoding="ascii").splitlines(keepends=True)
+    except FileNotFoundError:
+        return ""
+    fields = ((line, line.split()) for line in lines if not line.startswith("#"))
+    return "".join(
+        line
+        for line, columns in fields
+        if len(columns) > MODULUS_SIZE_COLUMN and int(columns[MODULUS_SIZE_COLUMN]) + 1 >= minimum_bits
+    )
+
+
+def public_keys(where: str, texts: list[str]) -> list[PublicKey]:
+    """Read keys from an inventory; raise RefusedError, which never repeats the text, for a wrong one."""
+    keys = []
+    for index, text in enumerate(texts, start=1):
+        try:
+            keys.append(parse_public_key(text))
+        except ValueError as error:
+            raise RefusedError(f"{where}, key {index}: {error}.") from None
+    return keys
+
+
+def plan(module: AnsibleModule, sshd: Sshd, base: Effective) -> Plan:
+    """Return the files, and the settings that they make effective; raise RefusedError where they do not."""
+    params = module.params
     algorithms = {
         keyword: known_algorithms(keyword, wanted, run(["ssh", "-Q", keyword]).split())
         for keyword, wanted in params["algorithms"].items()
     }
-    asked = merge(params["settings"], params["settings_if_known"], algorithms, params["overrides"])
-    optional = params["settings_if_known"].keys() - params["overrides"].keys()
-    settings, wanted = understood(sshd, asked, optional, base["hostkey"])
-    text = render(settings)
+    revoked = public_keys("revoked keys", params["revoked_keys"])
+    authorities = public_keys("user CA keys", params["user_ca_keys"])
+    banner = params["banner"].rstrip()
+    contents = {
+        BANNER: f"{banner}\n" if banner else None,
+        USER_CA_KEYS: "".join(f"{key.line}\n" for key in authorities) or None,
+        REVOKED_KEYS: "".join(f"{key.line}\n" for key in revoked) or None,
+        STRONG_MODULI: strong_moduli(params["minimum_modulus_bits"]) or None,
+    }
+    uses = {BANNER: "Banner", USER_CA_KEYS: "TrustedUserCAKeys", REVOKED_KEYS: "RevokedKeys"}
+    generated: dict[str, Any] = {keyword: str(path) for path, keyword in uses.items() if contents[path]}
+    optional = {**params["settings_if_known"]}
+    if contents[STRONG_MODULI]:
+        optional["ModuliFile"] = str(STRONG_MODULI)
+    if params["host_key_types"]:
+        generated["HostKey"], weak = offered_host_keys(params["host_key_types"], base["hostkey"])
+        if weak:
+            module.warn(f"A weak host key is no longer offered: {', '.join(weak)}.")
+    asked = merge(params["settings"], generated, optional, algorithms, params["overrides"])
+    blocks = {criteria: merge(inner) for criteria, inner in params["blocks"].items()}
+    host_keys = [] if "HostKey" in asked else base["hostkey"]
+    overridden = {keyword.lower() for keyword in params["overrides"]}
+    may_be_unknown = {keyword for keyword in optional if keyword.lower() not in overridden}
+    settings, wanted = understood(sshd, asked, blocks, may_be_unknown, host_keys)
+    text = render(settings, blocks)
     effective = sshd.whole(text)
     if wrong := disagreements(settings, wanted, effective):
         others = [MAIN, *sorted(set(DROP_IN.parent.glob("*.conf")) - {DROP_IN})]
@@ -440,27 +310,32 @@ def plan(sshd: Sshd, params: Mapping[str, Any], base: Effective) -> tuple[str, E
             + "; ".join(f"{sentence} ({where(keyword, others)})" for keyword, sentence in wrong.items())
             + ". Take them out there, or ask for the same value here."
         )
-    return text, effective
+    return Plan({**contents, DROP_IN: text}, effective, frozenset(key.blob for key in revoked))
 
 
 def converge(module: AnsibleModule, sshd: Sshd, change: Change) -> dict[str, Any]:
-    """Bring the drop-in to the wanted state; returns the module's result."""
+    """Bring the drop-in and its files to the wanted state; returns the module's result."""
     params, login = module.params, sshd.login
-    text, effective = None, (base := sshd.whole(None))
-    if params["state"] == "present":
-        text, effective = plan(sshd, params, base)
-    file = File(str(DROP_IN), text, "0600")
-    result: dict[str, Any] = {"changed": file.differs(), "confirm": False, "port": None}
-    if not result["changed"]:
+    base = sshd.whole(None)
+    # The drop-in is the last to come and the first to go: whatever it names is there while it is read.
+    gone: dict[Path, str | None] = dict.fromkeys((DROP_IN, BANNER, USER_CA_KEYS, REVOKED_KEYS, STRONG_MODULI))
+    wanted = plan(module, sshd, base) if params["state"] == "present" else Plan(gone, base)
+    effective = wanted.effective
+    files = [
+        File(str(path), text, "0600" if path == DROP_IN else "0644") for path, text in wanted.files.items()
+    ]
+    differing = [file for file in files if file.differs()]
+    result: dict[str, Any] = {"changed": bool(differing), "confirm": False, "port": None}
+    if not differing:
         return result
-    result["diff"] = [file.diff()]
+    result["diff"] = [file.diff() for file in differing if file.path != str(STRONG_MODULI)]
     if effective["port"] != base["port"] and is_active("ssh.socket"):
         raise RefusedError(
             "Here ssh.socket decides on which ports sshd is reached, not sshd's Port: set ListenStream in a "
             "drop-in of ssh.socket, and leave the list of ports empty."
         )
     if login:
-        account = read_account(login.account, effective)
+        account = read_account(login.account, effective, wanted.revoked)
         if refusal := login_refusal(account, login.client, effective):
             raise RefusedError(f"This would lock Ansible out; nothing was changed: {refusal}.")
         if str(login.server_port) not in effective["port"]:
@@ -470,8 +345,9 @@ def converge(module: AnsibleModule, sshd: Sshd, change: Change) -> dict[str, Any
             )
     if module.check_mode:
         return result
-    with change.armed([DROP_IN], [RELOAD_IN_SHELL], params["rollback_after_s"], login):
-        file.write(module)
+    with change.armed([*wanted.files], [RELOAD_IN_SHELL], params["rollback_after_s"], login):
+        for file in differing:
+            file.write(module)
         reload_sshd(effective["port"])
     result["confirm"] = True
     return result
@@ -481,12 +357,23 @@ def main() -> None:
     """Run as an Ansible module."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            **ARGUMENTS,
             "settings": {"type": "dict", "default": {}},
             "settings_if_known": {"type": "dict", "default": {}},
             "algorithms": {"type": "dict", "default": {}},
+            "blocks": {"type": "dict", "default": {}},
+            "host_key_types": {
+                "type": "list",
+                "elements": "str",
+                "choices": ["ed25519", "rsa", "ecdsa"],
+                "default": [],
+            },
+            "minimum_modulus_bits": {"type": "int", "default": 0},
+            "banner": {"type": "str", "default": ""},
+            # Public keys are no secret, but who pastes a private one must not find it in the node's log.
+            "user_ca_keys": {"type": "list", "elements": "str", "default": [], "no_log": True},
+            "revoked_keys": {"type": "list", "elements": "str", "default": [], "no_log": True},
             "overrides": {"type": "dict", "default": {}},
-            "rollback_after_s": {"type": "int", "default": 120},
         },
         supports_check_mode=True,
     )
@@ -500,12 +387,7 @@ def main() -> None:
     if not login:
         module.warn("Ansible does not come over SSH here, so nothing proves that it could.")
     try:
-        if change.pending and module.check_mode:
-            module.warn("An earlier change still waits for its confirmation; a run would undo it first.")
-        elif change.pending:
-            change.undo("another run began before it was confirmed")
-        if past := change.past_rollback(keep=module.check_mode):
-            module.warn(past)
+        change.settle_the_past(module)
         with tempfile.TemporaryDirectory() as scratch:
             module.exit_json(**converge(module, Sshd(program, login, Path(scratch)), change))
     except (RefusedError, CommandError) as error:

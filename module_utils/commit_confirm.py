@@ -14,18 +14,24 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import ipaddress
 import os
-import pwd
 import shlex
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from ansible.module_utils.basic import AnsibleModule
+    from ansible.module_utils.ssh_login import Login
+
+# What all modules that change a way into the node take.
+ARGUMENTS: dict[str, Any] = {
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "rollback_after_s": {"type": "int", "default": 120},
+}
 
 STATE = Path("/var/lib/temper/rollback")
 UNITS = Path("/etc/systemd/system")
@@ -78,18 +84,12 @@ class CommandError(Exception):
     """A program on the node failed; the message names it, its status and its complaint."""
 
 
+class RefusedError(Exception):
+    """A change is refused before anything was touched; the message says why and what to do."""
+
+
 class NotConfirmedError(Exception):
     """A change cannot be confirmed; the message says why."""
-
-
-@dataclass(frozen=True)
-class Login:
-    """The SSH login that drives this process: whose it is, and its TCP connection as the node sees it."""
-
-    account: str
-    client: str
-    client_port: int
-    server_port: int
 
 
 def run(command: Sequence[str]) -> str:
@@ -116,45 +116,6 @@ def _complete(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment
     )
-
-
-def _status(process: Path) -> dict[str, str]:
-    lines = (process / "status").read_text(errors="replace").splitlines()
-    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-
-
-def ssh_login(pid: int | None = None, proc: Path = Path("/proc")) -> Login | None:
-    """Find the SSH login that this process descends from, or None where it comes another way (say, locally).
-
-    sudo hides SSH_CONNECTION, and each of sudo, su and doas has its own way to tell the login's name. So this
-    looks at the ancestors: the one nearest to sshd has the login's own environment and runs as the account.
-    """
-    pid = os.getpid() if pid is None else pid
-    login = None
-    while pid > 1:
-        try:
-            status = _status(proc / str(pid))
-            if status["Name"].startswith("sshd"):
-                break
-            variables = (proc / str(pid) / "environ").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            break
-        connections = [entry[15:].decode() for entry in variables if entry.startswith(b"SSH_CONNECTION=")]
-        if connections:
-            login = _login(connections[0], uid=int(status["Uid"].split()[0]))
-        pid = int(status["PPid"])
-    return login
-
-
-def _login(connection: str, uid: int) -> Login | None:
-    """Read sshd's "client port server port". An address may have a zone (fe80::1%eth0) or be IPv4 in IPv6."""
-    client, client_port, _server, server_port = connection.split()
-    try:
-        address = ipaddress.ip_address(client.partition("%")[0])
-    except ValueError:  # sshd says UNKNOWN where its input is no socket
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return Login(pwd.getpwuid(uid).pw_name, str(mapped or address), int(client_port), int(server_port))
 
 
 def write_durably(path: Path, text: str, mode: int) -> None:
@@ -204,6 +165,15 @@ class Change:
         if not keep:
             self.report.unlink()
         return sentence
+
+    def settle_the_past(self, module: AnsibleModule) -> None:
+        """Undo what an earlier run left unconfirmed, and tell of it, before a module looks at the node."""
+        if self.pending and module.check_mode:
+            module.warn("An earlier change still waits for its confirmation; a run would undo it first.")
+        elif self.pending:
+            self.undo("another run began before it was confirmed")
+        if past := self.past_rollback(keep=module.check_mode):
+            module.warn(past)
 
     @contextlib.contextmanager
     def armed(

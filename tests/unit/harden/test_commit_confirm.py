@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils import commit_confirm
-from ansible.module_utils.commit_confirm import Change, CommandError, Login, NotConfirmedError, ssh_login
+from ansible.module_utils.commit_confirm import Change, CommandError, NotConfirmedError
+from ansible.module_utils.ssh_login import Login, ssh_login
 
 LOGIN = Login("ops", "192.0.2.1", 40000, 22)
 

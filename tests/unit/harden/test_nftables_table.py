@@ -6,8 +6,11 @@ from typing import Any
 
 import nftables_table
 import pytest
-from ansible.module_utils.commit_confirm import Login
-from nftables_table import RefusedError
+from ansible.module_utils import nftables_rules
+from ansible.module_utils.commit_confirm import RefusedError
+from ansible.module_utils.listeners import Listener
+from ansible.module_utils.nftables_rules import Limits, Rule, networks, parse_rule
+from ansible.module_utils.ssh_login import Login
 
 EVERYONE = ["0.0.0.0/0", "::/0"]
 LOGIN = Login("ops", "192.0.2.7", 40000, 22)
@@ -22,9 +25,15 @@ def rule(**changes: Any) -> dict[str, Any]:
     return {"name": "exporter", "protocol": "tcp", "ports": ["9100"], "sources": ["192.0.2.0/24"], **changes}
 
 
-def table(*rules: dict[str, Any], peers: list[str] | None = None, log_per_minute: int = 10) -> str:
-    parsed = [nftables_table.parse_rule(index, item) for index, item in enumerate(rules)]
-    return nftables_table.render(parsed, nftables_table.networks("peers", peers or []), log_per_minute)
+SSH = Rule("ssh", "tcp", [(22, 22)], networks("", ["192.0.2.0/24", "2001:db8::/48"]))
+LIMITS = Limits(
+    ssh_new_per_minute=120, ssh_connections=64, new_per_second=200, connections=1000, log_per_minute=10
+)
+
+
+def table(*rules: dict[str, Any], peers: list[str] | None = None, limits: Limits = LIMITS) -> str:
+    parsed = [parse_rule(index, item) for index, item in enumerate(rules)]
+    return nftables_rules.render(SSH, parsed, networks("peers", peers or []), limits)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +48,10 @@ def table(*rules: dict[str, Any], peers: list[str] | None = None, log_per_minute
         ({"sources": ["192.0.2.300"]}, "rule 1 (exporter), sources: expected an address or a network"),
         ({"sources": ["192.0.2.7/24"]}, "found '192.0.2.7/24'; its network is 192.0.2.0/24"),
         ({"sources": ["prometheus"]}, "found 'prometheus'"),
+        ({"sources": ["::ffff:192.0.2.7"]}, "write 192.0.2.7"),
+        ({"sources": ["::"]}, "everybody is 0.0.0.0/0 and ::/0"),
+        ({"sources": ["224.0.0.1"]}, "no packet comes from a multicast address"),
+        ({"sources": ["fe80::1%eth0/64"]}, "found 'fe80::1%eth0/64'"),
         ({"sources": []}, "(for everyone: 0.0.0.0/0 and ::/0)"),
         ({"name": 'x" accept; #'}, "expected a name of 1 to 60 letters"),
         ({"name": ""}, "expected a name"),
@@ -120,7 +133,7 @@ def test_kernel_takes_the_rules() -> None:
         )
     )
     assert "policy drop" in listing
-    assert listing.count("accept comment") == 5
+    assert listing.count("accept comment") == 6
 
 
 @needs_kernel
@@ -137,4 +150,76 @@ def test_loading_again_replaces_and_does_not_add() -> None:
 
 
 def test_no_log_line_where_none_is_wanted() -> None:
-    assert "log prefix" not in table(rule(), log_per_minute=0)
+    assert "log prefix" not in table(rule(), limits=Limits())
+
+
+def test_no_set_where_no_limit_is_wanted() -> None:
+    assert "@" not in table(rule(), limits=Limits())
+
+
+@needs_kernel
+@pytest.mark.parametrize("limit", ["ssh_new_per_minute", "ssh_connections", "new_per_second", "connections"])
+def test_kernel_takes_each_limit_alone(limit: str) -> None:
+    assert "dynamic" in nftables_table.trial_table(table(rule(), limits=Limits(**{limit: 7})))
+
+
+def test_limits_spare_the_fleet() -> None:
+    lines = table(rule(), peers=["192.0.2.1"]).splitlines()
+    fleet = next(index for index, line in enumerate(lines) if "fleet" in line)
+    assert fleet < min(
+        index for index, line in enumerate(lines) if "too many" in line and "meta l4proto" in line
+    )
+
+
+def test_service_has_the_ports_of_its_name() -> None:
+    service = nftables_rules.parse_service("slurmd", ["192.0.2.7"])
+    assert service.lines() == ['ip saddr { 192.0.2.7 } tcp dport { 6818 } counter accept comment "slurmd"']
+
+
+@pytest.mark.parametrize(
+    ("name", "sources", "sentence"),
+    [
+        ("node-exporter", ["192.0.2.7"], "did you mean node_exporter?"),
+        ("nfs", ["192.0.2.7"], "expected one of slurmctld"),
+        ("slurmd", [], "expected a list of at least one source"),
+        ("slurmd", "192.0.2.7", "found '192.0.2.7'"),
+        ("slurmd", ["192.0.2.7/24"], "service slurmd: expected an address"),
+    ],
+)
+def test_wrong_service_is_refused(name: str, sources: Any, sentence: str) -> None:
+    with pytest.raises(RefusedError) as refusal:
+        nftables_rules.parse_service(name, sources)
+    assert sentence in str(refusal.value)
+
+
+def test_peers_that_this_node_is_not_among_are_refused() -> None:
+    with pytest.raises(
+        RefusedError, match=r"cut the fleet's own network off.*198\.51\.100\.9.*192\.0\.2\.0/24"
+    ):
+        nftables_rules.check_fleet(networks("", ["192.0.2.0/24"]), ["198.51.100.9", "2001:db8::9"])
+
+
+@pytest.mark.parametrize(
+    ("peers", "own"),
+    [
+        (["192.0.2.0/24"], ["198.51.100.9", "192.0.2.9"]),
+        (["192.0.2.9"], ["10.0.0.9"]),  # a fleet of one, behind NAT
+        ([], ["10.0.0.9"]),
+        (["192.0.2.0/24"], []),
+    ],
+)
+def test_peers_that_this_node_may_be_among_are_taken(peers: list[str], own: list[str]) -> None:
+    nftables_rules.check_fleet(networks("", peers), own)
+
+
+def test_report_names_listeners_that_no_rule_opens_and_rules_without_a_listener() -> None:
+    rules = [SSH, parse_rule(0, rule()), parse_rule(1, rule(name="range", ports=["6000-6100"]))]
+    found = [Listener("tcp", 22, "sshd"), Listener("udp", 111, "rpcbind"), Listener("tcp", 6050, "srun")]
+    assert nftables_table.report(rules, found) == [
+        "Listening, but open to nobody outside of the fleet: udp 111 (rpcbind).",
+        "Open, but nothing listens there: tcp 9100 (exporter).",
+    ]
+
+
+def test_report_is_empty_where_all_is_well() -> None:
+    assert nftables_table.report([SSH], [Listener("tcp", 22, "sshd")]) == []

@@ -1,14 +1,21 @@
 """The drop-in's text, its place in the whole configuration, and who would be kept out by it."""
 
+import pwd
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sshd_drop_in
-from sshd_drop_in import Account, RefusedError
+from ansible.module_utils import ssh_access, sshd
+from ansible.module_utils.commit_confirm import RefusedError
+from ansible.module_utils.ssh_access import Account
 
-OPS = Account("ops", uid=1000, groups=("ops", "sudo"), locked=False, expired=False, has_key=True)
+OPS = Account(
+    "ops", uid=1000, groups=("ops", "sudo"), locked=False, expired=False, password_expired=False, has_key=True
+)
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMP/JIfnXzGl0FmT5rCEOw2Y8sIp9EyInaNs4E2UMwMO ops"
 OPEN = {
     "permitrootlogin": ["no"],
     "pubkeyauthentication": ["yes"],
@@ -19,7 +26,7 @@ OPEN = {
 
 def refusal(account: Account = OPS, **effective: str) -> str | None:
     settings = OPEN | {keyword: value.split("|") for keyword, value in effective.items()}
-    return sshd_drop_in.login_refusal(account, "192.0.2.7", settings)
+    return ssh_access.login_refusal(account, "192.0.2.7", settings)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +78,7 @@ def test_include_is_written_out_in_sshds_order(tmp_path: Path) -> None:
     for name in ("50-cloud-init.conf", "00-aaa.conf", "readme", ".hidden.conf"):
         (folder / name).touch()
     text = f"Include {folder}/*.conf\nPort 22\n"
-    candidate = sshd_drop_in.candidate_configuration(
+    candidate = sshd.candidate_configuration(
         text, tmp_path, folder / "00-temper.conf", Path("/tmp/candidate")
     )
     assert candidate.splitlines() == [
@@ -84,7 +91,7 @@ def test_include_is_written_out_in_sshds_order(tmp_path: Path) -> None:
 
 def test_relative_and_further_includes_stay(tmp_path: Path) -> None:
     text = "Include other.conf sshd_config.d/*.conf # why\n"
-    candidate = sshd_drop_in.candidate_configuration(
+    candidate = sshd.candidate_configuration(
         text, tmp_path, tmp_path / "sshd_config.d/00-temper.conf", Path("/tmp/candidate")
     )
     assert candidate == f'Include "{tmp_path}/other.conf"\nInclude "/tmp/candidate"\n'
@@ -93,7 +100,7 @@ def test_relative_and_further_includes_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["Port 22\n", "Match User bob\nInclude sshd_config.d/*.conf\n"])
 def test_configuration_that_does_not_read_the_drop_in_for_all_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match=r"put the line `Include .*sshd_config\.d/\*\.conf` at its top"):
-        sshd_drop_in.candidate_configuration(
+        sshd.candidate_configuration(
             text, tmp_path, tmp_path / "sshd_config.d/00-temper.conf", Path("/tmp/candidate")
         )
 
@@ -101,8 +108,8 @@ def test_configuration_that_does_not_read_the_drop_in_for_all_is_refused(text: s
 def test_setting_that_something_else_overrules_is_named() -> None:
     wrong = sshd_drop_in.disagreements(
         {"PasswordAuthentication": ["no"], "Port": ["22"]},
-        sshd_drop_in.parse_effective("port 22\npasswordauthentication no\n"),
-        sshd_drop_in.parse_effective("port 22\npasswordauthentication yes\n"),
+        sshd.parse_effective("port 22\npasswordauthentication no\n"),
+        sshd.parse_effective("port 22\npasswordauthentication yes\n"),
     )
     assert wrong == {"PasswordAuthentication": "PasswordAuthentication is yes, expected no"}
 
@@ -131,6 +138,7 @@ def test_ordinary_account_with_a_key_gets_in() -> None:
         (replace(OPS, has_key=False), {}, "has no key in .ssh/authorized_keys or"),
         (replace(OPS, locked=True), {"usepam": "no"}, "locked and UsePAM is no"),
         (replace(OPS, expired=True), {}, "chage -E -1 ops"),
+        (replace(OPS, password_expired=True), {}, "chage -M -1 ops"),
         (OPS, {"denyusers": "o*"}, "DenyUsers"),
         (OPS, {"allowusers": "alice|bob"}, "AllowUsers (alice bob) lacks the account ops"),
         (OPS, {"allowusers": "ops@198.51.100.0/24"}, "AllowUsers"),
@@ -150,6 +158,7 @@ def test_account_that_would_be_kept_out_is_refused(
         (replace(OPS, name="root", uid=0), {"permitrootlogin": "prohibit-password"}),
         (replace(OPS, locked=True), {}),  # PAM lets a locked password in by key
         (replace(OPS, has_key=None), {}),
+        (replace(OPS, password_expired=True), {"usepam": "no"}),
         (OPS, {"allowusers": "alice|ops"}),
         (OPS, {"allowusers": "ops@192.0.2.0/24"}),
         (OPS, {"allowusers": "ops@192.0.2.*"}),
@@ -169,4 +178,82 @@ def test_sockets_are_found_by_port(tmp_path: Path) -> None:
         + "1: 0100007F:0016 0100007F:9C40 01 0:0 00:0 0 0 0 222 1 x\n"
     )
     (tmp_path / "net" / "tcp6").write_text(header + "0: 0:0016 0:0000 0A 0:0 00:0 0 0 0 333 1 x\n")
-    assert sshd_drop_in.listening_sockets(["22", "80"], tmp_path) == {"22": {"111", "333"}, "80": set()}
+    assert sshd.listening_sockets(["22", "80"], tmp_path) == {"22": {"111", "333"}, "80": set()}
+
+
+TODAY = 20000
+
+
+@pytest.mark.parametrize(
+    ("last_change", "maximum_days", "expired"),
+    [
+        ("", "", False),
+        ("0", "99999", True),
+        (str(TODAY - 91), "90", True),
+        (str(TODAY - 90), "90", False),
+        (str(TODAY - 91), "", False),
+        (str(TODAY - 91), "-1", False),
+    ],
+)
+def test_password_expires_by_its_age_or_on_request(
+    last_change: str, maximum_days: str, expired: bool
+) -> None:
+    assert ssh_access._password_expired(last_change, maximum_days, TODAY) is expired
+
+
+def test_account_is_read_from_shadow(tmp_path: Path) -> None:
+    shadow = tmp_path / "shadow"
+    shadow.write_text("root:!*:0:0:99999:7::1:\n")
+    account = ssh_access.read_account("root", {"authorizedkeysfile": ["none"]}, shadow=shadow)
+    assert (account.locked, account.expired, account.password_expired, account.has_key) == (
+        True,
+        True,
+        True,
+        False,
+    )
+
+
+def test_revoked_key_is_no_key(tmp_path: Path) -> None:
+    user = pwd.struct_passwd(("ops", "x", 1000, 1000, "", str(tmp_path), "/bin/sh"))
+    (tmp_path / "keys").write_text("# none\nssh-ed25519 AAAA ops\n")
+    effective = {"authorizedkeysfile": ["missing %h/keys"]}
+    assert ssh_access.has_key(user, effective) is True
+    assert ssh_access.has_key(user, effective, frozenset({"AAAA"})) is False
+
+
+def test_block_follows_the_settings() -> None:
+    text = sshd_drop_in.render({"Port": ["22"]}, {"Group data": {"AllowTcpForwarding": ["local"]}})
+    assert text.splitlines()[1:] == ["Port 22", "Match Group data", "    AllowTcpForwarding local"]
+
+
+def test_small_moduli_are_left_out(tmp_path: Path) -> None:
+    moduli = tmp_path / "moduli"
+    small, large = "20240101000000 2 6 100 2047 2 AB\n", "20240101000000 2 6 100 3071 2 CD\n"
+    moduli.write_text(f"# Time Type Tests Tries Size Generator Modulus\n{small}{large}")
+    assert sshd_drop_in.strong_moduli(3072, moduli) == large
+
+
+def host_key(folder: Path, *arguments: str) -> str:
+    path = folder / "_".join(arguments)
+    subprocess.run(["ssh-keygen", "-q", "-N", "", "-t", *arguments, "-f", str(path)], check=True)
+    return str(path)
+
+
+def test_host_keys_of_the_wanted_kinds_are_offered_and_weak_ones_are_named(tmp_path: Path) -> None:
+    keys = {
+        name: host_key(tmp_path, *name.split()) for name in ("ed25519", "ecdsa", "rsa -b 2048", "rsa -b 3072")
+    }
+    offered, weak = sshd_drop_in.offered_host_keys(["ed25519", "rsa"], list(keys.values()))
+    assert offered == [keys["ed25519"], keys["rsa -b 3072"]]
+    assert weak == [f"{keys['rsa -b 2048']} has 2048 bits"]
+
+
+def test_node_without_a_host_key_of_the_wanted_kinds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="ssh-keygen -A"):
+        sshd_drop_in.offered_host_keys(["ed25519"], [host_key(tmp_path, "ecdsa")])
+
+
+def test_wrong_key_is_named_by_its_place_and_not_repeated() -> None:
+    with pytest.raises(RefusedError, match=r"user CA keys, key 2: expected a public key") as refusal:
+        sshd_drop_in.public_keys("user CA keys", [KEY, "half-a-secret"])
+    assert "half-a-secret" not in str(refusal.value)

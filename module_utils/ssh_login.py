@@ -1,0 +1,58 @@
+"""The SSH login that drives a module: whose it is, and where it comes from."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import pwd
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Login:
+    """The SSH login that drives this process: whose it is, and its TCP connection as the node sees it."""
+
+    account: str
+    client: str
+    client_port: int
+    server_port: int
+
+
+def _status(process: Path) -> dict[str, str]:
+    lines = (process / "status").read_text(errors="replace").splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def ssh_login(pid: int | None = None, proc: Path = Path("/proc")) -> Login | None:
+    """Find the SSH login that this process descends from, or None where it comes another way (say, locally).
+
+    sudo hides SSH_CONNECTION, and each of sudo, su and doas has its own way to tell the login's name. So this
+    looks at the ancestors: the one nearest to sshd has the login's own environment and runs as the account.
+    """
+    pid = os.getpid() if pid is None else pid
+    login = None
+    while pid > 1:
+        try:
+            status = _status(proc / str(pid))
+            if status["Name"].startswith("sshd"):
+                break
+            variables = (proc / str(pid) / "environ").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            break
+        connections = [entry[15:].decode() for entry in variables if entry.startswith(b"SSH_CONNECTION=")]
+        if connections:
+            login = _login(connections[0], uid=int(status["Uid"].split()[0]))
+        pid = int(status["PPid"])
+    return login
+
+
+def _login(connection: str, uid: int) -> Login | None:
+    """Read sshd's "client port server port". An address may have a zone (fe80::1%eth0) or be IPv4 in IPv6."""
+    client, client_port, _server, server_port = connection.split()
+    try:
+        address = ipaddress.ip_address(client.partition("%")[0])
+    except ValueError:  # sshd says UNKNOWN where its input is no socket
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return Login(pwd.getpwuid(uid).pw_name, str(mapped or address), int(client_port), int(server_port))

@@ -1,0 +1,161 @@
+"""The node's sshd: what it makes of a configuration that is not in place, and its reload."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import re
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ansible.module_utils.commit_confirm import CommandError, RefusedError, run, succeeds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ansible.module_utils.ssh_login import Login
+
+MAIN = Path("/etc/ssh/sshd_config")
+DROP_IN = Path("/etc/ssh/sshd_config.d/00-temper.conf")
+PRIVILEGE_SEPARATION = Path("/run/sshd")
+SERVICES = ("ssh.service", "sshd.service")  # Debian's name, everybody else's
+RELOAD_DEADLINE_S = 15
+# For the undo script, which at boot runs before sshd does.
+RELOAD_IN_SHELL = (
+    f"for unit in {' '.join(SERVICES)}; do "
+    'if systemctl --quiet is-active "$unit"; then systemctl reload "$unit" || failed=1; break; fi; done'
+)
+
+if TYPE_CHECKING:
+    Effective = dict[str, list[str]]  # keyword in lower case -> its values, sorted
+
+
+def parse_effective(dump: str) -> Effective:
+    """Read the output of `sshd -T`: lower-case keyword -> its values in a stable order."""
+    effective: Effective = {}
+    for line in dump.splitlines():
+        keyword, _, value = line.partition(" ")
+        effective.setdefault(keyword, []).append(value)
+    return {keyword: sorted(lines) for keyword, lines in effective.items()}
+
+
+def candidate_configuration(main: str, directory: Path, drop_in: Path, replacement: Path) -> str:
+    """Return the main configuration with the drop-in read from `replacement` instead.
+
+    Include lines that would read the drop-in are written out file by file, in sshd's order.
+    """
+    lines, found = [], False
+    in_match = False
+    for line in main.splitlines():
+        in_match = in_match or bool(re.match(r"\s*Match\b", line, re.IGNORECASE))
+        include = re.match(r"\s*Include[\s=]+(.+)", line, re.IGNORECASE)
+        if not include or in_match:
+            lines.append(line)
+            continue
+        for pattern in shlex.split(include[1], comments=True):
+            path = directory / pattern
+            if not fnmatch.fnmatchcase(str(drop_in), str(path)):
+                lines.append(f'Include "{path}"')
+                continue
+            found = True
+            # Like sshd's glob(3), and unlike Path.glob, this leaves hidden names out.
+            for name in sorted({*glob.glob(str(path)), str(drop_in)}):  # noqa: PTH207
+                lines.append(f'Include "{replacement if name == str(drop_in) else name}"')
+    if not found:
+        raise RefusedError(
+            f"{directory / 'sshd_config'} does not read {drop_in}: put the line "
+            f"`Include {drop_in.parent}/*.conf` at its top (Debian's default) and run again."
+        )
+    return "\n".join(lines) + "\n"
+
+
+class Sshd:
+    """The node's sshd, asked what it makes of configurations that are not in place."""
+
+    def __init__(self, program: str, login: Login | None, scratch: Path) -> None:
+        self.program = program
+        self.login = login
+        self.scratch = scratch
+        # sshd refuses to work without it, and a per-connection (socket activated) sshd leaves none behind.
+        PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
+
+    def alone(self, text: str, host_keys: Iterable[str]) -> Effective:
+        """Return the effective settings where the drop-in is all there is."""
+        return self._effective("these settings", text, host_keys)
+
+    def whole(self, text: str | None) -> Effective:
+        """Return the node's effective settings with the drop-in saying `text`, or without it."""
+        what = "what is configured here besides them" if text is None else "the whole configuration"
+        try:
+            main = MAIN.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise RefusedError(f"{MAIN} is missing: reinstall the package openssh-server.") from None
+        replacement = self.scratch / DROP_IN.name
+        replacement.write_text(text or "", encoding="utf-8")
+        configuration = candidate_configuration(main, MAIN.parent, DROP_IN, replacement)
+        return self._effective(what, configuration)
+
+    def _effective(self, what: str, configuration: str, host_keys: Iterable[str] = ()) -> Effective:
+        """Ask for the login that drives us; raise RefusedError where sshd refuses the configuration."""
+        file = self.scratch / "sshd_config"
+        file.write_text(configuration, encoding="utf-8")
+        command = [self.program, "-T", "-f", str(file)]
+        for key in host_keys:
+            command += ["-h", key]
+        if self.login:
+            # Without reverse DNS (UseDNS no) sshd takes the address for the host's name.
+            client, port = self.login.client, self.login.server_port
+            command += ["-C", f"user={self.login.account},host={client},addr={client},lport={port}"]
+        try:
+            return parse_effective(run(command))
+        except CommandError as error:
+            complaint = str(error).replace(f"{self.scratch}/", "")
+            raise RefusedError(f"sshd refuses {what}; nothing was changed: {complaint}") from error
+
+
+def listening_sockets(ports: Iterable[str], proc: Path = Path("/proc")) -> dict[str, set[str]]:
+    """Return the inodes of the TCP sockets that listen on each port."""
+    sockets: dict[str, set[str]] = {port: set() for port in ports}
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = (proc / "net" / table).read_text(encoding="ascii").splitlines()[1:]
+        except FileNotFoundError:  # IPv6 is switched off
+            continue
+        for _, local, _, state, *columns in (line.split() for line in lines):
+            port = str(int(local.rpartition(":")[2], 16))
+            if state == "0A" and port in sockets:
+                sockets[port].add(columns[5])
+    return sockets
+
+
+def is_active(unit: str) -> bool:
+    """Whether systemd runs the unit."""
+    return succeeds(["systemctl", "is-active", "--quiet", unit])
+
+
+def reload_sshd(ports: list[str]) -> None:
+    """Make a running sshd read its configuration, and wait until it listens again.
+
+    A socket-activated sshd reads it at every connection. On SIGHUP a running one closes its sockets and
+    starts over, so new sockets on all ports are the proof that it has.
+    """
+    service = next((unit for unit in SERVICES if is_active(unit)), None)
+    if not service:
+        return
+    before = listening_sockets(ports)
+    by_systemd = is_active("ssh.socket")
+    run(["systemctl", "reload", service])
+    if by_systemd:
+        return
+    deadline = time.monotonic() + RELOAD_DEADLINE_S
+    missing = ports
+    while missing:
+        if time.monotonic() > deadline:
+            raise CommandError(
+                f"sshd does not listen on port {', '.join(missing)} {RELOAD_DEADLINE_S} s after its reload"
+            )
+        time.sleep(0.02)
+        now = listening_sockets(ports)
+        missing = [port for port in ports if not now[port] - before[port]]

@@ -1,0 +1,148 @@
+"""What the hardening tests share: the nodes, Ansible's way into them, an administrator's, the side door."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLLBACK_S = 6
+PATIENCE_S = 30  # for what happens within a second or two on an idle machine
+NODES = ("gpu01", "gpu02")  # Debian 12 and 13
+ENVIRONMENT = {
+    **os.environ,
+    "LAB_NAME": "lockout",
+    "LAB_NODES": str(len(NODES)),
+    "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+    "ANSIBLE_TIMEOUT": "4",
+    "LC_ALL": "C.UTF-8",
+}
+EXPORTER = {"name": "exporter", "ports": [9100], "sources": ["10.213.0.0/16", "fd00::/8"]}
+# A new connection never gets anywhere with it; one that is shared needs no new one.
+NO_NEW_CONNECTION = '-o ProxyCommand="sleep 600"'
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
+        time.sleep(0.2)
+
+
+class Fleet:
+    """The lab's nodes: Ansible's way in, an administrator's, and the side door."""
+
+    def __init__(self) -> None:
+        self.status: dict[str, Any] = json.loads(self.lab("status", "--json"))
+        self.nodes = {node["name"]: node for node in self.status["nodes"]}
+        # The plan has no part in hardening.
+        self.variables: dict[str, Any] = {
+            "preflight_plan": {},
+            "firewall_management_networks": ["10.213.0.0/16"],
+            "firewall_rollback_after_s": ROLLBACK_S,
+            "ssh_hardening_rollback_after_s": ROLLBACK_S,
+        }
+
+    def lab(self, *arguments: str) -> str:
+        command = [sys.executable, "-m", "tests.lab", *arguments]
+        return subprocess.run(
+            command, cwd=ROOT, env=ENVIRONMENT, check=True, capture_output=True, text=True
+        ).stdout
+
+    def side_door(self, command: str) -> dict[str, str]:
+        return {node: self.lab("shell", node, "sh", "-c", command) for node in NODES}
+
+    def playbook(self, *arguments: str, **variables: Any) -> list[str]:
+        return [
+            str(Path(sys.executable).with_name("ansible-playbook")),
+            "playbooks/harden.yml",
+            "--skip-tags=os_hardening",
+            "--extra-vars",
+            json.dumps(self.variables | variables),
+            *arguments,
+        ]
+
+    def harden(self, *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.playbook(*arguments, **variables),
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def harden_and_kill(self, change: str, **variables: Any) -> None:
+        """Apply a change and kill Ansible, with SIGKILL, before it can confirm it."""
+        ping = [str(Path(sys.executable).with_name("ansible")), "gpu_nodes", "--module-name", "ping"]
+        subprocess.run(ping, cwd=ROOT, env=ENVIRONMENT, check=True, capture_output=True)
+        controller = subprocess.Popen(
+            self.playbook(ansible_ssh_extra_args=NO_NEW_CONNECTION, **variables),
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            wait_until(lambda: self.pending(change) == set(NODES), f"the change of {change} is applied")
+        finally:
+            os.killpg(controller.pid, signal.SIGKILL)
+            controller.wait()
+
+    def pending(self, change: str) -> set[str]:
+        states = self.side_door(f"test -d /var/lib/temper/rollback/{change} && echo pending; true")
+        return {node for node, state in states.items() if state}
+
+    def login(self, node: str, port: int = 22) -> subprocess.CompletedProcess[str]:
+        """Log in over a new connection."""
+        options = {
+            "ControlPath": "none",
+            "BatchMode": "yes",
+            "ConnectTimeout": "3",
+            "HostKeyAlias": self.nodes[node]["address"],
+            "IdentityFile": self.status["ssh_key"],
+            "Port": str(port),
+            "StrictHostKeyChecking": "yes",
+            "UserKnownHostsFile": self.status["known_hosts"],
+        }
+        arguments = [f"-o{name}={value}" for name, value in options.items()]
+        command = ["ssh", "-F/dev/null", *arguments, f"ops@{self.nodes[node]['address']}", "true"]
+        return subprocess.run(command, check=False, capture_output=True, text=True)
+
+    def assert_everybody_gets_in(self) -> None:
+        for node in NODES:
+            assert self.login(node).returncode == 0, node
+
+    def assert_undone(self, reason: str) -> None:
+        """Wait for the undo, which the next run tells of."""
+        wait_until(lambda: not self.pending("ssh") | self.pending("firewall"), "the change is undone")
+        self.assert_everybody_gets_in()
+        self.assert_told(reason)
+
+    def assert_told(self, reason: str) -> None:
+        """Run again: that tells of an undo and finds nothing else to do."""
+        run = self.harden()
+        assert run.returncode == 0, run.stdout
+        assert f"was undone because {reason}" in run.stdout + run.stderr
+        assert changed(run) == dict.fromkeys(NODES, 0)
+
+
+def said(run: subprocess.CompletedProcess[str]) -> str:
+    """Ansible's output without its line breaks."""
+    return " ".join(run.stdout.split())
+
+
+def changed(run: subprocess.CompletedProcess[str]) -> dict[str, int]:
+    """The number of changed tasks by node, as the recap has it."""
+    recap = run.stdout.partition("PLAY RECAP")[2].splitlines()
+    lines = [line.split(":", 1) for line in recap if " changed=" in line]
+    return {name.strip(): int(counts.split("changed=")[1].split()[0]) for name, counts in lines}

@@ -1,0 +1,113 @@
+"""The firewall on real nodes: what passes and what does not, what survives, what the run reports."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import pytest
+
+from tests.lab.hardening import EXPORTER, NODES, Fleet, said, wait_until
+
+pytestmark = pytest.mark.lab
+
+
+def test_firewall_follows_what_the_kernel_holds(fleet: Fleet) -> None:
+    fleet.side_door("nft 'add rule inet temper input tcp dport 23 accept'")
+    run = fleet.harden("--diff")
+    assert "-\t\ttcp dport 23 accept" in run.stdout
+    assert not any("dport 23" in listing for listing in fleet.side_door("nft list ruleset").values())
+
+
+def test_firewall_comes_back_when_nftables_service_flushes_everything(fleet: Fleet) -> None:
+    for command in ("start", "restart", "reload", "stop"):
+        tables = fleet.side_door(f"systemctl {command} nftables; nft list tables")
+        assert all("temper" in listing for listing in tables.values()), command
+
+
+def test_stopped_firewall_stays_open_when_nftables_service_starts(fleet: Fleet) -> None:
+    try:
+        tables = fleet.side_door(
+            "systemctl stop temper-firewall; systemctl restart nftables; nft list tables"
+        )
+        assert not any("temper" in listing for listing in tables.values())
+    finally:
+        fleet.side_door("systemctl stop nftables; systemctl start temper-firewall")
+
+
+def test_rules_of_others_survive_a_change_and_a_reload(fleet: Fleet) -> None:
+    """What Docker, Kubernetes and libvirt leave in the kernel: tables with chains, rules and sets."""
+    others = {
+        "ip nat": "chain DOCKER { type nat hook prerouting priority -100; tcp dport 80 redirect to :8080; };",
+        "ip filter": "chain KUBE-FORWARD { ct state established accept; };",
+        "inet libvirt": "set guests { type ipv4_addr; elements = { 192.0.2.5 }; }; chain forward { "
+        "type filter hook forward priority filter; ip daddr @guests accept; };",
+    }
+    fleet.side_door("".join(f"nft 'table {name} {{ {body} }}';" for name, body in others.items()))
+    listing = ";".join(f"nft list table {name}" for name in others)
+    try:
+        before = fleet.side_door(listing)
+        assert fleet.harden(firewall_rules=[EXPORTER]).returncode == 0
+        fleet.side_door("systemctl reload temper-firewall")
+        assert fleet.harden().returncode == 0
+        assert fleet.side_door(listing) == before
+    finally:
+        fleet.side_door(";".join(f"nft delete table {name}" for name in others))
+
+
+def connects(address: str, port: int) -> bool:
+    with contextlib.suppress(TimeoutError):
+        socket.create_connection((address, port), timeout=2).close()
+        return True
+    return False
+
+
+def test_packets_pass_where_a_rule_says_so_and_nowhere_else(fleet: Fleet) -> None:
+    for port in (9100, 9101):
+        fleet.side_door(f"systemd-run --quiet --unit=listen-{port} python3 -m http.server --bind :: {port}")
+    try:
+        assert fleet.harden(firewall_rules=[EXPORTER]).returncode == 0
+        for node in NODES:
+            for address in (fleet.nodes[node]["address"], fleet.nodes[node]["address6"]):
+                wait_until(lambda address=address: connects(address, 9100), "the exporter answers")  # type: ignore[misc]
+                assert not connects(address, 9101)
+    finally:
+        fleet.side_door("systemctl stop listen-9100 listen-9101")
+        fleet.harden()
+
+
+def test_flood_of_one_source_is_slowed_down(fleet: Fleet) -> None:
+    """Only the source that floods; its packets are dropped and counted."""
+    rules = [EXPORTER | {"sources": ["0.0.0.0/0", "::/0"]}]
+    node = fleet.nodes["gpu01"]
+    assert fleet.harden("--limit", "gpu01", firewall_rules=rules, firewall_new_per_second=5).returncode == 0
+    try:
+        for address in (node["address"], node["address6"]):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            for _ in range(40):
+                with socket.socket(family, socket.SOCK_STREAM) as client:
+                    client.setblocking(False)
+                    client.connect_ex((address, 9100))
+        listing = fleet.lab("shell", "gpu01", "nft", "list", "chain", "inet", "temper", "input")
+        dropped = [line for line in listing.splitlines() if "too many new connections" in line]
+        counts = [int(line.partition("counter packets ")[2].split()[0]) for line in dropped]
+        assert len(counts) == 2
+        assert all(count > 0 for count in counts), counts
+    finally:
+        fleet.harden()
+
+
+def test_report_names_ports_that_listen_or_are_open_but_not_both(fleet: Fleet) -> None:
+    fleet.side_door("systemd-run --quiet --unit=listen-9101 python3 -m http.server --bind :: 9101")
+    try:
+        for node in NODES:
+            wait_until(
+                lambda node=node: ":9101" in fleet.lab("shell", node, "ss", "-Hltn"),  # type: ignore[misc]
+                "the server listens",
+            )
+        run = fleet.harden(firewall_services={"slurmd": ["192.0.2.1"]})
+        assert "Listening, but open to nobody outside of the fleet: tcp 9101 (python3)." in said(run)
+        assert "Open, but nothing listens there: tcp 6818 (slurmd)." in said(run)
+    finally:
+        fleet.side_door("systemctl stop listen-9101")
+        fleet.harden()

@@ -1,0 +1,76 @@
+"""Public keys are read and judged; private ones are never repeated."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from ansible.module_utils.ssh_keys import parse_public_key
+
+
+def generate(folder: Path, *arguments: str) -> Path:
+    path = folder / "key"
+    command = ["ssh-keygen", "-q", "-N", "", "-C", "ops@office", "-t", *arguments, "-f", str(path)]
+    subprocess.run(command, check=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "family", "bits"),
+    [(("ed25519",), "ed25519", None), (("ecdsa",), "ecdsa", None), (("rsa", "-b", "2048"), "rsa", 2048)],
+)
+def test_key_of_ssh_keygen_is_read(
+    tmp_path: Path, arguments: tuple[str, ...], family: str, bits: int | None
+) -> None:
+    text = generate(tmp_path, *arguments).with_suffix(".pub").read_text()
+    key = parse_public_key(text)
+    assert (key.family, key.bits, key.comment, key.line) == (family, bits, "ops@office", text.strip())
+
+
+def test_fingerprint_is_that_of_ssh_keygen(tmp_path: Path) -> None:
+    path = generate(tmp_path, "ed25519").with_suffix(".pub")
+    listed = subprocess.run(["ssh-keygen", "-lf", path], check=True, capture_output=True, text=True).stdout
+    assert parse_public_key(path.read_text()).summary == f"{listed.split()[1]} (ssh-ed25519, ops@office)"
+
+
+def test_options_with_blanks_in_quotes_stay(tmp_path: Path) -> None:
+    text = generate(tmp_path, "ed25519").with_suffix(".pub").read_text().strip()
+    key = parse_public_key(f'command="echo \\"a b\\"",no-pty {text}')
+    assert key.options == 'command="echo \\"a b\\"",no-pty'
+    assert key.kind == "ssh-ed25519"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "expected a public key"),
+        ("hunter2", "expected a public key"),
+        ("ssh-dss AAAA", "DSA key"),
+        ("ssh-ed25519-cert-v01@openssh.com AAAA", "certificate"),
+        ("ssh-ed25519 AAAA", "cut off or damaged"),
+        ("ssh-ed25519 !!!!", "cut off or damaged"),
+        ("ssh-ed25519", "cut off or damaged"),
+        (
+            "ssh-rsa AAAAC3NzaC1lZDI1NTE5AAAAIMP/JIfnXzGl0FmT5rCEOw2Y8sIp9EyInaNs4E2UMwMO",
+            "cut off or damaged",
+        ),
+        ("one\ntwo", "found several lines"),
+    ],
+)
+def test_what_is_no_key_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        parse_public_key(text)
+
+
+def test_short_rsa_key_is_refused(tmp_path: Path) -> None:
+    text = generate(tmp_path, "rsa", "-b", "1024").with_suffix(".pub").read_text()
+    with pytest.raises(ValueError, match="RSA key of 1024 bits, expected at least 2048"):
+        parse_public_key(text)
+
+
+@pytest.mark.parametrize("arguments", [("ed25519",), ("rsa", "-m", "PEM")])
+def test_private_key_is_refused_without_repeating_it(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    text = generate(tmp_path, *arguments).read_text()
+    for pasted in (text, text.replace("\n", " "), "".join(text.splitlines()[1:-1])):
+        with pytest.raises(ValueError, match=r"private key|several lines|expected a public key") as refusal:
+            parse_public_key(pasted)
+        assert pasted.split()[-1] not in str(refusal.value)
