@@ -65,3 +65,4 @@ class Offer:
     runtime: dict[str, str | None] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    hint: str = ""  # what the operator should know where the package manager cannot carry the plan out

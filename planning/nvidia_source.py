@@ -61,6 +61,7 @@ def offer(request: Request) -> Offer:
         + module_problems
         + repository_key_problems(request),
         warnings=stack_warnings(name, stack, request) + unseen_warnings(name, stack, request),
+        hint=mirror_hint(name, stack, request),
     )
 
 
@@ -72,6 +73,17 @@ def runtime(stack: Facts, *, fabric: bool) -> dict[str, str | None]:
         "fabric_manager": stack["driver"] if fabric else None,
         "cuda_driver": stack["cuda"],
     }
+
+
+def mirror_hint(name: str, stack: Facts, request: Request) -> str:
+    """What a plain mirror of NVIDIA's repository cannot have."""
+    first = request.system.row["first_branch"]
+    if from_nvidia(request) or not first or branch(stack["driver"]) >= first:
+        return ""
+    return (
+        f"NVIDIA's own repository for {request.system.distribution} begins with driver branch {first}: a "
+        f"plain mirror of it has no stack {name}; add its packages, or choose another nvidia_stack_name"
+    )
 
 
 def unseen_warnings(name: str, stack: Facts, request: Request) -> list[str]:

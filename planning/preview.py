@@ -23,6 +23,8 @@ def with_preview(plan: Facts, result: Facts) -> dict[str, Any]:
     Its problems refuse the node, and a module that broke does: what nobody could simulate is not tried.
     """
     problems = [*plan["problems"], *result.get("problems", ())]
+    if problems and plan["hint"]:
+        problems.append(plan["hint"])
     transaction = result.get("transaction")
     if transaction is None:
         reason = " ".join(str(result.get("msg") or "it returned nothing").split()).rstrip(".")

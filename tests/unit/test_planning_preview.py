@@ -11,7 +11,7 @@ from node_plan import FilterModule, mok_certificate
 
 from planning.plan import preflight_plan
 from planning.preview import with_preview
-from tests.unit.planning_nodes import DEFAULTS, TABLES, node, plan
+from tests.unit.planning_nodes import DEFAULTS, TABLES, node, plan, system
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,6 +57,15 @@ def test_what_goes_away_or_back_is_named() -> None:
 def test_problems_of_the_simulation_refuse_the_node() -> None:
     found = previewed(["nvidia-driver-cuda 580.178.04-1 is not in the repositories"])
     assert found["problems"] == ["nvidia-driver-cuda 580.178.04-1 is not in the repositories"]
+
+
+def test_a_mirror_without_the_stack_gets_a_hint_where_the_simulation_fails() -> None:
+    facts = system("debian", "13")
+    mirror = plan(facts, nvidia_stack_cuda_repository_url="http://mirror/cuda") | {"text": ""}
+    missing = {"transaction": {}, "problems": ["nvidia-driver-cuda 580.178.04-1 is not there"]}
+    assert "debian-13 begins with driver branch 590" in with_preview(mirror, missing)["problems"][1]
+    assert with_preview(mirror, {"transaction": TRANSACTION, "problems": []})["problems"] == []
+    assert with_preview(PLAN, missing)["problems"] == missing["problems"]
 
 
 def test_a_kernel_that_comes_along_is_shown_with_the_way_out() -> None:
