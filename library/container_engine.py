@@ -141,7 +141,7 @@ def disturbed(plans: list[Plan]) -> str:
         return f"containers with a GPU are running ({shown})"
     for plan in restarts:
         if plan.engine == "docker":
-            count, survive = Docker().running_containers()
+            count, survive = Docker().running_containers(plan.unit)
             if count and not survive:
                 return f"a restart of Docker would end its {count} running containers (live-restore is off)"
     return ""
@@ -169,7 +169,7 @@ class Node:
             problem = engine.disagreement(wish, plan) if plan.unit.active else ""
             if problem:
                 raise EngineError(problem)
-        except (EngineError, OSError) as error:
+        except EngineError as error:
             self.write(former)
             note = "its former configuration is back"
             try:
@@ -232,13 +232,13 @@ def make_plans(engines: list[Engine], wish: Wish, state: dict[str, Any]) -> list
         unit = units.get(engine.unit, Unit("", exists=False, active=False, command=()))
         try:
             plan = engine.plan(wish, unit, state.get("records", {}).get(engine.name, {}))
-        except RefusedError as error:
+            if engine.name in state.get("pending", []):
+                plan.action, plan.daemon_reload = "restart", isinstance(engine, Containerd)
+            elif unit.active and not plan.action and engine.disagreement(wish, plan):
+                plan.action = "restart"
+        except (RefusedError, EngineError) as error:
             problems.append(str(error))
             continue
-        if engine.name in state.get("pending", []):
-            plan.action, plan.daemon_reload = "restart", isinstance(engine, Containerd)
-        elif unit.active and not plan.action and engine.disagreement(wish, plan):
-            plan.action = "restart"
         if not unit.active:
             plan.action = ""
         plans.append(plan)

@@ -16,7 +16,7 @@ RUNTIME = "/usr/bin/nvidia-container-runtime"
 HEADER = "# Managed by Temper."
 PROC = Path("/proc")
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
-COMMAND_TIMEOUT_S = 120
+COMMAND_TIMEOUT_S = 300  # Docker may wait for containers that do not want to end
 
 
 class RefusedError(Exception):
@@ -103,16 +103,21 @@ def which(program: str) -> str | None:
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command that may fail."""
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=COMMAND_TIMEOUT_S,
-        env={**os.environ, "LC_ALL": "C.UTF-8"},
-    )
+    """Run a command that may fail; one that is missing or hangs has failed, too."""
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMMAND_TIMEOUT_S,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
+    except FileNotFoundError:
+        return subprocess.CompletedProcess(command, 127, "", f"there is no program {command[0]}")
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"no answer within {COMMAND_TIMEOUT_S} s")
 
 
 def words(completed: subprocess.CompletedProcess[str]) -> str:

@@ -169,6 +169,8 @@ class Containerd:
     def disagreement(self, _wish: Wish, _plan: Plan) -> str:
         """Whether the plugin that reads our drop-in works: containerd runs on without it when it does not."""
         completed = run(["ctr", "plugins", "ls"])
+        if completed.returncode:
+            return f"`ctr plugins ls` failed: {words(completed)}"
         rows = [row.split() for row in completed.stdout.splitlines()]
         states = {
             row[1]: row[-1] for row in rows if len(row) > 2 and row[0] in ("io.containerd.grpc.v1", CRI_V2)

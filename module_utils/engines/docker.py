@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ansible.module_utils.engines import daemon_json
 from ansible.module_utils.engines.base import (
+    EngineError,
     Plan,
     RefusedError,
     Unit,
@@ -51,14 +52,25 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def ask(path: str) -> typing.Any:
-    """One answer of Docker's API, over its socket: Debian 13 installs the daemon without the command."""
-    connection = _Connection(SOCKET)
+def ask(unit: Unit, path: str) -> dict[str, typing.Any]:
+    """One answer of Docker's API, over its socket: Debian 13 installs the daemon without the command.
+
+    Raises EngineError.
+    """
+    flags = unit.flags()
+    named = [
+        host[len("unix://") :] for host in flags.get("H", []) + flags.get("host", []) if "unix://" in host
+    ]
+    address = Path(named[0]) if named else SOCKET
+    connection = _Connection(address)
     try:
         connection.request("GET", path)
-        return json.loads(connection.getresponse().read())
+        answer: dict[str, typing.Any] = json.loads(connection.getresponse().read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise EngineError(f"Docker is running, but does not answer at {address}: {error}") from error
     finally:
         connection.close()
+    return answer
 
 
 class Docker:
@@ -102,10 +114,7 @@ class Docker:
 
     def _version(self, unit: Unit) -> str:
         if unit.active:
-            try:
-                return version_of(str(ask("/version")["Version"]))
-            except (OSError, KeyError, ValueError):
-                pass
+            return version_of(str(ask(unit, "/version").get("Version")))
         return version_of(run([which(self.program) or self.program, "--version"]).stdout)
 
     def _validate(self, unit: Unit, text: str, where: str) -> None:
@@ -126,14 +135,14 @@ class Docker:
         """Compare the running daemon with the wish; a reload takes a moment."""
         deadline = time.monotonic() + RELOAD_TIMEOUT_S
         while True:
-            problem = _difference(ask("/info"), wish, plan.cdi)
+            problem = _difference(ask(plan.unit, "/info"), wish, plan.cdi)
             if not problem or plan.action != "reload" or time.monotonic() > deadline:
                 return problem
             time.sleep(0.1)
 
-    def running_containers(self) -> tuple[int, bool]:
+    def running_containers(self, unit: Unit) -> tuple[int, bool]:
         """How many containers run, and whether they outlive a restart of the daemon."""
-        info = ask("/info")
+        info = ask(unit, "/info")
         return int(info["ContainersRunning"]), bool(info["LiveRestoreEnabled"])
 
 

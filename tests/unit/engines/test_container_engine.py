@@ -514,3 +514,27 @@ def test_a_toolkit_without_the_units_is_refused(node: Node, apply: Callable[...,
 def test_the_specification_is_where_the_environment_file_says(node: Node) -> None:
     (node.path / "refresh.env").write_text("# X\nNVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/etc/cdi/nvidia.yaml\n")
     assert cdi.output() == Path("/etc/cdi/nvidia.yaml")
+
+
+def test_systemd_is_not_reloaded_under_a_container_with_a_gpu(
+    node: Node, apply: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.has_containerd()
+    processes = [busy.GpuProcess(number, "python3") for number in range(10, 17)]
+    monkeypatch.setattr(busy, "gpu_processes", lambda: processes)
+    before = node.files()
+    message = apply()["msg"]
+    assert "containers with a GPU are running (python3 (process 10), " in message
+    assert message.endswith("Drain the node, or set container_engines_busy_ok: true.")
+    assert node.files() == before
+    assert apply(busy_ok=True)["changed"] is True
+
+
+def test_a_docker_that_does_not_answer_is_named() -> None:
+    unit = base.Unit("docker.service", exists=True, active=True, command=("dockerd", "-H", "unix:///nowhere"))
+    with pytest.raises(base.EngineError, match="does not answer at /nowhere"):
+        docker.ask(unit, "/info")
+
+
+def test_a_program_that_is_missing_has_failed() -> None:
+    assert base.run(["no-such-program"]).returncode == 127
