@@ -202,9 +202,16 @@ def nvidia_state(root: Path, kernels: list[str], *, signers: bool) -> dict[str, 
         "userspace_version": userspace_version(root),
         "modules": nvidia_modules(root, kernels, signers=signers),
         "nouveau_loaded": (root / "sys/module/nouveau").is_dir(),
+        "counters_restricted": counters_restricted(root),
         "compute_processes": processes,
         "smi_error": error,
     }
+
+
+def counters_restricted(root: Path) -> bool | None:
+    """Whether the loaded driver keeps the GPU's performance counters to root; None where none is loaded."""
+    found = re.search(r"^RmProfilingAdminOnly: (\d)", read(root / "proc/driver/nvidia/params"), re.MULTILINE)
+    return found[1] == "1" if found else None
 
 
 def compute_processes() -> tuple[list[str], str | None]:

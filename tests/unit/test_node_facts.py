@@ -273,6 +273,7 @@ def test_a_bare_node_has_no_driver(root: Root, program: Any) -> None:
         "userspace_version": None,
         "modules": {RELEASE: None},
         "nouveau_loaded": False,
+        "counters_restricted": None,
         "compute_processes": [],
         "smi_error": None,
     }
@@ -283,6 +284,15 @@ def test_the_loaded_driver_is_the_one_in_sysfs(root: Root, program: Any) -> None
     (root.path / "sys/module/nouveau").mkdir()
     state = node_facts.nvidia_state(root.path, [], signers=False)
     assert (state["loaded_version"], state["nouveau_loaded"]) == ("580.126.09", True)
+
+
+@pytest.mark.parametrize(("flag", "restricted"), [("1", True), ("0", False)])
+def test_the_driver_says_who_may_read_its_counters(
+    root: Root, program: Any, flag: str, restricted: bool
+) -> None:
+    root.write("proc/driver/nvidia/params", f"EnableMSI: 1\nRmProfilingAdminOnly: {flag}\n")
+    state = node_facts.nvidia_state(root.path, [], signers=False)
+    assert state["counters_restricted"] is restricted
 
 
 def test_the_driver_is_read_after_nvidia_smi_has_loaded_it(root: Root, program: Any) -> None:

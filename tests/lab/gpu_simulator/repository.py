@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.lab.gpu_simulator import deb, nvidia_packages, server_packages
+from tests.lab.gpu_simulator import deb, nvidia_packages, profiling_packages, server_packages
 from tests.lab.gpu_simulator.contents import Architecture
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ def build(destination: Path, gnupg_home: Path) -> dict[str, list[str]]:
             ),
             *nvidia_packages.pinning_packages(),
             *nvidia_packages.cuda_packages(arch),
+            *profiling_packages.profiling_packages(arch),
             *server_packages.dcgm_packages(arch),
             server_packages.nvlsm_package(arch),
             server_packages.dkms_package(),

@@ -103,6 +103,14 @@ def test_the_proprietary_module_names_itself_differently(booted: MakeNode) -> No
     assert banner.startswith(f"NVRM version: NVIDIA UNIX {os.uname().machine} Kernel Module  580.126.09  ")
 
 
+def test_an_option_of_the_module_opens_the_counters_at_the_next_boot(booted: MakeNode) -> None:
+    node = booted()
+    node.write("etc/modprobe.d/profiling.conf", "options nvidia NVreg_RestrictProfilingToAdminUsers=0\n")
+    assert node.read("proc/driver/nvidia/params") == "RmProfilingAdminOnly: 1"
+    node.boot()
+    assert node.read("proc/driver/nvidia/params") == "RmProfilingAdminOnly: 0"
+
+
 def test_an_upgrade_leaves_the_loaded_module_until_the_next_boot(booted: MakeNode) -> None:
     node = booted(version="580.126.09")
     node.install("580.178.04")

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.gpu_simulator import contents, deb, nvidia_packages, repository, server_packages
+from tests.lab.gpu_simulator import (
+    contents,
+    deb,
+    nvidia_packages,
+    profiling_packages,
+    repository,
+    server_packages,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -196,6 +203,7 @@ def all_packages() -> list[deb.Package]:
         server_packages.dkms_package(),
         *nvidia_packages.pinning_packages(),
         *nvidia_packages.cuda_packages(arch),
+        *profiling_packages.profiling_packages(arch),
         *nvidia_packages.container_packages(arch),
         nvidia_packages.keyring_package(b"key"),
     ]

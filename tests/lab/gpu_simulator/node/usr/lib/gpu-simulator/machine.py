@@ -291,19 +291,28 @@ def nouveau_is_loaded() -> bool:
     return (MODULES / "nouveau").is_dir()
 
 
-def nouveau_is_blacklisted() -> bool:
+def modprobe_lines() -> list[list[str]]:
     """Read modprobe.d as modprobe does: a file hides its namesakes in directories of lower rank."""
     files: dict[str, Path] = {}
     for directory in ("lib", "usr/lib", "usr/local/lib", "run", "etc"):
         for path in (ROOT / directory / "modprobe.d").glob("*.conf"):
             files[path.name] = path
-    lines = [line.split() for path in files.values() for line in path.read_text().splitlines()]
+    return [line.split() for path in files.values() for line in path.read_text().splitlines()]
+
+
+def nouveau_is_blacklisted() -> bool:
     never = (
         ["blacklist", "nouveau"],
         ["install", "nouveau", "/bin/false"],
         ["install", "nouveau", "/bin/true"],
     )
-    return any(line in never for line in lines)
+    return any(line in never for line in modprobe_lines())
+
+
+def counters_are_open() -> bool:
+    """Say whether the module is loaded with access to the performance counters for everybody."""
+    option = "NVreg_RestrictProfilingToAdminUsers=0"
+    return any(line[:2] == ["options", "nvidia"] and option in line for line in modprobe_lines())
 
 
 def drives(module: Hardware, gpu: Hardware) -> bool:
@@ -377,6 +386,7 @@ def load() -> None:
         bind(switch["address"], "nvidia-nvswitch")
         write(PROC / "nvidia-nvswitch/devices" / switch["address"], "")
     write(PROC / "nvidia/version", module_banner(module))
+    write(PROC / "nvidia/params", f"RmProfilingAdminOnly: {0 if counters_are_open() else 1}\n")
     make_device_nodes(len(driven), len(machine["nvswitches"]))
 
 
