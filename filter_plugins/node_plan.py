@@ -20,8 +20,8 @@ from planning.preview import with_preview  # noqa: E402
 def mok_certificate(path: str) -> dict[str, str]:
     """What preflight has to know of the operator's certificate for Secure Boot, a file of the controller.
 
-    `mok_sha256` is the SHA-256 of its DER form, as enrolled keys are told by; or `problem`, where the file is
-    none. No path, nothing to know.
+    `mok_sha256` is the SHA-256 of its DER form, as enrolled keys are told by, and `mok_pem` its text; or
+    `problem`, where the file is none. No path, nothing to know.
     """
     if not path:
         return {}
@@ -34,7 +34,7 @@ def mok_certificate(path: str) -> dict[str, str]:
             "problem": "nvidia_stack_mok_certificate: expected an X.509 certificate (PEM or DER) on this "
             f"machine at {path}: {error}"
         }
-    return {"mok_sha256": hashlib.sha256(data).hexdigest()}
+    return {"mok_sha256": hashlib.sha256(data).hexdigest(), "mok_pem": ssl.DER_cert_to_PEM_cert(data)}
 
 
 class FilterModule:

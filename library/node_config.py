@@ -34,6 +34,11 @@ options:
         description: Permissions.
         type: str
         default: "0644"
+      encoding:
+        description: V(der) writes a certificate that is given as PEM in its binary form.
+        type: str
+        choices: [text, der]
+        default: text
   sysctls:
     description: Kernel parameters and the live values that they must have. One that this kernel does not
       know is reported and left out.
@@ -102,6 +107,7 @@ actions:
 
 import json
 import shutil
+import ssl
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -135,6 +141,13 @@ class Pending:
     def clear(self) -> None:
         """Forget the note: everything was done."""
         self.path.unlink(missing_ok=True)
+
+
+def as_file(path: str, content: str | None, mode: str, encoding: str) -> File:
+    """The file of one entry of `files`."""
+    if content is not None and encoding == "der":
+        return File(path, ssl.PEM_cert_to_DER_cert(content.strip()), mode)
+    return File(path, content, mode)
 
 
 def live_sysctl(key: str) -> str | None:
@@ -226,6 +239,7 @@ def main() -> None:
                     "path": {"type": "path", "required": True},
                     "content": {"type": "str"},
                     "mode": {"type": "str", "default": "0644"},
+                    "encoding": {"type": "str", "choices": ["text", "der"], "default": "text"},
                 },
             },
             "sysctls": {"type": "dict", "default": {}},
@@ -251,7 +265,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    files = [File(**file) for file in module.params["files"]]
+    files = [as_file(**file) for file in module.params["files"]]
     pending = Pending(module.params["name"])
     left_over = pending.read()
     differing = [file.path for file in files if file.differs()]

@@ -46,6 +46,11 @@ def secure_boot_problems(node: Facts, values: Facts, mok_sha256: str) -> list[st
     `mok_sha256` is the SHA-256 of the operator's certificate in DER, empty where there is none.
     """
     allowed = values["preflight_secure_boot_ok"] or signs_modules(node, mok_sha256)
+    if node["secure_boot"] == "enabled" and mok_sha256 and not values["nvidia_stack_mok_private_key"]:
+        return [
+            "Secure Boot is enabled, and nvidia_stack_mok_certificate is set without "
+            "nvidia_stack_mok_private_key: a certificate alone signs nothing; set both or neither"
+        ]
     if node["secure_boot"] != "enabled" or allowed:
         return []
     if mok_sha256:

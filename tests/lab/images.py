@@ -31,7 +31,7 @@ _NO_TRANSLATIONS = 'Acquire::Languages "none";\n'
 
 # Raised when the way of building changes, so that nothing built the old way is used.
 _ROOT_RECIPE = "1"
-_LAYER_RECIPE = "2"
+_LAYER_RECIPE = "1"
 
 
 def root_file_system(lab: Lab, release: Release) -> Path:
@@ -114,7 +114,7 @@ def lab_layer(lab: Lab, root: Path) -> Path:
             path.chmod(0o440)
         sysctl_tree.write(upper / "usr/lib/lab/sysctl")
         # A Debian server has its kernel's headers from a package; the kernel here is not Debian's.
-        (upper / "usr/lib/modules" / os.uname().release / "build/include").mkdir(parents=True)
+        (upper / "usr/lib/modules" / os.uname().release / "build").mkdir(parents=True)
         local = upper / "usr/local/share/ca-certificates"
         local.mkdir(parents=True)
         for number, certificate in enumerate(certificates, 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from typing import TYPE_CHECKING, Any
 
 import node_config
@@ -120,6 +121,14 @@ def rebuild_on(*files: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------- files and commands
+
+
+def test_a_certificate_is_written_in_its_binary_form(configure: Run, node: Node) -> None:
+    der = bytes(range(256))
+    file = node.file("mok.der", ssl.DER_cert_to_PEM_cert(der)) | {"encoding": "der", "mode": "0600"}
+    assert configure(files=[file])["changed"]
+    assert (node.path / "etc/mok.der").read_bytes() == der
+    assert not configure(files=[file])["changed"]
 
 
 def test_a_command_runs_when_its_file_changed(configure: Run, node: Node) -> None:

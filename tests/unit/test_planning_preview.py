@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ssl
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -106,10 +107,12 @@ def der(certificate: Path) -> bytes:
 
 def test_a_certificate_is_told_by_its_der_form_in_either_form(certificate: Path) -> None:
     expected = hashlib.sha256(der(certificate)).hexdigest()
-    assert mok_certificate(str(certificate)) == {"mok_sha256": expected}
+    known = mok_certificate(str(certificate))
+    assert known["mok_sha256"] == expected
+    assert ssl.PEM_cert_to_DER_cert(known["mok_pem"]) == der(certificate)
     binary = certificate.with_suffix(".der")
     binary.write_bytes(der(certificate))
-    assert mok_certificate(str(binary)) == {"mok_sha256": expected}
+    assert mok_certificate(str(binary)) == known
 
 
 def test_no_certificate_is_nothing_to_know() -> None:

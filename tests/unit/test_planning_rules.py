@@ -241,6 +241,7 @@ def test_before_580_the_fabric_managers_name_has_the_branch() -> None:
 # ---------------------------------------------------------------- Secure Boot
 
 MOK = "ab" * 32
+KEY: dict[str, Any] = {"nvidia_stack_mok_private_key": "mok.key"}
 
 
 def test_with_secure_boot_the_remedies_are_named() -> None:
@@ -250,7 +251,7 @@ def test_with_secure_boot_the_remedies_are_named() -> None:
 
 
 def test_a_certificate_that_is_not_enrolled_is_refused_with_the_steps() -> None:
-    text = problem(node(secure_boot="enabled", mok_enrolled=["cd" * 32]), mok_sha256=MOK)
+    text = problem(node(secure_boot="enabled", mok_enrolled=["cd" * 32]), mok_sha256=MOK, **KEY)
     assert text.startswith(
         "Secure Boot is enabled, and the certificate nvidia_stack_mok_certificate (SHA-256 abab"
     )
@@ -258,9 +259,14 @@ def test_a_certificate_that_is_not_enrolled_is_refused_with_the_steps() -> None:
 
 
 def test_an_enrolled_certificate_signs_the_modules() -> None:
-    found = plan(node(secure_boot="enabled", mok_enrolled=[MOK]), mok_sha256=MOK)
+    found = plan(node(secure_boot="enabled", mok_enrolled=[MOK]), mok_sha256=MOK, **KEY)
     assert (found["problems"], found["mok"]) == ([], True)
     assert "openssl" in found["present"]
+
+
+def test_a_certificate_without_its_key_is_refused() -> None:
+    text = problem(node(secure_boot="enabled", mok_enrolled=[MOK]), mok_sha256=MOK)
+    assert "a certificate alone signs nothing" in text
 
 
 def test_without_secure_boot_nothing_is_signed() -> None:
