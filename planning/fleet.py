@@ -139,7 +139,8 @@ def difference(what: str, values: Mapping[str, str]) -> Iterator[dict[str, Any]]
 def fleet_text(document: Facts) -> str:
     """The fleet in a few lines: how many nodes are refused, and which differ from their like, in what."""
     refused = [name for name, plan in document["nodes"].items() if plan["problems"]]
-    lines = [f"{len(document['nodes'])} nodes planned, {len(refused)} refused"]
+    number = len(document["nodes"])
+    lines = [f"{number} {'node' if number == 1 else 'nodes'} planned, {len(refused)} refused"]
     lines[0] += f": {some(refused)}" if refused else ""
     for cohort in document["cohorts"]:
         found = cohort["differences"]

@@ -81,7 +81,6 @@ def node_plan(
         "unknown_gpus": unknown,
         "fabric": fabric,
         "nvswitch": fabric == "nvswitch",
-        "headers": found.present,
         "locked_clocks": {kind: all(lock[kind] for lock in locks) for kind in ("graphics", "memory")},
         "environment": environ,
         "mok": signs_modules(node, mok_sha256),

@@ -94,7 +94,7 @@ def test_the_plans_are_kept_where_every_node_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("os_release", "said"),
     [
-        ("ID=ubuntu\nVERSION_ID=24.04\nPRETTY_NAME=Ubuntu", "/ubuntu2404/x86_64/"),
+        ("ID=ubuntu\nVERSION_ID=24.04\nPRETTY_NAME=Ubuntu", "/ubuntu2404/x86_64"),
         ("ID=rocky\nVERSION_ID=9.6\nPRETTY_NAME=Rocky", ""),
     ],
     ids=["ubuntu", "rocky"],

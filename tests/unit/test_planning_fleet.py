@@ -31,6 +31,10 @@ def test_equal_nodes_differ_in_nothing() -> None:
     assert fleet_text(document) == "2 nodes planned, 0 refused"
 
 
+def test_one_node_is_one_node() -> None:
+    assert fleet_text(fleet(a=plan())) == "1 node planned, 0 refused"
+
+
 def test_nodes_with_other_gpus_are_not_compared() -> None:
     document = fleet(a=plan(node(pci=EIGHT)), b=plan(node(pci=gpus(V100))), c=plan(node(pci=gpus(L4, L4))))
     assert [cohort["name"] for cohort in document["cohorts"]] == [

@@ -1,0 +1,63 @@
+"""NCCL's settings and thread counts of a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.planning_nodes import (
+    H100,
+    L4,
+    gpus,
+    node,
+    plan,
+)
+
+
+def interface(name: str, *addresses: str, up: bool = True, default_route: bool = False) -> dict[str, Any]:
+    return {"name": name, "addresses": list(addresses), "up": up, "default_route": default_route, "mtu": 1500}
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "expected"),
+    [
+        ([interface("mgmt", "192.0.2.1", default_route=True), interface("fab", "198.51.100.7")], "=fab"),
+        ([interface("a"), interface("mgmt", "192.0.2.1", default_route=True)], "=mgmt"),
+        ([interface("down", "198.51.100.7", up=False), interface("up", default_route=True)], "=up"),
+        ([interface("a", "192.0.2.1")], None),
+        ([], None),
+    ],
+)
+def test_nccl_uses_the_interface_of_the_inventory_address(
+    interfaces: list[dict[str, Any]], expected: str | None
+) -> None:
+    nccl = plan(node(interfaces=interfaces), address="198.51.100.7")["environment"]["nccl"]
+    assert nccl.get("NCCL_SOCKET_IFNAME") == expected
+
+
+def test_a_host_name_in_the_inventory_leads_to_the_default_route() -> None:
+    assert plan(address="gpu01.example.org")["environment"]["nccl"] == {"NCCL_SOCKET_IFNAME": "=eth0"}
+
+
+def test_the_interface_may_be_chosen() -> None:
+    nccl = plan(address="192.0.2.7", compute_environment_nccl_socket_ifname="=ib0")["environment"]["nccl"]
+    assert nccl == {"NCCL_SOCKET_IFNAME": "=ib0"}
+
+
+def test_further_nccl_variables_win() -> None:
+    extra = {"NCCL_SOCKET_IFNAME": "bond", "NCCL_DEBUG": "WARN"}
+    assert plan(compute_environment_nccl=extra)["environment"]["nccl"] == extra
+
+
+@pytest.mark.parametrize(
+    ("device_ids", "physical", "threads"),
+    [([L4], 32, 32), ([H100] * 8, 96, 12), ([H100] * 8, 6, 1), (["ffff"] * 4, 32, 8), ([], 32, 32)],
+)
+def test_threads_are_cores_for_each_gpu(device_ids: list[str], physical: int, threads: int) -> None:
+    facts = node(pci=gpus(*device_ids), cpu={"logical": 2 * physical, "physical": physical, "numa_nodes": 1})
+    assert plan(facts)["environment"]["omp_num_threads"] == threads
+
+
+def test_threads_may_be_chosen() -> None:
+    assert plan(compute_environment_omp_num_threads=3)["environment"]["omp_num_threads"] == 3

@@ -1,0 +1,94 @@
+"""What the operator reads: the plan in a few lines, and why there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planning.plan import preflight_plan
+from tests.unit.planning_nodes import (
+    DEFAULTS,
+    GPU,
+    H100,
+    L4,
+    NVSWITCH,
+    SWITCH,
+    TABLES,
+    gpus,
+    node,
+    pci,
+    settled,
+)
+
+VARIABLES = {"values": DEFAULTS, "problems": []}
+TARGET = {"address": "192.0.2.7", "user": "ops"}
+
+
+def collected(facts: dict[str, Any]) -> dict[str, Any]:
+    return {"ansible_facts": {"temper": facts}}
+
+
+def text(facts: dict[str, Any], **values: Any) -> list[str]:
+    variables = {"values": DEFAULTS | values, "problems": []}
+    return str(preflight_plan(collected(facts), TABLES, variables, TARGET)["text"]).splitlines()
+
+
+def test_text_of_a_bare_node() -> None:
+    facts = node(pci=pci(*[(H100, GPU)] * 8, (SWITCH, NVSWITCH)))
+    assert text(facts) == [
+        "Debian GNU/Linux 12 (bookworm), kernel 6.1.0-37-amd64, 8x H100 SXM 80 GB, NVSwitch",
+        "stack r580-cuda13.0 (to be installed): driver 580.178.04 (open modules, supported to 2028-06), "
+        "CUDA 13.0, 14 packages",
+        "environment: OMP_NUM_THREADS=4 NCCL_SOCKET_IFNAME==eth0",
+    ]
+
+
+def test_text_of_a_settled_node() -> None:
+    assert text(settled())[1].startswith("stack r580-cuda13.0 (in place): ")
+
+
+def test_text_counts_unknown_gpus_and_warns_of_them() -> None:
+    lines = text(node(pci=gpus(L4, "ffff", "ffff"), interfaces=[]), preflight_unknown_gpu_ok=True)
+    assert lines[0].endswith("1x L4, 2x 10de:ffff (unknown)")
+    assert lines[2] == "environment: OMP_NUM_THREADS=10"
+    assert lines[3].startswith("warning: GPU with PCI id 10de:ffff is in no table; planned with")
+
+
+def test_text_of_a_node_that_cannot_be_planned() -> None:
+    lines = text(node(architecture="riscv64", pci=[]))
+    assert lines[0].endswith("kernel 6.1.0-37-amd64, no GPU")
+    assert len(lines) == 2
+
+
+def test_wrong_variables_and_wrong_hardware_stand_in_one_list() -> None:
+    variables = {"values": DEFAULTS, "problems": ["firewall_stat: no role has a variable of this name"]}
+    found = preflight_plan(collected(node(secure_boot="enabled")), TABLES, variables, TARGET)
+    assert found["problems"][0] == variables["problems"][0]
+    assert found["problems"][1].startswith("Secure Boot")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'Data could not be sent to remote host "192.0.2.7". Make sure this host can be reached over ssh: '
+        "ops@192.0.2.7: Permission denied (publickey).\r\n",
+        "ops@192.0.2.7:\nPermission denied (publickey)",
+    ],
+)
+def test_an_unreachable_node_gets_a_sentence_in_the_words_of_ssh(message: str) -> None:
+    result = {"unreachable": True, "msg": message}
+    found = preflight_plan(result, TABLES, VARIABLES, TARGET)
+    assert found["driver"] is None
+    assert found["text"] == ""
+    assert found["problems"] == [
+        "192.0.2.7 cannot be reached over SSH as ops: ops@192.0.2.7: Permission denied (publickey). "
+        "Check that it is up, and ansible_host, ansible_user, the key (ansible_ssh_private_key_file) and "
+        "the known host key"
+    ]
+
+
+def test_an_unreachable_node_with_a_typo_has_two_problems() -> None:
+    variables = {"values": DEFAULTS, "problems": ["firewall_stat: no role has a variable of this name"]}
+    result = {"unreachable": True, "msg": "timed out"}
+    assert len(preflight_plan(result, TABLES, variables, TARGET)["problems"]) == 2
