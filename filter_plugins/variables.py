@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +32,16 @@ def is_network(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def is_size(value: Any) -> bool:
+    """Whether a value is a size in bytes, with a binary unit or none; an empty text says nothing."""
+    return isinstance(value, str) and bool(re.fullmatch(r"(?i)[0-9]+ ?[kmgt]?(i?b)?|", value))
+
+
 # Argument specs know types but no ranges; a variable's name says what it holds.
 CONVENTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "port": (is_port, f"a port number from 1 to {LAST_PORT}"),
     "network": (is_network, "a network such as 192.0.2.0/24 or 2001:db8::/32"),
+    "size": (is_size, "a size such as 1G or 512M"),
 }
 
 

@@ -21,6 +21,7 @@ SPEC = spec(
     firewall_log={"type": "bool", "default": False},
     firewall_rate={"type": "int", "default": 5},
     firewall_ssh_port={"type": "int"},
+    firewall_buffer_size={"type": "str"},
     firewall_ports={"type": "list", "elements": "int", "default": []},
     firewall_management_networks={"type": "list", "elements": "str", "default": []},
     firewall_raw={"type": "raw"},
@@ -87,6 +88,11 @@ def test_a_name_without_the_prefix_of_a_role_is_none_of_our_business(name: str) 
             65536,
             "firewall_ssh_port: expected a port number from 1 to 65535, found 65536",
         ),
+        (
+            "firewall_buffer_size",
+            "much",
+            "firewall_buffer_size: expected a size such as 1G or 512M, found 'much'",
+        ),
         ("firewall_ports", [22, -1], "firewall_ports: expected a port number from 1 to 65535, found -1"),
         (
             "firewall_management_networks",
@@ -134,6 +140,8 @@ def test_a_suboption_is_checked_like_an_option(rule: dict[str, str], words: str)
         ("firewall_ssh_port", "2222"),
         ("firewall_ssh_port", None),
         ("firewall_ports", []),
+        ("firewall_buffer_size", "512m"),
+        ("firewall_buffer_size", ""),
         ("firewall_management_networks", ["192.0.2.0/24", "2001:db8::/32", "192.0.2.7"]),
         ("firewall_raw", {"any": ["thing"]}),
         ("firewall_rules", [{"name": "metrics"}]),
