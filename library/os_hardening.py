@@ -14,7 +14,7 @@ description:
   - When the account that Ansible came through loses its sudo rights by a change, the change is undone.
 options:
   settings:
-    description: What is wanted, in the words of module_utils/reversible.py.
+    description: What is wanted, each as its class in module_utils/reversible_*.py takes it.
     type: list
     elements: dict
     required: true
@@ -102,13 +102,52 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils import packages as dpkg
-from ansible.module_utils import reversible
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.reversible import PamProfile, Record, Setting, SettingError, Sysctl, Unit, WholeFile
+from ansible.module_utils.reversible import Record, Setting, SettingError, run
+from ansible.module_utils.reversible_files import Access, Keyword, PamProfile, WholeFile, accesses
+from ansible.module_utils.reversible_system import (
+    MountOptions,
+    Sysctl,
+    Unit,
+    overruled_by,
+    overruling,
+    sysctls,
+    unit_states,
+)
 from ansible.module_utils.ssh_login import ssh_login
 
 RECORD = Path("/var/lib/temper/os_hardening.json")
 UNIT_FILES = "file:/etc/systemd/system/"
+
+
+# In the order in which they are made; they are taken back in the opposite one.
+KINDS: dict[str, Any] = {
+    "file": WholeFile,
+    "keyword": Keyword,
+    "pam": PamProfile,
+    "access": Access,
+    "sysctl": Sysctl,
+    "mount": MountOptions,
+    "unit": Unit,
+}
+PATTERNS: dict[str, Any] = {"access": accesses, "sysctl": sysctls}
+
+
+def build(kind: str, spec: dict[str, Any]) -> list[Setting]:
+    """The settings that one entry of the wanted list stands for; a pattern stands for several.
+
+    Raises:
+        SettingError: there is no such kind.
+    """
+    if kind not in KINDS:
+        raise SettingError(f"Expected a setting of the kinds {', '.join(KINDS)}, found {kind!r}.")
+    return list(PATTERNS[kind](**spec)) if kind in PATTERNS else [KINDS[kind](**spec)]
+
+
+def rebuild(key: str, spec: dict[str, Any]) -> Setting:
+    """The one setting of a record's entry, to restore it."""
+    setting: Setting = KINDS[key.partition(":")[0]](**spec)
+    return setting
 
 
 class Hardening:
@@ -121,26 +160,29 @@ class Hardening:
         self.wanted: dict[str, Setting] = {}
         self.controls: dict[str, str] = {}
         self.overruled: dict[str, str] = {}
-        later = reversible.overruling(parameters["sysctl_file"])
-        order = list(reversible.KINDS)
-        for entry in sorted(parameters["settings"], key=lambda entry: order.index(entry["kind"])):
-            for setting in reversible.build(entry["kind"], entry["spec"]):
-                if isinstance(setting, Sysctl) and (file := reversible.overruled_by(setting.name, later)):
+        later = overruling(parameters["sysctl_file"])
+        order = {kind: number for number, kind in enumerate(KINDS)}
+        for entry in sorted(parameters["settings"], key=lambda entry: order.get(entry["kind"], 0)):
+            for setting in build(entry["kind"], entry["spec"]):
+                if isinstance(setting, Sysctl) and (file := overruled_by(setting.name, later)):
                     self.overruled[setting.name] = file
                     continue
                 self.wanted[setting.key] = setting
                 self.controls[setting.key] = entry["control"]
         units = [setting for setting in self.wanted.values() if isinstance(setting, Unit)]
-        states = reversible.unit_states([unit.name for unit in units])
+        states = unit_states([unit.name for unit in units])
         for unit in units:
             unit.know(states[unit.name])
         self.unsettled = [setting for setting in self.wanted.values() if not setting.settled()]
         # In the opposite order of their making.
-        self.unwanted = [
-            reversible.rebuild(key, original["spec"])
+        former = [
+            rebuild(key, original["spec"])
             for key, original in reversed(record.originals.items())
             if key not in self.wanted
         ]
+        # Another file's by now: neither to make nor to take back.
+        self.given_up = [s for s in former if isinstance(s, Sysctl) and overruled_by(s.name, later)]
+        self.unwanted = [setting for setting in former if setting not in self.given_up]
 
     @property
     def unavailable(self) -> list[str]:
@@ -183,7 +225,7 @@ class Hardening:
             raise
         self.reload_units()
         self.react()
-        for setting in self.unwanted:
+        for setting in [*self.unwanted, *self.given_up]:
             del self.record.originals[setting.key]
         self.record.pending = []
         self.record.save()
@@ -191,7 +233,7 @@ class Hardening:
     def reload_units(self) -> None:
         """Let systemd read unit files that have changed, once, before the first unit is started."""
         if not self.reloaded and any(key.startswith(UNIT_FILES) for key in self.record.pending):
-            reversible.run(["systemctl", "daemon-reload"])
+            run(["systemctl", "daemon-reload"])
         self.reloaded = True
 
     def prepare(self) -> list[str]:
@@ -215,14 +257,14 @@ class Hardening:
         keys = [*self.record.pending, *(s.key for s in self.unsettled), *(s.key for s in self.unwanted)]
         paths = [key.split(":")[1] for key in keys]
         due = [rule for rule in self.on_change if any(path.startswith(rule["path"]) for path in paths)]
-        states = reversible.unit_states([rule["unit"] for rule in due if rule["unit"]])
+        states = unit_states([rule["unit"] for rule in due if rule["unit"]])
         running = {name for name, state in states.items() if state["ActiveState"] == "active"}
         return [rule["command"] for rule in due if not rule["unit"] or rule["unit"] in running]
 
     def react(self) -> None:
         """Tell those who read their files only when told."""
         for command in self.reactions():
-            reversible.run(command)
+            run(command)
 
     def actions(self) -> list[str]:
         """What there is to do, in words."""
@@ -268,7 +310,7 @@ def administrator() -> str | None:
 
 def may_sudo(account: str) -> bool:
     """Whether an account can become root without a password, asked of sudo and PAM themselves."""
-    return not reversible.run(["runuser", "-u", account, "--", "sudo", "-n", "true"], check=False).returncode
+    return not run(["runuser", "-u", account, "--", "sudo", "-n", "true"], check=False).returncode
 
 
 def missing(wanted: list[Any]) -> list[str]:

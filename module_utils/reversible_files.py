@@ -1,0 +1,241 @@
+"""Reversible settings that are files: whole ones, keywords in others', permissions, profiles of PAM."""
+
+from __future__ import annotations
+
+import base64
+import grp
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ansible.module_utils.reversible import Setting, SettingError, replace_file, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ansible.module_utils.reversible import State
+
+PAM_STACKS = Path("/etc/pam.d")
+
+
+class WholeFile(Setting):
+    """A file that is Temper's own. `validate` is a command that must accept it, with %s for its path."""
+
+    def __init__(self, path: str, content: str, mode: str = "0644", validate: Sequence[str] = ()) -> None:
+        self.key = f"file:{path}"
+        self.spec = {"path": path, "content": ""}
+        self.path = Path(path)
+        self.content = content.encode()
+        self.mode = int(mode, 8)
+        self.validate = validate
+
+    def read(self) -> State:
+        """Content and owner, None where there is no file."""
+        try:
+            status = self.path.lstat()
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            raise SettingError(f"{self.path}: expected a file, found something else; move it away.")
+        return {
+            "content": base64.b64encode(self.path.read_bytes()).decode(),
+            "mode": stat.S_IMODE(status.st_mode),
+            "uid": status.st_uid,
+            "gid": status.st_gid,
+        }
+
+    def settled(self) -> bool:
+        """Same bytes, mode and owner."""
+        state = self.read()
+        wanted = {"content": base64.b64encode(self.content).decode(), "mode": self.mode, "uid": 0, "gid": 0}
+        return bool(state == wanted)
+
+    def apply(self) -> None:
+        """Write it, if its own program accepts it."""
+        if self.validate:
+            with tempfile.NamedTemporaryFile(prefix="temper-", mode="wb") as candidate:
+                candidate.write(self.content)
+                candidate.flush()
+                run([word.replace("%s", candidate.name) for word in self.validate])
+        replace_file(self.path, self.content, self.mode)
+
+    def restore(self, state: State) -> None:
+        """Bring the former file back, or take ours away."""
+        if state is None:
+            self.path.unlink(missing_ok=True)
+        else:
+            content = base64.b64decode(state["content"])
+            replace_file(self.path, content, state["mode"], state["uid"], state["gid"])
+
+    def change(self) -> tuple[str, str]:
+        """The whole file."""
+        before = self.path.read_text(errors="replace") if self.path.is_file() else ""
+        return before, self.content.decode()
+
+
+class Keyword(Setting):
+    """One keyword of a configuration file that belongs to the distribution; the rest stays as it is."""
+
+    def __init__(self, path: str, keyword: str, value: str) -> None:
+        self.key = f"keyword:{path}:{keyword}"
+        self.spec = {"path": path, "keyword": keyword, "value": ""}
+        self.path = Path(path)
+        self.keyword = keyword
+        self.value = value
+        # login.defs has blanks between keyword and value, the others an equals sign.
+        self.line = f"{keyword} {value}" if self.path.name == "login.defs" else f"{keyword} = {value}"
+        self.pattern = re.compile(rf"^\s*{re.escape(keyword)}(\s*=\s*|\s+)(.*?)\s*$")
+
+    def read(self) -> State:
+        """The lines that set the keyword now, None where there is no file."""
+        if not self.path.is_file():
+            return None
+        return [line for line in self._lines() if self.pattern.match(line)]
+
+    def settled(self) -> bool:
+        """Whether exactly one line sets it, to the wanted value. A file that is not there needs none."""
+        lines = self.read()
+        if lines is None:
+            return True
+        values = [match[2] for line in lines if (match := self.pattern.match(line))]
+        return values == [self.value]
+
+    def apply(self) -> None:
+        """Put one line where the first one was, else at the end."""
+        self._replace([self.line])
+
+    def restore(self, state: State) -> None:
+        """Put the former lines back."""
+        if state is not None and self.path.is_file():
+            self._replace(state)
+
+    def change(self) -> tuple[str, str]:
+        """The lines."""
+        return "\n".join(self.read() or []), self.line
+
+    def _lines(self) -> list[str]:
+        return self.path.read_text(encoding="utf-8").splitlines()
+
+    def _replace(self, new: list[str]) -> None:
+        lines: list[str] = []
+        placed = False
+        for line in self._lines():
+            if not self.pattern.match(line):
+                lines.append(line)
+            elif not placed:
+                lines += new
+                placed = True
+        if not placed:
+            lines += new
+        status = self.path.stat()
+        content = "".join(f"{line}\n" for line in lines).encode()
+        replace_file(self.path, content, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+
+
+class Access(Setting):
+    """Owner root, and no permission beyond `mode`; what is stricter already stays so."""
+
+    def __init__(self, path: str, mode: str, groups: Sequence[str] = ("root",)) -> None:
+        self.key = f"access:{path}"
+        self.spec = {"path": path, "mode": mode}
+        self.path = Path(path)
+        self.mode = int(mode, 8)
+        self.groups = groups
+
+    def read(self) -> State:
+        """Mode and owner, None where there is nothing (or a link, whose target is another's business)."""
+        try:
+            status = self.path.lstat()
+        except FileNotFoundError:
+            return None
+        if stat.S_ISLNK(status.st_mode):
+            return None
+        return {"mode": stat.S_IMODE(status.st_mode), "uid": status.st_uid, "gid": status.st_gid}
+
+    def settled(self) -> bool:
+        """Whether nobody has more than they should."""
+        state = self.read()
+        if state is None:
+            return True
+        return bool(not state["mode"] & ~self.mode and state["uid"] == 0 and state["gid"] in self._gids())
+
+    def apply(self) -> None:
+        """Take away what is too much."""
+        state = self.read()
+        gids = self._gids()
+        gid = state["gid"] if state["gid"] in gids else gids[0]
+        os.chown(self.path, 0, gid, follow_symlinks=False)
+        self.path.chmod(state["mode"] & self.mode)
+
+    def restore(self, state: State) -> None:
+        """Give it back."""
+        if state is not None and self.read() is not None:
+            os.chown(self.path, state["uid"], state["gid"], follow_symlinks=False)
+            self.path.chmod(state["mode"])
+
+    def change(self) -> tuple[str, str]:
+        """The modes."""
+        state = self.read()
+        return f"{state['mode']:04o} {state['uid']}:{state['gid']}", f"{state['mode'] & self.mode:04o} root"
+
+    def _gids(self) -> list[int]:
+        known = []
+        for group in self.groups:
+            try:
+                known.append(grp.getgrnam(group).gr_gid)
+            except KeyError:
+                continue
+        return known or [0]
+
+
+def accesses(path: str, mode: str, groups: Sequence[str] = ("root",)) -> Iterator[Access]:
+    """The settings for all paths that match a shell pattern."""
+    if not any(sign in path for sign in "*?["):
+        yield Access(path, mode, groups)
+        return
+    for found in sorted(Path("/").glob(path.lstrip("/"))):
+        yield Access(str(found), mode, groups)
+
+
+class PamProfile(Setting):
+    """A profile of pam-auth-update (its file is another setting), switched on.
+
+    It is on when one line of the stack has all the words.
+    """
+
+    def __init__(self, name: str, stack: str, words: Sequence[str]) -> None:
+        self.key = f"pam:{name}"
+        self.spec = {"name": name, "stack": stack, "words": list(words)}
+        self.name = name
+        self.stack = PAM_STACKS / stack
+        self.words = set(words)
+
+    def read(self) -> State:
+        """Whether its module is in the stack."""
+        lines = self.stack.read_text(encoding="utf-8").splitlines() if self.stack.is_file() else []
+        return any(self.words <= set(line.split()) for line in lines if not line.startswith("#"))
+
+    def settled(self) -> bool:
+        """Whether it is there."""
+        return bool(self.read())
+
+    def apply(self) -> None:
+        """Let Debian's own program put it in."""
+        run(["pam-auth-update", "--package", "--enable", self.name])
+        if not self.read():
+            raise SettingError(
+                f"{self.stack} was changed by hand, so pam-auth-update does not put {self.name} into it. "
+                "Run `pam-auth-update --force` on the node, or waive the control that asks for it."
+            )
+
+    def restore(self, state: State) -> None:
+        """Let it take it out."""
+        if not state and self.read():
+            run(["pam-auth-update", "--package", "--remove", self.name])
+
+    def change(self) -> tuple[str, str]:
+        """Which module."""
+        return "", f"{self.name} in {self.stack}"

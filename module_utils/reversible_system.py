@@ -1,0 +1,241 @@
+"""Reversible settings of the running system: kernel parameters, options of mount points, units."""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ansible.module_utils.reversible import Setting, SettingError, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ansible.module_utils.reversible import State
+
+PROC_SYS = Path("/proc/sys")
+MOUNTINFO = Path("/proc/self/mountinfo")
+SYSCTL_DIRECTORIES = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d")
+MOUNT_OPPOSITES = {"nodev": "dev", "nosuid": "suid", "noexec": "exec"}
+
+
+class Sysctl(Setting):
+    """The live value of one kernel parameter. One that this kernel does not have is settled."""
+
+    def __init__(self, name: str, value: str) -> None:
+        self.key = f"sysctl:{name}"
+        self.spec = {"name": name, "value": value}
+        # A dot in an interface's name (a VLAN) is a slash in sysctl's notation.
+        self.path = PROC_SYS / name.translate(str.maketrans("./", "/."))
+        self.name = name
+        self.value = " ".join(value.split())
+
+    def read(self) -> State:
+        """The live value with single blanks."""
+        try:
+            return " ".join(self.path.read_text(encoding="utf-8").split())
+        except FileNotFoundError:
+            return None
+
+    def settled(self) -> bool:
+        """Whether it has the value."""
+        return self.read() in (None, self.value)
+
+    def apply(self) -> None:
+        """Write it."""
+        self._write(self.value)
+
+    def restore(self, state: State) -> None:
+        """Write the former value, where the parameter is still there."""
+        if state is not None and self.path.exists() and self.read() != state:
+            self._write(state)
+
+    def change(self) -> tuple[str, str]:
+        """The values."""
+        return str(self.read()), self.value
+
+    def _write(self, value: str) -> None:
+        try:
+            self.path.write_text(value, encoding="utf-8")
+        except OSError as error:
+            raise SettingError(
+                f"The kernel does not take {value!r} for its parameter {self.name}: {error.strerror}."
+            ) from error
+
+
+def sysctls(name: str, value: str) -> Iterator[Sysctl]:
+    """The settings for all parameters that match (`net.ipv4.conf.*.send_redirects`: all interfaces)."""
+    if "*" not in name:
+        yield Sysctl(name, value)
+        return
+    for path in sorted(PROC_SYS.glob(name.replace(".", "/"))):
+        yield Sysctl(str(path.relative_to(PROC_SYS)).translate(str.maketrans("./", "/.")), value)
+
+
+def overruling(own_file: str) -> dict[str, str]:
+    """Parameter (or pattern) -> file, for all that files which sort after ours set at boot: they win."""
+    found: dict[str, str] = {}
+    by_name: dict[str, Path] = {}
+    for directory in reversed(SYSCTL_DIRECTORIES):
+        by_name |= {path.name: path for path in Path(directory).glob("*.conf")}
+    for name, path in sorted(by_name.items()):
+        if name <= own_file:
+            continue
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:  # a link that leads nowhere
+            continue
+        for line in lines:
+            left, equals, _ = line.strip().partition("=")
+            if equals and left[0] not in "#;":
+                found[left.strip().lstrip("-").replace("/", ".")] = str(path)
+    return found
+
+
+def overruled_by(name: str, files: dict[str, str]) -> str | None:
+    """The file that sets this parameter after ours, or None."""
+    if name in files:
+        return files[name]
+    return next((path for pattern, path in files.items() if fnmatch.fnmatchcase(name, pattern)), None)
+
+
+class MountOptions(Setting):
+    """Options of a mount point, in force now. A plain directory is bound to itself for them."""
+
+    def __init__(self, path: str, options: Sequence[str], bind: bool = False) -> None:
+        self.key = f"mount:{path}"
+        self.spec = {"path": path, "options": list(options)}
+        self.path = path
+        self.options = list(options)
+        self.bind = bind
+
+    def read(self) -> State:
+        """The options in force that matter here, None where it is no mount point."""
+        # proc(5): the fifth field is the mount point, the sixth its own options. The last mount is on top.
+        mounts = [line.split() for line in MOUNTINFO.read_text(encoding="utf-8").splitlines()]
+        options = [fields[5].split(",") for fields in mounts if fields[4] == self.path]
+        return sorted(set(options[-1]) & set(MOUNT_OPPOSITES)) if options else None
+
+    def settled(self) -> bool:
+        """Whether all are in force; a directory that is no mount point needs none unless it may be bound."""
+        state = self.read()
+        if state is None:
+            return not (self.bind and Path(self.path).is_dir())
+        return set(self.options) <= set(state)
+
+    def apply(self) -> None:
+        """Set them, without touching what is open."""
+        state = self.read()
+        if state is None:
+            run(["mount", "--bind", self.path, self.path])
+            state = []
+        self._remount(sorted({*state, *self.options}))
+
+    def restore(self, state: State) -> None:
+        """Take away what was not there."""
+        now = self.read()
+        if now is None or now == state:
+            return
+        if state is None:
+            # Lazily: what is open below it stays open, and everything is still there under the same name.
+            run(["umount", "--lazy", self.path])
+            return
+        self._remount([*state, *(MOUNT_OPPOSITES[option] for option in now if option not in state)])
+
+    def change(self) -> tuple[str, str]:
+        """The options."""
+        state = self.read()
+        return ",".join(state or []), ",".join(sorted({*(state or []), *self.options}))
+
+    def _remount(self, options: list[str]) -> None:
+        # `bind` changes the mount point alone: neither its file system nor its size.
+        run(["mount", "--options", ",".join(["remount", "bind", *options]), self.path])
+
+
+# Units that systemd starts at boot, or that others start.
+STARTS_AT_BOOT = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
+
+
+class Unit(Setting):
+    """A unit that is enabled and runs, or (`on` false) is neither.
+
+    One that is not installed is settled, unless its file is another setting (`made_here`).
+    """
+
+    def __init__(self, name: str, on: bool, made_here: bool = False) -> None:
+        self.key = f"unit:{name}"
+        self.spec = {"name": name, "on": on}
+        self.name = name
+        self.on = on
+        self.made_here = made_here
+        self._known: dict[str, str] | None = None
+
+    def _show(self) -> dict[str, str]:
+        if self._known is None:
+            self._known = unit_states([self.name])[self.name]
+        return self._known
+
+    def know(self, properties: dict[str, str]) -> None:
+        """Take what `unit_states` has found for many units at once."""
+        self._known = properties
+
+    def read(self) -> State:
+        """Whether it is enabled and whether it runs."""
+        show = self._show()
+        if show["LoadState"] == "not-found":
+            return None
+        return {"enabled": show["UnitFileState"], "active": show["ActiveState"] in ("active", "reloading")}
+
+    def settled(self) -> bool:
+        """Whether it is as wanted. A unit whose own condition keeps it from running is let be."""
+        show, state = self._show(), self.read()
+        if state is None:
+            return not self.made_here
+        enabled = state["enabled"] in STARTS_AT_BOOT
+        if not self.on:
+            return not state["active"] and state["enabled"] not in ("enabled", "enabled-runtime")
+        # Its condition has been asked, in this boot, and the answer was no.
+        kept = show["ConditionResult"] == "no" and show["ConditionTimestampMonotonic"] not in ("", "0")
+        return enabled and (state["active"] or kept)
+
+    def apply(self) -> None:
+        """Enable and start, or disable and stop."""
+        if self.on:
+            # Reloads systemd, too: it remembers a condition's answer only for units known to be enabled.
+            run(["systemctl", "enable", "--quiet", self.name])
+            run(["systemctl", "start", self.name])
+        else:
+            run(["systemctl", "disable", "--quiet", self.name])
+            run(["systemctl", "stop", self.name])
+        self._known = None
+
+    def restore(self, state: State) -> None:
+        """Return to the former state; a unit that has come since is switched off."""
+        self._known = None
+        if self.read() is None:
+            return
+        enabled = state is not None and state["enabled"] in ("enabled", "enabled-runtime")
+        active = state is not None and state["active"]
+        run(["systemctl", "enable" if enabled else "disable", "--quiet", self.name])
+        run(["systemctl", "start" if active else "stop", self.name])
+        self._known = None
+
+    def change(self) -> tuple[str, str]:
+        """The states."""
+        state = self.read() or {"enabled": "", "active": False}
+        before = f"{state['enabled'] or 'absent'}, {'running' if state['active'] else 'not running'}"
+        return before, "enabled, running" if self.on else "disabled, not running"
+
+
+UNIT_PROPERTIES = "LoadState,UnitFileState,ActiveState,ConditionResult,ConditionTimestampMonotonic"
+
+
+def unit_states(names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Properties of units, asked in one call."""
+    if not names:
+        return {}
+    output = run(["systemctl", "show", f"--property={UNIT_PROPERTIES}", "--", *names]).stdout
+    blocks = [
+        dict(line.split("=", 1) for line in block.splitlines()) for block in output.strip().split("\n\n")
+    ]
+    return dict(zip(names, blocks, strict=True))

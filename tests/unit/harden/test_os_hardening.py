@@ -1,0 +1,457 @@
+"""Settings of a node are made, proven and taken back: files, permissions, parameters, mounts, units, PAM."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+import os_hardening
+import pytest
+from ansible.module_utils import reversible_files, reversible_system
+from ansible.module_utils.packages import Package
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., dict[str, Any]]
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
+
+# Units are files that hold enablement, activity and whether a condition keeps them from running.
+SYSTEMCTL = """\
+#!/bin/sh
+cd "{state}" || exit
+verb=$1
+for last; do :; done
+[ "$verb" = show ] || echo "$*" >> log
+case $verb in
+    show)
+        shift 3
+        for unit; do
+            load=not-found enablement= activity=inactive condition=yes
+            [ ! -e "$unit" ] || {{ load=loaded; read -r enablement activity condition < "$unit"; }}
+            printf 'LoadState=%s\\nUnitFileState=%s\\nActiveState=%s\\nConditionResult=%s\\n' \\
+                "$load" "$enablement" "$activity" "$condition"
+            printf 'ConditionTimestampMonotonic=1\\n\\n'
+        done ;;
+    daemon-reload|restart) ;;
+    *)
+        [ -e "$last" ] || {{ echo "Unit $last not found." >&2; exit 5; }}
+        read -r enablement activity condition < "$last"
+        case $verb in
+            enable) enablement=enabled ;;
+            disable) enablement=disabled ;;
+            start) [ "$condition" = no ] || activity=active ;;
+            stop) activity=inactive ;;
+        esac
+        echo "$enablement $activity $condition" > "$last" ;;
+esac
+"""
+# Puts a line into a stack for a profile that is enabled, as pam-auth-update does.
+PAM_AUTH_UPDATE = """\
+#!/bin/sh
+stack="{stacks}/common-auth"
+[ ! -e "{stacks}/by-hand" ] || exit 0
+case $2 in
+    --enable) echo "auth required pam_faillock.so preauth" >> "$stack" ;;
+    --remove) sed -i /pam_faillock/d "$stack" ;;
+esac
+"""
+
+
+class Node:
+    """A node in a temporary folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.units = path / "systemd"
+        self.bin = path / "bin"
+        self.sysctl = path / "proc-sys"
+        self.sysctl_d = path / "sysctl.d"
+        self.stacks = path / "pam.d"
+        self.record = path / "record.json"
+        for directory in (self.units, self.bin, self.sysctl, self.sysctl_d, self.stacks):
+            directory.mkdir()
+        (self.stacks / "common-auth").write_text("auth required pam_unix.so\n")
+        self.program("systemctl", SYSTEMCTL.format(state=self.units))
+        self.program("pam-auth-update", PAM_AUTH_UPDATE.format(stacks=self.stacks))
+
+    def program(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def file(self, name: str, text: str, mode: int = 0o644) -> Path:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    def parameter(self, name: str, value: str) -> Path:
+        return self.file(f"proc-sys/{name.replace('.', '/')}", value)
+
+    def unit(self, name: str, enablement: str, activity: str, condition: str = "yes") -> Path:
+        return self.file(f"systemd/{name}", f"{enablement} {activity} {condition}\n")
+
+    @property
+    def systemctl_calls(self) -> list[str]:
+        log = self.units / "log"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def snapshot(self) -> dict[str, tuple[str, int]]:
+        files = [path for path in self.path.rglob("*") if path.is_file() and path.name != "log"]
+        return {str(path): (path.read_text(), stat.S_IMODE(path.stat().st_mode)) for path in files}
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    node = Node(tmp_path)
+    monkeypatch.setattr(os_hardening, "RECORD", node.record)
+    monkeypatch.setattr(os_hardening, "UNIT_FILES", f"file:{tmp_path}/etc/systemd/")
+    monkeypatch.setattr(os_hardening, "ssh_login", lambda: None)
+    monkeypatch.setattr(reversible_system, "PROC_SYS", node.sysctl)
+    monkeypatch.setattr(reversible_system, "SYSCTL_DIRECTORIES", (str(node.sysctl_d),))
+    monkeypatch.setattr(reversible_files, "PAM_STACKS", node.stacks)
+    monkeypatch.setenv("PATH", f"{node.bin}:{os.environ['PATH']}")
+    return node
+
+
+@pytest.fixture
+def harden(run_module: Run) -> Run:
+    def run(
+        *settings: tuple[str, dict[str, Any]], check_mode: bool = False, **parameters: Any
+    ) -> dict[str, Any]:
+        wanted = [{"control": f"c{n}", "kind": kind, "spec": spec} for n, (kind, spec) in enumerate(settings)]
+        return run_module(
+            os_hardening.main,
+            check_mode=check_mode,
+            settings=wanted,
+            sysctl_file="90-temper-hardening.conf",
+            **parameters,
+        )
+
+    return run
+
+
+def everything(node: Node) -> list[tuple[str, dict[str, Any]]]:
+    """One setting of each kind (but for mounts, which the lab tests), none of them made yet."""
+    node.file("etc/login.defs", "# how\nUMASK\t\t022\nMAIL_DIR /var/mail\n")
+    node.file("etc/crontab", "x\n", mode=0o664)
+    node.parameter("kernel.sysrq", "438\n")
+    node.parameter("net.ipv4.conf.all.send_redirects", "1\n")
+    node.parameter("net.ipv4.conf.eth0.send_redirects", "1\n")
+    node.unit("avahi.service", "enabled", "active")
+    node.unit("chrony.service", "disabled", "inactive")
+    return [
+        ("file", {"path": f"{node.path}/etc/new", "content": "new\n", "mode": "0440"}),
+        ("keyword", {"path": f"{node.path}/etc/login.defs", "keyword": "UMASK", "value": "027"}),
+        (
+            "keyword",
+            {"path": f"{node.path}/etc/login.defs", "keyword": "ENCRYPT_METHOD", "value": "YESCRYPT"},
+        ),
+        ("access", {"path": f"{node.path}/etc/crontab", "mode": "0600"}),
+        ("sysctl", {"name": "kernel.sysrq", "value": "176"}),
+        ("sysctl", {"name": "net.ipv4.conf.*.send_redirects", "value": "0"}),
+        ("pam", {"name": "temper-faillock", "stack": "common-auth", "words": ["pam_faillock.so", "preauth"]}),
+        ("unit", {"name": "avahi.service", "on": False}),
+        ("unit", {"name": "chrony.service", "on": True}),
+    ]
+
+
+# ---------------------------------------------------------------- made, and taken back
+
+
+def test_all_kinds_are_made(harden: Run, node: Node) -> None:
+    result = harden(*everything(node))
+    assert result["changed"]
+    assert (node.path / "etc/new").read_text() == "new\n"
+    login_defs = (node.path / "etc/login.defs").read_text()
+    assert login_defs == "# how\nUMASK 027\nMAIL_DIR /var/mail\nENCRYPT_METHOD YESCRYPT\n"
+    assert stat.S_IMODE((node.path / "etc/crontab").stat().st_mode) == 0o600
+    assert (node.sysctl / "kernel/sysrq").read_text() == "176"
+    assert (node.sysctl / "net/ipv4/conf/eth0/send_redirects").read_text() == "0"
+    assert "pam_faillock.so preauth" in (node.stacks / "common-auth").read_text()
+    assert (node.units / "avahi.service").read_text() == "disabled inactive yes\n"
+    assert (node.units / "chrony.service").read_text() == "enabled active yes\n"
+
+
+def test_the_second_run_changes_nothing(harden: Run, node: Node) -> None:
+    settings = everything(node)
+    harden(*settings)
+    before = node.snapshot()
+    calls = node.systemctl_calls
+    result = harden(*settings)
+    assert (result["changed"], result["actions"], result["diff"]) == (False, [], [])
+    assert (node.snapshot(), node.systemctl_calls) == (before, calls)
+
+
+def test_an_empty_list_restores_the_node_byte_for_byte(harden: Run, node: Node) -> None:
+    settings = everything(node)
+    before = node.snapshot()
+    harden(*settings)
+    assert harden()["changed"]
+    after = node.snapshot()
+    live = str(node.sysctl)  # a real parameter ends with a line feed whatever was written
+    assert {k: v for k, v in after.items() if live not in k} == {
+        k: v for k, v in before.items() if live not in k
+    }
+    assert {k: v[0].strip() for k, v in after.items()} == {k: v[0].strip() for k, v in before.items()}
+    assert not node.record.exists()
+    assert not harden()["changed"]
+
+
+def test_a_setting_that_nobody_wants_any_more_returns_to_what_it_was(harden: Run, node: Node) -> None:
+    first, *others = everything(node)
+    harden(first, *others)
+    result = harden(*others)
+    assert result["actions"] == [f"file:{node.path}/etc/new: restored"]
+    assert not (node.path / "etc/new").exists()
+    assert (node.sysctl / "kernel/sysrq").read_text() == "176"
+
+
+def test_the_first_state_is_the_one_to_return_to(harden: Run, node: Node) -> None:
+    parameter = node.parameter("kernel.sysrq", "438\n")
+    harden(("sysctl", {"name": "kernel.sysrq", "value": "176"}))
+    harden(("sysctl", {"name": "kernel.sysrq", "value": "0"}))
+    harden()
+    assert parameter.read_text() == "438"
+
+
+def test_check_mode_names_everything_and_changes_nothing(harden: Run, node: Node) -> None:
+    settings = everything(node)
+    before = node.snapshot()
+    result = harden(*settings, check_mode=True)
+    assert result["changed"]
+    assert f"keyword:{node.path}/etc/login.defs:UMASK: UMASK\t\t022 -> UMASK 027" in result["actions"]
+    assert "unit:avahi.service: enabled, running -> disabled, not running" in result["actions"]
+    assert {"before": "438\n", "after": "176\n"}.items() <= result["diff"][5].items()
+    assert (node.snapshot(), node.systemctl_calls) == (before, [])
+
+
+# ---------------------------------------------------------------- runs that fail or are cut off
+
+
+def test_a_program_that_refuses_a_file_keeps_it_out_and_all_else_as_it_was(harden: Run, node: Node) -> None:
+    node.program("check", '#!/bin/sh\ngrep -q good "$1" || { echo "line 1: what?" >&2; exit 1; }\n')
+    crontab = node.file("etc/crontab", "x\n", mode=0o664)
+    result = harden(
+        ("file", {"path": f"{node.path}/etc/first", "content": "first\n"}),
+        ("file", {"path": f"{node.path}/etc/sudoers.d/x", "content": "bad\n", "validate": ["check", "%s"]}),
+        ("access", {"path": str(crontab), "mode": "0600"}),
+    )
+    assert "failed with status 1: line 1: what?" in result["msg"]
+    assert not (node.path / "etc/sudoers.d/x").exists()
+    assert not (node.path / "etc/first").exists()
+    assert stat.S_IMODE(crontab.stat().st_mode) == 0o664
+
+
+def test_what_takes_sudo_from_our_account_is_undone(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first setting is one that makes sudo fail."""
+
+    class Login:
+        account = "ops"
+
+    monkeypatch.setattr(os_hardening, "ssh_login", Login)
+    node.program("runuser", f"#!/bin/sh\n[ ! -e {node.path}/etc/new ]\n")
+    settings = everything(node)
+    before = node.snapshot()
+    result = harden(*settings)
+    assert result["msg"].startswith(
+        "After these changes ops could no longer become root, so they were undone."
+    )
+    after = {path: text[0].strip() for path, text in node.snapshot().items() if path != str(node.record)}
+    assert after == {path: text[0].strip() for path, text in before.items()}
+
+
+def test_an_account_that_needs_a_password_for_sudo_proves_nothing(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Login:
+        account = "ops"
+
+    monkeypatch.setattr(os_hardening, "ssh_login", Login)
+    node.program("runuser", "#!/bin/sh\nexit 1\n")
+    assert "msg" not in harden(*everything(node))
+
+
+def test_what_a_cut_off_run_left_undone_is_done_by_the_next(harden: Run, node: Node) -> None:
+    node.unit("systemd-journald.service", "static", "active")
+    node.program("restart-it", f"#!/bin/sh\n[ -e {node.path}/works ] || exit 1\ntouch {node.path}/done\n")
+    setting = ("file", {"path": f"{node.path}/etc/journald", "content": "x\n"})
+    rule = {
+        "path": f"{node.path}/etc/journald",
+        "unit": "systemd-journald.service",
+        "command": ["restart-it"],
+    }
+    assert "failed with status 1" in harden(setting, on_change=[rule])["msg"]
+    (node.path / "works").touch()
+    assert harden(setting, on_change=[rule])["actions"] == ["restart-it"]
+    assert (node.path / "done").exists()
+    assert not harden(setting, on_change=[rule])["changed"]
+
+
+def test_a_service_that_does_not_run_is_not_told(harden: Run, node: Node) -> None:
+    node.unit("auditd.service", "enabled", "inactive")
+    rule = {"path": f"{node.path}/etc", "unit": "auditd.service", "command": ["not-installed"]}
+    assert "msg" not in harden(("file", {"path": f"{node.path}/etc/x", "content": "x\n"}), on_change=[rule])
+
+
+def test_a_kind_that_does_not_exist_is_a_sentence(harden: Run, node: Node) -> None:
+    assert "found 'fiel'" in harden(("fiel", {}))["msg"]
+
+
+# ---------------------------------------------------------------- packages
+
+
+def packages(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    known = {name: Package(name, "1", "install", "installed") for name in names}
+    monkeypatch.setattr("ansible.module_utils.packages.query", lambda: known)
+
+
+def test_missing_packages_are_named_and_nothing_else_is_done(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages(monkeypatch, "apparmor")
+    settings = everything(node)
+    before = node.snapshot()
+    result = harden(*settings, packages=["apparmor", "auditd", ["chrony", "systemd-timesyncd"]])
+    assert (result["missing_packages"], result["changed"]) == (["auditd", "chrony"], False)
+    after = node.snapshot()
+    del after[str(node.record)]
+    assert after == before
+
+
+def test_one_of_several_packages_is_enough(harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages(monkeypatch, "systemd-timesyncd")
+    assert harden(packages=[["chrony", "systemd-timesyncd"]])["missing_packages"] == []
+
+
+def test_what_a_package_brings_is_off_when_the_hardening_goes(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages(monkeypatch)
+    setting = ("unit", {"name": "auditd.service", "on": True})
+    harden(setting, packages=["auditd"])
+    node.unit("auditd.service", "enabled", "active")
+    packages(monkeypatch, "auditd")
+    assert not harden(setting, packages=["auditd"])["changed"]
+    harden()
+    assert (node.units / "auditd.service").read_text() == "disabled inactive yes\n"
+
+
+def test_conditions_of_units_are_there_before_their_package(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages(monkeypatch)
+    drop_in = f"{node.path}/etc/systemd/auditd.service.d/90.conf"
+    result = harden(("file", {"path": drop_in, "content": "[Unit]\n"}), packages=["auditd"])
+    assert result["actions"] == [f"file:{drop_in}"]
+    assert (node.path / "etc/systemd/auditd.service.d/90.conf").exists()
+
+
+# ---------------------------------------------------------------- kernel parameters
+
+
+def test_a_file_that_sorts_later_wins(harden: Run, node: Node) -> None:
+    parameter = node.parameter("kernel.perf_event_paranoid", "3\n")
+    tuning = node.file("sysctl.d/95-temper-tuning.conf", "# x\nkernel.perf_event_paranoid = -1\n")
+    result = harden(("sysctl", {"name": "kernel.perf_event_paranoid", "value": "2"}))
+    assert (result["changed"], result["overruled"]) == (False, {"kernel.perf_event_paranoid": str(tuning)})
+    assert parameter.read_text() == "3\n"
+
+
+def test_a_file_that_comes_to_win_keeps_its_value_when_the_hardening_goes(harden: Run, node: Node) -> None:
+    parameter = node.parameter("kernel.perf_event_paranoid", "3\n")
+    setting = ("sysctl", {"name": "kernel.perf_event_paranoid", "value": "2"})
+    harden(setting)
+    node.file("sysctl.d/95-temper-tuning.conf", "kernel.perf_event_paranoid = -1\n")
+    parameter.write_text("-1\n")
+    assert not harden(setting)["changed"]
+    harden()
+    assert parameter.read_text() == "-1\n"
+
+
+@pytest.mark.parametrize("line", ["net.ipv4.conf.*.rp_filter=0", "-net/ipv4/conf/all/rp_filter = 0"])
+def test_patterns_and_slashes_of_other_files_are_understood(harden: Run, node: Node, line: str) -> None:
+    node.parameter("net.ipv4.conf.all.rp_filter", "0\n")
+    node.file("sysctl.d/99-site.conf", f"{line}\n")
+    assert harden(("sysctl", {"name": "net.ipv4.conf.all.rp_filter", "value": "2"}))["overruled"]
+
+
+def test_a_file_that_sorts_earlier_loses(harden: Run, node: Node) -> None:
+    node.parameter("kernel.sysrq", "438\n")
+    node.file("sysctl.d/50-default.conf", "kernel.sysrq = 438\n")
+    assert harden(("sysctl", {"name": "kernel.sysrq", "value": "176"}))["changed"]
+
+
+def test_a_parameter_that_this_kernel_lacks_is_reported(harden: Run, node: Node) -> None:
+    result = harden(("sysctl", {"name": "kernel.apparmor_x", "value": "1"}))
+    assert (result["changed"], result["unavailable"]) == (False, ["kernel.apparmor_x"])
+
+
+# ---------------------------------------------------------------- permissions, units, PAM, mounts
+
+
+def test_what_is_stricter_already_stays_so(harden: Run, node: Node) -> None:
+    path = node.file("etc/crontab", "x\n", mode=0o400)
+    assert not harden(("access", {"path": str(path), "mode": "0600"}))["changed"]
+
+
+def test_a_link_is_not_followed(harden: Run, node: Node) -> None:
+    target = node.file("target", "x\n", mode=0o666)
+    (node.path / "link").symlink_to(target)
+    assert not harden(("access", {"path": f"{node.path}/link", "mode": "0600"}))["changed"]
+    assert stat.S_IMODE(target.stat().st_mode) == 0o666
+
+
+def test_a_pattern_stands_for_all_files(harden: Run, node: Node) -> None:
+    for name in ("a.rules", "b.rules", "c.conf"):
+        node.file(f"rules.d/{name}", "", mode=0o644)
+    harden(("access", {"path": f"{node.path}/rules.d/*.rules", "mode": "0640"}))
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (node.path / "rules.d").iterdir()}
+    assert modes == {"a.rules": 0o640, "b.rules": 0o640, "c.conf": 0o644}
+
+
+def test_a_unit_that_its_own_condition_keeps_from_running_is_let_be(harden: Run, node: Node) -> None:
+    node.unit("auditd.service", "enabled", "inactive", condition="no")
+    assert not harden(("unit", {"name": "auditd.service", "on": True}))["changed"]
+
+
+def test_a_unit_that_is_not_installed_is_let_be(harden: Run, node: Node) -> None:
+    assert not harden(("unit", {"name": "cups.service", "on": False}))["changed"]
+
+
+def test_pam_that_was_changed_by_hand_is_a_sentence(harden: Run, node: Node) -> None:
+    (node.stacks / "by-hand").touch()
+    words = ["pam_faillock.so", "preauth"]
+    result = harden(("pam", {"name": "temper-faillock", "stack": "common-auth", "words": words}))
+    assert "was changed by hand, so pam-auth-update does not put temper-faillock into it" in result["msg"]
+
+
+def test_options_in_force_are_those_of_the_mount_on_top(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = node.file(
+        "mountinfo",
+        "30 1 0:1 / /tmp rw,nodev shared:1 - ext4 /dev/sda rw\n31 30 0:2 / /tmp rw,nosuid - tmpfs tmpfs rw\n",
+    )
+    monkeypatch.setattr(reversible_system, "MOUNTINFO", mounts)
+    result = harden(("mount", {"path": "/tmp", "options": ["nodev", "nosuid"]}), check_mode=True)
+    assert result["actions"] == ["mount:/tmp: nosuid -> nodev,nosuid"]
+
+
+def test_a_directory_that_is_no_mount_point_is_let_be_unless_it_may_be_bound(harden: Run, node: Node) -> None:
+    spec = {"path": str(node.path), "options": ["nodev"]}
+    assert not harden(("mount", spec))["changed"]
+    assert harden(("mount", spec | {"bind": True}), check_mode=True)["changed"]
+
+
+def test_the_record_is_for_root_alone(harden: Run, node: Node) -> None:
+    harden(*everything(node))
+    assert stat.S_IMODE(node.record.stat().st_mode) == 0o600
+    assert json.loads(node.record.read_text())["pending"] == []
