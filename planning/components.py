@@ -49,7 +49,8 @@ def fabric_packages(request: Request, stack: Facts) -> dict[str, str]:
     names: list[str] = []
     if request.fabric != "none":
         names += ["nvidia-fabricmanager", "libnvidia-nscq"]
-    if request.fabric == "nvlink5":
+    if request.fabric == "nvlink5" and request.system.architecture == "x86_64":
+        # NVIDIA builds the switch library for no other architecture.
         names.append("libnvsdm")
     if request.values["nvidia_stack_imex"]:
         names.append("nvidia-imex")

@@ -192,6 +192,13 @@ def test_an_hgx_b200_gets_fabric_manager_and_subnet_manager() -> None:
     assert found["runtime"]["fabric_manager"] == found["driver"]["version"]
 
 
+def test_the_switch_library_exists_for_x86_64_only() -> None:
+    facts = node(pci=gpus(*[GB200] * 4), architecture="aarch64", nvlink_switch_managed=True)
+    found = plan(facts)["packages"]
+    assert "nvlsm" in found
+    assert "libnvsdm" not in found
+
+
 def test_nvlink_5_switches_need_a_driver_that_knows_them() -> None:
     facts = node(pci=gpus(H100), nvlink_switch_managed=True)
     found = changed_problems(facts, driver="570.86.15", cuda="12.8", cudnn_package="9.10.2.21-1")
