@@ -79,7 +79,7 @@ molecule: packages setup ## Converge bare nodes with Molecule, verify with testi
 		MOLECULE_COMMAND_BORDERS=false molecule $(or $(STEP),test) $(ARGS)
 
 .PHONY: bench
-bench: packages controller ## Time a ping, the first and the second site.yml side by side
+bench: packages controller ## Time a ping, site.yml and the hardening roles, first and second run side by side
 	$(BIN)/python -m tests.bench $(ARGS)
 
 ##@ The repository

@@ -5,11 +5,22 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+import ansible.module_utils
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+# On a node Ansible merges module_utils/ into its own package of that name; `__path__` does the same here.
+MODULE_UTILS = str(Path(__file__).resolve().parents[1] / "module_utils")
+if MODULE_UTILS not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(MODULE_UTILS)
+
+from ansible.module_utils.administrators import parse_users  # noqa: E402 - needs the path above
+from ansible.module_utils.commit_confirm import RefusedError  # noqa: E402
+from ansible.module_utils.nftables_rules import networks, parse_rule, parse_service  # noqa: E402
+from ansible.module_utils.ssh_keys import public_keys  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -43,6 +54,26 @@ CONVENTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "network": (is_network, "a network such as 192.0.2.0/24 or 2001:db8::/32"),
     "size": (is_size, "a size such as 1G or 512M"),
 }
+
+
+# What the modules would refuse on the node, in the middle of a run, as far as it does not depend on the node.
+CONTENTS: dict[str, Callable[[Any], object]] = {
+    "admin_accounts_users": parse_users,
+    "firewall_peer_addresses": lambda items: networks("peers", items),
+    "firewall_rules": lambda rules: [parse_rule(index, rule) for index, rule in enumerate(rules)],
+    "firewall_services": lambda services: [parse_service(*service) for service in services.items()],
+    "ssh_hardening_revoked_keys": lambda texts: public_keys("revoked keys", texts),
+    "ssh_hardening_user_ca_keys": lambda texts: public_keys("user CA keys", texts),
+}
+
+
+def content_problems(name: str, value: Any) -> list[str]:
+    """The sentence with which a module would refuse a value, if it would."""
+    try:
+        CONTENTS.get(name, lambda _: None)(value)
+    except RefusedError as error:
+        return [f"{name}: {error}".removesuffix(".")]
+    return []
 
 
 def convention_problems(name: str, value: Any) -> list[str]:
@@ -112,7 +143,7 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
         result = ArgumentSpecValidator({name: dict(spec)}).validate({name: given[name]})
         values[name] = result.validated_parameters.get(name)
         errors = type_problems(name, given[name], spec, result.error_messages)
-        errors = errors or convention_problems(name, values[name])
+        errors = errors or convention_problems(name, values[name]) or content_problems(name, values[name])
         if errors:
             # The plan is made with the default, only so that all other problems are found in the same run.
             values[name] = spec.get("default")

@@ -84,6 +84,7 @@ from ansible.module_utils.administrators import (
     Account,
     User,
     blobs,
+    check_groups,
     diff,
     differs,
     key_lines,
@@ -221,6 +222,7 @@ def revoke(account: Account) -> None:
 def converge(module: AnsibleModule, change: Change, account_name: str | None) -> dict[str, Any]:
     """Bring all accounts to the wanted state; returns the module's result."""
     users = parse_users(module.params["users"])
+    check_groups(users)
     accounts = {user.name: read_account(user.name) for user in users}
     own = read_account(account_name) if account_name else None
     if refusal := login_refusal(users, own):
@@ -321,9 +323,11 @@ def main() -> None:
                 "type": "list",
                 "elements": "dict",
                 "default": [],
+                # Public keys are no secret, but who pastes a private one must not find it in the node's log.
+                # Of the options below alone, a value of several lines would get there in spite of no_log.
+                "no_log": True,
                 "options": {
                     "name": {"type": "str", "required": True},
-                    # Public keys are no secret, but who pastes a private one must not find it in a log.
                     "keys": {"type": "list", "elements": "str", "default": [], "no_log": True},
                     "sudo": {"type": "bool", "default": True},
                     "groups": {"type": "list", "elements": "str", "default": []},
@@ -333,6 +337,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    # Names and groups may be in messages.
+    module.no_log_values = {key for user in module.params["users"] for key in user["keys"]}
     change = Change("accounts", "the administrators' accounts")
     login = ssh_login()
     account_name = login.account if login and login.account != "root" else None

@@ -103,7 +103,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.commit_confirm import ARGUMENTS, Change, CommandError, RefusedError, run
 from ansible.module_utils.files import File
 from ansible.module_utils.ssh_access import login_refusal, read_account
-from ansible.module_utils.ssh_keys import PublicKey, parse_public_key
+from ansible.module_utils.ssh_keys import parse_public_key, public_keys
 from ansible.module_utils.ssh_login import ssh_login
 from ansible.module_utils.sshd import DROP_IN, MAIN, RELOAD_IN_SHELL, Sshd, is_active, reload_sshd
 
@@ -257,17 +257,6 @@ def strong_moduli(minimum_bits: int, moduli: Path = MODULI) -> str:
         for line, columns in fields
         if len(columns) > MODULUS_SIZE_COLUMN and int(columns[MODULUS_SIZE_COLUMN]) + 1 >= minimum_bits
     )
-
-
-def public_keys(where: str, texts: list[str]) -> list[PublicKey]:
-    """Read keys from an inventory; raise RefusedError, which never repeats the text, for a wrong one."""
-    keys = []
-    for index, text in enumerate(texts, start=1):
-        try:
-            keys.append(parse_public_key(text))
-        except ValueError as error:
-            raise RefusedError(f"{where}, key {index}: {error}.") from None
-    return keys
 
 
 def plan(module: AnsibleModule, sshd: Sshd, base: Effective) -> Plan:

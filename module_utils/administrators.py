@@ -86,11 +86,6 @@ def parse_user(index: int, item: Mapping[str, Any]) -> User:
         except ValueError as error:
             raise RefusedError(f"{where}, key {number}: {error}.") from None
         keys[key.blob] = key
-    for group in item["groups"]:
-        try:
-            grp.getgrnam(group)
-        except KeyError:
-            raise RefusedError(f"{where}: there is no group {group} on this node: make it first.") from None
     return User(name, tuple(keys.values()), item["sudo"], tuple(item["groups"]), present)
 
 
@@ -101,6 +96,18 @@ def parse_users(items: list[dict[str, Any]]) -> list[User]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise RefusedError(f"{', '.join(twice)} is listed twice: put all keys of an account into one entry.")
     return users
+
+
+def check_groups(users: list[User]) -> None:
+    """Raise RefusedError where this node lacks a group."""
+    for user in users:
+        for group in user.groups:
+            try:
+                grp.getgrnam(group)
+            except KeyError:
+                raise RefusedError(
+                    f"There is no group {group} for {user.name} on this node; nothing was changed: make it."
+                ) from None
 
 
 def read_account(name: str, shadow: Path = Path("/etc/shadow")) -> Account | None:

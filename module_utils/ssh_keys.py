@@ -8,6 +8,8 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+from ansible.module_utils.commit_confirm import RefusedError
+
 # RequiredRSASize of the role ssh_hardening: sshd would not take a shorter one.
 MINIMUM_RSA_BITS = 2048
 KINDS = (
@@ -104,3 +106,14 @@ def parse_public_key(text: str) -> PublicKey:
                 "`ssh-keygen -t ed25519`"
             )
     return PublicKey(options, kind, blob, comment.strip(), bits)
+
+
+def public_keys(where: str, texts: list[str]) -> list[PublicKey]:
+    """Read keys from an inventory; raise RefusedError, which never repeats the text, for a wrong one."""
+    keys = []
+    for index, text in enumerate(texts, start=1):
+        try:
+            keys.append(parse_public_key(text))
+        except ValueError as error:
+            raise RefusedError(f"{where}, key {index}: {error}.") from None
+    return keys

@@ -1,10 +1,12 @@
-"""Time a ping, the first and the second run of site.yml on fresh lab nodes, side by side in one run.
+"""Time playbooks against a ping, first and second run side by side, on fresh lab nodes.
 
-    python -m tests.bench [--pings N] [--keep]
+    python -m tests.bench [site | harden] [--pings N] [--keep]
 
-Boots a lab of its own (LAB_NAME=bench; LAB_NODES nodes, 2 unless set), so that the first run meets bare
-nodes. Validation is left out: it takes as long as its plan says. The numbers are this machine's, so they are
-printed and nothing is asserted. Exit status: that of the first command that failed, else 0.
+`site` times site.yml on all nodes. Validation is left out: it takes as long as its plan says. `harden` times
+the hardening roles on one node, alone and together, with the plan given, as in a longer run. Without a word,
+both. Boots a lab of its own (LAB_NAME=bench; LAB_NODES nodes, 2 unless set), so that each first run meets
+bare nodes. The numbers are this machine's, so they are printed and nothing is asserted. Exit status: that of
+the first command that failed, else 0.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BIN = Path(sys.executable).parent
+NODE = "gpu01"
+HARDENING_ROLES = ("os_hardening", "ssh_hardening", "firewall")
+
+Rows = list[tuple[str, "Measurement"]]
 
 
 @dataclass(frozen=True)
@@ -77,11 +83,39 @@ def lab(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "tests.lab", *arguments], cwd=ROOT, check=True)
 
 
-def table(rows: list[tuple[str, Measurement]], ping_s: float) -> str:
+def with_pings(name: str, nodes: str, count: int, runs: dict[str, list[str]], scratch: Path) -> Rows:
+    """Measure runs one after the other, with pings before and after; the pings' median comes first."""
+    ping = ["ansible", nodes, "-m", "ansible.builtin.ping"]
+    pings = [measure(ping, scratch) for _ in range(count)]
+    rows = []
+    for title, command in runs.items():
+        print(f"{name}, {title} ...", flush=True)
+        rows.append((f"{name}, {title}", measure(command, scratch)))
+    pings += [measure(ping, scratch) for _ in range(count)]
+    median = sorted(pings, key=lambda one: one.duration_s)[len(pings) // 2]
+    return [(f"ping of {nodes}, median of {len(pings)}", median), *rows]
+
+
+def time_site(count: int, scratch: Path) -> Rows:
+    """Measure site.yml on bare nodes and again."""
+    site = ["ansible-playbook", "site.yml", "--skip-tags", "validate"]
+    return with_pings("site.yml", "gpu_nodes", count, {"first run": site, "second run": site}, scratch)
+
+
+def time_harden(count: int, scratch: Path) -> Rows:
+    """Measure the hardening roles on one bare node and again, together and each alone."""
+    harden = ["ansible-playbook", "playbooks/harden.yml", "--limit", NODE, "-e", '{"preflight_plan": {}}']
+    together = [*harden, "--tags", ",".join(HARDENING_ROLES)]
+    alone = {f"second run, {role}": [*harden, "--tags", role] for role in HARDENING_ROLES}
+    runs = {"first run": together, "second run": together, **alone}
+    return with_pings("hardening", NODE, count, runs, scratch)
+
+
+def table(rows: Rows, ping_s: float) -> str:
     """Return the measurements as a table, each with its ratio to a ping of `ping_s` seconds."""
-    lines = [f"{'':34}{'seconds':>9}{'pings':>8}{'tasks':>7}{'executions':>12}{'changed':>9}"]
+    lines = [f"{'':40}{'seconds':>9}{'pings':>8}{'tasks':>7}{'executions':>12}{'changed':>9}"]
     lines += [
-        f"{name:34}{one.duration_s:9.2f}{one.duration_s / ping_s:8.1f}"
+        f"{name:40}{one.duration_s:9.2f}{one.duration_s / ping_s:8.1f}"
         f"{one.tasks:7}{one.ssh_calls:12}{one.changed:9}"
         for name, one in rows
     ]
@@ -89,39 +123,30 @@ def table(rows: list[tuple[str, Measurement]], ping_s: float) -> str:
 
 
 def main() -> int:
-    """Measure, print the table and return the exit status."""
-    parser = argparse.ArgumentParser(description="Time site.yml against a ping.")
-    parser.add_argument("--pings", type=int, default=5, help="pings to take the median of (default: 5)")
+    """Measure, print the tables and return the exit status."""
+    parser = argparse.ArgumentParser(description="Time playbooks against a ping.")
+    parser.add_argument("what", nargs="?", choices=["site", "harden"], help="what to time (default: all)")
+    parser.add_argument("--pings", type=int, default=5, help="pings before and after (default: 5)")
     parser.add_argument("--keep", action="store_true", help="leave the lab running")
     arguments = parser.parse_args()
     os.environ["LAB_NAME"] = "bench"
-    site = ["ansible-playbook", "site.yml", "--skip-tags", "validate"]
-    ping = ["ansible", "gpu_nodes", "-m", "ansible.builtin.ping"]
+    benches = {"site": time_site, "harden": time_harden}
+    tables = []
     try:
-        lab("down")
-        lab("up")
-        with tempfile.TemporaryDirectory() as folder:
-            scratch = Path(folder)
-            pings = [measure(ping, scratch) for _ in range(arguments.pings)]
-            print("First run of site.yml ...", flush=True)
-            first = measure(site, scratch)
-            print("Second run of site.yml ...", flush=True)
-            second = measure(site, scratch)
-            pings += [measure(ping, scratch) for _ in range(arguments.pings)]
+        for what in [arguments.what] if arguments.what else benches:
+            lab("down")
+            lab("up")
+            with tempfile.TemporaryDirectory() as folder:
+                tables.append(benches[what](arguments.pings, Path(folder)))
     except subprocess.CalledProcessError as error:
         print(f"`{' '.join(error.cmd)}` ended with status {error.returncode}: see above.", file=sys.stderr)
         return error.returncode
     finally:
         if not arguments.keep:
             lab("down")
-    median_ping = sorted(pings, key=lambda one: one.duration_s)[len(pings) // 2]
-    rows = [
-        (f"ping, median of {len(pings)}", median_ping),
-        ("site.yml, first run", first),
-        ("site.yml, second run", second),
-    ]
-    print(table(rows, median_ping.duration_s))
-    print("Without validation. Tasks: once for all nodes. Executions: calls of ssh, on all nodes together.")
+    for rows in tables:
+        print(table(rows, rows[0][1].duration_s))
+    print("Tasks: once for all nodes. Executions: calls of ssh, on all nodes together.")
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.hardening import EXPORTER, NODES, ROLLBACK_S, Fleet, changed, said, wait_until
+from tests.lab.hardening import EXPORTER, NODES, ROLLBACK_S, SOON, Fleet, changed, said, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -99,7 +99,7 @@ def test_key_of_ansible_that_is_revoked_is_refused(fleet: Fleet) -> None:
 
 
 def test_port_that_the_firewall_lacks_is_undone(fleet: Fleet) -> None:
-    run = fleet.harden(firewall_ssh_ports=[22], ssh_hardening_ports=[2222])
+    run = fleet.harden(firewall_ssh_ports=[22], ssh_hardening_ports=[2222], **SOON)
     assert run.returncode != 0
     assert "lets no new SSH connection in under the new settings of sshd" in said(run)
     fleet.assert_undone(f"no new connection confirmed it within {ROLLBACK_S} s")
@@ -107,7 +107,9 @@ def test_port_that_the_firewall_lacks_is_undone(fleet: Fleet) -> None:
 
 def test_ciphers_that_the_client_lacks_are_undone(fleet: Fleet) -> None:
     run = fleet.harden(
-        ssh_hardening_ciphers=["aes256-ctr"], ansible_ssh_extra_args="-o Ciphers=aes128-gcm@openssh.com"
+        ssh_hardening_ciphers=["aes256-ctr"],
+        ansible_ssh_extra_args="-o Ciphers=aes128-gcm@openssh.com",
+        **SOON,
     )
     assert run.returncode != 0
     assert "no matching cipher found" in run.stdout
@@ -119,7 +121,7 @@ def test_firewall_that_lets_no_new_connection_in_is_undone(fleet: Fleet) -> None
     trap = "type filter hook input priority 10; tcp dport 22 ct state new drop;"
     fleet.side_door(f"nft 'table inet trap {{ chain input {{ {trap} }}; }}'")
     try:
-        run = fleet.harden(firewall_rules=[EXPORTER])
+        run = fleet.harden(firewall_rules=[EXPORTER], **SOON)
         assert run.returncode != 0
         assert "lets no new SSH connection in under the new firewall" in said(run)
         wait_until(lambda: not fleet.pending("firewall"), "the firewall is undone")
@@ -130,7 +132,6 @@ def test_firewall_that_lets_no_new_connection_in_is_undone(fleet: Fleet) -> None
     fleet.assert_undone(f"no new connection confirmed it within {ROLLBACK_S} s")
 
 
-SLOW = {"firewall_rollback_after_s": 600, "ssh_hardening_rollback_after_s": 600}
 CHANGES = pytest.mark.parametrize(
     ("change", "variables"),
     [("ssh", {"ssh_hardening_max_auth_tries": 3}), ("firewall", {"firewall_rules": [EXPORTER]})],
@@ -142,19 +143,19 @@ CHANGES = pytest.mark.parametrize(
 def test_change_of_a_killed_controller_is_undone(
     fleet: Fleet, change: str, variables: dict[str, Any]
 ) -> None:
-    fleet.harden_and_kill(change, **variables)
+    fleet.harden_and_kill(change, **variables, **SOON)
     fleet.assert_undone(f"no new connection confirmed it within {ROLLBACK_S} s")
 
 
 def test_run_after_a_killed_controller_starts_over(fleet: Fleet) -> None:
-    fleet.harden_and_kill("ssh", ssh_hardening_max_auth_tries=3, **SLOW)
+    fleet.harden_and_kill("ssh", ssh_hardening_max_auth_tries=3)
     fleet.assert_told("another run began before it was confirmed")
     fleet.assert_everybody_gets_in()
 
 
 @CHANGES
 def test_reboot_before_the_confirmation_undoes(fleet: Fleet, change: str, variables: dict[str, Any]) -> None:
-    fleet.harden_and_kill(change, **variables, **SLOW)
+    fleet.harden_and_kill(change, **variables)
     # The network namespace outlives the reboot: only rules that the boot loads may count.
     fleet.side_door("nft flush ruleset")
     for node in NODES:

@@ -25,7 +25,7 @@ SPEC = spec(
     firewall_ports={"type": "list", "elements": "int", "default": []},
     firewall_management_networks={"type": "list", "elements": "str", "default": []},
     firewall_raw={"type": "raw"},
-    firewall_rules={
+    firewall_items={
         "type": "list",
         "elements": "dict",
         "default": [],
@@ -51,8 +51,8 @@ def values(**variables: Any) -> dict[str, Any]:
 
 
 def test_a_typo_gets_the_likeliest_name() -> None:
-    assert problems({"firewall_rulse": []}) == [
-        "firewall_rulse: no role has a variable of this name; did you mean firewall_rules?"
+    assert problems({"firewall_itmes": []}) == [
+        "firewall_itmes: no role has a variable of this name; did you mean firewall_items?"
     ]
 
 
@@ -127,8 +127,8 @@ def test_a_choice_that_there_is_not_lists_the_choices() -> None:
     ],
 )
 def test_a_suboption_is_checked_like_an_option(rule: dict[str, str], words: str) -> None:
-    (problem,) = problems({"firewall_rules": [rule]})
-    assert problem.startswith("firewall_rules: ")
+    (problem,) = problems({"firewall_items": [rule]})
+    assert problem.startswith("firewall_items: ")
     assert words in problem
 
 
@@ -144,7 +144,7 @@ def test_a_suboption_is_checked_like_an_option(rule: dict[str, str], words: str)
         ("firewall_buffer_size", ""),
         ("firewall_management_networks", ["192.0.2.0/24", "2001:db8::/32", "192.0.2.7"]),
         ("firewall_raw", {"any": ["thing"]}),
-        ("firewall_rules", [{"name": "metrics"}]),
+        ("firewall_items", [{"name": "metrics"}]),
     ],
 )
 def test_a_good_value_is_no_problem(name: str, value: Any) -> None:
@@ -180,7 +180,7 @@ def test_values_are_the_defaults_where_the_inventory_sets_none() -> None:
 
 
 def test_suboptions_get_their_defaults() -> None:
-    assert values(firewall_rules=[{"name": "a"}])["firewall_rules"] == [{"name": "a", "protocol": "tcp"}]
+    assert values(firewall_items=[{"name": "a"}])["firewall_items"] == [{"name": "a", "protocol": "tcp"}]
 
 
 def test_a_wrong_value_is_replaced_so_that_planning_finds_the_other_problems() -> None:
@@ -218,3 +218,29 @@ def test_a_typo_in_the_role_s_name_is_found_too() -> None:
 
 def test_a_variable_of_the_operator_s_own_is_left_alone() -> None:
     assert unknown_variables(["site_name", "rack"], ["nvidia_stack_name"], ["nvidia_stack"]) == []
+
+
+# ---------------------------------------------------------------- what a module would refuse on the node
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        (
+            "firewall_rules",
+            [{"name": "web", "ports": [70000], "sources": ["192.0.2.0/24"]}],
+            "rule 1 (web), ports: expected a port from 1 to 65535",
+        ),
+        ("firewall_services", {"slurmx": ["192.0.2.7"]}, "service slurmx: expected one of"),
+        ("firewall_peer_addresses", ["192.0.2.7/24"], "its network is 192.0.2.0/24"),
+        ("admin_accounts_users", [{"name": "alice", "keys": []}], "expected at least one key, found none"),
+        ("ssh_hardening_user_ca_keys", ["-----BEGIN OPENSSH PRIVATE KEY-----"], "it is a private key"),
+        ("ssh_hardening_revoked_keys", ["ssh-dss AAAA"], "revoked keys, key 1: it is a DSA key"),
+    ],
+)
+def test_what_a_module_would_refuse_is_found_before_anything_is_changed(
+    name: str, value: Any, problem: str
+) -> None:
+    (found,) = role_variables({name: value}, specs())["problems"]
+    assert found.startswith(f"{name}: ")
+    assert problem in found

@@ -33,13 +33,17 @@ def item(**changes: Any) -> dict[str, Any]:
         ({"keys": []}, "user 1 (alice): expected at least one key, found none"),
         ({"keys": [KEY, "ssh-dss AAAA"]}, "user 1 (alice), key 2: it is a DSA key"),
         ({"keys": ["-----BEGIN OPENSSH PRIVATE KEY-----"]}, "key 1: it is a private key"),
-        ({"groups": ["no-such-group"]}, "there is no group no-such-group on this node"),
     ],
 )
 def test_wrong_user_is_refused_with_a_sentence_that_names_it(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(RefusedError) as refusal:
         parse_user(0, item(**changes))
     assert sentence in str(refusal.value)
+
+
+def test_group_that_the_node_lacks_is_refused() -> None:
+    with pytest.raises(RefusedError, match="There is no group no-such-group for alice on this node"):
+        administrators.check_groups([replace(ALICE, groups=("root", "no-such-group"))])
 
 
 def test_account_in_two_entries_is_refused() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import sshd_drop_in
-from ansible.module_utils import ssh_access, sshd
+from ansible.module_utils import ssh_access, ssh_keys, sshd
 from ansible.module_utils.commit_confirm import RefusedError
 from ansible.module_utils.ssh_access import Account
 
@@ -255,5 +255,5 @@ def test_node_without_a_host_key_of_the_wanted_kinds_is_refused(tmp_path: Path) 
 
 def test_wrong_key_is_named_by_its_place_and_not_repeated() -> None:
     with pytest.raises(RefusedError, match=r"user CA keys, key 2: expected a public key") as refusal:
-        sshd_drop_in.public_keys("user CA keys", [KEY, "half-a-secret"])
+        ssh_keys.public_keys("user CA keys", [KEY, "half-a-secret"])
     assert "half-a-secret" not in str(refusal.value)

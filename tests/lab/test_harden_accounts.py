@@ -1,0 +1,91 @@
+"""Administrators on real nodes: added, rotated, revoked, and given back; Ansible's own account stays in."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.lab.hardening import NODES, ROLLBACK_S, SOON, Fleet, changed, said
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.lab
+
+
+def new_key(folder: Path, name: str) -> Path:
+    path = folder / name
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    return path
+
+
+def user(name: str, *keys: Path, **more: Any) -> dict[str, Any]:
+    return {"name": name, "keys": [Path(f"{key}.pub").read_text() for key in keys], **more}
+
+
+@pytest.fixture
+def given_back(fleet: Fleet) -> Iterator[Fleet]:
+    """The fleet, whose accounts are given back what they had before."""
+    yield fleet
+    assert fleet.harden(admin_accounts_state="absent").returncode == 0
+    fleet.assert_everybody_gets_in()
+
+
+def test_administrator_is_added_rotated_and_revoked(given_back: Fleet, tmp_path: Path) -> None:
+    fleet, old, new = given_back, new_key(tmp_path, "old"), new_key(tmp_path, "new")
+    assert fleet.harden(admin_accounts_users=[user("alice", old, groups=["adm"])]).returncode == 0
+    for node in NODES:
+        assert fleet.login(node, user="alice", key=old, command="id -nG && sudo -n id -u").stdout == (
+            "alice adm\n0\n"
+        )
+    assert changed(fleet.harden(admin_accounts_users=[user("alice", old, groups=["adm"])])) == dict.fromkeys(
+        NODES, 0
+    )
+    assert fleet.harden(admin_accounts_users=[user("alice", new, sudo=False)]).returncode == 0
+    for node in NODES:
+        assert fleet.login(node, user="alice", key=old).returncode != 0
+        assert fleet.login(node, user="alice", key=new).returncode == 0
+        assert fleet.login(node, user="alice", key=new, command="sudo -n true").returncode != 0
+    assert fleet.harden(admin_accounts_users=[user("alice", state="absent")]).returncode == 0
+    for node in NODES:
+        assert fleet.login(node, user="alice", key=new).returncode != 0
+
+
+def test_administrator_who_is_no_longer_listed_is_named(given_back: Fleet, tmp_path: Path) -> None:
+    fleet, key = given_back, new_key(tmp_path, "key")
+    assert fleet.harden(admin_accounts_users=[user("alice", key)]).returncode == 0
+    run = fleet.harden(admin_accounts_users=[user("bob", key)])
+    assert "alice: set up by an earlier run, no longer listed" in " ".join((run.stdout + run.stderr).split())
+    for node in NODES:
+        assert fleet.login(node, user="alice", key=key, command="sudo -n true").returncode == 0
+
+
+def test_key_of_ansible_is_rotated_in_two_runs(given_back: Fleet, tmp_path: Path) -> None:
+    fleet, key, now = given_back, new_key(tmp_path, "key"), Path(given_back.status["ssh_key"])
+    refused = fleet.harden(admin_accounts_users=[user("ops", key)])
+    assert "none of the keys given for ops is in place now" in said(refused)
+    assert changed(refused) == dict.fromkeys(NODES, 0)
+    assert fleet.harden(admin_accounts_users=[user("ops", now, key)]).returncode == 0
+    wrong = fleet.harden(admin_accounts_users=[user("ops", key)], **SOON)
+    assert "lets its account for Ansible in no longer" in said(wrong)
+    both = [user("ops", now, key)]
+    fleet.assert_undone(f"no new connection confirmed it within {ROLLBACK_S} s", admin_accounts_users=both)
+    run = fleet.harden(admin_accounts_users=[user("ops", key)], ansible_ssh_private_key_file=str(key))
+    assert run.returncode == 0, run.stdout
+    for node in NODES:
+        assert fleet.login(node).returncode != 0
+    back = fleet.harden(admin_accounts_users=[user("ops", now, key)], ansible_ssh_private_key_file=str(key))
+    assert back.returncode == 0, back.stdout
+
+
+def test_private_key_is_refused_and_shown_nowhere(fleet: Fleet, tmp_path: Path) -> None:
+    secret = new_key(tmp_path, "key").read_text()
+    run = fleet.harden("-vvv", admin_accounts_users=[{"name": "alice", "keys": [secret]}])
+    assert "key 1: it is a private key" in said(run)
+    line = secret.splitlines()[2]
+    # What the task says; the run itself may repeat its command line.
+    assert line not in run.stdout[run.stdout.index("TASK [admin_accounts") :]
+    assert all(line not in text for text in fleet.side_door("journalctl --sync; journalctl --quiet").values())
