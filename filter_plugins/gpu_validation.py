@@ -56,7 +56,7 @@ def _why_no_result(run: Values) -> str:
     return f"the payload brought no result ({status}); it said last: {said}"
 
 
-def validation_fleet(hostvars: Values, nodes: Iterable[str]) -> dict[str, Any]:
+def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | None = None) -> dict[str, Any]:
     """Expectations and results of all `nodes`, in the form that `validation report --fleet` reads.
 
     A node without a result is there too, with the reason: refused, unreachable, or failed in an earlier step.
@@ -75,6 +75,53 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str]) -> dict[str, Any]:
     return {
         "expectations": {"schema_version": SCHEMA_VERSION, "nodes": expectations},
         "results": results,
+        "fabric": fabric if fabric and fabric["rounds"] else None,
+    }
+
+
+def validation_fabric(
+    hostvars: Values, nodes: Iterable[str], library: str, plan: str, port: int, always_pairs: bool
+) -> dict[str, Any]:
+    """The nodes that were measured, and the rounds between them so far, as `validation groups` reads it."""
+    members: list[dict[str, Any]] = []
+    rounds: list[dict[str, Any]] = []
+    for node in nodes:
+        variables = hostvars[node]
+        if "result" not in (variables.get("__gpu_validation_outcome") or {}):
+            continue
+        count = sum(gpu["count"] for gpu in variables["preflight_plan"]["gpus"])
+        members.append(
+            {
+                "name": node,
+                "address": variables.get("ansible_host") or node,
+                "ranks": count if library == "nccl" else 1,
+            }
+        )
+        for number, attempt in enumerate(variables.get("__gpu_validation_rounds") or []):
+            while len(rounds) <= number:
+                rounds.append({})
+            if attempt:
+                rounds[number][node] = attempt
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "library": library,
+        "plan": plan,
+        "port": port,
+        "always_pairs": always_pairs,
+        "nodes": members,
+        "rounds": [attempts for attempts in rounds if attempts],
+    }
+
+
+def validation_attempt(run: Values, orders: Values, node: str) -> dict[str, Any]:
+    """What came of a node's part in a round, from what its task returned; nothing where it had no order."""
+    if node not in orders:
+        return {}
+    outcome = validation_outcome(run)
+    return {
+        "group": [member["name"] for member in orders[node]["group"]],
+        "part": outcome.get("result"),
+        "problem": outcome.get("problem", ""),
     }
 
 
@@ -99,7 +146,9 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """Return the filters by the names that playbooks use."""
         return {
+            "validation_attempt": validation_attempt,
             "validation_expectation": validation_expectation,
+            "validation_fabric": validation_fabric,
             "validation_fleet": validation_fleet,
             "validation_outcome": validation_outcome,
         }

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import signal
 import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from validation import archive, cohort, compare, explanations, history, report
+from validation import archive, cohort, compare, explanations, fabric, fabric_run, history, report
+from validation.checks import Node
 from validation.checks.registry import CHECKS
 from validation.comparison import Comparison
-from validation.contract import ContractError, dumps, node_result, parse
+from validation.contract import ContractError, decode, dumps, encode, loads, node_result, parse
 from validation.expectations import Expectation, FleetExpectations, fleet_from, parse_expectation, read_fleet
 from validation.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS, judge_fleet, judge_node
 from validation.plans import PLANS
@@ -122,6 +124,9 @@ def _parser() -> argparse.ArgumentParser:
         "--expectations", type=Path, metavar="FILE", help="what is expected of each node, as JSON"
     )
     judging.add_argument(
+        "--fabric", type=Path, metavar="FILE", help="what was measured between nodes, as JSON"
+    )
+    judging.add_argument(
         "--fleet",
         action="store_true",
         help='instead read {"expectations": ..., "results": {node: ...}} from standard input',
@@ -137,6 +142,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     judging.add_argument("--latest", action="store_true", help="make the link `latest` beside it point to it")
     _add_fail_on_degraded(judging)
+
+    taking_part = commands.add_parser("fabric", help="take part in a collective between nodes")
+    taking_part.set_defaults(function=_fabric)
+    taking_part.add_argument(
+        "--order", required=True, metavar="FILE", help="what to do, as JSON; - reads standard input"
+    )
+
+    grouping = commands.add_parser("groups", help="say which nodes measure with which in a round")
+    grouping.set_defaults(function=_groups)
+    grouping.add_argument("--round", choices=list(fabric.Round), required=True)
 
     building = commands.add_parser("build", help="write the payload as one file that Python runs")
     building.set_defaults(function=_build)
@@ -230,8 +245,9 @@ def _report(options: argparse.Namespace) -> int:
     if options.fleet == bool(options.results and options.expectations):
         raise UsageError("report needs either --results DIR and --expectations FILE, or --fleet")
     problems: dict[str, str] = {}
+    options.fabric_fleet = loads(fabric.Fleet, options.fabric.read_text()) if options.fabric else None
     if options.fleet:
-        expectations, results = _fleet_from_stdin(problems)
+        expectations, results, options.fabric_fleet = _fleet_from_stdin(problems)
     else:
         expectations = read_fleet(options.expectations, TESTS)
         results = _results_in(options.results)
@@ -239,6 +255,7 @@ def _report(options: argparse.Namespace) -> int:
         raise UsageError(
             f"there is a result of {strangers[0]}, but nothing is expected of a node of this name"
         )
+    between_nodes = fabric.judge(options.fabric_fleet) if options.fabric_fleet else {}
     among_equals = cohort.compare(results)
     verdicts = []
     for name, expectation in expectations.nodes.items():
@@ -251,12 +268,13 @@ def _report(options: argparse.Namespace) -> int:
                 result,
                 expectation,
                 HEADLINES,
+                more_tests=(between_nodes[name],) if name in between_nodes else (),
                 comparisons=_comparisons(name, result, among_equals, options.history),
                 fail_on_degraded=options.fail_on_degraded,
             )
         )
     fleet = judge_fleet(verdicts)
-    report.write(options.output, fleet, results, expectations)
+    report.write(options.output, fleet, results, expectations, options.fabric_fleet)
     if options.history:
         for verdict in fleet.nodes:
             if result := results.get(verdict.node):
@@ -300,8 +318,10 @@ def _results_in(directory: Path) -> dict[str, NodeResult]:
     return results
 
 
-def _fleet_from_stdin(problems: dict[str, str]) -> tuple[FleetExpectations, dict[str, NodeResult]]:
-    """Expectations and results in one piece.
+def _fleet_from_stdin(
+    problems: dict[str, str],
+) -> tuple[FleetExpectations, dict[str, NodeResult], fabric.Fleet | None]:
+    """Expectations, results and what was measured between nodes, in one piece.
 
     A result that is none becomes an entry of `problems`: its node was not measured.
     """
@@ -318,7 +338,24 @@ def _fleet_from_stdin(problems: dict[str, str]) -> tuple[FleetExpectations, dict
             results[name] = node_result(value)
         except ContractError as error:
             problems[name] = f"its result cannot be read: {error}"
-    return fleet_from(expectations, TESTS), results
+    between = decode(fabric.Fleet, fleet["fabric"], "fabric") if fleet.get("fabric") else None
+    return fleet_from(expectations, TESTS), results, between
+
+
+def _fabric(options: argparse.Namespace) -> int:
+    text = sys.stdin.read() if options.order == "-" else Path(options.order).read_text()
+    order = loads(fabric.Order, text)
+    if order.plan not in PLANS or order.node not in {member.name for member in order.group}:
+        raise UsageError(f"the order names plan {order.plan} and node {order.node}; one of them is unknown")
+    print(dumps(fabric_run.run(order, Node(PLANS[order.plan], Expectation()))), end="")
+    return EXIT_PASS
+
+
+def _groups(options: argparse.Namespace) -> int:
+    fleet = loads(fabric.Fleet, sys.stdin.read())
+    found = fabric.orders(fleet, fabric.next_groups(fleet, fabric.Round(options.round)))
+    print(json.dumps({name: encode(order) for name, order in found.items()}))
+    return EXIT_PASS
 
 
 def _build(options: argparse.Namespace) -> int:

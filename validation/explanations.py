@@ -378,6 +378,25 @@ EXPLANATIONS: dict[str, Explanation] = {
         ("a link or GPU of that rank", "a rank that is much slower than its budget"),
         ("look for Xid errors of this rank's GPU", "run again on an idle node"),
     ),
+    "fabric-node": Explanation(
+        "A node fails or is slow with other nodes, and they do well without it",
+        "It was measured again with a partner that had done well with another node, and failed again",
+        (
+            "a cable, transceiver or switch port",
+            "a network adapter or its firmware",
+            "a firewall on this node",
+        ),
+        ("check this node's network adapters, cables, switch ports and firewall",),
+    ),
+    "fabric-unresolved": Explanation(
+        "A collective between nodes fails, and no group tells why",
+        "All groups that were tried failed, or all pairs work and only the whole does not",
+        ("a firewall between all nodes", "the wrong network interface", "the fabric's own configuration"),
+        (
+            "check firewall, interface names (NCCL_SOCKET_IFNAME) and the fabric between the nodes",
+            "run the standard tests of the network",
+        ),
+    ),
     "wrong-result": Explanation(
         "A computation or transfer gave a wrong result",
         "Silent data corruption: no error was reported, the data was wrong all the same",

@@ -73,12 +73,13 @@ def judge_node(
     headlines: Mapping[str, tuple[str, ...]],
     *,
     comparisons: Mapping[str, Comparison] | None = None,
+    more_tests: tuple[TestVerdict, ...] = (),
     fail_on_degraded: bool = False,
 ) -> NodeVerdict:
     """The verdict on one node.
 
     `headlines` are the measurements that stand for each test, the best first; `comparisons` what fleet and
-    history say of a test.
+    history say of a test, `more_tests` what was measured with other nodes.
     """
     if result is None:
         reason = expectation.not_run or "no result came back from this node"
@@ -97,6 +98,7 @@ def judge_node(
         for test in expectation.required_tests
         if test not in {run.id for run in result.tests}
     )
+    tests += more_tests
     left_out = [test for test in tests if test.required and test.state is State.NOT_RUN]
     ran = [test.state for test in tests if test.state is not State.NOT_RUN]
     reasons = [f"{test.id}: {sentence}" for test in tests for sentence in _sentences(test.findings)] + [

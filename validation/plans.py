@@ -36,6 +36,9 @@ class Plan:
         """Large enough to keep all CPUs busy for milliseconds, small enough to repeat it often."""
         return 1024 if cpus < 8 else 2048 if cpus < 32 else 4096
 
+    #: Of one group of nodes; a node that does not come costs this.
+    fabric_budget_s: float = 120
+    fabric_gloo_bytes: tuple[int, ...] = (1 << 20, 16 << 20)
     collectives: tuple[str, ...] = ("all_reduce",)
     gpu_directions: tuple[str, ...] = ("h2d", "d2h")
     #: Tests that run only where they are asked for by name.

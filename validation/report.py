@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from validation.contract import NodeResult
     from validation.expectations import FleetExpectations
+    from validation.fabric import Fleet as Fabric
     from validation.judge import FleetVerdict, NodeVerdict, TestVerdict
 
 MOST_NAMES = 8
@@ -177,6 +178,7 @@ def write(
     fleet: FleetVerdict,
     results: Mapping[str, NodeResult],
     expectations: FleetExpectations,
+    between_nodes: Fabric | None = None,
 ) -> None:
     """Write the whole report: what was found, what was expected, the verdict for programs and for people.
 
@@ -187,6 +189,8 @@ def write(
     for name, result in results.items():
         write_atomically(directory / "results" / f"{name}.json", dumps(result))
     write_atomically(directory / "expectations.json", dumps(expectations))
+    if between_nodes:
+        write_atomically(directory / "fabric.json", dumps(between_nodes))
     write_atomically(directory / "report.txt", text(fleet))
     write_atomically(directory / "report.html", page(fleet))
     # Last: whoever finds the summary finds a whole report.

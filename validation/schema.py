@@ -17,6 +17,7 @@ from typing import Any
 
 from validation.contract import SCHEMA_VERSION, NodeResult
 from validation.expectations import FleetExpectations
+from validation.fabric import Fleet
 from validation.history import PastRun
 from validation.judge import FleetVerdict
 
@@ -25,6 +26,7 @@ FILES = {
     "summary": FleetVerdict,
     "expectations": FleetExpectations,
     "history-run": PastRun,
+    "fabric": Fleet,
 }
 SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 

@@ -89,7 +89,8 @@ def lab() -> Iterator[None]:
 def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, Any], Path]:
     """The first validation, with what the lab requires."""
     reports = tmp_path_factory.mktemp("reports")
-    return *validate(reports), reports
+    between = {"gpu_validation_fabric": True, "gpu_validation_fabric_library": "gloo"}
+    return *validate(reports, **between), reports
 
 
 def test_nodes_that_did_what_is_required_pass_and_the_rest_is_said_not_to_have_run(
@@ -101,7 +102,7 @@ def test_nodes_that_did_what_is_required_pass_and_the_rest_is_said_not_to_have_r
     for node in summary["nodes"]:
         states = {test["id"]: test["state"] for test in node["tests"]}
         assert states == dict.fromkeys(
-            ["health", "platform", "cpu_matmul", "cpu_copy", "cpu_all_reduce"], "pass"
+            ["health", "platform", "cpu_matmul", "cpu_copy", "cpu_all_reduce", "fabric"], "pass"
         ) | dict.fromkeys(["torch", "gpu_matmul", "gpu_memory", "gpu_transfer", "gpu_all_reduce"], "not-run")
     assert "Not run on any node: torch, gpu_matmul, gpu_memory, gpu_transfer, gpu_all_reduce." in output
     assert "is built without CUDA" in output

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 WARM_UP_RUNS = 3
 MEETING = "meeting the other ranks"
-DOING = ("preparing", "warming up with", "measuring", "checking")
 #: Ranks wait longer for each other than their parent waits for them: it sees which one is behind, they only
 #: see that one is missing.
 RANK_PATIENCE = 2

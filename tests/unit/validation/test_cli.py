@@ -232,6 +232,40 @@ def test_a_second_report_compares_with_the_first(fleet: Fleet, judge: Judge, tmp
     assert len((tmp_path / "past" / "gpu01.jsonl").read_text().splitlines()) == 1
 
 
+def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it(
+    fleet: Fleet, judge: Judge, tmp_path: Path
+) -> None:
+    del fleet["expectations"]["nodes"]["gpu02"]
+    between: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "library": "gloo",
+        "plan": "quick",
+        "port": 29511,
+        "always_pairs": False,
+        "nodes": [{"name": name, "address": "192.0.2.1", "ranks": 1} for name in ("gpu01", "gpu02")],
+        "rounds": [],
+    }
+    command = [*PYTHON, "-m", "validation", "groups", "--round=all"]
+    orders = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)
+    assert orders.keys() == {"gpu01", "gpu02"}
+    part = {"schema_version": SCHEMA_VERSION, "node": "gpu01", "not_run": "torch is not installed"}
+    attempt = {"group": ["gpu01", "gpu02"], "part": part, "problem": ""}
+    done = judge(fleet | {"fabric": between | {"rounds": [{"gpu01": attempt}]}})
+    assert "  - fabric on gpu01: torch is not installed" in done.stdout
+    first = tmp_path / "reports" / "now"
+    again = ["report", f"--results={first / 'results'}", f"--expectations={first / 'expectations.json'}"]
+    again += [f"--fabric={first / 'fabric.json'}", f"--output={tmp_path / 'again'}"]
+    assert cli.main(again) == done.returncode
+    assert (tmp_path / "again" / "summary.json").read_text() == (first / "summary.json").read_text()
+
+
+def test_an_order_for_a_stranger_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    order = {"schema_version": 2, "node": "x", "group": [], "port": 1, "library": "gloo", "plan": "quick"}
+    (tmp_path / "order.json").write_text(json.dumps(order))
+    assert cli.main(["fabric", "--order", str(tmp_path / "order.json")]) == 2
+    assert "one of them is unknown" in capsys.readouterr().err
+
+
 def test_two_results_of_one_node_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(dumps(node_result()))

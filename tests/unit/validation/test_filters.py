@@ -12,8 +12,9 @@ import yaml
 
 from tests.unit.validation.samples import node_result, one_test
 from validation.cli import TESTS
-from validation.contract import dumps, encode
+from validation.contract import dumps, encode, loads
 from validation.expectations import fleet_from, parse_expectation
+from validation.fabric import Attempt, Fleet
 
 MODELS = yaml.safe_load((Path(__file__).parents[3] / "data" / "gpu_models.yml").read_text())
 PLAN = {
@@ -97,3 +98,36 @@ def test_every_node_of_the_run_is_in_the_fleet_with_its_result_or_its_reason() -
     }
     assert expectations.nodes["lost"].gpu_count == 8
     assert expectations.nodes["measured"].required_tests == ("health",)
+
+
+def test_the_fleet_of_a_collective_has_the_nodes_that_were_measured_and_their_rounds() -> None:
+    attempt = {"group": ["a", "b"], "part": None, "problem": "the connection broke"}
+    measured = {"preflight_plan": PLAN, "__gpu_validation_outcome": {"result": {}}}
+    hostvars = {
+        "a": measured | {"ansible_host": "192.0.2.1", "__gpu_validation_rounds": [attempt, {}]},
+        "b": measured | {"__gpu_validation_rounds": [{}, {}]},
+        "refused": {"preflight_plan": PLAN, "__gpu_validation_outcome": {"problem": "it hung"}},
+    }
+    value = gpu_validation.validation_fabric(hostvars, hostvars, "nccl", "quick", 29511, True)
+    fleet = loads(Fleet, json.dumps(value))
+    assert [(node.name, node.address, node.ranks) for node in fleet.nodes] == [
+        ("a", "192.0.2.1", 8),
+        ("b", "b", 8),
+    ]
+    assert fleet.rounds == ({"a": Attempt(("a", "b"), None, "the connection broke")},)
+
+
+def test_with_gloo_a_node_has_one_rank() -> None:
+    hostvars = {"a": {"preflight_plan": PLAN, "__gpu_validation_outcome": {"result": {}}}}
+    value = gpu_validation.validation_fabric(hostvars, hostvars, "gloo", "quick", 29511, False)
+    assert [node["ranks"] for node in value["nodes"]] == [1]
+
+
+def test_what_came_of_a_part_is_kept_with_its_group() -> None:
+    orders = {"a": {"group": [{"name": "a"}, {"name": "b"}]}}
+    kept = gpu_validation.validation_attempt({"stdout": '{"node": "a"}', "rc": 0}, orders, "a")
+    assert kept == {"group": ["a", "b"], "part": {"node": "a"}, "problem": ""}
+    lost = gpu_validation.validation_attempt({"unreachable": True, "msg": "gone"}, orders, "a")
+    assert lost["part"] is None
+    assert "connection broke" in lost["problem"]
+    assert gpu_validation.validation_attempt({}, orders, "c") == {}

@@ -1,0 +1,117 @@
+"""On a node: its ranks of a collective between nodes."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING
+
+from validation.checks.collectives import RANK_PATIENCE
+from validation.checks.measured import CUDA_ENVIRONMENT
+from validation.child import Ending, Request, run_children
+from validation.contract import SCHEMA_VERSION
+from validation.fabric import Part, Rank
+
+if TYPE_CHECKING:
+    from validation.checks import Node
+    from validation.child import Outcome
+    from validation.fabric import Order
+
+SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
+BACKENDS = {"gloo": "cpu", "nccl": "cuda"}
+
+
+def run(order: Order, node: Node) -> Part:
+    """Take part in a group with this node's ranks, and say what came of each."""
+    reason = node.why_no_cuda() if order.library == "nccl" else node.why_no_torch()
+    if reason:
+        return Part(SCHEMA_VERSION, order.node, not_run=reason)
+    before = 0
+    for me in order.group:
+        if me.name == order.node:
+            break
+        before += me.ranks
+    budget_s = node.plan.fabric_budget_s
+    sizes = node.plan.fabric_gloo_bytes if order.library == "gloo" else node.plan.gpu_all_reduce_bytes[:3]
+    others = [member.address for member in order.group if member.name != order.node]
+    requests = [
+        Request(
+            f"{order.node} rank {before + local}",
+            "validation.checks.collectives:measure",
+            BACKENDS[order.library],
+            device=local,
+            parameters={
+                "rank": before + local,
+                "world_size": sum(member.ranks for member in order.group),
+                "store": f"tcp://{_in_url(order.group[0].address)}:{order.port}",
+                "timeout_s": budget_s * RANK_PATIENCE,
+                "collectives": list(node.plan.collectives),
+                "sizes_bytes": list(sizes),
+                "runs": node.plan.all_reduce_runs,
+            },
+            environment=_environment(order.library, others[0]),
+        )
+        for local in range(me.ranks)
+    ]
+    started, started_at = time.monotonic(), time.time()
+    outcomes = run_children(requests, budget_s, together=True)
+    ranks = tuple(_rank(outcome, started_at + outcome.ended_at - started) for outcome in outcomes)
+    return Part(SCHEMA_VERSION, order.node, ranks, tuple(node.plan.collectives), tuple(sizes))
+
+
+def _rank(outcome: Outcome, ended_at: float) -> Rank:
+    if outcome.measured.not_run:
+        return Rank(
+            Ending.DIED, outcome.stage, f"{outcome.request.name}: {outcome.measured.not_run}", ended_at
+        )
+    seconds = {step: tuple(runs) for step, runs in outcome.measured.details.get("seconds", {}).items()}
+    return Rank(outcome.ending, outcome.stage, outcome.problem, ended_at, seconds, outcome.measured.findings)
+
+
+def _environment(library: str, peer: str) -> dict[str, str]:
+    """Gloo must be told its interface, else it takes what the host's name stands for, often loopback.
+
+    NCCL finds its own, or has been told by /etc/nccl.conf.
+    """
+    if library == "nccl":
+        return CUDA_ENVIRONMENT
+    name = interface_towards(peer)
+    return {"OMP_NUM_THREADS": "1", **({"GLOO_SOCKET_IFNAME": name} if name else {})}
+
+
+def interface_towards(address: str) -> str | None:
+    """The interface whose address packets to `address` carry; None where it cannot be found."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))  # a datagram socket sends nothing here
+            own = probe.getsockname()[0]
+    except OSError:
+        return None
+    if family == socket.AF_INET6:
+        return _interface_of_ipv6(own)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # it has no address
+            if socket.inet_ntoa(answer[20:24]) == own:
+                return name
+    return None
+
+
+def _interface_of_ipv6(own: str) -> str | None:
+    packed = socket.inet_pton(socket.AF_INET6, own.partition("%")[0]).hex()
+    try:
+        with open("/proc/net/if_inet6") as table:  # noqa: PTH123 - a file of the kernel
+            rows = [line.split() for line in table]
+    except OSError:
+        return None
+    return next((row[5] for row in rows if row[0] == packed), None)
+
+
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
