@@ -80,3 +80,25 @@ def test_no_change_waits_for_its_confirmation(host: Host) -> None:
 
 def test_no_unit_has_failed(host: Host) -> None:
     assert host.check_output("systemctl list-units --failed --plain --no-legend") == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("kernel.yama.ptrace_scope", "1"), ("net.ipv4.conf.all.rp_filter", "2"), ("fs.suid_dumpable", "0")],
+)
+def test_hardened_kernel_parameter_is_in_effect(host: Host, key: str, value: str) -> None:
+    assert host.check_output(f"sysctl --values {key}") == value
+
+
+@pytest.mark.parametrize("path", ["/tmp", "/var/tmp", "/dev/shm"])
+def test_shared_directories_have_no_devices_and_no_setuid_programs(host: Host, path: str) -> None:
+    options = host.check_output(f"findmnt --noheadings --output VFS-OPTIONS --mountpoint {path}").split(",")
+    assert {"nodev", "nosuid"} <= set(options)
+
+
+def test_programs_run_in_tmp_and_jobs_share_memory(login: Host) -> None:
+    assert login.run("cp /bin/true /tmp/program-$$ && /tmp/program-$$ && rm /tmp/program-$$").rc == 0
+    share = (
+        "import multiprocessing.shared_memory as m; s = m.SharedMemory(create=True, size=1 << 20); s.unlink()"
+    )
+    assert login.run(f"python3 -c '{share}'").rc == 0
