@@ -100,7 +100,7 @@ def newer(current: Mapping[str, openpgp.Key], fetched: Mapping[str, openpgp.Key]
     """Both sets of keys together; of a key that is in both, the one that its owner renewed last."""
     merged = dict(current)
     for fingerprint, key in fetched.items():
-        if fingerprint not in merged or key.renewed > merged[fingerprint].renewed:
+        if fingerprint not in merged or key.renewed >= merged[fingerprint].renewed:
             merged[fingerprint] = key
     return merged
 

@@ -7,7 +7,6 @@ import hashlib
 import os
 import shutil
 import tempfile
-import time
 from collections import namedtuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -242,9 +241,12 @@ def test_a_keyring_that_its_owner_has_extended_since_is_renewed(
         keyring.parent.mkdir()
         keyring.write_text(signing_keys.armour(ring.export("ed25519", armour=False)))
         # Signed from now on with a subkey that the node's keyring does not have.
-        later = ("--faked-system-time", f"{int(time.time()) + 5}")
-        ring.gpg(*later, "--passphrase", "", "--quick-add-key", ring.keys["ed25519"], "ed25519", "sign", "0")
-        nvidia.sign(ring, "ed25519")
+        add = ("--quick-add-key", ring.keys["ed25519"], "ed25519", "sign", "never")
+        ring.gpg("--passphrase", "", *add)
+        listing = ring.gpg("--with-colons", "--list-keys").decode().splitlines()
+        subkey = [line.split(":")[9] for line in listing if line.startswith("fpr:")][-1]
+        ring.keys["subkey"] = f"{subkey}!"
+        nvidia.sign(ring, "subkey")
         (nvidia.path / "key").write_bytes(ring.export("ed25519"))
     finally:
         ring.stop_agent()
