@@ -75,8 +75,11 @@ problems:
   elements: str
 """
 
-from ansible.module_utils import apt_preview, repositories
+import shutil
+
+from ansible.module_utils import apt_preview, dnf_preview, repositories
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.dnf import Dnf
 from ansible.module_utils.packages import Wish
 
 
@@ -115,12 +118,12 @@ def main() -> None:
         supports_check_mode=True,
     )
     parameters = module.params
-    preview = apt_preview.preview(
-        Wish(parameters["packages"], parameters["present"]),
-        parameters["repositories"],
-        parameters["pins"],
-        from_bare=parameters["from_bare"],
-    )
+    wish = Wish(parameters["packages"], parameters["present"])
+    wanted, pins, bare = parameters["repositories"], parameters["pins"], parameters["from_bare"]
+    if shutil.which("apt-get"):
+        preview = apt_preview.preview(wish, wanted, pins, from_bare=bare)
+    else:
+        preview = dnf_preview.preview(wish, wanted, Dnf(pins, parameters["module_streams"]), from_bare=bare)
     module.exit_json(changed=False, **preview.as_dict())
 
 

@@ -34,6 +34,17 @@ options:
     description: Read the package lists again even if all versions are known, because a repository changed.
     type: bool
     default: false
+  pins:
+    description: Patterns of names and the version that a transaction may choose of them (dnf; for apt they
+      are in its preferences).
+    type: list
+    elements: dict
+    default: []
+  module_streams:
+    description: Modules (C(name)) and the stream (C(stream)) that is enabled before the transaction (dnf).
+    type: list
+    elements: dict
+    default: []
 author: Temper developers
 """
 
@@ -61,12 +72,19 @@ recovered:
   elements: str
 """
 
+import shutil
 from typing import Any
 
 from ansible.module_utils import packages
 from ansible.module_utils.apt import Apt, arguments
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.dnf import Dnf
 from ansible.module_utils.packages import Manager, PackageError, Packages, Wish
+
+
+def package_manager(pins: list[dict[str, str]], streams: list[dict[str, str]]) -> Manager:
+    """The node's package manager."""
+    return Apt() if shutil.which("apt-get") else Dnf(pins, streams)
 
 
 def install(manager: Manager, wanted: dict[str, str], known: Packages) -> None:
@@ -85,10 +103,11 @@ def settle(
     manager: Manager, wish: Wish, versions: list[str], *, refresh: bool, check: bool
 ) -> dict[str, Any]:
     """Bring the node to the wish; returns what the module returns."""
+    wish = Wish(wish.packages, [*wish.present, *manager.required()])
     known = manager.query()
     broken = sorted(name for name, package in known.items() if package.broken)
     lacking = wish.lacking(known)
-    if not lacking and not broken:
+    if not lacking and not broken and manager.prepared():
         holds = hold(manager, wish, versions, known, check=check)
         return {"changed": bool(holds), "installed": {}, "held": holds, "recovered": []}
     if check:
@@ -97,12 +116,17 @@ def settle(
         diff = {"before": "", "after": "".join(f"{argument}\n" for argument in arguments(lacking))}
         return {"changed": True, "installed": new, "held": sorted(new), "recovered": broken, "diff": diff}
 
-    if refresh or not manager.offers(lacking):
-        manager.refresh()
-    before = recover(manager, known) if broken else known
-    lacking = wish.lacking(before)
-    if lacking:
-        install(manager, lacking, before)
+    manager.prepare()
+    try:
+        if refresh or not manager.offers(lacking):
+            manager.refresh()
+        before = recover(manager, known) if broken else known
+        lacking = wish.lacking(before)
+        if lacking:
+            install(manager, lacking, before)
+    except PackageError:
+        manager.abandon()
+        raise
     after = manager.query()
     left = wish.lacking(after)
     if left:
@@ -124,6 +148,7 @@ def recover(manager: Manager, known: Packages) -> Packages:
     """Complete what an interrupted run left half-way; returns the packages after that."""
     manager.recover()
     known = manager.query()
+    # apt completes what lacks a dependency in a transaction of its own; after dnf nothing is left.
     if any(package.broken for package in known.values()):
         try:
             install(manager, {}, known)
@@ -165,13 +190,15 @@ def main() -> None:
             "present": {"type": "list", "elements": "str", "default": []},
             "hold_versions": {"type": "list", "elements": "str", "default": []},
             "refresh": {"type": "bool", "default": False},
+            "pins": {"type": "list", "elements": "dict", "default": []},
+            "module_streams": {"type": "list", "elements": "dict", "default": []},
         },
         supports_check_mode=True,
     )
     wish = Wish(module.params["packages"], module.params["present"])
     try:
         result = settle(
-            Apt(),
+            package_manager(module.params["pins"], module.params["module_streams"]),
             wish,
             module.params["hold_versions"],
             refresh=module.params["refresh"],

@@ -98,6 +98,20 @@ class Apt:
         """All packages that dpkg knows."""
         return query()
 
+    def required(self) -> list[str]:
+        """Nothing: dpkg itself can hold packages."""
+        return []
+
+    def prepared(self) -> bool:
+        """Always: apt has no module streams."""
+        return True
+
+    def prepare(self) -> None:
+        """Nothing to do."""
+
+    def abandon(self) -> None:
+        """Nothing to return to."""
+
     def refresh(self) -> None:
         """Read the lists of all repositories anew; one that cannot be read fails it."""
         command = [*APT_GET, "-o", "APT::Update::Error-Mode=any", "update"]

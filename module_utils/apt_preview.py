@@ -13,23 +13,14 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ansible.module_utils import repositories as repos
 from ansible.module_utils.apt import APT_GET, UNVERIFIED, Apt
-from ansible.module_utils.packages import (
-    FAMILY,
-    PackageError,
-    Packages,
-    Transaction,
-    Wish,
-    dangers,
-    nearest,
-    recorded_holds,
-)
+from ansible.module_utils.packages import FAMILY, PackageError, Packages, Transaction, Wish, nearest
+from ansible.module_utils.preview import Preview, conclude, refused
 from ansible.module_utils.signing_keys import RepositoryError, keyring, noted, renew
 
 if TYPE_CHECKING:
@@ -48,31 +39,6 @@ APT_PATHS = {
     "archives": "Dir::Cache::archives/d",
 }
 HOOKS = ("Pre-Invoke", "Post-Invoke", "Post-Invoke-Success")
-MIB = 2**20
-# Where the packages' files go, as far as one directory can stand for all.
-INSTALLED_IN = Path("/usr")
-
-
-@dataclass(frozen=True)
-class Preview:
-    """What a transaction would do, and why it must not or cannot run."""
-
-    transaction: Transaction
-    resolved: dict[str, str]
-    problems: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """What the module returns."""
-        return {
-            "transaction": self.transaction.as_dict(),
-            "resolved": self.resolved,
-            "problems": self.problems,
-        }
-
-
-def refused(*problems: str) -> Preview:
-    """There is nothing to show but why."""
-    return Preview(Transaction(), {}, list(problems))
 
 
 def preview(
@@ -242,16 +208,7 @@ def resolve(root: Root, wish: Wish, known: Packages) -> Preview:
             transaction = root.apt.simulate(lacking)
         except PackageError as error:
             return refused(*(not_offered(root.apt, lacking) or [str(error)]))
-    transaction = root.apt.with_details(transaction)
-    refusals = dangers(transaction, list(lacking), known, recorded_holds())
-    problems = [f"The transaction is refused, because {' and '.join(refusals)}."] if refusals else []
-    versions = {change.name: change.version for change in transaction.changes}
-    resolved = {
-        name: versions.get(name) or known[name].version
-        for name, version in {**dict.fromkeys(wish.present, ""), **wish.packages}.items()
-        if not version and (name in versions or name in known)
-    }
-    return Preview(transaction, resolved, problems + no_room(transaction, root.node["archives"]))
+    return conclude(root.apt, wish, transaction, known, root.node["archives"])
 
 
 def not_offered(apt: Apt, wanted: Mapping[str, str]) -> list[str]:
@@ -284,26 +241,6 @@ def package_names(apt: Apt, name: str) -> list[str]:
     """Names of packages that begin as this one does."""
     stem = name.rstrip("0123456789.-")[: max(4, len(name) * 2 // 3)]
     return apt.runner.attempt(apt.with_options(["apt-cache", "pkgnames", stem])).stdout.split()
-
-
-def no_room(transaction: Transaction, archives: Path) -> list[str]:
-    """Which file systems have too little room for what is downloaded and installed."""
-    existing = next(path for path in (archives, *archives.parents) if path.exists())
-    needs: dict[int, list[Any]] = {}
-    for path, size in (
-        (existing, transaction.download_bytes),
-        (INSTALLED_IN, max(0, transaction.disk_bytes)),
-    ):
-        # Both usually lie on one file system, which then needs room for both.
-        need = needs.setdefault(path.stat().st_dev, [path, 0])
-        need[1] += size
-    return [
-        f"{path} has {shutil.disk_usage(path).free // MIB} MiB free, and the transaction needs "
-        f"{-(-size // MIB)} MiB there ({transaction.download_bytes // MIB} MiB to download, "
-        f"{transaction.disk_bytes // MIB} MiB installed); free some space."
-        for path, size in needs.values()
-        if size and shutil.disk_usage(path).free < size
-    ]
 
 
 def files(directory: Path) -> Iterator[Path]:

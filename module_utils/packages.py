@@ -51,6 +51,10 @@ class Package:
         """Whether its version is left alone."""
         return self.want == "hold"
 
+    def is_version(self, wanted: str) -> bool:
+        """Whether it is at a version; "" is any, and rpm's versions may be named without their epoch."""
+        return wanted in ("", self.version, self.version.partition(":")[2])
+
     @property
     def broken(self) -> bool:
         """Whether an installation or a removal stopped half-way."""
@@ -73,7 +77,7 @@ class Wish:
         return {
             name: version
             for name, version in wanted.items()
-            if not (name in known and known[name].installed and version in ("", known[name].version))
+            if not (name in known and known[name].installed and known[name].is_version(version))
         }
 
 
@@ -144,6 +148,21 @@ class Manager(Protocol):
     def query(self) -> Packages:
         """All packages that are installed, or left half-way."""
 
+    def required(self) -> list[str]:
+        """Packages that are missing and that holding needs."""
+
+    def prepared(self) -> bool:
+        """Whether everything is as a transaction needs it: module streams."""
+
+    def prepare(self) -> None:
+        """Make it so."""
+
+    def abandon(self) -> None:
+        """Return to how it was, because the transaction did not take place."""
+
+    def with_details(self, transaction: Transaction) -> Transaction:
+        """The transaction with addresses, sizes and checksums."""
+
     def refresh(self) -> None:
         """Read the lists of packages of all repositories anew."""
 
@@ -203,8 +222,10 @@ def to_hold(wanted: dict[str, str], versions: Sequence[str], known: Packages) ->
 def belongs(package: Package, wanted: dict[str, str], versions: Sequence[str]) -> bool:
     """Whether a package is one that Temper holds."""
     if package.name in wanted:
-        return wanted[package.name] in ("", package.version)
-    return package.version in versions and bool(FAMILY.match(package.name))
+        return package.is_version(wanted[package.name])
+    return bool(FAMILY.match(package.name)) and any(
+        version and package.is_version(version) for version in versions
+    )
 
 
 def recorded_holds() -> set[str]:

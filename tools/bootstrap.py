@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 # Debian packages of the tests alone: apt brings gpgv along up to Debian 12 only, and modules are read by kmod
-# and signed by openssl.
-TEST_PACKAGES = ("gpgv", "kmod", "openssl")
+# and signed by openssl. The last line is what RHEL's side is tested with.
+TEST_PACKAGES = (
+    *("gpgv", "kmod", "openssl"),
+    *("createrepo-c", "dnf", "dnf-plugins-core", "rpm"),
+)
 LAYERS = {"controller": ("controller",), "dev": ("controller", "dev")}
 
 

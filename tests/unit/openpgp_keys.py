@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
+from pathlib import Path
 
 AGENT_TIMEOUT_S = 30
 
@@ -37,8 +36,15 @@ class KeyRing:
         return self.gpg(*form, "--export", *(self.keys[algorithm] for algorithm in algorithms))
 
     def stop_agent(self) -> None:
-        """End the agent, and wait until its sockets are gone: it takes them away itself, a little later."""
-        subprocess.run(["gpgconf", "--homedir", str(self.home), "--kill", "all"], check=True)
+        """End the agent, and wait until its sockets are gone: it takes them away itself, a little later.
+
+        gpgconf would look for it in vain where /run/user/UID was made after the agent had started.
+        """
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                if b"gpg-agent" in words[0] and str(self.home).encode() in words:
+                    os.kill(int(process.name), signal.SIGTERM)
         deadline = time.monotonic() + AGENT_TIMEOUT_S
         while any(self.home.glob("S.*")):
             assert time.monotonic() < deadline, f"gpg-agent of {self.home} does not end"

@@ -1,0 +1,382 @@
+"""RHEL's package manager, dnf 4 with its versionlock plugin: see `packages.Manager`."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ansible.module_utils import dkms
+from ansible.module_utils.packages import (
+    FAMILY,
+    Change,
+    Package,
+    PackageError,
+    Packages,
+    Runner,
+    Transaction,
+    recorded_holds,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+LOCK_PLUGIN = "python3-dnf-plugin-versionlock"
+INSTALL = ["install", "--allowerasing", "--setopt=install_weak_deps=False"]
+ERROR_LINES = 12
+QUERY = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\n"
+SCRIPT_FAILED = re.compile(r"Error in \S+ scriptlet in rpm package (\S+)")
+FULL_DISK = re.compile(
+    r"No space left on device|more space needed on the|not enough free space|needs \d+\S* more"
+)
+# How the table of a transaction names its parts.
+SECTIONS = {
+    "Installing": "install",
+    "Installing dependencies": "install",
+    "Installing weak dependencies": "install",
+    "Installing group/module packages": "install",
+    "Upgrading": "upgrade",
+    "Downgrading": "downgrade",
+    "Reinstalling": "reinstall",
+    "Removing": "remove",
+    "Removing dependent packages": "remove",
+    "Removing unused dependencies": "remove",
+}
+
+
+def specs(wanted: Mapping[str, str]) -> list[str]:
+    """NAME-VERSION-RELEASE, or NAME where any version will do."""
+    return [f"{name}-{version}" if version else name for name, version in wanted.items()]
+
+
+def why(output: str) -> str:
+    """The lines of dnf's output that say why it failed."""
+    lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()]
+    start = next((number for number, line in enumerate(lines) if line.startswith("Error")), None)
+    telling = lines[start:] if start is not None else lines[-ERROR_LINES:]
+    telling = [line for line in telling if not line.startswith(("(try to add", "Operation aborted"))]
+    return " ".join([*(line for line in lines if line.startswith("No match for")), *telling][:ERROR_LINES])
+
+
+@dataclass(frozen=True)
+class Dnf:
+    """dnf and rpm, of the node or of another root directory.
+
+    `pins` hold back versions during a transaction: packages (patterns) and version, as in a plan. `streams`
+    are module streams (name, stream) that are enabled before it.
+    """
+
+    pins: Sequence[Mapping[str, str]] = ()
+    streams: Sequence[Mapping[str, str]] = ()
+    root: Path = Path("/")
+    options: tuple[str, ...] = ()
+    saved: dict[Path, bytes | None] = field(default_factory=dict)
+
+    @property
+    def runner(self) -> Runner:
+        """What runs the commands."""
+        return Runner({"NEEDRESTART_SUSPEND": "1", "PYTHONWARNINGS": "ignore"})
+
+    def dnf(self, arguments: Sequence[str], plugins: Path | None = None) -> tuple[int, str, str]:
+        """Exit status, standard output, and both outputs of dnf."""
+        command = ["dnf", "-y", *self.options]
+        if self.root != Path("/"):
+            command.append(f"--installroot={self.root}")
+        if plugins:
+            command.append(f"--setopt=pluginconfpath={plugins}")
+        completed = self.runner.attempt([*command, *arguments])
+        return completed.returncode, completed.stdout, completed.stdout + completed.stderr
+
+    def path(self, name: str) -> Path:
+        """A file below the root directory."""
+        return self.root / name.lstrip("/")
+
+    # ------------------------------------------------------------ state
+
+    def query(self) -> Packages:
+        """All packages that rpm knows. Two versions of one of the family: a transaction was cut off there."""
+        command = [
+            "rpm",
+            *(["--root", str(self.root)] if self.root != Path("/") else []),
+            "-qa",
+            "--qf",
+            QUERY,
+        ]
+        completed = self.runner.attempt(command)
+        if completed.returncode:
+            raise PackageError(f"Reading the installed packages failed: {completed.stderr.strip()}")
+        locks = self.locks()
+        found: Packages = {}
+        for line in completed.stdout.splitlines():
+            name, version, architecture = line.split("\t")
+            if name == "gpg-pubkey":
+                # A key that rpm knows, not a package.
+                continue
+            held = any(locked(lock, name, version, architecture) for lock in locks)
+            twice = name in found and found[name].version != version and bool(FAMILY.match(name))
+            status = "half-installed" if twice else "installed"
+            found[name] = Package(name, version, "hold" if held else "install", status)
+        return found
+
+    def lock_list(self) -> Path:
+        """The file with the version locks."""
+        plugin = self.path("/etc/dnf/plugins/versionlock.conf")
+        text = plugin.read_text(encoding="utf-8") if plugin.is_file() else ""
+        match = re.search(r"^\s*locklist\s*=\s*(\S+)", text, re.MULTILINE)
+        return self.path(match[1] if match else "/etc/dnf/plugins/versionlock.list")
+
+    def locks(self) -> list[str]:
+        """The version locks, without comments."""
+        path = self.lock_list()
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+    def foreign_locks(self) -> list[str]:
+        """The version locks that are somebody else's."""
+        ours = recorded_holds()
+        return [lock for lock in self.locks() if not any(is_lock_of(lock, name) for name in ours)]
+
+    def enabled(self, name: str) -> str:
+        """The stream of a module that is enabled; empty if none is."""
+        path = self.path(f"/etc/dnf/modules.d/{name}.module")
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        stream = re.search(r"^stream\s*=\s*(\S+)", text, re.MULTILINE)
+        state = re.search(r"^state\s*=\s*enabled", text, re.MULTILINE)
+        return stream[1] if stream and state else ""
+
+    def required(self) -> list[str]:
+        """Packages that holding needs and that are missing."""
+        present = self.path("/etc/dnf/plugins/versionlock.conf").is_file()
+        return [] if present else [LOCK_PLUGIN]
+
+    # ------------------------------------------------------------ steps
+
+    def prepared(self) -> bool:
+        """Whether the module streams are those that are wanted."""
+        return all(self.enabled(stream["name"]) == stream["stream"] for stream in self.streams)
+
+    def prepare(self) -> None:
+        """Enable the module streams; `abandon` returns to those of before."""
+        wrong = [stream for stream in self.streams if self.enabled(stream["name"]) != stream["stream"]]
+        for stream in wrong:
+            path = self.path(f"/etc/dnf/modules.d/{stream['name']}.module")
+            self.saved[path] = path.read_bytes() if path.is_file() else None
+        if wrong:
+            names = [f"{stream['name']}:{stream['stream']}" for stream in wrong]
+            status, _, output = self.dnf(["module", "enable", "--setopt=module_stream_switch=True", *names])
+            if status:
+                self.abandon()
+                raise PackageError(f"Enabling module stream {', '.join(names)} failed: {why(output)}", output)
+
+    def abandon(self) -> None:
+        """Return to the module streams of before."""
+        for path, content in self.saved.items():
+            if content is None:
+                path.unlink(missing_ok=True)
+            else:
+                path.write_bytes(content)
+        self.saved.clear()
+
+    def refresh(self) -> None:
+        """Read the metadata of all repositories anew."""
+        status, _, output = self.dnf(
+            ["makecache", "--refresh", "--setopt=temper-*.skip_if_unavailable=False"]
+        )
+        if status:
+            raise PackageError(f"Reading the repositories (dnf makecache) failed: {why(output)}", output)
+
+    def offered(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Versions of each package that the repositories have, newest first."""
+        arguments = ["-q", "repoquery", "--qf", "%{name}\t%{evr}", *names]
+        versions: dict[str, list[str]] = {}
+        for line in reversed(self.dnf(arguments)[1].splitlines()):
+            name, _, version = line.partition("\t")
+            if version and version not in versions.setdefault(name, []):
+                versions[name].append(version)
+        return versions
+
+    def offers(self, wanted: dict[str, str]) -> bool:
+        """Whether the repositories, as far as they are known, have all these versions."""
+        offered = self.offered(wanted) if wanted else {}
+        return all(
+            name in offered and (not version or any(same(version, other) for other in offered[name]))
+            for name, version in wanted.items()
+        )
+
+    def simulate(self, wanted: dict[str, str]) -> Transaction:
+        """What installing these versions would do; changes nothing."""
+        with self.plugins() as plugins:
+            status, _, output = self.dnf([*INSTALL, "--assumeno", *specs(wanted)], plugins)
+        if status and "Dependencies resolved." not in output:
+            others = self.foreign_locks()
+            barred = [name for name in wanted if any(is_lock_of(lock, name) for lock in others)]
+            hint = f" Somebody holds {', '.join(barred)}: see `dnf versionlock list`." if barred else ""
+            raise PackageError(f"Simulating the installation failed: {why(output)}.{hint}", output)
+        return self.parse(output)
+
+    def parse(self, output: str) -> Transaction:
+        """What dnf's table of a transaction says."""
+        known = self.query()
+        parts: dict[str, list[Change]] = {}
+        section = ""
+        for line in output.splitlines():
+            title = line.rstrip(":")
+            if line.endswith(":") and not line.startswith(" "):
+                section = SECTIONS.get(title, "")
+            elif line.startswith("   ") and line.split()[:1] == ["replacing"]:
+                name, _, _ = line.split()[1].rpartition(".")
+                parts.setdefault("remove", []).append(Change(name, line.split()[2].rstrip("."), ""))
+            elif section and line.startswith(" ") and len(line.split()) >= 4:
+                name, architecture, version = line.split()[:3]
+                previous = known[name].version if name in known and section != "install" else ""
+                parts.setdefault(section, []).append(Change(name, version, architecture, previous))
+        changes = {
+            change.name for kind in ("install", "upgrade", "downgrade") for change in parts.get(kind, [])
+        }
+        return Transaction(
+            tuple(parts.get("install", [])),
+            tuple(parts.get("upgrade", [])),
+            tuple(parts.get("downgrade", [])),
+            tuple(
+                (change.name, change.version)
+                for change in parts.get("remove", [])
+                if change.name not in changes
+            ),
+        )
+
+    def install(self, wanted: dict[str, str], before: Packages) -> None:
+        """Install in one transaction; dnf downloads and checks everything first. One that fails is undone."""
+        with self.plugins() as plugins:
+            status, _, output = self.dnf([*INSTALL, *specs(wanted)], plugins)
+            failed = [name for name in SCRIPT_FAILED.findall(output) if FAMILY.match(name)]
+            builds = dkms.failures(output)
+            if not status and not failed and not builds:
+                return
+            reasons = [*builds, *(["the disk is full"] if FULL_DISK.search(output) else [])]
+            reasons += [f"a script of {name} failed" for name in dict.fromkeys(failed)]
+            reason = ". ".join(reasons or [why(output)])
+            raise PackageError(
+                f"Installing the packages failed: {reason}. {self.undo(before, plugins)}", output
+            )
+
+    def undo(self, before: Packages, plugins: Path) -> str:
+        """Return to the packages of before; says what became of it."""
+        if versions(self.query()) == versions(before):
+            return "Nothing was installed; run again when that is put right."
+        status, _, output = self.dnf(["history", "undo", "last"], plugins)
+        if versions(self.query()) == versions(before):
+            return "The transaction was undone, and the node has the packages of before."
+        return f"It could not be undone (status {status}: {why(output)}); see `dnf history info last`."
+
+    def recover(self) -> None:
+        """Remove the older ones of packages that a transaction which was cut off has left twice."""
+        twice = [name for name, package in self.query().items() if package.broken]
+        if twice:
+            with self.plugins() as plugins:
+                self.dnf(["remove", "--duplicates", *twice], plugins)
+
+    def hold(self, names: Sequence[str]) -> None:
+        """Lock these packages at their versions, in place of earlier locks of ours."""
+        known = self.query()
+        kept = [lock for lock in self.locks() if not any(is_lock_of(lock, name) for name in names)]
+        new = [f"{name}-{with_epoch(known[name].version)}.*" for name in names]
+        path = self.lock_list()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.new")
+        temporary.write_text("".join(f"{line}\n" for line in [*kept, *new]), encoding="utf-8")
+        temporary.chmod(0o644)
+        temporary.replace(path)
+
+    @contextlib.contextmanager
+    def plugins(self) -> Iterator[Path]:
+        """The plugins' configuration for one transaction.
+
+        The locks of others hold, ours do not: its packages have to move. The pins hold as locks, too.
+        """
+        with tempfile.TemporaryDirectory(prefix="temper-dnf-") as name:
+            directory = Path(name)
+            node = self.path("/etc/dnf/plugins")
+            for path in node.glob("*.conf") if node.is_dir() else ():
+                shutil.copyfile(path, directory / path.name)
+            pinned = [
+                f"{pattern}-{pin['version']}.*" for pin in self.pins for pattern in pin["packages"].split()
+            ]
+            (directory / "locks").write_text("".join(f"{line}\n" for line in self.foreign_locks() + pinned))
+            if (directory / "versionlock.conf").is_file() or pinned:
+                text = f"[main]\nenabled=1\nlocklist={directory}/locks\n"
+                (directory / "versionlock.conf").write_text(text)
+            yield directory
+
+    def with_details(self, transaction: Transaction) -> Transaction:
+        """The transaction with addresses and sizes; checksums where the metadata are plain gzip."""
+        changes = transaction.changes
+        if not changes:
+            return transaction
+        exact = [f"{change.name}-{change.version}.{change.architecture}" for change in changes]
+        form = "%{name}\t%{evr}\t%{arch}\t%{downloadsize}\t%{installsize}"
+        rows = [
+            line.split("\t") for line in self.dnf(["-q", "repoquery", "--qf", form, *exact])[1].splitlines()
+        ]
+        sizes = {(row[0], row[1], row[2]): (int(row[3]), int(row[4])) for row in rows if len(row) == 5}
+        addresses = {
+            line.rpartition("/")[2]: line
+            for line in self.dnf(["-q", "repoquery", "--location", *exact])[1].splitlines()
+        }
+
+        def detailed(change: Change) -> Change:
+            version = change.version.partition(":")[2] or change.version
+            file = f"{change.name}-{version}.{change.architecture}.rpm"
+            size = sizes.get((change.name, change.version, change.architecture), (0, 0))[0]
+            return replace(change, uri=addresses.get(file, ""), size_bytes=size)
+
+        installed = [sizes.get((c.name, c.version, c.architecture), (0, 0))[1] for c in changes]
+        return Transaction(
+            tuple(map(detailed, transaction.install)),
+            tuple(map(detailed, transaction.upgrade)),
+            tuple(map(detailed, transaction.downgrade)),
+            transaction.remove,
+            sum(size for size, _ in sizes.values()),
+            sum(installed) - self.freed(transaction),
+        )
+
+    def freed(self, transaction: Transaction) -> int:
+        """Bytes on disk of what a transaction replaces and removes."""
+        names = [change.name for change in transaction.changes if change.previous]
+        names += [name for name, _ in transaction.remove]
+        if not names:
+            return 0
+        root = ["--root", str(self.root)] if self.root != Path("/") else []
+        listing = self.runner.attempt(["rpm", *root, "-q", "--qf", "%{LONGSIZE}\\n", *names]).stdout
+        return sum(int(size) for size in listing.split() if size.isdecimal())
+
+
+def versions(known: Packages) -> dict[str, str]:
+    """Name -> version."""
+    return {name: package.version for name, package in known.items()}
+
+
+def same(wanted: str, version: str) -> bool:
+    """Whether a wanted version is this one; one without an epoch has whatever epoch there is."""
+    return wanted == version or (":" not in wanted and version.partition(":")[2] == wanted)
+
+
+def with_epoch(version: str) -> str:
+    """EPOCH:VERSION-RELEASE, as the versionlock plugin writes it."""
+    return version if ":" in version else f"0:{version}"
+
+
+def locked(lock: str, name: str, version: str, architecture: str) -> bool:
+    """Whether a version lock is for this very version of a package."""
+    full = f"{name}-{with_epoch(version)}.{architecture}"
+    bare = f"{name}-{version.partition(':')[2] or version}.{architecture}"
+    return any(fnmatch.fnmatchcase(form, lock) for form in (full, bare, name))
+
+
+def is_lock_of(lock: str, name: str) -> bool:
+    """Whether a version lock, of whatever version, names exactly this package."""
+    return bool(re.fullmatch(rf"{re.escape(name)}(-(\d+:)?[^-\s]+-[^-\s]+)?", lock))

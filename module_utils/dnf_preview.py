@@ -1,0 +1,137 @@
+"""Simulate a dnf transaction on a node that is not configured for it yet, without changing the node.
+
+dnf works in a private root directory with copies of the node's configuration and of its rpm database.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from ansible.module_utils import repositories as repos
+from ansible.module_utils.dnf import Dnf, same
+from ansible.module_utils.packages import FAMILY, PackageError, Transaction, Wish, nearest
+from ansible.module_utils.preview import Preview, conclude, refused
+from ansible.module_utils.signing_keys import RepositoryError, keyring, noted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ansible.module_utils.repositories import Repository
+
+CONFIGURATION = ("/etc/dnf", "/etc/yum/vars", "/etc/os-release")
+CACHE = "/var/cache/dnf"
+COMMON = "{http://linux.duke.edu/metadata/common}"
+
+
+def preview(wish: Wish, repositories: Sequence[Repository], node: Dnf, *, from_bare: bool) -> Preview:
+    """Simulate `wish` as if `repositories` and the pins and module streams of `node` were in place."""
+    with tempfile.TemporaryDirectory(prefix="temper-preview-") as name:
+        private = replace(node, root=Path(name), saved={})
+        try:
+            fill(private, node, repositories)
+            if from_bare:
+                forget_family(private, wish)
+            private.refresh()
+            private.prepare()
+        except (RepositoryError, PackageError) as error:
+            return refused(str(error))
+        known = private.query()
+        wish = Wish(wish.packages, [*wish.present, *private.required()])
+        lacking = wish.lacking(known)
+        try:
+            transaction = private.simulate(lacking) if lacking else Transaction()
+        except PackageError as error:
+            return refused(*(not_offered(private, lacking) or [str(error)]))
+        found = conclude(private, wish, transaction, known, node.path(CACHE))
+        return replace(found, transaction=with_checksums(found.transaction, private))
+
+
+def fill(private: Dnf, node: Dnf, repositories: Sequence[Repository]) -> None:
+    """Copy what dnf reads of the node, and add the repositories to come."""
+    for name in CONFIGURATION:
+        source, target = node.path(name), private.path(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        elif source.is_file():
+            shutil.copyfile(source, target)
+    database = node.runner.attempt(["rpm", "--eval", "%{_dbpath}"]).stdout.strip()
+    if node.path(database).is_dir():
+        shutil.copytree(node.path(database), private.path(database), dirs_exist_ok=True)
+    sources = private.path("/etc/yum.repos.d")
+    sources.mkdir(parents=True)
+    directory = node.path("/etc/yum.repos.d")
+    for path in sorted(directory.glob("*.repo")) if directory.is_dir() else ():
+        text = None if path.name.startswith("temper-") else repos.without(path, repositories)
+        if text is not None:
+            (sources / path.name).write_text(text, encoding="utf-8")
+    keys = private.path("/keys")
+    keys.mkdir()
+    for repository in repositories:
+        source, existing = repos.source_path(repository), repos.keyring_path(repository)
+        if repository["signed_by"] is None:
+            current = existing.read_bytes() if existing.is_file() else b""
+            before = set(noted(source)["fingerprints"])
+            (keys / existing.name).write_text(keyring(repository, current, before).text, encoding="utf-8")
+        text = repos.source_text(repository, keys / existing.name)
+        (sources / source.name).write_text(text, encoding="utf-8")
+
+
+def forget_family(private: Dnf, wish: Wish) -> None:
+    """Let rpm believe that the family is not installed."""
+    known = private.query()
+    gone = [name for name in known if FAMILY.match(name) or name in wish.packages or name in wish.present]
+    if gone:
+        options = ["--root", str(private.root), "--justdb", "--nodeps", "--noscripts", "--notriggers"]
+        completed = private.runner.attempt(["rpm", "-e", "--allmatches", *options, *gone])
+        if completed.returncode:
+            raise PackageError(f"The family cannot be left out of the simulation: {completed.stderr.strip()}")
+
+
+def not_offered(private: Dnf, wanted: Mapping[str, str]) -> list[str]:
+    """A sentence for each package or version that no repository offers."""
+    offered = private.offered(wanted)
+    sentences = []
+    for name, version in wanted.items():
+        if name not in offered:
+            near = nearest(name, sorted(private.offered([f"{name[: max(4, len(name) * 2 // 3)]}*"])))
+            hint = f"; offered are, for instance, {', '.join(near)}" if near else ""
+            sentences.append(f"No repository of this node offers a package {name}{hint}.")
+        elif version and not any(same(version, other) for other in offered[name]):
+            sentences.append(
+                f"No repository of this node offers {name} {version}; nearest are "
+                f"{', '.join(nearest(version, offered[name]))}."
+            )
+    return sentences
+
+
+def with_checksums(transaction: Transaction, private: Dnf) -> Transaction:
+    """Add the packages' checksums from the metadata that dnf has fetched; dnf itself does not print them."""
+    names = {change.name for change in transaction.changes}
+    found = {}
+    for path in private.path(CACHE).glob("*/repodata/*primary.xml.gz"):
+        with gzip.open(path) as stream:
+            # What dnf has just parsed, from repositories whose packages the node is about to run as root.
+            for _, element in ElementTree.iterparse(stream):  # noqa: S314
+                if element.tag != f"{COMMON}package":
+                    continue
+                checksum, location = element.find(f"{COMMON}checksum"), element.find(f"{COMMON}location")
+                if (
+                    element.findtext(f"{COMMON}name") in names
+                    and checksum is not None
+                    and location is not None
+                ):
+                    file = location.get("href", "").rpartition("/")[2]
+                    found[file] = (checksum.text or "") if checksum.get("type") == "sha256" else ""
+                element.clear()
+    install, upgrade, downgrade = (
+        tuple(replace(change, sha256=found.get(change.uri.rpartition("/")[2], "")) for change in changes)
+        for changes in (transaction.install, transaction.upgrade, transaction.downgrade)
+    )
+    return replace(transaction, install=install, upgrade=upgrade, downgrade=downgrade)

@@ -1,0 +1,116 @@
+"""Repositories of empty rpm packages, built and signed here, and a root directory for a real dnf."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from tests.unit.openpgp_keys import KeyRing
+
+RELEASE = "1.el9"
+
+
+@dataclass(frozen=True)
+class RpmArchive:
+    """A repository whose packages and metadata are signed."""
+
+    path: Path
+    ring: KeyRing
+    key: str
+    modules: list[str] = field(default_factory=list)
+
+    def add(self, name: str, version: str, *lines: str, epoch: int = 0, script: str = "") -> None:
+        """Build and sign a package; `lines` go into its spec, `script` is Lua for its %post."""
+        work = self.path.parent / "work"
+        work.mkdir(exist_ok=True)
+        spec = work / f"{name}.spec"
+        head = [
+            f"Name: {name}",
+            f"Version: {version}",
+            f"Release: {RELEASE}",
+            "Summary: empty",
+            "License: none",
+        ]
+        head += [f"Epoch: {epoch}"] if epoch else []
+        post = ["%post -p <lua>", script] if script else []
+        text = [*head, "BuildArch: noarch", *lines, "%description", "Empty.", *post, "%files"]
+        spec.write_text("\n".join(text) + "\n")
+        run(
+            *("rpmbuild", "-bb", "-D", f"_topdir {work}", "-D", f"_rpmdir {self.path}"),
+            *("-D", "_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm", str(spec)),
+        )
+        self.sign_package(self.file(name, version))
+
+    def file(self, name: str, version: str) -> Path:
+        """The file of a package."""
+        return self.path / f"{name}-{version}-{RELEASE}.noarch.rpm"
+
+    def sign_package(self, file: Path) -> None:
+        """Sign a package."""
+        gpg = shutil.which("gpg")
+        run(
+            *(
+                "rpmsign",
+                "-D",
+                f"__gpg {gpg}",
+                "-D",
+                f"_gpg_path {self.ring.home}",
+                "-D",
+                f"_gpg_name {self.ring.keys[self.key]}",
+            ),
+            *("--addsign", str(file)),
+        )
+
+    def add_stream(self, name: str, stream: str, artifacts: Mapping[str, str], epoch: int = 3) -> None:
+        """Let packages (name: version) be those of a stream of a module."""
+        lines = [
+            *("---", "document: modulemd", "version: 2", "data:", f"  name: {name}", f'  stream: "{stream}"'),
+            *(
+                "  version: 1",
+                "  context: x",
+                "  arch: noarch",
+                "  summary: a module",
+                "  description: a module",
+            ),
+            *("  license:", "    module: [MIT]", "  dependencies:", "  - requires:", "      platform: [el9]"),
+            *("  artifacts:", "    rpms:"),
+            *(f"    - {rpm}-{epoch}:{version}-{RELEASE}.noarch" for rpm, version in artifacts.items()),
+            "...",
+        ]
+        self.modules.append("\n".join(lines) + "\n")
+
+    def publish(self) -> None:
+        """Write and sign the metadata of what has been added."""
+        run("createrepo_c", "--quiet", str(self.path))
+        if self.modules:
+            document = self.path.parent / "modules.yaml"
+            document.write_text("".join(self.modules))
+            run("modifyrepo_c", "--mdtype=modules", str(document), str(self.path / "repodata"))
+        metadata = self.path / "repodata/repomd.xml"
+        options = ["--local-user", self.ring.keys[self.key], "--yes", "--armor", "--detach-sign"]
+        self.ring.gpg(*options, "--output", f"{metadata}.asc", str(metadata))
+
+
+def run(*command: str) -> str:
+    """Run a command that has to succeed."""
+    completed = subprocess.run(command, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
+
+
+def make_root(root: Path, plugins: Sequence[str] = ("versionlock",)) -> None:
+    """A root directory that dnf takes for an installation of RHEL 9."""
+    (root / "etc/dnf/plugins").mkdir(parents=True)
+    (root / "etc/yum.repos.d").mkdir(parents=True)
+    settings = ["[main]", "module_platform_id=platform:el9", "gpgcheck=1", "keepcache=0"]
+    (root / "etc/dnf/dnf.conf").write_text("\n".join(settings) + "\n")
+    # Debian's own plugin for local packages would look for its repository.
+    (root / "etc/dnf/plugins/local.conf").write_text("[main]\nenabled=0\n")
+    for name in plugins:
+        shutil.copy(f"/etc/dnf/plugins/{name}.conf", root / "etc/dnf/plugins")

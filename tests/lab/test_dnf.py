@@ -1,0 +1,386 @@
+"""RHEL's way of everything: a real dnf and rpm, in a root directory of their own, and a signed repository.
+
+What no Debian can show is RHEL itself; see the support matrix in the README.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import package_set
+import pytest
+from ansible.module_utils import dnf_preview, packages, repositories, signing_keys
+from ansible.module_utils.dnf import Dnf
+from ansible.module_utils.packages import PackageError, Wish
+
+from tests.lab.rpm_archive import RELEASE, RpmArchive, make_root, run
+from tests.unit.openpgp_keys import KeyRing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="rpm installs packages as root"),
+]
+DRIVER = {"nvidia-driver-cuda": f"580.1-{RELEASE}"}
+OPTIONS = ("--releasever=9",)
+
+
+@pytest.fixture(scope="module")
+def ring() -> Iterator[KeyRing]:
+    ring = KeyRing(Path(tempfile.mkdtemp()))
+    for algorithm in ("rsa3072", "rsa2048"):
+        ring.generate(algorithm)
+    yield ring
+    ring.stop_agent()
+    shutil.rmtree(ring.home)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, ring: KeyRing) -> RpmArchive:
+    """The packages, built once."""
+    archive = RpmArchive(tmp_path_factory.mktemp("rpm") / "repository", ring, "rsa3072")
+    archive.path.mkdir()
+    for version in ("570.1", "580.1", "595.1"):
+        archive.add("libnvidia-ml", version, epoch=3)
+        archive.add("nvidia-driver-cuda", version, f"Requires: libnvidia-ml = 3:{version}", epoch=3)
+    archive.add("nvidia-modprobe", "580.1", "Requires: libnvidia-ml", epoch=3)
+    archive.add("desktop", "1")
+    archive.add("kernel-core", "5.14.9")
+    archive.add("nvidia-hates-desktop", "1", "Conflicts: desktop")
+    archive.add("nvidia-needs-kernel", "1", "Requires: kernel-core")
+    archive.add("nvidia-impossible", "1", "Requires: libnvidia-ml = 3:999")
+    archive.add("nvidia-fails", "1", script='error("it went wrong")')
+    archive.publish()
+    return archive
+
+
+@pytest.fixture
+def archive(built: RpmArchive, tmp_path: Path) -> RpmArchive:
+    """A copy of the repository, for one test to change."""
+    shutil.copytree(built.path, tmp_path / "rpm/repository")
+    return RpmArchive(tmp_path / "rpm/repository", built.ring, built.key)
+
+
+@pytest.fixture
+def repository(archive: RpmArchive, tmp_path: Path) -> dict[str, Any]:
+    key = tmp_path / "key"
+    key.write_bytes(archive.ring.export(archive.key))
+    return {
+        "name": "nvidia-cuda",
+        "kind": "dnf",
+        "uri": f"file://{archive.path}/",
+        "key_url": f"file://{key}",
+        "fingerprints": [archive.ring.keys[archive.key]],
+        "signed_by": None,
+        "signed": "both",
+        "exclude": [],
+    }
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dnf:
+    """A node that has no repository yet."""
+    root = tmp_path / "root"
+    make_root(root)
+    monkeypatch.setattr(repositories, "DNF_SOURCES", root / "etc/yum.repos.d")
+    monkeypatch.setattr(repositories, "DNF_KEYRINGS", root / "etc/pki/rpm-gpg")
+    monkeypatch.setattr(packages, "HOLD_RECORD", root / "var/lib/temper/held-packages")
+    return Dnf(root=root, options=OPTIONS)
+
+
+@pytest.fixture
+def node(bare: Dnf, repository: dict[str, Any]) -> Dnf:
+    """A node on which signed_repositories has been."""
+    configure(repository)
+    return bare
+
+
+def configure(repository: dict[str, Any]) -> None:
+    """Write what module signed_repositories writes."""
+    keyring, source = repositories.keyring_path(repository), repositories.source_path(repository)
+    keyring.parent.mkdir(parents=True, exist_ok=True)
+    keyring.write_text(signing_keys.keyring(repository, b"", set()).text)
+    source.write_text(repositories.source_text(repository, keyring))
+
+
+def settle(
+    node: Dnf, wanted: dict[str, str], present: tuple[str, ...] = (), **options: Any
+) -> dict[str, Any]:
+    """What module package_set does and returns."""
+    values = {"refresh": False, "check": False} | options
+    return package_set.settle(node, Wish(wanted, present), ["3:580.1-1.el9"], **values)
+
+
+def preview(node: Dnf, repository: dict[str, Any], wanted: dict[str, str], **options: Any) -> dict[str, Any]:
+    """What module package_preview returns; proves that the node stays as it is."""
+    before = snapshot(node.root)
+    values = {"from_bare": False} | options
+    present = values.pop("present", [])
+    result = dnf_preview.preview(Wish(wanted, present), [repository], node, **values).as_dict()
+    assert snapshot(node.root) == before
+    return result
+
+
+def snapshot(root: Path) -> dict[str, bytes]:
+    """All files, but those with which sqlite lets readers of the rpm database meet."""
+    return {
+        str(path): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and not path.name.endswith(("-shm", "-wal"))
+    }
+
+
+def versions(node: Dnf) -> dict[str, str]:
+    return {name: package.version for name, package in node.query().items()}
+
+
+def held(node: Dnf) -> list[str]:
+    return sorted(name for name, package in node.query().items() if package.held)
+
+
+def change_names(changes: list[dict[str, Any]]) -> set[str]:
+    return {change["name"] for change in changes}
+
+
+# ---------------------------------------------------------------- package_set
+
+
+def test_a_bare_node_gets_the_set_and_holds_it(node: Dnf) -> None:
+    result = settle(node, DRIVER, ("desktop",))
+    assert versions(node) == {
+        "nvidia-driver-cuda": "3:580.1-1.el9",
+        "libnvidia-ml": "3:580.1-1.el9",
+        "desktop": "1-1.el9",
+    }
+    assert result["changed"]
+    assert held(node) == result["held"] == ["libnvidia-ml", "nvidia-driver-cuda"]
+
+
+def test_the_second_run_changes_nothing(node: Dnf) -> None:
+    settle(node, DRIVER)
+    before = snapshot(node.root)
+    assert not settle(node, DRIVER)["changed"]
+    assert snapshot(node.root) == before
+
+
+def test_a_held_package_is_upgraded_by_nobody(node: Dnf) -> None:
+    settle(node, DRIVER)
+    run("dnf", "-y", *OPTIONS, *plugin_path(node), f"--installroot={node.root}", "upgrade")
+    assert versions(node)["nvidia-driver-cuda"] == "3:580.1-1.el9"
+
+
+def plugin_path(node: Dnf) -> list[str]:
+    """Dnf takes the plugins' configuration from the host even with another root."""
+    configuration = node.root / "etc/dnf/plugins/versionlock.conf"
+    configuration.write_text(f"[main]\nenabled=1\nlocklist={node.lock_list()}\n")
+    return [f"--setopt=pluginconfpath={configuration.parent}"]
+
+
+@pytest.mark.parametrize("version", ["570.1", "595.1"], ids=["downgrade", "upgrade"])
+def test_held_packages_move_together_to_another_version(node: Dnf, version: str) -> None:
+    settle(node, DRIVER)
+    settle(node, {"nvidia-driver-cuda": f"{version}-{RELEASE}"})
+    assert set(versions(node).values()) == {f"3:{version}-1.el9"}
+    assert "nvidia-driver-cuda" in held(node)
+    # One lock a package, or the next version would be refused.
+    assert sum("nvidia-driver-cuda" in line for line in node.locks()) == 1
+
+
+def test_pins_keep_what_is_pulled_in_at_their_version(node: Dnf) -> None:
+    pinned = Dnf(
+        [{"packages": "nvidia-* libnvidia-*", "version": f"580.1-{RELEASE}"}], root=node.root, options=OPTIONS
+    )
+    settle(pinned, {"nvidia-modprobe": ""})
+    assert versions(node)["libnvidia-ml"] == "3:580.1-1.el9"
+
+
+def test_what_somebody_else_holds_is_not_moved(node: Dnf) -> None:
+    settle(node, {"nvidia-driver-cuda": f"570.1-{RELEASE}"})
+    packages.HOLD_RECORD.unlink()
+    with pytest.raises(PackageError, match="Somebody holds nvidia-driver-cuda"):
+        settle(node, DRIVER)
+    assert set(versions(node).values()) == {"3:570.1-1.el9"}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nvidia-hates-desktop", "it would remove desktop"),
+        ("nvidia-needs-kernel", r"it would install another kernel \(kernel-core\)"),
+    ],
+)
+def test_a_dangerous_transaction_is_refused(node: Dnf, name: str, reason: str) -> None:
+    settle(node, {}, ("desktop",))
+    with pytest.raises(PackageError, match=f"The transaction is refused, because {reason}"):
+        settle(node, {name: f"1-{RELEASE}"})
+    assert versions(node) == {"desktop": "1-1.el9"}
+
+
+def test_a_corrupt_package_installs_nothing_and_the_next_run_completes(
+    node: Dnf, archive: RpmArchive
+) -> None:
+    file = archive.file("libnvidia-ml", "580.1")
+    good = file.read_bytes()
+    file.write_bytes(good[:-50] + b"x" * 50)
+    with pytest.raises(PackageError, match=r"incorrect checksum.* Nothing was installed"):
+        settle(node, DRIVER)
+    assert versions(node) == {}
+    file.write_bytes(good)
+    settle(node, DRIVER)
+    assert set(versions(node).values()) == {"3:580.1-1.el9"}
+
+
+def test_a_package_that_somebody_else_signed_is_not_installed(
+    node: Dnf, archive: RpmArchive, repository: dict[str, Any]
+) -> None:
+    configure(repository | {"signed": "packages"})
+    RpmArchive(archive.path, archive.ring, "rsa2048").sign_package(archive.file("libnvidia-ml", "580.1"))
+    archive.publish()
+    with pytest.raises(PackageError, match=r"GPG check FAILED.* Nothing was installed"):
+        settle(node, DRIVER)
+    assert versions(node) == {}
+
+
+def test_metadata_that_somebody_else_signed_are_not_read(node: Dnf, archive: RpmArchive) -> None:
+    RpmArchive(archive.path, archive.ring, "rsa2048").publish()
+    with pytest.raises(PackageError, match=r"Reading the repositories \(dnf makecache\) failed"):
+        settle(node, DRIVER)
+
+
+def test_a_package_whose_script_fails_is_taken_back(node: Dnf) -> None:
+    settle(node, {}, ("desktop",))
+    with pytest.raises(PackageError, match=r"a script of nvidia-fails failed\. The transaction was undone"):
+        settle(node, {"nvidia-fails": f"1-{RELEASE}"})
+    assert versions(node) == {"desktop": "1-1.el9"}
+
+
+# ---------------------------------------------------------------- module streams
+
+
+@pytest.fixture
+def streams(archive: RpmArchive) -> None:
+    """The driver as RHEL 8 and 9 have it: a stream for each branch."""
+    for stream, version in (("580-open", "580.1"), ("595-open", "595.1")):
+        archive.add_stream(
+            "nvidia-driver", stream, dict.fromkeys(("nvidia-driver-cuda", "libnvidia-ml"), version)
+        )
+    archive.publish()
+
+
+def with_stream(node: Dnf, stream: str) -> Dnf:
+    return Dnf(streams=[{"name": "nvidia-driver", "stream": stream}], root=node.root, options=OPTIONS)
+
+
+def test_a_stream_is_enabled_and_then_switched(streams: None, node: Dnf) -> None:
+    for stream, version in (("580-open", "580.1"), ("595-open", "595.1")):
+        manager = with_stream(node, stream)
+        assert settle(manager, {"nvidia-driver-cuda": f"{version}-{RELEASE}"})["changed"]
+        assert manager.enabled("nvidia-driver") == stream
+        assert versions(node)["libnvidia-ml"] == f"3:{version}-1.el9"
+        assert not settle(manager, {"nvidia-driver-cuda": f"{version}-{RELEASE}"})["changed"]
+
+
+def test_a_stream_offers_only_its_own_versions(streams: None, node: Dnf) -> None:
+    with pytest.raises(PackageError, match="Simulating the installation failed"):
+        settle(with_stream(node, "595-open"), DRIVER)
+
+
+def test_after_a_refusal_the_stream_is_that_of_before(streams: None, node: Dnf) -> None:
+    settle(with_stream(node, "580-open"), DRIVER)
+    with pytest.raises(PackageError):
+        settle(with_stream(node, "595-open"), {"nvidia-driver-cuda": f"999-{RELEASE}"})
+    assert node.enabled("nvidia-driver") == "580-open"
+
+
+def test_a_stream_that_does_not_exist_is_named(streams: None, node: Dnf) -> None:
+    with pytest.raises(PackageError, match="Enabling module stream nvidia-driver:600-open failed"):
+        settle(with_stream(node, "600-open"), DRIVER)
+
+
+# ---------------------------------------------------------------- package_preview
+
+
+def test_a_bare_node_is_told_the_transaction(
+    bare: Dnf, repository: dict[str, Any], archive: RpmArchive
+) -> None:
+    result = preview(bare, repository, DRIVER, present=["desktop"])
+    assert result["problems"] == []
+    assert change_names(result["transaction"]["install"]) == {"nvidia-driver-cuda", "libnvidia-ml", "desktop"}
+    assert result["resolved"] == {"desktop": "1-1.el9"}
+    change = next(c for c in result["transaction"]["install"] if c["name"] == "libnvidia-ml")
+    file = archive.file("libnvidia-ml", "580.1")
+    assert change == {
+        "name": "libnvidia-ml",
+        "version": "3:580.1-1.el9",
+        "architecture": "noarch",
+        "uri": f"file://{file}",
+        "size_bytes": file.stat().st_size,
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+    }
+
+
+def test_the_preview_knows_the_stream_to_come(streams: None, bare: Dnf, repository: dict[str, Any]) -> None:
+    result = preview(with_stream(bare, "580-open"), repository, {"nvidia-driver-cuda": ""})
+    assert result["resolved"] == {"nvidia-driver-cuda": "3:580.1-1.el9"}
+
+
+def test_an_upgrade_is_shown_with_both_versions(node: Dnf, repository: dict[str, Any]) -> None:
+    settle(node, DRIVER)
+    moved = preview(node, repository, {"nvidia-driver-cuda": f"595.1-{RELEASE}"})["transaction"]["upgrade"]
+    assert {(c["name"], c["from"], c["to"]) for c in moved} == {
+        (name, "3:580.1-1.el9", "3:595.1-1.el9") for name in ("nvidia-driver-cuda", "libnvidia-ml")
+    }
+
+
+def test_from_bare_the_family_is_part_of_it(node: Dnf, repository: dict[str, Any]) -> None:
+    settle(node, DRIVER, ("desktop",))
+    assert preview(node, repository, DRIVER)["transaction"]["install"] == []
+    result = preview(node, repository, DRIVER, from_bare=True)
+    assert change_names(result["transaction"]["install"]) == {"nvidia-driver-cuda", "libnvidia-ml"}
+
+
+def test_a_version_that_nobody_offers_is_named_with_the_nearest(
+    bare: Dnf, repository: dict[str, Any]
+) -> None:
+    (problem,) = preview(bare, repository, {"nvidia-driver-cuda": f"580.7-{RELEASE}"})["problems"]
+    assert problem.startswith(
+        "No repository of this node offers nvidia-driver-cuda 580.7-1.el9; nearest are 3:5"
+    )
+
+
+def test_a_package_that_nobody_offers_is_named(bare: Dnf, repository: dict[str, Any]) -> None:
+    assert preview(bare, repository, {"nvidia-driver-cudo": ""})["problems"] == [
+        "No repository of this node offers a package nvidia-driver-cudo; "
+        "offered are, for instance, nvidia-driver-cuda."
+    ]
+
+
+def test_a_dependency_that_cannot_be_met_is_named(bare: Dnf, repository: dict[str, Any]) -> None:
+    (problem,) = preview(bare, repository, {"nvidia-impossible": ""})["problems"]
+    assert "nothing provides libnvidia-ml = 3:999" in problem
+
+
+def test_a_danger_is_a_problem(node: Dnf, repository: dict[str, Any]) -> None:
+    settle(node, {}, ("desktop",))
+    assert preview(node, repository, {"nvidia-hates-desktop": ""})["problems"] == [
+        "The transaction is refused, because it would remove desktop."
+    ]
+
+
+def test_a_repository_that_cannot_be_reached_is_a_problem(bare: Dnf, repository: dict[str, Any]) -> None:
+    (problem,) = preview(bare, repository | {"uri": "file:///nowhere/"}, DRIVER)["problems"]
+    assert problem.startswith("Reading the repositories (dnf makecache) failed")
+    assert "temper-nvidia-cuda" in problem
+
+
+def test_a_node_without_the_plugin_that_holds_is_to_get_it(bare: Dnf, repository: dict[str, Any]) -> None:
+    (bare.root / "etc/dnf/plugins/versionlock.conf").unlink()
+    (problem,) = preview(bare, repository, DRIVER)["problems"]
+    assert problem.startswith("No repository of this node offers a package python3-dnf-plugin-versionlock")
