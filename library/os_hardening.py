@@ -103,7 +103,7 @@ from typing import Any
 
 from ansible.module_utils import packages as dpkg
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.reversible import Record, Setting, SettingError, run
+from ansible.module_utils.reversible import Record, Setting, SettingError, available, run
 from ansible.module_utils.reversible_files import Access, Keyword, PamProfile, WholeFile, accesses
 from ansible.module_utils.reversible_system import (
     MountOptions,
@@ -180,8 +180,10 @@ class Hardening:
             for key, original in reversed(record.originals.items())
             if key not in self.wanted
         ]
-        # Another file's by now: neither to make nor to take back.
-        self.given_up = [s for s in former if isinstance(s, Sysctl) and overruled_by(s.name, later)]
+        # Another file's by now, or of an interface that is gone: neither to make nor to take back.
+        self.given_up = [
+            s for s in former if isinstance(s, Sysctl) and (overruled_by(s.name, later) or s.read() is None)
+        ]
         self.unwanted = [setting for setting in former if setting not in self.given_up]
 
     @property
@@ -352,6 +354,11 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    if not available("dpkg-query"):
+        module.fail_json(
+            msg="The controls of os_hardening are made for Debian and its kin, and this node has no dpkg. "
+            "Leave the role out here: --skip-tags os_hardening."
+        )
     try:
         lacking = missing(module.params["packages"])
         hardening = Hardening(module.params, Record(RECORD))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -107,3 +108,8 @@ class Record:
             return
         data = {"originals": self.originals, "pending": self.pending}
         replace_file(self.path, json.dumps(data, indent=1).encode(), 0o600)
+
+
+def available(program: str) -> bool:
+    """Whether a program is installed."""
+    return shutil.which(program) is not None

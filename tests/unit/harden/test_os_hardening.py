@@ -305,6 +305,11 @@ def test_a_kind_that_does_not_exist_is_a_sentence(harden: Run, node: Node) -> No
     assert "found 'fiel'" in harden(("fiel", {}))["msg"]
 
 
+def test_another_distribution_is_a_sentence(harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(node.bin))
+    assert "this node has no dpkg" in harden(*everything(node))["msg"]
+
+
 # ---------------------------------------------------------------- packages
 
 
@@ -374,6 +379,15 @@ def test_a_file_that_comes_to_win_keeps_its_value_when_the_hardening_goes(harden
     assert not harden(setting)["changed"]
     harden()
     assert parameter.read_text() == "-1\n"
+
+
+def test_an_interface_that_is_gone_needs_no_way_back(harden: Run, node: Node) -> None:
+    gone = node.parameter("net.ipv4.conf.veth0.send_redirects", "1\n")
+    setting = ("sysctl", {"name": "net.ipv4.conf.*.send_redirects", "value": "0"})
+    harden(setting)
+    gone.unlink()
+    assert not harden(setting)["changed"]
+    assert not harden()["changed"]
 
 
 @pytest.mark.parametrize("line", ["net.ipv4.conf.*.rp_filter=0", "-net/ipv4/conf/all/rp_filter = 0"])
