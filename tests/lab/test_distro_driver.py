@@ -1,9 +1,9 @@
 """Debian's own driver for real: installed by the playbook, its kernel module compiled for Debian's kernel.
 
 Two nodes with one L4 each, Debian 12 and 13, and Debian's kernel headers. Packages and compiler are Debian's;
-what cannot be had in a node is the kernel itself: it is this machine's. So DKMS is told to build for every
-kernel that has headers, as an administrator may tell it, and the module is built and installed but never
-loaded: that the kernel of this machine would boot without it is where the proof ends.
+what cannot be had in a node is the kernel itself: it is this machine's. So DKMS is told, in its own settings,
+to build for Debian's kernels and for no other, and the module is built and installed but never loaded: that
+this machine's kernel would boot without it is where the proof ends.
 
 Ten minutes of compiling on two cores: not part of `make lab-test`, but of `make test`.
 """
@@ -48,6 +48,9 @@ def prepare(node: Node) -> None:
     on_node(
         node,
         "mkdir -p /etc/dkms; echo 'autoinstall_all_kernels=\"yes\"' >/etc/dkms/framework.conf;"
+        "for module in nvidia-current nvidia-current-open; do"
+        "    echo 'BUILD_EXCLUSIVE_KERNEL=\"-amd64$\"' >/etc/dkms/$module.conf;"
+        "done;"
         "apt-get install -q -y --no-install-recommends linux-headers-$(dpkg --print-architecture);"
         # What makes it a kernel that could boot.
         "for kernel in $(ls /lib/modules); do touch /boot/vmlinuz-$kernel; done",

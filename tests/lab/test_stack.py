@@ -216,6 +216,7 @@ def test_version_that_no_repository_has_is_refused(bare: Node, repositories: Rep
     repositories.withdraw(bare, f"{DRIVER}-1")
     run = provision(bare)
     assert_refused(run, f"{DRIVER}-1", "nvidia-driver-cuda")
+    assert run.changed(bare) == 0
     assert family(bare) == {}
 
 
