@@ -313,13 +313,13 @@ def carry_out_all(
     for plan in plans:
         # A record is the next run's only way to tell ours from somebody else's, so it is stored first.
         before = records.get(plan.engine, {})
-        if plan.record:
-            records[plan.engine] = plan.record
+        if wish.present:
+            records[plan.engine] = {**plan.record, "managed": True}
         else:
             records.pop(plan.engine, None)
         if not plan.due:
             continue
-        store_state(node.module, {**state, "records": {**records, plan.engine: plan.record or before}})
+        store_state(node.module, {**state, "records": {plan.engine: before, **records}})
         try:
             node.carry_out(by_name[plan.engine], wish, plan)
         except EngineError:

@@ -34,6 +34,7 @@ ENVIRONMENT = {
     "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
     "LC_ALL": "C.UTF-8",
 }
+DOCKER = {"container_engines_manage": ["docker"]}
 DAEMON_JSON = "/etc/docker/daemon.json"
 LIMITS = "/etc/systemd/system/containerd.service.d/50-temper.conf"
 PLAY = """\
@@ -137,7 +138,7 @@ def provisioned(bare: Fleet) -> tuple[Fleet, str]:
         # A root file system of one program; Debian's own dash is linked to libc.
         bare.sh(
             node,
-            "apt-get install -qq --no-install-recommends busybox-static >/dev/null 2>&1;"
+            "apt-get install -qq --no-install-recommends busybox-static crun >/dev/null 2>&1;"
             'mkdir -p /root/tiny/bin; cp "$(command -v busybox)" /root/tiny/bin/sh;'
             "tar --create --file=/root/tiny.tar --directory=/root/tiny .;"
             "docker import - tiny </root/tiny.tar",
@@ -261,9 +262,7 @@ def test_containerds_cgroup_driver_is_copied_from_runc(fleet: Fleet) -> None:
 def test_a_change_that_docker_takes_over_live_restarts_nothing(fleet: Fleet) -> None:
     daemons = {node: fleet.main_pid(node, "docker") for node in NODES}
     fleet.sh(NEW, f"{RUN} --detach --device nvidia.com/gpu=all tiny /bin/sh -c 'sleep 600'")
-    assert changed(
-        fleet.role(container_engines_default_runtime=True, container_engines_manage=["docker"])
-    ) == {
+    assert changed(fleet.role(**DOCKER, container_engines_default_runtime=True)) == {
         OLD: 1,
         NEW: 1,
     }
@@ -275,7 +274,7 @@ def test_docker_is_not_restarted_under_a_container_with_a_gpu(fleet: Fleet) -> N
     daemon = fleet.main_pid(NEW, "docker")
     fleet.sh(NEW, f"{RUN} --detach --device nvidia.com/gpu=all tiny /bin/sh -c 'sleep 600'")
     before = fleet.daemon_json(NEW)
-    refused = fleet.role("--limit", NEW, container_engines_shm_size="2G")
+    refused = fleet.role("--limit", NEW, **DOCKER, container_engines_shm_size="2G")
     assert refused.returncode != 0
     said = " ".join(refused.stdout.split())
     assert (
@@ -284,14 +283,16 @@ def test_docker_is_not_restarted_under_a_container_with_a_gpu(fleet: Fleet) -> N
     assert "set container_engines_busy_ok: true" in said
     assert fleet.daemon_json(NEW) == before
     assert fleet.main_pid(NEW, "docker") == daemon
-    allowed = fleet.role("--limit", NEW, container_engines_shm_size="2G", container_engines_busy_ok=True)
+    allowed = fleet.role(
+        "--limit", NEW, **DOCKER, container_engines_shm_size="2G", container_engines_busy_ok=True
+    )
     assert changed(allowed) == {NEW: 1}
     assert fleet.main_pid(NEW, "docker") != daemon
 
 
 def test_docker_is_not_restarted_under_containers_that_would_end(fleet: Fleet) -> None:
     fleet.sh(OLD, f"{RUN} --detach tiny /bin/sh -c 'sleep 600'")
-    refused = fleet.role("--limit", OLD, container_engines_shm_size="2G")
+    refused = fleet.role("--limit", OLD, **DOCKER, container_engines_shm_size="2G")
     assert "a restart of Docker would end its 1 running containers" in " ".join(refused.stdout.split())
 
 
@@ -304,7 +305,7 @@ def test_a_configuration_that_docker_refuses_is_taken_back(fleet: Fleet) -> None
         f"ExecStartPre=/bin/sh -c '! grep -q 3G {DAEMON_JSON}'\nEND\nsystemctl daemon-reload",
     )
     try:
-        refused = fleet.role("--limit", OLD, container_engines_shm_size="3G")
+        refused = fleet.role("--limit", OLD, **DOCKER, container_engines_shm_size="3G")
     finally:
         fleet.sh(OLD, f"rm {drop_in}; systemctl daemon-reload")
     assert refused.returncode != 0
@@ -316,10 +317,10 @@ def test_a_configuration_that_docker_refuses_is_taken_back(fleet: Fleet) -> None
 
 
 def test_an_option_of_the_unit_that_stands_against_the_file_is_refused(fleet: Fleet) -> None:
-    fleet.role("--limit", OLD, container_engines_shm_size="")
+    fleet.role("--limit", OLD, **DOCKER, container_engines_shm_size="")
     fleet.sh(OLD, "echo 'DOCKER_OPTS=--default-shm-size=2G' >/etc/default/docker; systemctl restart docker")
     try:
-        refused = fleet.role("--limit", OLD)
+        refused = fleet.role("--limit", OLD, **DOCKER)
     finally:
         fleet.sh(OLD, "rm /etc/default/docker; systemctl restart docker")
     assert refused.returncode != 0

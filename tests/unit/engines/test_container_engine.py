@@ -444,7 +444,7 @@ def test_podman_needs_the_specification_alone(node: Node, apply: Callable[..., d
     result = apply()
     assert result["engines"] == {"podman": {"version": "5.4.2", "cdi": True}}
     assert result["changed"] is False
-    assert node.files() == before
+    assert node.files().keys() - before.keys() == {str(node.path / "state.json")}
 
 
 def test_a_run_that_was_cut_off_is_completed(
@@ -499,6 +499,13 @@ def test_the_toolkits_units_are_switched_on_and_off_again(
     node.program("podman", "#!/bin/sh\necho podman version 5.4.2\n")
     node.refresh.write_text("UnitFileState=disabled\n\nUnitFileState=enabled\n")
     assert apply()["actions"] == ["enable nvidia-cdi-refresh.path"]
+    node.refresh.write_text("UnitFileState=enabled\n\nUnitFileState=enabled\n")
+    node.has_docker()
+    apply(engines=["docker"])
+    apply(engines=["docker"], state="absent")
+    assert (
+        node.path / "log"
+    ).read_text() == "enable nvidia-cdi-refresh.path\nstart nvidia-cdi-refresh.path\n"
     apply(state="absent")
     log = (node.path / "log").read_text().splitlines()
     assert log[0] == "enable nvidia-cdi-refresh.path"
