@@ -6,12 +6,14 @@ and it has no fabric manager: it is for servers without NVSwitch, up to Hopper.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from planning.headers import build_packages
 from planning.mirrors import distribution_repositories
 from planning.model import Offer, Request
 from planning.repositories import nvidia_repositories
+from planning.rules import module_need
 from planning.versions import branch
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 # The kernel modules, in every release.
 MODULE_PACKAGE = "nvidia-kernel-dkms"
+PACKAGE_VERSION = re.compile(r"\d+(\.\d+)+-\S+")
+NOT_PACKAGED = ("nvidia_stack_dcgm", "nvidia_stack_dcgm_exporter", "nvidia_stack_imex")
 NVIDIA_REMEDY = "set nvidia_stack_source: nvidia"
 
 
@@ -39,15 +43,11 @@ def offer(request: Request) -> Offer:
         )
     mirrors, problems, warnings = distribution_repositories(request)
     problems += module_problems(row, request) + branch_problems(row, request) + fabric_problems(request)
-    if values["nvidia_stack_name"]:
-        problems.append(
-            "nvidia_stack_name chooses a stack of NVIDIA's repositories and means nothing to "
-            f"nvidia_stack_source: distro, which offers {row['stack']}; leave it empty"
-        )
+    problems += wish_problems(row, request)
     package_version = driver_package(row, request, security=any("security" in m["suite"] for m in mirrors))
     driver_version = upstream(package_version)
-    end_of_life = tables["nvidia_driver_branches"][str(branch(driver_version))]["end_of_life"]
-    if request.today[:7] > end_of_life:
+    end_of_life = tables["nvidia_driver_branches"].get(str(branch(driver_version)), {}).get("end_of_life")
+    if end_of_life and request.today[:7] > end_of_life:
         warnings.append(
             f"NVIDIA's support of driver branch {branch(driver_version)} ended in {end_of_life}: fixes are "
             "up to the distribution; nvidia_stack_source: nvidia has branches that NVIDIA supports"
@@ -113,12 +113,13 @@ def driver_package(row: Facts, request: Request, *, security: bool) -> str:
     installed = request.node["packages"].get(MODULE_PACKAGE, "")
     ours = installed if installed.startswith(f"{row['branch']}.") else ""
     table = row["driver"].get("security" if security else "release") or row["driver"]["release"]
-    return str(request.values["nvidia_stack_distro_driver"] or ours or table["package"])
+    wish = request.values["nvidia_stack_distro_driver"]
+    return str((PACKAGE_VERSION.fullmatch(wish) and wish) or ours or table["package"])
 
 
 def module_problems(row: Facts, request: Request) -> list[str]:
     """Why the distribution's kernel modules do not do for this node."""
-    tables, problems = request.tables, []
+    problems = []
     open_modules = row["modules"]["open"]
     if request.values["nvidia_stack_kernel_modules"] == "open" and not open_modules["builds"]:
         problems.append(
@@ -129,7 +130,7 @@ def module_problems(row: Facts, request: Request) -> list[str]:
         f"{gpu['name']} works only with open kernel modules, and the distribution's do not build "
         f"({open_modules['reason']}); {NVIDIA_REMEDY}"
         for gpu in request.gpus
-        if tables["nvidia_architectures"][gpu["architecture"]]["open_modules"] == "required"
+        if module_need(gpu, request.tables) == "required"
     ]
     if request.unknown_gpus:
         problems.append(
@@ -151,6 +152,26 @@ def branch_problems(row: Facts, request: Request) -> list[str]:
                 f"{gpu['name']} ({gpu['architecture']}) needs driver branch {limit}; the distribution has "
                 f"{row['branch']}; {NVIDIA_REMEDY}"
             )
+    return problems
+
+
+def wish_problems(row: Facts, request: Request) -> list[str]:
+    """What the operator asks for and the distribution has not."""
+    values, problems = request.values, []
+    if values["nvidia_stack_name"]:
+        problems.append(
+            "nvidia_stack_name chooses a stack of NVIDIA's repositories and means nothing to "
+            f"nvidia_stack_source: distro, which offers {row['stack']}; leave it empty"
+        )
+    driver = values["nvidia_stack_distro_driver"]
+    if driver and not PACKAGE_VERSION.fullmatch(driver):
+        problems.append(
+            "nvidia_stack_distro_driver: expected the version of a package, such as "
+            f"{row['driver']['release']['package']}, found {driver}"
+        )
+    absent = [name for name in NOT_PACKAGED if values[name]]
+    if absent:
+        problems.append(f"the distribution has no packages for {', '.join(absent)}; {NVIDIA_REMEDY}")
     return problems
 
 

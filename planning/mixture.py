@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 # DKMS's name of the module, and packages that only one side has.
 MARKS = {
-    "nvidia": (re.compile(r"nvidia"), {"nvidia-driver-cuda", "nvidia-kernel-open-dkms", "cuda-drivers"}),
+    "nvidia": (
+        re.compile(r"nvidia(-open)?"),
+        {"nvidia-driver-cuda", "nvidia-kernel-open-dkms", "cuda-drivers"},
+    ),
     "distro": (re.compile(r"nvidia-(current|tesla|legacy).*"), {"nvidia-open-kernel-dkms"}),
 }
 SAID = {"nvidia": "NVIDIA's own packages", "distro": "the distribution's packages"}

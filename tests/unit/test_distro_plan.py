@@ -10,6 +10,7 @@ from planning.preview import with_preview
 from tests.unit import planning_nodes
 from tests.unit.planning_nodes import B200, H100, L4, NVSWITCH, SWITCH, V100, gpus, node, pci
 
+GH200 = "2342"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 CONTAINER_TOOLKIT = {
     "nvidia-container-toolkit",
@@ -220,6 +221,27 @@ def test_volta_which_newer_branches_dropped_is_fine() -> None:
 def test_unknown_gpu_is_refused_even_if_unknown_ones_are_allowed() -> None:
     (problem,) = plan({"pci": gpus("ffff")}, preflight_unknown_gpu_ok=True)["problems"]
     assert "older than a GPU that no table knows (10de:ffff)" in problem
+
+
+def test_gh200_needs_open_modules_although_other_hoppers_do_not() -> None:
+    (problem,) = plan({"pci": gpus(GH200)})["problems"]
+    assert "works only with open kernel modules" in problem
+
+
+@pytest.mark.parametrize("name", ["nvidia_stack_dcgm", "nvidia_stack_dcgm_exporter", "nvidia_stack_imex"])
+def test_what_debian_does_not_package_is_refused(name: str) -> None:
+    wish: dict[str, Any] = {name: True}
+    (problem,) = plan(**wish)["problems"]
+    assert problem == f"the distribution has no packages for {name}; {REMEDY}"
+
+
+def test_driver_version_that_is_none_is_refused() -> None:
+    (problem,) = plan(nvidia_stack_distro_driver="latest")["problems"]
+    assert "expected the version of a package, such as 535.261.03-1, found latest" in problem
+
+
+def test_driver_of_a_branch_that_no_table_knows_gets_a_plan() -> None:
+    assert plan(nvidia_stack_distro_driver="999.1-1")["driver"]["end_of_life"] is None
 
 
 def test_stack_of_nvidias_repositories_is_no_wish_for_debians() -> None:
