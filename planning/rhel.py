@@ -20,9 +20,13 @@ def driver_packages(request: Request, stack: Facts, flavour: str) -> dict[str, s
     return dict.fromkeys(names, driver_version(request, stack))
 
 
-def pins(request: Request, stack: Facts) -> list[dict[str, str]]:  # noqa: ARG001 - as the other schemes
-    """None: dnf has versionlock, which the installation sets."""
-    return []
+def pins(request: Request, stack: Facts) -> list[dict[str, str]]:
+    """Which versions dnf may choose during the transaction for what the listed packages pull in."""
+    return [
+        {"packages": "nvidia-* libnvidia-* kmod-nvidia-*", "version": driver_version(request, stack)},
+        {"packages": "cudnn9-* libcudnn9-*", "version": stack["cudnn_package"]},
+        {"packages": "libnccl*", "version": stack["nccl_package"]},
+    ]
 
 
 def module_streams(request: Request, stack: Facts, flavour: str) -> list[dict[str, str]]:

@@ -116,7 +116,11 @@ def test_headers_follow_debians_kernel(kernel_release: str, meta: str | None) ->
 def test_enterprise_linux_8_and_9_have_module_streams(name: str, release: str, major: int) -> None:
     found = plan(system(name, release))
     assert found["problems"] == []
-    assert (found["package_manager"], found["pins"]) == ("dnf", [])
+    assert found["package_manager"] == "dnf"
+    assert found["pins"][0] == {
+        "packages": "nvidia-* libnvidia-* kmod-nvidia-*",
+        "version": f"580.178.04-1.el{major}",
+    }
     assert found["driver"]["package_version"] == f"580.178.04-1.el{major}"
     assert driver(found) == {
         "nvidia-driver-cuda",

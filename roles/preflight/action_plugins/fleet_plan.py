@@ -40,4 +40,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             raise AnsibleActionFail(
                 f"preflight_plan_file: the plans cannot be written to {path} on this machine: {error}"
             ) from error
+        # Shown without -v, as debug's is: that is what the task is for.
+        result["_ansible_verbose_always"] = True
         return result | {"changed": False, "msg": f"{fleet_text(document)}\nPlans: {path}"}
