@@ -79,7 +79,8 @@ molecule: packages setup ## Converge bare nodes with Molecule, verify with testi
 		MOLECULE_COMMAND_BORDERS=false molecule $(or $(STEP),test) $(ARGS)
 
 .PHONY: bench
-bench: packages controller ## Time a ping, site.yml and the hardening roles, first and second run side by side
+bench: packages controller payload ## Time a ping, site.yml and the hardening roles, first and second run side by side
+	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/python -m tests.bench.payload
 	$(BIN)/python -m tests.bench $(ARGS)
 
 ##@ The repository

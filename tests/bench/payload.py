@@ -1,0 +1,128 @@
+"""The payload's CPU numbers beside torch called directly, in one process each, turn by turn in the same run.
+
+    TEMPER_PAYLOAD_PYTHON=/path/to/python3 python -m tests.bench.payload [--rounds N]
+
+matmul: the same shape through CpuBackend and as a plain loop around torch.mm. all-reduce: the same buffer
+between two processes through the payload and as a plain loop around torch.distributed.all_reduce. Both sides
+alternate, so that what else the machine does hits both. Beside the medians stands the difference of the
+fastest tenths, which other work on the machine hits least. The numbers are printed, nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MATMUL = """
+    import json, time, torch
+    from validation.backends.cpu import CpuBackend
+
+    size, rounds = {size}, {rounds}
+    backend = CpuBackend()
+    operation = backend.matmul("fp32", size)
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    c = torch.empty(size, size)
+
+    def plain(count):
+        times = []
+        for _ in range(count):
+            start = time.perf_counter()
+            torch.mm(a, b.t(), out=c)
+            times.append(time.perf_counter() - start)
+        return times
+
+    backend.seconds(operation, 5), plain(5)
+    pairs = [(backend.seconds(operation, 5), plain(5)) for _ in range(rounds)]
+    print(json.dumps(pairs))
+"""
+
+ALL_REDUCE = """
+    import json, os, sys, time, torch, torch.distributed
+    from validation.backends.cpu import CpuBackend
+
+    rank, rounds = int(sys.argv[1]), {rounds}
+    torch.set_num_threads(1)
+    backend = CpuBackend()
+    backend.join(rank, 2, sys.argv[2], 300)
+    operation = backend.collective("all_reduce", {size_bytes})
+    source = torch.ones({size_bytes} // 4)
+    buffer = torch.empty_like(source)
+
+    def plain(count):
+        times = []
+        for _ in range(count):
+            buffer.copy_(source)
+            torch.distributed.barrier()
+            start = time.perf_counter()
+            torch.distributed.all_reduce(buffer)
+            times.append(time.perf_counter() - start)
+        return times
+
+    backend.seconds(operation, 3), plain(3)
+    pairs = [(backend.seconds(operation, 5), plain(5)) for _ in range(rounds)]
+    print(json.dumps(pairs))
+"""
+
+
+def run(python: str, program: str, arguments: list[list[str]]) -> list[list[list[list[float]]]]:
+    """Run a program once for each of `arguments`, at the same time; what each printed."""
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    processes = [
+        subprocess.Popen(
+            [python, "-c", textwrap.dedent(program), *one],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for one in arguments
+    ]
+    return [json.loads(process.communicate()[0]) for process in processes]
+
+
+def line(name: str, pairs: list[tuple[list[float], list[float]]]) -> str:
+    """Both medians and their difference, and the difference of the fastest tenths."""
+    sides = [[seconds for pair in pairs for seconds in pair[side]] for side in (0, 1)]
+    ours, plain = (statistics.median(side) for side in sides)
+    fast, fast_plain = (sorted(side)[len(side) // 10] for side in sides)
+    numbers = f"{ours * 1e3:12.2f}{plain * 1e3:12.2f}{ours / plain - 1:+12.1%}{fast / fast_plain - 1:+16.1%}"
+    return f"{name:34}{numbers}"
+
+
+def main() -> int:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description="The payload's CPU numbers against torch called directly.")
+    parser.add_argument("--rounds", type=int, default=30)
+    rounds = parser.parse_args().rounds
+    python = os.environ.get("TEMPER_PAYLOAD_PYTHON")
+    if not python:
+        print("TEMPER_PAYLOAD_PYTHON names no Python with torch; see the Makefile.", file=sys.stderr)
+        return 2
+    print(f"{'':34}{'payload ms':>12}{'plain ms':>12}{'difference':>12}{'fastest tenth':>16}")
+    (pairs,) = run(python, MATMUL.format(size=1024, rounds=rounds), [[]])
+    print(line("fp32 matmul, 1024 x 1024", [(a, b) for a, b in pairs]))
+    store = Path(f"/tmp/temper-bench-store-{os.getpid()}")
+    program = ALL_REDUCE.format(size_bytes=16 << 20, rounds=rounds)
+    try:
+        ranks = run(python, program, [["0", str(store)], ["1", str(store)]])
+    finally:
+        store.unlink(missing_ok=True)
+    # As slow as the slower rank, run by run.
+    slowest = [
+        tuple([max(runs) for runs in zip(*sides, strict=True)] for sides in zip(*both, strict=True))
+        for both in zip(*ranks, strict=True)
+    ]
+    print(line("gloo all-reduce, 16 MiB, 2 ranks", [(a, b) for a, b in slowest]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
