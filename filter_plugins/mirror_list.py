@@ -1,0 +1,73 @@
+"""What a mirror has to serve for a set of planned nodes. Pure functions, on the controller."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+KEYS = ("name", "version", "architecture", "uri", "size_bytes", "sha256")
+
+
+def mirror_list(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The union over nodes of what their transactions download.
+
+    `nodes` have name, os (the distribution's name), repositories (of the plan) and transaction (simulated as
+    if the node were bare). The result has, for each repository, its address, signing key and packages; and
+    for each distribution the packages that come from its own repositories.
+    """
+    repositories: dict[str, dict[str, Any]] = {}
+    distributions: dict[str, dict[str, dict[str, Any]]] = {}
+    for node in nodes:
+        for repository in node["repositories"]:
+            repositories.setdefault(
+                repository["uri"],
+                {
+                    "name": repository["name"],
+                    "kind": repository["kind"],
+                    "uri": repository["uri"],
+                    "suite": repository.get("suite", "/"),
+                    "key_url": repository.get("key_url") or "",
+                    "packages": {},
+                },
+            )
+        transaction = node["transaction"]
+        for change in [*transaction["install"], *transaction["upgrade"], *transaction["downgrade"]]:
+            package = {key: change[key] for key in KEYS}
+            owner = next(
+                (uri for uri in repositories if change["uri"].startswith(uri.rstrip("/") + "/")), None
+            )
+            # A distribution's own archive is mirrored as a whole, or already is.
+            own = owner is not None and repositories[owner]["key_url"]
+            found = (
+                repositories[owner]["packages"] if own and owner else distributions.setdefault(node["os"], {})
+            )
+            found[package["uri"]] = package
+    return {
+        "repositories": [
+            repository
+            | {"packages": in_order(repository["packages"]), "size_bytes": size(repository["packages"])}
+            for _, repository in sorted(repositories.items())
+            if repository["key_url"]
+        ],
+        "distributions": {name: in_order(found) for name, found in sorted(distributions.items())},
+    }
+
+
+def in_order(packages: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The packages by name and version."""
+    return sorted(packages.values(), key=lambda package: (package["name"], package["version"]))
+
+
+def size(packages: Mapping[str, dict[str, Any]]) -> int:
+    """What the packages take, in bytes."""
+    return sum(package["size_bytes"] for package in packages.values())
+
+
+class FilterModule:
+    """Filters of this file."""
+
+    def filters(self) -> dict[str, Any]:
+        """Name -> function."""
+        return {"mirror_list": mirror_list}
