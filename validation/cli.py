@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import signal
 import socket
@@ -94,6 +95,12 @@ def _parser() -> argparse.ArgumentParser:
         help="write the result here as JSON; - writes it to standard output",
     )
     run.add_argument(
+        "--hours", type=float, metavar="N", help="repeat the tests for so long, and stop at the first fault"
+    )
+    run.add_argument(
+        "--state", type=Path, metavar="FILE", help="keep rounds here, to go on after an interruption"
+    )
+    run.add_argument(
         "--node", default=socket.gethostname(), help="the node's name in the result (default: its host name)"
     )
     _add_fail_on_degraded(run)
@@ -168,9 +175,11 @@ def _add_fail_on_degraded(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     expectation = _expectation(options.expect)
     plan = PLANS[options.plan]
+    if options.hours is not None:
+        plan = dataclasses.replace(plan, duration_s=options.hours * 3600)
     tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in plan.leaves_out))
     with Progress(len(tests)) as progress:
-        result = run_plan(plan, expectation, options.node, tests, progress)
+        result = run_plan(plan, expectation, options.node, tests, progress, options.state)
     verdict = judge_node(
         options.node, result, expectation, HEADLINES, fail_on_degraded=options.fail_on_degraded
     )

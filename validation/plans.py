@@ -36,9 +36,11 @@ class Plan:
         """Large enough to keep all CPUs busy for milliseconds, small enough to repeat it often."""
         return 1024 if cpus < 8 else 2048 if cpus < 32 else 4096
 
+    #: For how long the tests are repeated; 0: once.
+    duration_s: float = 0
     #: Of one group of nodes; a node that does not come costs this.
     fabric_budget_s: float = 120
-    fabric_gloo_bytes: tuple[int, ...] = (1 << 20, 16 << 20)
+    fabric_gloo_bytes: tuple[int, ...] = (1 << 20, 8 << 20)
     collectives: tuple[str, ...] = ("all_reduce",)
     gpu_directions: tuple[str, ...] = ("h2d", "d2h")
     #: Tests that run only where they are asked for by name.
@@ -87,6 +89,26 @@ PLANS = {
             all_reduce_runs=100,
             collectives=("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
             gpu_directions=("h2d", "d2h", "both", "h2d_pageable", "d2h_pageable"),
+        ),
+        Plan(
+            name="burn-in",
+            summary="four hours of load, again and again: stops at the first fault, resumes when interrupted",
+            budget_s=3600,
+            cpu=Timing(warm_up_s=1, measure_s=20, most=20000),
+            gpu=Timing(warm_up_s=30, measure_s=120, most=200000),
+            gpu_copy=Timing(warm_up_s=2, measure_s=10, most=20000),
+            cpu_copy_bytes=256 * MIB,
+            cpu_all_reduce_bytes=256 * MIB,
+            gpu_copy_bytes=512 * MIB,
+            gpu_peer=Timing(warm_up_s=0.1, measure_s=0.3),
+            gpu_peer_bytes=256 * MIB,
+            gpu_pattern_bytes=1024 * GIB,
+            gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
+            all_reduce_runs=200,
+            duration_s=4 * 3600,
+            collectives=("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+            gpu_directions=("h2d", "d2h", "both"),
+            leaves_out=frozenset({"gpu_matmul_alone"}),
         ),
     )
 }

@@ -1,0 +1,122 @@
+"""Burn-in: rounds until the time is over or something fails, and on from where it was interrupted."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.validation.samples import expectation, measurement, one_test
+from validation import burn_in, runner
+from validation.contract import Finding, State, TestResult
+from validation.plans import PLANS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from validation.contract import NodeResult
+
+SLOW = Finding("below-floor", State.FAIL, "slow", "look", 0)
+
+
+class Scripted:
+    """A check that gives one result after the other, the last for ever."""
+
+    id = "gpu_matmul"
+    title = needs = "a script"
+    method = 1
+    headline: tuple[str, ...] = ()
+
+    def __init__(self, *results: TestResult | BaseException) -> None:
+        self.results = list(results)
+        self.runs = 0
+
+    def run(self, node: Any) -> TestResult:
+        self.runs += 1
+        result = self.results.pop(0) if len(self.results) > 1 else self.results[0]
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NodeResult]:
+    """Run a plan of a certain duration with one scripted check."""
+
+    def call(check: Scripted, duration_s: float, state: Path | None = None) -> NodeResult:
+        monkeypatch.setattr(runner, "CHECKS", {check.id: check})
+        plan = dataclasses.replace(PLANS["burn-in"], duration_s=duration_s)
+        return runner.run_plan(plan, expectation(), "gpu01", [check.id], lambda *_: None, state)
+
+    return call
+
+
+def good(value: float = 730.0) -> TestResult:
+    return one_test("gpu_matmul", State.PASS, measurement(value=value))
+
+
+def bad() -> TestResult:
+    return one_test("gpu_matmul", State.FAIL, measurement(value=100.0), findings=(SLOW,))
+
+
+def test_a_plan_without_a_duration_runs_once(run: Callable[..., NodeResult]) -> None:
+    check = Scripted(good())
+    run(check, 0)
+    assert check.runs == 1
+
+
+def test_a_burn_in_repeats_until_its_time_is_over(run: Callable[..., NodeResult]) -> None:
+    check = Scripted(good())
+    run(check, 0.05)
+    assert check.runs > 1
+
+
+def test_the_first_fault_ends_it(run: Callable[..., NodeResult]) -> None:
+    check = Scripted(good(), good(), bad())
+    (test,) = run(check, 3600).tests
+    assert check.runs == 3
+    assert (test.state, test.findings) == (State.FAIL, (SLOW,))
+
+
+def test_what_cannot_run_is_not_repeated_for_hours(run: Callable[..., NodeResult]) -> None:
+    check = Scripted(one_test("gpu_matmul", State.NOT_RUN, reason="no driver"))
+    (test,) = run(check, 3600).tests
+    assert (check.runs, test.reason) == (1, "no driver")
+
+
+def test_an_interrupted_burn_in_goes_on_where_it_was(run: Callable[..., NodeResult], tmp_path: Path) -> None:
+    state = tmp_path / "rounds.json"
+    with pytest.raises(KeyboardInterrupt):
+        run(Scripted(good(700.0), good(730.0), KeyboardInterrupt()), 3600, state)
+    kept = burn_in.load(state, "gpu01", "burn-in")
+    assert kept.count == 2
+    (test,) = run(Scripted(bad()), 3600, state).tests
+    assert [finding.code for finding in test.findings] == ["below-floor"]
+    assert [one.value for one in test.measurements] == [100.0]
+    assert not state.exists()
+
+
+@pytest.mark.parametrize(("node", "plan"), [("gpu02", "burn-in"), ("gpu01", "standard")])
+def test_rounds_of_another_node_or_plan_are_not_taken_up(node: str, plan: str, tmp_path: Path) -> None:
+    state = tmp_path / "rounds.json"
+    burn_in.save(state, burn_in.Rounds(2, "gpu01", "burn-in").plus([good()], 60.0))
+    assert burn_in.load(state, "gpu01", "burn-in").elapsed_s == 60.0
+    assert burn_in.load(state, node, plan).count == 0
+
+
+def test_a_damaged_file_costs_the_rounds_and_not_the_run(tmp_path: Path) -> None:
+    state = tmp_path / "rounds.json"
+    state.write_text('{"schema')
+    assert burn_in.load(state, "gpu01", "burn-in").count == 0
+
+
+def test_rounds_keep_the_worst_of_each_number_and_every_finding_once() -> None:
+    worn = Finding("persistence-off", State.DEGRADED, "off", device=0)
+    first = dataclasses.replace(good(730.0), state=State.DEGRADED, findings=(worn,))
+    merged = burn_in.merge(burn_in.merge(first, good(700.0)), dataclasses.replace(first, duration_s=2.0))
+    assert merged.state is State.DEGRADED
+    assert [one.value for one in merged.measurements] == [700.0]
+    assert merged.findings == (worn,)
+    assert merged.duration_s == 4.0
