@@ -169,3 +169,16 @@ def test_a_node_without_hardware_file_says_so(bare: MakeNode) -> None:
 )
 def test_wrong_usage_is_an_error(bare: MakeNode, arguments: list[str]) -> None:
     assert bare().machine(*arguments).returncode == 2
+
+
+def test_a_server_with_nvlink_5_has_devices_that_manage_its_switches(
+    bare: Callable[..., SimulatedNode],
+) -> None:
+    node = bare("hgx-b200-8")
+    vpds = sorted((node.root / "sys/class/infiniband").glob("*/device/vpd"))
+    assert [b"SW_MNG" in vpd.read_bytes() for vpd in vpds] == [True, True]
+    assert not list((node.root / "sys/bus/pci/drivers").glob("nvidia-nvswitch"))
+
+
+def test_a_server_with_nvswitches_has_no_such_devices(bare: Callable[..., SimulatedNode]) -> None:
+    assert not (bare("hgx-h100-8").root / "sys/class/infiniband").exists()

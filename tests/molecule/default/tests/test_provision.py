@@ -7,6 +7,8 @@ DRIVER_PACKAGES = {
     "libcuda1",
     "libnvidia-ml1",
     "nvidia-driver-cuda",
+    "nvidia-kernel-support",
+    "firmware-nvidia-gsp",
     "nvidia-modprobe",
     "nvidia-persistenced",
 }
@@ -51,6 +53,34 @@ def test_driver_answers_for_every_gpu(host: Host, loaded_version: str) -> None:
     gpus = pci_devices(host, "03")  # display controllers: VGA adapters and 3D controllers
     answers = host.check_output("nvidia-smi --query-gpu=driver_version --format=csv,noheader").split()
     assert answers == [loaded_version] * gpus
+
+
+def test_libraries_tell_the_versions_of_their_packages(host: Host, packages: dict[str, str]) -> None:
+    load = "import ctypes; number = ctypes.c_int();"
+    cudnn = "print(ctypes.CDLL('libcudnn.so.9').cudnnGetVersion())"
+    nccl = "ctypes.CDLL('libnccl.so.2').ncclGetVersion(ctypes.byref(number)); print(number.value)"
+    numbers = [int(host.check_output(f'python3 -c "{load} {ask}"')) for ask in (cudnn, nccl)]
+    # Both encode a version as ten thousands, hundreds and ones.
+    told = [f"{number // 10000}.{number // 100 % 100}.{number % 100}" for number in numbers]
+    installed = [packages["cudnn9-cuda-13"].rpartition(".")[0], packages["libnccl2"].partition("-")[0]]
+    assert told == installed
+
+
+def test_every_kernel_that_could_boot_has_the_driver(host: Host, loaded_version: str) -> None:
+    images = host.check_output("cd /boot; ls vmlinuz-* 2>/dev/null || true").split()
+    kernels = {host.check_output("uname -r"), *(image.removeprefix("vmlinuz-") for image in images)}
+    versions = {host.check_output(f"modinfo -k {kernel} -F version nvidia") for kernel in kernels}
+    assert versions == {loaded_version}
+
+
+def test_dkms_says_that_the_module_is_installed(host: Host, loaded_version: str) -> None:
+    release = host.check_output("uname -r")
+    assert f"nvidia/{loaded_version}, {release}, " in host.check_output("dkms status")
+    assert all(line.endswith(": installed") for line in host.check_output("dkms status").splitlines())
+
+
+def test_no_signing_key_is_left_where_none_is_used(host: Host) -> None:
+    assert not host.file("/var/lib/temper/module-signing/mok.key").exists
 
 
 def test_stack_is_installed(packages: dict[str, str]) -> None:

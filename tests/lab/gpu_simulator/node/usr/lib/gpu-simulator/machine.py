@@ -32,7 +32,7 @@ IN_PLACE = str(ROOT) == "/"
 STATE = ROOT / "var/lib/gpu-simulator"  # outlives a reboot
 RUN = ROOT / "run/gpu-simulator"  # does not
 PCI = ROOT / "sys/bus/pci"
-INFINIBAND = ROOT / "sys/class/infiniband"
+CLASSES = ROOT / "sys/class"
 MODULES = ROOT / "sys/module"
 PROC = ROOT / "proc/driver"
 
@@ -231,9 +231,9 @@ def add_devices(machine: Hardware, active: set[str]) -> None:
 def add_switch_managers(names: list[str]) -> None:
     """Add InfiniBand devices that manage NVLink 5 switches: their vital product data says so."""
     if names:
-        shadow(INFINIBAND)
+        shadow(CLASSES, keep_below=("infiniband",))
     for name in names:
-        vpd = INFINIBAND / name / "device/vpd"
+        vpd = CLASSES / "infiniband" / name / "device/vpd"
         vpd.parent.mkdir(parents=True, exist_ok=True)
         # Large resource 0x82 (the name), then 0x90 (read-only fields); which field has the mark is assumed.
         vpd.write_bytes(b"\x82\x11\x00NVIDIA ConnectX-7\x90\x09\x00V3\x06SW_MNG\x78")
