@@ -75,11 +75,11 @@ options:
     type: int
     default: 0
   new_per_second:
-    description: New TCP connections that one source may make in a second; 0 for no limit.
+    description: Like O(ssh_new_per_minute), in a second, for rules that are open to everybody.
     type: int
     default: 0
   connections:
-    description: TCP connections that one source may have open; 0 for no limit.
+    description: Like O(ssh_connections), for rules that are open to everybody.
     type: int
     default: 0
   log_per_minute:
@@ -241,7 +241,10 @@ def trial_table(text: str) -> str:
 
 def own_addresses() -> list[str]:
     """Return the node's addresses, without those of loopback and of links alone."""
-    interfaces = json.loads(run(["ip", "-json", "address", "show"]))
+    try:
+        interfaces = json.loads(run(["ip", "-json", "address", "show"]))
+    except FileNotFoundError:  # iproute2 is not installed
+        return []
     return [
         entry["local"]
         for interface in interfaces

@@ -37,7 +37,7 @@ SOURCE_KEYS = {"4": ("ipv4_addr", "ip saddr"), "6": ("ipv6_addr", "ip6 saddr & f
 
 @dataclass(frozen=True)
 class Limits:
-    """What one source may do, unless it is of the fleet. 0 is no limit."""
+    """What one source may do that no rule but those for everybody names. 0 is no limit."""
 
     ssh_new_per_minute: int = 0
     ssh_connections: int = 0
@@ -109,6 +109,11 @@ class Rule:
     protocol: str
     ports: list[tuple[int, int]]
     sources: list[Network]
+
+    @property
+    def for_everybody(self) -> bool:
+        """Whether whoever comes by one of the IP versions may use it."""
+        return any(network.prefixlen == 0 for network in self.sources)
 
     def lines(self, verdict: str = "") -> list[str]:
         """Return the rule in nft's language, one line for each IP version that it has sources in."""
@@ -276,9 +281,11 @@ def render(ssh: Rule, rules: list[Rule], peers: list[Network], limits: Limits) -
         "# The answer to a DHCPv6 request comes from another address than the request went to.",
         "ip6 saddr fe80::/10 udp sport 547 udp dport 546 counter accept",
         *(f'{source}counter accept comment "fleet"' for source in source_matches(peers)),
-        *(line for limit in of_everybody for line in limit.lines("meta l4proto tcp ")),
         *ssh.lines("jump ssh"),
-        *(line for rule in rules for line in rule.lines()),
+        *(line for rule in rules if not rule.for_everybody for line in rule.lines()),
+        "# What is open to the world has limits; a load balancer that a rule names has none.",
+        *(line for limit in of_everybody for line in limit.lines("meta l4proto tcp ")),
+        *(line for rule in rules if rule.for_everybody for line in rule.lines()),
         "# Noise of the link, not worth a line in the log.",
         "meta pkttype { broadcast, multicast } counter drop",
         *([log] if limits.log_per_minute else []),

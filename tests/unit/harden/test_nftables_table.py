@@ -163,12 +163,16 @@ def test_kernel_takes_each_limit_alone(limit: str) -> None:
     assert "dynamic" in nftables_table.trial_table(table(rule(), limits=Limits(**{limit: 7})))
 
 
-def test_limits_spare_the_fleet() -> None:
-    lines = table(rule(), peers=["192.0.2.1"]).splitlines()
-    fleet = next(index for index, line in enumerate(lines) if "fleet" in line)
-    assert fleet < min(
-        index for index, line in enumerate(lines) if "too many" in line and "meta l4proto" in line
+def test_limits_hold_for_what_is_open_to_everybody_alone() -> None:
+    world = rule(name="world", sources=["0.0.0.0/0"])
+    lines = table(rule(), world, peers=["192.0.2.1"]).splitlines()
+    fleet, exporter, open_to_all = (
+        next(index for index, line in enumerate(lines) if f'"{name}"' in line)
+        for name in ("fleet", "exporter", "world")
     )
+    limits = [index for index, line in enumerate(lines) if "too many" in line and "meta l4proto" in line]
+    assert max(fleet, exporter) < min(limits)
+    assert max(limits) < open_to_all
 
 
 def test_service_has_the_ports_of_its_name() -> None:
