@@ -91,7 +91,7 @@ def test_account_that_could_not_log_in_again_is_refused(
 
 
 def test_expired_account_changes_nothing(fleet: Fleet) -> None:
-    """sudo lets it do nothing as root, even over a connection that is still open."""
+    """It may do nothing as root any more, says sudo, even over a connection that is still open."""
     assert fleet.harden().returncode == 0
     fleet.side_door("chage -E 1 ops")
     try:
