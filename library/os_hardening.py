@@ -207,7 +207,8 @@ class Hardening:
         self.record.save()
 
         account = administrator()
-        for setting in self.unwanted:
+        # Once more for PAM: a profile that was taken out counts as new when the next one is, and comes back.
+        for setting in [*self.unwanted, *(s for s in self.unwanted if isinstance(s, PamProfile))]:
             setting.restore(self.record.originals[setting.key]["state"])
         made: list[Setting] = []
         try:

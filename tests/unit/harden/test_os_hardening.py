@@ -447,6 +447,27 @@ def test_pam_that_was_changed_by_hand_is_a_sentence(harden: Run, node: Node) -> 
     assert "was changed by hand, so pam-auth-update does not put temper-faillock into it" in result["msg"]
 
 
+def test_profile_that_pam_auth_update_brings_back_is_taken_out_again(harden: Run, node: Node) -> None:
+    """As it does with one of a package's own, for which it has forgotten that it knew it."""
+    node.program(
+        "pam-auth-update",
+        f"""#!/bin/sh
+        cd {node.stacks}
+        case $2 in
+            --enable) echo "auth required $3.so" >>common-auth ;;
+            --remove)
+                sed -i "/$3/d" common-auth
+                [ "$3" != b ] || ! mkdir seen 2>/dev/null || echo "auth required a.so" >>common-auth ;;
+        esac
+        """,
+    )
+    before = (node.stacks / "common-auth").read_text()
+    # Taken back in the opposite order: c, a, b.
+    harden(*(("pam", {"name": n, "stack": "common-auth", "words": [f"{n}.so"]}) for n in ("b", "a", "c")))
+    harden()
+    assert (node.stacks / "common-auth").read_text() == before
+
+
 def test_options_in_force_are_those_of_the_mount_on_top(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
