@@ -456,7 +456,7 @@ def test_profile_that_pam_auth_update_brings_back_is_taken_out_again(harden: Run
         case $2 in
             --enable) echo "auth required $3.so" >>common-auth ;;
             --remove)
-                sed -i "/$3/d" common-auth
+                sed -i "/ $3.so/d" common-auth
                 [ "$3" != b ] || ! mkdir seen 2>/dev/null || echo "auth required a.so" >>common-auth ;;
         esac
         """,
