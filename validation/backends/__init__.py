@@ -79,6 +79,10 @@ class Backend(Protocol):
         """Wait for all processes."""
         ...
 
+    def any_rank(self, flag: bool) -> bool:
+        """Whether any process says yes; all learn the same."""
+        ...
+
     def collective(self, kind: str, size_bytes: int) -> Operation:
         """all_reduce, all_gather, reduce_scatter or all_to_all of fp32 over all processes.
 

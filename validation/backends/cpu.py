@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed
 
-from validation.backends.exchange import Exchange, join
+from validation.backends.exchange import Exchange, any_rank, join
 from validation.backends.operations import AllReduce, Copy, Matmul, MemoryPattern, Triad, pattern
 
 if TYPE_CHECKING:
@@ -71,6 +71,10 @@ class CpuBackend:
     def barrier(self) -> None:
         """Wait for all ranks."""
         torch.distributed.barrier()
+
+    def any_rank(self, flag: bool) -> bool:
+        """Whether any rank says yes."""
+        return any_rank(flag, self._device)
 
     def collective(self, kind: str, size_bytes: int) -> Operation:
         """A collective over all ranks."""

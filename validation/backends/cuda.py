@@ -8,7 +8,7 @@ import torch
 import torch.distributed
 
 from validation.backends import NotRunError
-from validation.backends.exchange import Exchange, join
+from validation.backends.exchange import Exchange, any_rank, join
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, MemoryPattern, Triad, pattern
 
 if TYPE_CHECKING:
@@ -94,6 +94,10 @@ class CudaBackend:
         """Wait for all ranks."""
         torch.distributed.barrier()
         torch.cuda.synchronize(self._device)
+
+    def any_rank(self, flag: bool) -> bool:
+        """Whether any rank says yes."""
+        return any_rank(flag, self._device)
 
     def collective(self, kind: str, size_bytes: int) -> Operation:
         """A collective over all ranks."""

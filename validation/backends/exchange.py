@@ -94,3 +94,10 @@ def join(library: str, rank: int, world_size: int, store: str, timeout_s: float)
     torch.distributed.init_process_group(
         library, rank=rank, world_size=world_size, store=meeting, timeout=timeout
     )
+
+
+def any_rank(flag: bool, device: torch.device) -> bool:
+    """Whether any rank says yes; all ranks learn the same."""
+    answer = torch.tensor([1 if flag else 0], device=device, dtype=torch.int32)
+    torch.distributed.all_reduce(answer, op=torch.distributed.ReduceOp.MAX)
+    return bool(answer.item())

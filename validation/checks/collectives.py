@@ -12,8 +12,9 @@ from validation.backends import make
 from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, failures, not_run, result
 from validation.checks.recorder import WRONG_DATA
 from validation.child import Ending, Outcome, Request, run_children
+from validation.comparison import NOISY_SPREAD
 from validation.contract import Finding, Measured, Measurement, State
-from validation.measure import rate
+from validation.measure import MOST_ATTEMPTS, rate, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,7 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
     stage(MEETING)
     backend.join(rank, world_size, parameters["store"], parameters["timeout_s"])
     seconds_of: dict[str, list[float]] = {}
+    attempts: dict[str, int] = {}
     findings = []
     for kind, size_bytes in _steps(parameters):
         label = _label(kind, size_bytes)
@@ -55,8 +57,13 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         stage(f"warming up with {label}")
         backend.seconds(operation, WARM_UP_RUNS)
         stage(f"measuring {label}")
-        seconds = backend.seconds(operation, parameters["runs"])
-        seconds_of[f"{kind} {int(operation.work)}"] = [round(run, 7) for run in seconds]
+        step = f"{kind} {int(operation.work)}"
+        for attempt in range(1, MOST_ATTEMPTS + 1):
+            seconds = backend.seconds(operation, parameters["runs"])
+            seconds_of[step], attempts[step] = [round(run, 7) for run in seconds], attempt
+            # All ranks measure again, or none: the last attempt of all belongs together.
+            if not backend.any_rank(spread(seconds) > NOISY_SPREAD):
+                break
         stage(f"checking {label}")
         if (error := operation.error()) != 0.0:
             findings.append(
@@ -70,7 +77,7 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         del operation
     stage("leaving")
     backend.barrier()
-    return Measured((), tuple(findings), details={"seconds": seconds_of})
+    return Measured((), tuple(findings), details={"seconds": seconds_of, "attempts": attempts})
 
 
 def _steps(parameters: dict[str, Any]) -> list[tuple[str, int]]:
@@ -90,7 +97,7 @@ def bus_bandwidth_factor(kind: str, world_size: int) -> float:
 
 
 def combine(
-    seconds_by_rank: list[dict[str, list[float]]],
+    seconds_by_rank: list[dict[str, list[float]]], attempts: dict[str, int] | None = None
 ) -> tuple[list[Measurement], dict[str, list[float]]]:
     """Bus bandwidth by collective and size, and each rank's median time.
 
@@ -107,6 +114,7 @@ def combine(
                 slowest,
                 1e9,
                 conditions={"size_bytes": int(size), "ranks": ranks},
+                attempts=(attempts or {}).get(step, 1),
             )
         )
         medians[step] = [round(statistics.median(seconds[step]), 6) for seconds in seconds_by_rank]
@@ -188,7 +196,10 @@ def _run(
     details: dict[str, Any] = {}
     findings = name_the_culprit(outcomes, budget_s)
     if all(outcome.measured.details.get("seconds") for outcome in outcomes):
-        measurements, medians = combine([outcome.measured.details["seconds"] for outcome in outcomes])
+        measurements, medians = combine(
+            [outcome.measured.details["seconds"] for outcome in outcomes],
+            outcomes[0].measured.details["attempts"],
+        )
         details["rank_median_s"] = medians
     return result(
         check,

@@ -74,6 +74,9 @@ class ScriptedBackend:
     def barrier(self) -> None:
         self.calls.append("barrier")
 
+    def any_rank(self, flag: bool) -> bool:
+        return flag
+
     def collective(self, kind: str, size_bytes: int) -> ScriptedOperation:
         self.calls.append(f"{kind} {size_bytes}")
         return ScriptedOperation(float(size_bytes), self.wrong)

@@ -190,6 +190,21 @@ def test_an_all_reduce_is_as_fast_as_its_slowest_rank() -> None:
     assert medians == {"all_reduce 1000000000": [1.0, 2.0]}
 
 
+def test_a_noisy_collective_is_measured_again_by_all_ranks() -> None:
+    steps = {"collectives": ["all_reduce"], "sizes_bytes": [64], "runs": 8}
+    asked = Request(
+        "", "", "cpu", parameters=steps | {"rank": 0, "world_size": 2, "store": "s", "timeout_s": 9}
+    )
+    calm = collectives.reduce(ScriptedBackend(run_seconds=[0.5]), asked, STAGES.append)
+    assert calm.details["attempts"] == {"all_reduce 64": 1}
+    noisy = collectives.reduce(ScriptedBackend(run_seconds=[0.1, 0.9] * 40), asked, STAGES.append)
+    assert noisy.details["attempts"] == {"all_reduce 64": measure.MOST_ATTEMPTS}
+    assert len(noisy.details["seconds"]["all_reduce 64"]) == 8
+    seconds = [one.details["seconds"] for one in (noisy, noisy)]
+    (measurement,), _ = collectives.combine(seconds, noisy.details["attempts"])
+    assert measurement.attempts == measure.MOST_ATTEMPTS
+
+
 def test_each_collective_has_a_number_of_its_own() -> None:
     seconds = {"all_reduce 1000000000": [1.0], "all_gather 1000000000": [1.0]}
     measurements, _ = collectives.combine([seconds, seconds])
