@@ -49,6 +49,7 @@ EXPLAINS = re.compile(r"^(E:|Err:|dpkg: error)| : (Pre)?Depends: | : Conflicts: 
 INST = re.compile(r"^Inst (\S+)(?: \[(\S+)\])? \((\S+) [^\n]*?\[([^\]\n]+)\]\)", re.MULTILINE)
 REMV = re.compile(r"^Remv (\S+)(?: \[(\S+)\])?", re.MULTILINE)
 PRINTED_URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) ?(?P<hash>\S*)$", re.MULTILINE)
+INTERRUPTED = "dpkg was interrupted"
 FULL_DISK = re.compile(r"No space left on device|don't have enough free space")
 # gpgv's and sqv's words for a signature that the keyring cannot verify.
 UNVERIFIED = re.compile(r"NO_PUBKEY|EXPKEYSIG|REVKEYSIG|KEYEXPIRED|is not signed|returned an error code")
@@ -258,7 +259,12 @@ class Apt:
             if simulated.returncode or not removed <= set(gone):
                 # An older version may be offered no more; then at least what is half-way goes.
                 continue
-            if not self.runner.attempt(self.with_options([*command, *names])).returncode:
+            completed = self.runner.attempt(self.with_options([*command, *names]))
+            if INTERRUPTED in completed.stderr:
+                # dpkg was killed: apt does nothing before dpkg has completed its own steps.
+                self.recover()
+                completed = self.runner.attempt(self.with_options([*command, *names]))
+            if not completed.returncode:
                 break
         known = self.query()
         stuck = [name for name in gone if name in known and known[name].broken]

@@ -84,6 +84,9 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
     archive.add("nvidia-impossible", "1", Depends="libcuda1 (= 999-1)")
     archive.add("nvidia-fails", "1", script="echo 'it went wrong' >&2; exit 1")
     archive.add("nvidia-full", "1", script="echo 'cannot write: No space left on device' >&2; exit 1")
+    # Kills the dpkg that runs it, the first time.
+    once = "test -e $DPKG_ROOT/killed || { touch $DPKG_ROOT/killed; kill -KILL $PPID; }"
+    archive.add("nvidia-killed", "1", script=once)
     archive.add("libnccl2", "2.28-1")
     archive.add("libnccl2", "2.30-1", script="exit 1")
     archive.add("nvidia-kernel-broken-dkms", "1", script=FAILING_BUILD, Depends="libcuda1")

@@ -297,6 +297,15 @@ def test_a_module_that_does_not_build_is_reported_with_the_compilers_error(
 
 
 @needs_apt
+def test_a_transaction_in_which_dpkg_is_killed_is_undone(settle: Run, machine: Machine) -> None:
+    machine.install("libcuda1=550-1", "--allow-downgrades")
+    result = settle({"nvidia-killed": "1", "libcuda1": "580-1"})
+    assert "The transaction was undone" in result["msg"]
+    assert machine.versions() == {"libcuda1": "550-1"}
+    assert audit(machine) == ""
+
+
+@needs_apt
 def test_a_full_disk_is_called_so(settle: Run, machine: Machine) -> None:
     assert "the disk is full (see `df -h / /var /boot` on the node)" in settle({"nvidia-full": "1"})["msg"]
 
