@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +27,7 @@ LAB = Lab(name="modules")
 FLEET = Fleet(LAB)
 B200, L4 = LAB.nodes(2)
 DRIVER = "580.178.04"
+WISHES: dict[str, Any] = {"nvidia_stack_dcgm_exporter": True}
 OTHER_KERNEL = "6.1.0-99-amd64"
 GLOBAL, SHIM = "8be4df61-93ca-11d2-aa0d-00e098032b8c", "605dab50-e046-4300-abb6-3dd810dd8b23"
 # EFI_SIGNATURE_LIST: the type X.509, the list's size, no header, an entry's size, the entry's owner.
@@ -54,7 +55,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 @pytest.fixture(scope="module")
 def converged(lab: None) -> None:
     """Both nodes have the stack, and run what belongs to it."""
-    run = FLEET.playbook("provision", nvidia_stack_dcgm_exporter=True)
+    run = FLEET.playbook("provision", None, **WISHES)
     assert run.status == 0, run.output
 
 
@@ -120,7 +121,7 @@ def test_a_unit_does_not_start_where_its_hardware_is_missing(converged: None) ->
 
 def test_a_kernel_with_headers_that_dkms_passed_over_gets_the_module(converged: None) -> None:
     install_kernel(L4, headers=True)
-    run = FLEET.playbook("provision", L4)
+    run = FLEET.playbook("provision", L4, **WISHES)
     assert (run.status, run.changed(L4)) == (0, 1), run.output
     assert modinfo(L4, "version", OTHER_KERNEL) == DRIVER
     remove_kernel(L4)
@@ -128,7 +129,7 @@ def test_a_kernel_with_headers_that_dkms_passed_over_gets_the_module(converged: 
 
 def test_a_kernel_without_headers_is_refused_before_it_can_boot(converged: None) -> None:
     install_kernel(L4, headers=False)
-    run = FLEET.playbook("provision", L4)
+    run = FLEET.playbook("provision", L4, **WISHES)
     remove_kernel(L4)
     assert run.status != 0
     assert (
@@ -140,7 +141,7 @@ def test_a_kernel_without_headers_is_refused_before_it_can_boot(converged: None)
 def test_a_build_that_fails_is_said_with_the_compilers_error(converged: None) -> None:
     install_kernel(L4, headers=True)
     FLEET.command("fault", L4.name, "module-build-fails", "on")
-    run = FLEET.playbook("provision", L4)
+    run = FLEET.playbook("provision", L4, **WISHES)
     FLEET.command("fault", L4.name, "module-build-fails", "off")
     remove_kernel(L4)
     assert run.status != 0
@@ -156,9 +157,8 @@ def test_with_secure_boot_modules_are_signed_with_the_operators_key(
     keys = {
         "nvidia_stack_mok_certificate": str(certificate.der),
         "nvidia_stack_mok_private_key": str(certificate.key),
-        "nvidia_stack_dcgm_exporter": True,
     }
-    run = FLEET.playbook("provision", B200, **keys)
+    run = FLEET.playbook("provision", B200, **WISHES, **keys)
     assert run.status == 0, run.output
     assert modinfo(B200, "signer") == "Example fleet key"
     assert modinfo(B200, "sig_key").replace(":", "") == certificate.serial
@@ -166,12 +166,12 @@ def test_with_secure_boot_modules_are_signed_with_the_operators_key(
     assert secret not in run.output
     assert secret not in on_node(B200, "journalctl --quiet")
     assert on_node(B200, "stat -c '%a %U' /var/lib/temper/module-signing/mok.key").strip() == "600 root"
-    assert FLEET.playbook("provision", B200, **keys).changed(B200) == 0
+    assert FLEET.playbook("provision", B200, **WISHES, **keys).changed(B200) == 0
 
 
 def test_a_key_that_is_no_longer_used_is_removed(converged: None) -> None:
     on_node(B200, "umount /sys/firmware || true")
-    run = FLEET.playbook("provision", B200, nvidia_stack_dcgm_exporter=True)
+    run = FLEET.playbook("provision", B200, **WISHES)
     assert run.status == 0, run.output
     assert on_node(B200, "ls /var/lib/temper/module-signing").strip() == ""
     assert "mok_signing_key" not in on_node(B200, "cat /etc/dkms/framework.conf.d/temper.conf")
