@@ -348,6 +348,20 @@ EXPLANATIONS: dict[str, Explanation] = {
         ("a torch that was built without it",),
         ("install a torch build with NCCL",),
     ),
+    "container-no-gpu": Explanation(
+        "The container engine cannot start a container with GPUs",
+        "An image of the node was to run nvidia-smi with all GPUs; the finding has the engine's message",
+        ("the NVIDIA Container Toolkit is not set up for this engine", "an outdated CDI specification"),
+        ("run the role container_engines", "look at nvidia-ctk cdi list and the engine's configuration"),
+        "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html",
+    ),
+    "container-gpu-count": Explanation(
+        "A container sees another number of GPUs than the node has",
+        "Jobs in containers would use fewer GPUs",
+        ("a CDI specification from before a GPU was added or failed",),
+        ("write the CDI specification again: nvidia-ctk cdi generate", "restart the engine"),
+        "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html",
+    ),
     "process-died": Explanation(
         "A measuring process died",
         "It ended by a signal or an error, and brought no result",

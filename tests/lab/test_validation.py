@@ -103,8 +103,14 @@ def test_nodes_that_did_what_is_required_pass_and_the_rest_is_said_not_to_have_r
         states = {test["id"]: test["state"] for test in node["tests"]}
         assert states == dict.fromkeys(
             ["health", "platform", "cpu_matmul", "cpu_copy", "cpu_all_reduce", "fabric"], "pass"
-        ) | dict.fromkeys(["torch", "gpu_matmul", "gpu_memory", "gpu_transfer", "gpu_all_reduce"], "not-run")
-    assert "Not run on any node: torch, gpu_matmul, gpu_memory, gpu_transfer, gpu_all_reduce." in output
+        ) | dict.fromkeys(
+            ["torch", "gpu_container", "gpu_matmul", "gpu_memory", "gpu_transfer", "gpu_all_reduce"],
+            "not-run",
+        )
+    assert (
+        "Not run on any node: torch, gpu_container, gpu_matmul, gpu_memory, gpu_transfer, gpu_all_reduce."
+        in output
+    )
     assert "is built without CUDA" in output
 
 

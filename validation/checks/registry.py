@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from validation.checks.collectives import CpuAllReduce, GpuAllReduce
+from validation.checks.container import GpuContainer
 from validation.checks.copy import CpuCopy, GpuTransfer, GpuTransferTogether
 from validation.checks.frameworks import Frameworks
 from validation.checks.health import Health
@@ -21,6 +22,7 @@ CHECKS: dict[str, Check] = {
         Health(),
         Platform(),
         Frameworks(),
+        GpuContainer(),
         CpuMatmul(),
         CpuCopy(),
         CpuAllReduce(),

@@ -279,7 +279,7 @@ def test_every_way_to_bring_no_result_says_what_to_do() -> None:
     assert [bool(finding.action) for finding in found.findings] == [True] * len(endings)
 
 
-GPU_TESTS = ["torch", *(test for test in CHECKS if test.startswith("gpu_"))]
+GPU_TESTS = ["torch", *(test for test in CHECKS if test.startswith("gpu_") and test != "gpu_container")]
 
 
 @pytest.mark.parametrize("test", GPU_TESTS)

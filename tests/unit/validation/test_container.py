@@ -1,0 +1,108 @@
+"""A container with GPUs, on engines that are made up: what they answer decides, nothing is left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.validation.samples import node
+from validation.checks import container
+from validation.checks.container import GpuContainer
+from validation.contract import State, TestResult
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder as PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def engine(programs: Path, name: str, images: str, run: str) -> None:
+    """A container engine with these images that answers `run` like this, and notes what it is asked."""
+    path = programs / name
+    path.write_text(
+        f'#!/bin/sh\necho "$@" >> {programs}/asked\ncase "$1" in\nimage) {images} ;;\nrun) {run} ;;\nesac\n'
+    )
+    path.chmod(0o755)
+
+
+def result() -> TestResult:
+    return GpuContainer().run(node())
+
+
+TWO_GPUS = "echo 'GPU 0: NVIDIA H100'; echo 'GPU 1: NVIDIA H100'"
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus"), [("docker", "--gpus all"), ("podman", "--device nvidia.com/gpu=all")]
+)
+def test_a_container_that_sees_every_gpu_passes_and_is_removed(name: str, gpus: str, programs: Path) -> None:
+    engine(programs, name, "echo 0123abcd", TWO_GPUS)
+    found = result()
+    assert (found.state, found.findings) == (State.PASS, ())
+    asked = (programs / "asked").read_text()
+    assert gpus in asked
+    assert "--network none" in asked
+    assert "pull" not in asked
+    assert asked.splitlines()[-1].startswith("rm --force temper-validation-")
+
+
+def test_a_container_that_sees_fewer_gpus_is_a_failure(programs: Path) -> None:
+    engine(programs, "docker", "echo 0123abcd", "echo 'GPU 0: NVIDIA H100'")
+    (finding,) = result().findings
+    assert finding.code == "container-gpu-count"
+    assert finding.text == "a container of docker sees 1 GPUs, the node has 2"
+
+
+def test_an_engine_that_cannot_give_gpus_says_why(programs: Path) -> None:
+    engine(programs, "docker", "echo 0123abcd", "echo 'could not select device driver' >&2; exit 125")
+    (finding,) = result().findings
+    assert finding.code == "container-no-gpu"
+    assert "could not select device driver" in finding.text
+
+
+def test_a_container_that_hangs_is_a_failure_and_is_removed(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container, "TIMEOUT_S", 1.0)
+    engine(programs, "docker", "echo 0123abcd", "exec /bin/sleep 60")
+    (finding,) = result().findings
+    assert "no answer within 1 s" in finding.text
+    assert "rm --force" in (programs / "asked").read_text()
+
+
+@pytest.mark.parametrize(
+    ("images", "reason"),
+    [
+        (None, "no container engine is installed"),
+        ("true", "docker has no image, and none is pulled for a test"),
+        (
+            "echo 'Cannot connect to the Docker daemon' >&2; exit 1",
+            "docker: Cannot connect to the Docker daemon",
+        ),
+    ],
+)
+def test_without_engine_daemon_or_image_it_is_not_run(
+    images: str | None, reason: str, programs: Path
+) -> None:
+    if images is not None:
+        engine(programs, "docker", images, "true")
+    found = result()
+    assert (found.state, found.reason) == (State.NOT_RUN, reason)
+
+
+def test_an_engine_with_an_image_is_taken_before_one_without(programs: Path) -> None:
+    engine(programs, "docker", "true", "true")
+    engine(programs, "podman", "echo 0123abcd", TWO_GPUS)
+    assert result().details["engine"] == "podman"
+
+
+def test_without_a_driver_no_container_is_started(programs: Path) -> None:
+    engine(programs, "docker", "echo 0123abcd", TWO_GPUS)
+    assert GpuContainer().run(node(loaded_driver=None)).state is State.NOT_RUN
+    assert not (programs / "asked").exists()

@@ -1,0 +1,138 @@
+"""Containers: does this node's container engine start one that sees every GPU?
+
+No image is pulled: one that is already on the node serves, with `nvidia-smi` in place of what it would run;
+the NVIDIA Container Toolkit brings that along. The container has no network and is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from validation.checks.measured import not_run
+from validation.contract import Finding, State, TestResult
+
+if TYPE_CHECKING:
+    from validation.checks import Node
+
+TIMEOUT_S = 60.0
+#: What makes an engine hand over all GPUs: Docker and nerdctl by the toolkit's hook or CDI, Podman by CDI.
+GPUS = {
+    "docker": ["--gpus", "all"],
+    "nerdctl": ["--gpus", "all"],
+    "podman": ["--device", "nvidia.com/gpu=all"],
+}
+
+
+class ContainerError(Exception):
+    """A command of a container engine failed; the message is what it said last."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A container engine that answers, and an image that it has."""
+
+    name: str
+    image: str
+
+
+class GpuContainer:
+    """A container with all GPUs, started by the first engine that has an image."""
+
+    id = "gpu_container"
+    title = "a container sees every GPU"
+    needs = "Docker, Podman or nerdctl with an image of its own, an NVIDIA GPU with its driver"
+    method = 1
+    headline: tuple[str, ...] = ()
+
+    def run(self, node: Node) -> TestResult:
+        """Run it on this node."""
+        if not node.pci_gpus:
+            return not_run(self, "no NVIDIA GPU on the PCI bus")
+        if node.loaded_driver is None:
+            return not_run(self, "the NVIDIA driver is not loaded")
+        started = time.monotonic()
+        engine, reason = find_engine()
+        if engine is None:
+            return not_run(self, reason, started)
+        findings = tuple(_look(engine, len(node.gpus)))
+        return TestResult(
+            id=self.id,
+            state=State.FAIL if findings else State.PASS,
+            method=self.method,
+            duration_s=round(time.monotonic() - started, 3),
+            findings=findings,
+            details={"engine": engine.name, "image": engine.image},
+        )
+
+
+def find_engine() -> tuple[Engine | None, str]:
+    """The first engine that answers and has an image; else None, and why."""
+    reasons = []
+    for name in GPUS:
+        try:
+            images = _ask([name, "image", "ls", "--quiet"]).split()
+        except FileNotFoundError:
+            continue
+        except ContainerError as error:
+            reasons.append(f"{name}: {error}")
+            continue
+        if images:
+            return Engine(name, images[0]), ""
+        reasons.append(f"{name} has no image, and none is pulled for a test")
+    return None, "; ".join(reasons) or "no container engine is installed"
+
+
+def _look(engine: Engine, gpus: int) -> list[Finding]:
+    name = f"temper-validation-{os.getpid()}"
+    command = [engine.name, "run", "--rm", "--name", name, "--network", "none", *GPUS[engine.name]]
+    command += [
+        "--env",
+        "NVIDIA_DRIVER_CAPABILITIES=utility",
+        "--entrypoint",
+        "nvidia-smi",
+        engine.image,
+        "-L",
+    ]
+    try:
+        seen = sum(line.startswith("GPU ") for line in _ask(command).splitlines())
+    except ContainerError as error:
+        return [
+            Finding(
+                "container-no-gpu",
+                State.FAIL,
+                f"{engine.name} cannot start a container with GPUs: {error}",
+                "run the role container_engines; look at nvidia-ctk cdi list and the engine's configuration",
+            )
+        ]
+    finally:
+        # Gone already, unless it hung; an engine that hangs on this, too, has been said to.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            command = [engine.name, "rm", "--force", name]
+            subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
+    if seen == gpus:
+        return []
+    return [
+        Finding(
+            "container-gpu-count",
+            State.FAIL,
+            f"a container of {engine.name} sees {seen} GPUs, the node has {gpus}",
+            "write the CDI specification again (nvidia-ctk cdi generate), then restart the engine",
+        )
+    ]
+
+
+def _ask(command: list[str]) -> str:
+    """What a command prints. Raises ContainerError, FileNotFoundError."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ContainerError(f"no answer within {TIMEOUT_S:.0f} s") from error
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip().splitlines()
+        raise ContainerError(words[-1][:300] if words else f"exit status {done.returncode}")
+    return done.stdout
