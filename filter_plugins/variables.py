@@ -5,22 +5,31 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
+import sys
+from functools import cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import ansible.module_utils
+import yaml
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 # On a node Ansible merges module_utils/ into its own package of that name; `__path__` does the same here.
-MODULE_UTILS = str(Path(__file__).resolve().parents[1] / "module_utils")
+ROOT = Path(__file__).resolve().parents[1]
+MODULE_UTILS = str(ROOT / "module_utils")
 if MODULE_UTILS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(MODULE_UTILS)
+# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
+if str(ROOT) not in sys.path:
+    sys.path.append(str(ROOT))
 
 from ansible.module_utils.administrators import parse_users  # noqa: E402 - needs the path above
 from ansible.module_utils.commit_confirm import RefusedError  # noqa: E402
 from ansible.module_utils.nftables_rules import networks, parse_rule, parse_service  # noqa: E402
 from ansible.module_utils.ssh_keys import public_keys  # noqa: E402
+
+from planning.os_controls import waiver_problems  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -56,12 +65,28 @@ CONVENTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+@cache
+def hardening_controls() -> dict[str, Any]:
+    """All controls of os_hardening."""
+    controls: dict[str, Any] = {}
+    for path in (ROOT / "data" / "os_controls").glob("*.yml"):
+        controls |= yaml.safe_load(path.read_text(encoding="utf-8"))["os_controls"]
+    return controls
+
+
+def check_waivers(waivers: list[Mapping[str, Any]]) -> None:
+    """Refuse waivers that name no control or give no reason."""
+    if problems := waiver_problems(hardening_controls(), waivers):
+        raise RefusedError("; ".join(problems))
+
+
 # What the modules would refuse on the node, in the middle of a run, as far as it does not depend on the node.
 CONTENTS: dict[str, Callable[[Any], object]] = {
     "admin_accounts_users": parse_users,
     "firewall_peer_addresses": lambda items: networks("peers", items),
     "firewall_rules": lambda rules: [parse_rule(index, rule) for index, rule in enumerate(rules)],
     "firewall_services": lambda services: [parse_service(*service) for service in services.items()],
+    "os_hardening_waivers": check_waivers,
     "ssh_hardening_revoked_keys": lambda texts: public_keys("revoked keys", texts),
     "ssh_hardening_user_ca_keys": lambda texts: public_keys("user CA keys", texts),
 }

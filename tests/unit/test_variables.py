@@ -235,6 +235,8 @@ def test_a_variable_of_the_operator_s_own_is_left_alone() -> None:
         ("firewall_peer_addresses", ["192.0.2.7/24"], "its network is 192.0.2.0/24"),
         ("admin_accounts_users", [{"name": "alice", "keys": []}], "expected at least one key, found none"),
         ("ssh_hardening_user_ca_keys", ["-----BEGIN OPENSSH PRIVATE KEY-----"], "it is a private key"),
+        ("os_hardening_waivers", [{"id": "core-dump", "reason": "x"}], "did you mean core-dumps?"),
+        ("os_hardening_waivers", [{"id": "core-dumps", "reason": ""}], "expected a reason, found none"),
         ("ssh_hardening_revoked_keys", ["ssh-dss AAAA"], "revoked keys, key 1: it is a DSA key"),
     ],
 )
