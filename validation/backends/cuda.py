@@ -73,7 +73,7 @@ class CudaBackend:
         if kind != "pageable":
             host = host.pin_memory()
         to_device = Copy(host, torch.empty_like(device))
-        to_host = Copy(device, torch.empty_like(host, pin_memory=kind != "pageable"))
+        to_host = Copy(device, torch.empty(host.shape, dtype=host.dtype, pin_memory=kind != "pageable"))
         if place == "both":
             return BothWays(to_device, to_host, self._device)
         return to_device if place == "h2d" else to_host

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: The largest deviation that rounding explains, of a row's checksum over its RMS value (Matmul.error says how
 #: it is taken). Rounding of operands or result: 2^-24 relative for fp32, 2^-11 for tf32 and fp16, 2^-8 for
-#: bf16, in which fp8 products come out; averaged over a row, times four.
-TOLERANCE = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 2e-2, "fp8": 2e-2}
+#: bf16; averaged over a row, times four. fp8 products come out in bf16, and are added less exactly.
+TOLERANCE = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 2e-2, "fp8": 5e-2}
 
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:
@@ -86,18 +86,18 @@ def odd_ones_out(outcomes: list[Outcome], gpus: tuple[GpuIdentity, ...]) -> list
     findings = []
     for (_, dtype), devices_of in groups.items():
         most = max(map(len, devices_of.values()))
-        agree = [devices for devices in devices_of.values() if len(devices) == most]
+        majority = 2 * most > sum(map(len, devices_of.values()))
         if len(devices_of) == 1:
             continue
-        # Without a majority nobody can say which of them is wrong.
-        suspects = [d for d in devices_of.values() if len(agree) > 1 or len(d) < most]
+        # Without a majority nobody can say which of them is wrong: then none is condemned, and all are named.
+        suspects = [d for d in devices_of.values() if not majority or len(d) < most]
         findings += [
             Finding(
                 "gpu-differs",
-                State.FAIL,
+                State.FAIL if majority else State.DEGRADED,
                 f"GPU {device}: its {dtype} product is not bit for bit that of "
-                + ("the other GPU of its model" if len(agree) > 1 else f"the {most} others of its model"),
-                WRONG_COMPUTATION,
+                + (f"the {most} others of its model" if majority else "all others of its model"),
+                WRONG_COMPUTATION if majority else "run again, and compare with another node of this model",
                 device,
             )
             for device in sorted(device for devices in suspects for device in devices)

@@ -343,14 +343,25 @@ def gpu_with_digest(device: int, digest: str) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("digests", "devices"),
-    [("aaaa", []), ("aaba", [2]), ("ab", [0, 1]), ("a", []), ("aabb", [0, 1, 2, 3]), ("aaabc", [3, 4])],
+    ("digests", "devices", "state"),
+    [
+        ("aaaa", [], None),
+        ("aaba", [2], State.FAIL),
+        ("aaabc", [3, 4], State.FAIL),
+        ("ab", [0, 1], State.DEGRADED),
+        ("a", [], None),
+        ("aabb", [0, 1, 2, 3], State.DEGRADED),
+    ],
 )
-def test_the_gpu_whose_bits_differ_is_named(digests: str, devices: list[int]) -> None:
+def test_the_gpu_whose_bits_differ_is_named_and_condemned_only_by_a_majority(
+    digests: str, devices: list[int], state: State | None
+) -> None:
     gpus = tuple(GpuIdentity(index, "H100", f"GPU-{index}", "", "2330") for index in range(len(digests)))
     found = matmul.odd_ones_out([gpu_with_digest(*pair) for pair in enumerate(digests)], gpus)
     assert [finding.device for finding in found] == devices
-    assert {finding.code for finding in found} <= {"gpu-differs"}
+    assert {(finding.code, finding.state) for finding in found} == (
+        {("gpu-differs", state)} if state else set()
+    )
 
 
 def test_gpus_of_different_models_may_differ() -> None:

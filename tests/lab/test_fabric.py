@@ -1,0 +1,146 @@
+"""Collectives between real nodes over their network: a node that is slow or cannot take part is named.
+
+The payload and its rounds as the playbook runs them, without Ansible between: four bare nodes, gloo.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.settings import CHECKOUT, Lab
+from validation import archive, fabric
+from validation.contract import SCHEMA_VERSION, ContractError, dumps, loads
+from validation.fabric import Attempt, Fleet, Member, Part, Round
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.lab
+
+LAB = Lab(name="fabric")
+NODES = LAB.nodes(4)
+THIRD = NODES[2]
+ENVIRONMENT = {**os.environ, "LAB_NAME": LAB.name, "LAB_NODES": "4"}
+PAYLOAD = "/run/temper-validation.pyz"
+PYTHON = "/opt/temper/venv/bin/python3"
+#: A group takes seconds; the machine may be busy.
+TIMEOUT_S = 300
+
+
+def lab_command(*arguments: str, given: bytes | None = None) -> str:
+    """Run one of the lab's own commands."""
+    command = [sys.executable, "-m", "tests.lab", *arguments]
+    done = subprocess.run(
+        command,
+        cwd=CHECKOUT,
+        env=ENVIRONMENT,
+        input=given,
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    return done.stdout.decode()
+
+
+def on(node: str, command: str, given: bytes | None = None) -> str:
+    return lab_command("shell", node, "sh", "-c", command, given=given)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lab() -> Iterator[None]:
+    """Four nodes with the payload, and nothing left of them afterwards."""
+    lab_command("down")
+    lab_command("up")
+    try:
+        for node in NODES:
+            on(node.name, f"cat > {PAYLOAD}", archive.build())
+        yield
+    finally:
+        lab_command("down")
+
+
+def measure(fleet: Fleet, wanted: Round) -> Fleet:
+    """Run a round as the playbook does: all nodes that have an order at once."""
+    orders = fabric.orders(fleet, fabric.next_groups(fleet, wanted))
+    if not orders:
+        return fleet
+
+    def attempt(name: str) -> Attempt:
+        order = orders[name]
+        group = tuple(member.name for member in order.group)
+        try:
+            answer = on(name, f"{PYTHON} {PAYLOAD} fabric --order=-", dumps(order).encode())
+            return Attempt(group, loads(Part, answer))
+        except (subprocess.CalledProcessError, ContractError) as error:
+            return Attempt(group, None, str(error))
+
+    with ThreadPoolExecutor(len(orders)) as pool:
+        found = dict(zip(orders, pool.map(attempt, orders), strict=True))
+    return dataclasses.replace(fleet, rounds=(*fleet.rounds, found))
+
+
+def measure_all_rounds(**changes: bool) -> Fleet:
+    members = tuple(Member(node.name, node.address, 1) for node in NODES)
+    fleet = Fleet(SCHEMA_VERSION, "gloo", "quick", 29511, changes.get("always_pairs", False), members)
+    for wanted in Round:
+        fleet = measure(fleet, wanted)
+    return fleet
+
+
+def states(fleet: Fleet) -> dict[str, str]:
+    return {name: str(verdict.state) for name, verdict in fabric.judge(fleet).items()}
+
+
+def test_nodes_measure_together_over_their_network() -> None:
+    fleet = measure_all_rounds()
+    assert set(states(fleet).values()) == {"pass"}, json.dumps(json.loads(dumps(fleet)), indent=1)
+    assert len(fleet.rounds) == 1
+    (group,) = fabric.groups_of(fleet.rounds[0])
+    assert group.measurements[-1].conditions["ranks"] == 4
+    assert group.busbw_gb_s > 0
+
+
+def test_a_node_behind_a_slow_link_is_named_and_no_other() -> None:
+    link = f"{LAB.name}-{THIRD.name}"
+    tc = [
+        "tc",
+        "qdisc",
+        "add",
+        "dev",
+        link,
+        "root",
+        "tbf",
+        "rate",
+        "20mbit",
+        "burst",
+        "64kb",
+        "latency",
+        "200ms",
+    ]
+    subprocess.run(tc, check=True)
+    try:
+        fleet = measure_all_rounds(always_pairs=True)
+    finally:
+        subprocess.run(["tc", "qdisc", "del", "dev", link, "root"], check=True)
+    verdicts = fabric.judge(fleet)
+    assert states(fleet) == {node.name: "fail" if node is THIRD else "pass" for node in NODES}
+    (finding,) = verdicts[THIRD.name].findings
+    # Slow, or so slow on a busy machine that it ran out of time.
+    assert finding.code == "fabric-node"
+
+
+def test_a_node_that_cannot_run_its_part_is_not_run_and_the_others_go_on_without_it() -> None:
+    on(THIRD.name, f"mv {PAYLOAD} {PAYLOAD}.gone")
+    try:
+        fleet = measure_all_rounds()
+    finally:
+        on(THIRD.name, f"mv {PAYLOAD}.gone {PAYLOAD}")
+    assert states(fleet) == {node.name: "not-run" if node is THIRD else "pass" for node in NODES}
