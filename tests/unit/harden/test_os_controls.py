@@ -173,6 +173,12 @@ def test_parameters_sort_before_those_of_tuning() -> None:
     assert names[0] < "/etc/sysctl.d/95-temper-tuning.conf"
 
 
+def test_rules_of_auditd_sort_after_debians_own_which_make_everybody_wait() -> None:
+    paths = [spec["path"] for spec in specs(plan("cis-level2"), "file") if "/audit/rules.d/" in spec["path"]]
+    assert len(paths) == 2
+    assert all(path > "/etc/audit/rules.d/audit.rules" for path in paths)
+
+
 def test_no_path_parameter_or_unit_is_set_twice() -> None:
     for profile in PROFILES:
         keys = [
