@@ -69,6 +69,8 @@ ALL_REDUCE = """
     backend.seconds(operation, 3), plain(3)
     pairs = [(backend.seconds(operation, 5), plain(5)) for _ in range(rounds)]
     print(json.dumps(pairs))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
 """
 
 
