@@ -238,7 +238,7 @@ def converge(module: AnsibleModule, change: Change, account_name: str | None) ->
         )
     with_sudo = [name for name in forgotten if record.accounts[name]["sudo"]]
     drop_in = sudoers([*with_sudo, *(user.name for user in users if user.present and user.sudo)])
-    file = File(str(SUDOERS), drop_in, "0440")
+    file = File(str(SUDOERS), drop_in, "0440", public=True)
     differing = [user for user in users if differs(user, accounts[user.name])]
     result: dict[str, Any] = {
         "changed": bool(differing) or file.differs(),

@@ -305,7 +305,7 @@ def ensure_present(module: AnsibleModule, change: Change, login: Login | None) -
     check_fleet(peers, own_addresses())
     text = render(ssh, rules, peers, Limits(**{name: params[name] for name in LIMITS}))
     files = [
-        File(str(RULES), text, "0600"),
+        File(str(RULES), text, "0600", public=True),
         File(str(FLUSHING_DROP_IN), FLUSHING_DROP_IN_TEXT),
         File(str(UNIT_FILE), UNIT_TEXT),
     ]

@@ -12,14 +12,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
+HIDDEN = "(not shown: not everybody may read this file)\n"
+HIDDEN_NEW = "(other content or mode, not shown)\n"
+
 
 @dataclass(frozen=True)
 class File:
-    """A file as it should be. `content` None means that it should not exist."""
+    """A file as it should be. `content` None means that it should not exist.
+
+    --diff shows no text of a file that not everybody may read, unless it is `public`: holds no secret.
+    """
 
     path: str
     content: str | bytes | None
     mode: str = "0644"
+    public: bool = False
 
     @property
     def data(self) -> bytes:
@@ -45,13 +52,14 @@ class File:
     def diff(self) -> dict[str, str]:
         """Before and after in the form that Ansible's --diff prints."""
         path = Path(self.path)
-        before = path.read_text(errors="replace") if path.is_file() else ""
-        return {
-            "before_header": self.path,
-            "after_header": self.path,
-            "before": before,
-            "after": self.data.decode(errors="replace"),
-        }
+        exists = path.is_file()
+        headers = {"before_header": self.path, "after_header": self.path}
+        private = not int(self.mode, 8) & stat.S_IROTH or (exists and not path.stat().st_mode & stat.S_IROTH)
+        if private and not self.public:
+            after = HIDDEN_NEW if self.content is not None else ""
+            return headers | {"before": HIDDEN if exists else "", "after": after}
+        before = path.read_text(errors="replace") if exists else ""
+        return headers | {"before": before, "after": self.data.decode(errors="replace")}
 
     def write(self, module: AnsibleModule) -> None:
         """Replace (or remove) the file in one step, so that no reader and no crash ever sees half of it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +39,9 @@ def permissions(path: Path) -> int:
 
 def test_a_missing_file_is_written_with_its_directories(module: Any, tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
-    result = write_all(module, [File(str(path), "text\n", "0640")])
+    result = write_all(module, [File(str(path), "text\n", "0444")])
     assert path.read_text() == "text\n"
-    assert permissions(path) == 0o640
+    assert permissions(path) == 0o444
     assert result.as_dict() == {
         "changed": True,
         "changed_files": [str(path)],
@@ -112,6 +113,33 @@ def test_a_file_or_link_that_should_not_exist_is_removed(module: Any, tmp_path: 
     result = write_all(module, [File(str(path), None)])
     assert result.diff[0]["before"] == ("" if dangling else "old")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("old_mode", "new"),
+    [
+        pytest.param(0o600, File("", None), id="removed"),
+        pytest.param(0o600, File("", "new secret", "0600"), id="replaced"),
+        pytest.param(0o644, File("", "new secret", "0600"), id="closed"),
+        pytest.param(0o640, File("", "new secret"), id="opened"),
+        pytest.param(None, File("", "new secret", "0600"), id="written"),
+    ],
+)
+def test_the_diff_shows_no_text_of_a_file_that_not_everybody_may_read(
+    module: Any, tmp_path: Path, old_mode: int | None, new: File
+) -> None:
+    path = tmp_path / "file"
+    if old_mode is not None:
+        path.write_text("old secret")
+        path.chmod(old_mode)
+    diff = write_all(module, [replace(new, path=str(path))]).diff[0]
+    assert "secret" not in str(diff)
+    assert diff["before"] != diff["after"]
+
+
+def test_the_diff_shows_a_private_file_that_is_known_to_hold_no_secret(module: Any, tmp_path: Path) -> None:
+    result = write_all(module, [File(str(tmp_path / "file"), "rules\n", "0600", public=True)])
+    assert result.diff[0]["after"] == "rules\n"
 
 
 def test_check_mode_says_what_would_change_and_changes_nothing(module: Any, tmp_path: Path) -> None:
