@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,21 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from planning.fleet import fleet_plan, fleet_text  # noqa: E402 - needs the path above
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file at one go: whoever reads it has the old content or the new, never half of one."""
+    if path.exists() and not path.is_file():  # a device or a pipe takes text, but nothing may take its place
+        path.write_text(text, encoding="utf-8")
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        if path.exists():
+            shutil.copymode(path, draft)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
@@ -35,7 +52,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         path = Path(self._task.args["path"]).resolve()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            write_whole(path, json.dumps(document, indent=1) + "\n")
         except OSError as error:
             raise AnsibleActionFail(
                 f"preflight_plan_file: the plans cannot be written to {path} on this machine: {error}"

@@ -1,0 +1,82 @@
+"""The file with all plans: replaced at one go, and the play that writes it runs in step."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = importlib.util.spec_from_file_location(
+    "fleet_plan_action", ROOT / "roles/preflight/action_plugins/fleet_plan.py"
+)
+assert SPEC
+assert SPEC.loader
+ACTION = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(ACTION)
+
+
+def test_a_file_is_replaced_with_the_mode_it_had(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("a longer text than the new one")
+    path.chmod(0o640)
+    ACTION.write_whole(path, "new")
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_reader_that_has_the_file_open_keeps_the_whole_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+    with path.open() as reader:
+        ACTION.write_whole(path, "new")
+        assert reader.read() == "old"
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        ACTION.write_whole(path, "half of it \ud800")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_no_regular_file_is_never_replaced() -> None:
+    ACTION.write_whole(Path("/dev/null"), "gone")
+    assert Path("/dev/null").is_char_device()
+
+
+# Nobody listens there, which preflight says as it says all that is wrong; nothing could be changed.
+NOBODY = {"ansible_host": "127.0.0.1", "ansible_port": 1}
+INVENTORY = {"gpu_nodes": {"hosts": {"one": NOBODY, "two": NOBODY}}}
+
+
+@pytest.mark.parametrize("tags", [[], ["--tags=ssh_hardening"]], ids=["all", "one role"])
+def test_hardening_alone_plans_all_nodes_together_and_refuses(tmp_path: Path, tags: list[str]) -> None:
+    inventory, plans = tmp_path / "inventory.yml", tmp_path / "plan.json"
+    inventory.write_text(yaml.safe_dump(INVENTORY))
+    run = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("ansible-playbook")),
+            "playbooks/harden.yml",
+            f"--inventory={inventory}",
+            f"--extra-vars=preflight_plan_file={plans}",
+            *tags,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    said = run.stdout + run.stderr
+    assert said.count("2 nodes planned, 2 refused: one, two") == 1, said
+    assert "two is refused; nothing was changed on it." in said
+    assert sorted(json.loads(plans.read_text())["nodes"]) == ["one", "two"]
