@@ -58,14 +58,26 @@ NOBODY = {"ansible_host": "127.0.0.1", "ansible_port": 1}
 INVENTORY = {"gpu_nodes": {"hosts": {"one": NOBODY, "two": NOBODY}}}
 
 
-@pytest.mark.parametrize("tags", [[], ["--tags=ssh_hardening"]], ids=["all", "one role"])
-def test_hardening_alone_plans_all_nodes_together_and_refuses(tmp_path: Path, tags: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("stage", "tags"),
+    [
+        ("harden", []),
+        ("harden", ["--tags=ssh_hardening"]),
+        ("provision", ["--tags=no_such_tag"]),
+        ("tune", ["--tags=no_such_tag"]),
+        ("validate", ["--tags=no_such_tag"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_a_stage_alone_plans_all_nodes_together_and_refuses(
+    tmp_path: Path, stage: str, tags: list[str]
+) -> None:
     inventory, plans = tmp_path / "inventory.yml", tmp_path / "plan.json"
     inventory.write_text(yaml.safe_dump(INVENTORY))
     run = subprocess.run(
         [
             str(Path(sys.executable).with_name("ansible-playbook")),
-            "playbooks/harden.yml",
+            f"playbooks/{stage}.yml",
             f"--inventory={inventory}",
             f"--extra-vars=preflight_plan_file={plans}",
             *tags,
