@@ -202,7 +202,7 @@ def unit_states(module: AnsibleModule, names: list[str]) -> dict[str, tuple[str,
     ]
     return {
         name: (block["UnitFileState"], block["ActiveState"])
-        for name, block in zip(names, blocks, strict=True)
+        for name, block in zip(names, blocks)  # noqa: B905 - strict= is not in Python 3.9
     }
 
 
@@ -211,7 +211,7 @@ def settle_units(module: AnsibleModule, units: list[dict[str, Any]], changed: se
     names = [unit["name"] if "." in unit["name"] else f"{unit['name']}.service" for unit in units]
     states = unit_states(module, names)
     done = []
-    for name, unit in zip(names, units, strict=True):
+    for name, unit in zip(names, units):  # noqa: B905 - strict= is not in Python 3.9
         enablement, activity = states[name]
         steps = []
         if enablement not in ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated"):

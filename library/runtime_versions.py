@@ -201,7 +201,7 @@ def agree(kind: str, expected: str, found: str) -> bool:
     wanted, told = expected.split("."), found.split(".")
     if kind == "cuda_driver":
         return [int(part) for part in told] >= [int(part) for part in wanted]
-    return all(one == other for one, other in zip(wanted, told, strict=False))
+    return all(one == other for one, other in zip(wanted, told))  # noqa: B905 - strict= is not in Python 3.9
 
 
 def main() -> None:

@@ -238,4 +238,4 @@ def unit_states(names: Sequence[str]) -> dict[str, dict[str, str]]:
     blocks = [
         dict(line.split("=", 1) for line in block.splitlines()) for block in output.strip().split("\n\n")
     ]
-    return dict(zip(names, blocks, strict=True))
+    return dict(zip(names, blocks))  # noqa: B905 - strict= is not in Python 3.9
