@@ -96,7 +96,7 @@ def install(manager: Manager, wanted: dict[str, str], known: Packages) -> None:
             f"The transaction is refused, because {' and '.join(problems)}. Nothing was changed. "
             f"Asked for: {' '.join(arguments(wanted)) or 'completing an interrupted installation'}."
         )
-    manager.install(wanted, known)
+    manager.install(wanted)
 
 
 def settle(
@@ -120,7 +120,8 @@ def settle(
     try:
         if refresh or not manager.offers(lacking):
             manager.refresh()
-        before = recover(manager, known) if broken else known
+        # Another package manager may have held the lock, and changed something, before the lists were read.
+        before = recover(manager, known) if broken else manager.query()
         lacking = wish.lacking(before)
         if lacking:
             install(manager, lacking, before)

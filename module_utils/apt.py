@@ -48,6 +48,7 @@ INSTALL = [
 EXPLAINS = re.compile(r"^(E:|Err:|dpkg: error)| : (Pre)?Depends: | : Conflicts: |No space left on device")
 INST = re.compile(r"^Inst (\S+)(?: \[(\S+)\])? \((\S+) [^\n]*?\[([^\]\n]+)\]\)", re.MULTILINE)
 REMV = re.compile(r"^Remv (\S+)(?: \[(\S+)\])?", re.MULTILINE)
+TOUCHED = re.compile(r"^(?:Inst|Conf|Remv) ([^\s:]+)", re.MULTILINE)
 PRINTED_URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) ?(?P<hash>\S*)$", re.MULTILINE)
 INTERRUPTED = "dpkg was interrupted"
 FULL_DISK = re.compile(r"No space left on device|don't have enough free space")
@@ -143,8 +144,12 @@ class Apt:
 
     def simulate(self, wanted: dict[str, str]) -> Transaction:
         """What installing these versions would do; changes nothing and needs no lock."""
+        return self.parse(self.simulation(wanted))
+
+    def simulation(self, wanted: dict[str, str]) -> str:
+        """What apt prints about a transaction that it only simulates."""
         command = [*APT_GET, *INSTALL, "--simulate", "-o", "Debug::NoLocking=true", *targets(wanted)]
-        return self.parse(self.run(command, "Simulating the installation"))
+        return self.run(command, "Simulating the installation")
 
     def parse(self, simulation: str) -> Transaction:
         """What a simulation of apt-get prints."""
@@ -171,17 +176,21 @@ class Apt:
         """Whether a version is older than another one, by dpkg's rules."""
         return not self.runner.attempt(["dpkg", "--compare-versions", version, "lt", than]).returncode
 
-    def install(self, wanted: dict[str, str], before: Packages) -> None:
+    def install(self, wanted: dict[str, str]) -> None:
         """Download everything, then install it; a transaction that fails is undone."""
         names = targets(wanted)
         self.download(names)
+        # Downloads take minutes, and each step may have waited for another apt's lock: what that one has done
+        # meanwhile, or does while this one waits again, is not ours to undo.
+        ours = set(TOUCHED.findall(self.simulation(wanted)))
+        before = self.query()
         # Not --no-download, which does not see the packages of a repository in a directory (file:).
         command = [*APT_GET, *INSTALL, *names]
         completed = self.runner.attempt(self.with_options(command))
         if completed.returncode:
             output = completed.stdout + completed.stderr
             raise PackageError(
-                f"Installing the packages failed: {self.reason(output)} {self.undo(before)}", output
+                f"Installing the packages failed: {self.reason(output)} {self.undo(before, ours)}", output
             )
 
     def download(self, names: Sequence[str]) -> None:
@@ -215,16 +224,18 @@ class Apt:
         """Let apt leave these packages alone."""
         self.run(["apt-mark", "hold", *names], "Holding packages")
 
-    def undo(self, before: Packages) -> str:
+    def undo(self, before: Packages, ours: set[str]) -> str:
         """Return to the packages of before a transaction that failed; says what became of it.
 
+        `ours` are the names that the transaction changes; what else has changed is somebody's work.
         A half-configured package would make every later run of apt fail. Nothing that worked is removed.
         """
         after = self.query()
         gone = [
             name
             for name, package in after.items()
-            if (package.installed or package.broken)
+            if name in ours
+            and (package.installed or package.broken)
             and not (name in before and before[name].installed)
             # One of somebody else's that had been broken before is left for them to see.
             and (FAMILY.match(name) or not (name in before and before[name].broken))
@@ -232,11 +243,16 @@ class Apt:
         back = {
             name: package.version
             for name, package in before.items()
-            if package.installed
+            if name in ours
+            and package.installed
             and (name not in after or after[name].version != package.version or not after[name].installed)
         }
         if gone or back:
             self.revert(gone, back, purge=not any(name in before for name in gone))
+        elif any(
+            package.broken and not (name in before and before[name].broken) for name, package in after.items()
+        ):
+            self.recover()
         left = sorted(name for name, package in self.query().items() if package.broken)
         if left:
             return (

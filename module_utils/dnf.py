@@ -34,6 +34,8 @@ SCRIPT_FAILED = re.compile(r"Error in \S+ scriptlet in rpm package (\S+)")
 FULL_DISK = re.compile(
     r"No space left on device|more space needed on the|not enough free space|needs \d+\S* more"
 )
+# How many of dnf's last transactions may be ours: others may have come right after it.
+RECENT = 5
 # How the table of a transaction names its parts.
 SECTIONS = {
     "Installing": "install",
@@ -249,8 +251,9 @@ class Dnf:
             ),
         )
 
-    def install(self, wanted: dict[str, str], before: Packages) -> None:
+    def install(self, wanted: dict[str, str]) -> None:
         """Install in one transaction; dnf downloads and checks everything first. One that fails is undone."""
+        before = self.query()
         with self.plugins() as plugins:
             status, _, output = self.dnf([*INSTALL, *specs(wanted)], plugins)
             failed = [name for name in SCRIPT_FAILED.findall(output) if FAMILY.match(name)]
@@ -266,12 +269,25 @@ class Dnf:
 
     def undo(self, before: Packages, plugins: Path) -> str:
         """Return to the packages of before; says what became of it."""
-        if versions(self.query()) == versions(before):
+        number = "" if versions(self.query()) == versions(before) else self.transaction(plugins)
+        if not number:
             return "Nothing was installed; run again when that is put right."
-        status, _, output = self.dnf(["history", "undo", "last"], plugins)
-        if versions(self.query()) == versions(before):
+        status, _, output = self.dnf(["history", "undo", number], plugins)
+        # Another dnf may have changed something since.
+        if not status or versions(self.query()) == versions(before):
             return "The transaction was undone, and the node has the packages of before."
-        return f"It could not be undone (status {status}: {why(output)}); see `dnf history info last`."
+        return f"It could not be undone (status {status}: {why(output)}); see `dnf history info {number}`."
+
+    def transaction(self, plugins: Path) -> str:
+        """The number, in dnf's history, of the transaction that ran with these plugins; empty if none did."""
+        listing = self.dnf(["history", "list"])[1]
+        numbers: list[str] = re.findall(r"^\s*(\d+) \|", listing, re.MULTILINE)
+        for number in numbers[:RECENT]:
+            # The directory's name is in its command line, and in no other's.
+            told = self.dnf(["history", "info", number])[1]
+            if str(plugins) in "".join(told.split()):
+                return number
+        return ""
 
     def recover(self) -> None:
         """Remove the older ones of packages that a transaction which was cut off has left twice."""

@@ -172,7 +172,7 @@ class Manager(Protocol):
     def simulate(self, wanted: dict[str, str]) -> Transaction:
         """What installing these versions would do; changes nothing."""
 
-    def install(self, wanted: dict[str, str], before: Packages) -> None:
+    def install(self, wanted: dict[str, str]) -> None:
         """Install them in one transaction. One that fails is undone, as far as that is possible."""
 
     def recover(self) -> None:

@@ -273,6 +273,24 @@ def test_an_upgrade_that_fails_returns_to_the_versions_of_before(settle: Run, ma
 
 
 @needs_apt
+@pytest.mark.parametrize("while_ours", ["download", "reason"], ids=["downloads", "fails"])
+def test_what_another_package_manager_did_meanwhile_stays(
+    settle: Run, machine: Machine, archive: Archive, monkeypatch: pytest.MonkeyPatch, while_ours: str
+) -> None:
+    machine.install("libcuda1=550-1", "--allow-downgrades")
+    step = getattr(Apt, while_ours)
+
+    def with_another(self: Apt, argument: Any) -> Any:
+        for file in ("desktop_1.deb", "libcuda1_580-1.deb"):
+            machine.run("dpkg", "--install", str(archive.path / file))
+        return step(self, argument)
+
+    monkeypatch.setattr(Apt, while_ours, with_another)
+    assert "The transaction was undone" in settle({"nvidia-fails": "1"})["msg"]
+    assert machine.versions() == {"libcuda1": "580-1", "desktop": "1"}
+
+
+@needs_apt
 def test_apt_works_after_an_installation_that_failed(settle: Run, machine: Machine) -> None:
     settle({"nvidia-fails": "1"})
     machine.install("desktop")

@@ -1,0 +1,55 @@
+"""What dnf's output means, without a dnf: what a real one does is tested in the lab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ansible.module_utils.dnf import Dnf
+from ansible.module_utils.packages import Package
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PLUGINS = Path("/tmp/temper-dnf-abc")
+HISTORY = """\
+ID     | Command line             | Date and time    | Action(s)      | Altered
+-------------------------------------------------------------------------------
+    12 | -y install editor        | 2026-11-21 10:01 | Install        |    1
+    11 | -y --setopt=pluginconfpa | 2026-11-21 10:00 | Install        |    2 EE
+    10 | update                   | 2026-11-20 09:00 | Upgrade        |   30
+"""
+COMMANDS = {
+    "12": "-y install editor",
+    "11": f"-y --setopt=pluginconfpath={PLUGINS} install x",
+    "10": "update",
+}
+
+
+class Scripted(Dnf):
+    """A dnf whose history is given; the packages differ from those of before."""
+
+    def query(self) -> dict[str, Package]:
+        return {"editor": Package("editor", "1", "install", "installed")}
+
+    def dnf(self, arguments: Sequence[str], plugins: Path | None = None) -> tuple[int, str, str]:
+        self.saved[Path(" ".join(arguments))] = None
+        if arguments[:2] == ["history", "info"]:
+            return 0, f"Command Line   : {COMMANDS[arguments[2]]}\n", ""
+        return 0, HISTORY, ""
+
+
+def undone(manager: Dnf) -> list[str]:
+    return [str(command) for command in manager.saved if str(command).startswith("history undo")]
+
+
+def test_only_our_own_transaction_is_undone() -> None:
+    manager = Scripted()
+    assert "The transaction was undone" in manager.undo({}, PLUGINS)
+    assert undone(manager) == ["history undo 11"]
+
+
+def test_where_none_of_ours_ran_nothing_is_undone() -> None:
+    manager = Scripted()
+    assert "Nothing was installed" in manager.undo({}, Path("/elsewhere"))
+    assert undone(manager) == []
