@@ -12,7 +12,12 @@ description:
     driver, because it finds GPUs by their PCI ids.
   - Everything is read from sysfs, procfs, dpkg, the files of kernels and DKMS and, where it is installed,
     C(nvidia-smi).
-options: {}
+options:
+  driver_timeout_s:
+    description: After a boot, wait up to this many seconds for the driver to be loaded and to answer, then
+      read the node whether it does or not. 0 does not wait.
+    type: int
+    default: 0
 author: Temper developers
 """
 
@@ -37,6 +42,7 @@ import platform
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +60,7 @@ SWITCH_MANAGER = b"SW_MNG"
 LIBRARY_DIRECTORIES = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64")
 COMMAND_TIMEOUT_S = 30
 KILL_TIMEOUT_S = 2
+DRIVER_POLL_S = 2
 
 
 def read(path: Path, default: str = "") -> str:
@@ -228,6 +235,20 @@ def compute_processes() -> tuple[list[str], str | None]:
     return [line.replace(",", "", 1).strip() for line in smi.stdout.splitlines() if line.strip()], None
 
 
+def wait_for_driver(timeout_s: float, root: Path = Path("/")) -> None:
+    """Return when the driver is loaded and nvidia-smi has no complaint, or when the time is over.
+
+    SSH answers some seconds before the driver has initialised all GPUs of a large server.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        _, complaint = compute_processes()
+        answers = not complaint and read(root / "sys/module/nvidia/version")
+        if answers or time.monotonic() + DRIVER_POLL_S > deadline:
+            return
+        time.sleep(DRIVER_POLL_S)
+
+
 def package_state() -> tuple[dict[str, str], list[str]]:
     """Installed versions of the NVIDIA family, and the names of all packages that dpkg left half-way."""
     try:
@@ -285,7 +306,11 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={"driver_timeout_s": {"type": "int", "default": 0}}, supports_check_mode=True
+    )
+    if module.params["driver_timeout_s"]:
+        wait_for_driver(module.params["driver_timeout_s"])
     module.exit_json(changed=False, ansible_facts={"temper": gather()})
 
 

@@ -353,6 +353,45 @@ def test_a_wedged_nvidia_smi_does_not_hang_the_run(program: Any, monkeypatch: py
     assert node_facts.compute_processes() == ([], "nvidia-smi did not answer within 0.2 s")
 
 
+def test_a_driver_that_answers_late_is_waited_for(
+    root: Root, program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module is there at the second question, and the GPUs at the third."""
+    monkeypatch.setattr(node_facts, "DRIVER_POLL_S", 0.01)
+    root.write("asked", "")
+    root.write("sys/module/nvidia/version", "")
+    program(
+        "nvidia-smi",
+        f"""echo x >> {root.path}/asked
+n=0; while read _; do n=$((n + 1)); done < {root.path}/asked
+[ $n -ge 2 ] && echo 580.178.04 > {root.path}/sys/module/nvidia/version
+[ $n -eq 2 ] && {{ echo 'No devices were found'; exit 6; }}
+exit 0""",
+    )
+    node_facts.wait_for_driver(60, root.path)
+    assert len((root.path / "asked").read_text().split()) == 3
+
+
+def test_a_driver_that_never_answers_is_given_up(
+    root: Root, program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_facts, "DRIVER_POLL_S", 0.01)
+    program("nvidia-smi", f"echo x >> {root.path}/asked; echo 'No devices were found'; exit 6")
+    node_facts.wait_for_driver(0.1, root.path)
+    assert (root.path / "asked").is_file()
+
+
+def test_the_module_waits_for_the_driver_only_where_it_is_told_to(
+    run_module: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(node_facts, "gather", dict)
+    monkeypatch.setattr(node_facts, "wait_for_driver", waits.append)
+    run_module(node_facts.main)
+    run_module(node_facts.main, driver_timeout_s=60)
+    assert waits == [60]
+
+
 def test_an_nvidia_smi_that_cannot_be_killed_is_left_behind(
     program: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
