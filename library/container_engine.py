@@ -25,6 +25,12 @@ options:
     elements: str
     choices: [docker, containerd, crio, podman]
     default: []
+  exclude:
+    description: Engines to leave as they are, whether they are installed, named or neither.
+    type: list
+    elements: str
+    choices: [docker, containerd, crio, podman]
+    default: []
   default_runtime:
     description: Whether containers that name no runtime get NVIDIA's.
     type: bool
@@ -102,12 +108,13 @@ STATE = Path("/var/lib/temper/container_engines.json")
 ENGINES: tuple[Engine, ...] = (Docker(), Containerd(), Crio(), Podman())
 
 
-def select(named: list[str], *, check_mode: bool) -> list[Engine]:
+def select(named: list[str], excluded: list[str], *, check_mode: bool) -> list[Engine]:
     """The engines to look at. One that is named has to be there, but in check mode, which installs none."""
-    installed = [engine for engine in ENGINES if which(engine.program)]
+    ours = [engine for engine in ENGINES if engine.name not in excluded]
+    installed = [engine for engine in ours if which(engine.program)]
     if not named:
         return [engine for engine in installed if engine.name != "containerd" or not serves_docker_alone()]
-    for engine in ENGINES:
+    for engine in ours:
         if engine.name in named and engine not in installed and not check_mode:
             raise RefusedError(
                 f"container_engines_manage names {engine.name}, but there is no program {engine.program} on "
@@ -258,7 +265,7 @@ def settle(module: AnsibleModule) -> dict[str, Any]:
         ulimits={name: limit for name, limit in values["ulimits"].items() if limit is not None},
     )
     refuse_wish(wish)
-    engines = select(values["engines"], check_mode=module.check_mode)
+    engines = select(values["engines"], values["exclude"], check_mode=module.check_mode)
     if not engines:
         return {"changed": False, "engines": {}, "changed_files": [], "actions": []}
     toolkit = Path(RUNTIME).exists()
@@ -339,6 +346,12 @@ def main() -> None:
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "engines": {
+                "type": "list",
+                "elements": "str",
+                "choices": [engine.name for engine in ENGINES],
+                "default": [],
+            },
+            "exclude": {
                 "type": "list",
                 "elements": "str",
                 "choices": [engine.name for engine in ENGINES],

@@ -172,8 +172,8 @@ def read_text(path: Path) -> str | None:
     if path.is_symlink():
         raise RefusedError(
             f"{path} is a link to {path.resolve()}: expected a regular file, because a link is somebody "
-            "else's to manage. Replace it by its content, or take the engine out of "
-            "container_engines_manage."
+            "else's to manage. Replace it by its content, or name the engine in "
+            "container_engines_exclude."
         )
     try:
         return path.read_text(encoding="utf-8")

@@ -97,8 +97,8 @@ class Containerd:
         foreign = read_text(DROP_IN)
         if foreign is not None and not foreign.startswith(HEADER):
             raise RefusedError(
-                f"{DROP_IN} was written by somebody else (nvidia-ctk, the GPU operator): remove it, or take "
-                "containerd out of container_engines_manage."
+                f"{DROP_IN} was written by somebody else (nvidia-ctk, the GPU operator): remove it, or name "
+                "containerd in container_engines_exclude."
             )
         imported = _imports(main, config)
         others = [name for name in imported if name != str(DROP_IN)]
@@ -127,7 +127,7 @@ class Containerd:
             if "cri" in str(main.get("disabled_plugins", "")):
                 raise RefusedError(
                     "containerd's CRI plugin is switched off (disabled_plugins), so that it serves Docker "
-                    "alone: leave containerd out of container_engines_manage, or switch the plugin on."
+                    "alone: name containerd in container_engines_exclude, or switch the plugin on."
                 )
             runc = toml.without_zeros(toml.at(base, ("plugins", shown, "containerd", "runtimes")) or {})
             _refuse_foreign(runc.get("nvidia"))
@@ -149,8 +149,8 @@ class Containerd:
                     return text
         raise RefusedError(
             f"containerd {plan.version} would change other settings with {DROP_IN} in any form: register "
-            "the runtime in its configuration by hand, and leave containerd out of "
-            "container_engines_manage."
+            "the runtime in its configuration by hand, and name containerd in "
+            "container_engines_exclude."
         )
 
     def _dump(self, main: toml.Table, imports: list[str], directory: str) -> toml.Table:
@@ -200,8 +200,8 @@ def _refuse_foreign(runtime: toml.Table | None) -> None:
     if runtime and program != RUNTIME:
         raise RefusedError(
             f"containerd has a runtime nvidia already, with the program {program or 'runc'}, expected "
-            f"{RUNTIME}: remove it (is the GPU operator in charge here?), or take containerd out of "
-            "container_engines_manage."
+            f"{RUNTIME}: remove it (is the GPU operator in charge here?), or name containerd in "
+            "container_engines_exclude."
         )
 
 

@@ -54,8 +54,8 @@ class Crio:
             if not wish.present:
                 return plan
             raise RefusedError(
-                f"{DROP_IN} was written by somebody else (nvidia-ctk, the GPU operator): remove it, or take "
-                "crio out of container_engines_manage."
+                f"{DROP_IN} was written by somebody else (nvidia-ctk, the GPU operator): remove it, or name "
+                "crio in container_engines_exclude."
             )
         content = self._drop_in(wish) if wish.present else None
         if before != content:

@@ -147,9 +147,9 @@ class Docker:
 
 
 def _settings(wish: Wish, cdi: bool) -> list[daemon_json.Setting]:
-    take_out = "take docker out of container_engines_manage"
+    leave_alone = "name docker in container_engines_exclude"
     runtime = {"path": "nvidia-container-runtime", "args": []}
-    settings = [daemon_json.Setting(("runtimes", "nvidia"), runtime, take_out)]
+    settings = [daemon_json.Setting(("runtimes", "nvidia"), runtime, leave_alone)]
     if wish.default_runtime:
         remedy = "set container_engines_default_runtime: false"
         settings.append(daemon_json.Setting(("default-runtime",), "nvidia", remedy))

@@ -26,8 +26,8 @@ def parse(text: str, where: str) -> Table:
         version = ".".join(map(str, sys.version_info[:2]))
         raise RefusedError(
             f"{where} is TOML, which Python {version} of this node cannot read: expected Python 3.11 or "
-            "newer (Debian 12). Set ansible_python_interpreter to one, or leave containerd and crio out of "
-            "container_engines_manage."
+            "newer (Debian 12). Set ansible_python_interpreter to one, or leave the engines that use it "
+            "alone: container_engines_exclude: [containerd, crio]."
         )
     try:
         table: Table = _loads(text)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import container_engine
 import pytest
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.engines import base, busy, cdi, containerd, crio, docker
+from ansible.module_utils.engines import base, busy, cdi, containerd, crio, docker, toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -317,6 +317,28 @@ def test_a_wrong_wish_is_refused(
 ) -> None:
     node.has_docker()
     assert sentence in apply(**parameters)["msg"]
+
+
+def test_a_python_without_toml_takes_containerd_only_as_excluded(
+    node: Node, apply: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toml, "_loads", None)
+    node.has_containerd()
+    before = node.files()
+    assert "container_engines_exclude: [containerd, crio]" in apply()["msg"]
+    assert apply(exclude=["containerd", "crio"])["changed"] is False
+    assert node.files() == before
+
+
+def test_an_engine_that_is_excluded_is_left_alone_though_it_is_named(
+    node: Node, apply: Callable[..., dict[str, Any]]
+) -> None:
+    node.has_docker()
+    node.has_containerd()
+    assert list(
+        apply(engines=["docker", "containerd", "crio"], exclude=["containerd", "crio"])["engines"]
+    ) == ["docker"]
+    assert not node.drop_in.exists()
 
 
 def test_a_node_without_the_toolkit_is_refused(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
