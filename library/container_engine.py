@@ -47,6 +47,10 @@ options:
     description: Limits of containers, in bytes or counts; V(-1) is no limit.
     type: dict
     default: {}
+  toolkit_expected:
+    description: Whether a missing container toolkit is an error. If not, engines are left as they are.
+    type: bool
+    default: true
   busy_ok:
     description: Restart an engine although containers that this disturbs are running.
     type: bool
@@ -269,6 +273,12 @@ def settle(module: AnsibleModule) -> dict[str, Any]:
     if not engines:
         return {"changed": False, "engines": {}, "changed_files": [], "actions": []}
     toolkit = Path(RUNTIME).exists()
+    if wish.present and not toolkit and not values["toolkit_expected"]:
+        module.warn(
+            f"{', '.join(engine.name for engine in engines)}: left without GPUs, because the plan has no "
+            "container toolkit (nvidia_stack_distro_container_toolkit: false)."
+        )
+        return {"changed": False, "engines": {}, "changed_files": [], "actions": []}
     if wish.present and not toolkit and not module.check_mode:
         raise RefusedError(
             f"{RUNTIME} is missing: the container toolkit comes with the stack, so run "
@@ -361,6 +371,7 @@ def main() -> None:
             "cdi": {"type": "bool", "default": True},
             "shm_size": {"type": "str", "default": ""},
             "ulimits": {"type": "dict", "default": {}},
+            "toolkit_expected": {"type": "bool", "default": True},
             "busy_ok": {"type": "bool", "default": False},
         },
         supports_check_mode=True,

@@ -319,6 +319,26 @@ def test_a_wrong_wish_is_refused(
     assert sentence in apply(**parameters)["msg"]
 
 
+def test_a_node_whose_plan_has_no_toolkit_keeps_its_engines_as_they_are(
+    node: Node, apply: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(AnsibleModule, "warn", lambda _, text: said.append(text))
+    node.has_docker()
+    node.runtime.unlink()
+    before = node.files()
+    assert apply(toolkit_expected=False)["changed"] is False
+    assert node.files() == before
+    assert "docker: left without GPUs, because the plan has no container toolkit" in said[0]
+
+
+def test_a_toolkit_that_is_there_is_used_though_the_plan_has_none(
+    node: Node, apply: Callable[..., dict[str, Any]]
+) -> None:
+    node.has_docker()
+    assert list(apply(toolkit_expected=False)["engines"]) == ["docker"]
+
+
 def test_a_python_without_toml_takes_containerd_only_as_excluded(
     node: Node, apply: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
