@@ -10,8 +10,8 @@ short_description: Hardware, system and NVIDIA state of a node in one round trip
 description:
   - Reads what Temper's plan needs and returns it as the fact C(temper). It changes nothing and needs no
     driver, because it finds GPUs by their PCI ids.
-  - Everything is read from sysfs, procfs, dpkg, the files of kernels and DKMS and, where it is installed,
-    C(nvidia-smi).
+  - Everything is read from sysfs, procfs, dpkg or rpm, the files of kernels and DKMS and, where it is
+    installed, C(nvidia-smi).
 options:
   driver_timeout_s:
     description: After a boot, wait up to this many seconds for the driver to be loaded and to answer, then
@@ -46,8 +46,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import apt_sources, bounded
-from ansible.module_utils import packages as dpkg
+from ansible.module_utils import apt_sources, bounded, packages
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.kernel_modules import dkms_records, installed_kernels, nvidia_modules
 from ansible.module_utils.secure_boot import enrolled_keys, secure_boot
@@ -249,16 +248,26 @@ def wait_for_driver(timeout_s: float, root: Path = Path("/")) -> None:
         time.sleep(DRIVER_POLL_S)
 
 
+def all_packages() -> packages.Packages:
+    """All packages that dpkg knows, or rpm where there is no dpkg."""
+    if shutil.which("dpkg-query"):
+        return packages.query()
+    # Only here: a node with dpkg need not load it.
+    from ansible.module_utils.dnf import Dnf
+
+    return Dnf().query()
+
+
 def package_state() -> tuple[dict[str, str], list[str]]:
-    """Installed versions of the NVIDIA family, and the names of all packages that dpkg left half-way."""
+    """Installed versions of the NVIDIA family, and the names of all packages that were left half-way."""
     try:
-        known = dpkg.query()
-    except (OSError, subprocess.CalledProcessError):
+        known = all_packages()
+    except (OSError, subprocess.CalledProcessError, packages.PackageError):
         return {}, []
     family = {
         name: package.version
         for name, package in known.items()
-        if package.installed and dpkg.FAMILY.match(name)
+        if package.installed and packages.FAMILY.match(name)
     }
     return family, sorted(name for name, package in known.items() if package.broken)
 

@@ -8,18 +8,18 @@ if TYPE_CHECKING:
     from planning.model import Facts
 
 GIB = 2**30
-NEWEST_KERNEL = {"apt": "apt-get dist-upgrade, then reboot", "dnf": "dnf upgrade kernel, then reboot"}
 
 
 def machine_problems(node: Facts, values: Facts, settled: bool, package_manager: str) -> list[str]:
     """Headers that nobody has and disks that are full. A node that has the stack needs no room for it."""
     problems = []
-    release = node["kernel"]["release"]
-    if not node["kernel"]["headers_present"] and not node["kernel"]["headers_installable"]:
+    kernel = node["kernel"]
+    # Only apt is asked without a wait for the network; dnf tells when it simulates the transaction.
+    if package_manager == "apt" and not kernel["headers_present"] and not kernel["headers_installable"]:
         problems.append(
-            f"the headers of the running kernel {release} are neither installed nor offered by the package "
-            "manager, so that no driver module can be built; boot a kernel that the distribution still "
-            f"offers ({NEWEST_KERNEL[package_manager]})"
+            f"the headers of the running kernel {kernel['release']} are neither installed nor offered by the "
+            "package manager, so that no driver module can be built; boot a kernel that the distribution "
+            "still offers (apt-get dist-upgrade, then reboot)"
         )
     needed = values["preflight_minimum_free_gib"]
     if not settled:

@@ -246,6 +246,27 @@ def test_without_dpkg_there_are_no_packages(program: Any, script: str | None) ->
     assert node_facts.package_state() == ({}, [])
 
 
+RPMS = """\
+kmod-nvidia-open-dkms\\t3:580.178.04-1.el9\\tnoarch
+cuda-toolkit-13-0\\t13.0.2-1\\tx86_64
+bash\\t5.1.8-9.el9\\tx86_64
+"""
+
+
+def test_packages_of_the_family_where_rpm_keeps_them(program: Any) -> None:
+    program("rpm", f"printf '{RPMS}'")
+    assert node_facts.package_state() == (
+        {"kmod-nvidia-open-dkms": "3:580.178.04-1.el9", "cuda-toolkit-13-0": "13.0.2-1"},
+        [],
+    )
+
+
+def test_rpm_is_not_asked_where_there_is_dpkg(program: Any) -> None:
+    program("dpkg-query", f"printf '{INSTALLED}'")
+    program("rpm", f"printf '{RPMS}'")
+    assert node_facts.package_state()[0] == {"libcuda1": "580-1"}
+
+
 @pytest.mark.parametrize(
     ("policy", "offered"),
     [

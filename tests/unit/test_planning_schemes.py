@@ -159,6 +159,11 @@ def test_headers_follow_the_kernel_of_enterprise_linux(release: str, name: str) 
     assert plan(facts)["present"] == ["kernel-devel-5.14.0-611.el9.x86_64", name, "kernel-headers"]
 
 
+def test_headers_of_enterprise_linux_are_left_to_the_simulation() -> None:
+    running = kernel("5.14.0-611.el9.x86_64", present=False) | {"headers_installable": False}
+    assert plan(system("rhel", "9.6", kernel=running))["problems"] == []
+
+
 def test_repositories_of_rpm_packages() -> None:
     cuda, toolkit = plan(system("rhel", "9.6", architecture="aarch64"))["repositories"]
     base = "https://developer.download.nvidia.com/compute/cuda/repos/rhel9/sbsa/"
