@@ -253,18 +253,28 @@ class Apt:
             package.broken and not (name in before and before[name].broken) for name, package in after.items()
         ):
             self.recover()
-        left = sorted(name for name, package in self.query().items() if package.broken)
+        now = self.query()
+        left = sorted(name for name, package in now.items() if package.broken)
         if left:
             return (
                 f"It could not be undone: {', '.join(left)} are half-installed, and apt will complain of "
                 "them. Put right what the reason names, then run again."
             )
-        moved = [f"{name} {version}" for name, version in back.items() if name in after]
-        returned = f", {', '.join(moved)} returned" if moved else ""
-        removed = (
-            f"{len(gone)} package(s) that it had brought were removed again" if gone else "nothing stays"
-        )
-        return f"The transaction was undone ({removed}{returned}), and apt works."
+        removed = [name for name in gone if not (name in now and now[name].installed)]
+        stays = [name for name in gone if name not in removed]
+        returned, lost = [], []
+        for name, version in back.items():
+            there = name in now and now[name].installed and now[name].version == version
+            (returned if there else lost).append(f"{name} {version}")
+        parts = [
+            f"{len(removed)} package(s) that it had brought were removed again" if removed else "",
+            f"{', '.join(returned)} returned" if returned else "",
+            f"could not remove {', '.join(stays)}" if stays else "",
+            f"could not return to {', '.join(lost)}" if lost else "",
+        ]
+        told = ", ".join(filter(None, parts)) or "nothing stays"
+        extent = " as far as possible" if stays or lost else ""
+        return f"The transaction was undone{extent} ({told}), and apt works."
 
     def revert(self, gone: Sequence[str], back: dict[str, str], *, purge: bool) -> None:
         """Remove `gone` and return to the versions of `back`, if nothing else goes along."""

@@ -273,6 +273,23 @@ def test_an_upgrade_that_fails_returns_to_the_versions_of_before(settle: Run, ma
 
 
 @needs_apt
+def test_a_version_that_is_offered_no_more_is_not_called_returned(
+    settle: Run, machine: Machine, tmp_path: Path
+) -> None:
+    machine.install("libcuda1=550-1", "--allow-downgrades")
+    newer = Archive(tmp_path / "newer")
+    newer.add("libcuda1", "580-1")
+    newer.add("nvidia-fails", "1", script="exit 1", Depends="libcuda1 (= 580-1)")
+    machine.use(newer)
+    message = settle({"nvidia-fails": "1", "libcuda1": "580-1"}, refresh=True)["msg"]
+    assert (
+        "The transaction was undone as far as possible (1 package(s) that it had brought were removed again, "
+        "could not return to libcuda1 550-1), and apt works."
+    ) in message
+    assert machine.versions() == {"libcuda1": "580-1"}
+
+
+@needs_apt
 @pytest.mark.parametrize("while_ours", ["download", "reason"], ids=["downloads", "fails"])
 def test_what_another_package_manager_did_meanwhile_stays(
     settle: Run, machine: Machine, archive: Archive, monkeypatch: pytest.MonkeyPatch, while_ours: str
