@@ -79,7 +79,7 @@ from ansible.module_utils import packages
 from ansible.module_utils.apt import Apt, arguments
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.dnf import Dnf
-from ansible.module_utils.packages import Manager, PackageError, Packages, Wish
+from ansible.module_utils.packages import Manager, OthersUnreadableError, PackageError, Packages, Wish
 
 
 def package_manager(pins: list[dict[str, str]], streams: list[dict[str, str]]) -> Manager:
@@ -116,10 +116,11 @@ def settle(
         diff = {"before": "", "after": "".join(f"{argument}\n" for argument in arguments(lacking))}
         return {"changed": True, "installed": new, "held": sorted(new), "recovered": broken, "diff": diff}
 
+    warnings: list[str] = []
     manager.prepare()
     try:
         if refresh or not manager.offers(lacking):
-            manager.refresh()
+            warnings = read_lists(manager, lacking)
         # Another package manager may have held the lock, and changed something, before the lists were read.
         before = recover(manager, known) if broken else manager.query()
         lacking = wish.lacking(before)
@@ -142,7 +143,24 @@ def settle(
         and (name not in known or known[name].version != package.version or not known[name].installed)
     }
     holds = hold(manager, wish, versions, after, check=False)
-    return {"changed": True, "installed": installed, "held": holds, "recovered": broken}
+    return {
+        "changed": True,
+        "installed": installed,
+        "held": holds,
+        "recovered": broken,
+        "warnings": warnings,
+    }
+
+
+def read_lists(manager: Manager, lacking: dict[str, str]) -> list[str]:
+    """Read the lists of packages; says which could not be read although nothing wanted is in them."""
+    try:
+        manager.refresh()
+    except OthersUnreadableError as error:
+        if not manager.offers(lacking):
+            raise
+        return [f"{error} Going on, because all that is wanted is offered elsewhere."]
+    return []
 
 
 def recover(manager: Manager, known: Packages) -> Packages:
@@ -207,6 +225,8 @@ def main() -> None:
         )
     except PackageError as error:
         module.fail_json(msg=str(error), output=error.output)
+    for warning in result.pop("warnings", []):
+        module.warn(warning)
     module.exit_json(**result)
 
 

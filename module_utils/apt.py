@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ansible.module_utils.packages import (
     ERROR_LINES,
     FAMILY,
     Change,
+    OthersUnreadableError,
     PackageError,
     Packages,
     Runner,
@@ -123,7 +125,12 @@ class Apt:
             signing_keys.renew(repositories.APT / "sources.list.d", repositories.APT / "keyrings")
         elif not completed.returncode:
             return
-        self.run(command, "Reading the package lists (apt-get update)")
+        try:
+            self.run(command, "Reading the package lists (apt-get update)")
+        except PackageError as error:
+            if repositories.only_others_fail(error.output):
+                raise OthersUnreadableError(str(error), "\n".join(error.output)) from error
+            raise
 
     def offered(self, names: Iterable[str]) -> dict[str, list[str]]:
         """Versions of each package that the lists know, newest first."""
@@ -198,7 +205,9 @@ class Apt:
         command = [*APT_GET, *INSTALL, "--download-only", *names]
         completed = self.runner.attempt(self.with_options(command))
         if completed.returncode and MOVED.search(completed.stderr):
-            self.refresh()
+            # A repository of somebody else that is down need not be the one that has moved on.
+            with contextlib.suppress(OthersUnreadableError):
+                self.refresh()
             completed = self.runner.attempt(self.with_options(command))
         if completed.returncode:
             output = completed.stdout + completed.stderr

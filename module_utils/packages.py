@@ -142,6 +142,10 @@ class PackageError(Exception):
         self.output = [line.strip() for line in output.splitlines() if line.strip()]
 
 
+class OthersUnreadableError(PackageError):
+    """Only repositories that are not ours could not be read; what is wanted may be there all the same."""
+
+
 class Manager(Protocol):
     """One package manager."""
 

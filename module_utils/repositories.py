@@ -146,6 +146,22 @@ def foreign_sources(kind: str) -> list[Path]:
     return sorted(path for path in found if path.is_file() and not path.name.startswith("temper-"))
 
 
+def only_others_fail(complaints: Sequence[str]) -> bool:
+    """Whether all complaints of an update of apt's lists are about repositories that are not ours."""
+    sources = (APT / "sources.list.d").glob("temper-*.sources")
+    ours = {uri for path in sources for uri in addresses(path.read_text(encoding="utf-8"))}
+    told = [
+        line
+        for line in complaints
+        if line.startswith(("E: ", "W: ")) and "Some index files failed" not in line
+    ]
+    # An error without an address is one of apt itself: a lock, a full disk.
+    return bool(told) and all(
+        (addresses(line) or line.startswith("W: ")) and not any(uri in line.lower() for uri in ours)
+        for line in told
+    )
+
+
 def unreadable(output: str, repositories: Sequence[Repository]) -> list[str]:
     """Sentences on the repositories that an update of the lists could not read, from apt's output."""
     complaints: dict[str, list[str]] = {}

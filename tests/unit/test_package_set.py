@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import package_set
 import pytest
-from ansible.module_utils import apt, dkms, packages
+from ansible.module_utils import apt, dkms, packages, repositories
 from ansible.module_utils.apt import Apt
 from ansible.module_utils.packages import Package, Wish
 
@@ -477,6 +477,34 @@ def test_a_repository_that_cannot_be_read_stops_the_run(settle: Run, machine: Ma
     message = settle(DRIVER)["msg"]
     assert message.startswith("Reading the package lists (apt-get update) failed: ")
     assert "/nowhere" in message
+
+
+def with_dead_source(machine: Machine) -> None:
+    path = machine.root / "etc/apt/sources.list"
+    path.write_text(path.read_text() + "deb [trusted=yes] copy:/nowhere ./\n")
+
+
+@needs_apt
+def test_a_dead_repository_of_somebody_else_is_a_warning(
+    settle: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repositories, "APT", machine.root / "etc/apt")
+    with_dead_source(machine)
+    result = settle(DRIVER, refresh=True)
+    assert "/nowhere" in str(result["warnings"])
+    assert machine.versions() == DRIVER | {"libcuda1": "580-1"}
+
+
+@needs_apt
+def test_a_dead_repository_of_ours_stops_the_run_though_another_offers_all(
+    settle: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repositories, "APT", machine.root / "etc/apt")
+    with_dead_source(machine)
+    ours = machine.root / "etc/apt/sources.list.d/temper-x.sources"
+    ours.write_text("Types: deb\nURIs: copy:/nowhere-ours\nSuites: ./\nTrusted: yes\n")
+    assert "Reading the package lists (apt-get update) failed: " in settle(DRIVER, refresh=True)["msg"]
+    assert machine.versions() == {}
 
 
 @needs_apt
