@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
+ROOT = str(Path(__file__).resolve().parents[1])
+if ROOT not in sys.path:
+    sys.path.append(ROOT)
+
+from planning.fleet import without_secrets  # noqa: E402 - needs the path above
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -15,7 +24,7 @@ def mirror_list(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     `nodes` have name, os (the distribution's name), repositories (of the plan) and transaction (simulated as
     if the node were bare). The result has, for each repository, its address, signing key and packages; and
-    for each distribution the packages that come from its own repositories.
+    for each distribution the packages that come from its own repositories. No password is in it.
     """
     repositories: dict[str, dict[str, Any]] = {}
     distributions: dict[str, dict[str, dict[str, Any]]] = {}
@@ -44,7 +53,7 @@ def mirror_list(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                 repositories[owner]["packages"] if own and owner else distributions.setdefault(node["os"], {})
             )
             found[package["uri"]] = package
-    return {
+    result: dict[str, Any] = {
         "repositories": [
             repository
             | {"packages": in_order(repository["packages"]), "size_bytes": size(repository["packages"])}
@@ -53,6 +62,8 @@ def mirror_list(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         ],
         "distributions": {name: in_order(found) for name, found in sorted(distributions.items())},
     }
+    cleaned: dict[str, Any] = without_secrets(result)
+    return cleaned
 
 
 def in_order(packages: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:

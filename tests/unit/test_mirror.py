@@ -67,6 +67,15 @@ def test_a_repository_that_the_distribution_signs_is_the_distributions() -> None
     assert len(found["distributions"]["debian-12"]) == 1
 
 
+def test_the_list_has_no_password_of_a_repository() -> None:
+    uri = CUDA.replace("https://", "https://robot:s3cret@")
+    found = mirror_list([node(change(f"{uri}a.deb"), uri=uri)])
+    assert "s3cret" not in json.dumps(found)
+    assert found["repositories"][0]["packages"][0]["uri"].endswith(
+        "nvidia.example/cuda/debian12/x86_64/a.deb"
+    )
+
+
 # ---------------------------------------------------------------- fetching
 
 
