@@ -243,16 +243,16 @@ class Apt:
         gone = [
             name
             for name, package in after.items()
-            if name in ours
+            if package.base in ours
             and (package.installed or package.broken)
             and not (name in before and before[name].installed)
             # One of somebody else's that had been broken before is left for them to see.
-            and (FAMILY.match(name) or not (name in before and before[name].broken))
+            and (FAMILY.match(package.base) or not (name in before and before[name].broken))
         ]
         back = {
             name: package.version
             for name, package in before.items()
-            if name in ours
+            if package.base in ours
             and package.installed
             and (name not in after or after[name].version != package.version or not after[name].installed)
         }
@@ -271,7 +271,8 @@ class Apt:
             )
         removed = [name for name in gone if not (name in now and now[name].installed)]
         stays = [name for name in gone if name not in removed]
-        returned, lost = [], []
+        returned: list[str] = []
+        lost: list[str] = []
         for name, version in back.items():
             there = name in now and now[name].installed and now[name].version == version
             (returned if there else lost).append(f"{name} {version}")
@@ -291,7 +292,7 @@ class Apt:
         for names in ([*(f"{name}-" for name in gone), *arguments(back)], [f"{name}-" for name in gone]):
             simulated = self.runner.attempt(self.with_options([*command, "--simulate", *names]))
             removed = {name for name, _ in self.parse(simulated.stdout).remove}
-            if simulated.returncode or not removed <= set(gone):
+            if simulated.returncode or not removed <= {name.partition(":")[0] for name in gone}:
                 # An older version may be offered no more; then at least what is half-way goes.
                 continue
             completed = self.runner.attempt(self.with_options([*command, *names]))

@@ -176,14 +176,18 @@ class Root:
     def forget_family(self, wish: Wish, known: Packages) -> Packages:
         """Let apt believe that the family, and what only the family needed, is not installed."""
         text = self.node["status"].read_text(encoding="utf-8")
-        gone = {name for name in known if FAMILY.match(name)} | set(wish.packages) | set(wish.present)
+        gone = (
+            {package.base for package in known.values() if FAMILY.match(package.base)}
+            | set(wish.packages)
+            | set(wish.present)
+        )
         self.write_status(text, gone)
         simulated = self.apt.runner.attempt(
             self.apt.with_options(["apt-get", "-q", "--simulate", "autoremove"])
         )
         gone |= {name for name, _ in self.apt.parse(simulated.stdout).remove}
         self.write_status(text, gone)
-        return {name: package for name, package in known.items() if name not in gone}
+        return {name: package for name, package in known.items() if package.base not in gone}
 
     def write_status(self, text: str, without: set[str]) -> None:
         """The status file of dpkg without some packages, for apt alone."""

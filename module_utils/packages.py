@@ -47,6 +47,11 @@ class Package:
         return self.status == "installed"
 
     @property
+    def base(self) -> str:
+        """The name without an architecture."""
+        return self.name.partition(":")[0]
+
+    @property
     def held(self) -> bool:
         """Whether its version is left alone."""
         return self.want == "hold"
@@ -225,9 +230,9 @@ def to_hold(wanted: dict[str, str], versions: Sequence[str], known: Packages) ->
 
 def belongs(package: Package, wanted: dict[str, str], versions: Sequence[str]) -> bool:
     """Whether a package is one that Temper holds."""
-    if package.name in wanted:
-        return package.is_version(wanted[package.name])
-    return bool(FAMILY.match(package.name)) and any(
+    if package.base in wanted:
+        return package.is_version(wanted[package.base])
+    return bool(FAMILY.match(package.base)) and any(
         version and package.is_version(version) for version in versions
     )
 
@@ -277,21 +282,26 @@ class Runner:
         )
 
 
-def parse_dpkg(text: str) -> Packages:
-    """Parse `dpkg-query -W -f QUERY_FORMAT`; of a multi-arch package the installed architecture wins."""
+def parse_dpkg(text: str, native: str = "") -> Packages:
+    """Parse `dpkg-query -W -f QUERY_FORMAT`; what is not of the native architecture is NAME:ARCHITECTURE."""
     packages: Packages = {}
     for line in text.splitlines():
-        name, version, want, status = line.split("\t")
+        name, version, want, status, *architecture = line.split("\t")
+        if native and architecture and architecture[0] not in ("", "all", native):
+            name = f"{name}:{architecture[0]}"
         package = Package(name, version, want, status)
         if name not in packages or package.installed:
             packages[name] = package
     return packages
 
 
-QUERY_FORMAT = "${Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status}\\n"
+QUERY_FORMAT = "${Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status}\\t${Architecture}\\n"
 
 
 def query() -> Packages:
     """All packages dpkg knows of. Raises OSError where there is no dpkg, CalledProcessError when it fails."""
     command = ["dpkg-query", "-W", "-f", QUERY_FORMAT]
-    return parse_dpkg(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # dpkg itself is of the native architecture.
+    own = re.search(r"^dpkg\t.*\t(\S+)$", listing, re.MULTILINE)
+    return parse_dpkg(listing, own[1] if own else "")

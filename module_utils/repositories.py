@@ -117,7 +117,9 @@ def without(path: Path, repositories: Sequence[Repository]) -> str | None:
     kept = "".join(part for part in parts(path.suffix, text) if not addresses(part) or addresses(part) - ours)
     if kept == text:
         return text
-    return kept if addresses(kept) else None
+    # A section may have a metalink or a mirrorlist instead of an address.
+    more = path.suffix == ".repo" and re.search(r"(?m)^\s*\[", kept)
+    return kept if more or addresses(kept) else None
 
 
 def parts(suffix: str, text: str) -> Iterator[str]:

@@ -58,6 +58,19 @@ def test_of_two_architectures_the_installed_one_counts(reverse: bool) -> None:
     assert packages.parse_dpkg("".join(reversed(lines) if reverse else lines))["libc6"].version == "2"
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_another_architecture_of_a_package_is_held_apart(reverse: bool) -> None:
+    lines = [
+        "libcuda1\t580-1\thold\tinstalled\tamd64\n",
+        "libcuda1\t580-1\tinstall\tinstalled\ti386\n",
+        "nvidia-common\t580-1\thold\tinstalled\tall\n",
+    ]
+    known = packages.parse_dpkg("".join(reversed(lines) if reverse else lines), "amd64")
+    assert packages.to_hold({"libcuda1": "580-1"}, [], known) == ["libcuda1:i386"]
+    known["libcuda1:i386"] = Package("libcuda1:i386", "580-1", "hold", "installed")
+    assert packages.to_hold({"libcuda1": "580-1"}, ["580-1"], known) == []
+
+
 @pytest.mark.parametrize(
     "name",
     [
