@@ -388,6 +388,17 @@ def test_nvidias_own_repo_file_gives_way(rhel: Run, tmp_path: Path) -> None:
     assert epel.exists()
 
 
+def test_a_section_with_only_a_metalink_survives_beside_ours(rhel: Run, tmp_path: Path) -> None:
+    epel = "[epel]\nmetalink=https://example.org/metalink?repo=epel-9\n"
+    mixed = legacy(
+        tmp_path / "yum.repos.d",
+        "all.repo",
+        "[cuda]\nbaseurl=https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64\n" + epel,
+    )
+    rhel()
+    assert mixed.read_text() == epel
+
+
 def test_what_an_apt_repository_must_not_bring_is_pinned_away(
     configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing
 ) -> None:
