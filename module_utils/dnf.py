@@ -34,6 +34,8 @@ SCRIPT_FAILED = re.compile(r"Error in \S+ scriptlet in rpm package (\S+)")
 FULL_DISK = re.compile(
     r"No space left on device|more space needed on the|not enough free space|needs \d+\S* more"
 )
+# Name, architecture, version, repository, size.
+TRANSACTION_COLUMNS = 5
 # How many of dnf's last transactions may be ours: others may have come right after it.
 RECENT = 5
 # How the table of a transaction names its parts.
@@ -226,15 +228,22 @@ class Dnf:
         known = self.query()
         parts: dict[str, list[Change]] = {}
         section = ""
-        for line in output.splitlines():
+        for line in joined(output):
             title = line.rstrip(":")
             if line.endswith(":") and not line.startswith(" "):
                 section = SECTIONS.get(title, "")
+            elif line and not line.startswith(" "):
+                section = ""
             elif line.startswith("   ") and line.split()[:1] == ["replacing"]:
                 name, _, _ = line.split()[1].rpartition(".")
                 parts.setdefault("remove", []).append(Change(name, line.split()[2].rstrip("."), ""))
-            elif section and line.startswith(" ") and len(line.split()) >= 4:
-                name, architecture, version = line.split()[:3]
+            elif section and line.strip():
+                columns = line.split()
+                if len(columns) < TRANSACTION_COLUMNS:
+                    raise PackageError(
+                        f"dnf's table of the transaction has an unknown row: {' '.join(columns)}.", output
+                    )
+                name, architecture, version = columns[:3]
                 previous = known[name].version if name in known and section != "install" else ""
                 parts.setdefault(section, []).append(Change(name, version, architecture, previous))
         changes = {
@@ -369,6 +378,22 @@ class Dnf:
         root = ["--root", str(self.root)] if self.root != Path("/") else []
         listing = self.runner.attempt(["rpm", *root, "-q", "--qf", "%{LONGSIZE}\\n", *names]).stdout
         return sum(int(size) for size in listing.split() if size.isdecimal())
+
+
+def joined(output: str) -> list[str]:
+    """The lines of dnf's table, a row in one line each.
+
+    Without a terminal dnf formats for 80 columns, and breaks a row behind each column that is too wide; what
+    follows is indented more than the one space that a row begins with.
+    """
+    lines: list[str] = []
+    for line in output.splitlines():
+        continues = line.startswith("  ") and line.split()[:1] != ["replacing"]
+        if continues and lines and lines[-1].startswith(" "):
+            lines[-1] += line
+        else:
+            lines.append(line)
+    return lines
 
 
 def versions(known: Packages) -> dict[str, str]:

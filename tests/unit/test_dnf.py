@@ -5,13 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from ansible.module_utils.dnf import Dnf
-from ansible.module_utils.packages import Package
+from ansible.module_utils.packages import Package, PackageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PLUGINS = Path("/tmp/temper-dnf-abc")
+# As dnf 4 writes it without a terminal: a column that is too wide ends its line.
+TABLE = """\
+Dependencies resolved.
+================================================================================
+ Package                   Arch   Version            Repository            Size
+================================================================================
+Installing:
+ nvidia-container-toolkit-base
+                           x86_64 1.20.0-1           temper-nvidia-container-toolkit
+                                                                          5.8 M
+ libnccl                   x86_64 2.28.9-1+cuda13.0  temper-nvidia-cuda   200 M
+     replacing  libnccl-old.x86_64 2.0-1
+Removing dependent packages:
+ gnome-shell-extension-common-and-long
+                           noarch 40.7-15.el9        @app                 1.2 M
+
+Transaction Summary
+================================================================================
+Install  2 Packages
+Remove   1 Package
+"""
 HISTORY = """\
 ID     | Command line             | Date and time    | Action(s)      | Altered
 -------------------------------------------------------------------------------
@@ -53,3 +75,20 @@ def test_where_none_of_ours_ran_nothing_is_undone() -> None:
     manager = Scripted()
     assert "Nothing was installed" in manager.undo({}, Path("/elsewhere"))
     assert undone(manager) == []
+
+
+def test_rows_that_dnf_breaks_are_read_whole() -> None:
+    transaction = Scripted().parse(TABLE)
+    assert [(change.name, change.version, change.architecture) for change in transaction.install] == [
+        ("nvidia-container-toolkit-base", "1.20.0-1", "x86_64"),
+        ("libnccl", "2.28.9-1+cuda13.0", "x86_64"),
+    ]
+    assert transaction.remove == (
+        ("libnccl-old", "2.0-1"),
+        ("gnome-shell-extension-common-and-long", "40.7-15.el9"),
+    )
+
+
+def test_a_row_that_nobody_understands_is_not_passed_over() -> None:
+    with pytest.raises(PackageError, match="unknown row: kernel-core x86_64"):
+        Scripted().parse("Installing:\n kernel-core  x86_64\n")
