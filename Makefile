@@ -34,7 +34,7 @@ site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, 
 	fi; exit $$status
 
 .PHONY: test
-test: packages setup lint payload unit molecule lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
+test: packages setup lint payload unit molecule lab-test driver-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
 
 ##@ The lab
 
@@ -69,7 +69,7 @@ lab-test: packages setup ## Run the tests of the lab itself
 	$(BIN)/pytest tests/lab -m "lab and not slow" $(ARGS)
 
 .PHONY: driver-test
-driver-test: packages setup ## Install Debian's own driver and compile its module: many minutes, not part of test
+driver-test: packages setup ## Install Debian's own driver and compile its module: many minutes
 	$(BIN)/pytest tests/lab -m slow $(ARGS)
 
 .PHONY: molecule
