@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def run_module(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+def run_module(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., dict[str, Any]]:
     """A function that runs a module's main with parameters and returns what it told Ansible.
 
     It runs in this process, so that a test can point the module's constants elsewhere.
     """
+    # Once a test has loaded a part of the controller, warnings would be displayed and not returned.
+    monkeypatch.setattr("ansible.module_utils._internal.is_controller", False)
 
     def run(main: Callable[[], None], *, check_mode: bool = False, **parameters: Any) -> dict[str, Any]:
         with (
