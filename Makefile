@@ -70,7 +70,7 @@ lab-test: packages setup ## Run the tests of the lab itself
 
 .PHONY: driver-test
 driver-test: packages setup ## Install Debian's own driver and compile its module: many minutes
-	$(BIN)/pytest tests/lab -m slow $(ARGS)
+	$(BIN)/pytest tests/lab/test_distro_driver.py -m slow $(ARGS)
 
 .PHONY: molecule
 molecule: packages setup ## Converge bare nodes with Molecule, verify with testinfra; one step: STEP=converge

@@ -108,6 +108,7 @@ def test_nodes_measure_together_over_their_network() -> None:
     assert group.busbw_gb_s > 0
 
 
+@pytest.mark.slow
 def test_a_node_behind_a_slow_link_is_named_and_no_other() -> None:
     link = f"{LAB.name}-{THIRD.name}"
     tc = [
