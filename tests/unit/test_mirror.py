@@ -54,14 +54,14 @@ def test_each_distribution_has_a_repository_of_its_own() -> None:
 
 
 def test_what_the_distribution_brings_is_listed_apart() -> None:
-    uri = "http://deb.debian.org/debian/pool/d/dkms.deb"
+    uri = "http://mirror.example/debian/pool/d/dkms.deb"
     found = mirror_list([node(change(uri, "dkms"))])
     assert found["repositories"][0]["packages"] == []
     assert [package["name"] for package in found["distributions"]["debian-12"]] == ["dkms"]
 
 
 def test_a_repository_that_the_distribution_signs_is_the_distributions() -> None:
-    uri = "http://deb.debian.org/debian"
+    uri = "http://mirror.example/debian"
     found = mirror_list([node(change(f"{uri}/pool/n/nvidia.deb"), uri=uri, key_url=None)])
     assert found["repositories"] == []
     assert len(found["distributions"]["debian-12"]) == 1

@@ -284,7 +284,7 @@ def test_of_a_list_with_other_repositories_only_ours_is_taken_away(
     configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing
 ) -> None:
     (web[0] / "key").write_bytes(key_ring.export("ed25519"))
-    debian = "# The mirror\ndeb http://deb.debian.org/debian bookworm main\n"
+    debian = "# The mirror\ndeb http://mirror.example/debian bookworm main\n"
     path = legacy(apt, "sources.list", f"{debian}deb http://example.org/debian/ /\n")
     configure()
     assert path.read_text() == debian
@@ -294,7 +294,7 @@ def test_of_a_deb822_file_only_our_stanza_is_taken_away(
     configure: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing
 ) -> None:
     (web[0] / "key").write_bytes(key_ring.export("ed25519"))
-    debian = "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: bookworm\nComponents: main\n"
+    debian = "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm\nComponents: main\n"
     ours = "\nTypes: deb\nURIs: http://example.org/debian/\nSuites: /\nSigned-By: /x.gpg\n"
     path = legacy(apt, "sources.list.d/all.sources", debian + ours)
     configure()
