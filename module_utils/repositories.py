@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ansible.module_utils import signing_keys
+from ansible.module_utils.download import without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -102,8 +103,9 @@ def preferences(pins: Sequence[Mapping[str, str]], repositories: Sequence[Reposi
 
 
 def normal_uri(uri: str) -> str:
-    """An address as it is compared."""
-    return uri.replace("$(ARCH)", ARCHITECTURES.get(platform.machine(), "")).rstrip("/").lower()
+    """An address as it is compared. apt tells of none with its user and password."""
+    here = without_credentials(uri).replace("$(ARCH)", ARCHITECTURES.get(platform.machine(), ""))
+    return here.rstrip("/").lower()
 
 
 def without(path: Path, repositories: Sequence[Repository]) -> str | None:

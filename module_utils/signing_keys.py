@@ -6,17 +6,15 @@ import base64
 import re
 import time
 from dataclasses import dataclass
-from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils import openpgp
-from ansible.module_utils.urls import open_url
+from ansible.module_utils.download import DownloadError, download, without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-FETCH_TIMEOUT_S = 60
 LARGEST_KEY_BYTES = 1 << 20
 # Within this time before a key expires, its owner is asked for a renewed one.
 NOTICE_S = 30 * 86400
@@ -53,11 +51,11 @@ def fetch(repository: Mapping[str, Any]) -> dict[str, openpgp.Key]:
     Raises:
         RepositoryError: they cannot be fetched, or are not all pinned.
     """
-    name, url = repository["name"], repository["key_url"]
+    name, url = repository["name"], without_credentials(repository["key_url"])
     pins = normal(repository["fingerprints"])
     try:
-        data = bytes(open_url(url, timeout=FETCH_TIMEOUT_S).read(LARGEST_KEY_BYTES))
-    except (OSError, HTTPException, ValueError) as error:
+        data = download(repository["key_url"], repository.get("kind", "apt"), LARGEST_KEY_BYTES)
+    except DownloadError as error:
         raise RepositoryError(
             f"Repository {name}: its signing key at {url} cannot be fetched from this "
             f"node: {error}. Check the address and the node's proxy and DNS, or point "
@@ -149,8 +147,8 @@ def expiry(repository: Mapping[str, Any], keys: Mapping[str, openpgp.Key]) -> st
     what = "are revoked" if not last else f"{'expired' if last < time.time() else 'expire'} on {when}"
     return (
         f"Repository {repository['name']}: its signing keys {', '.join(keys)} {what}, and "
-        f"{repository['key_url']} has none that is good for longer; the package manager refuses the "
-        "repository then. Ask its owner for the new key, verify its fingerprint and pin it."
+        f"{without_credentials(repository['key_url'])} has none that is good for longer; the package manager "
+        "refuses the repository then. Ask its owner for the new key, verify its fingerprint and pin it."
     )
 
 

@@ -180,6 +180,20 @@ def test_a_key_that_cannot_be_fetched_is_a_sentence(
     assert written(apt) == []
 
 
+@pytest.mark.parametrize("kind", ["apt", "dnf"])
+def test_no_message_has_the_password_of_an_address(configure: Run, kind: str) -> None:
+    result = configure(key_url="http://user:s3cret@127.0.0.1:1/key", kind=kind)
+    assert "its signing key at http://127.0.0.1:1/key cannot be fetched" in result["msg"]
+    assert "s3cret" not in result["msg"]
+
+
+def test_a_repository_with_a_login_is_known_in_what_apt_says_of_it() -> None:
+    repository = {"name": "gpu", "uri": "https://user:s3cret@example.org/debian/"}
+    said = "E: Failed to fetch https://example.org/debian/InRelease  401  Unauthorized"
+    (sentence,) = repositories.unreadable(said, [repository])
+    assert sentence.startswith("Repository gpu cannot be used: Failed to fetch https://example.org/")
+
+
 def spoil_key(keyring: Path, other: bytes) -> None:
     keyring.write_bytes(other)
 
@@ -269,6 +283,7 @@ def legacy(apt: Path, name: str, text: str) -> Path:
     [
         "deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] http://example.org/debian/ /\n",
         "deb http://EXAMPLE.org/debian /\n# deb-src http://example.org/other /\n",
+        "deb http://user:s3cret@example.org/debian /\n",
     ],
 )
 def test_a_list_of_another_tool_for_the_same_repository_is_removed(

@@ -1,0 +1,193 @@
+"""Keys are fetched the way that the node's package manager fetches packages, above all through its proxy."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+from ansible.module_utils import download as downloads
+from ansible.module_utils.download import DownloadError, dnf_proxies, download, without_credentials
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+# Nobody answers under this name: whoever gets the key has asked the proxy.
+URL = "http://keys.invalid/key"
+LIMIT_BYTES = 1000
+
+
+class Proxy(ThreadingHTTPServer):
+    """Answers every request itself, as a proxy for hosts that no name server knows."""
+
+    def __init__(self) -> None:
+        self.login = ""
+        self.asked: list[str] = []
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Notes what is asked for, and gives the key to whoever has the login."""
+
+    server: Proxy
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        login = base64.b64encode(self.server.login.encode()).decode()
+        if login and self.headers["Proxy-Authorization"] != f"Basic {login}":
+            self.send_error(407)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", "7")
+        self.end_headers()
+        self.wfile.write(b"the key")
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    server = Proxy()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def no_other_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def apt_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Give apt these lines of configuration."""
+
+    def write(*lines: str) -> None:
+        path = tmp_path / "apt.conf"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        monkeypatch.setenv("APT_CONFIG", str(path))
+
+    write()
+    return write
+
+
+@pytest.fixture
+def dnf_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Give dnf these lines of configuration."""
+    path = tmp_path / "dnf.conf"
+    monkeypatch.setattr(downloads, "DNF_CONFIGURATION", path)
+
+    def write(*lines: str) -> None:
+        path.write_text("".join(f"{line}\n" for line in ("[main]", "gpgcheck=1", *lines)))
+
+    return write
+
+
+needs_apt = pytest.mark.skipif(not downloads.APT_HELPER.exists(), reason="this is no Debian: it has no apt")
+
+
+@needs_apt
+def test_apts_proxy_is_used(proxy: Proxy, apt_says: Callable[..., None]) -> None:
+    apt_says(f'Acquire::http::Proxy "http://{proxy.address}";')
+    assert download(URL, "apt", LIMIT_BYTES) == b"the key"
+    assert proxy.asked == [URL]
+
+
+@needs_apt
+def test_apts_proxy_for_one_host_is_used_with_its_login(proxy: Proxy, apt_says: Callable[..., None]) -> None:
+    proxy.login = "node:s3cret"
+    apt_says(f'Acquire::http::Proxy::keys.invalid "http://node:s3cret@{proxy.address}";')
+    assert download(URL, "apt", LIMIT_BYTES) == b"the key"
+
+
+@needs_apt
+def test_a_host_that_apt_asks_directly_is_asked_directly(proxy: Proxy, apt_says: Callable[..., None]) -> None:
+    # It is the server that is asked, and sees no address with a host in its request.
+    apt_says('Acquire::http::Proxy "http://127.0.0.1:1";', 'Acquire::http::Proxy::127.0.0.1 "DIRECT";')
+    assert download(f"http://{proxy.address}/key", "apt", LIMIT_BYTES) == b"the key"
+    assert proxy.asked == ["/key"]
+
+
+@needs_apt
+def test_a_proxy_that_refuses_is_told_without_its_login(proxy: Proxy, apt_says: Callable[..., None]) -> None:
+    proxy.login = "node:s3cret"
+    apt_says(f'Acquire::http::Proxy "http://node:wr0ng@{proxy.address}";')
+    with pytest.raises(DownloadError) as refusal:
+        download("http://me:pa55@keys.invalid/key", "apt", LIMIT_BYTES)
+    assert "407" in str(refusal.value)
+    assert "keys.invalid" in str(refusal.value)
+    assert not any(word in str(refusal.value) for word in ("wr0ng", "pa55"))
+
+
+@needs_apt
+def test_no_more_is_read_than_wanted(proxy: Proxy, apt_says: Callable[..., None]) -> None:
+    assert download(f"http://{proxy.address}/key", "apt", 3) == b"the"
+
+
+def test_dnfs_proxy_is_used_with_its_login(proxy: Proxy, dnf_says: Callable[..., None]) -> None:
+    proxy.login = "node:s3:cret@home"
+    dnf_says(f"proxy=http://{proxy.address}", "proxy_username = node", "proxy_password = s3:cret@home")
+    assert download(URL, "dnf", LIMIT_BYTES) == b"the key"
+    assert proxy.asked == [URL]
+
+
+def test_dnfs_proxy_that_refuses_is_told_without_its_login(
+    proxy: Proxy, dnf_says: Callable[..., None]
+) -> None:
+    proxy.login = "node:s3cret"
+    dnf_says(f"proxy=http://node:wr0ng@{proxy.address}")
+    with pytest.raises(DownloadError, match="407") as refusal:
+        download("http://me:pa55@keys.invalid/key", "dnf", LIMIT_BYTES)
+    assert not any(word in str(refusal.value) for word in ("wr0ng", "pa55"))
+
+
+@pytest.mark.parametrize("lines", [(), ("proxy=",), ("proxy=_none_",)])
+def test_without_a_proxy_of_dnf_the_environment_counts(
+    proxy: Proxy, dnf_says: Callable[..., None], monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...]
+) -> None:
+    dnf_says(*lines)
+    monkeypatch.setenv("http_proxy", f"http://{proxy.address}")
+    assert download(URL, "dnf", LIMIT_BYTES) == b"the key"
+
+
+def test_dnfs_proxy_is_nobody_elses(
+    proxy: Proxy, dnf_says: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dnf_says("proxy=http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", f"http://{proxy.address}")
+    with pytest.raises(DownloadError):
+        download(URL, "dnf", LIMIT_BYTES)
+    assert download(URL, "other", LIMIT_BYTES) == b"the key"
+
+
+def test_a_proxy_without_a_scheme_is_an_http_proxy(tmp_path: Path) -> None:
+    path = tmp_path / "dnf.conf"
+    path.write_text("[main]\nproxy=proxy.example.com:3128\n")
+    assert dnf_proxies(path)["https_proxy"] == "http://proxy.example.com:3128"
+
+
+@pytest.mark.parametrize("text", [None, "proxy=http://proxy.example.com\n", "[repo]\nproxy=http://other\n"])
+def test_a_configuration_without_a_main_section_names_no_proxy(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "dnf.conf"
+    if text is not None:
+        path.write_text(text)
+    assert dnf_proxies(path) == {}
+
+
+def test_credentials_are_taken_out_of_every_address() -> None:
+    assert without_credentials("http://a:b@one/x and https://c@two, mail me@three") == (
+        "http://one/x and https://two, mail me@three"
+    )
