@@ -29,8 +29,8 @@ EXAMPLES = r"""
 RETURN = r"""
 ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
-    boot_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed, interfaces, packages, broken_packages,
-    apt_sources, dkms and nvidia.
+    signing_key, boot_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed, interfaces, packages,
+    broken_packages, apt_sources, dkms and nvidia.
   returned: always
   type: dict
 """
@@ -57,6 +57,7 @@ NVIDIA_VENDOR_ID = "10de"
 SWITCH_MANAGER = b"SW_MNG"
 # Where distributions put the driver's libraries.
 LIBRARY_DIRECTORIES = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64")
+SIGNING_DIRECTORY = "var/lib/temper/module-signing"
 COMMAND_TIMEOUT_S = 30
 KILL_TIMEOUT_S = 2
 DRIVER_POLL_S = 2
@@ -277,6 +278,14 @@ def debian_sources() -> list[dict[str, Any]]:
     return apt_sources.parse(run_text(apt_sources.COMMAND), "Debian")
 
 
+def has_signing_key(root: Path) -> bool:
+    """Whether role nvidia_stack has put the key that signs modules on the node."""
+    try:
+        return any((root / SIGNING_DIRECTORY).iterdir())
+    except OSError:
+        return False
+
+
 def installable_headers(facts_kernel: dict[str, Any]) -> bool:
     """Whether the package manager offers the headers of the running kernel, or they are installed."""
     if facts_kernel["headers_present"]:
@@ -297,6 +306,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
         "kernels": kernels,
         "secure_boot": validated,
         "mok_enrolled": enrolled_keys(root),
+        "signing_key": has_signing_key(root),
         "boot_id": read(root / "proc/sys/kernel/random/boot_id"),
         "cpu": cpu(root),
         "memory_bytes": memory_bytes(root),

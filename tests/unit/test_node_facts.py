@@ -96,6 +96,17 @@ def test_a_system_without_os_release_has_no_name(root: Root) -> None:
     assert set(node_facts.os_release(root.path).values()) == {""}
 
 
+def test_a_key_that_signs_modules_is_seen(root: Root) -> None:
+    assert not node_facts.has_signing_key(root.path)
+    root.write("var/lib/temper/module-signing/mok.key", "key")
+    assert node_facts.has_signing_key(root.path)
+
+
+def test_an_empty_folder_for_the_signing_key_is_none(root: Root) -> None:
+    (root.path / "var/lib/temper/module-signing").mkdir(parents=True)
+    assert not node_facts.has_signing_key(root.path)
+
+
 @pytest.mark.parametrize(
     ("target", "present"), [(f"usr/src/linux-headers-{RELEASE}", True), ("usr/src/removed", False)]
 )
@@ -452,6 +463,7 @@ def test_module_returns_one_fact_and_changes_nothing(
         "kernels",
         "secure_boot",
         "mok_enrolled",
+        "signing_key",
         "boot_id",
         "cpu",
         "memory_bytes",
