@@ -4,28 +4,35 @@
 
 Files lie below the directory as HOST/PATH of their address. The repositories' own signed indexes and keys are
 fetched with the packages, so that nodes go on checking NVIDIA's signatures; a package is only kept if it has
-the listed checksum. What is there already is not fetched again. Exit status: 0 complete; 1 not, and a
-sentence on standard error says why.
+the listed checksum. What is there already is not fetched again. Logins come from ~/.netrc, or another file in
+its form (`--netrc FILE`). Exit status: 0 complete; 1 not, and a sentence on standard error says why.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import contextlib
 import hashlib
 import json
+import netrc
 import re
 import sys
 import urllib.request
+from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 TIMEOUT_S = 60
 CHUNK_BYTES = 1 << 20
 RELEASE_FILE = re.compile(r"^ ([0-9a-f]{64}) +(\d+) (Packages(?:\.\w+)?)$", re.MULTILINE)
+# What stands in the list in the place of a login.
+STRUCK_OUT = "***@"
 REPOMD_FILE = re.compile(r'<location href="([^"]+)"')
 
 
@@ -33,41 +40,106 @@ class MirrorError(Exception):
     """The mirror is not complete; the message is the sentence for the operator."""
 
 
-def place(directory: Path, address: str) -> Path:
-    """Where the file at an address lies in the mirror."""
-    parts = urlsplit(address)
-    # A web server looks for the name without its percent signs.
-    path = directory / (parts.hostname or "local") / unquote(parts.path).lstrip("/")
-    if ".." in path.parts:
-        raise MirrorError(f"{address} leads out of its repository; the list is not from mirror_list.yml.")
-    return path
+@dataclass(frozen=True)
+class Mirror:
+    """A directory that a web server can serve; `logins` (host -> user, password) are for filling it."""
 
+    directory: Path
+    logins: Mapping[str, tuple[str, str]]
 
-def fetch(address: str, target: Path, sha256: str = "") -> None:
-    """Download a file, whole or not at all.
+    def fill(self, listing: Mapping[str, Any]) -> int:
+        """Fetch everything that is listed; returns how many packages the mirror serves now.
 
-    Raises:
-        MirrorError: it cannot be had, or is not what the list promises.
-    """
-    if sha256 and target.is_file() and digest(target) == sha256:
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        # The addresses are those of the operator's own repositories.
-        with urllib.request.urlopen(address, timeout=TIMEOUT_S) as source, partial.open("wb") as stream:  # noqa: S310
-            while chunk := source.read(CHUNK_BYTES):
-                stream.write(chunk)
-        if sha256 and digest(partial) != sha256:
+        Raises:
+            MirrorError: something cannot be had, or is not what the list promises.
+        """
+        count = sum(len(repository["packages"]) for repository in listing["repositories"])
+        number = 0
+        for repository in listing["repositories"]:
+            for package in repository["packages"]:
+                number += 1
+                if self.fetch(package["uri"], package["sha256"]):
+                    name = f"{package['name']} {package['version']}"
+                    print(f"{number}/{count} {name}, {package['size_bytes'] / 1e6:.1f} MB", flush=True)
+            # The indexes last: they never name a package of ours that is not there.
+            self.fetch_indexes(repository)
+            if repository["key_url"]:
+                self.fetch(urljoin(repository["uri"], repository["key_url"]))
+        return count
+
+    def fetch(self, address: str, sha256: str = "") -> bool:
+        """Download a file, whole or not at all; whether that was necessary."""
+        target = self.place(address)
+        if sha256 and target.is_file() and digest(target) == sha256:
+            return False
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.partial")
+        request = self.request(address)
+        try:
+            # The addresses are those of the operator's own repositories.
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as source, partial.open("wb") as stream:  # noqa: S310
+                while chunk := source.read(CHUNK_BYTES):
+                    stream.write(chunk)
+            if sha256 and digest(partial) != sha256:
+                raise MirrorError(
+                    f"{address} has checksum {digest(partial)}, the list says {sha256}. "
+                    "Make the list anew, or look at who answers there."
+                )
+            partial.rename(target)
+        except (OSError, HTTPException, ValueError) as error:
+            raise MirrorError(f"{address} cannot be fetched: {error}. Run again to go on.") from error
+        finally:
+            partial.unlink(missing_ok=True)
+        return True
+
+    def request(self, address: str) -> urllib.request.Request:
+        """What is asked for, with the login of its host; a host to which that leads on does not get it."""
+        parts = urlsplit(address)
+        host = parts.hostname or ""
+        had_login = parts.netloc.startswith(STRUCK_OUT)
+        request = urllib.request.Request(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])))  # noqa: S310
+        if host in self.logins:
+            login = base64.b64encode(":".join(self.logins[host]).encode()).decode()
+            request.add_unredirected_header("Authorization", f"Basic {login}")
+        elif had_login:
             raise MirrorError(
-                f"{address} has checksum {digest(partial)}, the list says {sha256}. "
-                "Make the list anew, or look at who answers there."
+                f"{address} needs a login, which the list does not have. Write `machine {host} login NAME "
+                "password PASSWORD` into ~/.netrc, or into a file that --netrc names, and run again."
             )
-        partial.rename(target)
-    except (OSError, ValueError) as error:
-        raise MirrorError(f"{address} cannot be fetched: {error}. Run again to go on.") from error
-    finally:
-        partial.unlink(missing_ok=True)
+        return request
+
+    def place(self, address: str) -> Path:
+        """Where the file at an address lies."""
+        parts = urlsplit(address)
+        # A web server looks for the name without its percent signs.
+        path = self.directory / (parts.hostname or "local") / unquote(parts.path).lstrip("/")
+        if ".." in path.parts:
+            raise MirrorError(f"{address} leads out of its repository; the list is not from mirror_list.yml.")
+        return path
+
+    def fetch_indexes(self, repository: Mapping[str, Any]) -> None:
+        """Fetch a repository's signed indexes."""
+        base = repository["uri"].rstrip("/") + "/"
+        if repository["kind"] == "dnf":
+            entry = base + "repodata/repomd.xml"
+            self.fetch(entry)
+            for name in REPOMD_FILE.findall(self.place(entry).read_text()):
+                self.fetch(base + name)
+            for address in (f"{entry}.asc", f"{entry}.key"):
+                # Not every repository signs its metadata.
+                with contextlib.suppress(MirrorError):
+                    self.fetch(address)
+            return
+        entry = base + "InRelease"
+        self.fetch(entry)
+        text = self.place(entry).read_text()
+        files = {name: checksum for checksum, _, name in RELEASE_FILE.findall(text)}
+        best = next((name for name in ("Packages.xz", "Packages.gz", "Packages") if name in files), None)
+        if best is None:
+            raise MirrorError(f"{entry} names no Packages file: the repository is not a flat one.")
+        self.fetch(base + best, files[best])
+        if re.search(r"^Acquire-By-Hash: yes", text, re.MULTILINE):
+            self.fetch(f"{base}by-hash/SHA256/{files[best]}", files[best])
 
 
 def digest(path: Path) -> str:
@@ -76,54 +148,18 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def indexes(directory: Path, repository: Mapping[str, Any]) -> Iterator[str]:
-    """Fetch a repository's signed indexes; yields the addresses of those that are there."""
-    base = repository["uri"].rstrip("/") + "/"
-    if repository["kind"] == "dnf":
-        entry = base + "repodata/repomd.xml"
-        fetch(entry, place(directory, entry))
-        yield entry
-        named = [(base + name, "") for name in REPOMD_FILE.findall(place(directory, entry).read_text())]
-        optional = [f"{entry}.asc", f"{entry}.key"]
-    else:
-        entry = base + "InRelease"
-        fetch(entry, place(directory, entry))
-        yield entry
-        text = place(directory, entry).read_text()
-        files = {name: checksum for checksum, _, name in RELEASE_FILE.findall(text)}
-        best = next((name for name in ("Packages.xz", "Packages.gz", "Packages") if name in files), None)
-        if best is None:
-            raise MirrorError(f"{entry} names no Packages file: the repository is not a flat one.")
-        named = [(base + best, files[best])]
-        if re.search(r"^Acquire-By-Hash: yes", text, re.MULTILINE):
-            named.append((f"{base}by-hash/SHA256/{files[best]}", files[best]))
-        optional = []
-    for address, sha256 in named:
-        fetch(address, place(directory, address), sha256)
-        yield address
-    for address in optional:
-        try:
-            fetch(address, place(directory, address))
-        except MirrorError:
-            # Not every repository signs its metadata.
-            continue
-        yield address
-
-
-def mirror(listing: Mapping[str, Any], directory: Path) -> int:
-    """Fetch everything; returns how many packages the mirror serves now."""
-    count = 0
-    for repository in listing["repositories"]:
-        for package in repository["packages"]:
-            fetch(package["uri"], place(directory, package["uri"]), package["sha256"])
-            count += 1
-        # The indexes last: they never name a package of ours that is not there.
-        for _ in indexes(directory, repository):
-            pass
-        if repository["key_url"]:
-            key = urljoin(repository["uri"], repository["key_url"])
-            fetch(key, place(directory, key))
-    return count
+def read_logins(path: Path | None) -> dict[str, tuple[str, str]]:
+    """Host -> user and password of a netrc file: the named one, or ~/.netrc where there is one."""
+    try:
+        # Only for hosts by name: the entry `default` would give NVIDIA somebody else's password.
+        hosts = netrc.netrc(path).hosts
+    except FileNotFoundError:
+        if path:
+            raise
+        return {}
+    except netrc.NetrcParseError as error:
+        raise MirrorError(f"{path or '~/.netrc'} cannot be used: {error}") from error
+    return {host: (user, password or "") for host, (user, _, password) in hosts.items() if host != "default"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -131,13 +167,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Fetch what playbooks/mirror_list.yml has listed.")
     parser.add_argument("list", type=Path)
     parser.add_argument("directory", type=Path)
+    parser.add_argument(
+        "--netrc", type=Path, metavar="FILE", help="logins for repositories that need one (default: ~/.netrc)"
+    )
     options = parser.parse_args(arguments)
     try:
-        count = mirror(json.loads(options.list.read_text()), options.directory)
+        mirror = Mirror(options.directory, read_logins(options.netrc))
+        count = mirror.fill(json.loads(options.list.read_text()))
     except (MirrorError, OSError, json.JSONDecodeError, KeyError) as error:
         print(f"The mirror is not complete: {error}", file=sys.stderr)
         return 1
-    print(f"{options.directory} serves {count} packages.")
+    print(f"{options.directory} serves {count} package{'' if count == 1 else 's'}.")
     return 0
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +16,7 @@ from mirror_list import mirror_list
 from tools import mirror
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 CUDA = "https://nvidia.example/cuda/debian12/x86_64/"
@@ -114,7 +119,7 @@ def test_exactly_the_listed_packages_and_their_signed_index_are_fetched(
     assert mirror.main([str(listing), str(tmp_path / "www")]) == 0
     assert served(tmp_path / "www") == {"a.deb", "Packages", "InRelease", "key.pub"}
     assert (tmp_path / "www/local" / str(upstream / "a.deb").lstrip("/")).read_bytes() == b"a" * 10
-    assert "serves 1 packages" in capsys.readouterr().out
+    assert capsys.readouterr().out == f"1/1 libnccl2 1, 0.0 MB\n{tmp_path / 'www'} serves 1 package.\n"
 
 
 def test_what_is_there_is_not_fetched_again(listing: Path, tmp_path: Path, upstream: Path) -> None:
@@ -150,11 +155,96 @@ def test_a_package_that_is_gone_is_named(
 
 def test_a_file_has_the_name_that_a_web_server_looks_for(tmp_path: Path) -> None:
     address = "https://example.org/cuda/./libnccl2_2.28.9-1%2bcuda13.0_amd64.deb"
-    assert mirror.place(tmp_path, address) == (
+    assert mirror.Mirror(tmp_path, {}).place(address) == (
         tmp_path / "example.org/cuda/libnccl2_2.28.9-1+cuda13.0_amd64.deb"
     )
 
 
 def test_an_address_leads_nowhere_out_of_the_mirror(tmp_path: Path) -> None:
     with pytest.raises(mirror.MirrorError, match="leads out of its repository"):
-        mirror.place(tmp_path, "https://example.org/%2e%2e/../etc/passwd")
+        mirror.Mirror(tmp_path, {}).place("https://example.org/%2e%2e/../etc/passwd")
+
+
+# ---------------------------------------------------------------- logins
+
+
+class Locked(SimpleHTTPRequestHandler):
+    """Serves a directory to whoever has the login."""
+
+    login = base64.b64encode(b"fleet:s3cret").decode()
+
+    def do_GET(self) -> None:
+        if self.headers["Authorization"] == f"Basic {self.login}":
+            super().do_GET()
+        else:
+            self.send_error(401)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def locked(upstream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The list of a repository that asks for a login; nobody's netrc file."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Locked, directory=str(upstream)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    uri = f"http://fleet:s3cret@127.0.0.1:{server.server_port}/"
+    package = change(f"{uri}a.deb") | {"sha256": hashlib.sha256(b"a" * 10).hexdigest()}
+    path = tmp_path / "mirror.json"
+    path.write_text(json.dumps(mirror_list([node(package, uri=uri)])))
+    yield path
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def netrc(path: Path, password: str) -> Path:
+    path.write_text(f"machine 127.0.0.1 login fleet password {password}\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize("option", [[], ["--netrc", "{}"]], ids=["default", "named"])
+def test_the_login_comes_from_a_netrc_file(locked: Path, tmp_path: Path, option: list[str]) -> None:
+    path = netrc(tmp_path / ("login" if option else ".netrc"), "s3cret")
+    arguments = [word.format(path) for word in option]
+    assert mirror.main([str(locked), str(tmp_path / "www"), *arguments]) == 0
+    assert served(tmp_path / "www/127.0.0.1") == {"a.deb", "Packages", "InRelease", "key.pub"}
+
+
+def test_without_a_login_the_remedy_is_said(
+    locked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert mirror.main([str(locked), str(tmp_path / "www")]) == 1
+    assert "Write `machine 127.0.0.1 login NAME password PASSWORD` into ~/.netrc" in capsys.readouterr().err
+
+
+def test_a_wrong_login_is_told_without_the_password(
+    locked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = netrc(tmp_path / "login", "wr0ng")
+    assert mirror.main([str(locked), str(tmp_path / "www"), "--netrc", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert "401" in said
+    assert "wr0ng" not in said
+
+
+def test_a_login_is_for_its_host_alone(tmp_path: Path) -> None:
+    path = tmp_path / "login"
+    path.write_text("default login me password s3cret\n")
+    path.chmod(0o600)
+    assert mirror.read_logins(path) == {}
+
+
+@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), ("machine", "cannot be used")])
+def test_a_netrc_file_that_is_none_is_a_sentence(
+    locked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, reason: str
+) -> None:
+    path = tmp_path / "login"
+    if content is not None:
+        path.write_text(content)
+    assert mirror.main([str(locked), str(tmp_path / "www"), "--netrc", str(path)]) == 1
+    assert reason in capsys.readouterr().err
