@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from validation.contract import Measurement, TestResult
 
 #: Units by the end of a measurement's name. All are rates: more is better.
-UNITS = {"tflops": "TFLOP/s", "gflops": "GFLOP/s", "gb_s": "GB/s"}
+UNITS = {"tflops": "TFLOP/s", "gflops": "GFLOP/s", "gb_s": "GB/s", "samples_s": "samples/s"}
 #: The standard deviation of a normal distribution over its median absolute deviation, and its interquartile
 #: range over its standard deviation.
 MAD_TO_SIGMA = 1.4826

@@ -6,27 +6,15 @@ Codes are stable. A test proves that every code which this package can emit is e
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
 
-from validation import xid
+from validation import explanations_training, xid
+from validation.explanation import Explanation
 
-PROJECT = "docs/validation.md"
 NVIDIA_SMI = "https://docs.nvidia.com/deploy/nvidia-smi/index.html"
 MEMORY_ERRORS = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"
 FABRIC_MANAGER = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
 CUDA_COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility/index.html"
 PERSISTENCE = "https://docs.nvidia.com/deploy/driver-persistence/index.html"
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """One code: what it says, why it happens, and what to do, in sentences without a full stop."""
-
-    title: str
-    meaning: str
-    causes: tuple[str, ...]
-    actions: tuple[str, ...]
-    source: str = PROJECT
 
 
 EXPLANATIONS: dict[str, Explanation] = {
@@ -475,6 +463,7 @@ EXPLANATIONS |= {
     )
     for number, entry in sorted(xid.REPORTED.items())
 }
+EXPLANATIONS |= explanations_training.EXPLANATIONS
 EXPLANATIONS["xid-unknown"] = Explanation(
     "An Xid that this program does not know",
     "The driver wrote it to the kernel log since it was loaded",

@@ -52,6 +52,9 @@ class Plan:
 MIB = 1 << 20
 GIB = 1 << 30
 
+#: Training-shaped tests, which take minutes together.
+TRAINING = frozenset({"cpu_amp", "gpu_amp"})
+
 PLANS = {
     plan.name: plan
     for plan in (
@@ -70,7 +73,7 @@ PLANS = {
             gpu_pattern_bytes=8 * GIB,
             gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
             all_reduce_runs=20,
-            leaves_out=frozenset({"gpu_matmul_alone", "gpu_transfer_together", "gpu_peers"}),
+            leaves_out=TRAINING | {"gpu_matmul_alone", "gpu_transfer_together", "gpu_peers"},
         ),
         Plan(
             name="standard",

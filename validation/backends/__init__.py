@@ -8,7 +8,19 @@ imported only when a real backend is made, in a measuring process.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The model and the batch of a training step: transformer blocks, and vectors of `width` numbers."""
+
+    layers: int
+    width: int
+    heads: int
+    tokens: int
+    batch: int
 
 
 class NotRunError(Exception):
@@ -69,6 +81,14 @@ class Backend(Protocol):
 
     def memory_pattern(self, size_bytes: int) -> Operation:
         """A pattern written to `size_bytes` bytes of memory; the error is how many words did not keep it."""
+        ...
+
+    def training(self, shape: Shape, way: str) -> Operation:
+        """A training step; work is in samples, the error how far losses and gradients are from plain fp32.
+
+        `way` is `fp32`, `tf32` or `bf16` (automatic mixed precision), or, in fp32, `accumulated` over parts
+        of the batch or `checkpointed`.
+        """
         ...
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:

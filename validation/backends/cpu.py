@@ -11,9 +11,10 @@ import torch.distributed
 
 from validation.backends.exchange import Exchange, any_rank, join
 from validation.backends.operations import AllReduce, Copy, Matmul, MemoryPattern, Triad, pattern
+from validation.backends.training import TrainingStep
 
 if TYPE_CHECKING:
-    from validation.backends import Operation, Product
+    from validation.backends import Operation, Product, Shape
 
 
 class CpuBackend:
@@ -27,7 +28,7 @@ class CpuBackend:
 
     def seconds(self, operation: Operation, count: int) -> list[float]:
         """Wall-clock time of each run; ranks of a group start each together."""
-        assert isinstance(operation, Matmul | Copy | Triad | AllReduce | Exchange)
+        assert isinstance(operation, Matmul | Copy | Triad | AllReduce | Exchange | TrainingStep)
         times = []
         for _ in range(count):
             operation.prepare()
@@ -62,6 +63,10 @@ class CpuBackend:
     def memory_pattern(self, size_bytes: int) -> Operation:
         """A pattern test of so much memory."""
         return MemoryPattern(self._device, size_bytes)
+
+    def training(self, shape: Shape, way: str) -> Operation:
+        """A training step."""
+        return TrainingStep(self._device, shape, way)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Meet the others over gloo."""

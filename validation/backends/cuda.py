@@ -10,9 +10,10 @@ import torch.distributed
 from validation.backends import NotRunError
 from validation.backends.exchange import Exchange, any_rank, join
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, MemoryPattern, Triad, pattern
+from validation.backends.training import TrainingStep
 
 if TYPE_CHECKING:
-    from validation.backends import Operation, Product
+    from validation.backends import Operation, Product, Shape
 
 
 class CudaBackend:
@@ -33,7 +34,7 @@ class CudaBackend:
 
     def seconds(self, operation: Operation, count: int) -> list[float]:
         """An event pair around each run and one wait at the end, so that the GPU is never idle in between."""
-        assert isinstance(operation, Matmul | Copy | BothWays | Triad | AllReduce | Exchange)
+        assert isinstance(operation, Matmul | Copy | BothWays | Triad | AllReduce | Exchange | TrainingStep)
         pairs = []
         for _ in range(count):
             operation.prepare()
@@ -85,6 +86,10 @@ class CudaBackend:
     def memory_pattern(self, size_bytes: int) -> Operation:
         """A pattern test of so much of the GPU's memory."""
         return MemoryPattern(self._device, size_bytes)
+
+    def training(self, shape: Shape, way: str) -> Operation:
+        """A training step."""
+        return TrainingStep(self._device, shape, way)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Meet the others over NCCL."""

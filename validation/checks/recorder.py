@@ -48,21 +48,21 @@ class Recorder:
         scale: float = 1e9,
         conditions: dict[str, int | str] | None = None,
         peak: str = "",
-    ) -> None:
+    ) -> Measurement:
         """Measure how often `operation` runs, as `per_run` times its work a second in units of `scale`.
 
         Under the name `peak`, what the fastest tenth of the runs reached.
         """
         self._stage(doing)
         seconds, attempts = times(self.backend, operation, self._timing)
-        self._measurements.append(
-            rate(name, per_run * operation.work, seconds, scale, self.device, conditions, attempts)
-        )
+        found = rate(name, per_run * operation.work, seconds, scale, self.device, conditions, attempts)
+        self._measurements.append(found)
         if peak:
             fastest = sorted(seconds)[: max(1, len(seconds) // 10)]
             self._measurements.append(
                 rate(peak, per_run * operation.work, fastest[-1:], scale, self.device, conditions, attempts)
             )
+        return found
 
     def check(
         self,

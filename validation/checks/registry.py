@@ -12,6 +12,7 @@ from validation.checks.health import Health
 from validation.checks.matmul import CpuMatmul, GpuMatmul, GpuMatmulAlone
 from validation.checks.memory import GpuMemory, GpuPeers
 from validation.checks.platform import Platform
+from validation.checks.precision import CpuAmp, GpuAmp
 
 if TYPE_CHECKING:
     from validation.checks import Check
@@ -33,5 +34,7 @@ CHECKS: dict[str, Check] = {
         GpuTransferTogether(),
         GpuPeers(),
         GpuAllReduce(),
+        CpuAmp(),
+        GpuAmp(),
     )
 }

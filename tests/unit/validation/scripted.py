@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from validation.backends import Operation
+    from validation.backends import Operation, Shape
 
 
 @dataclass
@@ -16,6 +16,7 @@ class ScriptedOperation:
     work: float
     wrong: float
     digests: list[str] = field(default_factory=lambda: ["same"])
+    takes: float | None = None
 
     def error(self) -> float:
         return self.wrong
@@ -35,10 +36,15 @@ class ScriptedBackend:
     free: int = 80 << 30
     digests: list[str] = field(default_factory=lambda: ["same"])
     calls: list[str] = field(default_factory=list)
+    #: Seconds of a training step, by the way in which it is run.
+    steps: dict[str, float] = field(default_factory=dict)
 
     def seconds(self, operation: Operation, count: int) -> list[float]:
         assert operation.work
         self.calls.append(f"seconds {count}")
+        assert isinstance(operation, ScriptedOperation)
+        if operation.takes is not None:
+            return [operation.takes] * count
         times = []
         for _ in range(count):
             times.append(self.run_seconds[0])
@@ -67,6 +73,10 @@ class ScriptedBackend:
     def memory_pattern(self, size_bytes: int) -> ScriptedOperation:
         self.calls.append(f"pattern of {size_bytes}")
         return ScriptedOperation(float(size_bytes), self.wrong)
+
+    def training(self, shape: Shape, way: str) -> ScriptedOperation:
+        self.calls.append(f"training {way}")
+        return ScriptedOperation(float(shape.batch), self.wrong, takes=self.steps.get(way))
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         self.calls.append(f"join {rank} of {world_size} at {store} for {timeout_s:.0f} s")

@@ -1,0 +1,147 @@
+"""A training step in torch: a small fixed transformer, the ways to run its step, and whether each is right.
+
+The model is fixed, so that numbers compare between nodes. It has no dropout and no bias: one way to compute
+its gradients must give those of any other up to rounding, and none of them is zero in theory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional
+import torch.utils.checkpoint
+
+if TYPE_CHECKING:
+    from validation.backends import Shape
+
+#: Steps after which the losses of two number formats are compared.
+LOSSES = 5
+#: Parts of a batch that gradients are accumulated over.
+PARTS = 4
+
+
+class Model:
+    """Pre-norm transformer blocks on a batch of vectors; the loss is the distance from random targets."""
+
+    def __init__(self, device: torch.device, shape: Shape) -> None:
+        self._heads = shape.heads
+        generator = torch.Generator().manual_seed(21)
+        width = shape.width
+        sizes = ((3 * width, width), (width, width), (4 * width, width), (width, 4 * width))
+        self._layers = [
+            [
+                (torch.randn(size, generator=generator) / size[1] ** 0.5).to(device).requires_grad_()
+                for size in sizes
+            ]
+            for _ in range(shape.layers)
+        ]
+        self.parameters = [weight for layer in self._layers for weight in layer]
+
+    def loss(self, batch: torch.Tensor, target: torch.Tensor, *, checkpointed: bool) -> torch.Tensor:
+        """Mean squared distance; `checkpointed` keeps only what enters a block, and computes it again."""
+        for layer in self._layers:
+            if checkpointed:
+                batch = torch.utils.checkpoint.checkpoint(self._block, batch, *layer, use_reentrant=False)
+            else:
+                batch = self._block(batch, *layer)
+        return torch.nn.functional.mse_loss(batch.float(), target)
+
+    def _block(
+        self,
+        batch: torch.Tensor,
+        project: torch.Tensor,
+        mix: torch.Tensor,
+        widen: torch.Tensor,
+        narrow: torch.Tensor,
+    ) -> torch.Tensor:
+        functional = torch.nn.functional
+        samples, tokens, width = batch.shape
+        normal = functional.layer_norm(batch, (width,))
+        parts = functional.linear(normal, project).view(samples, tokens, 3, self._heads, -1)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        seen = functional.scaled_dot_product_attention(query, key, value)
+        batch = batch + functional.linear(seen.transpose(1, 2).reshape(samples, tokens, width), mix)
+        normal = functional.layer_norm(batch, (width,))
+        return batch + functional.linear(functional.gelu(functional.linear(normal, widen)), narrow)
+
+
+class TrainingStep:
+    """Forward, backward and update on one batch; work is in samples.
+
+    `way` is a number format (fp32, tf32, bf16: automatic mixed precision), or, in fp32, `accumulated` over
+    parts of the batch or `checkpointed`.
+    """
+
+    def __init__(self, device: torch.device, shape: Shape, way: str) -> None:
+        self.work = float(shape.batch)
+        self.way = way
+        self._device, self._shape = device, shape
+        generator = torch.Generator().manual_seed(22)
+        size = (shape.batch, shape.tokens, shape.width)
+        self._batch, self._target = (torch.randn(size, generator=generator).to(device) for _ in range(2))
+        self._start()
+
+    def prepare(self) -> None:
+        """fp32 means fp32, and tf32 means tensor cores, whatever this process did before."""
+        torch.set_float32_matmul_precision("high" if self.way == "tf32" else "highest")
+
+    def run(self) -> None:
+        """Start once; on a GPU it goes on in the background."""
+        self.step(self._batch, self._target)
+
+    def step(self, batch: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """One step on this batch; its loss, on the device."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self.backward(batch, target)
+        self._optimizer.step()
+        return loss
+
+    def backward(self, batch: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Leave the gradients of the loss in the parameters; return the loss."""
+        parts = PARTS if self.way == "accumulated" else 1
+        total = torch.zeros((), device=self._device)
+        for some, wanted in zip(batch.chunk(parts), target.chunk(parts), strict=True):
+            with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self.way == "bf16"):
+                loss = self._model.loss(some, wanted, checkpointed=self.way == "checkpointed")
+            loss = loss * (some.shape[0] / batch.shape[0])
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    def new_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Another batch with its targets, in host memory."""
+        size = (self._shape.batch, self._shape.tokens, self._shape.width)
+        return torch.randn(size), torch.randn(size)
+
+    def to_device(self, host: torch.Tensor) -> torch.Tensor:
+        """The same where the step runs."""
+        return host.to(self._device)
+
+    def error(self) -> float:
+        """How far the losses of some steps and the gradients of one are from those in plain fp32.
+
+        Relative; NaN where a number is none. Afterwards the model is at its start again.
+        """
+        own, (right, *rights) = self._probe(self.way), self._probe("fp32")
+        self._start()
+        errors = [own[0].sub(right).abs().div(right).max()]
+        if self.way in {"accumulated", "checkpointed"}:  # a format's gradients may differ by its rounding
+            errors += [found.sub(r).norm() / r.norm() for found, r in zip(own[1:], rights, strict=True)]
+        return float(torch.stack(errors).max())  # unlike Python's max(), it keeps a NaN
+
+    def _probe(self, way: str) -> list[torch.Tensor]:
+        """From the start: the losses of some steps, and every parameter's gradient in the first."""
+        mine, self.way = self.way, way
+        self.prepare()
+        self._start()
+        losses = [self.step(self._batch, self._target)]
+        gradients = [weight.grad.clone() for weight in self._model.parameters]
+        losses += [self.step(self._batch, self._target) for _ in range(LOSSES - 1)]
+        self.way = mine
+        return [torch.stack(losses), *gradients]
+
+    def _start(self) -> None:
+        """The same model at the same start, each time."""
+        self._model = Model(self._device, self._shape)
+        self._optimizer = torch.optim.SGD(self._model.parameters, lr=1e-3, momentum=0.9, foreach=False)

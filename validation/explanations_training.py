@@ -1,0 +1,21 @@
+"""What the findings of the training-shaped tests and of storage mean; explanations.py has the others."""
+
+from __future__ import annotations
+
+from validation.explanation import Explanation
+
+AMP = "https://docs.pytorch.org/docs/stable/amp.html"
+
+EXPLANATIONS: dict[str, Explanation] = {
+    "amp-no-gain": Explanation(
+        "Mixed precision is slower than full precision",
+        "A training step in bf16 uses tensor cores and half the memory traffic, so it should be faster",
+        (
+            "other users of the GPU",
+            "a torch without kernels for this GPU",
+            "a CPU that cannot launch fast enough",
+        ),
+        ("run again on an idle node", "compare torch, driver and clocks with a node that gains"),
+        AMP,
+    ),
+}
