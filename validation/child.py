@@ -27,7 +27,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from validation.backends import NotRunError
+from validation.backends import NotRunError, out_of_memory
 from validation.contract import ContractError, Measured, decode, encode, loads
 
 if TYPE_CHECKING:
@@ -293,6 +293,11 @@ def main(arguments: list[str]) -> int:
         measured = function(request, tell_stage)
     except NotRunError as reason:
         measured = Measured(not_run=str(reason))
+    except (RuntimeError, MemoryError) as error:
+        # Who has the memory is a matter of the environment; no hardware is blamed for it.
+        if not (words := out_of_memory(error)):
+            raise
+        measured = Measured(not_run=words)
     with os.fdopen(answer, "w") as pipe:
         # Not contract.dumps: a number that is none must reach the parent, which says where it is.
         pipe.write(json.dumps(encode(measured)))

@@ -28,9 +28,8 @@ class Plan:
     gpu_peer_bytes: int
     gpu_pattern_bytes: int  # at most; what is free bounds it
     gpu_all_reduce_bytes: tuple[int, ...]  # the largest one that fits in memory carries the verdict
-    all_reduce_runs: (
-        int  # a fixed number: ranks that counted for themselves would wait for each other forever
-    )
+    all_reduce_runs: int  # of each collective and size, at most
+    all_reduce_s: float  # likewise, as measured by all ranks together
 
     def cpu_matmul_size(self, cpus: int) -> int:
         """Large enough to keep all CPUs busy for milliseconds, small enough to repeat it often."""
@@ -42,6 +41,8 @@ class Plan:
     fabric_budget_s: float = 120
     fabric_gloo_bytes: tuple[int, ...] = (1 << 20, 8 << 20)
     collectives: tuple[str, ...] = ("all_reduce",)
+    #: All message sizes that fit, or only the smallest and the largest.
+    sweep: bool = True
     gpu_directions: tuple[str, ...] = ("h2d", "d2h")
     #: Tests that run only where they are asked for by name.
     leaves_out: frozenset[str] = frozenset()
@@ -73,7 +74,18 @@ PLANS = {
             gpu_pattern_bytes=8 * GIB,
             gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
             all_reduce_runs=20,
-            leaves_out=TRAINING | {"gpu_matmul_alone", "gpu_transfer_together", "gpu_peers"},
+            all_reduce_s=1.5,
+            sweep=False,
+            leaves_out=TRAINING
+            | frozenset(
+                {
+                    "gpu_matmul_alone",
+                    "gpu_transfer_together",
+                    "gpu_peers",
+                    "gpu_all_reduce_ring",
+                    "gpu_all_reduce_nvls",
+                }
+            ),
         ),
         Plan(
             name="standard",
@@ -90,6 +102,7 @@ PLANS = {
             gpu_pattern_bytes=1024 * GIB,
             gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
             all_reduce_runs=100,
+            all_reduce_s=10,
             collectives=("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
             gpu_directions=("h2d", "d2h", "both", "h2d_pageable", "d2h_pageable"),
         ),
@@ -108,6 +121,7 @@ PLANS = {
             gpu_pattern_bytes=1024 * GIB,
             gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
             all_reduce_runs=200,
+            all_reduce_s=20,
             duration_s=4 * 3600,
             collectives=("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
             gpu_directions=("h2d", "d2h", "both"),

@@ -8,8 +8,23 @@ imported only when a real backend is made, in a measuring process.
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from typing import Protocol
+
+#: Variables that somebody may have set for another program, and that would change what is measured: they make
+#: every launch wait, forbid or force tensor cores, or keep copies from overlapping. NCCL's own stay: they are
+#: how the node is tuned.
+DISTORTING = (
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_BLAS_PREFER_CUBLASLT",
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +40,16 @@ class Shape:
 
 class NotRunError(Exception):
     """The environment keeps this measurement from running; the message is the reason, a sentence."""
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """What to say of an error that means that somebody else has the memory; None for any other error."""
+    text = str(error)
+    if type(error).__name__ == "OutOfMemoryError" or re.search(
+        r"out of memory|can't allocate memory|CUBLAS_STATUS_ALLOC_FAILED", text, re.IGNORECASE
+    ):
+        return f"memory ran out: {text.splitlines()[0] if text else type(error).__name__}"
+    return None
 
 
 class Operation(Protocol):
@@ -99,8 +124,12 @@ class Backend(Protocol):
         """Wait for all processes."""
         ...
 
-    def any_rank(self, flag: bool) -> bool:
-        """Whether any process says yes; all learn the same."""
+    def highest(self, value: float) -> float:
+        """The highest of the values of all processes; all learn the same."""
+        ...
+
+    def has_multicast(self) -> bool:
+        """Whether GPUs can be written to all at once, which NCCL's NVLS needs."""
         ...
 
     def collective(self, kind: str, size_bytes: int) -> Operation:
@@ -113,6 +142,8 @@ class Backend(Protocol):
 
 def make(name: str, device: int) -> Backend:
     """The real backend `cpu` or `cuda`. Raises NotRunError where there is none, with the reason."""
+    for variable in DISTORTING:
+        os.environ.pop(variable, None)  # before torch is imported, which reads some of them then
     try:
         import torch  # noqa: F401 - only to say early and clearly that it is missing
     except ImportError as error:

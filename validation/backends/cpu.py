@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed
 
-from validation.backends.exchange import Exchange, any_rank, join
+from validation.backends.exchange import Exchange, highest, join
 from validation.backends.operations import AllReduce, Copy, Matmul, MemoryPattern, Triad, pattern
 from validation.backends.training import TrainingStep
 
@@ -77,9 +77,13 @@ class CpuBackend:
         """Wait for all ranks."""
         torch.distributed.barrier()
 
-    def any_rank(self, flag: bool) -> bool:
-        """Whether any rank says yes."""
-        return any_rank(flag, self._device)
+    def highest(self, value: float) -> float:
+        """The highest value of all ranks."""
+        return highest(value, self._device)
+
+    def has_multicast(self) -> bool:
+        """No: there is no switch between processes."""
+        return False
 
     def collective(self, kind: str, size_bytes: int) -> Operation:
         """A collective over all ranks."""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed
 
 from validation.backends import NotRunError
-from validation.backends.exchange import Exchange, any_rank, join
+from validation.backends.exchange import Exchange, highest, join
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, MemoryPattern, Triad, pattern
 from validation.backends.training import TrainingStep
 
 if TYPE_CHECKING:
     from validation.backends import Operation, Product, Shape
+
+
+#: What CUDA says of a GPU that is broken (cudaGetErrorString): no matter of the environment.
+BROKEN = ("uncorrectable", "hardware stack error", "unspecified launch failure", "illegal instruction")
+#: CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED (cuda.h, 12.1 and newer).
+MULTICAST_SUPPORTED = 132
+#: The first torch whose scaled product gives one tensor back and can write it to another (pytorch#128683).
+FP8_TORCH = (2, 5)
 
 
 class CudaBackend:
@@ -29,6 +38,8 @@ class CudaBackend:
             torch.cuda.init()
             torch.cuda.set_device(self._device)
         except RuntimeError as error:
+            if any(words in str(error).lower() for words in BROKEN):
+                raise
             # Driver too old for this torch, fabric not ready, device hidden: the first line says which.
             raise NotRunError(f"CUDA cannot be initialised: {str(error).splitlines()[0]}") from error
 
@@ -52,7 +63,8 @@ class CudaBackend:
         capability = torch.cuda.get_device_capability(self._device)
         if capability < (8, 0):
             return ("fp32", "fp16")
-        return ("fp32", "tf32", "fp16", "bf16", *(("fp8",) if capability >= (8, 9) else ()))
+        fp8 = capability >= (8, 9) and release(torch.__version__) >= FP8_TORCH
+        return ("fp32", "tf32", "fp16", "bf16", *(("fp8",) if fp8 else ()))
 
     def free_bytes(self) -> int:
         """Free memory of the GPU, as the driver sees it."""
@@ -65,19 +77,24 @@ class CudaBackend:
     def copy(self, direction: str, size_bytes: int) -> Operation:
         """A copy within the GPU, to another one, or between it and host memory."""
         place, _, kind = direction.partition("_")
-        host = pattern(size_bytes)
-        device = host.to(self._device)
-        if place == "local":
-            return Copy(device, torch.empty_like(device))
-        if place == "peer":
-            return Copy(device, torch.empty_like(device, device=torch.device("cuda", int(kind))))
-        if kind != "pageable":
-            host = host.pin_memory()
-        to_device = Copy(host, torch.empty_like(device))
-        to_host = Copy(device, torch.empty(host.shape, dtype=host.dtype, pin_memory=kind != "pageable"))
-        if place == "both":
-            return BothWays(to_device, to_host, self._device)
-        return to_device if place == "h2d" else to_host
+        pinned = kind != "pageable"
+        if place in {"local", "peer"}:
+            source = pattern(size_bytes, self._device)
+            other = self._device if place == "local" else torch.device("cuda", int(kind))
+            return Copy(source, torch.empty_like(source, device=other))
+        if place == "h2d":
+            return self._to_device(size_bytes, pinned)
+        if place == "d2h":
+            return self._to_host(size_bytes, pinned)
+        return BothWays(self._to_device(size_bytes, pinned), self._to_host(size_bytes, pinned), self._device)
+
+    def _to_device(self, size_bytes: int, pinned: bool) -> Copy:
+        host = pattern(size_bytes, pinned=pinned)
+        return Copy(host, torch.empty_like(host, device=self._device, pin_memory=False))
+
+    def _to_host(self, size_bytes: int, pinned: bool) -> Copy:
+        source = pattern(size_bytes, self._device)
+        return Copy(source, torch.empty(source.shape, dtype=source.dtype, pin_memory=pinned))
 
     def triad(self, size_bytes: int) -> Operation:
         """A = b + s c in the GPU's memory."""
@@ -97,12 +114,19 @@ class CudaBackend:
 
     def barrier(self) -> None:
         """Wait for all ranks."""
-        torch.distributed.barrier()
+        torch.distributed.barrier(device_ids=[self._device.index])
         torch.cuda.synchronize(self._device)
 
-    def any_rank(self, flag: bool) -> bool:
-        """Whether any rank says yes."""
-        return any_rank(flag, self._device)
+    def highest(self, value: float) -> float:
+        """The highest value of all ranks."""
+        return highest(value, self._device)
+
+    def has_multicast(self) -> bool:
+        """Whether the driver says that this GPU can be part of a multicast group."""
+        cuda, answer, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_int()
+        found = cuda.cuDeviceGet(ctypes.byref(device), self._device.index) == 0
+        asked = found and cuda.cuDeviceGetAttribute(ctypes.byref(answer), MULTICAST_SUPPORTED, device) == 0
+        return bool(asked and answer.value)
 
     def collective(self, kind: str, size_bytes: int) -> Operation:
         """A collective over all ranks."""
@@ -111,3 +135,8 @@ class CudaBackend:
             if kind == "all_reduce"
             else Exchange(self._device, kind, size_bytes)
         )
+
+
+def release(version: str) -> tuple[int, ...]:
+    """`2.13.0+cu130` as (2, 13), `2.5.0a0` as (2, 5)."""
+    return tuple(int(part) for part in version.split(".")[:2])

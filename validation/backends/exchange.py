@@ -40,7 +40,11 @@ class Exchange:
             zeros = torch.zeros(ROW, device=device)
             expected = [sum((row(r * ranks + rank, device) for r in range(ranks)), zeros)]
         self._expected = expected
-        self._source = torch.cat([_repeated(numbers, self._part) for numbers in sent])
+        # In place: a second copy of a buffer that takes much of the GPU would not fit.
+        self._source = torch.empty(self._part * len(sent), device=device)
+        for part, numbers in zip(self._source.split(self._part), sent, strict=True):
+            for block in part.split(ROW):
+                block.copy_(numbers[: block.numel()])
         self._target = torch.empty(self._part * len(expected), device=device)
 
     def prepare(self) -> None:
@@ -76,10 +80,6 @@ _FUNCTIONS = {
 }
 
 
-def _repeated(numbers: torch.Tensor, count: int) -> torch.Tensor:
-    return numbers.repeat(-(-count // ROW))[:count]
-
-
 def join(library: str, rank: int, world_size: int, store: str, timeout_s: float) -> None:
     """Become one of `world_size` ranks that meet at `store`: a file, or tcp://ADDRESS:PORT at rank 0."""
     timeout = datetime.timedelta(seconds=timeout_s)
@@ -96,8 +96,13 @@ def join(library: str, rank: int, world_size: int, store: str, timeout_s: float)
     )
 
 
-def any_rank(flag: bool, device: torch.device) -> bool:
-    """Whether any rank says yes; all ranks learn the same."""
-    answer = torch.tensor([1 if flag else 0], device=device, dtype=torch.int32)
-    torch.distributed.all_reduce(answer, op=torch.distributed.ReduceOp.MAX)
-    return bool(answer.item())
+def highest(value: float, device: torch.device) -> float:
+    """The highest of the values of all ranks; all learn the same.
+
+    Each fills a place of its own and all are summed in fp32: that much every algorithm of NCCL can do, also
+    one that was asked for by name (NVLS has no maximum of fp32).
+    """
+    values = torch.zeros(torch.distributed.get_world_size(), device=device)
+    values[torch.distributed.get_rank()] = value
+    torch.distributed.all_reduce(values)
+    return float(values.max())

@@ -11,6 +11,7 @@ import torch.distributed
 
 #: Elements of one row of the all-reduce pattern: 4 MiB of fp32.
 ROW = 1 << 20
+ODD = 2654435761
 TORCH_DTYPES = {
     "fp32": torch.float32,
     "tf32": torch.float32,
@@ -106,7 +107,7 @@ class Triad:
     def __init__(self, device: torch.device, size_bytes: int) -> None:
         count = size_bytes // 4
         self.work = float(count * 4)
-        self._b = pattern(size_bytes).remainder_(1 << 10).to(device=device, dtype=torch.float32)
+        self._b = pattern(size_bytes, device=device).remainder_(1 << 10).to(torch.float32)
         self._c = self._b.flip(0)
         self._a = torch.empty_like(self._b)
 
@@ -118,12 +119,12 @@ class Triad:
         torch.add(self._b, self._c, alpha=3.0, out=self._a)
 
     def error(self) -> float:
-        """The part of the elements that are wrong: small whole numbers, so that the sum is exact."""
+        """The part of the elements that are wrong: small whole numbers, which add exactly in any order."""
         self._a.fill_(float("nan"))
         self.run()
-        blocks = zip(self._a.split(ROW), self._b.split(ROW), self._c.split(ROW), strict=True)
-        wrong = [int((a.cpu() != b.cpu() + 3.0 * c.cpu()).sum()) for a, b, c in blocks]
-        return sum(wrong) / int(self._a.numel())
+        blocks = zip(*(buffer.split(16 * ROW) for buffer in (self._a, self._b, self._c)), strict=True)
+        wrong = sum((a != c + c + b + c).sum() for a, b, c in blocks)
+        return int(wrong) / int(self._a.numel())
 
 
 class MemoryPattern:
@@ -132,7 +133,7 @@ class MemoryPattern:
     def __init__(self, device: torch.device, size_bytes: int, block_bytes: int = 256 << 20) -> None:
         block_bytes = min(block_bytes, size_bytes)
         self.work = float(size_bytes // block_bytes * block_bytes)
-        self._base = pattern(block_bytes).to(device)
+        self._base = pattern(block_bytes, device=device)
         self._blocks = [torch.empty_like(self._base) for _ in range(size_bytes // block_bytes)]
 
     def prepare(self) -> None:
@@ -176,8 +177,16 @@ class Copy:
 
         The target is overwritten first, so that nothing old can pass.
         """
-        self._target.fill_(-1)
+        self.spoil()
         self.run()
+        return self.difference()
+
+    def spoil(self) -> None:
+        """Overwrite the target. The copy that follows waits for it: same device, or the host itself."""
+        self._target.fill_(-1)
+
+    def difference(self) -> float:
+        """Wait for the copy, then compare; on the host, so that a device does not judge itself."""
         for tensor in (self._source, self._target):
             if tensor.is_cuda:
                 torch.cuda.synchronize(tensor.device)
@@ -208,14 +217,25 @@ class BothWays:
         current.wait_stream(self._side)
 
     def error(self) -> float:
-        """The larger of both errors."""
-        return max(self._to_device.error(), self._to_host.error())
+        """The larger of both errors, of copies that ran at the same time."""
+        self._to_device.spoil()
+        self._to_host.spoil()
+        self.run()
+        return max(self._to_device.difference(), self._to_host.difference())
 
 
-def pattern(size_bytes: int) -> torch.Tensor:
-    """Whole numbers, int32, of which no two blocks are alike: position times a large odd constant."""
-    count = size_bytes // 4
-    return (torch.arange(count, dtype=torch.int64) * 2654435761 % (1 << 31)).to(torch.int32)
+def pattern(size_bytes: int, device: torch.device | str = "cpu", *, pinned: bool = False) -> torch.Tensor:
+    """Whole numbers, int32, no two of which are alike: position times a large odd constant, modulo 2^32.
+
+    Made block by block from the first one, without a temporary of twice the size.
+    """
+    numbers = torch.empty(size_bytes // 4, dtype=torch.int32, device=device, pin_memory=pinned)
+    first = (torch.arange(ROW, dtype=torch.int64, device=device) * ODD).to(torch.int32)
+    for number, block in enumerate(numbers.split(ROW)):
+        # What ROW positions more add to the product, as a signed number of 32 bits.
+        step = (number * ROW * ODD + (1 << 31)) % (1 << 32) - (1 << 31)
+        torch.add(first[: block.numel()], step, out=block)
+    return numbers
 
 
 class AllReduce:

@@ -44,6 +44,7 @@ class Node:
     read_nvlinks: Callable[[], dict[int, nvlink.Links]] = nvlink.query
     read_kernel_log: Callable[[], xid.KernelLog] = xid.read_kernel_log
     ask_fabric_manager: Callable[[], str | None] = machine.fabric_manager_version
+    visible_devices: str | None = field(default_factory=lambda: os.environ.get("CUDA_VISIBLE_DEVICES"))
     read_topology: Callable[[tuple[str, ...]], topology.Topology] = topology.read
 
     @cached_property
@@ -106,6 +107,11 @@ class Node:
             return f"torch is not installed for {machine.python_executable()}"
         return None
 
+    def _shows_all(self, devices: list[str]) -> bool:
+        """Whether these are all GPUs in their order, by number or by UUID."""
+        names = [device.strip() for device in devices]
+        return names in ([str(gpu.index) for gpu in self.gpus], [gpu.uuid for gpu in self.gpus])
+
     def why_no_cuda(self) -> str | None:
         """Why no GPU can be measured here, from hardware up to framework; None if it can."""
         if not self.pci_gpus:
@@ -120,6 +126,11 @@ class Node:
             return f"torch {self.torch.version} is built without CUDA"
         if sliced := [gpu.index for gpu in self.smi.gpus if gpu.mig]:
             return f"MIG is on for GPU {sliced[0]}, and slices of GPUs are not measured"
+        if self.visible_devices is not None and not self._shows_all(self.visible_devices.split(",")):
+            return (
+                f"CUDA_VISIBLE_DEVICES is {self.visible_devices!r}, which hides or renumbers GPUs of this "
+                "node: unset it"
+            )
         return None
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from validation.backends import make
+from validation.backends import NotRunError, make
 from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, failures, not_run, result
 from validation.checks.recorder import WRONG_DATA
 from validation.child import Ending, Outcome, Request, run_children
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from validation.contract import TestResult
 
 WARM_UP_RUNS = 3
+LEAST_RUNS = 5
+NO_NVLS = "the GPUs have no NVLS: that needs NVSwitches that reduce (Hopper or newer) and a fabric manager"
 MEETING = "meeting the other ranks"
 #: Ranks wait longer for each other than their parent waits for them: it sees which one is behind, they only
 #: see that one is missing.
@@ -38,7 +41,16 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
     Raises NotRunError.
     """
     stage("loading torch")
-    return reduce(make(request.backend, request.device), request, stage)
+    backend = make(request.backend, request.device)
+    if request.parameters.get("nvls") and not backend.has_multicast():
+        raise NotRunError(NO_NVLS)
+    try:
+        return reduce(backend, request, stage)
+    except RuntimeError as error:
+        # NCCL says so where NVLS is there but does not serve this number of GPUs or is switched off.
+        if request.parameters.get("nvls") and "no algorithm/protocol available" in str(error):
+            raise NotRunError("NCCL does not offer NVLS to these GPUs") from error
+        raise
 
 
 def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
@@ -55,14 +67,16 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         stage(f"preparing {label}")
         operation = backend.collective(kind, size_bytes)
         stage(f"warming up with {label}")
-        backend.seconds(operation, WARM_UP_RUNS)
+        # All ranks must run equally often: as often as the slowest of them has the time for.
+        typical = backend.highest(min(backend.seconds(operation, WARM_UP_RUNS)))
+        runs = affordable_runs(typical, parameters["runs"], parameters.get("at_most_s"))
         stage(f"measuring {label}")
         step = f"{kind} {int(operation.work)}"
         for attempt in range(1, MOST_ATTEMPTS + 1):
-            seconds = backend.seconds(operation, parameters["runs"])
+            seconds = backend.seconds(operation, runs)
             seconds_of[step], attempts[step] = [round(run, 7) for run in seconds], attempt
             # All ranks measure again, or none: the last attempt of all belongs together.
-            if not backend.any_rank(spread(seconds) > NOISY_SPREAD):
+            if backend.highest(spread(seconds)) <= NOISY_SPREAD:
                 break
         stage(f"checking {label}")
         if (error := operation.error()) != 0.0:
@@ -78,6 +92,13 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
     stage("leaving")
     backend.barrier()
     return Measured((), tuple(findings), details={"seconds": seconds_of, "attempts": attempts})
+
+
+def affordable_runs(typical_s: float, wanted: int, at_most_s: float | None) -> int:
+    """As many runs as were asked for, or as fit the time, but enough for a median with a spread."""
+    if not at_most_s or typical_s <= 0:
+        return wanted
+    return max(min(LEAST_RUNS, wanted), min(wanted, int(at_most_s / typical_s)))
 
 
 def _steps(parameters: dict[str, Any]) -> list[tuple[str, int]]:
@@ -97,7 +118,9 @@ def bus_bandwidth_factor(kind: str, world_size: int) -> float:
 
 
 def combine(
-    seconds_by_rank: list[dict[str, list[float]]], attempts: dict[str, int] | None = None
+    seconds_by_rank: list[dict[str, list[float]]],
+    attempts: dict[str, int] | None = None,
+    prefix: str = "",
 ) -> tuple[list[Measurement], dict[str, list[float]]]:
     """Bus bandwidth by collective and size, and each rank's median time.
 
@@ -109,7 +132,7 @@ def combine(
         slowest = [max(run) for run in zip(*(seconds[step] for seconds in seconds_by_rank), strict=True)]
         measurements.append(
             rate(
-                "busbw_gb_s" if kind == "all_reduce" else f"{kind}_busbw_gb_s",
+                prefix + ("busbw_gb_s" if kind == "all_reduce" else f"{kind}_busbw_gb_s"),
                 int(size) * bus_bandwidth_factor(kind, ranks),
                 slowest,
                 1e9,
@@ -165,6 +188,8 @@ def _run(
     backend: str,
     sizes_bytes: list[int],
     environment: dict[str, str],
+    collectives: tuple[str, ...] | None = None,
+    algorithm: str = "",
     telemetry: Telemetry | None = None,
 ) -> TestResult:
     """Run one process for each (name, device) of `ranks` and judge what came back."""
@@ -182,9 +207,11 @@ def _run(
                     "world_size": len(ranks),
                     "store": str(Path(directory) / "store"),
                     "timeout_s": budget_s * RANK_PATIENCE,
-                    "collectives": node.plan.collectives,
+                    "collectives": collectives or node.plan.collectives,
                     "sizes_bytes": sizes_bytes,
                     "runs": node.plan.all_reduce_runs,
+                    "at_most_s": node.plan.all_reduce_s,
+                    "nvls": algorithm == "nvls",
                 },
                 environment=environment,
             )
@@ -199,8 +226,11 @@ def _run(
         measurements, medians = combine(
             [outcome.measured.details["seconds"] for outcome in outcomes],
             outcomes[0].measured.details["attempts"],
+            f"{algorithm}_" if algorithm else "",
         )
         details["rank_median_s"] = medians
+    if settings := {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")}:
+        details["nccl_environment"] = settings
     return result(
         check,
         started,
@@ -218,7 +248,7 @@ class CpuAllReduce:
     id = "cpu_all_reduce"
     title = "gloo all-reduce between processes"
     needs = "torch"
-    method = 1
+    method = 2  # 2: how often each size runs depends on how long it takes
     headline: tuple[str, ...] = ("busbw_gb_s",)
 
     def run(self, node: Node) -> TestResult:
@@ -241,8 +271,10 @@ class GpuAllReduce:
     id = "gpu_all_reduce"
     title = "NCCL all-reduce over the GPUs of the node"
     needs = "two or more NVIDIA GPUs with their driver, torch built with CUDA"
-    method = 1
+    method = 2  # 2: how often each size runs depends on how long it takes
     headline: tuple[str, ...] = ("busbw_gb_s",)
+    #: The algorithm that NCCL must use; empty: it chooses.
+    algorithm = ""
 
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
@@ -257,12 +289,38 @@ class GpuAllReduce:
         sizes_bytes = [size for size in node.plan.gpu_all_reduce_bytes if size <= room]
         if not sizes_bytes:
             return not_run(self, f"a GPU has only {min(free, default=0)} MiB of free memory")
+        forced = {"NCCL_ALGO": self.algorithm} if self.algorithm else {}
         return _run(
             self,
             node,
             [(f"rank {gpu.index} (GPU {gpu.index})", gpu.index) for gpu in node.gpus],
             backend="cuda",
-            sizes_bytes=sizes_bytes,
-            environment=CUDA_ENVIRONMENT,
+            # Latency and bandwidth: without a sweep the smallest and the largest.
+            sizes_bytes=sizes_bytes if node.plan.sweep else sorted({sizes_bytes[0], sizes_bytes[-1]}),
+            environment=CUDA_ENVIRONMENT | forced,
+            # An algorithm by name is for the all-reduce: NVLS does not do all of the others.
+            collectives=("all_reduce",) if self.algorithm else None,
+            algorithm=self.algorithm.lower(),
             telemetry=Telemetry(node.gpus),
         )
+
+
+class GpuAllReduceRing(GpuAllReduce):
+    """The same in rings: every link of the ring counts, so that a slow one shows."""
+
+    id = "gpu_all_reduce_ring"
+    title = "NCCL all-reduce in rings over the GPUs of the node"
+    method = 1
+    headline: tuple[str, ...] = ("ring_busbw_gb_s",)
+    algorithm = "Ring"
+
+
+class GpuAllReduceNvls(GpuAllReduce):
+    """The same with the NVSwitches adding (NVLS): tells a slow link from a switch that does not reduce."""
+
+    id = "gpu_all_reduce_nvls"
+    title = "NCCL all-reduce with NVLS over the GPUs of the node"
+    needs = "two or more NVIDIA GPUs on NVSwitches that reduce, torch built with CUDA"
+    method = 1
+    headline: tuple[str, ...] = ("nvls_busbw_gb_s",)
+    algorithm = "NVLS"

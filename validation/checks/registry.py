@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from validation.checks.collectives import CpuAllReduce, GpuAllReduce
+from validation.checks.collectives import CpuAllReduce, GpuAllReduce, GpuAllReduceNvls, GpuAllReduceRing
 from validation.checks.container import GpuContainer
 from validation.checks.copy import CpuCopy, GpuTransfer, GpuTransferTogether
 from validation.checks.frameworks import Frameworks
@@ -34,6 +34,8 @@ CHECKS: dict[str, Check] = {
         GpuTransferTogether(),
         GpuPeers(),
         GpuAllReduce(),
+        GpuAllReduceRing(),
+        GpuAllReduceNvls(),
         CpuAmp(),
         GpuAmp(),
     )

@@ -47,6 +47,20 @@ def not_run(_request: Request, _stage: Stage) -> Measured:
     raise NotRunError("no such device")
 
 
+def gpu_memory_taken(_request: Request, _stage: Stage) -> Measured:
+    """Find no room on the GPU, as torch says it."""
+
+    class OutOfMemoryError(RuntimeError):
+        pass
+
+    raise OutOfMemoryError("CUDA out of memory. Tried to allocate 16.00 GiB")
+
+
+def host_memory_taken(_request: Request, _stage: Stage) -> Measured:
+    """Find no room for pinned memory, which is another class of error."""
+    raise RuntimeError("CUDA error: out of memory")
+
+
 def die(_request: Request, stage: Stage) -> Measured:
     """End with an exception, as code with a mistake does."""
     stage("dividing")

@@ -142,6 +142,7 @@ def node(xml: str | nvidia_smi.NvidiaSmiError | None = None, **changes: Any) -> 
         "read_nvlinks": dict,
         "read_kernel_log": KernelLog,
         "ask_fabric_manager": lambda: DRIVER,
+        "visible_devices": None,
         "read_topology": lambda gpus: Topology(gpu_numa_node=dict.fromkeys(gpus, 0)),
     }
     return Node(**facts | changes)

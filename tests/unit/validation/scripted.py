@@ -35,6 +35,7 @@ class ScriptedBackend:
     formats: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16")
     free: int = 80 << 30
     digests: list[str] = field(default_factory=lambda: ["same"])
+    multicast: bool = True
     calls: list[str] = field(default_factory=list)
     #: Seconds of a training step, by the way in which it is run.
     steps: dict[str, float] = field(default_factory=dict)
@@ -84,8 +85,11 @@ class ScriptedBackend:
     def barrier(self) -> None:
         self.calls.append("barrier")
 
-    def any_rank(self, flag: bool) -> bool:
-        return flag
+    def highest(self, value: float) -> float:
+        return value
+
+    def has_multicast(self) -> bool:
+        return self.multicast
 
     def collective(self, kind: str, size_bytes: int) -> ScriptedOperation:
         self.calls.append(f"{kind} {size_bytes}")

@@ -23,6 +23,7 @@ from validation.contract import Finding, GpuIdentity, Measured, State
 from validation.machine import PciGpu, Torch
 from validation.measure import Timing
 from validation.nvidia_smi import NvidiaSmiError, Report, Sample, parse_samples
+from validation.references import REFERENCED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,6 +169,20 @@ def test_all_ranks_run_a_collective_equally_often() -> None:
 
 
 @pytest.mark.parametrize(
+    ("typical_s", "at_most_s", "runs"),
+    [(0.001, 1.0, 20), (0.1, 1.0, 10), (9.0, 1.0, 5), (9.0, None, 20), (0.0, 1.0, 20)],
+)
+def test_a_slow_fabric_runs_less_often_but_enough_for_a_median(
+    typical_s: float, at_most_s: float | None, runs: int
+) -> None:
+    assert collectives.affordable_runs(typical_s, 20, at_most_s) == runs
+
+
+def test_no_more_runs_than_were_asked_for() -> None:
+    assert collectives.affordable_runs(9.0, 3, 1.0) == 3
+
+
+@pytest.mark.parametrize(
     ("kind", "ranks", "factor"),
     [
         ("all_reduce", 2, 1.0),
@@ -209,6 +224,43 @@ def test_each_collective_has_a_number_of_its_own() -> None:
     seconds = {"all_reduce 1000000000": [1.0], "all_gather 1000000000": [1.0]}
     measurements, _ = collectives.combine([seconds, seconds])
     assert [(m.name, m.value) for m in measurements] == [("busbw_gb_s", 1.0), ("all_gather_busbw_gb_s", 0.5)]
+
+
+def test_an_algorithm_by_name_has_a_number_of_its_own_that_no_floor_is_for() -> None:
+    seconds = {"all_reduce 1000000000": [1.0]}
+    (measurement,), _ = collectives.combine([seconds, seconds], prefix="ring_")
+    assert measurement.name == "ring_busbw_gb_s"
+    assert measurement.name not in REFERENCED
+
+
+def nvls_request() -> Request:
+    parameters = {"rank": 0, "world_size": 2, "store": "s", "timeout_s": 9, "nvls": True, "runs": 7}
+    return Request("", "", "cuda", parameters=parameters | {"collectives": ["x"], "sizes_bytes": [64]})
+
+
+def test_nvls_is_not_run_where_no_switch_reduces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "make", lambda *_: ScriptedBackend(multicast=False))
+    with pytest.raises(NotRunError, match="the GPUs have no NVLS"):
+        collectives.measure(nvls_request(), STAGES.append)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("Error : no algorithm/protocol available for function AllReduce", NotRunError),
+        ("NCCL error: unhandled system error", RuntimeError),
+    ],
+)
+def test_nvls_that_nccl_does_not_offer_is_not_run_and_any_other_error_is_one(
+    said: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(ScriptedBackend):
+        def collective(self, kind: str, size_bytes: int) -> ScriptedOperation:
+            raise RuntimeError(said)
+
+    monkeypatch.setattr(collectives, "make", lambda *_: Refusing())
+    with pytest.raises(kind):
+        collectives.measure(nvls_request(), STAGES.append)
 
 
 def test_of_ranks_that_died_the_first_is_to_blame() -> None:
@@ -302,6 +354,17 @@ def test_a_gpu_test_that_cannot_run_says_why(test: str, facts: dict[str, Any], r
 def test_a_gpu_test_passes_on_what_nvidia_smi_says(test: str) -> None:
     found = CHECKS[test].run(node(NvidiaSmiError("mismatch", "nvidia-smi: Driver/library version mismatch")))
     assert (found.state, found.reason) == (State.NOT_RUN, "nvidia-smi: Driver/library version mismatch")
+
+
+@pytest.mark.parametrize(
+    ("visible", "hidden"),
+    [(None, False), ("0,1", False), ("GPU-1,GPU-2", False), ("1,0", True), ("0", True), ("", True)],
+)
+def test_gpus_that_the_environment_hides_or_renumbers_are_not_measured(
+    visible: str | None, hidden: bool
+) -> None:
+    reason = node(visible_devices=visible).why_no_cuda()
+    assert (reason or "").startswith("CUDA_VISIBLE_DEVICES is") == hidden
 
 
 def test_slices_of_a_gpu_are_not_measured() -> None:

@@ -81,6 +81,13 @@ def test_a_reason_not_to_run_comes_back_as_one() -> None:
     assert (outcome.ending, outcome.measured.not_run) == (Ending.DONE, "no such device")
 
 
+@pytest.mark.parametrize("function", ["gpu_memory_taken", "host_memory_taken"])
+def test_memory_that_somebody_else_has_is_not_run(function: str) -> None:
+    (outcome,) = run_children([request(function)], BUDGET_S)
+    assert (outcome.ending, outcome.problem) == (Ending.DONE, "")
+    assert (outcome.measured.not_run or "").startswith("memory ran out: ")
+
+
 @pytest.mark.parametrize(
     ("function", "ending", "words"),
     [

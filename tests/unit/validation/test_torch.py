@@ -120,6 +120,40 @@ def test_one_changed_number_in_a_copy_is_found() -> None:
     assert errors[1] > 0
 
 
+def test_a_pattern_is_position_times_an_odd_constant_at_every_length() -> None:
+    assert there("""
+        import torch
+        from validation.backends.operations import ODD, ROW, pattern
+        count = 2 * ROW + 17
+        right = (torch.arange(count, dtype=torch.int64) * ODD).to(torch.int32)
+        answer = torch.equal(pattern(4 * count), right)
+    """)
+
+
+def test_variables_that_distort_a_measurement_do_not_reach_torch() -> None:
+    assert (
+        there("""
+        import os
+        from validation.backends import DISTORTING, make
+        os.environ.update(dict.fromkeys(DISTORTING, "1"))
+        make("cpu", 0)
+        answer = [name for name in DISTORTING if name in os.environ]
+    """)
+        == []
+    )
+
+
+def test_ranks_agree_on_the_highest_value() -> None:
+    assert there("""
+        import tempfile
+        from validation.backends.cpu import CpuBackend
+        backend = CpuBackend()
+        with tempfile.TemporaryDirectory() as folder:
+            backend.join(0, 1, folder + "/store", 60)
+            answer = [backend.highest(value) for value in (0.25, 0.0, 7.0)]
+    """) == [0.25, 0.0, 7.0]
+
+
 def test_a_pattern_does_not_repeat_between_blocks() -> None:
     unique = there("""
         from validation.backends.operations import pattern
