@@ -6,8 +6,11 @@ The same source gives the same bytes, on any machine: a node whose copy is curre
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from pathlib import Path
+
+from validation import models
 
 PACKAGE = Path(__file__).parent
 SHEBANG = b"#!/usr/bin/env python3\n"
@@ -18,11 +21,15 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 def build(package: Path = PACKAGE) -> bytes:
     """The one-file payload.
 
-    Files in the order of their names, stored uncompressed (zlib's output depends on its version).
+    Files in the order of their names, stored uncompressed (zlib's output depends on its version), and the
+    table of GPU models as JSON.
     """
     files = sorted([*package.rglob("*.py"), *package.rglob("*.json")])
     members = {path.relative_to(package.parent).as_posix(): path.read_bytes() for path in files}
     members["__main__.py"] = MAIN.encode()
+    if references := models.table(package.parent / "data/gpu_models.yml"):
+        text = json.dumps(references, sort_keys=True, default=str)
+        members[f"{package.name}/{models.CARRIED}"] = text.encode()
     buffer = io.BytesIO()
     buffer.write(SHEBANG)
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:

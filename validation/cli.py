@@ -17,12 +17,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from validation import archive, cohort, compare, explanations, fabric, fabric_run, history, report
+from validation import archive, cohort, compare, explanations, fabric, fabric_run, history, models, report
 from validation.checks import Node
 from validation.checks.registry import CHECKS
 from validation.comparison import Comparison
 from validation.contract import ContractError, decode, dumps, encode, loads, node_result, parse
-from validation.expectations import Expectation, FleetExpectations, fleet_from, parse_expectation, read_fleet
+from validation.expectations import (
+    Expectation,
+    FleetExpectations,
+    References,
+    fleet_from,
+    parse_expectation,
+    read_fleet,
+)
 from validation.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS, judge_fleet, judge_node
 from validation.plans import PLANS
 from validation.progress import Progress
@@ -194,8 +201,11 @@ def _run(options: argparse.Namespace) -> int:
 
 def _expectation(path: Path | None) -> Expectation:
     if path is None:
-        return Expectation()
-    return parse_expectation(sys.stdin.read() if str(path) == "-" else path.read_text(), TESTS)
+        return Expectation(references=models.at_hand())
+    expectation = parse_expectation(sys.stdin.read() if str(path) == "-" else path.read_text(), TESTS)
+    if expectation.references == References():
+        return dataclasses.replace(expectation, references=models.at_hand())
+    return expectation
 
 
 def _list(_options: argparse.Namespace) -> int:
@@ -368,6 +378,8 @@ def _groups(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
+    if models.table() is None:
+        print("validation: this Python reads no YAML: the build carries no references", file=sys.stderr)
     content = archive.build()
     with contextlib.suppress(FileNotFoundError):
         if options.output.read_bytes() == content:

@@ -11,9 +11,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from tests.unit.validation.samples import eventually, expectation, measurement, node_result, one_test
-from validation import archive, cli
+from validation import archive, cli, models
 from validation.child import ROOT
 from validation.contract import SCHEMA_VERSION, NodeResult, State, dumps, encode, loads
 from validation.contract import node_result as read
@@ -56,6 +57,42 @@ def test_a_change_of_the_source_changes_the_build(tmp_path: Path) -> None:
         (tmp_path / name / "validation").mkdir(parents=True)
         (tmp_path / name / "validation" / "__init__.py").write_text(f"x = '{name}'\n")
     assert archive.build(tmp_path / "one" / "validation") != archive.build(tmp_path / "two" / "validation")
+
+
+def test_the_one_file_build_carries_the_references_for_a_python_without_yaml(
+    payload: Path, tmp_path: Path
+) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(payload)!r})\n"
+        "from validation import models\n"
+        "print(models.at_hand().model_of('2330')['floor']['bf16_tflops']['value'])"
+    )
+    done = run([sys.executable, "-I", "-S", "-c", program], cwd=tmp_path)
+    table = yaml.safe_load((ROOT / "data/gpu_models.yml").read_text())
+    (model,) = [model for model in table["models"].values() if "2330" in model["pci_ids"]]
+    assert float(done.stdout) == model["floor"]["bf16_tflops"]["value"], done.stderr
+
+
+def test_a_run_by_hand_is_judged_by_the_references(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = node_result(one_test("gpu_matmul", State.PASS, measurement("bf16_tflops", 100.0)))
+    monkeypatch.setattr(cli, "run_plan", lambda *_: slow)
+    assert cli.main(["run"]) == 1
+    assert "floor" in capsys.readouterr().out
+
+
+def test_expectations_without_references_get_those_at_hand(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slow = node_result(one_test("gpu_matmul", State.PASS, measurement("bf16_tflops", 100.0)))
+    monkeypatch.setattr(cli, "run_plan", lambda *_: slow)
+    (tmp_path / "expect.json").write_text('{"required_tests": ["gpu_matmul"]}')
+    assert cli.main(["run", f"--expect={tmp_path / 'expect.json'}"]) == 1
+
+
+def test_where_no_table_is_at_hand_there_are_no_references(tmp_path: Path) -> None:
+    assert models.table(tmp_path / "gpu_models.yml") is None
 
 
 @pytest.mark.parametrize("how", ["checkout", "file"])
