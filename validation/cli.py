@@ -17,7 +17,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from validation import archive, cohort, compare, explanations, fabric, fabric_run, history, models, report
+from validation import (
+    archive,
+    cohort,
+    compare,
+    explanations,
+    fabric,
+    fabric_run,
+    history,
+    machine,
+    models,
+    report,
+)
 from validation.checks import Node
 from validation.checks.registry import CHECKS
 from validation.comparison import Comparison
@@ -44,6 +55,8 @@ if TYPE_CHECKING:
 TESTS = tuple(CHECKS)
 HEADLINES = {check.id: check.headline for check in CHECKS.values()}
 INTERRUPTED = 130
+#: What a run by hand must have done on a machine with NVIDIA GPUs. With --expect, that says what is required.
+PROVE_A_GPU = ("health", "gpu_matmul", "gpu_transfer")
 
 
 class UsageError(Exception):
@@ -185,6 +198,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.hours is not None:
         plan = dataclasses.replace(plan, duration_s=options.hours * 3600)
     tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in plan.leaves_out))
+    expectation = dataclasses.replace(expectation, required_tests=_required(options, expectation))
     with Progress(len(tests)) as progress:
         result = run_plan(plan, expectation, options.node, tests, progress, options.state)
     verdict = judge_node(
@@ -197,6 +211,14 @@ def _run(options: argparse.Namespace) -> int:
     else:
         print(report.text(judge_fleet([verdict])), end="")
     return verdict.exit_status
+
+
+def _required(options: argparse.Namespace, expectation: Expectation) -> tuple[str, ...]:
+    """What must have run: what is expected, what was asked for by name, what proves a GPU where one is."""
+    required = [*expectation.required_tests, *(options.tests or ())]
+    if options.expect is None and not options.tests and machine.pci_gpus():
+        required += PROVE_A_GPU
+    return tuple(dict.fromkeys(required))
 
 
 def _expectation(path: Path | None) -> Expectation:

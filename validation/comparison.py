@@ -66,24 +66,67 @@ class Crowd:
         return cls(tuple(values), median, max(MAD_TO_SIGMA * deviation, LEAST_SIGMA * median))
 
     def state_of(self, measurement: Measurement, sensitivity: Sensitivity) -> State:
-        """Whether a number lies so far below that neither chance nor its own noise explains it."""
+        """Whether a number lies so far below that neither chance nor its own noise explains it.
+
+        Its own noise can excuse a little; a number that would fail without it stays degraded, or the noisier
+        a GPU, the slower it could be and pass.
+        """
         value = measurement.value
-        sigma = max(self.sigma, value * measurement.spread / IQR_TO_SIGMA)
         # Both, so that a wide scatter excuses more, and a narrow one does not condemn for nothing.
-        if self.deficit(value) <= sensitivity.degraded or self.median - value <= OUTLIER_Z * sigma:
+        if self.deficit(value) <= sensitivity.degraded or self.median - value <= OUTLIER_Z * self.sigma:
             return State.PASS
-        if sensitivity.fail is not None and self.deficit(value) > sensitivity.fail:
-            return State.FAIL
-        return State.DEGRADED
+        fails = sensitivity.fail is not None and self.deficit(value) > sensitivity.fail
+        noise = value * measurement.spread / IQR_TO_SIGMA
+        if self.median - value <= OUTLIER_Z * noise:
+            return State.DEGRADED if fails else State.PASS
+        return State.FAIL if fails else State.DEGRADED
 
     def deficit(self, value: float) -> float:
         """How much less than the median, as a part of it; negative for more."""
         return (self.median - value) / self.median if self.median else 0.0
 
 
+@dataclass(frozen=True)
+class CrowdJudge:
+    """A judge that holds a number against a crowd: the code of its finding, how strict it is, what to do."""
+
+    code: str
+    gpu: Sensitivity
+    action: str
+    #: Whatever else runs on a node takes CPU time: worth knowing, no fault of the node.
+    cpu: Sensitivity = Sensitivity(degraded=0.20, fail=None)
+
+    def judge(
+        self, test: TestResult, measurement: Measurement, crowd: Crowd, whose: str, more: str = ""
+    ) -> Comparison:
+        """What it says of one number; `whose` says what the crowd is, `more` stands behind its median."""
+        on_gpu_test = of_gpus(test)
+        state = crowd.state_of(measurement, self.gpu if on_gpu_test else self.cpu)
+        if state is State.PASS:
+            return Comparison()
+        text = (
+            f"{label(measurement.name)} {quantity(measurement)}{on_gpu(measurement.device)}, "
+            f"{crowd.deficit(measurement.value):.0%} below {whose} ({number(crowd.median)} "
+            f"{unit(measurement.name)}){more}{noise(measurement)}{held_back(test, measurement.device)}"
+        )
+        if not on_gpu_test:
+            return Comparison(notes=(text,))
+        return Comparison((Finding(self.code, state, text, self.action, measurement.device),))
+
+
+def of_gpus(test: TestResult) -> bool:
+    """Whether a test measures GPUs, by its name."""
+    return test.id.startswith("gpu_")
+
+
+def has_unit(measurement: Measurement) -> bool:
+    """Whether a number is a rate by its name, whatever its value."""
+    return any(measurement.name.endswith(f"_{unit}") for unit in UNITS)
+
+
 def is_rate(measurement: Measurement) -> bool:
     """Whether more is better, so that it compares."""
-    return measurement.value > 0 and any(measurement.name.endswith(f"_{unit}") for unit in UNITS)
+    return measurement.value > 0 and has_unit(measurement)
 
 
 def conditions_key(conditions: dict[str, int | str]) -> tuple[tuple[str, str], ...]:
@@ -116,6 +159,13 @@ def quantity(measurement: Measurement) -> str:
 def number(value: float) -> str:
     """A value with about three digits."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def noise(measurement: Measurement) -> str:
+    """`; its runs spread by 30%, measured 3 times`, where that is much."""
+    if measurement.spread <= NOISY_SPREAD:
+        return ""
+    return f"; its runs spread by {measurement.spread:.0%}, measured {measurement.attempts} times"
 
 
 def held_back(test: TestResult, device: int | None) -> str:

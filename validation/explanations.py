@@ -28,6 +28,36 @@ EXPLANATIONS: dict[str, Explanation] = {
         ),
         ("power-cycle the node", "if a GPU stays away, check its slot and power", "correct the expectation"),
     ),
+    "gpu-gone": Explanation(
+        "A GPU that was there in an earlier run is gone",
+        "The history of this node has more GPUs than it has now. What is expected of a node is read from its "
+        "PCI bus, where a GPU that fell off is not missed",
+        ("a GPU fell off the bus or lost power", "it was taken out"),
+        (
+            "power-cycle the node",
+            "check its slot and power",
+            "if it was taken out, remove the node's history",
+        ),
+    ),
+    "gpu-not-measured": Explanation(
+        "A GPU has no number that others of its model have",
+        "The test ended without saying why: nothing is known about this GPU",
+        ("the GPU went away between two tests", "a fault of this program"),
+        ("see whether nvidia-smi still lists it, look for Xid errors", "run again"),
+    ),
+    "no-number": Explanation(
+        "A test that measures ended without a number",
+        "Nothing was measured, so nothing passed",
+        ("the driver's report lists no GPU", "a fault of this program"),
+        ("run again", "if it happens again, report it with the result"),
+    ),
+    "impossible-number": Explanation(
+        "A number cannot be true",
+        "It is zero or negative, stands for no run, or is more than a quarter above the hardware's peak: no "
+        "work was done, or it was not timed",
+        ("a kernel that was not started", "a clock that jumped", "a fault of this program"),
+        ("run again", "if it happens again, report it with the result"),
+    ),
     "gpu-not-driven": Explanation(
         "The driver drives fewer GPUs than the PCI bus has",
         "A GPU is there, but the driver refused it or gave it up",

@@ -12,20 +12,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from validation.comparison import (
-    Comparison,
-    Crowd,
-    Sensitivity,
-    conditions_key,
-    held_back,
-    is_rate,
-    label,
-    number,
-    on_gpu,
-    quantity,
-    unit,
-)
-from validation.contract import SCHEMA_VERSION, ContractError, Finding, State, encode, loads
+from validation.comparison import Comparison, Crowd, CrowdJudge, Sensitivity, conditions_key, is_rate
+from validation.contract import SCHEMA_VERSION, ContractError, Finding, State, decode, encode, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,9 +22,14 @@ if TYPE_CHECKING:
     from validation.judge import NodeVerdict
 
 #: One GPU repeats itself to 1 or 2 %.
-GPU = Sensitivity(degraded=0.05, fail=0.10)
-CPU = Sensitivity(degraded=0.20, fail=None)
-#: Of how many runs the median is taken, counted from the latest.
+JUDGE = CrowdJudge(
+    "below-own-past",
+    Sensitivity(degraded=0.05, fail=0.10),
+    "look for what changed on this node since (`validation compare` shows all of it); to accept the new "
+    "level, remove the node's file from the history",
+)
+#: Of how many runs the median is taken: of the latest, and of the first, so that a GPU which becomes slower
+#: bit by bit cannot take its measure along.
 MOST_RUNS = 20
 
 
@@ -67,10 +60,19 @@ class PastRun:
 
 @dataclass(frozen=True)
 class Past:
-    """A node's earlier runs, and how many lines of its file could not be read."""
+    """A node's earlier runs, and how many lines of its file could not be read, or are of another version."""
 
     runs: tuple[PastRun, ...] = ()
     unreadable: int = 0
+    other_version: int = 0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the file does not count."""
+        said = ((self.unreadable, "cannot be read"), (self.other_version, "are of another schema version"))
+        return tuple(
+            f"{count} lines of the node's history {why} and are left out" for count, why in said if count
+        )
 
 
 def read(directory: Path, node: str) -> Past:
@@ -81,16 +83,17 @@ def read(directory: Path, node: str) -> Past:
     path = _path(directory, node)
     if not path.exists():
         return Past()
-    runs, unreadable = [], 0
+    runs, unreadable, other_version = [], 0, 0
     for line in path.read_text(errors="replace").splitlines():
         try:
-            run = loads(PastRun, line)
+            value = parse(line)
+            if isinstance(value, dict) and value.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
+                other_version += 1
+                continue
+            runs.append(decode(PastRun, value))
         except ContractError:
             unreadable += 1
-        else:
-            if run.schema_version == SCHEMA_VERSION:
-                runs.append(run)
-    return Past(tuple(runs), unreadable)
+    return Past(tuple(runs), unreadable, other_version)
 
 
 def append(directory: Path, result: NodeResult, verdict: NodeVerdict) -> None:
@@ -121,18 +124,42 @@ def append(directory: Path, result: NodeResult, verdict: NodeVerdict) -> None:
 
 
 def compare(result: NodeResult, past: Past) -> dict[str, Comparison]:
-    """What a node's past says of each of its tests that measured something."""
+    """What a node's past says of each of its tests that measured something, and of GPUs that are gone."""
     earlier = sorted(
         (run for run in past.runs if run.started_at < result.started_at), key=lambda run: run.started_at
     )
     said: dict[str, Comparison] = {}
-    damaged = f"{past.unreadable} lines of the node's history cannot be read and are left out"
     for test in result.tests:
         for measurement in filter(is_rate, test.measurements):
             found = _numbers_like(test, measurement, result, earlier)
-            said.setdefault(test.id, Comparison(notes=(damaged,) if past.unreadable else ()))
-            said[test.id] += _judge(test, measurement, result, found[-MOST_RUNS:])
+            said.setdefault(test.id, Comparison(notes=past.notes))
+            said[test.id] += _judge(test, measurement, result, found)
+    if result.tests:
+        # Health tells of GPUs; a run without it must not lose them either.
+        place = next((test.id for test in result.tests if test.id == "health"), result.tests[0].id)
+        said[place] = said.get(place, Comparison()) + _gone(result, earlier)
     return said
+
+
+def _gone(result: NodeResult, earlier: list[PastRun]) -> Comparison:
+    """GPUs of the latest run that has any, and that are not there any more.
+
+    What is expected of a node comes from its PCI bus, where a GPU that fell off is not missed.
+    """
+    had = [(run, gpus) for run in earlier if (gpus := {one.where for one in run.numbers} - {""})]
+    if not had:
+        return Comparison()
+    run, then = had[-1]
+    now = {gpu.uuid for gpu in result.gpus}
+    lost = ", ".join(sorted(then - now))
+    if len(now) < len(then):
+        text = f"{len(now)} GPUs, and {len(then)} in its run of {run.started_at[:10]}; gone: {lost}"
+        action = (
+            "power-cycle the node; check slot and power of the one that is gone; if it was taken out, remove "
+            "the node's file from the history"
+        )
+        return Comparison((Finding("gpu-gone", State.FAIL, text, action),))
+    return Comparison(notes=(f"other GPUs than in its run of {run.started_at[:10]}: {lost}",) if lost else ())
 
 
 def _numbers_like(
@@ -160,29 +187,24 @@ def _judge(
 ) -> Comparison:
     if not found:
         return Comparison(notes=("not compared with its own past: no earlier run of the same kind passed",))
+    latest, first = found[-MOST_RUNS:], found[:MOST_RUNS]
+    whose = "its only earlier run" if len(latest) == 1 else f"the median of its {len(latest)} earlier runs"
+    said = _hold_against(test, measurement, result, latest, whose)
+    if said == Comparison() and len(found) > MOST_RUNS:
+        since = f"the median of its first {len(first)} runs, from {first[0][0].started_at[:10]} on"
+        said = _hold_against(test, measurement, result, first, since)
+    return said
+
+
+def _hold_against(
+    test: TestResult,
+    measurement: Measurement,
+    result: NodeResult,
+    found: list[tuple[PastRun, float]],
+    whose: str,
+) -> Comparison:
     crowd = Crowd.of([value for _, value in found])
-    on_cpu = not test.id.startswith("gpu_")
-    state = crowd.state_of(measurement, CPU if on_cpu else GPU)
-    if state is State.PASS:
-        return Comparison()
-    runs = "its only earlier run" if len(found) == 1 else f"the median of its {len(found)} earlier runs"
-    text = (
-        f"{label(measurement.name)} {quantity(measurement)}{on_gpu(measurement.device)}, "
-        f"{crowd.deficit(measurement.value):.0%} below {runs} ({number(crowd.median)} "
-        f"{unit(measurement.name)}){_other_driver(result, found)}{held_back(test, measurement.device)}"
-    )
-    if on_cpu:
-        # Whatever else runs on a node takes CPU time: worth knowing, no fault of the node.
-        return Comparison(notes=(text,))
-    finding = Finding(
-        "below-own-past",
-        state,
-        text,
-        "look for what changed on this node since (`validation compare` shows all of it); to accept the new "
-        "level, remove the node's file from the history",
-        measurement.device,
-    )
-    return Comparison((finding,))
+    return JUDGE.judge(test, measurement, crowd, whose, _other_driver(result, found))
 
 
 def _other_driver(result: NodeResult, found: list[tuple[PastRun, float]]) -> str:

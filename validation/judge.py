@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from validation import references
+from validation import plausible, references
 from validation.comparison import Comparison, quantity
 from validation.contract import SCHEMA_VERSION, Finding, State, worst
 
@@ -91,6 +91,11 @@ def judge_node(
             + (comparisons or {}).get(test.id, Comparison()),
             required=test.id in expectation.required_tests,
             headline=headlines.get(test.id, ()),
+            more=tuple(
+                plausible.findings(
+                    test, result, expectation.references, measures=bool(headlines.get(test.id))
+                )
+            ),
         )
         for test in result.tests
     ) + tuple(
@@ -104,6 +109,9 @@ def judge_node(
     reasons = [f"{test.id}: {sentence}" for test in tests for sentence in _sentences(test.findings)] + [
         f"{test.id} is required and was not run: {test.reason}" for test in left_out
     ]
+    if wrong := _wrong_count(result, expectation, tests):
+        reasons.insert(0, wrong)
+        ran.append(State.FAIL)
     state, exit_status = worst(ran), EXIT_PASS
     if state is State.FAIL:
         exit_status = EXIT_FAIL
@@ -115,6 +123,15 @@ def judge_node(
     elif state is State.DEGRADED and fail_on_degraded:
         exit_status = EXIT_FAIL
     return NodeVerdict(name, state, exit_status, _found_gpus(result, expectation), tests, tuple(reasons))
+
+
+def _wrong_count(result: NodeResult, expectation: Expectation, tests: tuple[TestVerdict, ...]) -> str:
+    """A sentence if the node has another number of GPUs than expected; empty where health has said so."""
+    expected, found = expectation.gpu_count, len(result.gpus)
+    said = {finding.code for test in tests for finding in test.findings}
+    if expected in {None, found} or said & {"gpu-count", "gpu-not-driven"}:
+        return ""
+    return f"{found} GPUs were found on this node, expected {expected}. What to do: look at what health says"
 
 
 def judge_fleet(nodes: Iterable[NodeVerdict]) -> FleetVerdict:
@@ -146,12 +163,19 @@ def _sentences(findings: Iterable[Finding]) -> list[str]:
 
 
 def _judge_test(
-    test: TestResult, compared: Comparison, *, required: bool, headline: tuple[str, ...]
+    test: TestResult,
+    compared: Comparison,
+    *,
+    required: bool,
+    headline: tuple[str, ...],
+    more: tuple[Finding, ...],
 ) -> TestVerdict:
-    findings = test.findings + compared.findings
-    state = test.state
-    if state is not State.NOT_RUN:
-        state = worst([state, *(finding.state for finding in findings)])
+    findings = test.findings + more + compared.findings
+    found = worst(finding.state for finding in findings)
+    # What was not run on one GPU does not excuse what failed on another.
+    state = (
+        test.state if test.state is State.NOT_RUN and found is not State.FAIL else worst([test.state, found])
+    )
     return TestVerdict(
         id=test.id,
         state=state,

@@ -4,38 +4,64 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from validation.comparison import NOISY_SPREAD, Comparison, held_back, label, number, on_gpu, quantity
+from validation.comparison import (
+    NOISY_SPREAD,
+    Comparison,
+    has_unit,
+    held_back,
+    label,
+    number,
+    of_gpus,
+    on_gpu,
+    quantity,
+)
 from validation.contract import Finding, State
 
 if TYPE_CHECKING:
-    from validation.contract import Measurement, NodeResult, TestResult
+    from validation.contract import GpuIdentity, Measurement, NodeResult, TestResult
     from validation.expectations import References
 
-#: Measurements of GPUs that data/gpu_models.yml may have a floor for.
-REFERENCED = {
-    "fp32_tflops",
-    "tf32_tflops",
-    "fp16_tflops",
-    "bf16_tflops",
-    "h2d_pinned_gb_s",
-    "d2h_pinned_gb_s",
-    "busbw_gb_s",
-}
+#: Which published peak bounds a number, by the end of its name.
+MEMORY_NUMBERS = ("memory_copy_gb_s", "memory_triad_gb_s")
 
 
 def compare(test: TestResult, result: NodeResult, references: References) -> Comparison:
     """Findings for numbers below their floor, and which numbers of GPUs there was no floor for."""
-    below, without = [], set()
-    for measurement in test.measurements:
-        if measurement.name not in REFERENCED or not result.gpus:
-            continue
+    if not of_gpus(test) or not result.gpus:
+        return Comparison()
+    below: list[Finding] = []
+    without: dict[str, list[str]] = {}
+    for measurement in filter(has_unit, test.measurements):
         name, floor = _floor(measurement, result, references)
         if floor is None:
-            if test.id.startswith("gpu_"):
-                without.add(f"{label(measurement.name)} is not compared: no reference for {name}")
+            if "_peak_" not in measurement.name:
+                without.setdefault(name, []).append(label(measurement.name))
         elif measurement.value < floor:
             below.append(_below(test, measurement, name, floor))
-    return Comparison(tuple(below), tuple(sorted(without)))
+    return Comparison(
+        tuple(below),
+        tuple(
+            f"{', '.join(dict.fromkeys(names))}: no reference for {model}, so not compared with one"
+            for model, names in sorted(without.items())
+        ),
+    )
+
+
+def peak_of(
+    test: TestResult, measurement: Measurement, result: NodeResult, references: References
+) -> float | None:
+    """What the hardware can do at most of what was measured; None where that is not published."""
+    gpus = [gpu for gpu in result.gpus if measurement.device == gpu.index]
+    if not of_gpus(test) or not gpus:
+        return None
+    name = measurement.name
+    if name.endswith("_pinned_gb_s") and not name.startswith("both"):
+        return _of_link(gpus[0], references, "peak", "h2d_pinned_gb_s")
+    model = references.model_of(gpus[0].pci_id)
+    if name in MEMORY_NUMBERS:
+        name = "memory_gb_s"
+    entry = (model or {}).get("peak", {}).get(name.replace("_peak_", "_").replace("_alone_", "_"))
+    return _value(entry) if isinstance(entry, dict) else None
 
 
 def _below(test: TestResult, measurement: Measurement, name: str, floor: float) -> Finding:
@@ -76,12 +102,17 @@ def _floor(measurement: Measurement, result: NodeResult, references: References)
     if entry is not None:
         return model["name"], _value(entry)
     if measurement.name.endswith("_pinned_gb_s"):
-        generation, width = gpus[0].pcie_generation_max, gpus[0].pcie_width_max
-        link = references.pcie_x16.get(str(generation), {}).get("floor", {}).get(measurement.name)
-        if link is not None and width:
-            floor = _value(link)
-            return f"PCIe generation {generation} x{width}", None if floor is None else floor * width / 16
+        floor = _of_link(gpus[0], references, "floor", measurement.name)
+        if floor is not None:
+            return f"PCIe generation {gpus[0].pcie_generation_max} x{gpus[0].pcie_width_max}", floor
     return model["name"], None
+
+
+def _of_link(gpu: GpuIdentity, references: References, kind: str, name: str) -> float | None:
+    """A number of the GPU's PCIe link, in proportion to its lanes."""
+    entry = references.pcie_x16.get(str(gpu.pcie_generation_max), {}).get(kind, {}).get(name)
+    value = None if entry is None or not gpu.pcie_width_max else _value(entry)
+    return None if value is None else value * (gpu.pcie_width_max or 0) / 16
 
 
 def _collective_floor(entries: list[dict[str, Any]], measurement: Measurement) -> float | None:

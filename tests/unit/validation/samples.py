@@ -108,10 +108,10 @@ def smi_xml(*gpus: str, driver: str = DRIVER) -> str:
     )
 
 
-def expectation(**changes: Any) -> Expectation:
-    """Two H100 with the driver of the sample, nothing required."""
+def expectation(count: int = 2, **changes: Any) -> Expectation:
+    """`count` H100 with the driver of the sample, nothing required."""
     base = Expectation(
-        gpus=(ExpectedGpus("h100_sxm_80gb", "H100 SXM 80 GB", 2),),
+        gpus=(ExpectedGpus("h100_sxm_80gb", "H100 SXM 80 GB", count),),
         driver_version=DRIVER,
         nvswitch=True,
         references=References({"h100_sxm_80gb": H100}, PCIE),
@@ -161,8 +161,10 @@ def one_test(
     return dataclasses.replace(base, **changes)
 
 
-def node_result(*tests: TestResult, name: str = "gpu01", gpus: int = 2) -> NodeResult:
-    """A node's result with `gpus` H100."""
+def node_result(*tests: TestResult, name: str = "gpu01", gpus: int | None = None) -> NodeResult:
+    """A node's result with `gpus` H100: as many as have a number, two where none has."""
+    devices = {one.device for test in tests for one in test.measurements if one.device is not None}
+    count = gpus if gpus is not None else max(devices, default=1) + 1
     return NodeResult(
         schema_version=SCHEMA_VERSION,
         node=name,
@@ -174,7 +176,7 @@ def node_result(*tests: TestResult, name: str = "gpu01", gpus: int = 2) -> NodeR
             GpuIdentity(
                 index, "NVIDIA H100 80GB HBM3", f"GPU-{index}", f"0000:{index:02x}:00.0", "2330", 5, 16
             )
-            for index in range(gpus)
+            for index in range(count)
         ),
         tests=tests,
     )

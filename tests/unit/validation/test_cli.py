@@ -14,9 +14,10 @@ import pytest
 import yaml
 
 from tests.unit.validation.samples import eventually, expectation, measurement, node_result, one_test
-from validation import archive, cli, models
+from validation import archive, cli, machine, models, runner
+from validation.checks import registry
 from validation.child import ROOT
-from validation.contract import SCHEMA_VERSION, NodeResult, State, dumps, encode, loads
+from validation.contract import SCHEMA_VERSION, NodeResult, State, TestResult, dumps, encode, loads
 from validation.contract import node_result as read
 from validation.expectations import FleetExpectations
 from validation.plans import PLANS
@@ -127,7 +128,7 @@ def test_the_one_file_build_runs_on_a_machine_without_torch_and_says_what_is_mis
 def test_an_expectation_is_read_from_standard_input_and_the_result_written_to_standard_output(
     payload: Path,
 ) -> None:
-    wanted = dataclasses.replace(expectation(), required_tests=("cpu_matmul",))
+    wanted = dataclasses.replace(expectation(), gpus=None, required_tests=("cpu_matmul",))
     command = [
         sys.executable,
         "-I",
@@ -167,6 +168,38 @@ def test_a_wrong_expectation_is_an_error_before_anything_runs(
     assert captured.out == ""
 
 
+def test_a_test_that_was_asked_for_by_name_must_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passing = Passing()
+    monkeypatch.setattr(runner, "CHECKS", {passing.id: passing, "gpu_matmul": registry.CHECKS["gpu_matmul"]})
+    monkeypatch.setattr(machine, "pci_gpus", tuple)
+    assert cli.main(["run", "--test=health", "--test=gpu_matmul"]) == 2
+    assert "gpu_matmul is required and was not run: no NVIDIA GPU" in capsys.readouterr().out
+    assert cli.main(["run", "--test=health"]) == 0
+
+
+def test_where_there_is_a_gpu_it_must_be_measured_without_being_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passing = Passing()
+    monkeypatch.setattr(runner, "CHECKS", {passing.id: passing})
+    monkeypatch.setattr(machine, "pci_gpus", tuple)
+    assert cli.main(["run"]) == 0
+    monkeypatch.setattr(machine, "pci_gpus", lambda: (machine.PciGpu("0000:1b:00.0", "2330"),))
+    assert cli.main(["run"]) == 2
+    assert "gpu_matmul is required and was not run" in capsys.readouterr().out
+
+
+class Passing:
+    """A check of which nothing can go wrong."""
+
+    id = "health"
+
+    def run(self, _node: Any) -> TestResult:
+        return one_test("health")
+
+
 @pytest.mark.parametrize("arguments", [["run", "--plan", "slow"], ["run", "--test", "gpu_matmull"], []])
 def test_a_wrong_command_line_ends_with_status_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -185,7 +218,7 @@ def fleet() -> Fleet:
         "expectations": {
             "schema_version": SCHEMA_VERSION,
             "nodes": {
-                "gpu01": json.loads(dumps(expectation())),
+                "gpu01": json.loads(dumps(expectation(1))),
                 "gpu02": json.loads(dumps(expectation(not_run="it cannot be reached"))),
             },
         },

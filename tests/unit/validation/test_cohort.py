@@ -85,6 +85,26 @@ def test_a_noisy_number_blames_nobody() -> None:
     assert findings(cohort.compare(results)) == {}
 
 
+@pytest.mark.parametrize(("value", "state"), [(600.0, State.DEGRADED), (250.0, State.FAIL)])
+def test_the_noise_of_a_number_that_would_fail_excuses_it_only_to_degraded(
+    value: float, state: State
+) -> None:
+    results = fleet_of(730, 731, 728, 735, value)
+    results["gpu04"] = changed(results["gpu04"], spread=0.3, attempts=3)
+    (finding,) = findings(cohort.compare(results)).values()
+    assert finding.state is state
+    assert finding.text.endswith("; its runs spread by 30%, measured 3 times")
+
+
+def test_a_lower_power_limit_is_another_kind_of_gpu() -> None:
+    results = fleet_of(730, 731, 728, 735, 500)
+    for name, result in results.items():
+        limit = 500.0 if name == "gpu04" else 700.0
+        health = one_test("health", details={"gpus": [{"device": 0, "power_limit_w": limit}]})
+        results[name] = dataclasses.replace(result, tests=(health, *result.tests))
+    assert findings(cohort.compare(results)) == {}
+
+
 def test_fewer_than_four_are_not_compared_and_that_is_said() -> None:
     said = cohort.compare(fleet_of(730, 731, 100))
     assert findings(said) == {}
@@ -166,7 +186,7 @@ def test_the_unit_does_not_matter(values: list[float], factor: float) -> None:
         abs(deficit - limit) < 1e-9
         for value in values
         for deficit in [(sorted(values)[len(values) // 2] - value) / sorted(values)[len(values) // 2]]
-        for limit in (cohort.GPU.degraded, cohort.GPU.fail)
+        for limit in (cohort.JUDGE.gpu.degraded, cohort.JUDGE.gpu.fail)
         if limit is not None
     )
     if not near:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +29,7 @@ def result_of(value: float, day: int, test: str = "gpu_matmul", **changes: Any) 
 
 def keep(directory: Path, *results: NodeResult) -> None:
     for result in results:
-        history.append(directory, result, judge_node(result.node, result, expectation(), {}))
+        history.append(directory, result, judge_node(result.node, result, expectation(1), {}))
 
 
 def past(directory: Path, *results: NodeResult) -> Past:
@@ -86,7 +87,7 @@ def uncomparable() -> dict[str, NodeResult]:
 def test_only_like_compares_with_like_and_that_is_said(other: str, tmp_path: Path) -> None:
     said = history.compare(result_of(40.0, 4), past(tmp_path, uncomparable()[other]))["gpu_matmul"]
     assert said.findings == ()
-    assert said.notes == ("not compared with its own past: no earlier run of the same kind passed",)
+    assert "not compared with its own past: no earlier run of the same kind passed" in said.notes
 
 
 def test_a_run_that_failed_is_no_measure(tmp_path: Path) -> None:
@@ -119,3 +120,44 @@ def test_a_damaged_line_is_left_out_and_that_is_said(tmp_path: Path) -> None:
 
 def test_a_node_has_no_past_at_first(tmp_path: Path) -> None:
     assert history.read(tmp_path / "none", "gpu01") == Past()
+
+
+def test_a_file_of_another_schema_version_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    keep(tmp_path, result_of(50.0, 1))
+    path = tmp_path / "gpu01.jsonl"
+    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 1'))
+    said = history.compare(result_of(40.0, 4), history.read(tmp_path, "gpu01"))["gpu_matmul"]
+    assert said.findings == ()
+    assert "1 lines of the node's history are of another schema version and are left out" in said.notes
+
+
+def test_a_gpu_that_becomes_slower_bit_by_bit_is_found(tmp_path: Path) -> None:
+    """0.4 % less each day: the median of the last runs follows, the first runs do not."""
+    days = [result_of(50.0 * 0.996**day, 1) for day in range(45)]
+    start = datetime.date(2026, 1, 1)
+    runs = [
+        dataclasses.replace(run, started_at=f"{start + datetime.timedelta(days=day)}T12:00:00+00:00")
+        for day, run in enumerate(days)
+    ]
+    said = history.compare(runs[-1], past(tmp_path, *runs[:-1]))["gpu_matmul"]
+    (finding,) = said.findings
+    assert finding.code == "below-own-past"
+    assert "below the median of its first 20 runs, from 2026-01-01 on" in finding.text
+
+
+def test_a_gpu_that_was_there_in_the_last_run_is_missed(tmp_path: Path) -> None:
+    two = node_result(one_test("gpu_matmul", State.PASS, measurement(), measurement(device=1)))
+    two = dataclasses.replace(two, started_at="2026-11-01T12:00:00+00:00")
+    history.append(tmp_path, two, judge_node("gpu01", two, expectation(2), {}))
+    one = node_result(one_test("health"), one_test("gpu_matmul", State.PASS, measurement()), gpus=1)
+    (finding,) = history.compare(one, history.read(tmp_path, "gpu01"))["health"].findings
+    assert (finding.code, finding.state) == ("gpu-gone", State.FAIL)
+    assert finding.text == "1 GPUs, and 2 in its run of 2026-11-01; gone: GPU-1"
+
+
+def test_a_gpu_that_was_replaced_is_noted(tmp_path: Path) -> None:
+    other = result_of(50.0, 1)
+    other = dataclasses.replace(other, gpus=(dataclasses.replace(other.gpus[0], uuid="GPU-other"),))
+    said = history.compare(result_of(50.0, 4), past(tmp_path, other))["gpu_matmul"]
+    assert said.findings == ()
+    assert "other GPUs than in its run of 2026-11-01: GPU-other" in said.notes

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.validation.samples import expectation, measurement, node_result, one_test
+from tests.unit.validation.samples import H100, expectation, measurement, node_result, one_test
 from validation.comparison import Comparison, number
 from validation.contract import Finding, Measurement, NodeResult, State, TestResult
-from validation.expectations import Expectation
+from validation.expectations import Expectation, References
 from validation.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS, NodeVerdict, judge_fleet, judge_node
 
 HEADLINES = {"gpu_matmul": ("bf16_tflops", "fp16_tflops"), "gpu_all_reduce": ("busbw_gb_s",)}
@@ -23,10 +23,11 @@ WORN = Finding("persistence-off", State.DEGRADED, "GPU 0: persistence mode is of
 
 
 def verdict(
-    *tests: TestResult, required: tuple[str, ...] = (), strict: bool = False, gpus: int = 2
+    *tests: TestResult, required: tuple[str, ...] = (), strict: bool = False, gpus: int | None = None
 ) -> NodeVerdict:
-    wanted = expectation(required_tests=required)
-    return judge_node("gpu01", node_result(*tests, gpus=gpus), wanted, HEADLINES, fail_on_degraded=strict)
+    result = node_result(*tests, gpus=gpus)
+    wanted = expectation(len(result.gpus), required_tests=required)
+    return judge_node("gpu01", result, wanted, HEADLINES, fail_on_degraded=strict)
 
 
 def not_run(test_id: str, reason: str = "no driver") -> TestResult:
@@ -34,7 +35,11 @@ def not_run(test_id: str, reason: str = "no driver") -> TestResult:
 
 
 def test_a_node_whose_tests_passed_has_passed() -> None:
-    node = verdict(one_test("health"), one_test(), required=("health", "gpu_matmul"))
+    node = verdict(
+        one_test("health"),
+        one_test("gpu_matmul", State.PASS, measurement()),
+        required=("health", "gpu_matmul"),
+    )
     assert (node.state, node.exit_status, node.reasons) == (State.PASS, EXIT_PASS, ())
 
 
@@ -131,9 +136,83 @@ def test_what_fleet_and_history_say_counts() -> None:
     slow = Finding("below-fleet", State.DEGRADED, "slow", "look", 0)
     result = node_result(one_test("gpu_matmul", State.PASS, measurement()))
     said = {"gpu_matmul": Comparison((slow,), ("not compared",))}
-    node = judge_node("gpu01", result, expectation(), HEADLINES, comparisons=said)
+    node = judge_node("gpu01", result, expectation(1), HEADLINES, comparisons=said)
     assert (node.state, node.tests[0].notes) == (State.DEGRADED, ("not compared",))
     assert node.reasons == ("gpu_matmul: slow. What to do: look",)
+
+
+def codes(node: NodeVerdict) -> list[str]:
+    return [finding.code for test in node.tests for finding in test.findings]
+
+
+def test_a_test_that_measured_nothing_has_not_passed() -> None:
+    node = verdict(one_test("gpu_matmul"))
+    assert (node.state, node.exit_status, codes(node)) == (State.FAIL, EXIT_FAIL, ["no-number"])
+
+
+@pytest.mark.parametrize("value", [0.0, -3.0, 5000.0])
+def test_a_number_that_cannot_be_has_not_passed(value: float) -> None:
+    peaks = H100 | {"peak": {"bf16_tflops": {"value": 989, "source": "a"}}}
+    wanted = expectation(1, references=References({"h100_sxm_80gb": peaks}))
+    result = node_result(one_test("gpu_matmul", State.PASS, measurement(value=value)))
+    node = judge_node("gpu01", result, wanted, HEADLINES)
+    assert "impossible-number" in codes(node)
+    assert node.state is State.FAIL
+
+
+def test_a_number_without_runs_has_not_passed() -> None:
+    node = verdict(one_test("gpu_matmul", State.PASS, measurement(samples=0)))
+    assert codes(node) == ["impossible-number"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("memory_triad_gb_s", 4500.0, "impossible-number"),  # it fitted into a cache
+        ("memory_triad_gb_s", 2970.0, None),
+        ("h2d_pinned_gb_s", 550.0, "impossible-number"),  # Gb/s for GB/s
+        ("h2d_pinned_gb_s", 56.0, None),
+        ("bf16_peak_tflops", 5000.0, "impossible-number"),
+        ("both_pinned_gb_s", 110.0, None),
+    ],
+)
+def test_nothing_is_faster_than_its_peak_allows(name: str, value: float, code: str | None) -> None:
+    peak = {"bf16_tflops": {"value": 989, "source": "a"}, "memory_gb_s": {"value": 3350, "source": "a"}}
+    link = {"5": {"peak": {"h2d_pinned_gb_s": {"value": 63, "source": "a"}}}}
+    wanted = expectation(1, references=References({"h100_sxm_80gb": H100 | {"peak": peak}}, link))
+    result = node_result(one_test("gpu_memory", State.PASS, measurement(name, value)))
+    assert codes(judge_node("gpu01", result, wanted, HEADLINES)) == ([code] if code else [])
+
+
+def test_a_gpu_without_a_number_is_missed() -> None:
+    node = verdict(one_test("gpu_matmul", State.PASS, measurement()), gpus=2)
+    assert node.state is State.FAIL
+    (finding,) = node.tests[0].findings
+    assert (finding.code, finding.device) == ("gpu-not-measured", 1)
+    assert finding.text == "GPU 1: no number for bf16, which other GPUs have"
+
+
+def test_a_gpu_of_another_model_need_not_have_the_same_numbers() -> None:
+    numbers = (measurement(), measurement("fp16_tflops"), measurement("fp16_tflops", device=1))
+    result = node_result(one_test("gpu_matmul", State.PASS, *numbers))
+    old = dataclasses.replace(result.gpus[1], pci_id="1eb8")
+    node = judge_node(
+        "gpu01", dataclasses.replace(result, gpus=(result.gpus[0], old)), Expectation(), HEADLINES
+    )
+    assert codes(node) == []
+
+
+def test_a_node_with_fewer_gpus_than_expected_fails_although_no_test_says_so() -> None:
+    result = node_result(one_test("gpu_matmul", State.PASS, measurement()), gpus=1)
+    node = judge_node("gpu01", result, expectation(2), HEADLINES)
+    assert (node.state, node.exit_status) == (State.FAIL, EXIT_FAIL)
+    assert node.reasons[0].startswith("1 GPUs were found on this node, expected 2")
+
+
+def test_what_was_not_run_on_one_gpu_does_not_excuse_what_failed_on_another() -> None:
+    half = one_test("gpu_matmul", State.NOT_RUN, measurement(value=300.0), reason="GPU 1: no free memory")
+    node = verdict(half)
+    assert (node.state, node.exit_status) == (State.FAIL, EXIT_FAIL)
 
 
 def test_a_number_at_its_floor_passes() -> None:
@@ -153,31 +232,31 @@ def test_a_low_number_says_what_held_the_gpu_back() -> None:
 def test_an_unverified_floor_judges_nobody_and_that_is_said() -> None:
     node = verdict(one_test("gpu_matmul", State.PASS, measurement("fp16_tflops", 1.0)))
     assert node.state is State.PASS
-    assert node.tests[0].notes == ("fp16 is not compared: no reference for H100 SXM 80 GB",)
+    assert node.tests[0].notes == ("fp16: no reference for H100 SXM 80 GB, so not compared with one",)
 
 
 def test_a_model_without_a_floor_is_not_compared_and_that_is_said() -> None:
     node = verdict(one_test("gpu_matmul", State.PASS, measurement("fp32_tflops", 1.0)))
-    assert node.tests[0].notes == ("fp32 is not compared: no reference for H100 SXM 80 GB",)
+    assert node.tests[0].notes == ("fp32: no reference for H100 SXM 80 GB, so not compared with one",)
 
 
 def test_a_gpu_that_no_table_knows_is_not_compared_and_that_is_said() -> None:
     result = node_result(one_test("gpu_matmul", State.PASS, measurement()))
     node = judge_node("gpu01", result, Expectation(), HEADLINES)
     assert node.state is State.PASS
-    assert node.tests[0].notes == ("bf16 is not compared: no reference for NVIDIA H100 80GB HBM3",)
+    assert node.tests[0].notes == ("bf16: no reference for NVIDIA H100 80GB HBM3, so not compared with one",)
 
 
 def test_the_floor_of_a_transfer_is_that_of_the_link_and_its_width() -> None:
     slow = measurement("h2d_pinned_gb_s", 30.0)
     result = node_result(one_test("gpu_transfer", State.PASS, slow))
-    assert below_floor(judge_node("gpu01", result, expectation(), HEADLINES)) == [
+    assert below_floor(judge_node("gpu01", result, expectation(1), HEADLINES)) == [
         "h2d pinned 30.0 GB/s on GPU 0, floor 48.0 (PCIe generation 5 x16)"
     ]
     narrow = dataclasses.replace(
         result, gpus=tuple(dataclasses.replace(gpu, pcie_width_max=8) for gpu in result.gpus)
     )
-    assert judge_node("gpu01", narrow, expectation(), HEADLINES).state is State.PASS
+    assert judge_node("gpu01", narrow, expectation(1), HEADLINES).state is State.PASS
 
 
 def busbw(value: float, size_bytes: int, ranks: int) -> Measurement:

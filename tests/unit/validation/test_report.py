@@ -25,12 +25,18 @@ NO_CUDA = "torch is built without CUDA"
 def fleet() -> FleetVerdict:
     """One node that passed, one that is degraded, and one that was refused."""
     good = node_result(
-        one_test("gpu_matmul", State.PASS, measurement(value=730.0)),
+        one_test("gpu_matmul", State.PASS, measurement(value=730.0), measurement(value=731.0, device=1)),
         one_test("gpu_all_reduce", State.NOT_RUN, reason=ONE_GPU),
         one_test("gpu_transfer", State.NOT_RUN, reason=NO_CUDA),
     )
     worn = node_result(
-        one_test("gpu_matmul", State.DEGRADED, findings=(Finding("x", State.DEGRADED, "persistence <off>"),)),
+        one_test(
+            "gpu_matmul",
+            State.DEGRADED,
+            measurement(value=735.0),
+            measurement(value=736.0, device=1),
+            findings=(Finding("x", State.DEGRADED, "persistence <off>"),),
+        ),
         one_test("gpu_all_reduce", State.NOT_RUN, reason=NO_CUDA),
         one_test("gpu_transfer", State.NOT_RUN, reason=NO_CUDA),
         name="gpu02",
