@@ -251,6 +251,13 @@ def test_sysctls_are_those_of_a_debian_kernel(key: str) -> None:
     assert inside("gpu02", "sysctl", "-n", key).isdecimal()
 
 
+@pytest.mark.parametrize("node", ["gpu01", "gpu02"])
+def test_all_sysctls_are_listed(node: str) -> None:
+    """On Debian 12 that needs `.` to be the first entry of each directory."""
+    listed = inside(node, "timeout", "20", "sysctl", "--all", "--names").split()
+    assert {"kernel.random.boot_id", "kernel.hostname", "vm.swappiness"} <= set(listed)
+
+
 def test_unknown_sysctl_fails() -> None:
     with command(LAB, "shell", "gpu01", "sysctl", "-w", "vm.unheard_of=1") as process:
         _, errors = process.communicate(timeout=30)
