@@ -73,8 +73,8 @@ confirm:
 
 import grp
 import json
-import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +82,21 @@ from ansible.module_utils.administrators import (
     HEADER,
     KEY_FILES,
     Account,
+    KeyFile,
     User,
     blobs,
     check_groups,
+    check_shells,
     diff,
     differs,
+    exists,
     key_lines,
     login_refusal,
     parse_users,
     read_account,
+    remove_empty_ssh,
     superfluous_groups,
+    write_key_files,
 )
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.commit_confirm import (
@@ -103,15 +108,11 @@ from ansible.module_utils.commit_confirm import (
     write_durably,
 )
 from ansible.module_utils.files import File
+from ansible.module_utils.ssh_access import SECONDS_PER_DAY
 from ansible.module_utils.ssh_login import ssh_login
 
 SUDOERS = Path("/etc/sudoers.d/temper_admins")
 RECORD = Path("/var/lib/temper/admin_accounts.json")
-# Run as the account, so that links in its home lead nowhere it could not write itself.
-WRITE_KEYS = (
-    "set -e; umask 077; mkdir -p .ssh; rm -f .ssh/authorized_keys2; cat >.ssh/.authorized_keys.new; "
-    "mv -fT .ssh/.authorized_keys.new .ssh/authorized_keys"
-)
 
 
 def sudoers(names: list[str]) -> str | None:
@@ -138,7 +139,7 @@ def check_sudoers(module: AnsibleModule, text: str) -> None:
 class Record:
     """What was there before the first run, by account, so that it can be given back."""
 
-    def __init__(self, path: Path = RECORD) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         try:
             self.accounts: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
@@ -147,12 +148,12 @@ class Record:
 
     def remember(self, user: User, account: Account | None) -> None:
         """Note an account as it is, unless it is known, and what it is given."""
-        before = {
-            "created": account is None,
-            "keys": account.key_files if account else None,
-            "groups": sorted(account.groups) if account else [],
-            "expired": bool(account and account.expired),
-        }
+        before: dict[str, Any] = {"created": account is None}
+        if account:
+            before["keys"] = [[file.text, file.mode] if file else None for file in account.key_files]
+            before["groups"] = sorted(account.groups)
+            shadow = account.shadow
+            before["shadow"] = [shadow.last_change, shadow.maximum_days, shadow.expiry_day]
         given = {"present": user.present, "sudo": user.sudo and user.present}
         self.accounts[user.name] = {**before, **self.accounts.get(user.name, {}), **given}
 
@@ -163,29 +164,6 @@ class Record:
             write_durably(self.path, json.dumps(self.accounts, indent=2) + "\n", 0o600)
         else:
             self.path.unlink(missing_ok=True)
-
-
-def write_keys(account: Account, text: str) -> None:
-    """Replace an account's keys, as the account itself."""
-    if not Path(account.home).is_dir():
-        raise CommandError(
-            f"The home directory of {account.name} ({account.home}) is missing: make it first."
-        )
-    completed = subprocess.run(
-        ["sh", "-c", WRITE_KEYS],
-        input=text,
-        cwd=account.home,
-        user=account.uid,
-        group=account.gid,
-        extra_groups=[],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if completed.returncode:
-        raise CommandError(
-            f"{account.name} cannot write its keys in {account.home}: {completed.stderr.strip()}"
-        )
 
 
 def ensure_user(user: User, account: Account | None) -> None:
@@ -203,20 +181,36 @@ def ensure_user(user: User, account: Account | None) -> None:
         account = read_account(user.name)
         assert account is not None
     if account.expired:
-        run(["usermod", "--expiredate", "", user.name])
+        run(["chage", "--expiredate", "-1", user.name])
+    if account.shadow.ages:
+        # With no password there is nothing to renew. Zero would ask for it at the next login all the same.
+        today = ["--lastday", str(int(time.time() // SECONDS_PER_DAY))]
+        run(["chage", "--maxdays", "-1", *(today if account.shadow.last_change == "0" else []), user.name])
     if missing := set(user.groups) - account.groups:
         run(["usermod", "--append", "--groups", ",".join(sorted(missing)), user.name])
     for group in sorted(superfluous_groups(user, account)):
         run(["gpasswd", "--delete", user.name, group])
-    if account.key_files != (user.key_file, None):
-        write_keys(account, user.key_file)
+    if account.texts != (user.key_file, None):
+        write_key_files(account, (KeyFile(user.key_file, 0o600), None))
 
 
 def revoke(account: Account) -> None:
     """Take keys away and let the account expire, which keeps certificates and passwords out, too."""
-    run(["usermod", "--expiredate", "1", account.name])
+    run(["chage", "--expiredate", "1", account.name])
     if account.keys and Path(account.home).is_dir():
-        write_keys(account, HEADER)
+        write_key_files(account, (KeyFile(HEADER, 0o600), None))
+
+
+def give_back(account: Account, entry: dict[str, Any]) -> None:
+    """Return an account to what it was before the first run."""
+    # As chage takes them, -1 is for an empty field.
+    last_change, maximum_days, expiry_day = (field or "-1" for field in entry["shadow"])
+    run(["chage", "-d", last_change, "-M", maximum_days, "-E", expiry_day, account.name])
+    known = {group.gr_name for group in grp.getgrall()}
+    run(["usermod", "--groups", ",".join(name for name in entry["groups"] if name in known), account.name])
+    if Path(account.home).is_dir():
+        write_key_files(account, (KeyFile(*saved) if saved else None for saved in entry["keys"]))
+        remove_empty_ssh(account)
 
 
 def converge(module: AnsibleModule, change: Change, account_name: str | None) -> dict[str, Any]:
@@ -224,13 +218,19 @@ def converge(module: AnsibleModule, change: Change, account_name: str | None) ->
     users = parse_users(module.params["users"])
     check_groups(users)
     accounts = {user.name: read_account(user.name) for user in users}
+    check_shells(users, accounts)
     own = read_account(account_name) if account_name else None
     if refusal := login_refusal(users, own):
         raise RefusedError(f"This would lock Ansible out; nothing was changed: {refusal}.")
-    record = Record()
+    record = Record(RECORD)
     forgotten = sorted(
-        name for name in record.accounts.keys() - accounts.keys() if record.accounts[name]["present"]
+        name
+        for name, entry in record.accounts.items()
+        # One that somebody deleted must not leave its rights to the next account of that name.
+        if name not in accounts and entry["present"] and exists(name)
     )
+    if own and own.name not in accounts and (warning := own.shadow.warning(own.name)):
+        module.warn(f"{warning}.")
     if forgotten:
         module.warn(
             f"{', '.join(forgotten)}: set up by an earlier run, no longer listed, and still let in. To "
@@ -272,11 +272,11 @@ def converge(module: AnsibleModule, change: Change, account_name: str | None) ->
 
 def restore(module: AnsibleModule, change: Change, account_name: str | None) -> dict[str, Any]:
     """Give every account back what it had before the first run; revoke those that there were none of."""
-    record = Record()
+    record = Record(RECORD)
     own = read_account(account_name) if account_name else None
     before = record.accounts.get(own.name) if own else None
     if own and before:
-        then = blobs(key_lines(before["keys"] or []))
+        then = blobs(key_lines(saved[0] for saved in before.get("keys", []) if saved))
         if before["created"] or blobs(own.keys).isdisjoint(then):
             raise RefusedError(
                 f"This would lock Ansible out; nothing was changed: {own.name}, which it uses, would lose "
@@ -298,10 +298,7 @@ def restore(module: AnsibleModule, change: Change, account_name: str | None) -> 
             if account and entry["created"]:
                 revoke(account)
             elif account:
-                expiry = [] if entry["expired"] else ["--expiredate", ""]
-                run(["usermod", *expiry, "--groups", ",".join(entry["groups"]), name])
-                if Path(account.home).is_dir():
-                    write_keys(account, "".join(text for text in entry["keys"] if text))
+                give_back(account, entry)
         record.accounts = {}
         record.write()
 

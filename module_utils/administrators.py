@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
+import os
 import pwd
 import re
+import stat
 import time
 from dataclasses import dataclass
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.commit_confirm import RefusedError
+from ansible.module_utils.commit_confirm import CommandError, RefusedError
 from ansible.module_utils.ssh_access import SECONDS_PER_DAY
 from ansible.module_utils.ssh_keys import PublicKey, parse_public_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 SUDO_GROUPS = ("sudo", "wheel", "admin")
 HEADER = "# Managed by Temper: administrators (admin_accounts_users).\n"
 KEY_FILES = (".ssh/authorized_keys", ".ssh/authorized_keys2")  # sshd's default; the second one is not used
+NO_LOGIN = ("nologin", "false")
+# What login.defs has where passwords do not age: 273 years.
+NEVER_DAYS = 99999
 
 
 @dataclass(frozen=True)
@@ -39,21 +46,75 @@ class User:
 
 
 @dataclass(frozen=True)
+class KeyFile:
+    """A file of keys as the account itself can read it."""
+
+    text: str
+    mode: int
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """The fields of shadow(5) that keep an account out, as they stand there; empty: never."""
+
+    has_password: bool = True
+    last_change: str = ""
+    maximum_days: str = ""
+    expiry_day: str = ""
+
+    @property
+    def expired(self) -> bool:
+        """Whether the account has expired."""
+        return bool(self.expiry_day) and 0 <= int(self.expiry_day) <= time.time() // SECONDS_PER_DAY
+
+    @property
+    def ages(self) -> bool:
+        """Whether PAM will ask for a new password where there is none, and let no key in until then."""
+        if self.has_password or not self.last_change:
+            return False
+        limited = bool(self.maximum_days) and 0 <= int(self.maximum_days) < NEVER_DAYS
+        return limited or int(self.last_change) == 0
+
+    def warning(self, name: str) -> str | None:
+        """Say when Ansible's own account will be kept out, or return None."""
+        if self.expiry_day and int(self.expiry_day) >= 0:
+            day = date(1970, 1, 1) + timedelta(days=int(self.expiry_day))
+            return f"{name}, which Ansible uses, expires on {day}, the way in with it: `chage -E -1 {name}`"
+        if self.ages:
+            return (
+                f"{name}, which Ansible uses, has no password, and yet it will expire, and with it the way "
+                f"in by key: `chage -M -1 {name}`, or list {name} in admin_accounts_users"
+            )
+        return None
+
+
+@dataclass(frozen=True)
 class Account:
     """An account as it is."""
 
     name: str
     home: str
+    shell: str
     uid: int
     gid: int
-    key_files: tuple[str | None, ...]
+    key_files: tuple[KeyFile | None, ...]
     groups: frozenset[str]
-    expired: bool
+    shadow: Shadow = Shadow()
+
+    @property
+    def expired(self) -> bool:
+        """Whether it has expired."""
+        return self.shadow.expired
+
+    @property
+    def texts(self) -> tuple[str | None, ...]:
+        """What its key files say."""
+        return tuple(file.text if file else None for file in self.key_files)
 
     @property
     def keys(self) -> list[str]:
         """The lines of its key files that are not comments."""
-        return key_lines(self.key_files)
+        return key_lines(self.texts)
 
 
 def key_lines(texts: Iterable[str | None]) -> list[str]:
@@ -110,23 +171,118 @@ def check_groups(users: list[User]) -> None:
                 ) from None
 
 
-def read_account(name: str, shadow: Path = Path("/etc/shadow")) -> Account | None:
-    """Return what the node has; None without such an account."""
+@contextlib.contextmanager
+def acting_as(uid: int, gid: int) -> Iterator[None]:
+    """Touch files as an account.
+
+    Its links lead nowhere then that it could not go itself, and a home on NFS, where root is nobody, is open.
+    """
+    if os.geteuid() != 0:
+        yield
+        return
+    groups, umask = os.getgroups(), os.umask(0o077)
+    os.setgroups([])
+    os.setegid(gid)
+    os.seteuid(uid)
     try:
-        user = pwd.getpwnam(name)
-    except KeyError:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+        os.umask(umask)
+
+
+def read_key_file(path: Path) -> KeyFile | None:
+    """Read a file of keys; None where sshd, as the account, would find none either."""
+    try:
+        # A pipe must not make us wait.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
-    texts: list[str | None] = []
-    for file in KEY_FILES:
-        try:
-            texts.append((Path(user.pw_dir) / file).read_text(errors="replace"))
-        except (FileNotFoundError, NotADirectoryError):
-            texts.append(None)
-    entries = (line.split(":") for line in shadow.read_text(encoding="utf-8").splitlines())
-    expiry_day = next((entry[7] for entry in entries if entry[0] == name), "")
+    with os.fdopen(handle, "rb") as stream:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        return KeyFile(stream.read().decode(errors="surrogateescape"), stat.S_IMODE(status.st_mode))
+
+
+def write_key_files(account: Account, files: Iterable[KeyFile | None]) -> None:
+    """Give an account these key files, in the order of KEY_FILES; None removes one."""
+    if not Path(account.home).is_dir():
+        raise CommandError(
+            f"The home directory of {account.name} ({account.home}) is missing: make it first."
+        )
+    try:
+        with acting_as(account.uid, account.gid):
+            for name, file in zip(KEY_FILES, files):  # noqa: B905 - strict= is not in Python 3.9
+                _write_key_file(Path(account.home) / name, file)
+    except OSError as error:
+        raise CommandError(f"{account.name} cannot write its keys in {account.home}: {error}") from error
+
+
+def _write_key_file(path: Path, file: KeyFile | None) -> None:
+    if file is None:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.unlink()
+        return
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("wb") as stream:
+        stream.write(file.text.encode(errors="surrogateescape"))
+        stream.flush()
+        os.fchmod(stream.fileno(), file.mode)
+        # Else a power failure could leave an empty file, and nobody gets in.
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def remove_empty_ssh(account: Account) -> None:
+    """Take ~/.ssh away where nothing is in it."""
+    with contextlib.suppress(OSError), acting_as(account.uid, account.gid):
+        (Path(account.home) / ".ssh").rmdir()
+
+
+def read_shadow(name: str, shadow: Path = Path("/etc/shadow")) -> Shadow:
+    """Read an account's entry. One of a directory service has none: nothing that we could change."""
+    for line in shadow.read_text(encoding="utf-8", errors="replace").splitlines():
+        fields = line.split(":")
+        if fields[0] == name:
+            return Shadow(not fields[1].startswith(("!", "*")), fields[2], fields[4], fields[7])
+    return Shadow()
+
+
+def exists(name: str) -> bool:
+    """Whether there is such an account."""
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def read_account(name: str) -> Account | None:
+    """Return what the node has; None without such an account."""
+    if not exists(name):
+        return None
+    user = pwd.getpwnam(name)
+    with acting_as(user.pw_uid, user.pw_gid):
+        key_files = tuple(read_key_file(Path(user.pw_dir) / file) for file in KEY_FILES)
     groups = frozenset(group.gr_name for group in grp.getgrall() if name in group.gr_mem)
-    expired = bool(expiry_day) and int(expiry_day) <= time.time() // SECONDS_PER_DAY
-    return Account(name, user.pw_dir, user.pw_uid, user.pw_gid, tuple(texts), groups, expired)
+    return Account(
+        name, user.pw_dir, user.pw_shell, user.pw_uid, user.pw_gid, key_files, groups, read_shadow(name)
+    )
+
+
+def check_shells(users: list[User], accounts: Mapping[str, Account | None]) -> None:
+    """Raise RefusedError where an administrator is an account that is not for people."""
+    for user in users:
+        account = accounts[user.name]
+        if user.present and account and Path(account.shell).name in NO_LOGIN:
+            raise RefusedError(
+                f"{user.name} is an account of this node that nobody logs in to (its shell is "
+                f"{account.shell}); nothing was changed: choose another name, or give it a shell."
+            )
 
 
 def login_refusal(users: list[User], account: Account | None) -> str | None:
@@ -159,7 +315,8 @@ def differs(user: User, account: Account | None) -> bool:
         return True
     return (
         account.expired
-        or account.key_files != (user.key_file, None)
+        or account.shadow.ages
+        or account.texts != (user.key_file, None)
         or not account.groups.issuperset(user.groups)
         or bool(superfluous_groups(user, account))
     )
@@ -170,7 +327,8 @@ def describe(keys: list[str]) -> str:
     lines = []
     for line in keys:
         try:
-            lines.append(parse_public_key(line).summary)
+            # What is not UTF-8 in a comment must not keep the result from being printed.
+            lines.append(parse_public_key(line).summary.encode(errors="replace").decode())
         except ValueError:
             lines.append("a line that is no public key")
     return "".join(f"{line}\n" for line in sorted(lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.lab
+
+
+# One that has expired, and one whose password, which it does not have, is due.
+ACCOUNTS_OF_BEFORE = """
+useradd -m -s /bin/bash -p '*' -e 2020-01-01 carol
+useradd -m -s /bin/bash -p '*' dave
+chage -d 0 -M 30 dave
+install -d -m 700 -o dave /home/dave/.ssh
+install -m 640 -o dave /dev/null /home/dave/.ssh/authorized_keys2
+"""
 
 
 def new_key(folder: Path, name: str) -> Path:
@@ -54,13 +65,38 @@ def test_administrator_is_added_rotated_and_revoked(given_back: Fleet, tmp_path:
         assert fleet.login(node, user="alice", key=new).returncode != 0
 
 
-def test_administrator_who_is_no_longer_listed_is_named(given_back: Fleet, tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [["bob"], []], ids=["another stays", "the last one"])
+def test_administrator_who_is_no_longer_listed_is_named(
+    given_back: Fleet, tmp_path: Path, others: list[str]
+) -> None:
     fleet, key = given_back, new_key(tmp_path, "key")
     assert fleet.harden(admin_accounts_users=[user("alice", key)]).returncode == 0
-    run = fleet.harden(admin_accounts_users=[user("bob", key)])
+    run = fleet.harden(admin_accounts_users=[user(name, key) for name in others])
     assert "alice: set up by an earlier run, no longer listed" in " ".join((run.stdout + run.stderr).split())
     for node in NODES:
         assert fleet.login(node, user="alice", key=key, command="sudo -n true").returncode == 0
+
+
+def test_account_of_before_gets_in_while_listed_and_is_given_back_as_it_was(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    key = new_key(tmp_path, "key")
+    names = ("carol", "dave")
+    state = (
+        f"grep -E '^({'|'.join(names)}):' /etc/shadow; find /home/carol /home/dave | xargs stat -c '%n %a %U'"
+    )
+    fleet.side_door(ACCOUNTS_OF_BEFORE)
+    before = fleet.side_door(state)
+    try:
+        listed = [user(name, key) for name in names]
+        assert fleet.harden(admin_accounts_users=listed).returncode == 0
+        for node, name in itertools.product(NODES, names):
+            assert fleet.login(node, user=name, key=key, command="sudo -n true").returncode == 0
+        assert changed(fleet.harden(admin_accounts_users=listed)) == dict.fromkeys(NODES, 0)
+        assert fleet.harden(admin_accounts_state="absent").returncode == 0
+        assert fleet.side_door(state) == before
+    finally:
+        fleet.side_door("userdel -r carol; userdel -r dave")
 
 
 def test_key_of_ansible_is_rotated_in_two_runs(given_back: Fleet, tmp_path: Path) -> None:

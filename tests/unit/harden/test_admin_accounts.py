@@ -1,6 +1,9 @@
 """Administrators: what is refused, what an account lacks, and that Ansible's own stays in."""
 
-from collections.abc import Callable
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,16 +11,39 @@ from typing import Any
 import admin_accounts
 import pytest
 from ansible.module_utils import administrators
-from ansible.module_utils.administrators import Account, User, parse_user, parse_users
-from ansible.module_utils.commit_confirm import RefusedError
+from ansible.module_utils.administrators import Account, KeyFile, Shadow, User, parse_user, parse_users
+from ansible.module_utils.commit_confirm import CommandError, RefusedError
 from ansible.module_utils.ssh_keys import parse_public_key
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMP/JIfnXzGl0FmT5rCEOw2Y8sIp9EyInaNs4E2UMwMO alice@office"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKvB7zSxUi0oTkVYCWkr4zHLPW2RXjdbJXiPSF7CQvcr alice@home"
 ALICE = User("alice", (parse_public_key(KEY),), sudo=True, groups=(), present=True)
 AS_WANTED = Account(
-    "alice", "/home/alice", 1001, 1001, (ALICE.key_file, None), groups=frozenset(), expired=False
+    "alice", "/home/alice", "/bin/bash", 1001, 1001, (KeyFile(ALICE.key_file, 0o600), None), frozenset()
 )
+EXPIRED = Shadow(expiry_day="1")
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another account")
+
+
+def keys(*texts: str) -> tuple[KeyFile | None, ...]:
+    files = [KeyFile(text, 0o600) for text in texts]
+    return (*files, *[None] * (2 - len(files)))
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A home of nobody's, where nobody gets to (pytest's own directories are root's)."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o755)
+    (path / "home").mkdir()
+    os.chown(path / "home", NOBODY, NOBODY)
+    yield path / "home"
+    shutil.rmtree(path)
+
+
+def account_in(home: Path) -> Account:
+    return replace(AS_WANTED, home=str(home), uid=NOBODY, gid=NOBODY)
 
 
 def item(**changes: Any) -> dict[str, Any]:
@@ -70,9 +96,10 @@ def test_account_as_wanted_does_not_differ() -> None:
     ("user", "account"),
     [
         (ALICE, None),
-        (ALICE, replace(AS_WANTED, key_files=(f"{ALICE.key_file}{OTHER}\n", None))),
-        (ALICE, replace(AS_WANTED, key_files=(ALICE.key_file, OTHER))),
-        (ALICE, replace(AS_WANTED, expired=True)),
+        (ALICE, replace(AS_WANTED, key_files=keys(f"{ALICE.key_file}{OTHER}\n"))),
+        (ALICE, replace(AS_WANTED, key_files=keys(ALICE.key_file, OTHER))),
+        (ALICE, replace(AS_WANTED, shadow=EXPIRED)),
+        (ALICE, replace(AS_WANTED, shadow=Shadow(has_password=False, last_change="0"))),
         (replace(ALICE, groups=("data",)), AS_WANTED),
         (replace(ALICE, sudo=False), replace(AS_WANTED, groups=frozenset({"sudo"}))),
         (replace(ALICE, present=False), AS_WANTED),
@@ -83,7 +110,7 @@ def test_account_that_lacks_or_has_too_much_differs(user: User, account: Account
     assert administrators.differs(user, account)
 
 
-@pytest.mark.parametrize("account", [None, replace(AS_WANTED, key_files=("# none\n", None), expired=True)])
+@pytest.mark.parametrize("account", [None, replace(AS_WANTED, key_files=keys("# none\n"), shadow=EXPIRED)])
 def test_revoked_account_stays_revoked(account: Account | None) -> None:
     assert not administrators.differs(replace(ALICE, present=False), account)
 
@@ -123,11 +150,12 @@ def test_diff_shows_fingerprints_and_no_keys() -> None:
 def test_record_keeps_what_was_there_first(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     record = admin_accounts.Record(path)
-    record.remember(ALICE, replace(AS_WANTED, key_files=("before", None)))
+    record.remember(ALICE, replace(AS_WANTED, key_files=keys("before"), shadow=EXPIRED))
     record.write()
     record = admin_accounts.Record(path)
     record.remember(replace(ALICE, sudo=False), AS_WANTED)
-    assert record.accounts["alice"]["keys"] == ["before", None]
+    assert record.accounts["alice"]["keys"] == [["before", 0o600], None]
+    assert record.accounts["alice"]["shadow"] == ["", "", "1"]
     assert record.accounts["alice"]["sudo"] is False
 
 
@@ -139,3 +167,100 @@ def test_drop_in_names_all_in_one_order() -> None:
 
 def test_no_drop_in_for_nobody() -> None:
     assert admin_accounts.sudoers([]) is None
+
+
+@pytest.mark.parametrize(
+    ("shadow", "ages"),
+    [
+        (Shadow(has_password=False, last_change="20000", maximum_days="365"), True),
+        (Shadow(has_password=False, last_change="0", maximum_days="99999"), True),
+        (Shadow(has_password=False, last_change="20000", maximum_days="99999"), False),
+        (Shadow(has_password=False, last_change="20000", maximum_days="-1"), False),
+        (Shadow(has_password=False, last_change="", maximum_days="365"), False),
+        (Shadow(has_password=True, last_change="20000", maximum_days="365"), False),
+    ],
+)
+def test_age_of_a_password_that_is_not_there_would_close_the_account(shadow: Shadow, ages: bool) -> None:
+    assert shadow.ages is ages
+
+
+@pytest.mark.parametrize(
+    ("shadow", "words"),
+    [
+        (Shadow(expiry_day="20820"), "expires on 2027-01-02"),
+        (Shadow(has_password=False, last_change="20000", maximum_days="365"), "`chage -M -1 ops`"),
+    ],
+)
+def test_account_of_ansible_that_will_be_closed_one_day_is_named(shadow: Shadow, words: str) -> None:
+    assert words in (shadow.warning("ops") or "")
+
+
+def test_account_of_ansible_that_stays_open_is_not_named() -> None:
+    assert Shadow(has_password=False, last_change="20000", maximum_days="99999").warning("ops") is None
+
+
+def test_shadow_is_read_as_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "shadow"
+    path.write_text("root:*:1:0:99999:7:::\nalice:!:20000:0:365:7::20800:\n")
+    assert administrators.read_shadow("alice", path) == Shadow(False, "20000", "365", "20800")
+    assert administrators.read_shadow("ldap", path) == Shadow()
+
+
+def test_account_that_nobody_logs_in_to_is_no_administrator() -> None:
+    daemon = replace(AS_WANTED, shell="/usr/sbin/nologin")  # noqa: S604 - a field
+    with pytest.raises(RefusedError, match="alice is an account of this node that nobody logs in to"):
+        administrators.check_shells([ALICE], {"alice": daemon})
+    administrators.check_shells([replace(ALICE, present=False)], {"alice": daemon})
+    administrators.check_shells([ALICE], {"alice": None})
+
+
+@needs_root
+def test_keys_are_read_with_the_rights_of_the_account(home: Path) -> None:
+    """Else a link to /etc/shadow would be read, recorded and one day given back as the account's own file."""
+    secret = home.parent / "secret"
+    secret.write_text("root's")
+    secret.chmod(0o600)
+    (home / ".ssh").mkdir()
+    (home / ".ssh/authorized_keys").symlink_to(secret)
+    with administrators.acting_as(NOBODY, NOBODY):
+        assert administrators.read_key_file(home / ".ssh/authorized_keys") is None
+    assert os.geteuid() == 0
+    assert secret.read_text() == "root's"
+
+
+def test_a_pipe_in_the_place_of_the_keys_makes_nobody_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "keys")
+    assert administrators.read_key_file(tmp_path / "keys") is None
+
+
+@needs_root
+def test_key_files_are_the_accounts_own_and_come_back_as_they_were(home: Path) -> None:
+    before = (KeyFile("a\udcff\n", 0o640), KeyFile("b\n", 0o600))
+    administrators.write_key_files(account_in(home), before)
+    path = home / ".ssh/authorized_keys"
+    assert (path.stat().st_uid, path.read_bytes()) == (NOBODY, b"a\xff\n")
+    assert tuple(map(administrators.read_key_file, (path, home / ".ssh/authorized_keys2"))) == before
+    administrators.write_key_files(account_in(home), (None, None))
+    administrators.remove_empty_ssh(account_in(home))
+    assert list(home.iterdir()) == []
+
+
+@needs_root
+def test_home_that_belongs_to_somebody_else_is_a_sentence(home: Path) -> None:
+    os.chown(home, 0, 0)
+    with pytest.raises(CommandError, match="alice cannot write its keys in"):
+        administrators.write_key_files(account_in(home), (KeyFile("x", 0o600), None))
+    assert os.geteuid() == 0
+
+
+def test_who_was_deleted_leaves_no_rights_to_the_next_of_that_name(
+    run_module: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, drop_in = tmp_path / "record.json", tmp_path / "sudoers"
+    record.write_text('{"no-such-account": {"created": true, "present": true, "sudo": true}}')
+    drop_in.write_text("no-such-account ALL=(ALL:ALL) NOPASSWD: ALL\n")
+    monkeypatch.setattr(admin_accounts, "SUDOERS", drop_in)
+    monkeypatch.setattr(admin_accounts, "RECORD", record)
+    result = run_module(admin_accounts.main, check_mode=True, users=[])
+    assert result["changed"]
+    assert result["diff"][0]["after"] == ""
