@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 
-from validation import explanations_training, xid
+from validation import explanations_links, explanations_training, xid
 from validation.explanation import Explanation
 
 NVIDIA_SMI = "https://docs.nvidia.com/deploy/nvidia-smi/index.html"
@@ -493,7 +493,7 @@ EXPLANATIONS |= {
     )
     for number, entry in sorted(xid.REPORTED.items())
 }
-EXPLANATIONS |= explanations_training.EXPLANATIONS
+EXPLANATIONS |= explanations_training.EXPLANATIONS | explanations_links.EXPLANATIONS
 EXPLANATIONS["xid-unknown"] = Explanation(
     "An Xid that this program does not know",
     "The driver wrote it to the kernel log since it was loaded",

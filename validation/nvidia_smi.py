@@ -37,6 +37,8 @@ EVENT_REASONS = {
 }
 
 
+GPU_IDLE = 0x1
+
 #: In these performance states a GPU works or is ready to, and its link runs at full speed; below, it saves
 #: power and may not.
 FULL_SPEED_STATES = {"P0", "P1", "P2"}
@@ -66,6 +68,8 @@ class Gpu:
     persistence: bool | None
     mig: bool | None
     ecc_uncorrected_volatile: int | None
+    ecc_corrected_volatile: int | None
+    pcie_replays: int | None
     row_remap_failure: bool | None
     row_remap_pending: bool | None
     page_retirement_pending: bool | None
@@ -166,25 +170,32 @@ def parse_samples(text: str) -> tuple[Sample, ...]:
 
 
 def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, Any]]:
-    """One object a GPU from samples taken during a test: medians, maxima, how often a reason was active."""
+    """One object a GPU from samples taken during a test: medians, maxima, how often a reason was active.
+
+    Clocks and reasons are those of samples in which the GPU worked: while processes start it idles.
+    """
     by_gpu: dict[int, list[Sample]] = {}
     for samples in rounds:
         for one in samples:
             by_gpu.setdefault(one.index, []).append(one)
+    working = {
+        index: [s for s in samples if not s.event_reasons & GPU_IDLE] or samples
+        for index, samples in by_gpu.items()
+    }
     return [
         {
             "device": index,
-            "samples": len(samples),
-            "sm_clock_mhz_median": _median([s.sm_clock_mhz for s in samples]),
+            "samples": len(working[index]),
+            "sm_clock_mhz_median": _median([s.sm_clock_mhz for s in working[index]]),
             "power_w_max": _maximum([s.power_w for s in samples]),
             "temperature_c_max": _maximum([s.temperature_c for s in samples]),
             "pcie_generation_max": _maximum([s.pcie_generation for s in samples if s.at_full_speed]),
             "pcie_width_max": _maximum([s.pcie_width for s in samples if s.at_full_speed]),
             "ecc_uncorrected_new": _growth([s.ecc_uncorrected for s in samples]),
             "event_reason_shares": {
-                name: round(sum(bool(s.event_reasons & bit) for s in samples) / len(samples), 3)
+                name: round(sum(bool(s.event_reasons & bit) for s in working[index]) / len(working[index]), 3)
                 for name, bit in EVENT_REASONS.items()
-                if any(s.event_reasons & bit for s in samples)
+                if any(s.event_reasons & bit for s in working[index])
             },
         }
         for index, samples in sorted(by_gpu.items())
@@ -232,7 +243,9 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
         performance_state=_text(element, "performance_state"),
         persistence=_flag(element, "persistence_mode", "Enabled"),
         mig=_flag(element, "mig_mode/current_mig", "Enabled"),
-        ecc_uncorrected_volatile=_uncorrected(element.find("ecc_errors/volatile")),
+        ecc_uncorrected_volatile=_errors(element.find("ecc_errors/volatile"), "uncorrectable"),
+        ecc_corrected_volatile=_errors(element.find("ecc_errors/volatile"), "correctable"),
+        pcie_replays=_integer(_text(element, "pci/replay_counter")),
         row_remap_failure=_flag(element, "remapped_rows/remapped_row_failure", "Yes"),
         row_remap_pending=_flag(element, "remapped_rows/remapped_row_pending", "Yes"),
         page_retirement_pending=_flag(element, "retired_pages/pending_retirement", "Yes"),
@@ -254,12 +267,12 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
     )
 
 
-def _uncorrected(counters: ET.Element | None) -> int | None:
-    """Uncorrectable errors since boot, in DRAM and in SRAM, which drivers split in different ways."""
+def _errors(counters: ET.Element | None, kind: str) -> int | None:
+    """Errors of a kind since boot, in DRAM and in SRAM, which drivers split in different ways."""
     if counters is None:
         return None
     values = [
-        _integer((counter.text or "").strip()) for counter in counters if "uncorrectable" in counter.tag
+        _integer((counter.text or "").strip()) for counter in counters if kind in counter.tag.split("_")
     ]
     known = [value for value in values if value is not None]
     return sum(known) if known else None

@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from validation import machine, nvidia_smi
+from validation import counters, machine, nvidia_smi
 from validation.child import Ending, Outcome, Request
 from validation.contract import Finding, State, TestResult, worst
 
@@ -90,6 +90,8 @@ def result(
     `measurements` and `findings` replace what would be gathered from them.
     """
     found = list(failures(outcomes) if findings is None else findings)
+    if telemetry:
+        telemetry.close()
     found += telemetry.findings() if telemetry else []
     found += [finding for outcome in outcomes for finding in outcome.measured.findings]
     gathered = [one for outcome in outcomes for one in outcome.measured.measurements]
@@ -128,11 +130,15 @@ class Telemetry:
         self,
         gpus: Iterable[GpuIdentity],
         sample: Callable[[], tuple[nvidia_smi.Sample, ...]] = nvidia_smi.sample,
+        count: Callable[[], counters.Counts] = counters.read,
     ) -> None:
         self._gpus = {gpu.index: gpu for gpu in gpus}
         self._sample = sample
         self._rounds: list[tuple[nvidia_smi.Sample, ...]] = []
         self._broken = False
+        self._count = count
+        self._before: counters.Counts | None = None
+        self._grown: counters.Counts = {}
 
     def tick(self) -> None:
         """Take a sample.
@@ -141,18 +147,27 @@ class Telemetry:
         """
         if self._broken:
             return
+        if self._before is None:
+            self._before = self._count()  # while the processes start
         try:
             self._rounds.append(self._sample())
         except nvidia_smi.NvidiaSmiError:
             self._broken = True
 
+    def close(self) -> None:
+        """Look a last time: at what came between the last sample and the end, and what counters grew by."""
+        self.tick()
+        if self._before and not self._broken:
+            self._grown = counters.growth(self._before, self._count())
+
     def details(self) -> dict[str, Any]:
         """For TestResult.details."""
-        return {"telemetry": nvidia_smi.summary(self._rounds)}
+        grown = {f"GPU {index}": counts for index, counts in self._grown.items()}
+        return {"telemetry": nvidia_smi.summary(self._rounds)} | ({"counters": grown} if grown else {})
 
     def findings(self) -> list[Finding]:
-        """What only shows under load: a link that stays slow, memory errors that come."""
-        found = []
+        """What only shows under load: a link that stays slow or sends again, memory errors that come."""
+        found = counters.findings(self._grown)
         for seen in nvidia_smi.summary(self._rounds):
             gpu = self._gpus.get(seen["device"])
             if gpu is None:

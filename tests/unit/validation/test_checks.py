@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from validation.comparison import NOISY_SPREAD
 from validation.contract import Finding, GpuIdentity, Measured, State
 from validation.machine import PciGpu, Torch
 from validation.measure import Timing
-from validation.nvidia_smi import NvidiaSmiError, Report, Sample, parse_samples
+from validation.nvidia_smi import NvidiaSmiError, Report, Sample, parse_samples, summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -604,10 +605,43 @@ def test_an_expectation_without_gpus_counts_none() -> None:
 def test_what_shows_only_under_load_fails_the_test_that_loaded_the_gpu(
     lines: list[str], codes: list[str]
 ) -> None:
-    samples = iter(lines)
-    telemetry = Telemetry(node().gpus, lambda: parse_samples(next(samples)))
+    samples = itertools.chain(lines, itertools.repeat(lines[-1]))
+    telemetry = Telemetry(node().gpus, lambda: parse_samples(next(samples)), dict)
     for _ in lines:
         telemetry.tick()
     found = result(CHECK, 0.0, [outcome()], telemetry=telemetry)
     assert [finding.code for finding in found.findings] == codes
     assert found.state is (State.FAIL if codes else State.PASS)
+
+
+IDLE = "0, 300, 90, 30, 5, 16, 0x1, P0, 0"
+WORKING = "0, 1400, 700, 60, 5, 16, 0x4, P0, 0"
+
+
+def test_errors_between_the_last_sample_and_the_end_are_seen() -> None:
+    samples = iter(["0, 1980, 700, 60, 5, 16, 0x0, P0, 0", "0, 1980, 700, 60, 5, 16, 0x0, P0, 1"])
+    telemetry = Telemetry(node().gpus, lambda: parse_samples(next(samples)), dict)
+    telemetry.tick()
+    found = result(CHECK, 0.0, [outcome()], telemetry=telemetry)
+    assert [finding.code for finding in found.findings] == ["ecc-under-load"]
+
+
+def test_a_counter_that_grew_during_a_test_is_a_finding_and_one_that_stood_before_is_not() -> None:
+    counts = iter(
+        [{0: {"pcie_replays": 5}, 1: {"pcie_replays": 9}}, {0: {"pcie_replays": 7}, 1: {"pcie_replays": 9}}]
+    )
+    telemetry = Telemetry(node().gpus, lambda: parse_samples(WORKING), lambda: next(counts))
+    telemetry.tick()
+    telemetry.tick()
+    found = result(CHECK, 0.0, [outcome()], telemetry=telemetry)
+    assert [(finding.code, finding.state, finding.device) for finding in found.findings] == [
+        ("pcie-replay-under-load", State.DEGRADED, 0)
+    ]
+    assert found.details["counters"] == {"GPU 0": {"pcie_replays": 2}}
+
+
+@pytest.mark.parametrize(("lines", "share"), [([IDLE, IDLE, WORKING], 1.0), ([IDLE], None)])
+def test_clocks_and_reasons_are_those_of_a_gpu_that_works(lines: list[str], share: float | None) -> None:
+    (seen,) = summary([parse_samples(line) for line in lines])
+    assert seen["event_reason_shares"].get("sw_power_cap") == share
+    assert seen["sm_clock_mhz_median"] == (1400 if share else 300)
