@@ -21,6 +21,7 @@ LAB := $(PYTHON) -m tests.lab
 # The Python with torch that the lab's nodes get, if it has been built: some unit tests of the payload need one.
 PAYLOAD_PYTHON = $(shell ls -t $(or $(TEMPER_LAB_CACHE),/var/cache/temper-lab)/payload-????????????/bin/python3 \
 	2>/dev/null | head -n 1)
+LAB_TESTS = lab and not slow
 
 ##@ The main job
 
@@ -34,7 +35,8 @@ site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, 
 	fi; exit $$status
 
 .PHONY: test
-test: packages setup lint payload unit molecule lab-test driver-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
+test: LAB_TESTS = lab
+test: packages setup lint payload unit molecule lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
 
 ##@ The lab
 
@@ -62,11 +64,12 @@ lint: setup ## Check style and types: ruff, mypy, ansible-lint with its producti
 
 .PHONY: unit
 unit: setup ## Run the unit tests: seconds, no root
-	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/pytest $(ARGS)
+	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/pytest -n auto $(ARGS)
 
 .PHONY: lab-test
-lab-test: packages setup ## Run the tests of the lab itself
-	$(BIN)/pytest tests/lab -m "lab and not slow" $(ARGS)
+lab-test: packages setup ## Run the tests that boot nodes, but the slow ones
+	@# Several files at a time: each has a lab of its own, and waits for its nodes most of the time.
+	$(BIN)/pytest tests/lab -m "$(LAB_TESTS)" -n 3 --dist loadfile --no-loadscope-reorder -v $(ARGS)
 
 .PHONY: driver-test
 driver-test: packages setup ## Install Debian's own driver and compile its module: many minutes

@@ -1,5 +1,6 @@
 """Shared by all tests: our module_utils are importable under the name that Ansible gives them."""
 
+import signal
 from pathlib import Path
 
 import ansible.module_utils
@@ -8,3 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # On a node Ansible merges module_utils/ into its own package of that name; `__path__` does the same here.
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+
+# A shell that starts tests in the background has them ignore SIGINT, and all that they start would inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -20,9 +20,11 @@ ROLLBACK_S = 6
 SOON = {f"{role}_rollback_after_s": ROLLBACK_S for role in ("admin_accounts", "firewall", "ssh_hardening")}
 PATIENCE_S = 30  # for what happens within a second or two on an idle machine
 NODES = ("gpu01", "gpu02")  # Debian 12 and 13
+# Several files share one hardened lab; where pytest runs files side by side, each of its processes has one.
+LAB_NAME = f"doors{os.environ.get('PYTEST_XDIST_WORKER', '').removeprefix('gw')}"
 ENVIRONMENT = {
     **os.environ,
-    "LAB_NAME": "lockout",
+    "LAB_NAME": LAB_NAME,
     "LAB_NODES": str(len(NODES)),
     "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
     "ANSIBLE_TIMEOUT": "4",

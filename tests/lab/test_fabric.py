@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 
-LAB = Lab(name="fabric")
+LAB = Lab(name="rails")
 NODES = LAB.nodes(4)
 THIRD = NODES[2]
 ENVIRONMENT = {**os.environ, "LAB_NAME": LAB.name, "LAB_NODES": "4"}
@@ -120,7 +120,7 @@ def test_a_node_behind_a_slow_link_is_named_and_no_other() -> None:
         "root",
         "tbf",
         "rate",
-        "20mbit",
+        "100mbit",
         "burst",
         "64kb",
         "latency",
