@@ -10,6 +10,6 @@ ROOT = Path(__file__).resolve().parent.parent
 # On a node Ansible merges module_utils/ into its own package of that name; `__path__` does the same here.
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-# A shell that starts tests in the background has them ignore SIGINT, and all that they start would inherit it.
+# A shell that starts tests in the background has them ignore SIGINT, as would all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
