@@ -38,6 +38,9 @@ APT_GET = [
     *("apt-get", "-q", "-y", "-o", f"DPkg::Lock::Timeout={LOCK_TIMEOUT_S}"),
     *(word for option in DPKG_OPTIONS for word in ("-o", f"Dpkg::Options::={option}")),
 ]
+# Where of two repositories on one host one refuses connections, apt 2.6 waits for ever to try again by itself
+# (seen 2026-11-21); so whoever uses this tries again.
+UPDATE_OPTIONS = ("APT::Update::Error-Mode=any", "Acquire::Retries=0")
 INSTALL = [
     "install",
     "--no-install-recommends",
@@ -118,7 +121,7 @@ class Apt:
 
     def refresh(self) -> None:
         """Read the lists of all repositories anew; one that cannot be read fails it."""
-        command = [*APT_GET, "-o", "APT::Update::Error-Mode=any", "update"]
+        command = [*APT_GET, *(word for option in UPDATE_OPTIONS for word in ("-o", option)), "update"]
         completed = self.runner.attempt(self.with_options(command))
         if completed.returncode and UNVERIFIED.search(completed.stdout + completed.stderr):
             # The keyring is the pinned one, but its owner may have renewed it.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ansible.module_utils import repositories as repos
-from ansible.module_utils.apt import APT_GET, UNVERIFIED, Apt
+from ansible.module_utils.apt import APT_GET, UNVERIFIED, UPDATE_OPTIONS, Apt
 from ansible.module_utils.packages import FAMILY, PackageError, Packages, Transaction, Wish, nearest
 from ansible.module_utils.preview import Preview, conclude, refused
 from ansible.module_utils.signing_keys import RepositoryError, keyring, noted, renew
@@ -164,10 +164,12 @@ class Root:
 
     def update(self, repositories: Sequence[Repository], *options: str) -> list[str]:
         """Run apt-get update; every repository that cannot be read is a sentence."""
-        words = [word for option in (*options, "APT::Update::Error-Mode=any") for word in ("-o", option)]
+        words = [word for option in (*options, *UPDATE_OPTIONS) for word in ("-o", option)]
         command = self.apt.with_options([*APT_GET, *words, "update"])
         completed = self.apt.runner.attempt(command)
-        if UNVERIFIED.search(completed.stdout + completed.stderr) and renew(self.ours, self.keyrings):
+        if completed.returncode:
+            if UNVERIFIED.search(completed.stdout + completed.stderr):
+                renew(self.ours, self.keyrings)
             completed = self.apt.runner.attempt(command)
         if not completed.returncode:
             return []

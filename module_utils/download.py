@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 APT_HELPER = Path("/usr/lib/apt/apt-helper")
 DNF_CONFIGURATION = Path("/etc/dnf/dnf.conf")
-TIMEOUT_S = 60
+TIMEOUT_S = 30
 # apt tries again by itself, longer each time; one more try is enough to be told.
 RETRIES = 1
 CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")

@@ -6,8 +6,12 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections import namedtuple
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +24,7 @@ from tests.unit.apt_machine import Archive
 from tests.unit.openpgp_keys import KeyRing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.unit.apt_machine import Machine
 
@@ -228,6 +232,42 @@ def test_a_repository_that_another_key_signed_is_a_problem(
     (problem,) = preview(DRIVER)["problems"]
     assert problem.startswith("Repository nvidia cannot be used: ")
     assert f"NO_PUBKEY {key_ring.keys['rsa4096'][-16:]}" in problem
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """A web server that keeps connections open, as real ones do, and writes no log."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def web(nvidia: Archive, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address at which a web server offers NVIDIA's repository."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(nvidia.path)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_repository_that_refuses_connections_is_a_problem_soon(
+    preview: Run, repository: dict[str, Any], web: str
+) -> None:
+    # apt itself would wait for ever to try again, because both are on one host.
+    repository["uri"] = web
+    other = repository | {"name": "other", "uri": "http://127.0.0.1:1/debian"}
+    signal.alarm(60)
+    try:
+        problems = preview(DRIVER, repositories=[repository, other])["problems"]
+    finally:
+        signal.alarm(0)
+    assert any(problem.startswith("Repository other cannot be used: ") for problem in problems), problems
 
 
 def test_a_keyring_that_its_owner_has_extended_since_is_renewed(
