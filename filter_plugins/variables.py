@@ -110,13 +110,32 @@ def convention_problems(name: str, value: Any) -> list[str]:
     return []
 
 
+def kind(spec: Mapping[str, Any]) -> str:
+    """The type of an option, in words."""
+    return str(spec.get("type", "str")) + (f" of {spec['elements']}" if "elements" in spec else "")
+
+
 def type_problems(name: str, value: Any, spec: Mapping[str, Any], errors: Iterable[str]) -> list[str]:
     """What the argument spec says against a value: what was expected, and what was found."""
-    kind = spec.get("type", "str") + (f" of {spec['elements']}" if "elements" in spec else "")
     return [
-        f"{name}: expected {kind}, found {value!r}" if "unable to convert" in error else f"{name}: {error}"
+        f"{name}: expected {kind(spec)}, found {value!r}"
+        if "unable to convert" in error
+        else f"{name}: {error}"
         for error in errors
     ]
+
+
+def validated(name: str, value: Any, spec: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """The value as its argument spec converts it, and what that says against it."""
+    if value is None and spec.get("default") is not None:
+        # Ansible lets it pass for any type, and the roles would have to do with it.
+        return None, [f"{name}: expected {kind(spec)}, found no value; give it one, or leave it out"]
+    # The outer type first: Ansible's validator looks for options in whatever it is given.
+    for part in ({key: item for key, item in spec.items() if key != "options"}, dict(spec)):
+        result = ArgumentSpecValidator({name: part}).validate({name: value})
+        if errors := type_problems(name, value, spec, result.error_messages):
+            return None, errors
+    return result.validated_parameters.get(name), []
 
 
 def unknown_variables(names: Iterable[str], known: Iterable[str], roles: Iterable[str]) -> list[str]:
@@ -165,9 +184,7 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
         if name not in given:
             values[name] = spec.get("default")
             continue
-        result = ArgumentSpecValidator({name: dict(spec)}).validate({name: given[name]})
-        values[name] = result.validated_parameters.get(name)
-        errors = type_problems(name, given[name], spec, result.error_messages)
+        values[name], errors = validated(name, given[name], spec)
         errors = errors or convention_problems(name, values[name]) or content_problems(name, values[name])
         if errors:
             # The plan is made with the default, only so that all other problems are found in the same run.

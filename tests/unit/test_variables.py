@@ -112,6 +112,46 @@ def test_a_value_of_another_kind_is_named_with_what_was_expected(name: str, valu
     assert problems({name: value}) == [problem]
 
 
+ALL_SPECS = specs()
+OF_ANY_KIND: list[Any] = [
+    "x",
+    "",
+    1,
+    -1,
+    1.5,
+    True,
+    None,
+    [],
+    [1],
+    ["x"],
+    [[1]],
+    [{"x": 1}],
+    {},
+    {"x": [1]},
+    [None],
+]
+
+
+@pytest.mark.parametrize("value", OF_ANY_KIND, ids=repr)
+def test_no_value_of_any_variable_ends_in_a_traceback(value: Any) -> None:
+    for role, content in ALL_SPECS.items():
+        for name in content["argument_specs"]["main"]["options"]:
+            found = role_variables({name: value}, {role: content})
+            assert all(name in problem for problem in found["problems"])
+
+
+def test_a_variable_without_a_value_is_named_where_it_needs_one() -> None:
+    assert problems({"firewall_state": None}) == [
+        "firewall_state: expected str, found no value; give it one, or leave it out"
+    ]
+    assert problems({"firewall_ssh_port": None}) == []
+
+
+def test_a_list_in_the_place_of_options_is_named() -> None:
+    found = role_variables({"container_engines_ulimits": [1]}, ALL_SPECS)
+    assert found["problems"] == ["container_engines_ulimits: expected dict, found [1]"]
+
+
 def test_a_choice_that_there_is_not_lists_the_choices() -> None:
     (problem,) = problems({"firewall_state": "presen"})
     assert problem.startswith("firewall_state: ")
