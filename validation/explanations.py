@@ -28,6 +28,50 @@ EXPLANATIONS: dict[str, Explanation] = {
         ),
         ("power-cycle the node", "if a GPU stays away, check its slot and power", "correct the expectation"),
     ),
+    "gpu-vanished": Explanation(
+        "A GPU went away while it was tested",
+        "nvidia-smi listed it at the start of a test and no longer at its end",
+        ("a power or thermal fault", "a bad slot, riser or cable", "a broken GPU"),
+        ("look for Xid errors in the kernel log", "power-cycle the node", "if it happens again, replace it"),
+    ),
+    "gpu-unanswered": Explanation(
+        "A GPU does not answer what the driver asks it",
+        "nvidia-smi shows an error in place of a value, and a fault may hide behind it",
+        ("the GPU is lost or waits for a reset", "a sensor or fan that failed", "damaged firmware data"),
+        ("reset the GPU or reboot the node", "if it happens again, have the GPU looked at"),
+        NVIDIA_SMI,
+    ),
+    "telemetry-lost": Explanation(
+        "nvidia-smi stopped answering while a GPU worked",
+        "Clocks, power, errors and links of that time are unknown",
+        ("a GPU that hangs or is lost", "a machine under extreme load"),
+        ("look for Xid errors in the kernel log", "run again"),
+        NVIDIA_SMI,
+    ),
+    "kernel-log-unreadable": Explanation(
+        "The kernel log cannot be read",
+        "Xid errors stand only there, so nobody knows whether there were any",
+        ("not run as root, on a system that keeps the kernel log from users", "inside a container"),
+        ("run this as root, or as a member of the groups adm or systemd-journal",),
+        xid.SOURCE,
+    ),
+    "sxid-fatal": Explanation(
+        "An NVSwitch reported a fatal error",
+        "The driver wrote an SXid to the kernel log that ends traffic over this switch or one of its links",
+        ("a broken link or trunk", "a fault of the switch or the baseboard"),
+        (
+            "reset all GPUs and NVSwitches of the node together",
+            "if it comes back, have the baseboard replaced",
+        ),
+        FABRIC_MANAGER,
+    ),
+    "nvlink-unknown": Explanation(
+        "The NVLinks of a node with NVSwitches cannot be looked at",
+        "nvidia-smi nvlink --status failed, so links that are down would not be found",
+        ("a driver that hangs", "a GPU that is lost"),
+        ("run nvidia-smi nvlink --status on the node", "look for Xid errors in the kernel log"),
+        NVIDIA_SMI,
+    ),
     "gpu-gone": Explanation(
         "A GPU that was there in an earlier run is gone",
         "The history of this node has more GPUs than it has now. What is expected of a node is read from its "

@@ -8,11 +8,11 @@ import platform
 import re
 import runpy
 import socket
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from validation.command import CommandTimeoutError, run
 from validation.contract import Machine
 
 NVIDIA = "0x10de"
@@ -98,12 +98,10 @@ def driver_libraries(root: Path = Path("/")) -> dict[str, str]:
 def fabric_manager_version() -> str | None:
     """The version of the fabric manager that is installed, None if there is none."""
     try:
-        done = subprocess.run(
-            ["nv-fabricmanager", "--version"], capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        done = run(["nv-fabricmanager", "--version"], 10)
+    except (OSError, CommandTimeoutError):
         return None
-    match = re.search(r"version is\s*:\s*([\d.]+\d)", done.stdout)
+    match = re.search(r"version is\s*:\s*([\d.]+\d)", done.output)
     return match[1] if match else None
 
 

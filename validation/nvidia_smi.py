@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 import statistics
-import subprocess
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import Any
+
+from validation.command import CommandTimeoutError, run
 
 #: A node with eight GPUs and no persistence mode takes several seconds.
 TIMEOUT_S = 60.0
@@ -21,10 +22,13 @@ ABSENT = {
     "",
     "N/A",
     "[N/A]",
+    "Not Supported",
     "[Not Supported]",
     "Requested functionality has been deprecated",
-    "Unknown Error",
 }
+#: What stands in place of a value that a GPU should have and did not give, in brackets or without.
+UNANSWERED = {"Unknown Error", "ERR!", "GPU is lost", "GPU requires reset"}
+LOST = {"GPU is lost", "GPU requires reset"}
 
 #: Bits of clocks_event_reasons.active (nvml.h) by the name of their XML element.
 EVENT_REASONS = {
@@ -85,6 +89,8 @@ class Gpu:
     power_limit_w: float | None
     power_limit_default_w: float | None
     processes: tuple[str, ...]
+    #: What it did not answer, as "element: error".
+    unanswered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,10 @@ def parse(text: str) -> Report:
     driver = _text(root, "driver_version")
     if driver is None:
         raise NvidiaSmiError("other", "nvidia-smi -q -x names no driver version")
-    return Report(driver, tuple(_gpu(index, element) for index, element in enumerate(root.iterfind("gpu"))))
+    gpus = tuple(_gpu(index, element) for index, element in enumerate(root.iterfind("gpu")))
+    if not gpus:
+        raise NvidiaSmiError("no-devices", "nvidia-smi -q -x lists no GPU")
+    return Report(driver, gpus)
 
 
 def sample() -> tuple[Sample, ...]:
@@ -149,6 +158,8 @@ def parse_samples(text: str) -> tuple[Sample, ...]:
         cells = [cell.strip() for cell in line.split(",")]
         try:
             index, clock, power, temperature, generation, width, reasons, state, errors = cells
+            if lost := LOST & {cell.strip("[]") for cell in cells}:
+                raise NvidiaSmiError("lost", f"nvidia-smi says of GPU {index}: {lost.pop()}")
             samples.append(
                 Sample(
                     index=int(index),
@@ -158,7 +169,7 @@ def parse_samples(text: str) -> tuple[Sample, ...]:
                     pcie_generation=_integer(generation),
                     pcie_width=_integer(width),
                     event_reasons=int(reasons, 16) if reasons.startswith("0x") else 0,
-                    performance_state=None if state in ABSENT else state,
+                    performance_state=None if _absent(state) else state,
                     ecc_uncorrected=_integer(errors),
                 )
             )
@@ -205,19 +216,19 @@ def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, Any]]:
 def ask(arguments: list[str], timeout_s: float = TIMEOUT_S) -> str:
     """What nvidia-smi prints. Raises NvidiaSmiError."""
     try:
-        done = subprocess.run(
-            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        done = run(["nvidia-smi", *arguments], timeout_s)
     except FileNotFoundError as error:
         raise NvidiaSmiError("missing", "nvidia-smi is not installed") from error
-    except subprocess.TimeoutExpired as error:
-        raise NvidiaSmiError("timeout", f"nvidia-smi gave no answer within {timeout_s:.0f} s") from error
-    output = done.stdout + done.stderr
-    if done.returncode != 0 or "Failed to initialize NVML" in output:
-        raise NvidiaSmiError(_kind(done.returncode, output), f"nvidia-smi: {_first_line(output)}")
+    except OSError as error:
+        raise NvidiaSmiError("other", f"nvidia-smi cannot be started: {error}") from error
+    except CommandTimeoutError as error:
+        raise NvidiaSmiError("timeout", f"nvidia-smi gave {error}") from error
+    output = done.output + done.errors
+    if done.status != 0 or "Failed to initialize NVML" in output:
+        raise NvidiaSmiError(_kind(done.status, output), f"nvidia-smi: {_first_line(output)}")
     if re.search(r"No devices were found", output):
         raise NvidiaSmiError("no-devices", "nvidia-smi: No devices were found")
-    return done.stdout
+    return done.output
 
 
 def _kind(status: int, output: str) -> str:
@@ -264,6 +275,13 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
             f"{_text(process, 'process_name') or 'a process'} (pid {_text(process, 'pid')})"
             for process in element.iterfind("processes/process_info")
         ),
+        unanswered=tuple(
+            dict.fromkeys(
+                f"{part.tag}: {text}"
+                for part in element.iter()
+                if (text := (part.text or "").strip().strip("[]")) in UNANSWERED
+            )
+        ),
     )
 
 
@@ -302,7 +320,11 @@ def _watts(element: ET.Element, *names: str) -> float | None:
 
 def _text(element: ET.Element, path: str) -> str | None:
     text = (element.findtext(path) or "").strip()
-    return None if text in ABSENT else text
+    return None if _absent(text) else text
+
+
+def _absent(text: str) -> bool:
+    return text in ABSENT or text.strip("[]") in UNANSWERED
 
 
 def _flag(element: ET.Element, path: str, yes: str) -> bool | None:
@@ -316,7 +338,7 @@ def _integer(text: str | None) -> int | None:
 
 
 def _number(text: str) -> float | None:
-    return None if text in ABSENT else float(text)
+    return None if _absent(text) else float(text)
 
 
 def _pci_address(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from validation.nvidia_smi import SAMPLE_TIMEOUT_S, NvidiaSmiError, ask
+from validation.nvidia_smi import SAMPLE_TIMEOUT_S, ask
 
 GPU = re.compile(r"^GPU (?P<index>\d+):")
 LINK = re.compile(r"^\s*Link (?P<link>\d+): (?P<state>.+?)\s*$")
@@ -21,12 +21,11 @@ class Links:
 
 
 def query() -> dict[int, Links]:
-    """The links of each GPU that has any, by its index; empty where nvidia-smi does not say."""
-    try:
-        return parse(ask(["nvlink", "--status"], SAMPLE_TIMEOUT_S))
-    except NvidiaSmiError:
-        # A GPU without NVLink is an error to some drivers; one that cannot be asked shows elsewhere.
-        return {}
+    """The links of each GPU that has any, by its index. Raises NvidiaSmiError.
+
+    A GPU without NVLink is an error to some drivers; one with all links down has no line for any.
+    """
+    return parse(ask(["nvlink", "--status"], SAMPLE_TIMEOUT_S))
 
 
 def parse(text: str) -> dict[int, Links]:

@@ -40,6 +40,8 @@ def run_plan(
         # A new node each time: what was asked once is not asked again, and a round is to see what changed.
         node, round_started = Node(plan, expectation), time.monotonic()
         results = []
+        if "health" not in wanted:
+            node.look()
         for check in CHECKS.values():
             if check.id in wanted:
                 progress(check.id, None)

@@ -6,10 +6,10 @@ Meaning and recommended action: NVIDIA, "Analyzing Xid Errors with the Xid Catal
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from validation.command import CommandTimeoutError, run
 from validation.contract import State
 
 if TYPE_CHECKING:
@@ -17,9 +17,14 @@ if TYPE_CHECKING:
 
 SOURCE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 TIMEOUT_S = 5.0
+JOURNAL = ("journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=cat")
 
 #: `NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.`
 LINE = re.compile(r"NVRM: Xid \(PCI:(?P<address>[0-9a-fA-F:.]+)\): (?P<number>\d+),?\s*(?P<rest>.*)")
+#: `nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up`, or Non-fatal.
+SWITCH_LINE = re.compile(
+    r"SXid \(PCI:(?P<address>[0-9a-fA-F:.]+)\): (?P<number>\d+), (?P<rest>(?:Non-f|F)atal\b.*)"
+)
 #: What the module says when it is loaded; errors of before are gone with the module that had them.
 LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
 
@@ -69,11 +74,20 @@ UNKNOWN = Xid("an error that no catalogue of this program knows", State.DEGRADED
 
 @dataclass(frozen=True)
 class Event:
-    """An Xid in the kernel log: on which GPU (`0000:1b:00`), and what the line says of it."""
+    """An Xid in the kernel log: on which GPU (`0000:1b:00`), and what the line says of it.
+
+    `of_switch`: an SXid, of the NVSwitch at that address.
+    """
 
     address: str
     number: int
     detail: str
+    of_switch: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is counted as."""
+        return f"SXid {self.number}" if self.of_switch else str(self.number)
 
 
 @dataclass(frozen=True)
@@ -97,30 +111,36 @@ def events(lines: Iterable[str]) -> tuple[Event, ...]:
             found.clear()
         elif match := LINE.search(line):
             found.append(Event(match["address"].lower(), int(match["number"]), match["rest"].strip()))
+        elif match := SWITCH_LINE.search(line):
+            found.append(
+                Event(match["address"].lower(), int(match["number"]), match["rest"].strip(), of_switch=True)
+            )
     return tuple(found)
 
 
 def read_kernel_log() -> KernelLog:
     """The Xid events of this boot: from the journal, which is complete, else from the kernel's own buffer."""
-    reasons = []
+    readable, reasons = False, []
     for command in (
         # Since boot, messages only; the journal finds the kernel's lines by an index.
-        ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=cat", "--grep=NVRM: "],
+        [*JOURNAL, "--grep=NVRM: |SXid"],
         ["dmesg"],
     ):
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False
+            done = run(command, TIMEOUT_S)
+            # journalctl --grep answers 1 when no line matches, and also, without a word, when this user may
+            # read none at all.
+            heard = done.status == 0 or (
+                command[0] == "journalctl"
+                and not done.errors.strip()
+                and bool(run([*JOURNAL, "--lines=1"], TIMEOUT_S).output.strip())
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except (OSError, CommandTimeoutError) as error:
             reasons.append(f"{command[0]}: {error}")
             continue
-        # journalctl --grep answers 1 when no line matches, and says so on standard error when it cannot read.
-        if done.returncode == 0 or (command[0] == "journalctl" and not done.stderr.strip()):
-            if found := events(done.stdout.splitlines()):
-                return KernelLog(found)
-            if command[0] == "dmesg":
-                return KernelLog()
-        else:
-            reasons.append(f"{command[0]}: {done.stderr.strip()[:200]}")
-    return KernelLog(unreadable="; ".join(reasons)) if len(reasons) == 2 else KernelLog()
+        if found := events(done.output.splitlines() if heard else ()):
+            return KernelLog(found)
+        readable |= heard
+        if not heard:
+            reasons.append(f"{command[0]}: {done.errors.strip()[:200] or 'it shows no line of the kernel'}")
+    return KernelLog(unreadable="" if readable else "; ".join(reasons))

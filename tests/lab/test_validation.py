@@ -102,7 +102,8 @@ def test_nodes_that_did_what_is_required_pass_and_the_rest_is_said_not_to_have_r
     for node in summary["nodes"]:
         states = {test["id"]: test["state"] for test in node["tests"]}
         assert states == dict.fromkeys(
-            ["health", "platform", "cpu_matmul", "cpu_copy", "cpu_all_reduce", "fabric"], "pass"
+            ["health", "platform", "cpu_matmul", "cpu_copy", "cpu_all_reduce", "health_after", "fabric"],
+            "pass",
         ) | dict.fromkeys(
             ["torch", "gpu_container", "gpu_matmul", "gpu_memory", "gpu_transfer", "gpu_all_reduce"],
             "not-run",

@@ -8,6 +8,7 @@ it.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,6 +47,16 @@ class Node:
     ask_fabric_manager: Callable[[], str | None] = machine.fabric_manager_version
     visible_devices: str | None = field(default_factory=lambda: os.environ.get("CUDA_VISIBLE_DEVICES"))
     read_topology: Callable[[tuple[str, ...]], topology.Topology] = topology.read
+    read_pci_gpus: Callable[[], tuple[machine.PciGpu, ...]] = machine.pci_gpus
+
+    def again(self) -> Node:
+        """The same node, looked at anew."""
+        return dataclasses.replace(self, pci_gpus=self.read_pci_gpus())
+
+    def look(self) -> None:
+        """Read now what tells of faults, so that what comes later is known to be new."""
+        if self.pci_gpus:
+            _ = self.smi, self.nvlinks, self.kernel_log, self.fabric_manager
 
     @cached_property
     def smi(self) -> nvidia_smi.Report | nvidia_smi.NvidiaSmiError:
@@ -56,9 +67,14 @@ class Node:
             return error
 
     @cached_property
-    def nvlinks(self) -> dict[int, nvlink.Links]:
-        """The NVLinks of each GPU that has any, by its index."""
-        return self.read_nvlinks() if isinstance(self.smi, nvidia_smi.Report) else {}
+    def nvlinks(self) -> dict[int, nvlink.Links] | nvidia_smi.NvidiaSmiError:
+        """The NVLinks of each GPU that has any, by its index, or why nvidia-smi does not say."""
+        if not isinstance(self.smi, nvidia_smi.Report):
+            return {}
+        try:
+            return self.read_nvlinks()
+        except nvidia_smi.NvidiaSmiError as error:
+            return error
 
     @cached_property
     def kernel_log(self) -> xid.KernelLog:

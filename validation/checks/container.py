@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from validation.checks.measured import not_run
+from validation.command import CommandTimeoutError, run
 from validation.contract import Finding, State, TestResult
 
 if TYPE_CHECKING:
@@ -111,9 +111,8 @@ def _look(engine: Engine, gpus: int) -> list[Finding]:
         ]
     finally:
         # Gone already, unless it hung; an engine that hangs on this, too, has been said to.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            command = [engine.name, "rm", "--force", name]
-            subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
+        with contextlib.suppress(CommandTimeoutError):
+            run([engine.name, "rm", "--force", name], TIMEOUT_S)
     if seen == gpus:
         return []
     return [
@@ -129,10 +128,10 @@ def _look(engine: Engine, gpus: int) -> list[Finding]:
 def _ask(command: list[str]) -> str:
     """What a command prints. Raises ContainerError, FileNotFoundError."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise ContainerError(f"no answer within {TIMEOUT_S:.0f} s") from error
-    if done.returncode != 0:
-        words = (done.stderr or done.stdout).strip().splitlines()
-        raise ContainerError(words[-1][:300] if words else f"exit status {done.returncode}")
-    return done.stdout
+        done = run(command, TIMEOUT_S)
+    except CommandTimeoutError as error:
+        raise ContainerError(str(error)) from error
+    if done.status != 0:
+        words = (done.errors or done.output).strip().splitlines()
+        raise ContainerError(words[-1][:300] if words else f"exit status {done.status}")
+    return done.output

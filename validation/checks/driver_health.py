@@ -67,9 +67,18 @@ def parts(node: Node, report: Report) -> Iterator[Finding]:
 
 def xids(node: Node) -> Iterator[Finding]:
     """Xid errors since the driver was loaded, each once for its GPU, with what NVIDIA recommends."""
+    if node.kernel_log.unreadable:
+        yield Finding(
+            "kernel-log-unreadable",
+            State.DEGRADED,
+            f"the kernel log cannot be read, so nobody knows of Xid errors ({node.kernel_log.unreadable})",
+            "run this as root, or as a user that may read the kernel log",
+        )
+    yield from _switch_errors(node)
     gpus = {gpu.pci_address.rpartition(".")[0]: gpu.index for gpu in node.gpus}
-    times = Counter((event.address, event.number) for event in node.kernel_log.events)
-    last = {(event.address, event.number): event.detail for event in node.kernel_log.events}
+    events = [event for event in node.kernel_log.events if not event.of_switch]
+    times = Counter((event.address, event.number) for event in events)
+    last = {(event.address, event.number): event.detail for event in events}
     for (address, number), count in times.items():
         if entry := xid.find(number):
             device = gpus.get(address)
@@ -82,3 +91,22 @@ def xids(node: Node) -> Iterator[Finding]:
                 entry.action,
                 device,
             )
+
+
+def _switch_errors(node: Node) -> Iterator[Finding]:
+    """Fatal errors of NVSwitches; one that is not fatal was handled, and is counted in the details.
+
+    NVIDIA, Fabric Manager user guide, "NVSwitch SXid Errors".
+    """
+    fatal = [
+        event for event in node.kernel_log.events if event.of_switch and event.detail.startswith("Fatal")
+    ]
+    for address in dict.fromkeys(event.address for event in fatal):
+        mine = [event for event in fatal if event.address == address]
+        yield Finding(
+            "sxid-fatal",
+            State.FAIL,
+            f"the NVSwitch at {address}: {len(mine)} fatal errors since the driver was loaded, last: SXid "
+            f"{mine[-1].number}, {mine[-1].detail}",
+            "reset all GPUs and NVSwitches together; if it comes back, have the baseboard looked at",
+        )

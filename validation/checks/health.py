@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from validation.checks import driver_health
 from validation.contract import Finding, State, TestResult, worst
-from validation.nvidia_smi import FULL_SPEED_STATES, Gpu, NvidiaSmiError, Report
+from validation.nvidia_smi import FULL_SPEED_STATES, LOST, Gpu, NvidiaSmiError, Report
+from validation.nvlink import Links
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,7 @@ class Health:
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
         started = time.monotonic()
-        reason = _why_nothing_to_check(node)
+        reason = why_nothing_to_check(node)
         findings = () if reason else tuple(examine(node))
         return TestResult(
             id=self.id,
@@ -63,7 +64,7 @@ class Health:
         )
 
 
-def _why_nothing_to_check(node: Node) -> str:
+def why_nothing_to_check(node: Node) -> str:
     """Without an expectation, a machine without GPU or driver is not ill: there is nothing to check."""
     if node.expectation.gpus is not None:
         return ""
@@ -84,9 +85,10 @@ def examine(node: Node) -> Iterator[Finding]:
         return
     yield from driver_health.version(node, node.smi)
     yield from driver_health.parts(node, node.smi)
-    yield from _nvlink(node)
+    yield from _nvlink(node, node.smi)
     for gpu in node.smi.gpus:
         yield from _model(node, gpu)
+        yield from _unanswered(gpu)
         yield from _memory(gpu)
         yield from _clocks(gpu)
         yield from _link(node, gpu)
@@ -116,16 +118,30 @@ def _gpu_count(node: Node) -> Iterator[Finding]:
         )
 
 
-def _nvlink(node: Node) -> Iterator[Finding]:
-    """On NVSwitches every link is used; with bridges, GPUs of one node have equally many."""
+def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
+    """On NVSwitches every link is used; with bridges, GPUs of one node have equally many.
+
+    A GPU of which nvidia-smi shows no link at all has none that is up.
+    """
+    if isinstance(node.nvlinks, NvidiaSmiError):
+        if node.nvswitch:
+            yield Finding(
+                "nvlink-unknown",
+                State.DEGRADED,
+                f"the NVLinks of this node with NVSwitches cannot be looked at: {node.nvlinks}",
+                "run nvidia-smi nvlink --status on the node",
+            )
+        return
     most = max((links.up for links in node.nvlinks.values()), default=0)
-    for index, links in node.nvlinks.items():
-        if links.down and node.nvswitch:
+    for gpu in report.gpus:
+        index, links = gpu.index, node.nvlinks.get(gpu.index, Links(0, ()))
+        if node.nvswitch and (links.down or not links.up):
+            which = f" ({', '.join(map(str, links.down))})" if links.down else ""
+            count = f"{len(links.down)} of {links.up + len(links.down)}" if links.down else "all"
             yield Finding(
                 "nvlink-down",
                 State.FAIL,
-                f"GPU {index}: {len(links.down)} of {links.up + len(links.down)} NVLinks are down "
-                f"({', '.join(map(str, links.down))})",
+                f"GPU {index}: {count} NVLinks are down{which}",
                 "reset all GPUs of the node together; if links stay down, have GPU and baseboard looked at",
                 index,
             )
@@ -162,6 +178,20 @@ def _model(node: Node, gpu: Gpu) -> Iterator[Finding]:
             State.FAIL,
             f"GPU {gpu.index} is {gpu.name} (PCI id 10de:{gpu.pci_id}), expected {names}",
             "correct what is expected of this node, or have the GPU replaced",
+            gpu.index,
+        )
+
+
+def _unanswered(gpu: Gpu) -> Iterator[Finding]:
+    """A value that cannot be read may hide any fault."""
+    if gpu.unanswered:
+        lost = any(text.endswith(tuple(LOST)) for text in gpu.unanswered)
+        more = f" and {len(gpu.unanswered) - 3} more" if len(gpu.unanswered) > 3 else ""
+        yield Finding(
+            "gpu-unanswered",
+            State.FAIL if lost else State.DEGRADED,
+            f"GPU {gpu.index} does not answer the driver ({', '.join(gpu.unanswered[:3])}{more})",
+            "reset the GPU or reboot the node; if it happens again, have the GPU looked at",
             gpu.index,
         )
 
@@ -292,13 +322,14 @@ def _facts(node: Node) -> dict[str, Any]:
             "pci_gpus": len(node.pci_gpus),
             "loaded_driver": node.loaded_driver,
         }
+    nvlinks = {} if isinstance(node.nvlinks, NvidiaSmiError) else node.nvlinks
     return {
         "driver_version": node.smi.driver_version,
         "pci_gpus": len(node.pci_gpus),
         "nvswitch": node.nvswitch,
         "driver_libraries": node.driver_libraries,
         "fabric_manager": node.fabric_manager,
-        "xids": dict(Counter(str(event.number) for event in node.kernel_log.events)),
+        "xids": dict(Counter(event.name for event in node.kernel_log.events)),
         **({"kernel_log": node.kernel_log.unreadable} if node.kernel_log.unreadable else {}),
         "gpus": [
             {
@@ -310,7 +341,7 @@ def _facts(node: Node) -> dict[str, Any]:
                 "fabric_state": gpu.fabric_state,
                 "persistence": gpu.persistence,
                 "power_limit_w": gpu.power_limit_w,
-                "nvlinks_up": node.nvlinks[gpu.index].up if gpu.index in node.nvlinks else None,
+                "nvlinks_up": nvlinks[gpu.index].up if gpu.index in nvlinks else None,
                 "mig": gpu.mig,
             }
             for gpu in node.smi.gpus

@@ -7,17 +7,21 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from validation import counters, machine, nvidia_smi
+from validation.checks.health import SLOWDOWNS
 from validation.child import Ending, Outcome, Request
 from validation.contract import Finding, State, TestResult, worst
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from validation.checks import Check, Node
     from validation.contract import GpuIdentity, Measurement
 
 #: GPUs are numbered as nvidia-smi numbers them.
 CUDA_ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+#: Of how many samples, and in which part of them, a slowdown counts.
+LEAST_SAMPLES, SLOWDOWN_SHARE = 5, 0.1
 
 _CODES = {
     Ending.DIED: "process-died",
@@ -135,7 +139,7 @@ class Telemetry:
         self._gpus = {gpu.index: gpu for gpu in gpus}
         self._sample = sample
         self._rounds: list[tuple[nvidia_smi.Sample, ...]] = []
-        self._broken = False
+        self._broken: nvidia_smi.NvidiaSmiError | None = None
         self._count = count
         self._before: counters.Counts | None = None
         self._grown: counters.Counts = {}
@@ -151,8 +155,8 @@ class Telemetry:
             self._before = self._count()  # while the processes start
         try:
             self._rounds.append(self._sample())
-        except nvidia_smi.NvidiaSmiError:
-            self._broken = True
+        except nvidia_smi.NvidiaSmiError as error:
+            self._broken = error
 
     def close(self) -> None:
         """Look a last time: at what came between the last sample and the end, and what counters grew by."""
@@ -163,11 +167,15 @@ class Telemetry:
     def details(self) -> dict[str, Any]:
         """For TestResult.details."""
         grown = {f"GPU {index}": counts for index, counts in self._grown.items()}
-        return {"telemetry": nvidia_smi.summary(self._rounds)} | ({"counters": grown} if grown else {})
+        return (
+            {"telemetry": nvidia_smi.summary(self._rounds)}
+            | ({"counters": grown} if grown else {})
+            | ({"telemetry_problem": str(self._broken)} if self._broken else {})
+        )
 
     def findings(self) -> list[Finding]:
-        """What only shows under load: a link that stays slow or sends again, memory errors that come."""
-        found = counters.findings(self._grown)
+        """What only shows under load: links and memory that err, a link that stays slow, a GPU that goes."""
+        found = counters.findings(self._grown) + list(self._lost())
         for seen in nvidia_smi.summary(self._rounds):
             gpu = self._gpus.get(seen["device"])
             if gpu is None:
@@ -198,4 +206,41 @@ class Telemetry:
                         gpu.index,
                     )
                 )
+            found += _slowdowns(seen)
         return found
+
+    def _lost(self) -> Iterator[Finding]:
+        # A driver that does not know a field says so at the first sample: nothing is wrong with the node.
+        if self._broken and (self._rounds or self._broken.kind not in {"other", "missing"}):
+            yield Finding(
+                "telemetry-lost",
+                State.FAIL if self._broken.kind in {"lost", "no-devices", "no-driver"} else State.DEGRADED,
+                f"nvidia-smi stopped answering while this was measured: {self._broken}",
+                "look for Xid errors in the kernel log, then run again",
+            )
+        if self._rounds:
+            still_there = {one.index for one in self._rounds[-1]}
+            for index in sorted({one.index for one in self._rounds[0]} - still_there):
+                yield Finding(
+                    "gpu-vanished",
+                    State.FAIL,
+                    f"GPU {index} went away while this was measured: nvidia-smi no longer lists it",
+                    "look for Xid errors in the kernel log; power-cycle the node",
+                    index,
+                )
+
+
+def _slowdowns(seen: dict[str, Any]) -> Iterator[Finding]:
+    """Faults of cooling and power supply that hold a GPU down while it works: a moment of it is none."""
+    if seen["samples"] < LEAST_SAMPLES:
+        return
+    for reason, (state, text, action) in SLOWDOWNS.items():
+        share = seen["event_reason_shares"].get(reason, 0.0)
+        if share > SLOWDOWN_SHARE:
+            yield Finding(
+                reason.replace("_", "-"),
+                state,
+                f"GPU {seen['device']}: under load, {share:.0%} of the time, {text}",
+                action,
+                seen["device"],
+            )

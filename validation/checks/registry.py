@@ -1,9 +1,10 @@
-"""All tests, in the order in which they run: first what only reads, then the CPU, then the GPUs."""
+"""All tests, in the order in which they run: what only reads, the CPU, the GPUs, and what came of it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from validation.checks.aftermath import HealthAfter
 from validation.checks.collectives import CpuAllReduce, GpuAllReduce, GpuAllReduceNvls, GpuAllReduceRing
 from validation.checks.container import GpuContainer
 from validation.checks.copy import CpuCopy, GpuTransfer, GpuTransferTogether
@@ -38,5 +39,6 @@ CHECKS: dict[str, Check] = {
         GpuAllReduceNvls(),
         CpuAmp(),
         GpuAmp(),
+        HealthAfter(),
     )
 }

@@ -19,6 +19,7 @@ from validation.contract import (
 )
 from validation.expectations import Expectation, ExpectedGpus, References
 from validation.machine import PciGpu, Torch
+from validation.nvlink import Links
 from validation.plans import PLANS
 from validation.topology import Topology
 from validation.xid import KernelLog
@@ -139,7 +140,8 @@ def node(xml: str | nvidia_smi.NvidiaSmiError | None = None, **changes: Any) -> 
         "loaded_driver": DRIVER,
         "driver_libraries": {"libcuda.so.1": DRIVER},
         "query": query,
-        "read_nvlinks": dict,
+        "read_nvlinks": lambda: {0: Links(18, ()), 1: Links(18, ())},
+        "read_pci_gpus": lambda: (PciGpu("0000:1b:00.0", "2330"), PciGpu("0000:43:00.0", "2330")),
         "read_kernel_log": KernelLog,
         "ask_fabric_manager": lambda: DRIVER,
         "visible_devices": None,

@@ -534,7 +534,57 @@ def test_telemetry_stops_asking_a_nvidia_smi_that_fails() -> None:
     telemetry.tick()
     telemetry.tick()
     assert len(calls) == 1
-    assert telemetry.details() == {"telemetry": []}
+    assert telemetry.details() == {"telemetry": [], "telemetry_problem": "no answer"}
+    (finding,) = telemetry.findings()
+    assert (finding.code, finding.state) == ("telemetry-lost", State.DEGRADED)
+
+
+def scripted_telemetry(*rounds: str | NvidiaSmiError) -> Telemetry:
+    """Telemetry that has seen these rounds of two GPUs."""
+    script = list(rounds)
+
+    def sample() -> tuple[Sample, ...]:
+        said = script.pop(0)
+        if isinstance(said, NvidiaSmiError):
+            raise said
+        return parse_samples(said)
+
+    telemetry = Telemetry(node().gpus, sample)
+    for _ in rounds:
+        telemetry.tick()
+    return telemetry
+
+
+def sampled(index: int, reasons: str = "0x0") -> str:
+    return f"{index}, 1980, 700, 70, 5, 16, {reasons}, P0, 0\n"
+
+
+BOTH = sampled(0) + sampled(1)
+
+
+def test_a_nvidia_smi_that_loses_a_gpu_under_load_fails_the_test() -> None:
+    telemetry = scripted_telemetry(BOTH, BOTH.replace("70, 5", "[GPU is lost], 5"))
+    (finding,) = telemetry.findings()
+    assert (finding.code, finding.state) == ("telemetry-lost", State.FAIL)
+    assert "GPU is lost" in finding.text
+
+
+def test_a_driver_that_does_not_know_a_field_is_no_fault_and_is_said() -> None:
+    telemetry = scripted_telemetry(NvidiaSmiError("other", "Field is not a valid field to query"))
+    assert telemetry.findings() == []
+    assert "not a valid field" in telemetry.details()["telemetry_problem"]
+
+
+def test_a_gpu_that_goes_away_under_load_is_missed() -> None:
+    (finding,) = scripted_telemetry(BOTH, sampled(0)).findings()
+    assert (finding.code, finding.state, finding.device) == ("gpu-vanished", State.FAIL, 1)
+
+
+@pytest.mark.parametrize(("slow", "codes"), [(1, []), (4, ["hw-thermal-slowdown"])])
+def test_a_slowdown_under_load_counts_when_it_lasts(slow: int, codes: list[str]) -> None:
+    hot = sampled(0, "0x40") + sampled(1)
+    telemetry = scripted_telemetry(*[hot] * slow, *[BOTH] * (10 - slow))
+    assert [finding.code for finding in telemetry.findings()] == codes
 
 
 @given(

@@ -27,6 +27,7 @@ COMPUTED = {
     }
     | {"xid-unknown"},
     ("checks/health.py", "reason.replace('_', '-')"): {name.replace("_", "-") for name in health.SLOWDOWNS},
+    ("checks/measured.py", "reason.replace('_', '-')"): {name.replace("_", "-") for name in health.SLOWDOWNS},
     ("checks/measured.py", "_CODES[outcome.ending]"): set(measured._CODES.values()),
     ("comparison.py", "self.code"): {cohort.JUDGE.code, history.JUDGE.code},
     ("fabric.py", "code"): set(fabric.ACTIONS),

@@ -171,6 +171,37 @@ def test_links_that_no_gpu_uses_are_no_fault_of_a_node_without_nvswitches() -> N
     assert Health().run(node(nvswitch=False, read_nvlinks=lambda: links)).findings == ()
 
 
+def test_links_that_nvidia_smi_does_not_show_are_down_where_there_are_nvswitches() -> None:
+    """`Unable to retrieve NVLink information as all links are inActive` has no line for any link."""
+    (finding,) = Health().run(node(read_nvlinks=lambda: {0: Links(18, ())})).findings
+    assert (finding.code, finding.state, finding.device) == ("nvlink-down", State.FAIL, 1)
+    assert finding.text == "GPU 1: all NVLinks are down"
+
+
+def test_links_that_cannot_be_looked_at_are_said() -> None:
+    def fails() -> Any:
+        raise NvidiaSmiError("timeout", "nvidia-smi gave no answer within 10 s")
+
+    (finding,) = Health().run(node(read_nvlinks=fails)).findings
+    assert (finding.code, finding.state) == ("nvlink-unknown", State.DEGRADED)
+    assert Health().run(node(read_nvlinks=fails, nvswitch=False)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({"dram_uncorrectable": "Unknown Error"}, State.DEGRADED),
+        ({"performance_state": "[Unknown Error]"}, State.DEGRADED),
+        ({"current_power_limit": "ERR!"}, State.DEGRADED),
+        ({"dram_uncorrectable": "GPU is lost"}, State.FAIL),
+        ({"remapped_row_pending": "GPU requires reset"}, State.FAIL),
+    ],
+)
+def test_an_error_in_place_of_a_value_is_not_healthy(changes: dict[str, str], state: State) -> None:
+    (finding,) = Health().run(node(smi_xml(gpu_xml(**changes), SECOND))).findings
+    assert (finding.code, finding.state, finding.device) == ("gpu-unanswered", state, 0)
+
+
 def kernel_log(*lines: str) -> Any:
     return lambda: KernelLog(xid.events(lines))
 
@@ -210,3 +241,26 @@ def test_an_xid_that_no_catalogue_knows_is_said() -> None:
 def test_a_kernel_log_that_cannot_be_read_is_said() -> None:
     result = Health().run(node(read_kernel_log=lambda: KernelLog(unreadable="dmesg: not permitted")))
     assert result.details["kernel_log"] == "dmesg: not permitted"
+    (finding,) = result.findings
+    assert (finding.code, finding.state) == ("kernel-log-unreadable", State.DEGRADED)
+
+
+SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, {}, Link 30 LTSSM Fault Up"
+
+
+def test_a_fatal_error_of_an_nvswitch_is_found_and_one_that_was_handled_counted() -> None:
+    fatal = kernel_log(SWITCH.format("Fatal"), SWITCH.format("Fatal"))
+    (finding,) = Health().run(node(read_kernel_log=fatal)).findings
+    assert (finding.code, finding.state) == ("sxid-fatal", State.FAIL)
+    assert finding.text == (
+        "the NVSwitch at 0000:c1:00.0: 2 fatal errors since the driver was loaded, last: SXid 20034, Fatal, "
+        "Link 30 LTSSM Fault Up"
+    )
+    handled = Health().run(node(read_kernel_log=kernel_log(SWITCH.format("Non-fatal"))))
+    assert (handled.findings, handled.details["xids"]) == ((), {"SXid 20034": 1})
+
+
+def test_a_report_that_lists_no_gpu_is_no_healthy_node() -> None:
+    (finding,) = Health().run(node(smi_xml())).findings
+    assert (finding.code, finding.state) == ("driver-no-devices", State.FAIL)
+    assert node(smi_xml()).why_no_cuda() == "nvidia-smi -q -x lists no GPU"

@@ -11,6 +11,7 @@ from tests.unit.validation.samples import node
 from validation import machine, nvlink, topology, xid
 from validation.checks.platform import Platform
 from validation.contract import State
+from validation.nvidia_smi import NvidiaSmiError
 from validation.nvlink import Links
 from validation.topology import RdmaPort, Topology
 
@@ -158,9 +159,12 @@ def test_links_are_read_with_those_that_are_down() -> None:
     assert nvlink.parse(text) == {0: Links(1, (1,)), 1: Links(1, ())}
 
 
-def test_a_driver_that_shows_no_links_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_that_cannot_be_looked_at_are_an_error_and_not_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert nvlink.query() == {}
+    with pytest.raises(NvidiaSmiError):
+        nvlink.query()
 
 
 def test_versions_of_libraries_are_those_of_the_files_behind_their_names(tmp_path: Path) -> None:
@@ -213,6 +217,19 @@ def test_xids_are_found_in_the_journal_or_in_the_kernels_buffer(
 def test_a_quiet_kernel_log_has_no_event(fake: Path) -> None:
     program(fake, "journalctl", "exit 1")
     program(fake, "dmesg", "echo booted")
+    assert xid.read_kernel_log() == xid.KernelLog()
+
+
+def test_a_journal_that_shows_this_user_nothing_is_not_a_quiet_one(fake: Path) -> None:
+    """With --quiet, journalctl says nothing at all to a user who may not read the system's journal."""
+    program(fake, "journalctl", "exit 1")
+    program(fake, "dmesg", "exit 1")
+    assert "journalctl: it shows no line of the kernel" in xid.read_kernel_log().unreadable
+
+
+def test_a_quiet_journal_is_enough_where_the_kernels_buffer_is_closed(fake: Path) -> None:
+    program(fake, "journalctl", 'case "$*" in *--lines=1*) echo booted;; *) exit 1;; esac')
+    program(fake, "dmesg", "exit 1")
     assert xid.read_kernel_log() == xid.KernelLog()
 
 

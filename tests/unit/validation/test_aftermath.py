@@ -1,0 +1,82 @@
+"""Health after the load: what came meanwhile counts, what was there before and what passes does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.validation.samples import gpu_xml, node, smi_xml
+from validation import nvidia_smi, xid
+from validation.checks.aftermath import HealthAfter
+from validation.contract import State
+from validation.machine import PciGpu
+from validation.nvidia_smi import NvidiaSmiError
+from validation.xid import KernelLog
+
+SECOND = gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2")
+HEALTHY = smi_xml(gpu_xml(), SECOND)
+OFF_THE_BUS = "NVRM: Xid (PCI:0000:43:00): 79, pid=12, name=python3, GPU has fallen off the bus."
+
+
+def one_after_the_other(*reports: str | NvidiaSmiError) -> Any:
+    """What nvidia-smi answers: each once, the last for ever."""
+    script = list(reports)
+
+    def query() -> nvidia_smi.Report:
+        said = script.pop(0) if len(script) > 1 else script[0]
+        if isinstance(said, NvidiaSmiError):
+            raise said
+        return nvidia_smi.parse(said)
+
+    return query
+
+
+def codes(**facts: Any) -> list[str]:
+    tested = node(**facts)
+    tested.look()
+    return [finding.code for finding in HealthAfter().run(tested).findings]
+
+
+def test_nothing_came() -> None:
+    result = HealthAfter().run(node())
+    assert (result.state, result.findings) == (State.PASS, ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"dram_uncorrectable": "2"}, ["ecc-uncorrected"]),
+        ({"remapped_row_pending": "Yes"}, ["memory-repair-pending"]),
+        ({"gpu_recovery_action": "Reset"}, ["recovery-action"]),
+        ({"sw_thermal_slowdown": "Active"}, []),
+    ],
+)
+def test_what_the_load_brought_to_light_is_found(changes: dict[str, str], expected: list[str]) -> None:
+    assert codes(query=one_after_the_other(HEALTHY, smi_xml(gpu_xml(**changes), SECOND))) == expected
+
+
+def test_what_was_there_before_is_not_said_twice() -> None:
+    worn = smi_xml(gpu_xml(remapped_row_pending="Yes"), SECOND)
+    assert codes(query=one_after_the_other(worn, worn)) == []
+
+
+@pytest.mark.parametrize("before", [[], [OFF_THE_BUS]])
+def test_one_more_xid_is_found(before: list[str]) -> None:
+    logs = [KernelLog(xid.events(before)), KernelLog(xid.events([*before, OFF_THE_BUS]))]
+    assert codes(read_kernel_log=lambda: logs.pop(0)) == ["xid-79"]
+
+
+def test_a_gpu_that_fell_off_the_bus_is_found() -> None:
+    left = (PciGpu("0000:1b:00.0", "2330"),)
+    query = one_after_the_other(HEALTHY, smi_xml(gpu_xml()))
+    assert codes(query=query, read_pci_gpus=lambda: left) == ["gpu-count"]
+
+
+def test_a_driver_that_died_is_found() -> None:
+    died = NvidiaSmiError("timeout", "nvidia-smi gave no answer within 60 s")
+    assert codes(query=one_after_the_other(HEALTHY, died)) == ["driver-timeout"]
+
+
+def test_without_a_gpu_there_is_nothing_to_look_at() -> None:
+    assert HealthAfter().run(node(pci_gpus=())).state is State.NOT_RUN

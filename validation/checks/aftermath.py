@@ -1,0 +1,57 @@
+"""Health once more, after the load: what came while the node was tested.
+
+Many faults show only under load. A test whose process came back says nothing of an Xid that ended no program,
+of a memory row that waits to be remapped, or of a link that went down behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from validation.checks import health
+from validation.contract import State, TestResult, worst
+
+if TYPE_CHECKING:
+    from validation.checks import Node
+    from validation.contract import Finding
+
+#: Of these more may have come, which the text says.
+COUNTED = ("xid-", "sxid-", "ecc-")
+#: What load leaves for a moment: heat, a link that is about to save power, a context that is being torn down.
+PASSING = {"sw-thermal-slowdown", "pcie-link-down-trained", "gpu-busy"}
+
+
+class HealthAfter:
+    """What health finds now and did not find before."""
+
+    id = "health_after"
+    title = "faults that came while the node was tested"
+    needs = "an NVIDIA GPU on the PCI bus"
+    method = 1
+    headline: tuple[str, ...] = ()
+
+    def run(self, node: Node) -> TestResult:
+        """Run it on this node, after all that loads it."""
+        started = time.monotonic()
+        if not node.pci_gpus:
+            return TestResult(self.id, State.NOT_RUN, self.method, 0.0, "no NVIDIA GPU on the PCI bus")
+        if reason := health.why_nothing_to_check(node):
+            return TestResult(self.id, State.NOT_RUN, self.method, 0.0, reason)
+        before = {_key(finding) for finding in health.examine(node)}
+        findings = tuple(
+            finding
+            for finding in health.examine(node.again())
+            if _key(finding) not in before and finding.code not in PASSING
+        )
+        return TestResult(
+            id=self.id,
+            state=worst(finding.state for finding in findings),
+            method=self.method,
+            duration_s=round(time.monotonic() - started, 3),
+            findings=findings,
+        )
+
+
+def _key(finding: Finding) -> tuple[str, int | None, str]:
+    return finding.code, finding.device, finding.text if finding.code.startswith(COUNTED) else ""
