@@ -158,7 +158,11 @@ FLUSHING_DROP_IN = UNITS / f"{FLUSHING_UNIT}.d" / "temper.conf"
 LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
 
 REMOVE = f"add table {TABLE}; delete table {TABLE};"  # "add" first: deleting a missing table is an error
-RELOAD_IN_SHELL = f"if [ -e {RULES} ]; then nft -f {RULES}; else nft '{REMOVE}'; fi"
+# The unit is stopped, too: one that is active without rules would fail every start of nftables.service.
+RELOAD_IN_SHELL = (
+    f"if [ -e {RULES} ]; then nft -f {RULES}; elif systemctl --quiet is-active {UNIT}; then "
+    f"systemctl stop {UNIT}; else nft '{REMOVE}'; fi"
+)
 
 UNIT_TEXT = f"""\
 # Managed by Temper.
@@ -183,7 +187,9 @@ ExecStop=/usr/sbin/nft '{REMOVE}'
 WantedBy=sysinit.target
 """
 
-LOAD_AGAIN = f"/bin/sh -c 'if systemctl --quiet is-active {UNIT}; then exec nft -f {RULES}; fi'"
+LOAD_AGAIN = (
+    f"/bin/sh -c 'if systemctl --quiet is-active {UNIT} && [ -e {RULES} ]; then exec nft -f {RULES}; fi'"
+)
 FLUSHING_DROP_IN_TEXT = f"""\
 # Managed by Temper. Whatever this unit does flushes all tables, so that {UNIT}'s is loaded again.
 [Service]
@@ -406,7 +412,7 @@ def main() -> None:
                 )
             module.exit_json(**result)
         module.exit_json(**ensure_absent(module))
-    except (RefusedError, CommandError) as error:
+    except (RefusedError, CommandError, OSError) as error:
         module.fail_json(msg=str(error))
 
 

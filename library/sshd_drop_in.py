@@ -102,10 +102,19 @@ from typing import TYPE_CHECKING, Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.commit_confirm import ARGUMENTS, Change, CommandError, RefusedError, run
 from ansible.module_utils.files import File
+from ansible.module_utils.listeners import listeners
 from ansible.module_utils.ssh_access import login_refusal, read_account
 from ansible.module_utils.ssh_keys import parse_public_key, public_keys
 from ansible.module_utils.ssh_login import ssh_login
-from ansible.module_utils.sshd import DROP_IN, MAIN, RELOAD_IN_SHELL, Sshd, is_active, reload_sshd
+from ansible.module_utils.sshd import (
+    DROP_IN,
+    MAIN,
+    RELOAD_IN_SHELL,
+    Sshd,
+    is_active,
+    refuse_what_sshd_cannot_listen_on,
+    reload_sshd,
+)
 
 if TYPE_CHECKING:
     from ansible.module_utils.sshd import Effective
@@ -311,7 +320,8 @@ def converge(module: AnsibleModule, sshd: Sshd, change: Change) -> dict[str, Any
     wanted = plan(module, sshd, base) if params["state"] == "present" else Plan(gone, base)
     effective = wanted.effective
     files = [
-        File(str(path), text, "0600" if path == DROP_IN else "0644") for path, text in wanted.files.items()
+        File(str(path), text, "0600" if path == DROP_IN else "0644", public=True)
+        for path, text in wanted.files.items()
     ]
     differing = [file for file in files if file.differs()]
     result: dict[str, Any] = {"changed": bool(differing), "confirm": False, "port": None}
@@ -323,12 +333,20 @@ def converge(module: AnsibleModule, sshd: Sshd, change: Change) -> dict[str, Any
             "Here ssh.socket decides on which ports sshd is reached, not sshd's Port: set ListenStream in a "
             "drop-in of ssh.socket, and leave the list of ports empty."
         )
+    if not is_active("ssh.socket"):
+        others = {
+            str(one.port): one.process
+            for one in listeners()
+            if one.protocol == "tcp" and not one.process.startswith(("sshd", "systemd", "unknown"))
+        }
+        refuse_what_sshd_cannot_listen_on(effective["listenaddress"], others)
     if login:
         account = read_account(login.account, effective, wanted.revoked)
         if refusal := login_refusal(account, login.client, effective):
             raise RefusedError(f"This would lock Ansible out; nothing was changed: {refusal}.")
         if str(login.server_port) not in effective["port"]:
-            result["port"] = int(effective["port"][0])
+            listed = module.params["settings"].get("Port") or effective["port"]
+            result["port"] = int(next(port for port in map(str, listed) if port in effective["port"]))
             module.warn(
                 f"sshd leaves port {login.server_port}: set ansible_port to {result['port']} from now on."
             )
@@ -379,7 +397,7 @@ def main() -> None:
         change.settle_the_past(module)
         with tempfile.TemporaryDirectory() as scratch:
             module.exit_json(**converge(module, Sshd(program, login, Path(scratch)), change))
-    except (RefusedError, CommandError) as error:
+    except (RefusedError, CommandError, OSError) as error:
         module.fail_json(msg=str(error))
 
 

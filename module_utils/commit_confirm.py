@@ -5,9 +5,10 @@ A module saves the files it is about to change together with a shell script that
 module call, made through a connection opened under the new rules, disarms it (`Change.confirm`).
 
 The saved state's directory is the truth, the timer only a trigger: the script does nothing once the directory
-is gone, and a unit runs it early at the next boot when the node went down before the confirmation. Saving,
-applying, confirming and undoing exclude each other by a lock. The script needs neither Ansible nor Python nor
-a network.
+is gone, and a unit runs it early at the next boot when the node went down before the confirmation. Where it
+cannot restore, on a full disk say, it is run again and again. Saving, applying, confirming and undoing
+exclude each other by a lock. The script needs neither Ansible nor Python nor a network, nor a file system
+that programs may be run from: a shell reads it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ ARGUMENTS: dict[str, Any] = {
     "rollback_after_s": {"type": "int", "default": 120},
 }
 
+# Below, a loaded node could undo what it is about to confirm; above, nobody waits for it.
+ROLLBACK_AFTER_S = (5, 3600)
+COMMAND_TIMEOUT_S = 90
+RETRY_AFTER_S = 10
+
 STATE = Path("/var/lib/temper/rollback")
 UNITS = Path("/etc/systemd/system")
 BOOT_UNIT = "temper-rollback.service"
@@ -43,6 +49,7 @@ BOOT_UNIT_TEXT = """\
 Description=Undo unconfirmed changes to sshd and firewall
 DefaultDependencies=no
 After=local-fs.target
+RequiresMountsFor={state}
 Before=sysinit.target temper-firewall.service shutdown.target
 Conflicts=shutdown.target
 ConditionPathExistsGlob={state}/*/undo
@@ -50,7 +57,8 @@ ConditionPathExistsGlob={state}/*/undo
 [Service]
 Type=oneshot
 ExecStart=/bin/sh -c 'for undo in {state}/*/undo; do \\
-    "$undo" "the node went down before a new connection confirmed it" || failed=1; done; exit $${{failed:-0}}'
+    /bin/sh "$undo" "the node went down before a new connection confirmed it" || failed=1; done; \\
+    exit $${{failed:-0}}'
 
 [Install]
 WantedBy=sysinit.target
@@ -94,7 +102,12 @@ class NotConfirmedError(Exception):
 
 def run(command: Sequence[str]) -> str:
     """Return what the command prints; raise CommandError with its complaint when it fails."""
-    completed = _complete(command)
+    try:
+        completed = _complete(command)
+    except subprocess.TimeoutExpired:
+        raise CommandError(
+            f"`{shlex.join(command)}` has not come to an end within {COMMAND_TIMEOUT_S} s"
+        ) from None
     if completed.returncode:
         complaint = " ".join((completed.stderr or completed.stdout).split())
         raise CommandError(f"`{shlex.join(command)}` failed with status {completed.returncode}: {complaint}")
@@ -102,8 +115,11 @@ def run(command: Sequence[str]) -> str:
 
 
 def succeeds(command: Sequence[str]) -> bool:
-    """Whether the command ends with status 0."""
-    return _complete(command).returncode == 0
+    """Whether the command ends with status 0, and in time."""
+    try:
+        return _complete(command).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def _complete(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -114,7 +130,13 @@ def _complete(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         "PATH": f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin",
     }
     return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=COMMAND_TIMEOUT_S,  # one that hangs would keep the lock that the undo needs
     )
 
 
@@ -167,11 +189,23 @@ class Change:
         return sentence
 
     def settle_the_past(self, module: AnsibleModule) -> None:
-        """Undo what an earlier run left unconfirmed, and tell of it, before a module looks at the node."""
-        if self.pending and module.check_mode:
-            module.warn("An earlier change still waits for its confirmation; a run would undo it first.")
-        elif self.pending:
-            self.undo("another run began before it was confirmed")
+        """Undo what earlier runs left unconfirmed, and tell of it, before a module looks at the node.
+
+        All changes, not only this one: rules that fit a port which sshd is about to leave would lock
+        everybody out. Raises RefusedError where the time until the undo makes no sense.
+        """
+        shortest, longest = ROLLBACK_AFTER_S
+        after_s = module.params["rollback_after_s"]
+        if not shortest <= after_s <= longest:
+            raise RefusedError(
+                f"rollback_after_s: expected {shortest} to {longest} seconds, found {after_s}; nothing was "
+                "changed."
+            )
+        for script in sorted(self.state.glob("*/undo")):
+            if module.check_mode:
+                module.warn("An earlier change still waits for its confirmation; a run would undo it first.")
+            else:
+                _undo(script.parent, "another run began before it was confirmed")
         if past := self.past_rollback(keep=module.check_mode):
             module.warn(past)
 
@@ -194,13 +228,19 @@ class Change:
                     raise CommandError(
                         f"Another run is changing {self.subject} right now: run again after it."
                     )
-                self._save(files, live, login)
+                try:
+                    self._save(files, live, login)
+                except OSError as error:
+                    raise CommandError(
+                        f"What is there now cannot be saved, so nothing is changed about {self.subject}: "
+                        f"{error}"
+                    ) from error
                 saved = True
                 self._start_timer(timeout_s)
                 yield
-        except Exception as error:
+        except BaseException as error:  # a module's own failure is a SystemExit
             if saved:
-                self.undo(f"it failed: {error}")
+                self._undo_failed(error)
             raise
 
     def confirm(self, login: Login | None) -> None:
@@ -216,12 +256,19 @@ class Change:
                 )
             self.directory.rename(self.staging)
             shutil.rmtree(self.staging)
-        self._stop_timer()
+            # Not later: the next timer of this name belongs to another run.
+            self._stop_timer()
 
     def undo(self, reason: str) -> None:
-        """Restore now, without waiting for the timer."""
-        run([str(self.directory / "undo"), reason])
-        self._stop_timer()
+        """Restore now, without waiting for the timer, which then finds nothing left to do."""
+        _undo(self.directory, reason)
+
+    def _undo_failed(self, error: BaseException) -> None:
+        why = f"it failed: {error}" if isinstance(error, Exception) else "it was broken off"
+        try:
+            self.undo(why)
+        except CommandError as failure:
+            raise CommandError(f"{error}. What was there before is not back yet ({failure})") from error
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
@@ -247,7 +294,9 @@ class Change:
             _sync(self.staging / str(index))
             saved = shlex.quote(str(self.directory / str(index)))
             # The temporary name ends differently, so that no *.conf pattern takes it in.
-            steps.append(f"cp --archive {saved} {target}.undo && mv -f {target}.undo {target}")
+            steps.append(
+                f"cp --archive {saved} {target}.undo && sync {target}.undo && mv -f {target}.undo {target}"
+            )
         script = UNDO_SCRIPT.format(
             subject=self.subject,
             unit=self.unit,
@@ -275,6 +324,8 @@ class Change:
 
     def _start_timer(self, timeout_s: int) -> None:
         self._stop_timer()
+        script = shlex.quote(str(self.directory / "undo"))
+        reason = shlex.quote(f"no new connection confirmed it within {timeout_s} s")
         run(
             [
                 "systemd-run",
@@ -284,11 +335,24 @@ class Change:
                 f"--description=Undo an unconfirmed change of {self.subject}",
                 f"--on-active={timeout_s}",
                 "--timer-property=AccuracySec=1s",
-                str(self.directory / "undo"),
-                f"no new connection confirmed it within {timeout_s} s",
+                "--property=Restart=on-failure",
+                f"--property=RestartSec={RETRY_AFTER_S}",
+                "/bin/sh",
+                "-c",
+                f"[ ! -e {script} ] || exec /bin/sh {script} {reason}",
             ]
         )
 
     def _stop_timer(self) -> None:
-        # Fails where there is no timer, which is what this asks for; one left running finds nothing to undo.
-        succeeds(["systemctl", "--quiet", "stop", f"{self.unit}.timer"])
+        # Fails where there is none, which is what this asks for. The service may wait for its next try.
+        for kind in ("timer", "service"):
+            succeeds(["systemctl", "--quiet", "stop", f"{self.unit}.{kind}"])
+
+
+def _undo(directory: Path, reason: str) -> None:
+    """Run a saved undo; raise CommandError where it fails, unless another one did it meanwhile."""
+    try:
+        run(["/bin/sh", str(directory / "undo"), reason])
+    except CommandError:
+        if directory.is_dir():
+            raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import grp
 import ipaddress
@@ -122,6 +123,8 @@ def has_key(
             lines = file.read_text(errors="replace").splitlines()
         except (FileNotFoundError, NotADirectoryError):
             continue
+        except OSError:  # root may not read a home on a file server
+            return None
         for line in lines:
             if line.strip() and not line.lstrip().startswith("#") and revoked.isdisjoint(line.split()):
                 return True
@@ -136,14 +139,17 @@ def read_account(
 ) -> Account:
     """Gather what sshd looks at. An account of a directory service has no shadow entry: it counts as open."""
     user = pwd.getpwnam(name)
-    groups = tuple(grp.getgrgid(gid).gr_name for gid in os.getgrouplist(name, user.pw_gid))
+    groups = []
+    for gid in os.getgrouplist(name, user.pw_gid):
+        with contextlib.suppress(KeyError):  # a group of a file server may have no name here
+            groups.append(grp.getgrgid(gid).gr_name)
     entries = [line.split(":") for line in shadow.read_text(encoding="utf-8").splitlines()]
     entry = next((entry for entry in entries if entry[0] == name), [name, "*", *[""] * 7])
     today = int(time.time() // SECONDS_PER_DAY)
     return Account(
         name=name,
         uid=user.pw_uid,
-        groups=groups,
+        groups=tuple(groups),
         locked=entry[1].startswith("!"),
         expired=bool(entry[7]) and int(entry[7]) <= today,
         password_expired=_password_expired(last_change=entry[2], maximum_days=entry[4], today=today),

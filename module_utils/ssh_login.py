@@ -16,6 +16,7 @@ class Login:
     account: str
     client: str
     client_port: int
+    server: str
     server_port: int
 
 
@@ -49,10 +50,16 @@ def ssh_login(pid: int | None = None, proc: Path = Path("/proc")) -> Login | Non
 
 def _login(connection: str, uid: int) -> Login | None:
     """Read sshd's "client port server port". An address may have a zone (fe80::1%eth0) or be IPv4 in IPv6."""
-    client, client_port, _server, server_port = connection.split()
+    client, client_port, server, server_port = connection.split()
     try:
-        address = ipaddress.ip_address(client.partition("%")[0])
+        return Login(
+            pwd.getpwuid(uid).pw_name, _address(client), int(client_port), _address(server), int(server_port)
+        )
     except ValueError:  # sshd says UNKNOWN where its input is no socket
         return None
+
+
+def _address(text: str) -> str:
+    address = ipaddress.ip_address(text.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return Login(pwd.getpwuid(uid).pw_name, str(mapped or address), int(client_port), int(server_port))
+    return str(mapped or address)

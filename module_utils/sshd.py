@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import glob
+import ipaddress
 import re
 import shlex
+import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING
 from ansible.module_utils.commit_confirm import CommandError, RefusedError, run, succeeds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from ansible.module_utils.ssh_login import Login
 
@@ -22,10 +25,12 @@ DROP_IN = Path("/etc/ssh/sshd_config.d/00-temper.conf")
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 SERVICES = ("ssh.service", "sshd.service")  # Debian's name, everybody else's
 RELOAD_DEADLINE_S = 15
-# For the undo script, which at boot runs before sshd does.
+# For the undo script, which at boot runs before sshd does. An sshd that cannot listen ends at its reload.
 RELOAD_IN_SHELL = (
     f"for unit in {' '.join(SERVICES)}; do "
-    'if systemctl --quiet is-active "$unit"; then systemctl reload "$unit" || failed=1; break; fi; done'
+    'if systemctl --quiet is-active "$unit"; then systemctl reload "$unit" || failed=1; break; fi; '
+    'if systemctl --quiet is-failed "$unit"; then '
+    'systemctl reset-failed "$unit"; systemctl start "$unit" || failed=1; break; fi; done'
 )
 
 if TYPE_CHECKING:
@@ -106,8 +111,8 @@ class Sshd:
             command += ["-h", key]
         if self.login:
             # Without reverse DNS (UseDNS no) sshd takes the address for the host's name.
-            client, port = self.login.client, self.login.server_port
-            command += ["-C", f"user={self.login.account},host={client},addr={client},lport={port}"]
+            client, ours = self.login.client, f"laddr={self.login.server},lport={self.login.server_port}"
+            command += ["-C", f"user={self.login.account},host={client},addr={client},{ours}"]
         try:
             return parse_effective(run(command))
         except CommandError as error:
@@ -128,6 +133,32 @@ def listening_sockets(ports: Iterable[str], proc: Path = Path("/proc")) -> dict[
             if state == "0A" and port in sockets:
                 sockets[port].add(columns[5])
     return sockets
+
+
+def refuse_what_sshd_cannot_listen_on(addresses: Iterable[str], others: Mapping[str, str]) -> None:
+    """Raise RefusedError for an address of `sshd -T` (0.0.0.0:22, [::]:22) that sshd's bind would fail on.
+
+    An sshd that can listen nowhere ends at its reload. `others` names the programs that have a port.
+    """
+    for text in addresses:
+        host, _, port = text.split()[0].rpartition(":")
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+        if port in others:
+            raise RefusedError(
+                f"sshd could not listen on {host}:{port}; nothing was changed: {others[port]} has that port."
+            )
+        if address.is_unspecified or address.is_link_local:
+            continue
+        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            try:
+                trial.bind((str(address), 0))
+            except OSError as error:
+                if error.errno == errno.EADDRNOTAVAIL:
+                    raise RefusedError(
+                        f"sshd could not listen on {host}:{port}; nothing was changed: this node does not "
+                        "have the address."
+                    ) from None
 
 
 def is_active(unit: str) -> bool:

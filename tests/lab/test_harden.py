@@ -49,6 +49,11 @@ def test_new_connection_is_made_and_needed(fleet: Fleet) -> None:
         ({"firewall_rules": [EXPORTER | {"ports": [70000]}]}, "rule 1 (exporter), ports: expected a port"),
         ({"firewall_services": {"dcgm-exporter": ["192.0.2.1"]}}, "did you mean dcgm_exporter?"),
         ({"firewall_peer_addresses": ["192.0.2.0/24"]}, "This would cut the fleet's own network off"),
+        (
+            {"ssh_hardening_extra_options": {"ListenAddress": "192.0.2.77"}},
+            "sshd could not listen on 192.0.2.77:22",
+        ),
+        ({"ssh_hardening_rollback_after_s": 0}, "rollback_after_s: expected 5 to 3600 seconds, found 0"),
         ({"ssh_hardening_user_ca_keys": ["-----BEGIN OPENSSH PRIVATE KEY-----"]}, "it is a private key"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -142,6 +147,47 @@ def test_firewall_that_lets_no_new_connection_in_is_undone(fleet: Fleet) -> None
     for rules in fleet.side_door("nft list table inet temper; cat /etc/temper/firewall.nft").values():
         assert "exporter" not in rules
     fleet.assert_undone(f"no new connection confirmed it within {ROLLBACK_S} s")
+
+
+def test_sshd_that_ends_at_its_reload_is_started_again(fleet: Fleet) -> None:
+    """Where it cannot listen anywhere, it is gone, and a reload of the former settings reaches nobody."""
+    fleet.side_door("systemd-run --quiet --unit=busy python3 -m http.server --bind 127.0.0.1 2222")
+    try:
+        run = fleet.harden(ssh_hardening_ports=[2222], ssh_hardening_extra_options={"AddressFamily": "inet"})
+        assert "sshd does not listen on port 2222" in said(run)
+    finally:
+        fleet.side_door("systemctl stop busy")
+    fleet.assert_everybody_gets_in()
+    assert fleet.harden().returncode == 0
+
+
+def test_run_through_a_port_that_nobody_confirmed_closes_no_port(fleet: Fleet) -> None:
+    """The port goes when the change is undone, so a firewall that fits it alone would keep everybody out."""
+    both = {"firewall_ssh_ports": [22, 2222]}
+    assert fleet.harden(**both).returncode == 0
+    fleet.harden_and_kill("ssh", ssh_hardening_ports=[2222], **both)
+    alias = "-o HostKeyAlias={{ ansible_host }}"
+    run = fleet.harden(firewall_ssh_ports=[2222], ansible_port=2222, ansible_ssh_extra_args=alias, **SOON)
+    assert "lets no new SSH connection in under the new firewall" in said(run)
+    wait_until(lambda: not fleet.pending("firewall"), "the firewall is undone")
+    fleet.assert_everybody_gets_in()
+    assert fleet.harden().returncode == 0
+
+
+def test_nftables_service_starts_after_an_undone_first_installation(fleet: Fleet) -> None:
+    assert fleet.harden(firewall_state="absent").returncode == 0
+    trap = "type filter hook input priority 10; tcp dport 22 ct state new drop;"
+    fleet.side_door(f"nft 'table inet trap {{ chain input {{ {trap} }}; }}'")
+    try:
+        fleet.harden(**SOON)
+        wait_until(lambda: not fleet.pending("firewall"), "the firewall is undone")
+    finally:
+        fleet.side_door("nft delete table inet trap")
+    try:
+        fleet.side_door("systemctl restart nftables")
+    finally:
+        fleet.side_door("systemctl stop nftables")
+        assert fleet.harden().returncode == 0
 
 
 CHANGES = pytest.mark.parametrize(

@@ -1,17 +1,19 @@
 """A change undoes itself, once, unless a new connection confirms it."""
 
 import pwd
+import shlex
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible.module_utils import commit_confirm
-from ansible.module_utils.commit_confirm import Change, CommandError, NotConfirmedError
+from ansible.module_utils.commit_confirm import Change, CommandError, NotConfirmedError, RefusedError
 from ansible.module_utils.ssh_login import Login, ssh_login
 
-LOGIN = Login("ops", "192.0.2.1", 40000, 22)
+LOGIN = Login("ops", "192.0.2.1", 40000, "192.0.2.9", 22)
 
 
 class Node:
@@ -40,7 +42,7 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def complete(command: list[str]) -> subprocess.CompletedProcess[str]:
         if command[0] not in ("systemd-run", "systemctl"):
             return real(command)
-        commands.append(" ".join(command))
+        commands.append(shlex.join(command))
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(commit_confirm, "_complete", complete)
@@ -109,6 +111,47 @@ def test_failing_change_is_undone_at_once(node: Node) -> None:
     assert "because it failed: sshd does not come back" in (node.change.past_rollback() or "")
 
 
+def test_module_that_ends_itself_while_it_applies_is_undone_at_once(node: Node) -> None:
+    """As fail_json does, which file helpers call on a full disk."""
+
+    def end() -> None:
+        with node.change.armed([node.file], [], 60, LOGIN):
+            node.file.write_text("half")
+            raise SystemExit(1)
+
+    with pytest.raises(SystemExit):
+        end()
+    assert node.file.read_text() == "before"
+    assert not node.change.pending
+
+
+def test_nothing_is_changed_where_no_timer_starts(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_timeout_s: int) -> None:
+        raise CommandError("systemd-run failed")
+
+    monkeypatch.setattr(node.change, "_start_timer", refuse)
+    with pytest.raises(CommandError, match="systemd-run failed"):
+        node.apply("after")
+    assert node.file.read_text() == "before"
+    assert not node.change.pending
+
+
+def test_nothing_is_changed_where_the_old_state_cannot_be_saved(node: Node) -> None:
+    node.units.rmdir()
+    with pytest.raises(CommandError, match=r"so nothing is changed about the settings: .*units"):
+        node.apply("after")
+    assert node.file.read_text() == "before"
+    assert not node.change.pending
+
+
+def test_command_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would keep the lock that the undo waits for."""
+    monkeypatch.setattr(commit_confirm, "COMMAND_TIMEOUT_S", 0.05)
+    with pytest.raises(CommandError, match=r"`sleep 60` has not come to an end within 0\.05 s"):
+        commit_confirm.run(["sleep", "60"])
+    assert not commit_confirm.succeeds(["sleep", "60"])
+
+
 def test_second_run_leaves_the_change_of_a_first_one_alone(node: Node) -> None:
     node.apply("after")
     with pytest.raises(CommandError, match="Another run"):
@@ -117,22 +160,101 @@ def test_second_run_leaves_the_change_of_a_first_one_alone(node: Node) -> None:
     assert node.change.pending
 
 
+def by_timer(timers: list[str]) -> None:
+    """Run what the last timer would."""
+    start = next(command for command in reversed(timers) if command.startswith("systemd-run"))
+    subprocess.run(shlex.split(start)[-3:], check=True)
+
+
+def by_boot_unit(node: Node) -> None:
+    unit = (node.units / commit_confirm.BOOT_UNIT).read_text().replace("\\\n", "")
+    command = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
+    subprocess.run(["sh", "-c", command.split("'")[1].replace("$$", "$")], check=True)
+
+
 def test_timer_runs_the_undo_after_the_given_time(node: Node, timers: list[str]) -> None:
     node.apply("after")
     start = next(command for command in timers if command.startswith("systemd-run"))
     assert "--on-active=60" in start
     assert "--timer-property=AccuracySec=1s" in start
-    assert str(node.change.directory / "undo") in start
+    by_timer(timers)
+    assert node.file.read_text() == "before"
+    assert "no new connection confirmed it within 60 s" in (node.change.past_rollback() or "")
+
+
+def test_timer_tries_again_until_it_can_restore(node: Node, timers: list[str]) -> None:
+    """A full disk, say: once there is room, the way in comes back."""
+    node.apply("after")
+    assert any("--property=Restart=on-failure" in command for command in timers)
+    saved = node.change.directory / "0"
+    saved.rename(saved.with_name("away"))
+    with pytest.raises(subprocess.CalledProcessError):
+        by_timer(timers)
+    saved.with_name("away").rename(saved)
+    by_timer(timers)
+    assert node.file.read_text() == "before"
+    by_timer(timers)  # and ends well where nothing is left to do
 
 
 def test_boot_unit_undoes_what_is_pending(node: Node) -> None:
     node.apply("after")
-    unit = (node.units / commit_confirm.BOOT_UNIT).read_text().replace("\\\n", "")
-    command = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
-    script = command.split("'")[1].replace("$$", "$")
-    subprocess.run(["sh", "-c", script], check=True)
+    by_boot_unit(node)
     assert node.file.read_text() == "before"
     assert (node.units / "sysinit.target.wants" / commit_confirm.BOOT_UNIT).is_symlink()
+
+
+@pytest.mark.parametrize("trigger", ["timer", "boot", "module"])
+def test_undo_needs_no_file_system_that_programs_run_from(
+    node: Node, timers: list[str], trigger: str
+) -> None:
+    """/var may be mounted with noexec, and SELinux lets systemd execute nothing there."""
+    node.apply("after")
+    (node.change.directory / "undo").chmod(0o600)
+    if trigger == "timer":
+        by_timer(timers)
+    elif trigger == "boot":
+        by_boot_unit(node)
+    else:
+        node.change.undo("somebody asked for it")
+    assert node.file.read_text() == "before"
+
+
+@dataclass
+class Module:
+    """What `settle_the_past` needs of an AnsibleModule."""
+
+    params: dict[str, Any] = field(default_factory=lambda: {"rollback_after_s": 120})
+    check_mode: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def test_change_of_another_name_is_undone_first_too(node: Node) -> None:
+    """A firewall that fits a port which sshd is about to leave again would lock everybody out."""
+    node.apply("after")
+    firewall = Change("firewall", "the firewall", state=node.change.state, units=node.units)
+    firewall.settle_the_past(Module())
+    assert node.file.read_text() == "before"
+    module = Module()
+    node.change.settle_the_past(module)
+    assert len(module.warnings) == 1
+    assert module.warnings[0].endswith("was undone because another run began before it was confirmed")
+
+
+def test_check_mode_tells_of_a_pending_change_and_leaves_it(node: Node) -> None:
+    node.apply("after")
+    module = Module(check_mode=True)
+    node.change.settle_the_past(module)
+    assert node.file.read_text() == "after"
+    assert "still waits for its confirmation" in module.warnings[0]
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 4, 86400])
+def test_time_that_protects_nobody_is_refused(node: Node, seconds: int) -> None:
+    with pytest.raises(RefusedError, match=f"expected 5 to 3600 seconds, found {seconds}"):
+        node.change.settle_the_past(Module({"rollback_after_s": seconds}))
 
 
 def test_save_that_was_cut_off_is_neither_pending_nor_in_the_way(node: Node) -> None:
@@ -171,7 +293,7 @@ def test_login_is_found_behind_sudo(tmp_path: Path, process: Callable[..., None]
     process(10, "sh", 9, uid, CONNECTION)
     process(11, "sudo", 10)
     process(12, "python3", 11)
-    assert ssh_login(12, tmp_path) == Login("nobody", "fe80::1", 40000, 2222)
+    assert ssh_login(12, tmp_path) == Login("nobody", "fe80::1", 40000, "fe80::2", 2222)
 
 
 def test_login_behind_su_that_keeps_the_environment_is_the_account_of_sshd(

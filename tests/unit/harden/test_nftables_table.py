@@ -13,7 +13,7 @@ from ansible.module_utils.nftables_rules import Limits, Rule, networks, parse_ru
 from ansible.module_utils.ssh_login import Login
 
 EVERYONE = ["0.0.0.0/0", "::/0"]
-LOGIN = Login("ops", "192.0.2.7", 40000, 22)
+LOGIN = Login("ops", "192.0.2.7", 40000, "192.0.2.9", 22)
 
 needs_kernel = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("nft"),

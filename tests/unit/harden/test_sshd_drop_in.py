@@ -1,5 +1,6 @@
 """The drop-in's text, its place in the whole configuration, and who would be kept out by it."""
 
+import os
 import pwd
 import subprocess
 from dataclasses import replace
@@ -181,6 +182,47 @@ def test_sockets_are_found_by_port(tmp_path: Path) -> None:
     assert sshd.listening_sockets(["22", "80"], tmp_path) == {"22": {"111", "333"}, "80": set()}
 
 
+@pytest.mark.parametrize("address", ["0.0.0.0:22", "[::]:22", "127.0.0.1:22", "[fe80::1%eth0]:22"])
+def test_address_that_sshd_can_listen_on_is_taken(address: str) -> None:
+    sshd.refuse_what_sshd_cannot_listen_on([address], {"80": "nginx"})
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("192.0.2.77:22", r"192\.0\.2\.77:22; nothing was changed: this node does not have the address"),
+        ("[2001:db8::77]:22", "this node does not have the address"),
+        ("0.0.0.0:80", r"0\.0\.0\.0:80; nothing was changed: nginx has that port"),
+    ],
+)
+def test_address_that_would_end_sshd_is_refused(address: str, reason: str) -> None:
+    with pytest.raises(RefusedError, match=reason):
+        sshd.refuse_what_sshd_cannot_listen_on(["0.0.0.0:22", address], {"80": "nginx"})
+
+
+@pytest.mark.parametrize(
+    ("state", "calls"),
+    [
+        ("active", ["reload ssh.service"]),
+        ("failed", ["reset-failed ssh.service", "start ssh.service"]),
+        ("inactive", []),  # at boot, before sshd
+    ],
+)
+def test_undo_reloads_an_sshd_that_runs_and_starts_one_that_failed(
+    tmp_path: Path, state: str, calls: list[str]
+) -> None:
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(
+        f'#!/bin/sh\ncase "$2" in is-*) [ "$2" = "is-{state}" ] && [ "$3" = ssh.service ]; exit;; esac\n'
+        f'echo "$@" >>{tmp_path}/calls\n'
+    )
+    systemctl.chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    subprocess.run(["sh", "-c", f"set -u; {sshd.RELOAD_IN_SHELL}"], env={"PATH": path}, check=True)
+    done = (tmp_path / "calls").read_text().splitlines() if calls else []
+    assert done == calls
+
+
 TODAY = 20000
 
 
@@ -199,6 +241,24 @@ def test_password_expires_by_its_age_or_on_request(
     last_change: str, maximum_days: str, expired: bool
 ) -> None:
     assert ssh_access._password_expired(last_change, maximum_days, TODAY) is expired
+
+
+def test_home_that_root_may_not_read_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file server with root_squash, sshd reads keys as the account."""
+
+    def refuse(*_args: Any, **_options: Any) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    user = pwd.getpwnam("nobody")
+    assert ssh_access.has_key(user, OPEN) is None
+
+
+def test_group_without_a_name_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shadow = tmp_path / "shadow"
+    shadow.touch()
+    monkeypatch.setattr(os, "getgrouplist", lambda _name, gid: [gid, 4_000_000])
+    assert ssh_access.read_account("root", OPEN, shadow=shadow).groups == ("root",)
 
 
 def test_account_is_read_from_shadow(tmp_path: Path) -> None:
