@@ -30,6 +30,7 @@ HEADINGS = {
     "services": "Services, updates and logs",
     "audit": "auditd",
     "permissions": "Permissions",
+    "ssh": "sshd",
 }
 
 INTRODUCTION = """\
@@ -40,7 +41,7 @@ INTRODUCTION = """\
 The role [os_hardening](../roles/os_hardening/README.md) sets what the CIS benchmarks for Debian 12 and
 13 ask of an operating system, as far as GPU jobs, containers and unattended administration can bear it.
 Below is every control: what each profile sets, and why a profile relaxes it. sshd and the firewall have
-roles of their own ([hardening.md](hardening.md)).
+roles of their own ([hardening.md](hardening.md)); of sshd, only what its role waives is here.
 
 | Profile | For |
 | --- | --- |

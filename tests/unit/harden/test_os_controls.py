@@ -32,8 +32,11 @@ BENCHMARKS = {
         6.1.1.1:6 6.1.1.2:4 6.1.2:11 6.2.1:4 6.2.2:4 6.2.3:37 6.2.4:10 6.3:3 7.1:13 7.2:10
     """,
 }
-# 6.1.2 of Debian 12's begins with a section of its own.
-BEYOND = {"cis_debian12": {"6.1.2.2", "6.1.2.3", "6.1.2.4"}, "cis_debian13": set[str]()}
+# 6.1.2 of Debian 12's begins with a section of its own. Of SSH's, what its role waives.
+BEYOND = {
+    "cis_debian12": {"6.1.2.2", "6.1.2.3", "6.1.2.4", "5.1.4", "5.1.5", "5.1.18"},
+    "cis_debian13": {"5.1.4", "5.1.5", "5.1.19"},
+}
 
 
 def flat(settings: dict[str, Any]) -> dict[str, Any]:
@@ -228,6 +231,23 @@ def test_the_operators_banner_is_shown_and_no_waiver_any_more() -> None:
     assert banners["/etc/issue"] == banners["/etc/issue.net"] == "Keep out.\n"
     assert "banner" not in [waiver["id"] for waiver in result["waived"]]
     assert "/etc/issue" not in [spec["path"] for spec in specs(plan(), "file")]
+
+
+def test_what_the_role_of_sshd_waives_is_listed_with_the_rest() -> None:
+    waived = {waiver["id"]: waiver["reason"] for waiver in plan()["waived"]}
+    assert "MaxStartups is 30:30:100" in waived["sshd-max-startups"]
+    assert {"sshd-access", "sshd-banner"} <= set(waived)
+
+
+@pytest.mark.parametrize(
+    ("option", "control"),
+    [
+        ({"ssh_hardening_access": ["ops"]}, "sshd-access"),
+        ({"ssh_hardening_banner": "Keep out."}, "sshd-banner"),
+    ],
+)
+def test_what_the_operator_sets_for_sshd_is_waived_no_longer(option: dict[str, Any], control: str) -> None:
+    assert control not in [waiver["id"] for waiver in plan(**option)["waived"]]
 
 
 def test_numbers_of_a_benchmark_are_written_out() -> None:
