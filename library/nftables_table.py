@@ -35,6 +35,11 @@ options:
     type: list
     elements: str
     default: []
+  unknown_peers:
+    description: Names of nodes of the fleet whose addresses nobody knows. With any, nothing is changed.
+    type: list
+    elements: str
+    default: []
   rules:
     description: Further things to accept.
     type: list
@@ -308,7 +313,7 @@ def ensure_present(module: AnsibleModule, change: Change, login: Login | None) -
         *(parse_service(name, sources) for name, sources in params["services"].items()),
         *(parse_rule(index, rule) for index, rule in enumerate(params["rules"])),
     ]
-    check_fleet(peers, own_addresses())
+    check_fleet(peers, own_addresses(), params["unknown_peers"])
     text = render(ssh, rules, peers, Limits(**{name: params[name] for name in LIMITS}))
     files = [
         File(str(RULES), text, "0600", public=True),
@@ -383,6 +388,7 @@ def main() -> None:
             "management_networks": {"type": "list", "elements": "str", "default": []},
             "ssh_ports": {"type": "list", "elements": "int", "default": []},
             "peers": {"type": "list", "elements": "str", "default": []},
+            "unknown_peers": {"type": "list", "elements": "str", "default": []},
             "services": {"type": "dict", "default": {}},
             "rules": {
                 "type": "list",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Union
 from ansible.module_utils.commit_confirm import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 TABLE = "inet temper"
 LAST_PORT = 65535
@@ -183,13 +183,19 @@ def parse_service(name: str, sources: Any) -> Rule:
     return Rule(name, protocol, port_ranges(where, [ports]), networks(where, map(str, sources)))
 
 
-def shortened(networks: list[Network], most: int = 5) -> str:
+def shortened(items: Sequence[object], most: int = 5) -> str:
     """Return a list that stays readable."""
-    return ", ".join([*map(str, networks[:most]), *(["..."] if len(networks) > most else [])])
+    return ", ".join([*map(str, items[:most]), *(["..."] if len(items) > most else [])])
 
 
-def check_fleet(peers: list[Network], own: Iterable[str]) -> None:
-    """Raise RefusedError where the peers are a fleet that this node is in by none of its addresses."""
+def check_fleet(peers: list[Network], own: Iterable[str], unknown: Sequence[str] = ()) -> None:
+    """Raise RefusedError where the fleet has nodes without an address, or none of this node's."""
+    if unknown:
+        raise RefusedError(
+            "This would cut the fleet's own network off; nothing was changed: the machine that Ansible runs "
+            f"on knows no address of {shortened(unknown)}. Give ansible_host as an address, or name the "
+            "networks through which the nodes reach each other (firewall_peer_addresses)."
+        )
     addresses = [ipaddress.ip_address(text) for text in own]
     fleet = sum(network.num_addresses for network in peers) > 1
     if fleet and addresses and not any(address in network for address in addresses for network in peers):

@@ -1,0 +1,57 @@
+"""Which addresses the fleet has: those of the inventory, and those that its names stand for."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SPEC = importlib.util.spec_from_file_location(
+    "fleet_addresses", ROOT / "lookup_plugins" / "fleet_addresses.py"
+)
+assert SPEC and SPEC.loader
+plugin = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(plugin)
+
+KNOWN = {"gpu01.example.com": ["192.0.2.1", "2001:db8::1"], "gpu02": ["192.0.2.2"], "here": ["127.0.1.1"]}
+
+
+@pytest.fixture(autouse=True)
+def names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name service with known entries; asking the real one would be the machine's answer."""
+
+    def getaddrinfo(name: str, *_: Any, **__: Any) -> list[Any]:
+        if name not in KNOWN:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(0, 0, 0, "", (address, 0)) for address in KNOWN[name]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "addresses"),
+    [
+        ([("gpu01", "192.0.2.1"), ("gpu02", "192.0.2.2")], ["192.0.2.1", "192.0.2.2"]),
+        ([("gpu01.example.com", ""), ("gpu02", "")], ["192.0.2.1", "192.0.2.2", "2001:db8::1"]),
+        ([("a", "gpu02"), ("b", "2001:db8::b")], ["192.0.2.2", "2001:db8::b"]),
+        ([("198.51.100.1", "192.0.2.1"), ("gpu02", "")], ["192.0.2.1", "192.0.2.2", "198.51.100.1"]),
+        ([], []),
+    ],
+)
+def test_addresses_are_taken_and_names_are_looked_up(
+    nodes: list[tuple[str, str]], addresses: list[str]
+) -> None:
+    assert plugin.fleet(nodes) == {"addresses": addresses, "unknown": []}
+
+
+@pytest.mark.parametrize("name", ["nobody", "here", "x" * 70])
+def test_name_that_no_other_node_can_be_reached_by_is_unknown(name: str) -> None:
+    assert plugin.fleet([(name, ""), ("gpu02", "")])["unknown"] == [name]
+
+
+def test_single_node_has_no_fleet_to_lose() -> None:
+    assert plugin.fleet([("nobody", "")]) == {"addresses": [], "unknown": []}
