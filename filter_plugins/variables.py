@@ -26,7 +26,7 @@ if str(ROOT) not in sys.path:
 
 from ansible.module_utils.administrators import parse_users  # noqa: E402 - needs the path above
 from ansible.module_utils.commit_confirm import RefusedError  # noqa: E402
-from ansible.module_utils.nftables_rules import networks, parse_rule, parse_service  # noqa: E402
+from ansible.module_utils.nftables_rules import interfaces, networks, parse_rule, parse_service  # noqa: E402
 from ansible.module_utils.ssh_keys import public_keys  # noqa: E402
 
 from planning.os_controls import waiver_problems  # noqa: E402
@@ -86,6 +86,7 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "firewall_peer_addresses": lambda items: networks("peers", items),
     "firewall_rules": lambda rules: [parse_rule(index, rule) for index, rule in enumerate(rules)],
     "firewall_services": lambda services: [parse_service(*service) for service in services.items()],
+    "firewall_trusted_interfaces": interfaces,
     "os_hardening_waivers": check_waivers,
     "ssh_hardening_revoked_keys": lambda texts: public_keys("revoked keys", texts),
     "ssh_hardening_user_ca_keys": lambda texts: public_keys("user CA keys", texts),

@@ -35,6 +35,11 @@ options:
     type: list
     elements: str
     default: []
+  trusted_interfaces:
+    description: Interfaces from which everything is accepted. A name that ends with * stands for several.
+    type: list
+    elements: str
+    default: []
   unknown_peers:
     description: Names of nodes of the fleet whose addresses nobody knows. With any, nothing is changed.
     type: list
@@ -140,6 +145,7 @@ from ansible.module_utils.nftables_rules import (
     Limits,
     Rule,
     check_fleet,
+    interfaces,
     networks,
     parse_rule,
     parse_service,
@@ -314,7 +320,8 @@ def ensure_present(module: AnsibleModule, change: Change, login: Login | None) -
         *(parse_rule(index, rule) for index, rule in enumerate(params["rules"])),
     ]
     check_fleet(peers, own_addresses(), params["unknown_peers"])
-    text = render(ssh, rules, peers, Limits(**{name: params[name] for name in LIMITS}))
+    limits = Limits(**{name: params[name] for name in LIMITS})
+    text = render(ssh, rules, peers, limits, interfaces(params["trusted_interfaces"]))
     files = [
         File(str(RULES), text, "0600", public=True),
         File(str(FLUSHING_DROP_IN), FLUSHING_DROP_IN_TEXT),
@@ -388,6 +395,7 @@ def main() -> None:
             "management_networks": {"type": "list", "elements": "str", "default": []},
             "ssh_ports": {"type": "list", "elements": "int", "default": []},
             "peers": {"type": "list", "elements": "str", "default": []},
+            "trusted_interfaces": {"type": "list", "elements": "str", "default": []},
             "unknown_peers": {"type": "list", "elements": "str", "default": []},
             "services": {"type": "dict", "default": {}},
             "rules": {

@@ -160,6 +160,13 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, list[str]]:
     return {keyword: lines for keyword, lines in merged.values() if lines}
 
 
+def check_criteria(blocks: Iterable[str]) -> None:
+    """Raise RefusedError for criteria of a Match block that would begin another line."""
+    for criteria in blocks:
+        if len(criteria.splitlines()) != 1:
+            raise RefusedError(f"Match: expected criteria in one line, found {criteria!r}.")
+
+
 def known_algorithms(keyword: str, wanted: list[str], known: Iterable[str]) -> str:
     """Return the wanted algorithms that this OpenSSH knows, as the value of `keyword`."""
     known = set(known)
@@ -295,6 +302,7 @@ def plan(module: AnsibleModule, sshd: Sshd, base: Effective) -> Plan:
             module.warn(f"A weak host key is no longer offered: {', '.join(weak)}.")
     asked = merge(params["settings"], generated, optional, algorithms, params["overrides"])
     blocks = {criteria: merge(inner) for criteria, inner in params["blocks"].items()}
+    check_criteria(blocks)
     host_keys = [] if "HostKey" in asked else base["hostkey"]
     overridden = {keyword.lower() for keyword in params["overrides"]}
     may_be_unknown = {keyword for keyword in optional if keyword.lower() not in overridden}

@@ -45,6 +45,11 @@ class Limits:
     connections: int = 0
     log_per_minute: int = 0
 
+    def __post_init__(self) -> None:
+        for name, number in vars(self).items():
+            if number < 0:
+                raise RefusedError(f"{name}: expected a number from 0 (no limit) on, found {number}.")
+
 
 def source_network(text: str) -> Network:
     """Return an address or network that packets can come from; raise ValueError with a hint, if any."""
@@ -99,6 +104,17 @@ def port_ranges(where: str, items: Iterable[int | str]) -> list[tuple[int, int]]
         else:
             merged.append((first, last))
     return merged
+
+
+def interfaces(items: Iterable[str]) -> list[str]:
+    """Return names of network interfaces; one that ends with * stands for all that begin so."""
+    for item in items:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}\*?", item):
+            raise RefusedError(
+                "trusted interfaces: expected the name of a network interface such as virbr0, or how some "
+                f"begin (cni*), found {item!r}."
+            )
+    return sorted(set(items))
 
 
 @dataclass(frozen=True)
@@ -251,7 +267,9 @@ def count_limit(sets: str, number: int, comment: str) -> list[Limit]:
     return [Limit(sets, f"ct count over {number}", comment)] if number else []
 
 
-def render(ssh: Rule, rules: list[Rule], peers: list[Network], limits: Limits) -> str:
+def render(
+    ssh: Rule, rules: list[Rule], peers: list[Network], limits: Limits, trusted: Iterable[str] = ()
+) -> str:
     """Return a file for `nft -f` that replaces the table in one transaction."""
     of_everybody = [
         *rate_limit(
@@ -280,6 +298,8 @@ def render(ssh: Rule, rules: list[Rule], peers: list[Network], limits: Limits) -
         "# Errors that path MTU discovery and traceroute need, and ping.",
         f"icmp type {{ {errors} }} counter accept",
         f"icmpv6 type {{ packet-too-big, {errors} }} counter accept",
+        "# Unanswered, a switch ends the node's multicast. Only the link itself sends so (RFC 2236).",
+        "igmp type membership-query ip ttl 1 counter accept",
         "# No neighbour discovery, no IPv6. Only the link itself can send it with this hop limit (RFC 4861).",
         "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-advert } "
         "ip6 hoplimit 255 counter accept",
@@ -287,6 +307,7 @@ def render(ssh: Rule, rules: list[Rule], peers: list[Network], limits: Limits) -
         "# The answer to a DHCPv6 request comes from another address than the request went to.",
         "ip6 saddr fe80::/10 udp sport 547 udp dport 546 counter accept",
         *(f'{source}counter accept comment "fleet"' for source in source_matches(peers)),
+        *(f'iifname "{name}" counter accept comment "trusted interface"' for name in trusted),
         *ssh.lines("jump ssh"),
         *(line for rule in rules if not rule.for_everybody for line in rule.lines()),
         "# What is open to the world has limits; a load balancer that a rule names has none.",

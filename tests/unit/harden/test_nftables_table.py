@@ -1,5 +1,6 @@
 """Rules from checked input, and the table that the kernel makes of them."""
 
+import dataclasses
 import os
 import shutil
 from typing import Any
@@ -31,9 +32,27 @@ LIMITS = Limits(
 )
 
 
-def table(*rules: dict[str, Any], peers: list[str] | None = None, limits: Limits = LIMITS) -> str:
+def table(
+    *rules: dict[str, Any],
+    peers: list[str] | None = None,
+    limits: Limits = LIMITS,
+    trusted: list[str] | None = None,
+) -> str:
     parsed = [parse_rule(index, item) for index, item in enumerate(rules)]
-    return nftables_rules.render(SSH, parsed, networks("peers", peers or []), limits)
+    interfaces = nftables_rules.interfaces(trusted or [])
+    return nftables_rules.render(SSH, parsed, networks("", peers or []), limits, interfaces)
+
+
+@pytest.mark.parametrize("name", ["", "*", 'x" accept; #', "much-too-long-name", "a b", "virbr0\n"])
+def test_name_that_no_interface_has_is_refused(name: str) -> None:
+    with pytest.raises(RefusedError, match="trusted interfaces: expected the name of a network interface"):
+        table(trusted=[name])
+
+
+@pytest.mark.parametrize("limit", [field.name for field in dataclasses.fields(Limits)])
+def test_negative_limit_is_refused(limit: str) -> None:
+    with pytest.raises(RefusedError, match=f"{limit}: expected a number from 0"):
+        Limits(**{limit: -1})
 
 
 @pytest.mark.parametrize(
@@ -130,10 +149,13 @@ def test_kernel_takes_the_rules() -> None:
                 sources=["::/0", "192.0.2.7"],
             ),
             peers=["192.0.2.1", "2001:db8::1", "198.51.100.0/24"],
+            trusted=["virbr0", "cali*"],
         )
     )
     assert "policy drop" in listing
-    assert listing.count("accept comment") == 6
+    assert 'iifname "cali*" counter accept' in listing
+    assert "igmp type membership-query ip ttl 1 counter" in listing
+    assert listing.count("accept comment") == 8
 
 
 @needs_kernel

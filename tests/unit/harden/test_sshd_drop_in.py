@@ -57,6 +57,11 @@ def test_value_that_is_not_one_line_is_refused(value: str) -> None:
         sshd_drop_in.values("Banner", value)
 
 
+def test_block_whose_criteria_are_not_one_line_is_refused() -> None:
+    with pytest.raises(RefusedError, match="Match: expected criteria in one line"):
+        sshd_drop_in.check_criteria(["Group data\nPermitRootLogin yes"])
+
+
 def test_later_layer_wins_whatever_its_case() -> None:
     merged = sshd_drop_in.merge(
         {"PermitRootLogin": False, "Port": []}, {"permitrootlogin": "prohibit-password"}
