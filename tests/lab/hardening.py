@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROLLBACK_S = 6
 SOON = {f"{role}_rollback_after_s": ROLLBACK_S for role in ("admin_accounts", "firewall", "ssh_hardening")}
 PATIENCE_S = 30  # for what happens within a second or two on an idle machine
+RUN_PATIENCE_S = 150  # for what a run comes to within some seconds there
 NODES = ("gpu01", "gpu02")  # Debian 12 and 13
 # Several files share one hardened lab; where pytest runs files side by side, each of its processes has one.
 LAB_NAME = f"doors{os.environ.get('PYTEST_XDIST_WORKER', '').removeprefix('gw')}"
@@ -35,10 +36,10 @@ EXPORTER = {"name": "exporter", "ports": [9100], "sources": ["10.213.0.0/16", "f
 NO_NEW_CONNECTION = '-o ProxyCommand="sleep 600"'
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+def wait_until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
+        assert time.monotonic() < deadline, f"not within {patience_s} s: {what}"
         time.sleep(0.2)
 
 
@@ -94,8 +95,13 @@ class Fleet:
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+        def applied() -> bool:
+            assert controller.poll() is None, "the run ended by itself"
+            return self.pending(change) == set(NODES)
+
         try:
-            wait_until(lambda: self.pending(change) == set(NODES), f"the change of {change} is applied")
+            wait_until(applied, f"the change of {change} is applied", RUN_PATIENCE_S)
         finally:
             os.killpg(controller.pid, signal.SIGKILL)
             controller.wait()
