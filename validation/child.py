@@ -4,6 +4,9 @@ A wedged GPU blocks in a C call, so no time-out inside the process can end it; k
 only reliable way. And a process that died, hung or talked nonsense is a result of its own: run_children
 reports it as what it is.
 
+Starting costs seconds (Python, torch, a CUDA context), so a process may be kept for the next request of its
+kind, where both agree; one that ended in any other way than well never is.
+
 A child runs one function, `module:name`, which takes a Request and a function to tell its stage, and returns
 Measured. It answers on a pipe of its own; what libraries print stays on standard error, of which the end is
 kept for the report.
@@ -11,11 +14,14 @@ kept for the report.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
+import gc
 import importlib
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -56,6 +62,40 @@ class Request:
     device: int = 0
     parameters: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    #: Whether its process may serve other requests for this device and environment.
+    keep: bool = False
+
+
+class Kept:
+    """Processes that wait for another request. Whoever made it closes it."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[_Child]] = {}
+
+    def take(self, request: Request) -> _Child | None:
+        """A living process for this request, None where none was kept."""
+        waiting = self._idle.get(_kind(request), [])
+        while request.keep and waiting:
+            child = waiting.pop()
+            if child.process.poll() is None:
+                return child
+            child.kill()
+        return None
+
+    def put(self, child: _Child) -> None:
+        """Keep this process for later."""
+        self._idle.setdefault(_kind(child.request), []).append(child)
+
+    def close(self) -> None:
+        """End all of them."""
+        for children in self._idle.values():
+            while children:
+                children.pop().kill()
+
+
+def _kind(request: Request) -> str:
+    """What requests of one process have in common."""
+    return json.dumps([request.backend, request.device, sorted(request.environment.items())])
 
 
 class Ending(StrEnum):
@@ -90,20 +130,30 @@ def run_children(
     *,
     together: bool = False,
     tick: Callable[[], None] | None = None,
+    kept: Kept | None = None,
 ) -> list[Outcome]:
     """Run all requests at once, each in its own process, and return their outcomes in the same order.
 
     `together`: they need each other (a collective), so when one fails the others are stopped soon after.
-    `tick` is called about once a second while they run. Nothing that was started outlives this call,
-    unless the kernel cannot kill it.
+    `tick` is called about once a second while they run. Nothing that was started outlives this call, but what
+    `kept` holds on to, and what the kernel cannot kill.
     """
     children: list[_Child] = []
     try:
         for request in requests:
-            children.append(_Child(request))
+            child = kept.take(request) if kept else None
+            if child:
+                child.serve(request)
+            children.append(child or _Child(request))
         _wait(children, budget_s, together, tick)
-    finally:
+    except BaseException:
         for child in children:
+            child.kill()
+        raise
+    for child in children:
+        if kept and child.may_serve_again:
+            kept.put(child)
+        else:
             child.kill()
     return [child.outcome(budget_s) for child in children]
 
@@ -112,13 +162,8 @@ class _Child:
     """One process, its answer so far and what it printed."""
 
     def __init__(self, request: Request) -> None:
-        self.request = request
-        self.answer = b""
-        self.tail = b""
-        self.stopped_by: str | None = None
-        self.out_of_time = False
+        self._begin(request)
         self.unkillable = False
-        self.ended = NOT_YET
         self._answer_pipe, write = os.pipe()
         environment = os.environ | request.environment
         path = [str(ROOT), environment.get("PYTHONPATH", "")]
@@ -138,13 +183,42 @@ class _Child:
             os.close(write)
         assert self.process.stdin is not None
         assert self.process.stderr is not None
+        self._stdin, self._stderr = self.process.stdin, self.process.stderr
+        self.open = {self._answer_pipe, self._stderr.fileno()}
+        self._ask()
+
+    def _begin(self, request: Request) -> None:
+        self.request = request
+        self.answer = b""
+        self.tail = b""
+        self.stopped_by: str | None = None
+        self.out_of_time = False
+        self.ended = NOT_YET
+        self.__dict__.pop("measured", None)
+
+    def _ask(self) -> None:
         try:
-            with self.process.stdin as stdin:
-                stdin.write(json.dumps(dataclasses.asdict(request)).encode())
+            self._stdin.write(json.dumps(dataclasses.asdict(self.request)).encode() + b"\n")
+            self._stdin.flush()
+            if not self.request.keep:
+                self._stdin.close()
         except BrokenPipeError:
             pass  # it died at once; its exit status says so
-        self._stderr = self.process.stderr
-        self.open = {self._answer_pipe, self._stderr.fileno()}
+
+    def serve(self, request: Request) -> None:
+        """Give a kept process another request."""
+        self._begin(request)
+        self._ask()
+
+    @property
+    def may_serve_again(self) -> bool:
+        """Whether it answered well and waits for another request."""
+        if not self.request.keep or self.process.poll() is not None or not self.answer.endswith(b"\n"):
+            return False
+        try:
+            return self.measured.not_run is None
+        except ContractError:
+            return False
 
     def read(self, descriptor: int) -> None:
         """Take what has arrived on one of the `open` pipes; an empty read closes it."""
@@ -155,6 +229,13 @@ class _Child:
             self.tail = (self.tail + data)[-4 * TAIL_BYTES :]
         if not data:
             self._close(descriptor)
+        elif self.request.keep and self.answer.endswith(b"\n") and self.ended == NOT_YET:
+            self.ended = time.monotonic()
+
+    def hear_out(self) -> None:
+        """Take what a process that answered has said before, so that its stage is the last."""
+        while self._stderr.fileno() in self.open and select.select([self._stderr], [], [], 0)[0]:
+            self.read(self._stderr.fileno())
 
     def _close(self, descriptor: int) -> None:
         self.open.discard(descriptor)
@@ -162,7 +243,7 @@ class _Child:
             os.close(descriptor)
         else:
             self._stderr.close()
-        if not self.open:
+        if not self.open and self.ended == NOT_YET:
             self.ended = time.monotonic()
 
     @cached_property
@@ -189,6 +270,8 @@ class _Child:
                 self.process.wait(REAP_S)
             except subprocess.TimeoutExpired:
                 self.unkillable = True
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.close()
         for descriptor in list(self.open):
             self._close(descriptor)
 
@@ -259,18 +342,25 @@ def _wait(children: list[_Child], budget_s: float, together: bool, tick: Callabl
             if tick and now >= next_tick:
                 tick()
                 next_tick = time.monotonic() + 1.0
-            for key, _ in selector.select(min(1.0, max(0.0, deadline - time.monotonic()))):
+            until = min(deadline, next_tick) if tick else deadline
+            for key, _ in selector.select(min(1.0, max(0.0, until - time.monotonic()))):
                 child = key.data
+                if key.fd not in selector.get_map():
+                    continue
                 child.read(key.fd)
                 if key.fd not in child.open:
                     selector.unregister(key.fd)
+                elif child.ended != NOT_YET:  # it answered and waits for another request
+                    child.hear_out()
+                    for descriptor in child.open & {*selector.get_map()}:
+                        selector.unregister(descriptor)
             if together and (first := _first_failed(children)):
                 deadline = min(deadline, first.ended + GRACE_S)
     culprit = _first_failed(children) if together else None
     for child in children:
-        if child.open and culprit:
+        if child.ended == NOT_YET and culprit:
             child.stopped_by = culprit.request.name
-        elif child.open:
+        elif child.ended == NOT_YET:
             child.out_of_time = True
 
 
@@ -286,24 +376,43 @@ def main(arguments: list[str]) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return 1
-    request = decode(Request, json.load(sys.stdin))
+    cpus = os.sched_getaffinity(0)
+    with os.fdopen(answer, "w") as pipe:
+        for line in sys.stdin:
+            request = decode(Request, json.loads(line))
+            os.sched_setaffinity(0, cpus)
+            # Not contract.dumps: a number that is none must reach the parent, which says where it is.
+            pipe.write(json.dumps(encode(_serve(request))) + "\n")
+            pipe.flush()
+            if not request.keep:
+                break
+            _tidy()
+    # Without the interpreter's tidying up, in which CUDA and NCCL have been seen to hang after all was done.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _serve(request: Request) -> Measured:
+    """Run the request's function; what it says of the environment is an answer, too."""
     module, _, name = request.function.partition(":")
     function = getattr(importlib.import_module(module), name)
     try:
-        measured = function(request, tell_stage)
+        measured: Measured = function(request, tell_stage)
     except NotRunError as reason:
-        measured = Measured(not_run=str(reason))
+        return Measured(not_run=str(reason))
     except (RuntimeError, MemoryError) as error:
         # Who has the memory is a matter of the environment; no hardware is blamed for it.
         if not (words := out_of_memory(error)):
             raise
-        measured = Measured(not_run=words)
-    with os.fdopen(answer, "w") as pipe:
-        # Not contract.dumps: a number that is none must reach the parent, which says where it is.
-        pipe.write(json.dumps(encode(measured)))
-    # Without the interpreter's tidying up, in which CUDA and NCCL have been seen to hang after all was done.
-    sys.stderr.flush()
-    os._exit(0)
+        return Measured(not_run=words)
+    return measured
+
+
+def _tidy() -> None:
+    """Give back what the last request left: another process may want the memory."""
+    gc.collect()
+    if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def tell_stage(stage: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import time
 from typing import TYPE_CHECKING
@@ -42,13 +43,14 @@ def run_plan(
         results = []
         if "health" not in wanted:
             node.look()
-        for check in CHECKS.values():
-            if check.id in wanted:
-                progress(check.id, None)
-                results.append(check.run(node))
-                progress(check.id, results[-1])
-                if plan.duration_s and results[-1].state is State.FAIL:
-                    break
+        with contextlib.closing(node.kept):
+            for check in CHECKS.values():
+                if check.id in wanted:
+                    progress(check.id, None)
+                    results.append(check.run(node))
+                    progress(check.id, results[-1])
+                    if plan.duration_s and results[-1].state is State.FAIL:
+                        break
         rounds = rounds.plus(results, time.monotonic() - round_started)
         if not plan.duration_s or rounds.ended_early or rounds.elapsed_s >= plan.duration_s:
             break

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from validation import machine, nvidia_smi, nvlink, topology, xid
+from validation.child import Kept
 from validation.contract import GpuIdentity
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Node:
     read_nvlinks: Callable[[], dict[int, nvlink.Links]] = nvlink.query
     read_kernel_log: Callable[[], xid.KernelLog] = xid.read_kernel_log
     ask_fabric_manager: Callable[[], str | None] = machine.fabric_manager_version
+    kept: Kept = field(default_factory=Kept)
     visible_devices: str | None = field(default_factory=lambda: os.environ.get("CUDA_VISIBLE_DEVICES"))
     read_topology: Callable[[tuple[str, ...]], topology.Topology] = topology.read
     read_pci_gpus: Callable[[], tuple[machine.PciGpu, ...]] = machine.pci_gpus

@@ -93,8 +93,9 @@ class CpuCopy:
                 "directions": ["local"],
                 "timing": dataclasses.asdict(node.plan.cpu),
             },
+            keep=True,
         )
-        return result(self, started, run_children([request], node.budget_s))
+        return result(self, started, run_children([request], node.budget_s, kept=node.kept))
 
 
 class GpuTransfer:
@@ -124,7 +125,7 @@ class GpuTransfer:
                     "turn": turn,
                 },
             )
-            outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
+            outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
         return result(self, started, outcomes, findings=blame(outcomes), telemetry=telemetry)
 
 
@@ -151,5 +152,5 @@ class GpuTransferTogether:
             "together": True,
         }
         requests = each_gpu(node, f"{__name__}:measure", parameters)
-        outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
+        outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
         return result(self, started, outcomes, telemetry=telemetry)

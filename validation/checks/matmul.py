@@ -137,8 +137,9 @@ class CpuMatmul:
                 "unit": "gflops",
                 "scale": 1e9,
             },
+            keep=True,
         )
-        return result(self, started, run_children([request], node.budget_s))
+        return result(self, started, run_children([request], node.budget_s, kept=node.kept))
 
 
 class GpuMatmul:
@@ -168,7 +169,7 @@ class GpuMatmul:
                 "scale": 1e12,
             },
         )
-        outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
+        outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
         findings = failures(outcomes) + odd_ones_out(outcomes, node.gpus)
         return result(self, started, outcomes, findings=findings, telemetry=telemetry)
 
@@ -200,5 +201,5 @@ class GpuMatmulAlone:
                     "turn": turn,
                 },
             )
-            outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
+            outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
         return result(self, started, outcomes, findings=blame(outcomes), telemetry=telemetry)

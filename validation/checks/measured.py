@@ -47,6 +47,7 @@ def each_gpu(node: Node, function: str, parameters: dict[str, Any]) -> list[Requ
             device=gpu.index,
             parameters=parameters | {"cpus": machine.cpus_near(gpu.pci_address)},
             environment=CUDA_ENVIRONMENT,
+            keep=True,
         )
         for gpu in node.gpus
     ]

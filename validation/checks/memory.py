@@ -81,7 +81,7 @@ class GpuMemory:
             "pattern_bytes": node.plan.gpu_pattern_bytes,
         }
         requests = each_gpu(node, f"{__name__}:measure", parameters)
-        outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
+        outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
         return result(self, started, outcomes, telemetry=telemetry)
 
 

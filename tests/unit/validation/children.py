@@ -32,6 +32,17 @@ def answer(request: Request, stage: Stage) -> Measured:
     return Measured((measurement,), details={"parameters": request.parameters, "name": request.name})
 
 
+def who(_request: Request, _stage: Stage) -> Measured:
+    """Say which process this is, and where it may run."""
+    return Measured(details={"pid": os.getpid(), "cpus": sorted(os.sched_getaffinity(0))})
+
+
+def stay_on_one_cpu(_request: Request, _stage: Stage) -> Measured:
+    """Bind itself, as what measures next to a GPU does."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    return Measured()
+
+
 def large_answer(_request: Request, _stage: Stage) -> Measured:
     """More than a pipe holds."""
     return Measured(details={"seconds": [0.125] * 100_000})

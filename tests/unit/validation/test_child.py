@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -13,10 +14,10 @@ import pytest
 
 from tests.unit.validation.samples import eventually
 from validation import child
-from validation.child import ROOT, Ending, Request, run_children
+from validation.child import ROOT, Ending, Kept, Outcome, Request, run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 BUDGET_S = 60.0
@@ -176,3 +177,86 @@ def test_no_child_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     eventually(lambda: not is_running(pid), "the child ends")
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    processes = Kept()
+    yield processes
+    processes.close()
+
+
+def ask(kept: Kept, function: str, **changes: Any) -> Outcome:
+    asked = dataclasses.replace(request(function), keep=True, **changes)
+    (outcome,) = run_children([asked], BUDGET_S, kept=kept)
+    return outcome
+
+
+def test_a_kept_process_serves_the_next_request_of_its_kind(kept: Kept) -> None:
+    first, second = (ask(kept, "who").measured.details["pid"] for _ in range(2))
+    assert first == second
+
+
+def test_an_answer_of_a_kept_process_is_that_to_the_last_request(kept: Kept) -> None:
+    ask(kept, "who")
+    outcome = ask(kept, "answer", parameters={"size": 3})
+    assert outcome.measured.details["parameters"] == {"size": 3}
+    assert outcome.stage == "answering"
+
+
+@pytest.mark.parametrize("changes", [{"device": 1}, {"environment": {"COLOUR": "blue"}}, {"keep": False}])
+def test_a_request_of_another_kind_gets_a_process_of_its_own(kept: Kept, changes: dict[str, Any]) -> None:
+    first = ask(kept, "who").measured.details["pid"]
+    asked = dataclasses.replace(request("who"), **{"keep": True} | changes)
+    (outcome,) = run_children([asked], BUDGET_S, kept=kept)
+    assert outcome.measured.details["pid"] != first
+
+
+@pytest.mark.parametrize("function", ["die", "kill_itself", "nonsense", "not_run"])
+def test_a_process_that_did_not_end_well_is_not_kept(kept: Kept, function: str) -> None:
+    first = ask(kept, "who").measured.details["pid"]
+    ask(kept, function)
+    assert ask(kept, "who").measured.details["pid"] != first
+
+
+def test_a_kept_process_that_hangs_is_killed(kept: Kept) -> None:
+    pid = ask(kept, "who").measured.details["pid"]
+    asked = dataclasses.replace(request("hang"), keep=True)
+    (outcome,) = run_children([asked], SHORT_S, kept=kept)
+    assert outcome.ending is Ending.HUNG
+    assert not is_running(pid)
+
+
+def test_a_kept_process_that_died_while_it_waited_is_replaced(kept: Kept) -> None:
+    pid = ask(kept, "who").measured.details["pid"]
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not is_running(pid), "the process ends")
+    assert ask(kept, "who").ending is Ending.DONE
+
+
+def test_no_kept_process_outlives_its_keeper(kept: Kept) -> None:
+    pid = ask(kept, "who").measured.details["pid"]
+    kept.close()
+    assert not is_running(pid)
+
+
+def test_no_kept_process_outlives_an_interrupted_call(kept: Kept, tmp_path: Path) -> None:
+    pid = ask(kept, "who").measured.details["pid"]
+    note = tmp_path / "pid"
+    asked = dataclasses.replace(request("note_and_hang", note=str(note)), keep=True)
+    with pytest.raises(KeyboardInterrupt):
+        run_children([asked], BUDGET_S, tick=interrupt_once_exists(note), kept=kept)
+    assert not is_running(pid)
+
+
+def test_a_kept_process_may_run_on_all_cpus_again(kept: Kept) -> None:
+    everywhere = ask(kept, "who").measured.details["cpus"]
+    ask(kept, "stay_on_one_cpu")
+    assert ask(kept, "who").measured.details["cpus"] == everywhere
+
+
+def test_a_process_to_keep_ends_where_nobody_keeps_it() -> None:
+    asked = dataclasses.replace(request("who"), keep=True)
+    (outcome,) = run_children([asked], BUDGET_S)
+    assert outcome.ending is Ending.DONE
+    assert not is_running(outcome.measured.details["pid"])
