@@ -14,7 +14,7 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from planning.plan import preflight_plan  # noqa: E402 - needs the path above
-from planning.preview import with_preview  # noqa: E402
+from planning.preview import with_engines, with_preview  # noqa: E402
 
 
 def mok_certificate(path: str) -> dict[str, str]:
@@ -45,5 +45,6 @@ class FilterModule:
         return {
             "preflight_plan": preflight_plan,
             "with_preview": with_preview,
+            "with_engines": with_engines,
             "mok_certificate": mok_certificate,
         }

@@ -46,6 +46,12 @@ def with_preview(plan: Facts, result: Facts) -> dict[str, Any]:
     }
 
 
+def with_engines(plan: Facts, result: Facts) -> dict[str, Any]:
+    """The plan with what module container_engine returned in check mode: a refusal refuses the node."""
+    message = " ".join(str(result.get("msg") or "").split()).rstrip(".")
+    return {**plan, "problems": [*plan["problems"], *([message] if message else [])]}
+
+
 def transaction_lines(transaction: Facts) -> list[str]:
     """A transaction in a few lines: how much, and by name what an operator wants to know before."""
     install, upgrade = transaction.get("install", ()), transaction.get("upgrade", ())

@@ -327,6 +327,21 @@ def test_an_option_of_the_unit_that_stands_against_the_file_is_refused(fleet: Fl
     assert "docker.service starts dockerd with --default-shm-size=2G" in " ".join(refused.stdout.split())
 
 
+def test_a_conflict_is_found_in_preflight_before_another_stack_is_installed(fleet: Fleet) -> None:
+    assert fleet.role("--limit", OLD, **DOCKER).returncode == 0
+    before = fleet.sh(OLD, f"cat {DAEMON_JSON}")
+    fleet.sh(OLD, f'sed -i \'s/"1G"/"64M"/\' {DAEMON_JSON}')
+    preflight = ROOT / "playbooks/preflight.yml"
+    wish = {"nvidia_stack_name": "r580-cuda12.9", "preflight_plan_file": ""}
+    try:
+        refused = fleet.playbook(preflight, "--limit", OLD, **wish)
+    finally:
+        fleet.sh(OLD, f"cat >{DAEMON_JSON} <<'END'\n{before}\nEND")
+    assert refused.returncode != 0
+    assert 'default-shm-size is "64M", set by somebody else' in " ".join(refused.stdout.split())
+    assert changed(refused) == {OLD: 0}
+
+
 def test_a_specification_of_another_driver_is_renewed(fleet: Fleet) -> None:
     loaded = fleet.sh(NEW, "cat /sys/module/nvidia/version")
     fleet.sh(NEW, f"sed -i s/{loaded}/535.1.1/ /var/run/cdi/nvidia.yaml")

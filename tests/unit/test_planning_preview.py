@@ -11,7 +11,7 @@ import pytest
 from node_plan import FilterModule, mok_certificate
 
 from planning.plan import preflight_plan
-from planning.preview import with_preview
+from planning.preview import with_engines, with_preview
 from tests.unit.planning_nodes import DEFAULTS, TABLES, node, plan, system
 
 if TYPE_CHECKING:
@@ -129,4 +129,24 @@ def test_a_certificate_that_is_missing_refuses_the_node() -> None:
 
 
 def test_ansible_gets_the_filters() -> None:
-    assert FilterModule().filters().keys() == {"preflight_plan", "with_preview", "mok_certificate"}
+    assert FilterModule().filters().keys() == {
+        "preflight_plan",
+        "with_preview",
+        "with_engines",
+        "mok_certificate",
+    }
+
+
+# ---------------------------------------------------------------- container engines
+
+
+def test_engines_that_take_their_settings_change_nothing_in_the_plan() -> None:
+    assert with_engines(PLAN, {"changed": True, "engines": {"docker": {}}}) == PLAN
+
+
+def test_what_an_engine_refuses_is_a_problem_of_the_node() -> None:
+    refused = {"failed": True, "msg": "/etc/docker/daemon.json is not valid JSON;\n correct it."}
+    assert with_engines(PLAN, refused)["problems"] == [
+        *PLAN["problems"],
+        "/etc/docker/daemon.json is not valid JSON; correct it",
+    ]
