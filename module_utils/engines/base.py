@@ -84,17 +84,55 @@ class Plan:
 
 
 class Engine(typing.Protocol):
-    """One engine: what it would change, whether the engine accepts that, and what is in effect."""
+    """One engine: what it would change, whether the engine accepts that, and what is in effect.
+
+    `cdi_since` is the first version that reads what the toolkit writes (CDI 0.7.0, NVIDIA's documentation),
+    and `without_cdi` what that means for containers where the engine is older.
+    """
 
     name: str
+    title: str
     unit: str
     program: str
+    cdi_since: str
+    without_cdi: str
 
     def plan(self, wish: Wish, unit: Unit, record: dict[str, typing.Any], /) -> Plan:
         """Compare the wish with the files. Raises RefusedError."""
 
     def disagreement(self, wish: Wish, plan: Plan, /) -> str:
         """What the running engine has not taken over, in words; empty where it has all."""
+
+
+def begin(engine: Engine, unit: Unit, version: str, wish: Wish, record: dict[str, typing.Any]) -> Plan:
+    """The plan as far as all engines are alike: whether CDI is used, and a warning where it cannot be."""
+    plan = Plan(engine.name, unit, version, record=dict(record))
+    plan.cdi = wish.cdi and at_least(version, engine.cdi_since)
+    if wish.present and wish.cdi and not plan.cdi:
+        plan.warnings.append(
+            f"{engine.title} {version} does not read CDI specifications of the toolkit's version (expected "
+            f"{engine.cdi_since} or newer){engine.without_cdi}."
+        )
+    return plan
+
+
+def ours(text: str | None) -> bool:
+    """Whether a drop-in is there to be written: ours, or none at all."""
+    return text is None or text.startswith(HEADER)
+
+
+def refuse_foreign(path: Path, text: str | None, engine: Engine) -> None:
+    """Refuse a drop-in of somebody else in our place."""
+    if not ours(text):
+        raise RefusedError(
+            f"{path} was written by somebody else (nvidia-ctk, the GPU operator): remove it, or name "
+            f"{engine.name} in container_engines_exclude."
+        )
+
+
+def program_of(engine: Engine) -> str:
+    """The path of an engine's program, or its name where there is none."""
+    return which(engine.program) or engine.program
 
 
 def which(program: str) -> str | None:

@@ -22,8 +22,11 @@ from ansible.module_utils.engines.base import (
     RefusedError,
     Unit,
     Wish,
-    at_least,
+    begin,
+    ours,
+    program_of,
     read_text,
+    refuse_foreign,
     run,
     temporary_directory,
     version_of,
@@ -35,50 +38,34 @@ CONFIG = Path("/etc/containerd/config.toml")
 DROP_IN = Path("/etc/containerd/conf.d/99-nvidia.toml")
 LIMITS = Path("/etc/systemd/system/containerd.service.d/50-temper.conf")
 PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
-# The first that reads version 0.7.0 of CDI, which the toolkit writes (NVIDIA's documentation).
-CDI_SINCE = "1.7.16"
 LIMIT_NAMES = {"memlock": "LimitMEMLOCK", "stack": "LimitSTACK", "nofile": "LimitNOFILE"}
 
 
 class Containerd:
     """The engine."""
 
-    name = "containerd"
+    name = title = "containerd"
     unit = "containerd.service"
     program = "containerd"
+    cdi_since = "1.7.16"
+    without_cdi = "; containers get GPUs through the nvidia runtime"
 
     def plan(self, wish: Wish, unit: Unit, record: dict[str, typing.Any]) -> Plan:
         """Compare the drop-in, its import and the unit's limits with the wish."""
         flags = unit.flags()
         config = Path((flags.get("config") or flags.get("c") or [str(CONFIG)])[0])
-        plan = Plan(
-            self.name, unit, version_of(run([self._program(), "--version"]).stdout), record=dict(record)
-        )
-        plan.cdi = wish.cdi and at_least(plan.version, CDI_SINCE)
-        if wish.present and wish.cdi and not plan.cdi:
-            plan.warnings.append(
-                f"containerd {plan.version} does not read CDI specifications of the toolkit's version "
-                f"(expected {CDI_SINCE} or newer); containers get GPUs through the nvidia runtime."
-            )
+        plan = begin(self, unit, version_of(run([program_of(self), "--version"]).stdout), wish, record)
         wanted = self._wanted(wish, plan, config) if wish.present else self._unwanted(plan, config)
         wanted[str(LIMITS)] = _limits(wish) if wish.present and wish.ulimits else None
         for path, content in wanted.items():
             before = read_text(Path(path))
-            if (
-                content is None
-                and before is not None
-                and not before.startswith(HEADER)
-                and path != str(config)
-            ):
-                continue  # not ours
+            if content is None and not ours(before) and path != str(config):
+                continue
             if before != content:
                 plan.files[path] = content
         plan.daemon_reload = str(LIMITS) in plan.files
         plan.action = "restart" if plan.files else ""
         return plan
-
-    def _program(self) -> str:
-        return which(self.program) or self.program
 
     def _wanted(self, wish: Wish, plan: Plan, config: Path) -> dict[str, str | None]:
         text = read_text(config)
@@ -94,12 +81,7 @@ class Containerd:
                 f"{config} has version {version or 1}, expected 2 or 3: run `containerd config migrate`, "
                 "store what it prints there, and run again."
             )
-        foreign = read_text(DROP_IN)
-        if foreign is not None and not foreign.startswith(HEADER):
-            raise RefusedError(
-                f"{DROP_IN} was written by somebody else (nvidia-ctk, the GPU operator): remove it, or name "
-                "containerd in container_engines_exclude."
-            )
+        refuse_foreign(DROP_IN, read_text(DROP_IN), self)
         imported = _imports(main, config)
         others = [name for name in imported if name != str(DROP_IN)]
         drop_in = self._drop_in(wish, plan, main, others)
@@ -113,8 +95,8 @@ class Containerd:
         wanted: dict[str, str | None] = {str(DROP_IN): None}
         if text is not None:
             left = toml.without_import(text, str(DROP_IN), str(config))
-            ours = plan.record.pop("created", False) and set(toml.parse(left, str(config))) <= {"version"}
-            wanted[str(config)] = None if ours else left
+            made = plan.record.pop("created", False) and set(toml.parse(left, str(config))) <= {"version"}
+            wanted[str(config)] = None if made else left
         return wanted
 
     def _drop_in(self, wish: Wish, plan: Plan, main: toml.Table, others: list[str]) -> str:
@@ -130,15 +112,15 @@ class Containerd:
                     "alone: name containerd in container_engines_exclude, or switch the plugin on."
                 )
             runc = toml.without_zeros(toml.at(base, ("plugins", shown, "containerd", "runtimes")) or {})
-            _refuse_foreign(runc.get("nvidia"))
-            ours = _section(wish, plan.cdi, runc.get("runc", {}))
+            _refuse_foreign_runtime(runc.get("nvidia"))
+            mine = _section(wish, plan.cdi, runc.get("runc", {}))
             section = toml.at(main, ("plugins", plugin)) or {}
             runtimes = {"containerd": {"runtimes": runc}}
-            expected = toml.without_zeros(toml.combined(base, {"plugins": {shown: ours}}))
+            expected = toml.without_zeros(toml.combined(base, {"plugins": {shown: mine}}))
             for candidate in (
-                ours,
-                toml.combined(runtimes, ours),
-                toml.combined(section, toml.combined(runtimes, ours)),
+                mine,
+                toml.combined(runtimes, mine),
+                toml.combined(section, toml.combined(runtimes, mine)),
             ):
                 document = toml.render({"version": version, "plugins": {plugin: candidate}})
                 text = f"{HEADER} NVIDIA's runtime, and what containerd would else forget.\n{document}"
@@ -159,7 +141,7 @@ class Containerd:
         return toml.parse(self._say("--config", str(path), "config", "dump"), "`containerd config dump`")
 
     def _say(self, *arguments: str) -> str:
-        completed = run([self._program(), *arguments])
+        completed = run([program_of(self), *arguments])
         if completed.returncode:
             raise RefusedError(
                 f"containerd does not accept its configuration: {words(completed)}. Correct it and run again."
@@ -195,7 +177,7 @@ def _imports(main: toml.Table, config: Path) -> list[str]:
     return found
 
 
-def _refuse_foreign(runtime: toml.Table | None) -> None:
+def _refuse_foreign_runtime(runtime: toml.Table | None) -> None:
     program = toml.at(runtime or {}, ("options", "BinaryName"))
     if runtime and program != RUNTIME:
         raise RefusedError(

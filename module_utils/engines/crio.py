@@ -17,54 +17,43 @@ from ansible.module_utils.engines.base import (
     RefusedError,
     Unit,
     Wish,
-    at_least,
+    begin,
+    ours,
+    program_of,
     read_text,
+    refuse_foreign,
     run,
     temporary_directory,
     version_of,
-    which,
     words,
 )
 
 DIRECTORY = Path("/etc/crio/crio.conf.d")
 DROP_IN = DIRECTORY / "99-nvidia.toml"
-CDI_SINCE = "1.30"
 
 
 class Crio:
     """The engine."""
 
     name = "crio"
+    title = "CRI-O"
     unit = "crio.service"
     program = "crio"
+    cdi_since = "1.30"
+    without_cdi = "; containers get GPUs through the nvidia runtime"
 
     def plan(self, wish: Wish, unit: Unit, record: dict[str, typing.Any]) -> Plan:
         """Compare the drop-in with the wish."""
-        plan = Plan(
-            self.name, unit, version_of(run([self._program(), "--version"]).stdout), record=dict(record)
-        )
-        plan.cdi = wish.cdi and at_least(plan.version, CDI_SINCE)
-        if wish.present and wish.cdi and not plan.cdi:
-            plan.warnings.append(
-                f"CRI-O {plan.version} does not read CDI specifications of the toolkit's version (expected "
-                f"{CDI_SINCE} or newer); containers get GPUs through the nvidia runtime."
-            )
+        plan = begin(self, unit, version_of(run([program_of(self), "--version"]).stdout), wish, record)
         before = read_text(DROP_IN)
-        if before is not None and not before.startswith(HEADER):
-            if not wish.present:
-                return plan
-            raise RefusedError(
-                f"{DROP_IN} was written by somebody else (nvidia-ctk, the GPU operator): remove it, or name "
-                "crio in container_engines_exclude."
-            )
+        if not wish.present and not ours(before):
+            return plan
+        refuse_foreign(DROP_IN, before, self)
         content = self._drop_in(wish) if wish.present else None
         if before != content:
             plan.files[str(DROP_IN)] = content
             plan.action = "restart"
         return plan
-
-    def _program(self) -> str:
-        return which(self.program) or self.program
 
     def _drop_in(self, wish: Wish) -> str:
         with temporary_directory() as directory:
@@ -88,7 +77,7 @@ class Crio:
         return text
 
     def _effective(self, directory: str) -> toml.Table:
-        completed = run([self._program(), f"--config-dir={directory}", "config"])
+        completed = run([program_of(self), f"--config-dir={directory}", "config"])
         if completed.returncode:
             raise RefusedError(
                 f"CRI-O does not accept its configuration: {words(completed)}. Correct it and run again."
@@ -97,7 +86,7 @@ class Crio:
 
     def disagreement(self, wish: Wish, _plan: Plan) -> str:
         """Ask the running daemon."""
-        completed = run([self._program(), "status", "config"])
+        completed = run([program_of(self), "status", "config"])
         known = (
             toml.at(toml.parse(completed.stdout, "`crio status config`"), ("crio", "runtime", "runtimes"))
             or {}

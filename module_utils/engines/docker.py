@@ -16,19 +16,17 @@ from ansible.module_utils.engines.base import (
     RefusedError,
     Unit,
     Wish,
-    at_least,
+    begin,
+    program_of,
     read_text,
     run,
     temporary_directory,
     version_of,
-    which,
     words,
 )
 
 DAEMON_JSON = Path("/etc/docker/daemon.json")
 SOCKET = Path("/run/docker.sock")
-# The first that reads version 0.7.0 of CDI, which the toolkit writes (NVIDIA's documentation).
-CDI_SINCE = "26.1"
 # Docker's documentation of SIGHUP; measured with 20.10 and 26.1: features.cdi needs a restart.
 LIVE_KEYS = {"runtimes", "default-runtime"}
 FLAGS = {  # key of the file -> the option that dockerd does not accept beside it
@@ -77,45 +75,44 @@ class Docker:
     """The engine."""
 
     name = "docker"
+    title = "Docker"
     unit = "docker.service"
     program = "dockerd"
+    cdi_since = "26.1"
+    without_cdi = (
+        "; containers get GPUs through the nvidia runtime: docker run --runtime=nvidia or --gpus=all"
+    )
 
     def plan(self, wish: Wish, unit: Unit, record: dict[str, typing.Any]) -> Plan:
         """Compare daemon.json with the wish."""
         flags = unit.flags()
         path = Path(flags["config-file"][0]) if "config-file" in flags else DAEMON_JSON
-        plan = Plan(self.name, unit, self._version(unit))
-        plan.cdi = wish.cdi and at_least(plan.version, CDI_SINCE)
-        if wish.present and wish.cdi and not plan.cdi:
-            plan.warnings.append(
-                f"Docker {plan.version} does not read CDI specifications (expected {CDI_SINCE} or newer); "
-                "containers get GPUs through the nvidia runtime: docker run --runtime=nvidia or --gpus=all."
-            )
+        plan = begin(self, unit, self._version(unit), wish, {})
         before = read_text(path)
         document = daemon_json.parse(before or "", str(path))
-        ours = daemon_json.Record.load(record)
+        mine = daemon_json.Record.load(record)
         settings = _settings(wish, plan.cdi) if wish.present else []
         _refuse_flags(settings, flags, unit.name)
         if wish.present:
             if before is None:
-                ours.created = True
-            merged, ours = daemon_json.merge(document, settings, ours, str(path))
+                mine.created = True
+            merged, mine = daemon_json.merge(document, settings, mine, str(path))
         else:
-            merged = daemon_json.remove(document, ours)
-            ours = daemon_json.Record([], [], ours.created)
+            merged = daemon_json.remove(document, mine)
+            mine = daemon_json.Record([], [], mine.created)
         if merged != document or (before is None and wish.present):
-            gone = not merged and ours.created and not wish.present
+            gone = not merged and mine.created and not wish.present
             plan.files[str(path)] = None if gone else daemon_json.render(merged, before or "")
             changed = {key for key in {*document, *merged} if document.get(key) != merged.get(key)}
             plan.action = "reload" if changed <= LIVE_KEYS else "restart"
             self._validate(unit, daemon_json.render(merged, before or ""), str(path))
-        plan.record = ours.dump() if wish.present else {}
+        plan.record = mine.dump() if wish.present else {}
         return plan
 
     def _version(self, unit: Unit) -> str:
         if unit.active:
             return version_of(str(ask(unit, "/version").get("Version")))
-        return version_of(run([which(self.program) or self.program, "--version"]).stdout)
+        return version_of(run([program_of(self), "--version"]).stdout)
 
     def _validate(self, unit: Unit, text: str, where: str) -> None:
         """Ask dockerd itself, with the options that its unit gives it. Before version 23 it cannot say."""
@@ -123,7 +120,7 @@ class Docker:
             candidate = Path(directory) / "daemon.json"
             candidate.write_text(text, encoding="utf-8")
             options = [word for word in unit.command[1:] if not word.startswith("--config-file")]
-            program = which(self.program) or self.program
+            program = program_of(self)
             completed = run([program, "--validate", f"--config-file={candidate}", *options])
         if completed.returncode and "unknown flag: --validate" not in words(completed):
             said = words(completed).replace(str(candidate), where)
