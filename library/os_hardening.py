@@ -23,6 +23,9 @@ options:
         description: The control that asks for it.
         type: str
         required: true
+      machine:
+        description: The kind of processor that alone needs it, as C(uname -m) says.
+        type: str
       kind:
         description: One of file, keyword, pam, access, sysctl, mount, unit.
         type: str
@@ -98,6 +101,7 @@ unavailable:
   elements: str
 """
 
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +113,7 @@ from ansible.module_utils.reversible_system import (
     MountOptions,
     Sysctl,
     Unit,
+    of_temper,
     overruled_by,
     overruling,
     sysctls,
@@ -160,12 +165,18 @@ class Hardening:
         self.wanted: dict[str, Setting] = {}
         self.controls: dict[str, str] = {}
         self.overruled: dict[str, str] = {}
+        # What others than Temper have set, and weaker or just otherwise.
+        self.given_away: dict[str, str] = {}
         later = overruling(parameters["sysctl_file"])
         order = {kind: number for number, kind in enumerate(KINDS)}
         for entry in sorted(parameters["settings"], key=lambda entry: order.get(entry["kind"], 0)):
+            if entry["machine"] not in (None, platform.machine()):
+                continue
             for setting in build(entry["kind"], entry["spec"]):
                 if isinstance(setting, Sysctl) and (file := overruled_by(setting.name, later)):
                     self.overruled[setting.name] = file
+                    if not setting.settled() and not of_temper(file):
+                        self.given_away[setting.name] = f"{setting.name} ({setting.read()} in {file})"
                     continue
                 self.wanted[setting.key] = setting
                 self.controls[setting.key] = entry["control"]
@@ -190,6 +201,14 @@ class Hardening:
     def unavailable(self) -> list[str]:
         """Kernel parameters that this kernel does not have."""
         return [s.name for s in self.wanted.values() if isinstance(s, Sysctl) and s.read() is None]
+
+    def obstacles(self) -> list[str]:
+        """Sentences about settings that cannot be made on this node."""
+        return [
+            f"{obstacle}, or waive the control {self.controls[setting.key]}"
+            for setting in self.unsettled
+            if (obstacle := setting.obstacle())
+        ]
 
     def make(self) -> None:
         """Make what differs and take back what nobody wants any more.
@@ -216,22 +235,38 @@ class Hardening:
                 if isinstance(setting, Unit):
                     self.reload_units()
                 made.append(setting)
-                setting.apply()
+                try:
+                    setting.apply()
+                except SettingError as error:
+                    raise SettingError(
+                        f"{self.controls[setting.key]}: {error} What this run had made was undone: mend "
+                        "it, or waive the control."
+                    ) from error
             if account and not may_sudo(account):
                 raise SettingError(
                     f"After these changes {account} could no longer become root, so they were undone. "
                     "Look at `sudo -l` and at the journal of the node, and run again."
                 )
-        except SettingError:
-            for setting in reversed(made):
-                setting.restore(before[setting.key])
-            raise
+        except SettingError as error:
+            raise SettingError(" ".join([str(error), *self.undo(made, before)])) from error
         self.reload_units()
         self.react()
         for setting in [*self.unwanted, *self.given_up]:
             del self.record.originals[setting.key]
         self.record.pending = []
         self.record.save()
+
+    def undo(self, made: list[Setting], before: dict[str, Any]) -> list[str]:
+        """Return to `before`, as far as that is possible; returns sentences about what is not."""
+        complaints = []
+        for setting in reversed(made):
+            try:
+                setting.restore(before[setting.key])
+            except SettingError as error:
+                complaints.append(f"{setting.key} could not be undone: {error}")
+        if any(setting.key.startswith(UNIT_FILES) for setting in made):
+            run(["systemctl", "daemon-reload"], check=False)
+        return complaints
 
     def reload_units(self) -> None:
         """Let systemd read unit files that have changed, once, before the first unit is started."""
@@ -336,6 +371,7 @@ def main() -> None:
                 "required": True,
                 "options": {
                     "control": {"type": "str", "required": True},
+                    "machine": {"type": "str"},
                     "kind": {"type": "str", "required": True},
                     "spec": {"type": "dict", "required": True},
                 },
@@ -363,6 +399,13 @@ def main() -> None:
     try:
         lacking = missing(module.params["packages"])
         hardening = Hardening(module.params, Record(RECORD))
+        if obstacles := hardening.obstacles():
+            module.fail_json(msg=f"Nothing was changed: {'; '.join(obstacles)}.")
+        if hardening.given_away:
+            module.warn(
+                f"Files that sort after {module.params['sysctl_file']} set other values, which stay: "
+                f"{', '.join(hardening.given_away.values())}."
+            )
         result = {
             "missing_packages": lacking,
             "controls": sorted({hardening.controls[setting.key] for setting in hardening.unsettled}),

@@ -70,6 +70,10 @@ class Setting:
         """Return to a state that `read` has returned."""
         raise NotImplementedError
 
+    def obstacle(self) -> str | None:
+        """Why it cannot be made here, known before anything is changed, or None."""
+        return None
+
     def change(self) -> tuple[str, str]:
         """Before and after, for people: what `apply` would change."""
         raise NotImplementedError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import grp
 import os
 import re
@@ -24,10 +25,20 @@ PAM_STACKS = Path("/etc/pam.d")
 class WholeFile(Setting):
     """A file that is Temper's own. `validate` is a command that must accept it, with %s for its path."""
 
-    def __init__(self, path: str, content: str, mode: str = "0644", validate: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        path: str,
+        content: str,
+        mode: str = "0644",
+        validate: Sequence[str] = (),
+        directories: Sequence[str] | None = None,
+    ) -> None:
         self.key = f"file:{path}"
-        self.spec = {"path": path, "content": ""}
         self.path = Path(path)
+        # Those that it brings along, the deepest first.
+        missing = [str(parent) for parent in self.path.parents if not parent.exists()]
+        self.directories = missing if directories is None else directories
+        self.spec = {"path": path, "content": "", "directories": self.directories}
         self.content = content.encode()
         self.mode = int(mode, 8)
         self.validate = validate
@@ -66,6 +77,9 @@ class WholeFile(Setting):
         """Bring the former file back, or take ours away."""
         if state is None:
             self.path.unlink(missing_ok=True)
+            for directory in self.directories:
+                with contextlib.suppress(OSError):  # somebody else has put something there
+                    Path(directory).rmdir()
         else:
             content = base64.b64decode(state["content"])
             replace_file(self.path, content, state["mode"], state["uid"], state["gid"])
@@ -117,7 +131,8 @@ class Keyword(Setting):
         return "\n".join(self.read() or []), self.line
 
     def _lines(self) -> list[str]:
-        return self.path.read_text(encoding="utf-8").splitlines()
+        # Only what ends a line for its readers, too; bytes that are no UTF-8 stay as they are.
+        return self.path.read_bytes().decode(errors="surrogateescape").removesuffix("\n").split("\n")
 
     def _replace(self, new: list[str]) -> None:
         lines: list[str] = []
@@ -131,7 +146,7 @@ class Keyword(Setting):
         if not placed:
             lines += new
         status = self.path.stat()
-        content = "".join(f"{line}\n" for line in lines).encode()
+        content = "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
         replace_file(self.path, content, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
 
 

@@ -19,8 +19,13 @@ SYSCTL_DIRECTORIES = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d
 MOUNT_OPPOSITES = {"nodev": "dev", "nosuid": "suid", "noexec": "exec"}
 
 
+# Values that the kernel does not let go of before the next boot (admin-guide/sysctl/kernel, LSM/Yama). Both
+# are at least as strict as any that we want.
+LOCKED = {"kernel.unprivileged_bpf_disabled": "1", "kernel.yama.ptrace_scope": "3"}
+
+
 class Sysctl(Setting):
-    """The live value of one kernel parameter. One that this kernel does not have is settled."""
+    """The live value of one kernel parameter. One that this kernel lacks, or has locked, is settled."""
 
     def __init__(self, name: str, value: str) -> None:
         self.key = f"sysctl:{name}"
@@ -39,7 +44,11 @@ class Sysctl(Setting):
 
     def settled(self) -> bool:
         """Whether it has the value."""
-        return self.read() in (None, self.value)
+        return self.locked() or self.read() in (None, self.value)
+
+    def locked(self) -> bool:
+        """Whether it has a value that nobody can change before the next boot."""
+        return self.name in LOCKED and self.read() == LOCKED[self.name]
 
     def apply(self) -> None:
         """Write it."""
@@ -47,7 +56,7 @@ class Sysctl(Setting):
 
     def restore(self, state: State) -> None:
         """Write the former value, where the parameter is still there."""
-        if state is not None and self.path.exists() and self.read() != state:
+        if state is not None and self.path.exists() and self.read() != state and not self.locked():
             self._write(state)
 
     def change(self) -> tuple[str, str]:
@@ -87,7 +96,7 @@ def overruling(own_file: str) -> dict[str, str]:
             continue
         for line in lines:
             left, equals, _ = line.strip().partition("=")
-            if equals and left[0] not in "#;":
+            if equals and left.strip() and left[0] not in "#;":
                 found[left.strip().lstrip("-").replace("/", ".")] = str(path)
     return found
 
@@ -97,6 +106,11 @@ def overruled_by(name: str, files: dict[str, str]) -> str | None:
     if name in files:
         return files[name]
     return next((path for pattern, path in files.items() if fnmatch.fnmatchcase(name, pattern)), None)
+
+
+def of_temper(path: str) -> bool:
+    """Whether another role's file sets what it sets knowingly."""
+    return Path(path).read_text(encoding="utf-8", errors="replace").startswith("# Managed by Temper")
 
 
 class MountOptions(Setting):
@@ -112,8 +126,7 @@ class MountOptions(Setting):
     def read(self) -> State:
         """The options in force that matter here, None where it is no mount point."""
         # proc(5): the fifth field is the mount point, the sixth its own options. The last mount is on top.
-        mounts = [line.split() for line in MOUNTINFO.read_text(encoding="utf-8").splitlines()]
-        options = [fields[5].split(",") for fields in mounts if fields[4] == self.path]
+        options = [fields[5].split(",") for fields in mounts() if fields[4] == self.path]
         return sorted(set(options[-1]) & set(MOUNT_OPPOSITES)) if options else None
 
     def settled(self) -> bool:
@@ -127,7 +140,8 @@ class MountOptions(Setting):
         """Set them, without touching what is open."""
         state = self.read()
         if state is None:
-            run(["mount", "--bind", self.path, self.path])
+            # With all that is mounted below it, which would be hidden else.
+            run(["mount", "--rbind", self.path, self.path])
             state = []
         self._remount(sorted({*state, *self.options}))
 
@@ -136,11 +150,13 @@ class MountOptions(Setting):
         now = self.read()
         if now is None or now == state:
             return
-        if state is None:
+        if state is None and not any(fields[4].startswith(f"{self.path}/") for fields in mounts()):
             # Lazily: what is open below it stays open, and everything is still there under the same name.
             run(["umount", "--lazy", self.path])
             return
-        self._remount([*state, *(MOUNT_OPPOSITES[option] for option in now if option not in state)])
+        # Also where something is mounted below it, which would go as well: then it stays, without options.
+        former = state or []
+        self._remount([*former, *(MOUNT_OPPOSITES[option] for option in now if option not in former)])
 
     def change(self) -> tuple[str, str]:
         """The options."""
@@ -152,6 +168,11 @@ class MountOptions(Setting):
         run(["mount", "--options", ",".join(["remount", "bind", *options]), self.path])
 
 
+def mounts() -> list[list[str]]:
+    """The fields of all mounts, see proc(5)."""
+    return [line.split() for line in MOUNTINFO.read_text(encoding="utf-8").splitlines()]
+
+
 # Units that systemd starts at boot, or that others start.
 STARTS_AT_BOOT = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
 
@@ -159,15 +180,17 @@ STARTS_AT_BOOT = ("enabled", "enabled-runtime", "static", "alias", "indirect", "
 class Unit(Setting):
     """A unit that is enabled and runs, or (`on` false) is neither.
 
-    One that is not installed is settled, unless its file is another setting (`made_here`).
+    One that is not installed is settled, unless its file is another setting (`made_here`); nor is one
+    missed while another that does the same runs (`unless`: names or patterns).
     """
 
-    def __init__(self, name: str, on: bool, made_here: bool = False) -> None:
+    def __init__(self, name: str, on: bool, made_here: bool = False, unless: Sequence[str] = ()) -> None:
         self.key = f"unit:{name}"
         self.spec = {"name": name, "on": on}
         self.name = name
         self.on = on
         self.made_here = made_here
+        self.unless = unless
         self._known: dict[str, str] | None = None
 
     def _show(self) -> dict[str, str]:
@@ -196,7 +219,17 @@ class Unit(Setting):
             return not state["active"] and state["enabled"] not in ("enabled", "enabled-runtime")
         # Its condition has been asked, in this boot, and the answer was no.
         kept = show["ConditionResult"] == "no" and show["ConditionTimestampMonotonic"] not in ("", "0")
-        return enabled and (state["active"] or kept)
+        if enabled and (state["active"] or kept):
+            return True
+        # Of several patterns it is enough that one has a unit that runs.
+        instead = ["systemctl", "is-active", "--quiet", "--", *self.unless]
+        return bool(self.unless) and not run(instead, check=False).returncode
+
+    def obstacle(self) -> str | None:
+        """Whether somebody has masked what is to run."""
+        if self.on and self._show()["LoadState"] == "masked":
+            return f"{self.name} is masked: `systemctl unmask {self.name}`"
+        return None
 
     def apply(self) -> None:
         """Enable and start, or disable and stop."""

@@ -92,9 +92,9 @@ def waiver_problems(controls: Mapping[str, Any], waivers: Iterable[Mapping[str, 
         if name not in controls:
             close = difflib.get_close_matches(str(name), controls, n=1)
             hint = f"did you mean {close[0]}?" if close else "docs/os_hardening.md lists them"
-            problems.append(f"entry {number}: there is no control {name!r}; {hint}")
+            problems.append(f"os_hardening_waivers, entry {number}: there is no control {name!r}; {hint}")
         elif not isinstance(reason, str) or not reason.strip():
-            problems.append(f"entry {number} ({name}): expected a reason, found none")
+            problems.append(f"os_hardening_waivers, entry {number} ({name}): expected a reason, found none")
     return problems
 
 
@@ -130,6 +130,9 @@ class Composer:
             self.mounts.setdefault(path, set()).update(options)
         for path, content in settings.get("files", {}).items():
             self._file(name, path, self._fill(content))
+        for path, content in settings.get("files_x86_64", {}).items():
+            self._file(name, path, content)
+            self.entries[-1]["machine"] = "x86_64"
         for path, keywords in settings.get("keywords", {}).items():
             for keyword, value in keywords.items():
                 self._entry(name, "keyword", path=path, keyword=keyword, value=value)
@@ -138,8 +141,9 @@ class Composer:
             self._entry(name, "access", path=path, mode=mode, groups=groups or ["root"])
         for profile, (stack, *words) in settings.get("pam", {}).items():
             self._entry(name, "pam", name=profile, stack=stack, words=words)
-        for unit, state in settings.get("units", {}).items():
-            self._entry(name, "unit", name=unit, on=state == "running")
+        for unit, wanted in settings.get("units", {}).items():
+            state, *others = wanted.replace(" unless ", " ").split()
+            self._entry(name, "unit", name=unit, on=state == "running", unless=others)
 
     def finish(self) -> None:
         """Add the files that several controls share."""
@@ -184,7 +188,7 @@ def text(lines: Iterable[str]) -> str:
 def mount_command(path: str, options: set[str]) -> str:
     """The line of the unit that sets the options of a mount point at boot."""
     flags = ",".join(["remount", "bind", *sorted(options - {"bind"})])
-    otherwise = f"mount --bind {path} {path}" if "bind" in options else "exit 0"
+    otherwise = f"mount --rbind {path} {path}" if "bind" in options else "exit 0"
     return f"ExecStart=/bin/sh -c 'mountpoint -q {path} || {otherwise}; exec mount -o {flags} {path}'"
 
 
@@ -236,6 +240,8 @@ def os_hardening(
     for file in files:
         controls |= file["content"]["os_controls"]
     problems = waiver_problems(controls, waivers)
+    if profile not in PROFILES:
+        problems.append(f"os_hardening_profile: expected one of {', '.join(PROFILES)}, found {profile!r}")
     if problems:
         return {"settings": [], "packages": [], "waived": [], "problems": problems}
     waived = waived_controls(controls, profile, waivers, options)

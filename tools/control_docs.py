@@ -52,8 +52,8 @@ roles of their own ([hardening.md](hardening.md)); of sshd, only what its role w
 Each profile includes the one before it.
 
 **Waivers.** Where a profile does less than the benchmark asks, this page and the node
-(`/etc/temper/os_hardening_waivers.txt`) say so, with the reason; the run gives their number. Add your
-own, and what the control had set returns to what it was before Temper:
+(`/etc/temper/os_hardening_waivers.txt`) say so, with the reason; the run names them, with `-v` with
+their reasons. Add your own, and what the control had set returns to what it was before Temper:
 
 ```yaml
 os_hardening_waivers:
@@ -62,7 +62,11 @@ os_hardening_waivers:
 ```
 
 **Who wins.** A kernel parameter that a file after `90-temper-hardening.conf` sets is left to that file:
-`os_tuning`'s `95-temper-tuning.conf`, or your own. The run names these with `-v` (`overruled`).
+`os_tuning`'s `95-temper-tuning.conf`, or your own. The run warns where your own sets another value, and
+names all with `-v` (`overruled`). A value that the kernel has locked until the next boot stays, too.
+
+**What is in the way** is said before anything is changed: a unit that somebody has masked is not
+unmasked. Unmask it, or waive its control.
 
 **Nobody is locked out.** No account is locked, expired or changed, no rule of sudo is touched, wrong
 passwords close no way in by key. Before a change is kept, the account that Ansible came through must
@@ -70,7 +74,7 @@ still become root; else all that the run changed is undone.
 
 **The way back.** What each setting was before is in `/var/lib/temper/os_hardening.json` on the node.
 `os_hardening_state: absent`, another profile, or a waiver restores it. Packages that came stay
-installed, their services off.
+installed, their services off; so do logs, the journal in `/var/log/journal` among them.
 """
 
 
@@ -92,7 +96,7 @@ def brief(settings: dict[str, Any]) -> str:
         parts += [f"`{keyword} {value}` in `{path}`" for keyword, value in keywords.items()]
     for path, lines in settings.get("lines", {}).items():
         parts += [f"`{line}` in `{path}`" for line in lines]
-    parts += [f"`{path}`" for path in settings.get("files", {})]
+    parts += [f"`{path}`" for kind in ("files", "files_x86_64") for path in settings.get(kind, {})]
     parts += [f"`{path}` {mode}" for path, mode in settings.get("access", {}).items()]
     for path, options in settings.get("mounts", {}).items():
         parts.append(f"`{path}` {','.join(option for option in options if option != 'bind')}")

@@ -35,7 +35,7 @@ PLACES = """
 """
 PARAMETERS = "kernel/sysrq kernel/yama/ptrace_scope fs/suid_dumpable net/ipv4/conf/*/* net/ipv6/conf/*/*"
 STATE = f"""
-find {" ".join(PLACES.split())} -type f -exec stat -c '%n %a %U:%G' {{}} + -exec md5sum {{}} + 2>/dev/null |
+find {" ".join(PLACES.split())} -type f,d -exec stat -c '%n %a %U:%G' {{}} + -exec md5sum {{}} + 2>/dev/null |
     sort
 findmnt --list --noheadings --output TARGET,VFS-OPTIONS | grep -v /run | sort
 cd /proc/sys && grep -s . {PARAMETERS}
@@ -49,6 +49,8 @@ TUNING = """
 echo kernel.perf_event_paranoid = -1 >/etc/sysctl.d/95-temper-tuning.conf
 sysctl --quiet --load /etc/sysctl.d/95-temper-tuning.conf
 """
+# As a job has its image below /tmp while its node is hardened.
+JOB = "mkdir -p /tmp/job && mount -t tmpfs job /tmp/job && echo running >/tmp/job/data"
 # Stands for whatever nobody could foresee: sudo fails as soon as our file is there.
 TRAP = """
 cat >/usr/local/bin/sudo <<'END'
@@ -140,12 +142,18 @@ def fleet(bare: Fleet, before: dict[str, str]) -> Fleet:
     assert {node: bare.side_door(node, STATE) for node in NODES} == before
     for node in NODES:
         bare.side_door(node, TUNING)
+        bare.side_door(node, JOB)
     assert changed(bare.harden()) != NOTHING
     return bare
 
 
 def test_second_run_changes_nothing(fleet: Fleet) -> None:
     assert changed(fleet.harden()) == NOTHING
+
+
+@each_node
+def test_what_is_mounted_below_tmp_stays_in_sight(fleet: Fleet, node: str) -> None:
+    assert fleet.side_door(node, "cat /tmp/job/data").strip() == "running"
 
 
 @each_node
@@ -229,6 +237,22 @@ def test_bad_waiver_is_refused_before_anything_changes(
     run = fleet.harden(**variables)
     assert run.returncode != 0
     assert reason in " ".join(run.stdout.split())
+
+
+def test_masked_unit_is_refused_before_anything_changes(fleet: Fleet) -> None:
+    for node in NODES:
+        fleet.side_door(node, "systemctl disable --now apt-daily.timer; systemctl mask apt-daily.timer")
+    try:
+        for arguments in ([], ["--check"]):
+            run = fleet.harden(*arguments, os_hardening_profile="cis-level1")
+            assert "apt-daily.timer is masked" in " ".join(run.stdout.split())
+            assert "or waive the control updates" in " ".join(run.stdout.split())
+        for node in NODES:
+            assert "cron.allow" not in fleet.side_door(node, "ls /etc")
+    finally:
+        for node in NODES:
+            fleet.side_door(node, "systemctl unmask apt-daily.timer")
+    assert changed(fleet.harden()) == dict.fromkeys(NODES, 1)
 
 
 def test_waiver_takes_its_settings_back_and_is_listed(fleet: Fleet) -> None:

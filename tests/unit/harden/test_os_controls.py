@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_parameters_sort_before_those_of_tuning() -> None:
 
 def test_rules_of_auditd_sort_after_debians_own_which_make_everybody_wait() -> None:
     paths = [spec["path"] for spec in specs(plan("cis-level2"), "file") if "/audit/rules.d/" in spec["path"]]
-    assert len(paths) == 2
+    assert len(paths) == 3
     assert all(path > "/etc/audit/rules.d/audit.rules" for path in paths)
 
 
@@ -256,3 +257,41 @@ def test_numbers_of_a_benchmark_are_written_out() -> None:
 
 def test_the_page_is_what_make_docs_writes() -> None:
     assert control_docs.PAGE.read_text() == control_docs.page(), "out of date: run `make docs`"
+
+
+def test_unknown_profile_is_refused_with_a_sentence() -> None:
+    result = plan("cis-level-1")
+    assert result["settings"] == []
+    assert result["problems"] == [
+        "os_hardening_profile: expected one of gpu, cis-level1, cis-level2, found 'cis-level-1'"
+    ]
+
+
+@each_profile
+def test_who_gets_a_rule_for_sudo_has_sudo_to_check_it(profile: str) -> None:
+    for name in CONTROLS:
+        others = [{"id": other, "reason": "x"} for other in CONTROLS if other != name]
+        result = plan(profile, others)
+        if any(spec["path"].startswith("/etc/sudoers.d/") for spec in specs(result, "file")):
+            assert ["sudo", "sudo-ldap"] in result["packages"]
+
+
+def test_rules_of_auditd_name_no_call_that_arm64_lacks() -> None:
+    """It stops at the first one that it does not know; asm-generic/unistd.h has none of these."""
+    lacking = {
+        "creat",
+        "open",
+        "chmod",
+        "chown",
+        "lchown",
+        "unlink",
+        "rename",
+        "link",
+        "symlink",
+        "mkdir",
+        "rmdir",
+    }
+    for entry in plan("cis-level2")["settings"]:
+        if "/audit/rules.d/" in entry["spec"].get("path", "") and "machine" not in entry:
+            words = re.findall(r"-S (\S+)", entry["spec"].get("content", ""))
+            assert {call for word in words for call in word.split(",")} & lacking == set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import stat
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import os_hardening
 import pytest
 from ansible.module_utils import reversible_files, reversible_system
 from ansible.module_utils.packages import Package
+from ansible.module_utils.ssh_login import Login
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,13 +28,20 @@ SYSTEMCTL = """\
 cd "{state}" || exit
 verb=$1
 for last; do :; done
-[ "$verb" = show ] || echo "$*" >> log
+[ "$verb" = show ] || [ "$verb" = is-active ] || echo "$*" >> log
 case $verb in
+    is-active)
+        shift 3
+        for unit; do
+            [ ! -e "$unit" ] || ! grep -q " active " "$unit" || exit 0
+        done
+        exit 3 ;;
     show)
         shift 3
         for unit; do
             load=not-found enablement= activity=inactive condition=yes
             [ ! -e "$unit" ] || {{ load=loaded; read -r enablement activity condition < "$unit"; }}
+            [ "$enablement" != masked ] || load=masked
             printf 'LoadState=%s\\nUnitFileState=%s\\nActiveState=%s\\nConditionResult=%s\\n' \\
                 "$load" "$enablement" "$activity" "$condition"
             printf 'ConditionTimestampMonotonic=1\\n\\n'
@@ -248,15 +257,16 @@ def test_a_program_that_refuses_a_file_keeps_it_out_and_all_else_as_it_was(harde
     assert stat.S_IMODE(crontab.stat().st_mode) == 0o664
 
 
-def test_what_takes_sudo_from_our_account_is_undone(
-    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def through_ops(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """A node that the run has come to through the account ops."""
+    monkeypatch.setattr(os_hardening, "ssh_login", lambda: Login("ops", "10.0.0.1", 50000, "10.0.0.2", 22))
+    return node
+
+
+def test_what_takes_sudo_from_our_account_is_undone(harden: Run, through_ops: Node) -> None:
     """The first setting is one that makes sudo fail."""
-
-    class Login:
-        account = "ops"
-
-    monkeypatch.setattr(os_hardening, "ssh_login", Login)
+    node = through_ops
     node.program("runuser", f"#!/bin/sh\n[ ! -e {node.path}/etc/new ]\n")
     settings = everything(node)
     before = node.snapshot()
@@ -268,15 +278,9 @@ def test_what_takes_sudo_from_our_account_is_undone(
     assert after == {path: text[0].strip() for path, text in before.items()}
 
 
-def test_an_account_that_needs_a_password_for_sudo_proves_nothing(
-    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Login:
-        account = "ops"
-
-    monkeypatch.setattr(os_hardening, "ssh_login", Login)
-    node.program("runuser", "#!/bin/sh\nexit 1\n")
-    assert "msg" not in harden(*everything(node))
+def test_an_account_that_needs_a_password_for_sudo_proves_nothing(harden: Run, through_ops: Node) -> None:
+    through_ops.program("runuser", "#!/bin/sh\nexit 1\n")
+    assert "msg" not in harden(*everything(through_ops))
 
 
 def test_what_a_cut_off_run_left_undone_is_done_by_the_next(harden: Run, node: Node) -> None:
@@ -308,6 +312,47 @@ def test_a_kind_that_does_not_exist_is_a_sentence(harden: Run, node: Node) -> No
 def test_another_distribution_is_a_sentence(harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(node.bin))
     assert "this node has no dpkg" in harden(*everything(node))["msg"]
+
+
+def test_what_cannot_be_undone_keeps_nothing_else_from_it_and_is_named(harden: Run, node: Node) -> None:
+    node.program(
+        "pam-auth-update",
+        PAM_AUTH_UPDATE.format(stacks=node.stacks).replace("--remove)", "--remove) exit 7;"),
+    )
+    settings = everything(node)
+    node.unit("broken.service", "disabled", "inactive")
+    node.program(
+        "systemctl",
+        SYSTEMCTL.format(state=node.units).replace(
+            "start)", 'start) [ "$last" != broken.service ] || exit 1;'
+        ),
+    )
+    message = harden(*settings, ("unit", {"name": "broken.service", "on": True}))["msg"]
+    assert message.startswith("c9: `systemctl start broken.service` failed with status 1")
+    assert "waive the control" in message
+    assert "pam:temper-faillock could not be undone: `pam-auth-update" in message
+    assert not (node.path / "etc/new").exists()
+
+
+def test_systemd_forgets_the_unit_files_of_a_run_that_was_undone(harden: Run, node: Node) -> None:
+    node.unit("x.service", "disabled", "inactive")
+    node.program("systemctl", SYSTEMCTL.format(state=node.units).replace("start)", "start) exit 1;"))
+    file = ("file", {"path": f"{node.path}/etc/systemd/x.service", "content": "x\n"})
+    assert "failed" in harden(file, ("unit", {"name": "x.service", "on": True}))["msg"]
+    assert node.systemctl_calls[-1] == "daemon-reload"
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_a_masked_unit_is_refused_before_anything_changes(harden: Run, node: Node, check_mode: bool) -> None:
+    settings = everything(node)
+    node.unit("apt-daily.timer", "masked", "inactive")
+    before = node.snapshot()
+    result = harden(*settings, ("unit", {"name": "apt-daily.timer", "on": True}), check_mode=check_mode)
+    assert result["msg"] == (
+        "Nothing was changed: apt-daily.timer is masked: `systemctl unmask apt-daily.timer`, or waive the "
+        "control c9."
+    )
+    assert node.snapshot() == before
 
 
 # ---------------------------------------------------------------- packages
@@ -408,6 +453,45 @@ def test_a_parameter_that_this_kernel_lacks_is_reported(harden: Run, node: Node)
     assert (result["changed"], result["unavailable"]) == (False, ["kernel.apparmor_x"])
 
 
+@pytest.mark.parametrize(
+    ("name", "locked", "wanted"),
+    [("kernel.unprivileged_bpf_disabled", "1", "2"), ("kernel.yama.ptrace_scope", "3", "1")],
+)
+def test_a_parameter_that_the_kernel_has_locked_is_let_be(
+    harden: Run, node: Node, name: str, locked: str, wanted: str
+) -> None:
+    """To write it would fail, and all else would be undone."""
+    parameter = node.parameter(name, f"{locked}\n")
+    setting = ("sysctl", {"name": name, "value": wanted})
+    assert not harden(setting)["changed"]
+    parameter.write_text("0\n")
+    harden(setting)
+    parameter.write_text(f"{locked}\n")
+    assert "msg" not in harden()
+    assert parameter.read_text() == f"{locked}\n"
+
+
+def test_a_weaker_value_of_somebody_elses_file_is_named(harden: Run, node: Node) -> None:
+    node.parameter("kernel.sysrq", "438\n")
+    node.file("sysctl.d/99-site.conf", "=\nkernel.sysrq = 438\n")
+    warnings = str(harden(("sysctl", {"name": "kernel.sysrq", "value": "176"}))["warnings"])
+    assert f"kernel.sysrq (438 in {node.sysctl_d}/99-site.conf)" in warnings
+
+
+@pytest.mark.parametrize(
+    ("file", "value"),
+    [("# Managed by Temper.\nkernel.sysrq = 438\n", "438\n"), ("kernel.sysrq = 176\n", "176\n")],
+)
+def test_a_value_of_another_role_or_as_wanted_is_not_named(
+    harden: Run, node: Node, file: str, value: str
+) -> None:
+    node.parameter("kernel.sysrq", value)
+    node.file("sysctl.d/99-site.conf", file)
+    result = harden(("sysctl", {"name": "kernel.sysrq", "value": "176"}))
+    # Others' warnings stay in the process.
+    assert str(node.sysctl_d) not in str(result.get("warnings"))
+
+
 # ---------------------------------------------------------------- permissions, units, PAM, mounts
 
 
@@ -434,6 +518,39 @@ def test_a_pattern_stands_for_all_files(harden: Run, node: Node) -> None:
 def test_a_unit_that_its_own_condition_keeps_from_running_is_let_be(harden: Run, node: Node) -> None:
     node.unit("auditd.service", "enabled", "inactive", condition="no")
     assert not harden(("unit", {"name": "auditd.service", "on": True}))["changed"]
+
+
+def test_a_unit_is_not_started_beside_one_that_does_the_same(harden: Run, node: Node) -> None:
+    node.unit("timesyncd.service", "disabled", "inactive")
+    setting = (
+        "unit",
+        {"name": "timesyncd.service", "on": True, "unless": ["chrony.service", "ptp4l.service"]},
+    )
+    assert harden(setting, check_mode=True)["changed"]
+    node.unit("ptp4l.service", "enabled", "active")
+    assert not harden(setting)["changed"]
+
+
+def test_directories_that_a_file_brought_go_with_it_unless_somebody_uses_them(
+    harden: Run, node: Node
+) -> None:
+    for name in ("alone", "shared"):
+        (node.path / name).mkdir()
+    paths = [f"{node.path}/{name}/a.d/b.d/file" for name in ("alone", "shared")]
+    harden(*(("file", {"path": path, "content": "x\n"}) for path in paths))
+    node.file("shared/a.d/of-others", "")
+    harden()
+    assert list((node.path / "alone").iterdir()) == []
+    assert [path.name for path in (node.path / "shared/a.d").iterdir()] == ["of-others"]
+
+
+def test_a_line_that_is_no_utf8_survives(harden: Run, node: Node) -> None:
+    path = node.path / "login.defs"
+    path.write_bytes(b"# caf\xe9 \x0c\nUMASK 022\n")
+    harden(("keyword", {"path": str(path), "keyword": "UMASK", "value": "027"}))
+    assert path.read_bytes() == b"# caf\xe9 \x0c\nUMASK 027\n"
+    harden()
+    assert path.read_bytes() == b"# caf\xe9 \x0c\nUMASK 022\n"
 
 
 def test_a_unit_that_is_not_installed_is_let_be(harden: Run, node: Node) -> None:
@@ -484,6 +601,53 @@ def test_a_directory_that_is_no_mount_point_is_let_be_unless_it_may_be_bound(har
     spec = {"path": str(node.path), "options": ["nodev"]}
     assert not harden(("mount", spec))["changed"]
     assert harden(("mount", spec | {"bind": True}), check_mode=True)["changed"]
+
+
+@pytest.fixture
+def mount_calls(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Have mount and umount only tell what they were asked to do."""
+    for name in ("mount", "umount"):
+        node.program(name, f"#!/bin/sh\necho {name} $* >>{node.path}/calls\n")
+    monkeypatch.setattr(
+        reversible_system, "MOUNTINFO", node.file("mountinfo", "1 0 0:1 / / rw - ext4 x rw\n")
+    )
+    return lambda: (node.path / "calls").read_text().splitlines()
+
+
+def test_what_is_mounted_below_a_directory_is_not_hidden_when_it_is_bound(
+    harden: Run, node: Node, mount_calls: Callable[[], list[str]]
+) -> None:
+    harden(("mount", {"path": str(node.bin), "options": ["nodev"], "bind": True}))
+    assert mount_calls()[0] == f"mount --rbind {node.bin} {node.bin}"
+
+
+@pytest.mark.parametrize("below", [True, False])
+def test_what_is_mounted_below_a_directory_does_not_go_with_the_hardening(
+    harden: Run, node: Node, mount_calls: Callable[[], list[str]], below: bool
+) -> None:
+    harden(("mount", {"path": str(node.bin), "options": ["nodev"], "bind": True}))
+    lines = [
+        f"1 0 0:1 / {node.bin} rw,nodev - ext4 x rw",
+        *([f"2 1 0:2 / {node.bin}/job rw - squashfs x rw"] * below),
+    ]
+    (node.path / "mountinfo").write_text("\n".join(lines) + "\n")
+    harden()
+    last = f"mount --options remount,bind,dev {node.bin}" if below else f"umount --lazy {node.bin}"
+    assert mount_calls()[-1] == last
+
+
+def test_a_setting_for_another_processor_is_left_out(harden: Run, node: Node, run_module: Run) -> None:
+    wanted = [
+        {
+            "control": "c",
+            "machine": machine,
+            "kind": "file",
+            "spec": {"path": f"{node.path}/{machine}", "content": "x"},
+        }
+        for machine in ("x86_64", "sparc")
+    ]
+    result = run_module(os_hardening.main, check_mode=True, settings=wanted, sysctl_file="90-x.conf")
+    assert result["actions"] == [f"file:{node.path}/{platform.machine()}: unset -> x"]
 
 
 def test_the_record_is_for_root_alone(harden: Run, node: Node) -> None:
