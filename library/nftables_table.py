@@ -133,6 +133,7 @@ import dataclasses
 import ipaddress
 import json
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +170,11 @@ FLUSHING_DROP_IN = UNITS / f"{FLUSHING_UNIT}.d" / "temper.conf"
 LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
 
 REMOVE = f"add table {TABLE}; delete table {TABLE};"  # "add" first: deleting a missing table is an error
+# Until a rule asks for connections, the kernel knows none, and what comes on an open one looks new to it.
+WATCH = (
+    f"table {TABLE} {{ chain input {{ type filter hook input priority 0; ct state established accept; }}; }}"
+)
+WATCH_S = 3
 # The unit is stopped, too: one that is active without rules would fail every start of nftables.service.
 RELOAD_IN_SHELL = (
     f"if [ -e {RULES} ]; then nft -f {RULES}; elif systemctl --quiet is-active {UNIT}; then "
@@ -358,6 +364,9 @@ def ensure_present(module: AnsibleModule, change: Change, login: Login | None) -
     if live == wanted:
         persist(module, files)
         return result
+    if not live:
+        run(["nft", WATCH])
+        time.sleep(WATCH_S)
     with change.armed([RULES], [RELOAD_IN_SHELL], params["rollback_after_s"], login):
         persist(module, files)
         # By the unit, so that what is confirmed is what the next boot does.

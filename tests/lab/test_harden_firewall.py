@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import socket
+import sys
+import termios
+import threading
 
 import pytest
 
@@ -53,6 +57,45 @@ def test_rules_of_others_survive_a_change_and_a_reload(fleet: Fleet) -> None:
         assert fleet.side_door(listing) == before
     finally:
         fleet.side_door(";".join(f"nft delete table {name}" for name in others))
+
+
+def test_open_connection_that_the_node_only_reads_from_outlives_the_first_rules(fleet: Fleet) -> None:
+    """Until then the kernel tracks no connections, and what the other end sends looks like a new one."""
+    gone = fleet.harden("--limit", "gpu01", firewall_state="absent")
+    assert gone.returncode == 0, gone.stdout
+    node = fleet.nodes["gpu01"]
+    gateway = node["address"].rpartition(".")[0] + ".1"
+    read = (
+        "import socket, sys; reader = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+        "while reader.recv(9): pass"
+    )
+    with socket.create_server((gateway, 0)) as server:
+        server.settimeout(30)
+        start = ("systemd-run", "--quiet", "--collect", "python3", "-c", read)
+        fleet.lab("shell", "gpu01", *start, gateway, str(server.getsockname()[1]))
+        connection, _ = server.accept()
+    with connection:
+        stop = threading.Event()
+        sender = threading.Thread(target=send_until, args=(connection, stop))
+        sender.start()
+        try:
+            assert fleet.harden("--limit", "gpu01").returncode == 0
+        finally:
+            stop.set()
+            sender.join()
+        # What is not acknowledged stays in the queue of this end.
+        wait_until(lambda: unsent(connection) == 0, "the node reads what was sent")
+    fleet.harden()
+
+
+def send_until(connection: socket.socket, stop: threading.Event) -> None:
+    while not stop.wait(0.2):
+        connection.send(b"x")
+
+
+def unsent(connection: socket.socket) -> int:
+    """Bytes that the other end has not acknowledged (SIOCOUTQ)."""
+    return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, b"\0" * 4), sys.byteorder)
 
 
 def connects(address: str, port: int) -> bool:
