@@ -60,6 +60,7 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
     """Expectations and results of all `nodes`, in the form that `validation report --fleet` reads.
 
     A node without a result is there too, with the reason: refused, unreachable, or failed in an earlier step.
+    `fabric` is what was measured between nodes, None where that was not asked for.
     """
     expectations: dict[str, Any] = {}
     results: dict[str, Any] = {}
@@ -75,7 +76,7 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
     return {
         "expectations": {"schema_version": SCHEMA_VERSION, "nodes": expectations},
         "results": results,
-        "fabric": fabric if fabric and fabric["rounds"] else None,
+        "fabric": fabric or None,
     }
 
 

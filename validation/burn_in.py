@@ -7,18 +7,20 @@ its lowest.
 from __future__ import annotations
 
 import dataclasses
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.comparison import conditions_key, is_rate
-from validation.contract import SCHEMA_VERSION, ContractError, State, TestResult, dumps, loads
+from validation.contract import ContractError, Finding, State, TestResult, dumps, loads, worst
 from validation.report import write_atomically
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from validation.contract import Measurement
 
+#: An interruption is over after this, and what was found before it too old.
+MOST_PAUSE_S = 24 * 3600
 SEVERITY = (State.FAIL, State.NOT_RUN, State.DEGRADED, State.PASS)
 
 
@@ -32,6 +34,10 @@ class Rounds:
     elapsed_s: float = 0.0
     count: int = 0
     tests: tuple[TestResult, ...] = ()
+    #: Of which driver, torch, GPUs and tests; when they were saved (seconds since 1970), and in which boot.
+    kind: str = ""
+    saved_at: float = 0.0
+    boot: str = ""
 
     @property
     def ended_early(self) -> bool:
@@ -72,20 +78,55 @@ def merge(before: TestResult | None, now: TestResult) -> TestResult:
     )
 
 
-def load(path: Path | None, node: str, plan: str) -> Rounds:
-    """What an interrupted burn-in of this node and plan left, else a fresh start. Raises OSError."""
-    fresh = Rounds(SCHEMA_VERSION, node, plan)
+def load(path: Path | None, fresh: Rounds) -> Rounds:
+    """What an interrupted burn-in of the same kind left not long ago, else the `fresh` start. Raises OSError.
+
+    Rounds of another driver, of other GPUs or of last month prove nothing about this node as it is now.
+    """
     if path is None or not path.exists():
         return fresh
     try:
-        found = loads(Rounds, path.read_text())
+        found = loads(Rounds, path.read_bytes())
     except ContractError:
         return fresh  # a damaged file costs the rounds, not the run
-    same = (found.schema_version, found.node, found.plan) == (SCHEMA_VERSION, node, plan)
-    return found if same else fresh
+    same = (found.schema_version, found.node, found.plan, found.kind) == (
+        fresh.schema_version,
+        fresh.node,
+        fresh.plan,
+        fresh.kind,
+    )
+    if not same or not 0 <= time.time() - found.saved_at < MOST_PAUSE_S:
+        return fresh
+    return found if found.boot == boot_id() else _rebooted(found)
+
+
+def _rebooted(rounds: Rounds) -> Rounds:
+    """The same, with what a sceptic asks: did the operator boot this node, or did the load?"""
+    finding = Finding(
+        "burn-in-rebooted",
+        State.DEGRADED,
+        f"the node booted while the burn-in ran, after round {rounds.count}",
+        "if nobody did that, look at power supply, temperature and the server's event log",
+    )
+    ran = next((test for test in rounds.tests if test.state is not State.NOT_RUN), None)
+    tests = tuple(
+        dataclasses.replace(
+            test, state=worst([test.state, State.DEGRADED]), findings=(*test.findings, finding)
+        )
+        if test is ran
+        else test
+        for test in rounds.tests
+    )
+    return dataclasses.replace(rounds, tests=tests)
+
+
+def boot_id() -> str:
+    """What is another one after each boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def save(path: Path | None, rounds: Rounds) -> None:
     """Keep what was found, for a run that is interrupted. Raises OSError."""
     if path is not None:
-        write_atomically(path, dumps(rounds))
+        now = dataclasses.replace(rounds, saved_at=time.time(), boot=boot_id())
+        write_atomically(path, dumps(now))

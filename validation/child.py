@@ -213,12 +213,16 @@ class _Child:
     @property
     def may_serve_again(self) -> bool:
         """Whether it answered well and waits for another request."""
-        if not self.request.keep or self.process.poll() is not None or not self.answer.endswith(b"\n"):
+        if not self.request.keep or self._is_gone() or not self.answer.endswith(b"\n"):
             return False
         try:
             return self.measured.not_run is None
         except ContractError:
             return False
+
+    def _is_gone(self) -> bool:
+        """Whether it has ended; it is not reaped, so that its group's number stays its own until kill()."""
+        return bool(os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
 
     def read(self, descriptor: int) -> None:
         """Take what has arrived on one of the `open` pipes; an empty read closes it."""
@@ -304,7 +308,8 @@ class _Child:
                 Measured(),
                 f"{name} gave no result within {budget_s:.0f} s; it hung in stage: {self.stage}",
             )
-        if not self.answer:
+        # Half an answer is none, whatever can be read of it.
+        if not self.answer or (self.process.returncode != 0 and not self.answer.endswith(b"\n")):
             return (
                 Ending.DIED,
                 Measured(),
@@ -318,7 +323,8 @@ class _Child:
     def _how_it_died(self) -> str:
         status = self.process.returncode
         if status < 0:
-            return f"was killed by {signal.Signals(-status).name}"
+            names = {number.value: number.name for number in signal.Signals}
+            return f"was killed by {names.get(-status, f'signal {-status}')}"
         return f"ended with exit status {status} and without a result"
 
     def _last_words(self) -> str:
@@ -376,6 +382,9 @@ def main(arguments: list[str]) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return 1
+    # When memory runs out, the measuring process is to go and not its parent with what has been found.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
     cpus = os.sched_getaffinity(0)
     with os.fdopen(answer, "w") as pipe:
         for line in sys.stdin:

@@ -11,9 +11,11 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import math
 import signal
 import socket
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -37,6 +39,7 @@ from validation.expectations import (
     Expectation,
     FleetExpectations,
     References,
+    file_name,
     fleet_from,
     parse_expectation,
     read_fleet,
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
 TESTS = tuple(CHECKS)
 HEADLINES = {check.id: check.headline for check in CHECKS.values()}
 INTERRUPTED = 130
+MOST_HOURS = 1000
+STDIN = Path("-")
 #: What a run by hand must have done on a machine with NVIDIA GPUs. With --expect, that says what is required.
 PROVE_A_GPU = ("health", "gpu_matmul", "gpu_transfer")
 
@@ -66,8 +71,10 @@ class UsageError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     options = _parser().parse_args(arguments)
-    # A SIGTERM must end the measuring processes too, as Ctrl-C does.
+    # These must end the measuring processes too, as Ctrl-C does; under nohup a closed terminal stops nothing.
     signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _stop)
     try:
         status: int = options.function(options)
     except (UsageError, ContractError, OSError) as error:
@@ -79,6 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return INTERRUPTED
+    except Exception:  # noqa: BLE001 - Python would end with 1, which says that a GPU failed
+        traceback.print_exc()
+        print("validation: this is a fault of this program; nothing was judged", file=sys.stderr)
+        return EXIT_ENVIRONMENT
     return status
 
 
@@ -115,13 +126,16 @@ def _parser() -> argparse.ArgumentParser:
         help="write the result here as JSON; - writes it to standard output",
     )
     run.add_argument(
-        "--hours", type=float, metavar="N", help="repeat the tests for so long, and stop at the first fault"
+        "--hours", type=_hours, metavar="N", help="repeat the tests for so long, and stop at the first fault"
     )
     run.add_argument(
         "--state", type=Path, metavar="FILE", help="keep rounds here, to go on after an interruption"
     )
     run.add_argument(
-        "--node", default=socket.gethostname(), help="the node's name in the result (default: its host name)"
+        "--node",
+        type=_node_name,
+        default=socket.gethostname(),
+        help="the node's name in the result (default: its host name)",
     )
     _add_fail_on_degraded(run)
 
@@ -186,6 +200,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _hours(text: str) -> float:
+    """A time that ends."""
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = math.nan
+    if not 0 < hours <= MOST_HOURS:
+        raise argparse.ArgumentTypeError(f"expected hours, above 0 and up to {MOST_HOURS}, found {text}")
+    return hours
+
+
+def _node_name(text: str) -> str:
+    """A name that is also one of a file."""
+    try:
+        return file_name(text)
+    except ContractError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _add_fail_on_degraded(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on-degraded", action="store_true", help="exit status 1 also for a degraded node"
@@ -199,12 +232,15 @@ def _run(options: argparse.Namespace) -> int:
         plan = dataclasses.replace(plan, duration_s=options.hours * 3600)
     tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in plan.leaves_out))
     expectation = dataclasses.replace(expectation, required_tests=_required(options, expectation))
+    to_file = options.output is not None and str(options.output) != "-"
+    if to_file:
+        report.claim(options.output)
     with Progress(len(tests)) as progress:
         result = run_plan(plan, expectation, options.node, tests, progress, options.state)
     verdict = judge_node(
         options.node, result, expectation, HEADLINES, fail_on_degraded=options.fail_on_degraded
     )
-    if options.output and str(options.output) != "-":
+    if to_file:
         report.write_atomically(options.output, dumps(result))
     if str(options.output) == "-":
         print(dumps(result), end="")
@@ -224,10 +260,15 @@ def _required(options: argparse.Namespace, expectation: Expectation) -> tuple[st
 def _expectation(path: Path | None) -> Expectation:
     if path is None:
         return Expectation(references=models.at_hand())
-    expectation = parse_expectation(sys.stdin.read() if str(path) == "-" else path.read_text(), TESTS)
+    expectation = parse_expectation(_read(path), TESTS)
     if expectation.references == References():
         return dataclasses.replace(expectation, references=models.at_hand())
     return expectation
+
+
+def _read(path: Path) -> bytes:
+    """What a file holds, or standard input for `-`: undecodable bytes are the reader's to name."""
+    return sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
 
 
 def _list(_options: argparse.Namespace) -> int:
@@ -247,8 +288,10 @@ def _compare(options: argparse.Namespace) -> int:
     print(compare.text(changes, everything=options.all), end="")
     if any(change.trend is compare.Trend.WORSE for change in changes):
         return EXIT_FAIL
-    compared = any(change.trend is not compare.Trend.UNKNOWN for change in changes)
-    return EXIT_PASS if compared else EXIT_ENVIRONMENT
+    trends = {change.trend for change in changes}
+    compared = bool(trends - {compare.Trend.UNKNOWN, compare.Trend.GONE})
+    # What is gone may be as good as before or worse: nobody knows.
+    return EXIT_PASS if compared and compare.Trend.GONE not in trends else EXIT_ENVIRONMENT
 
 
 def _one_or_more(path: Path) -> dict[str, NodeResult]:
@@ -286,7 +329,7 @@ def _report(options: argparse.Namespace) -> int:
     if options.fleet == bool(options.results and options.expectations):
         raise UsageError("report needs either --results DIR and --expectations FILE, or --fleet")
     problems: dict[str, str] = {}
-    options.fabric_fleet = loads(fabric.Fleet, options.fabric.read_text()) if options.fabric else None
+    options.fabric_fleet = loads(fabric.Fleet, options.fabric.read_bytes()) if options.fabric else None
     if options.fleet:
         expectations, results, options.fabric_fleet = _fleet_from_stdin(problems)
     else:
@@ -366,7 +409,7 @@ def _fleet_from_stdin(
 
     A result that is none becomes an entry of `problems`: its node was not measured.
     """
-    fleet = parse(sys.stdin.read())
+    fleet = parse(_read(STDIN))
     try:
         expectations, raw = fleet["expectations"], fleet["results"]
     except (KeyError, TypeError) as error:
@@ -384,8 +427,7 @@ def _fleet_from_stdin(
 
 
 def _fabric(options: argparse.Namespace) -> int:
-    text = sys.stdin.read() if options.order == "-" else Path(options.order).read_text()
-    order = loads(fabric.Order, text)
+    order = loads(fabric.Order, _read(Path(options.order)))
     if order.plan not in PLANS or order.node not in {member.name for member in order.group}:
         raise UsageError(f"the order names plan {order.plan} and node {order.node}; one of them is unknown")
     print(dumps(fabric_run.run(order, Node(PLANS[order.plan], Expectation()))), end="")
@@ -393,7 +435,7 @@ def _fabric(options: argparse.Namespace) -> int:
 
 
 def _groups(options: argparse.Namespace) -> int:
-    fleet = loads(fabric.Fleet, sys.stdin.read())
+    fleet = loads(fabric.Fleet, _read(STDIN))
     found = fabric.orders(fleet, fabric.next_groups(fleet, fabric.Round(options.round)))
     print(json.dumps({name: encode(order) for name, order in found.items()}))
     return EXIT_PASS

@@ -38,9 +38,10 @@ class Trend(StrEnum):
     """Which way something went."""
 
     WORSE = "worse"
+    GONE = "gone"  # the first has it, the second could have and has not
     BETTER = "better"
     SAME = "same"
-    UNKNOWN = "?"  # it is only on one side, or was measured in another way
+    UNKNOWN = "?"  # it is new, or was measured in another way
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,7 @@ def compare(before: Mapping[str, NodeResult], after: Mapping[str, NodeResult]) -
         if name in before and name in after:
             changes += _node(name, before[name], after[name])
         else:
-            side = "first" if name in before else "second"
-            changes.append(Change(name, Trend.UNKNOWN, f"only the {side} has a result of it"))
+            changes.append(_only(name, "", name in before))
     return changes
 
 
@@ -87,9 +87,10 @@ def text(changes: Iterable[Change], *, everything: bool = False) -> str:
     counts = {
         trend: sum(change.trend is trend for found in by_node.values() for change in found) for trend in Trend
     }
+    gone = f", {counts[Trend.GONE]} gone" if counts[Trend.GONE] else ""
     lines.append(
         f"{counts[Trend.WORSE]} worse, {counts[Trend.BETTER]} better, {counts[Trend.SAME]} the same, "
-        f"{counts[Trend.UNKNOWN]} not comparable."
+        f"{counts[Trend.UNKNOWN]} not comparable{gone}."
     )
     return "\n".join(lines) + "\n"
 
@@ -101,6 +102,8 @@ def _node(name: str, before: NodeResult, after: NodeResult) -> Iterator[Change]:
             yield Change(
                 name, Trend.UNKNOWN, f"{what.replace('_', ' ')}: {old or 'none'}, now {new or 'none'}"
             )
+    if len(after.gpus) < len(before.gpus):
+        yield Change(name, Trend.WORSE, f"{len(after.gpus)} GPUs, were {len(before.gpus)}")
     old_tests, new_tests = ({test.id: test for test in result.tests} for result in (before, after))
     for test_id in dict.fromkeys([*old_tests, *new_tests]):
         old_test, new_test = old_tests.get(test_id), new_tests.get(test_id)
@@ -109,8 +112,7 @@ def _node(name: str, before: NodeResult, after: NodeResult) -> Iterator[Change]:
             yield from _findings(name, old_test, new_test)
             yield from _numbers(name, before, old_test, after, new_test)
         else:
-            side = "first" if old_test else "second"
-            yield Change(name, Trend.UNKNOWN, f"{test_id}: only the {side} has it")
+            yield _only(name, test_id, old_test is not None, another_plan=before.plan != after.plan)
 
 
 def _states(name: str, old: TestResult, new: TestResult) -> Iterator[Change]:
@@ -163,7 +165,14 @@ def _numbers(
         if one and other:
             yield _change(name, what, one, other)
         else:
-            yield Change(name, Trend.UNKNOWN, f"{what}: only the {'first' if one else 'second'} has it")
+            yield _only(name, what, one is not None, another_plan=before.plan != after.plan)
+
+
+def _only(name: str, what: str, in_first: bool, *, another_plan: bool = False) -> Change:
+    """Something that is on one side only. Another plan has other tests and numbers: then nothing is gone."""
+    trend = Trend.GONE if in_first and not another_plan else Trend.UNKNOWN
+    side = f"only the {'first' if in_first else 'second'} has"
+    return Change(name, trend, f"{what}: {side} it" if what else f"{side} a result of it")
 
 
 def _change(name: str, what: str, old: Measurement, new: Measurement) -> Change:

@@ -231,9 +231,12 @@ def _decode_scalar(kind: Any, value: Any, path: str) -> Any:
             raise ContractError(f"{path}: expected one of {', '.join(kind)}, found {_show(value)}")
         return kind(value)
     if kind is float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ContractError(f"{path}: expected a finite number, found {_show(value)}")
-        return float(value)
+        try:
+            if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
+                return float(value)
+        except OverflowError:
+            pass  # a whole number beyond all bounds
+        raise ContractError(f"{path}: expected a finite number, found {_show(value)}")
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ContractError(f"{path}: expected {kind.__name__}, found {_show(value)}")
     return value

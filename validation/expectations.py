@@ -65,14 +65,14 @@ class FleetExpectations:
     nodes: dict[str, Expectation]
 
 
-def parse_expectation(text: str, known_tests: tuple[str, ...]) -> Expectation:
+def parse_expectation(text: str | bytes, known_tests: tuple[str, ...]) -> Expectation:
     """The expectation of one node from JSON. Raises ContractError."""
     return _checked(loads(Expectation, text), known_tests, "expectation")
 
 
 def read_fleet(path: Path, known_tests: tuple[str, ...]) -> FleetExpectations:
     """The expectations of a fleet from a JSON file. Raises OSError, ContractError."""
-    return _checked_fleet(loads(FleetExpectations, path.read_text()), known_tests)
+    return _checked_fleet(loads(FleetExpectations, path.read_bytes()), known_tests)
 
 
 def fleet_from(value: Any, known_tests: tuple[str, ...]) -> FleetExpectations:
@@ -83,8 +83,16 @@ def fleet_from(value: Any, known_tests: tuple[str, ...]) -> FleetExpectations:
 def _checked_fleet(fleet: FleetExpectations, known_tests: tuple[str, ...]) -> FleetExpectations:
     """The same, when every node's expectation makes sense. Raises ContractError."""
     for name, expectation in fleet.nodes.items():
+        file_name(name)
         _checked(expectation, known_tests, name)
     return fleet
+
+
+def file_name(node: str) -> str:
+    """The name of a node, which names files, too. Raises ContractError where it cannot."""
+    if not node or node.startswith(".") or "/" in node or not node.isprintable():
+        raise ContractError(f"{node!r} cannot be a node's name: it names a file of the report")
+    return node
 
 
 def _checked(expectation: Expectation, known_tests: tuple[str, ...], where: str) -> Expectation:

@@ -28,6 +28,18 @@ EXPLANATIONS: dict[str, Explanation] = {
         ),
         ("power-cycle the node", "if a GPU stays away, check its slot and power", "correct the expectation"),
     ),
+    "burn-in-rebooted": Explanation(
+        "The node booted while the burn-in ran",
+        "A burn-in that was interrupted goes on after a boot; that the node went down may be its finding",
+        ("somebody booted it", "a power supply or cooling that fails under load", "a crash of the kernel"),
+        ("if nobody did that, look at power, temperature and the server's event log",),
+    ),
+    "test-broke": Explanation(
+        "A test broke by its own fault",
+        "The program met something that it does not know, and nothing was found out about the hardware",
+        ("a fault of this program", "an answer of the driver that it has never seen"),
+        ("report it, with the sentence of the finding",),
+    ),
     "gpu-vanished": Explanation(
         "A GPU went away while it was tested",
         "nvidia-smi listed it at the start of a test and no longer at its end",

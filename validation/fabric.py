@@ -260,7 +260,8 @@ def judge(fleet: Fleet) -> dict[str, TestVerdict]:
     """The verdict on each node's part in the network between nodes."""
     rounds = [groups_of(attempts) for attempts in fleet.rounds]
     if not rounds:
-        return {}
+        reason = "one node has no other to measure with" if len(fleet.nodes) < 2 else "no round took place"
+        return {member.name: _verdict(State.NOT_RUN, reason=reason) for member in fleet.nodes}
     later = [group for groups in rounds[1:] for group in groups]
     best = max((group.busbw_gb_s for group in later), default=0.0)
     good = {
@@ -285,6 +286,9 @@ def _judge_node(name: str, rounds: list[list[Group]], good: set[str], best: floa
     partners = [one for one in last.nodes if one != name]
     if name not in good and last is not everybody and set(partners) & good:
         return _verdict(State.FAIL, (_to_blame(name, last, partners, best),))
+    if everybody is not None and everybody.works and last is not everybody and name not in good:
+        # Nobody who did well was left to meet it: all together may have worked, and hidden who is slow.
+        return _verdict(*_unresolved(name, last, partners, best))
     if everybody is None or everybody.works:
         return _verdict(State.PASS, headline=_headline(everybody or last))
     if everybody.absent and name in good:
@@ -315,8 +319,21 @@ def _to_blame(name: str, group: Group, partners: list[str], best: float) -> Find
     return _finding("fabric-node", text)
 
 
-def _finding(code: str, text: str) -> Finding:
-    return Finding(code, State.FAIL, text, ACTIONS[code])
+def _unresolved(
+    name: str, group: Group, partners: list[str], best: float
+) -> tuple[State, tuple[Finding, ...]]:
+    state = State.DEGRADED if group.works else State.FAIL
+    how = (
+        f"reach {number(group.busbw_gb_s)} GB/s, the best pair {number(best)} GB/s"
+        if group.works
+        else f"fail: {next(iter(group.suspects.values()), 'the group failed')}"
+    )
+    text = f"{name} and {', '.join(partners)} {how}; no good node was left to tell who is to blame"
+    return state, (_finding("fabric-unresolved", text, state),)
+
+
+def _finding(code: str, text: str, state: State = State.FAIL) -> Finding:
+    return Finding(code, state, text, ACTIONS[code])
 
 
 def _headline(group: Group) -> str:
@@ -326,4 +343,6 @@ def _headline(group: Group) -> str:
 def _verdict(
     state: State, findings: tuple[Finding, ...] = (), *, reason: str = "", headline: str = ""
 ) -> TestVerdict:
-    return TestVerdict(FABRIC, state, False, headline, reason, findings, ())
+    # It runs only where it was asked for; then it must have run.
+    notes = ("not compared: there is no reference for a network",) if state is State.PASS else ()
+    return TestVerdict(FABRIC, state, True, headline, reason, findings, notes)

@@ -197,6 +197,18 @@ def write(
     write_atomically(directory / "summary.json", dumps(fleet))
 
 
+def claim(path: Path) -> None:
+    """Make sure before the work that a file can be written after it, and that no old one is taken for it.
+
+    Raises OSError.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path}: expected a file, or none yet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+        path.unlink(missing_ok=True)
+
+
 def write_atomically(path: Path, content: str) -> None:
     """Write a file so that a reader sees all of it or the old one, also after a crash. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)

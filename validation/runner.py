@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import datetime
 import time
+import traceback
 from typing import TYPE_CHECKING
 
 from validation import burn_in, machine
 from validation.checks import Node
 from validation.checks.registry import CHECKS
-from validation.contract import SCHEMA_VERSION, NodeResult, State
+from validation.contract import SCHEMA_VERSION, Finding, NodeResult, State, TestResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from validation.contract import TestResult
+    from validation.checks import Check
     from validation.expectations import Expectation
     from validation.plans import Plan
 
@@ -36,10 +37,15 @@ def run_plan(
     """
     wanted = set(tests)
     started_at, started = datetime.datetime.now(datetime.UTC), time.monotonic()
-    rounds = burn_in.load(state if plan.duration_s else None, name, plan.name)
+    rounds: burn_in.Rounds | None = None
     while True:
         # A new node each time: what was asked once is not asked again, and a round is to see what changed.
         node, round_started = Node(plan, expectation), time.monotonic()
+        if rounds is None:
+            fresh = burn_in.Rounds(SCHEMA_VERSION, name, plan.name, kind=_kind(node, wanted))
+            rounds = burn_in.load(state, fresh) if plan.duration_s else fresh
+            if plan.duration_s:
+                burn_in.save(state, rounds)  # a place that cannot be written costs no hours
         results = []
         if "health" not in wanted:
             node.look()
@@ -47,7 +53,7 @@ def run_plan(
             for check in CHECKS.values():
                 if check.id in wanted:
                     progress(check.id, None)
-                    results.append(check.run(node))
+                    results.append(_run(check, node))
                     progress(check.id, results[-1])
                     if plan.duration_s and results[-1].state is State.FAIL:
                         break
@@ -55,7 +61,7 @@ def run_plan(
         if not plan.duration_s or rounds.ended_early or rounds.elapsed_s >= plan.duration_s:
             break
         burn_in.save(state, rounds)
-    if state is not None:
+    if state is not None and plan.duration_s:
         state.unlink(missing_ok=True)
     return NodeResult(
         schema_version=SCHEMA_VERSION,
@@ -67,3 +73,27 @@ def run_plan(
         gpus=node.gpus,
         tests=rounds.tests,
     )
+
+
+def _kind(node: Node, tests: Iterable[str]) -> str:
+    """What rounds must have in common to be rounds of one burn-in."""
+    gpus = ", ".join(gpu.uuid or gpu.pci_address for gpu in node.gpus)
+    torch = node.torch.version if node.torch else "none"
+    return f"driver {node.loaded_driver}, torch {torch}, GPUs {gpus}, tests {', '.join(sorted(tests))}"
+
+
+def _run(check: Check, node: Node) -> TestResult:
+    """One test's result. A test that breaks by its own fault has not passed, and takes no other along."""
+    started = time.monotonic()
+    try:
+        return check.run(node)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other tests go on and this one failed
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        finding = Finding(
+            "test-broke",
+            State.FAIL,
+            f"the test itself broke: {type(error).__name__}: {error} ({place.filename}, line {place.lineno})",
+            "report it as a fault of this program, with this sentence",
+        )
+        duration_s = round(time.monotonic() - started, 3)
+        return TestResult(check.id, State.FAIL, check.method, duration_s, findings=(finding,))

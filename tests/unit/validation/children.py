@@ -25,6 +25,18 @@ if TYPE_CHECKING:
 FOREVER_S = 600
 
 
+def out_of_memory_score(_request: Request, _stage: Stage) -> Measured:
+    """A child that says how likely it is to go when memory runs out."""
+    return Measured(details={"score": int(Path("/proc/self/oom_score_adj").read_text())})
+
+
+def answer_and_crash(_request: Request, _stage: Stage) -> Measured:
+    """A child that is killed while it answers, and has said something that makes sense already."""
+    os.write(int(sys.argv[1]), b"{}")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return Measured()
+
+
 def answer(request: Request, stage: Stage) -> Measured:
     """A good child: it says what it was asked."""
     stage("answering")

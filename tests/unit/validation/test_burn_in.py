@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.unit.validation.samples import expectation, measurement, one_test
 from validation import burn_in, runner
-from validation.contract import Finding, State, TestResult
+from validation.burn_in import Rounds
+from validation.contract import SCHEMA_VERSION, Finding, State, TestResult
 from validation.plans import PLANS
 
 if TYPE_CHECKING:
@@ -90,26 +92,76 @@ def test_an_interrupted_burn_in_goes_on_where_it_was(run: Callable[..., NodeResu
     state = tmp_path / "rounds.json"
     with pytest.raises(KeyboardInterrupt):
         run(Scripted(good(700.0), good(730.0), KeyboardInterrupt()), 3600, state)
-    kept = burn_in.load(state, "gpu01", "burn-in")
-    assert kept.count == 2
+    assert json.loads(state.read_text())["count"] == 2
     (test,) = run(Scripted(bad()), 3600, state).tests
     assert [finding.code for finding in test.findings] == ["below-floor"]
     assert [one.value for one in test.measurements] == [100.0]
     assert not state.exists()
 
 
-@pytest.mark.parametrize(("node", "plan"), [("gpu02", "burn-in"), ("gpu01", "standard")])
-def test_rounds_of_another_node_or_plan_are_not_taken_up(node: str, plan: str, tmp_path: Path) -> None:
+FRESH = Rounds(SCHEMA_VERSION, "gpu01", "burn-in", kind="driver 580, GPUs GPU-1")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"node": "gpu02"}, {"plan": "standard"}, {"kind": "driver 590, GPUs GPU-1"}, {"schema_version": 1}],
+)
+def test_rounds_of_another_node_plan_driver_or_gpu_are_not_taken_up(
+    other: dict[str, Any], tmp_path: Path
+) -> None:
     state = tmp_path / "rounds.json"
-    burn_in.save(state, burn_in.Rounds(2, "gpu01", "burn-in").plus([good()], 60.0))
-    assert burn_in.load(state, "gpu01", "burn-in").elapsed_s == 60.0
-    assert burn_in.load(state, node, plan).count == 0
+    burn_in.save(state, FRESH.plus([good()], 60.0))
+    assert burn_in.load(state, FRESH).elapsed_s == 60.0
+    assert burn_in.load(state, dataclasses.replace(FRESH, **other)).count == 0
+
+
+@pytest.mark.parametrize("age_s", [2 * burn_in.MOST_PAUSE_S, -3600])
+def test_rounds_of_last_week_or_of_tomorrow_are_not_taken_up(age_s: float, tmp_path: Path) -> None:
+    state = tmp_path / "rounds.json"
+    burn_in.save(state, FRESH.plus([good()], 60.0))
+    kept = json.loads(state.read_text())
+    state.write_text(json.dumps(kept | {"saved_at": kept["saved_at"] - age_s}))
+    assert burn_in.load(state, FRESH).count == 0
+
+
+def test_a_boot_in_between_is_said(tmp_path: Path) -> None:
+    state = tmp_path / "rounds.json"
+    burn_in.save(state, FRESH.plus([good()], 60.0))
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"boot": "another"}))
+    (test,) = burn_in.load(state, FRESH).tests
+    assert test.state is State.DEGRADED
+    assert [finding.code for finding in test.findings] == ["burn-in-rebooted"]
+
+
+def test_a_place_that_cannot_be_written_costs_no_hours(
+    run: Callable[..., NodeResult], tmp_path: Path
+) -> None:
+    check = Scripted(good())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        run(check, 3600, tmp_path / "file" / "rounds.json")
+    assert check.runs == 0
+
+
+def test_a_run_of_another_plan_leaves_the_rounds_alone(
+    run: Callable[..., NodeResult], tmp_path: Path
+) -> None:
+    state = tmp_path / "rounds.json"
+    burn_in.save(state, FRESH)
+    run(Scripted(good()), 0, state)
+    assert state.exists()
+
+
+def test_a_test_that_breaks_fails_and_takes_no_other_along(run: Callable[..., NodeResult]) -> None:
+    (test,) = run(Scripted(KeyError("telemetry")), 0).tests
+    assert (test.state, [finding.code for finding in test.findings]) == (State.FAIL, ["test-broke"])
+    assert "KeyError: 'telemetry'" in test.findings[0].text
 
 
 def test_a_damaged_file_costs_the_rounds_and_not_the_run(tmp_path: Path) -> None:
     state = tmp_path / "rounds.json"
     state.write_text('{"schema')
-    assert burn_in.load(state, "gpu01", "burn-in").count == 0
+    assert burn_in.load(state, FRESH).count == 0
 
 
 def test_rounds_keep_the_worst_of_each_number_and_every_finding_once() -> None:

@@ -64,6 +64,11 @@ def test_an_answer_larger_than_a_pipe_comes_back_whole() -> None:
     assert len(outcome.measured.details["seconds"]) == 100_000
 
 
+def test_when_memory_runs_out_the_child_goes_before_its_parent() -> None:
+    (outcome,) = run_children([request("out_of_memory_score")], BUDGET_S)
+    assert outcome.measured.details["score"] == 500
+
+
 def test_a_child_that_talks_much_is_heard_out() -> None:
     (outcome,) = run_children([request("noise")], BUDGET_S)
     assert (outcome.ending, outcome.measured.details) == (Ending.DONE, {"said": "enough"})
@@ -94,6 +99,7 @@ def test_memory_that_somebody_else_has_is_not_run(function: str) -> None:
     [
         ("die", Ending.DIED, ["exit status 1", "stage: dividing", "ZeroDivisionError: division by zero"]),
         ("crash", Ending.DIED, ["killed by SIGSEGV", "stage: reading nothing"]),
+        ("answer_and_crash", Ending.DIED, ["killed by SIGKILL"]),
         ("kill_itself", Ending.DIED, ["killed by SIGKILL"]),
         ("no_such_function", Ending.DIED, ["no_such_function"]),
         ("not_a_number", Ending.NONSENSE, ["measurements[0].value: expected a finite number, found nan"]),

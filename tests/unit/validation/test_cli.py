@@ -200,11 +200,58 @@ class Passing:
         return one_test("health")
 
 
-@pytest.mark.parametrize("arguments", [["run", "--plan", "slow"], ["run", "--test", "gpu_matmull"], []])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "--plan", "slow"],
+        ["run", "--test", "gpu_matmull"],
+        *(["run", "--hours", hours] for hours in ("nan", "inf", "0", "-1", "many")),
+        *(["run", "--node", name] for name in ("../x", "", ".", "a/b")),
+        [],
+    ],
+)
 def test_a_wrong_command_line_ends_with_status_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert ended.value.code == 2
+
+
+def test_an_old_result_is_not_left_to_be_taken_for_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> NodeResult:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run_plan", interrupt)
+    output = tmp_path / "result.json"
+    output.write_text(dumps(node_result()))
+    assert cli.main(["run", "--output", str(output)]) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_is_no_file_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "run_plan", None)
+    assert cli.main(["run", "--output", str(tmp_path)]) == 2
+    assert "expected a file, or none yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b'{"power_limit_w": 1' + b"0" * 400 + b"}"])
+def test_input_that_makes_no_sense_is_status_2_and_one_sentence(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "expect.json").write_bytes(content)
+    assert cli.main(["run", "--expect", str(tmp_path / "expect.json")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_fault_of_this_program_is_not_a_fault_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "run_plan", None)
+    assert cli.main(["run"]) == 2
+    assert "this is a fault of this program; nothing was judged" in capsys.readouterr().err
 
 
 Fleet = dict[str, Any]
@@ -321,7 +368,7 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
     part = {"schema_version": SCHEMA_VERSION, "node": "gpu01", "not_run": "torch is not installed"}
     attempt = {"group": ["gpu01", "gpu02"], "part": part, "problem": ""}
     done = judge(fleet | {"fabric": between | {"rounds": [{"gpu01": attempt}]}})
-    assert "  - fabric on gpu01: torch is not installed" in done.stdout
+    assert "  - fabric is required and was not run: torch is not installed" in done.stdout
     first = tmp_path / "reports" / "now"
     again = ["report", f"--results={first / 'results'}", f"--expectations={first / 'expectations.json'}"]
     again += [f"--fabric={first / 'fabric.json'}", f"--output={tmp_path / 'again'}"]
@@ -359,7 +406,7 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path, capsys: pytest.Captur
     assert "none: no such folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_stopped_writes_no_result(number: signal.Signals, tmp_path: Path) -> None:
     # A nvidia-smi that hangs keeps the run busy until it is stopped.
     program = tmp_path / "nvidia-smi"

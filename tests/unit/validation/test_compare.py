@@ -77,6 +77,31 @@ def test_what_is_on_one_side_only_is_said() -> None:
     assert changes[-1] == Change("gpu02", Trend.UNKNOWN, "only the second has a result of it")
 
 
+@pytest.mark.parametrize("what", ["node", "test", "number"])
+def test_what_is_gone_is_not_as_good_as_before(what: str) -> None:
+    before = {"gpu01": result_of(1.0), "gpu02": result_of(1.0)}
+    (test,) = before["gpu02"].tests
+    after = {
+        "node": {"gpu01": before["gpu01"]},
+        "test": before | {"gpu02": node_result(name="gpu02", gpus=1)},
+        "number": before
+        | {"gpu02": node_result(dataclasses.replace(test, measurements=()), name="gpu02", gpus=1)},
+    }[what]
+    (gone,) = [change for change in compare(before, after) if change.trend is not Trend.SAME]
+    assert (gone.node, gone.trend) == ("gpu02", Trend.GONE)
+    assert "only the first has" in gone.text
+
+
+def test_a_test_that_another_plan_does_not_have_is_not_gone() -> None:
+    quick = dataclasses.replace(node_result(gpus=1), plan="standard")
+    assert [change.trend for change in between(result_of(1.0), quick)] == [Trend.UNKNOWN]
+
+
+def test_fewer_gpus_are_worse() -> None:
+    after = dataclasses.replace(result_of(730.0), gpus=())
+    assert Change("gpu01", Trend.WORSE, "0 GPUs, were 1") in between(result_of(730.0), after)
+
+
 def test_another_driver_is_said() -> None:
     after = result_of(730.0)
     after = dataclasses.replace(after, machine=dataclasses.replace(after.machine, driver="590.1"))
@@ -102,6 +127,15 @@ def test_the_text_has_the_worst_first_and_counts_what_is_the_same() -> None:
         "1 worse, 1 better, 1 the same, 0 not comparable.",
     ]
     assert "  same    x" in text(changes, everything=True)
+
+
+def test_a_node_that_is_gone_is_status_2(tmp_path: Path) -> None:
+    for side, names in (("a", ("gpu01", "gpu02")), ("b", ("gpu01",))):
+        (tmp_path / side).mkdir()
+        for name in names:
+            (tmp_path / side / f"{name}.json").write_text(dumps(result_of(730.0, name=name)))
+    assert cli.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert cli.main(["compare", str(tmp_path / "b"), str(tmp_path / "a")]) == 0
 
 
 @pytest.mark.parametrize(("value", "status"), [(730.0, 0), (612.0, 1), (900.0, 0)])

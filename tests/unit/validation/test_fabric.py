@@ -74,7 +74,9 @@ def test_first_all_measure_together() -> None:
 
 def test_one_node_measures_with_nobody() -> None:
     assert fabric.next_groups(fleet(names=("a",)), Round.ALL) == []
-    assert fabric.judge(fleet(names=("a",))) == {}
+    (verdict,) = fabric.judge(fleet(names=("a",))).values()
+    assert (verdict.state, verdict.required) == (State.NOT_RUN, True)
+    assert verdict.reason == "one node has no other to measure with"
 
 
 def test_when_all_did_well_no_pairs_are_needed_unless_asked_for() -> None:
@@ -106,6 +108,23 @@ def test_the_node_that_fails_with_a_good_partner_is_to_blame_and_only_it() -> No
     assert finding.text.startswith(
         "d fails with f, which did well with another node: d rank 0 gave no result"
     )
+
+
+def test_slow_pairs_that_nobody_was_left_to_meet_do_not_pass_because_all_together_worked() -> None:
+    slow = attempts(*PAIRS, **{name: good_rank(0.1) for name in "bcde"})
+    asked = fleet(attempts(NAMES), slow, always_pairs=True)
+    assert fabric.next_groups(asked, Round.SUSPECTS) == [("a", "b"), ("f", "e")]
+    again = attempts(("a", "b"), ("f", "e"), b=good_rank(0.1))
+    found = fleet(attempts(NAMES), slow, again, always_pairs=True)
+    assert states(found) == {
+        "a": "pass",
+        "b": "fail",
+        "c": "degraded",
+        "d": "degraded",
+        "e": "pass",
+        "f": "pass",
+    }
+    assert findings(found)["c"].code == "fabric-unresolved"
 
 
 def test_a_slow_node_is_found_by_pairs() -> None:
