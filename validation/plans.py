@@ -64,8 +64,8 @@ PLANS = {
             summary="under a minute: is this node healthy, correct and about as fast as it should be?",
             budget_s=300,
             cpu=Timing(warm_up_s=0.3, measure_s=0.7),
-            gpu=Timing(warm_up_s=1, measure_s=1),
-            gpu_copy=Timing(warm_up_s=0.3, measure_s=0.5),
+            gpu=Timing(warm_up_s=1, measure_s=0.5),
+            gpu_copy=Timing(warm_up_s=0.05, measure_s=0.2),
             cpu_copy_bytes=64 * MIB,
             cpu_all_reduce_bytes=16 * MIB,
             gpu_copy_bytes=512 * MIB,
@@ -74,7 +74,7 @@ PLANS = {
             gpu_pattern_bytes=8 * GIB,
             gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
             all_reduce_runs=20,
-            all_reduce_s=1.5,
+            all_reduce_s=1,
             sweep=False,
             leaves_out=TRAINING
             | frozenset(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from validation.backends import Backend
     from validation.checks import Check, Node
+    from validation.child import Kept
     from validation.contract import TestResult
 
 WARM_UP_RUNS = 3
@@ -191,6 +192,7 @@ def _run(
     collectives: tuple[str, ...] | None = None,
     algorithm: str = "",
     telemetry: Telemetry | None = None,
+    kept: Kept | None = None,
 ) -> TestResult:
     """Run one process for each (name, device) of `ranks` and judge what came back."""
     started = time.monotonic()
@@ -214,11 +216,14 @@ def _run(
                     "nvls": algorithm == "nvls",
                 },
                 environment=environment,
+                keep=kept is not None,
             )
             for rank, (name, device) in enumerate(ranks)
         ]
         tick = telemetry.tick if telemetry else None
-        outcomes = run_children(requests, budget_s, together=True, tick=tick)
+        outcomes = run_children(requests, budget_s, together=True, tick=tick, kept=kept)
+        if kept:
+            kept.close()  # a process that has met its group cannot meet another one
     measurements: list[Measurement] = []
     details: dict[str, Any] = {}
     findings = name_the_culprit(outcomes, budget_s)
@@ -302,6 +307,7 @@ class GpuAllReduce:
             collectives=("all_reduce",) if self.algorithm else None,
             algorithm=self.algorithm.lower(),
             telemetry=Telemetry(node.gpus),
+            kept=None if self.algorithm else node.kept,
         )
 
 

@@ -67,7 +67,7 @@ class GpuMemory:
     id = "gpu_memory"
     title = "memory of every GPU: bandwidth and a pattern test"
     needs = "an NVIDIA GPU with its driver, torch built with CUDA"
-    method = 1
+    method = 2  # 2: one warm-up for all
     headline: tuple[str, ...] = ("memory_triad_gb_s", "memory_copy_gb_s")
 
     def run(self, node: Node) -> TestResult:

@@ -5,6 +5,7 @@ It runs in measuring processes, on any backend.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from validation.backends import NotRunError
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from validation.backends import Backend, Operation
     from validation.child import Request
 
+#: Of the first warm-up, what later numbers of the same process need: the device is warm, only their code is
+#: not loaded yet.
+LATER_WARM_UP = 0.1
 WRONG_COMPUTATION = "take the node out: it computes wrong without an error message"
 WRONG_DATA = "take the node out: it corrupts data without an error message"
 
@@ -30,6 +34,7 @@ class Recorder:
         self._name = request.name
         self._timing = Timing(**request.parameters["timing"])
         self._stage = stage
+        self._warm = False
         self._measurements: list[Measurement] = []
         self._findings: list[Finding] = []
 
@@ -55,6 +60,9 @@ class Recorder:
         """
         self._stage(doing)
         seconds, attempts = times(self.backend, operation, self._timing)
+        if not self._warm:
+            self._warm = True
+            self._timing = replace(self._timing, warm_up_s=LATER_WARM_UP * self._timing.warm_up_s)
         found = rate(name, per_run * operation.work, seconds, scale, self.device, conditions, attempts)
         self._measurements.append(found)
         if peak:

@@ -468,7 +468,7 @@ def test_copies_to_each_other_gpu_are_measured_and_checked() -> None:
 
 
 def test_all_gpus_at_once_have_numbers_of_their_own() -> None:
-    found = copy.transfer(ScriptedBackend(), copy_request(together=True), STAGES.append)
+    found = copy.transfer(ScriptedBackend(), copy_request(how="together"), STAGES.append)
     assert [m.name for m in found.measurements] == ["h2d_together_gb_s", "d2h_together_gb_s"]
 
 

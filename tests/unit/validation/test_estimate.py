@@ -1,0 +1,46 @@
+"""The quick plan takes less than a minute on eight GPUs: arithmetic on the plan's own numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from validation import estimate
+from validation.checks.registry import CHECKS
+from validation.child import ROOT
+from validation.measure import Timing
+from validation.plans import PLANS
+
+QUICK = PLANS["quick"]
+
+
+def total(**changes: object) -> float:
+    plan = dataclasses.replace(QUICK, **changes)  # type: ignore[arg-type]
+    return sum(seconds for seconds, _ in estimate.rows(plan).values())
+
+
+def test_the_quick_plan_takes_less_than_a_minute_on_eight_gpus() -> None:
+    assert total() < 60
+
+
+def test_every_test_of_the_quick_plan_is_in_the_sum() -> None:
+    assert estimate.rows(QUICK).keys() == CHECKS.keys() - QUICK.leaves_out
+
+
+@pytest.mark.parametrize(
+    ("changes", "more_s"),
+    [
+        ({"gpu": Timing(QUICK.gpu.warm_up_s, QUICK.gpu.measure_s + 1)}, 5.0),
+        ({"gpu_copy": Timing(QUICK.gpu_copy.warm_up_s, QUICK.gpu_copy.measure_s + 1)}, 8 * 2 + 2.0),
+        ({"cpu": Timing(QUICK.cpu.warm_up_s, QUICK.cpu.measure_s + 1)}, 2.0),
+        ({"all_reduce_s": QUICK.all_reduce_s + 1}, 2.6),
+        ({"gpu_directions": ("h2d",)}, -8 * (0.2 + 0.005)),
+    ],
+)
+def test_the_sum_follows_the_plan(changes: dict[str, object], more_s: float) -> None:
+    assert total(**changes) - total() == pytest.approx(more_s)
+
+
+def test_the_documentation_shows_the_sum() -> None:
+    assert estimate.table(QUICK) in (ROOT / "docs/validation.md").read_text()
