@@ -1,0 +1,124 @@
+"""containerd: the smallest drop-in under which nothing else changes, for each of its generations."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible.module_utils.engines import containerd, toml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.engines.stand_ins import Node
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
+
+
+V2, V3 = containerd.PLUGINS[2], containerd.PLUGINS[3]
+
+
+def test_a_python_without_toml_takes_containerd_only_as_excluded(
+    node: Node, apply: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toml, "_loads", None)
+    node.has_containerd()
+    before = node.files()
+    assert "container_engines_exclude: [containerd, crio]" in apply()["msg"]
+    assert apply(exclude=["containerd", "crio"])["changed"] is False
+    assert node.files() == before
+
+
+def test_a_containerd_that_serves_docker_alone_is_left_alone(
+    node: Node, apply: Callable[..., dict[str, Any]]
+) -> None:
+    node.has_docker()
+    node.has_containerd()
+    assert list(apply()["engines"]) == ["docker"]
+    node.program("kubelet", "#!/bin/sh\n")
+    assert list(apply()["engines"]) == ["docker", "containerd"]
+
+
+@pytest.mark.parametrize(
+    ("style", "copied"),
+    [("tables", set()), ("runtimes", {"runc"}), ("section", {"runc", "cni"})],
+)
+def test_the_drop_in_has_no_more_than_this_containerd_would_forget(
+    node: Node, apply: Callable[..., dict[str, Any]], style: str, copied: set[str]
+) -> None:
+    node.has_containerd(style)
+    node.write(node.config, f'version = 2\n[plugins."{V2}".cni]\nbin_dir = "/usr/lib/cni"\n')
+    apply()
+    text = node.drop_in.read_text()
+    assert "runtimes.nvidia" in text
+    assert {name for name in ("runc", "cni") if f".{name}]" in text} == copied
+    assert apply()["changed"] is False
+
+
+def test_containerd_without_a_configuration_gets_one_of_its_own_version(
+    node: Node, apply: Callable[..., dict[str, Any]]
+) -> None:
+    node.has_containerd("tables", "2.1.9", 3)
+    apply()
+    assert node.config.read_text() == f'imports = ["{node.drop_in}"]\nversion = 3\n'
+    assert f'[plugins."{V3}".containerd.runtimes.nvidia]' in node.drop_in.read_text()
+    apply(state="absent")
+    assert not node.config.exists()
+
+
+def test_the_runtime_has_runcs_options(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
+    node.has_containerd("tables")
+    options = f'[plugins."{V2}".containerd.runtimes.runc.options]\nSystemdCgroup = true\n'
+    node.write(node.config, f"version = 2\n{options}")
+    apply()
+    assert (
+        'SystemdCgroup = true\nBinaryName = "/usr/bin/nvidia-container-runtime"' in node.drop_in.read_text()
+    )
+
+
+def test_the_units_limits_are_written(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
+    node.has_containerd()
+    apply()
+    assert node.limits.read_text().splitlines()[1:] == [
+        "[Service]",
+        "LimitMEMLOCK=infinity",
+        "LimitSTACK=67108864",
+    ]
+    assert (node.path / "log").read_text() == "daemon-reload\n"
+
+
+@pytest.mark.parametrize(
+    ("style", "config", "drop_in", "sentence"),
+    [
+        (
+            "tables",
+            'version = 2\ndisabled_plugins = ["cri"]\n',
+            "",
+            "containerd's CRI plugin is switched off",
+        ),
+        (
+            "tables",
+            "version = 2\n",
+            "version = 2\n",
+            "was written by somebody else (nvidia-ctk, the GPU operator)",
+        ),
+        (
+            "tables",
+            f'version = 2\n[plugins."{V2}".containerd.runtimes.nvidia.options]\nBinaryName = "/opt/n"\n',
+            "",
+            "containerd has a runtime nvidia already, with the program /opt/n",
+        ),
+        ("odd", "version = 2\n", "", "would change other settings with"),
+    ],
+)
+def test_a_containerd_that_cannot_be_configured_is_refused(
+    node: Node, apply: Callable[..., dict[str, Any]], style: str, config: str, drop_in: str, sentence: str
+) -> None:
+    node.has_containerd(style)
+    node.write(node.config, config)
+    if drop_in:
+        node.write(node.drop_in, drop_in)
+    before = node.files()
+    assert sentence in apply()["msg"]
+    assert node.files() == before

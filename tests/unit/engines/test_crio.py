@@ -1,0 +1,34 @@
+"""CRI-O: the drop-in beside those of others."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.engines.stand_ins import Node
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
+
+
+def test_crio_keeps_the_limits_that_others_have_set(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
+    node.has_crio()
+    node.write(node.crio / "10-site.conf", '[crio.runtime]\ndefault_ulimits = ["stack=1:1"]\n')
+    apply(default_runtime=True)
+    text = (node.crio / "99-nvidia.toml").read_text()
+    assert 'default_ulimits = ["stack=1:1", "memlock=-1:-1"]' in text
+    assert 'default_runtime = "nvidia"' in text
+    assert apply(default_runtime=True)["changed"] is False
+
+
+def test_a_drop_in_of_crio_that_somebody_else_wrote_is_refused(
+    node: Node, apply: Callable[..., dict[str, Any]]
+) -> None:
+    node.has_crio()
+    node.write(node.crio / "99-nvidia.toml", "[crio]\n")
+    assert "was written by somebody else" in apply()["msg"]
+    assert apply(state="absent")["changed"] is False
