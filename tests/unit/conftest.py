@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import package_set
 import pytest
 from ansible.module_utils import packages
 from ansible.module_utils.testing import patch_module_args
@@ -16,7 +17,7 @@ from tests.unit.apt_machine import Archive, Machine
 from tests.unit.openpgp_keys import KeyRing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 
 @pytest.fixture
@@ -104,3 +105,13 @@ def machine(tmp_path: Path, archive: Archive, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(packages, "HOLD_RECORD", tmp_path / "var/lib/temper/held-packages")
     return machine
+
+
+@pytest.fixture
+def settle(run_module: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Run the module for a set of packages."""
+
+    def run(wanted: dict[str, str], present: Iterable[str] = (), **parameters: Any) -> dict[str, Any]:
+        return run_module(package_set.main, packages=wanted, present=list(present), **parameters)
+
+    return run

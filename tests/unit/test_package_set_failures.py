@@ -1,0 +1,196 @@
+"""What fails is undone or completed, said with its cause, and leaves apt working."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible.module_utils import dkms, packages
+from ansible.module_utils.apt import Apt
+
+from tests.unit.apt_machine import Archive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.unit.apt_machine import Machine
+
+    Run = Callable[..., dict[str, Any]]
+
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, ("apt-get", "dpkg-deb"))),
+    reason="needs root and Debian's package tools",
+)
+DRIVER = {"nvidia-driver-cuda": "580-1", "nvidia-kernel-open-dkms": "580-1"}
+
+
+def audit(machine: Machine) -> str:
+    """What dpkg would have somebody complete."""
+    environment = os.environ | machine.environment
+    return subprocess.run(["dpkg", "--audit"], env=environment, capture_output=True, text=True).stdout
+
+
+def test_an_installation_that_fails_says_why_and_is_undone(settle: Run, machine: Machine) -> None:
+    machine.install("libcuda1=580-1")
+    result = settle({"nvidia-fails": "1", "libnccl2": "2.28-1"})
+    assert result["failed"]
+    assert "Installing the packages failed: " in result["msg"]
+    assert "nvidia-fails" in result["msg"]
+    assert "The transaction was undone (2 package(s) that it had brought were removed again)" in result["msg"]
+    assert machine.versions() == {"libcuda1": "580-1"}
+    assert audit(machine) == ""
+
+
+def test_an_upgrade_that_fails_returns_to_the_versions_of_before(settle: Run, machine: Machine) -> None:
+    settle(DRIVER | {"libnccl2": "2.28-1"}, hold_versions=["580-1"])
+    before = machine.versions()
+    machine.pin("595-1")
+    wanted = dict.fromkeys(DRIVER, "595-1") | {"libnccl2": "2.30-1"}
+    result = settle(wanted, hold_versions=["595-1"])
+    assert "libnccl2 2.28-1" in result["msg"]
+    assert "returned" in result["msg"]
+    assert machine.versions() == before
+    assert audit(machine) == ""
+
+
+def test_a_version_that_is_offered_no_more_is_not_called_returned(
+    settle: Run, machine: Machine, tmp_path: Path
+) -> None:
+    machine.install("libcuda1=550-1", "--allow-downgrades")
+    newer = Archive(tmp_path / "newer")
+    newer.add("libcuda1", "580-1")
+    newer.add("nvidia-fails", "1", script="exit 1", Depends="libcuda1 (= 580-1)")
+    machine.use(newer)
+    message = settle({"nvidia-fails": "1", "libcuda1": "580-1"}, refresh=True)["msg"]
+    assert (
+        "The transaction was undone as far as possible (1 package(s) that it had brought were removed again, "
+        "could not return to libcuda1 550-1), and apt works."
+    ) in message
+    assert machine.versions() == {"libcuda1": "580-1"}
+
+
+@pytest.mark.parametrize("while_ours", ["download", "reason"], ids=["downloads", "fails"])
+def test_what_another_package_manager_did_meanwhile_stays(
+    settle: Run, machine: Machine, archive: Archive, monkeypatch: pytest.MonkeyPatch, while_ours: str
+) -> None:
+    machine.install("libcuda1=550-1", "--allow-downgrades")
+    step = getattr(Apt, while_ours)
+
+    def with_another(self: Apt, argument: Any) -> Any:
+        for file in ("desktop_1.deb", "libcuda1_580-1.deb"):
+            machine.run("dpkg", "--install", str(archive.path / file))
+        return step(self, argument)
+
+    monkeypatch.setattr(Apt, while_ours, with_another)
+    assert "The transaction was undone" in settle({"nvidia-fails": "1"})["msg"]
+    assert machine.versions() == {"libcuda1": "580-1", "desktop": "1"}
+
+
+def test_apt_works_after_an_installation_that_failed(settle: Run, machine: Machine) -> None:
+    settle({"nvidia-fails": "1"})
+    machine.install("desktop")
+    assert machine.versions() == {"desktop": "1"}
+
+
+def test_a_module_that_does_not_build_is_reported_with_the_compilers_error(
+    settle: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dkms, "TREE", machine.root / "var/lib/dkms")
+    monkeypatch.setattr(dkms, "KEPT_LOGS", machine.root / "var/log/temper")
+    result = settle({"nvidia-kernel-broken-dkms": "1"})
+    assert (
+        "DKMS module nvidia/580.1 does not build for kernel 6.12.117+deb13-amd64: "
+        "/var/lib/dkms/nvidia/580.1/build/nvidia/nv-pci.c:237:9: error: too few arguments to function "
+        f"(the whole log is kept as {machine.root}/var/log/temper/dkms-nvidia-580.1.log)"
+    ) in result["msg"]
+    assert "nv-pci.o] Error 1" in (machine.root / "var/log/temper/dkms-nvidia-580.1.log").read_text()
+    assert machine.versions() == {}
+    assert audit(machine) == ""
+
+
+def test_a_transaction_in_which_dpkg_is_killed_is_undone(settle: Run, machine: Machine) -> None:
+    machine.install("libcuda1=550-1", "--allow-downgrades")
+    result = settle({"nvidia-killed": "1", "libcuda1": "580-1"})
+    assert "The transaction was undone" in result["msg"]
+    assert machine.versions() == {"libcuda1": "550-1"}
+    assert audit(machine) == ""
+
+
+def test_a_full_disk_is_called_so(settle: Run, machine: Machine) -> None:
+    assert "the disk is full (see `df -h / /var /boot` on the node)" in settle({"nvidia-full": "1"})["msg"]
+
+
+def test_what_had_failed_before_gives_way_to_what_is_wanted_now(
+    settle: Run, machine: Machine, archive: Archive
+) -> None:
+    machine.run("dpkg", "--unpack", str(archive.path / "nvidia-fails_1.deb"))
+    assert settle({"libcuda1": "580-1"})["recovered"] == ["nvidia-fails"]
+    assert machine.versions() == {"libcuda1": "580-1"}
+    assert audit(machine) == ""
+
+
+def test_a_failing_package_of_somebody_else_is_left_to_them(
+    settle: Run, machine: Machine, tmp_path: Path
+) -> None:
+    others = Archive(tmp_path / "others")
+    others.add("database", "1", script="exit 1")
+    machine.run("dpkg", "--unpack", str(others.path / "database_1.deb"))
+    message = settle({"libcuda1": "580-1"})["msg"]
+    assert "database are half-installed, and apt will complain of them" in message
+    assert packages.query()["database"].broken
+
+
+def test_a_package_that_is_not_what_the_list_promises_installs_nothing(
+    settle: Run, machine: Machine, tmp_path: Path
+) -> None:
+    changing = Archive(tmp_path / "changing")
+    changing.add("libcuda1", "580-1")
+    changing.add("libnccl2", "2.28-1")
+    good = (changing.path / "libnccl2_2.28-1.deb").read_bytes()
+    (changing.path / "libnccl2_2.28-1.deb").write_bytes(good[:-100] + b"x" * 100)
+    machine.use(changing)
+    wanted = {"libcuda1": "580-1", "libnccl2": "2.28-1"}
+    message = settle(wanted)["msg"]
+    assert message.startswith("Downloading the packages failed: ")
+    assert "Hash Sum mismatch" in message
+    assert machine.versions() == {}
+    (changing.path / "libnccl2_2.28-1.deb").write_bytes(good)
+    assert settle(wanted)["installed"] == machine.versions() == wanted
+
+
+def test_an_interrupted_installation_is_completed(settle: Run, machine: Machine, archive: Archive) -> None:
+    machine.run("dpkg", "--unpack", str(archive.path / "libcuda1_580-1.deb"))
+    result = settle({"libcuda1": "580-1"})
+    assert result["recovered"] == ["libcuda1"]
+    assert result["changed"]
+    assert machine.versions() == {"libcuda1": "580-1"}
+    assert machine.held() == ["libcuda1"]
+
+
+def test_an_installation_in_which_dpkg_was_killed_is_completed(
+    settle: Run, machine: Machine, archive: Archive
+) -> None:
+    machine.run("dpkg", "--unpack", str(archive.path / "libcuda1_580-1.deb"))
+    # What dpkg had not yet merged into its status file; apt does nothing before that is done.
+    database = machine.root / "var/lib/dpkg"
+    shutil.copy(database / "status", database / "updates" / "0001")
+    settle({"libcuda1": "580-1"})
+    assert machine.versions() == {"libcuda1": "580-1"}
+
+
+def test_a_package_without_its_dependency_gets_it(settle: Run, machine: Machine, archive: Archive) -> None:
+    machine.run("dpkg", "--unpack", str(archive.path / "nvidia-driver-cuda_580-1.deb"))
+    settle({"nvidia-driver-cuda": "580-1"})
+    assert machine.versions() == {"nvidia-driver-cuda": "580-1", "libcuda1": "580-1"}
+
+
+def test_completing_an_installation_removes_nothing_of_others(
+    settle: Run, machine: Machine, archive: Archive
+) -> None:
+    machine.run("dpkg", "--unpack", str(archive.path / "plugin_1.deb"))
+    assert "it would remove plugin" in settle({"libcuda1": "580-1"})["msg"]
