@@ -199,7 +199,13 @@ def _machine_command(node: Node, root: Path, parts: Layers) -> list[str]:
         f"--network-namespace-path=/run/netns/{node.unique_name}",
         # What Debian's own init has; nspawn would hand on the host's.
         *("--rlimit=NOFILE=1024:1048576", "--rlimit=MEMLOCK=8388608"),
-        *("--capability=CAP_NET_ADMIN", "--link-journal=no", "--resolv-conf=off", "--timezone=off"),
+        # The nodes' kernel is the host's, and so is its log, which most hosts let only this capability read.
+        *(
+            "--capability=CAP_NET_ADMIN,CAP_SYSLOG",
+            "--link-journal=no",
+            "--resolv-conf=off",
+            "--timezone=off",
+        ),
         # Container engines give each container a session key ring, and its devices through a BPF program.
         *("--system-call-filter=@keyring", "--system-call-filter=bpf"),
         f"--bind-ro={parts.payload}:{PAYLOAD_TREE_ON_NODE}",
