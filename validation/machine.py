@@ -124,11 +124,16 @@ def cpus_near(pci_address: str, root: Path = Path("/")) -> list[int] | None:
     text = _read(root / "sys/bus/pci/devices" / pci_address / "local_cpulist")
     if not text:
         return None
-    cpus: list[int] = []
-    for part in text.split(","):
+    return cpu_list(text)
+
+
+def cpu_list(text: str) -> list[int]:
+    """`0-2,8` as the kernel lists CPUs and nodes: [0, 1, 2, 8]."""
+    numbers: list[int] = []
+    for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        cpus += range(int(first), int(last or first) + 1)
-    return cpus
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
 
 
 def python_executable() -> str:

@@ -81,6 +81,7 @@ PLANS = {
                 {
                     "gpu_matmul_alone",
                     "gpu_transfer_together",
+                    "gpu_transfer_remote",
                     "gpu_peers",
                     "gpu_all_reduce_ring",
                     "gpu_all_reduce_nvls",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validation.backends import make
+from validation import numa
+from validation.backends import NotRunError, make
 from validation.checks.measured import Telemetry, each_gpu, not_run, result, stay_near
 from validation.checks.recorder import WRONG_DATA, Recorder
 from validation.checks.turns import blame, my_turn, taking_turns
@@ -34,7 +36,11 @@ DIRECTIONS = {
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:
     """In a child: every direction that was asked for. Raises NotRunError."""
-    stay_near(request)
+    far = request.parameters.get("numa_node")
+    if far is None:
+        stay_near(request)
+    elif reason := numa.bind(far):
+        raise NotRunError(reason)
     stage("loading torch")
     return transfer(make(request.backend, request.device), request, stage)
 
@@ -158,3 +164,50 @@ class GpuTransferTogether:
         requests = each_gpu(node, f"{__name__}:measure", parameters)
         outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
         return result(self, started, outcomes, telemetry=telemetry)
+
+
+class GpuTransferRemote:
+    """Host to device and back from the NUMA node farthest from the GPU: what a badly bound program gets."""
+
+    id = "gpu_transfer_remote"
+    title = "transfer between every GPU and the host memory farthest from it"
+    needs = "an NVIDIA GPU with its driver, torch built with CUDA, two NUMA nodes"
+    method = 1
+    headline: tuple[str, ...] = ("h2d_remote_gb_s", "d2h_remote_gb_s")
+
+    def run(self, node: Node) -> TestResult:
+        """Run it on this node."""
+        if reason := node.why_no_cuda():
+            return not_run(self, reason)
+        far = {gpu.index: farthest(gpu.pci_address) for gpu in node.gpus}
+        if unknown := [index for index, place in far.items() if place is None]:
+            return not_run(
+                self,
+                f"GPU {unknown[0]} has no remote NUMA node: there is one only, or nobody says where it is",
+            )
+        started, telemetry = time.monotonic(), Telemetry(node.gpus)
+        with taking_turns() as turn:
+            parameters = {
+                "size_bytes": node.plan.gpu_copy_bytes,
+                "directions": ["h2d", "d2h"],
+                "timing": dataclasses.asdict(node.plan.gpu_copy),
+                "turn": turn,
+                "how": "remote",
+            }
+            requests = [
+                # Not kept: what it is bound to stays with a process.
+                dataclasses.replace(
+                    request,
+                    parameters=request.parameters | {"numa_node": far[request.device]},
+                    keep=False,
+                )
+                for request in each_gpu(node, f"{__name__}:measure", parameters)
+            ]
+            outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
+        return result(self, started, outcomes, findings=blame(outcomes), telemetry=telemetry)
+
+
+def farthest(pci_address: str, root: Path = Path("/")) -> int | None:
+    """The NUMA node farthest from a GPU, None where there is no other or nobody says which is near."""
+    near = numa.node_of(pci_address, root)
+    return None if near is None else numa.farthest_from(near, root)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from validation.checks.aftermath import HealthAfter
 from validation.checks.collectives import CpuAllReduce, GpuAllReduce, GpuAllReduceNvls, GpuAllReduceRing
 from validation.checks.container import GpuContainer
-from validation.checks.copy import CpuCopy, GpuTransfer, GpuTransferTogether
+from validation.checks.copy import CpuCopy, GpuTransfer, GpuTransferRemote, GpuTransferTogether
 from validation.checks.frameworks import Frameworks
 from validation.checks.health import Health
 from validation.checks.matmul import CpuMatmul, GpuMatmul, GpuMatmulAlone
@@ -33,6 +33,7 @@ CHECKS: dict[str, Check] = {
         GpuMemory(),
         GpuTransfer(),
         GpuTransferTogether(),
+        GpuTransferRemote(),
         GpuPeers(),
         GpuAllReduce(),
         GpuAllReduceRing(),
