@@ -36,7 +36,9 @@ from validation.checks.registry import CHECKS
 from validation.comparison import Comparison
 from validation.contract import ContractError, decode, dumps, encode, loads, node_result, parse
 from validation.expectations import (
+    ANY_MODEL,
     Expectation,
+    ExpectedGpus,
     FleetExpectations,
     References,
     file_name,
@@ -118,6 +120,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--expect", type=Path, metavar="FILE", help="what this node must be, as JSON; - reads standard input"
+    )
+    run.add_argument(
+        "--gpus", type=_count, metavar="N", help="this machine must have so many GPUs, of whatever model"
     )
     run.add_argument(
         "--output",
@@ -211,6 +216,13 @@ def _hours(text: str) -> float:
     return hours
 
 
+def _count(text: str) -> int:
+    """A number of things."""
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"expected a whole number, found {text}")
+    return int(text)
+
+
 def _node_name(text: str) -> str:
     """A name that is also one of a file."""
     try:
@@ -231,6 +243,10 @@ def _run(options: argparse.Namespace) -> int:
     if options.hours is not None:
         plan = dataclasses.replace(plan, duration_s=options.hours * 3600)
     tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in plan.leaves_out))
+    if options.gpus is not None:
+        if expectation.gpus is not None:
+            raise UsageError("--gpus and an expectation that names GPUs: leave one of them out")
+        expectation = dataclasses.replace(expectation, gpus=(ExpectedGpus("any", ANY_MODEL, options.gpus),))
     expectation = dataclasses.replace(expectation, required_tests=_required(options, expectation))
     to_file = options.output is not None and str(options.output) != "-"
     if to_file:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+#: The name of a model where only the number of GPUs is expected.
+ANY_MODEL = "GPU"
+
+
 @dataclass(frozen=True)
 class ExpectedGpus:
     """`count` GPUs of one model (a key of data/gpu_models.yml)."""

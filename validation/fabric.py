@@ -219,8 +219,10 @@ def _group(nodes: tuple[str, ...], attempts: dict[str, Attempt]) -> Group:
         for name, part in parts.items()
         if (found := tuple(finding for rank in part.ranks for finding in rank.findings))
     }
-    if absent or not all(rank.seconds for _, rank in ranks):
-        return Group(nodes, (), absent, wrong, {} if absent else _suspects(parts))
+    if absent or not ranks or not all(rank.seconds for _, rank in ranks):
+        return Group(nodes, (), absent, wrong, {} if absent or not ranks else _suspects(parts))
+    if len({tuple((step, len(runs)) for step, runs in rank.seconds.items()) for _, rank in ranks}) > 1:
+        return Group(nodes, (), absent, wrong, dict.fromkeys(parts, "its ranks did not measure the same"))
     measurements, _ = combine(
         [{step: list(runs) for step, runs in rank.seconds.items()} for _, rank in ranks]
     )

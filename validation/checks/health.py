@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from validation.checks import driver_health
 from validation.contract import Finding, State, TestResult, worst
+from validation.expectations import ANY_MODEL
 from validation.nvidia_smi import FULL_SPEED_STATES, LOST, Gpu, NvidiaSmiError, Report
 from validation.nvlink import Links
 
@@ -173,7 +174,8 @@ def _model(node: Node, gpu: Gpu) -> Iterator[Finding]:
     model = node.expectation.references.model_of(gpu.pci_id)
     # One that no table knows is expected by its PCI id.
     unknown = {gpus.name for gpus in node.expectation.gpus}
-    if model is None and node.expectation.references.models and f"10de:{gpu.pci_id}" not in unknown:
+    expected = unknown & {ANY_MODEL, f"10de:{gpu.pci_id}"}
+    if model is None and node.expectation.references.models and not expected:
         names = ", ".join(f"{gpus.count} x {gpus.name}" for gpus in node.expectation.gpus)
         yield Finding(
             "gpu-model",

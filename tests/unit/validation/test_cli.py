@@ -191,6 +191,15 @@ def test_where_there_is_a_gpu_it_must_be_measured_without_being_asked(
     assert "gpu_matmul is required and was not run" in capsys.readouterr().out
 
 
+def test_a_run_by_hand_can_say_how_many_gpus_there_must_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passing = Passing()
+    monkeypatch.setattr(runner, "CHECKS", {passing.id: passing})
+    assert cli.main(["run", "--test=health", "--gpus=9"]) == 1
+    assert "0 GPUs were found on this node, expected 9" in capsys.readouterr().out
+
+
 class Passing:
     """A check of which nothing can go wrong."""
 
@@ -206,6 +215,7 @@ class Passing:
         ["run", "--plan", "slow"],
         ["run", "--test", "gpu_matmull"],
         *(["run", "--hours", hours] for hours in ("nan", "inf", "0", "-1", "many")),
+        *(["run", "--gpus", count] for count in ("-1", "eight", "")),
         *(["run", "--node", name] for name in ("../x", "", ".", "a/b")),
         [],
     ],

@@ -127,6 +127,15 @@ def test_slow_pairs_that_nobody_was_left_to_meet_do_not_pass_because_all_togethe
     assert findings(found)["c"].code == "fabric-unresolved"
 
 
+def test_ranks_that_did_not_measure_the_same_are_no_number_and_cost_no_report() -> None:
+    other = dataclasses.replace(good_rank(), seconds={f"all_reduce {SIZE}": (0.01,) * 4})
+    found = fleet(attempts(("a", "b"), b=other), names=("a", "b"))
+    assert set(states(found).values()) == {"fail"}
+    assert "its ranks did not measure the same" in findings(found)["a"].text
+    none = fleet(attempts(("a", "b"), b=dataclasses.replace(other, seconds={})), names=("a", "b"))
+    assert set(states(none).values()) == {"fail"}
+
+
 def test_a_slow_node_is_found_by_pairs() -> None:
     slow = attempts(*PAIRS, c=good_rank(0.1), d=good_rank(0.1))
     asked = fleet(attempts(NAMES), slow, always_pairs=True)

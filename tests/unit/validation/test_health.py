@@ -10,7 +10,7 @@ from tests.unit.validation.samples import DRIVER, expectation, gpu_xml, node, sm
 from validation import xid
 from validation.checks.health import Health
 from validation.contract import State
-from validation.expectations import Expectation
+from validation.expectations import ANY_MODEL, Expectation, ExpectedGpus
 from validation.machine import PciGpu
 from validation.nvidia_smi import NvidiaSmiError
 from validation.nvlink import Links
@@ -133,6 +133,21 @@ def test_without_an_expectation_broken_memory_is_still_found() -> None:
     broken = smi_xml(gpu_xml(dram_uncorrectable="1"), SECOND)
     result = Health().run(node(broken, expectation=Expectation()))
     assert [finding.code for finding in result.findings] == ["ecc-uncorrected"]
+
+
+def test_a_gpu_that_no_table_knows_is_expected_by_its_pci_id_beside_one_that_is_known() -> None:
+    mixed = expectation(
+        gpus=(ExpectedGpus("h100_sxm_80gb", "H100 SXM 80 GB", 1), ExpectedGpus("unknown", "10de:9999", 1))
+    )
+    xml = smi_xml(gpu_xml(), gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2", pci_device_id="999910DE"))
+    assert Health().run(node(xml, expectation=mixed)).findings == ()
+
+
+@pytest.mark.parametrize(("count", "codes"), [(2, []), (3, ["gpu-count"])])
+def test_a_number_of_gpus_may_be_all_that_is_expected(count: int, codes: list[str]) -> None:
+    wanted = expectation(gpus=(ExpectedGpus("any", ANY_MODEL, count),))
+    unknown = smi_xml(gpu_xml(pci_device_id="999910DE"), SECOND)
+    assert [f.code for f in Health().run(node(unknown, expectation=wanted)).findings] == codes
 
 
 def test_a_power_limit_that_was_asked_for_is_no_finding() -> None:
