@@ -29,8 +29,8 @@ EXAMPLES = r"""
 RETURN = r"""
 ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
-    signing_key, boot_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed, interfaces, packages,
-    broken_packages, apt_sources, dkms and nvidia.
+    signing_key, services, boot_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed, interfaces,
+    packages, broken_packages, apt_sources, dkms and nvidia.
   returned: always
   type: dict
 """
@@ -58,6 +58,16 @@ SWITCH_MANAGER = b"SW_MNG"
 # Where distributions put the driver's libraries.
 LIBRARY_DIRECTORIES = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64")
 SIGNING_DIRECTORY = "var/lib/temper/module-signing"
+# All that a plan may name.
+SERVICES = (
+    "nvidia-persistenced",
+    "nvidia-fabricmanager",
+    "nvidia-imex",
+    "nvidia-dcgm",
+    "nvidia-dcgm-exporter",
+)
+# States of a unit file whose unit is started at boot, by itself or by another.
+STARTED = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
 COMMAND_TIMEOUT_S = 30
 KILL_TIMEOUT_S = 2
 DRIVER_POLL_S = 2
@@ -286,6 +296,18 @@ def has_signing_key(root: Path) -> bool:
         return False
 
 
+def running_services() -> list[str]:
+    """NVIDIA's services that run now and start at boot."""
+    properties = ["--property=UnitFileState,ActiveState"]
+    output = run_text(["systemctl", "show", *properties, "--", *(f"{name}.service" for name in SERVICES)])
+    blocks = [dict(re.findall(r"^(\w+)=(.*)$", block, re.MULTILINE)) for block in output.split("\n\n")]
+    return [
+        name
+        for name, state in zip(SERVICES, blocks)  # noqa: B905 - strict= is not in Python 3.9
+        if state.get("ActiveState") == "active" and state.get("UnitFileState") in STARTED
+    ]
+
+
 def installable_headers(facts_kernel: dict[str, Any]) -> bool:
     """Whether the package manager offers the headers of the running kernel, or they are installed."""
     if facts_kernel["headers_present"]:
@@ -307,6 +329,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
         "secure_boot": validated,
         "mok_enrolled": enrolled_keys(root),
         "signing_key": has_signing_key(root),
+        "services": running_services(),
         "boot_id": read(root / "proc/sys/kernel/random/boot_id"),
         "cpu": cpu(root),
         "memory_bytes": memory_bytes(root),

@@ -298,6 +298,16 @@ def test_rotated_key_is_refused_until_it_is_pinned(
     assert loaded(TRIXIE) == "595.91.07"
 
 
+def test_the_stack_alone_starts_the_services_that_the_hardware_needs(settled: None) -> None:
+    services = "nvidia-persistenced nvidia-fabricmanager"
+    assert on_node(BOOKWORM, f"systemctl is-active {services}").split() == ["active", "active"]
+    on_node(BOOKWORM, "systemctl disable --now nvidia-fabricmanager")
+    run = provision(BOOKWORM)
+    assert run.status == 0, run.output
+    assert run.changed(BOOKWORM) == 1
+    assert on_node(BOOKWORM, f"systemctl is-active {services}").split() == ["active", "active"]
+
+
 def test_fabric_manager_of_another_version_is_brought_to_the_drivers(settled: None) -> None:
     other = min(nvidia_packages.DRIVERS)
     on_node(

@@ -96,6 +96,26 @@ def test_a_system_without_os_release_has_no_name(root: Root) -> None:
     assert set(node_facts.os_release(root.path).values()) == {""}
 
 
+SYSTEMCTL = """
+for unit in $*; do case $unit in
+    nvidia-persistenced.service) printf "ActiveState=active\\nUnitFileState=static\\n\\n" ;;
+    nvidia-fabricmanager.service) printf "ActiveState=active\\nUnitFileState=enabled\\n\\n" ;;
+    nvidia-imex.service) printf "ActiveState=inactive\\nUnitFileState=enabled\\n\\n" ;;
+    nvidia-dcgm.service) printf "ActiveState=active\\nUnitFileState=disabled\\n\\n" ;;
+    *.service) printf "ActiveState=inactive\\nUnitFileState=\\n\\n" ;;
+esac done
+"""
+
+
+def test_services_that_run_and_start_at_boot_are_named(program: Callable[[str, str], None]) -> None:
+    program("systemctl", SYSTEMCTL)
+    assert node_facts.running_services() == ["nvidia-persistenced", "nvidia-fabricmanager"]
+
+
+def test_without_systemd_no_service_runs(program: Callable[[str, str], None]) -> None:
+    assert node_facts.running_services() == []
+
+
 def test_a_key_that_signs_modules_is_seen(root: Root) -> None:
     assert not node_facts.has_signing_key(root.path)
     root.write("var/lib/temper/module-signing/mok.key", "key")
@@ -464,6 +484,7 @@ def test_module_returns_one_fact_and_changes_nothing(
         "secure_boot",
         "mok_enrolled",
         "signing_key",
+        "services",
         "boot_id",
         "cpu",
         "memory_bytes",
