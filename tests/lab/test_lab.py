@@ -242,8 +242,12 @@ def test_sysctls_are_each_nodes_own_and_end_with_its_boot() -> None:
     assert inside("gpu01", "sysctl", "-n", "vm.swappiness") == "7"
     assert inside("gpu02", "sysctl", "-n", "vm.swappiness", "net.ipv4.ip_forward").split() == ["60", "0"]
     assert host.read_text() == before
+    # One value that is shorter than the kernel's, which a file would keep the end of.
+    inside("gpu01", "sh", "-c", "echo kernel.sysrq = 0 >/etc/sysctl.d/shorter.conf")
     run(LAB, "reboot", "gpu01")
     assert inside("gpu01", "sysctl", "-n", "vm.swappiness", "net.ipv4.ip_forward").split() == ["60", "0"]
+    assert inside("gpu01", "cat", "/proc/sys/kernel/sysrq") == "0"
+    inside("gpu01", "rm", "/etc/sysctl.d/shorter.conf")
 
 
 @pytest.mark.parametrize("key", ["kernel.sysrq", "kernel.yama.ptrace_scope", "kernel.kexec_load_disabled"])
