@@ -276,7 +276,10 @@ def _required(options: argparse.Namespace, expectation: Expectation) -> tuple[st
 def _expectation(path: Path | None) -> Expectation:
     if path is None:
         return Expectation(references=models.at_hand())
-    expectation = parse_expectation(_read(path), TESTS)
+    try:
+        expectation = parse_expectation(_read(path), TESTS)
+    except ContractError as error:
+        raise ContractError(f"{'standard input' if path == STDIN else path}: {error}") from error
     if expectation.references == References():
         return dataclasses.replace(expectation, references=models.at_hand())
     return expectation

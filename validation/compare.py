@@ -112,7 +112,8 @@ def _node(name: str, before: NodeResult, after: NodeResult) -> Iterator[Change]:
             yield from _findings(name, old_test, new_test)
             yield from _numbers(name, before, old_test, after, new_test)
         else:
-            yield _only(name, test_id, old_test is not None, another_plan=before.plan != after.plan)
+            never = old_test is not None and old_test.state is State.NOT_RUN
+            yield _only(name, test_id, old_test is not None, expected=before.plan == after.plan and not never)
 
 
 def _states(name: str, old: TestResult, new: TestResult) -> Iterator[Change]:
@@ -165,12 +166,15 @@ def _numbers(
         if one and other:
             yield _change(name, what, one, other)
         else:
-            yield _only(name, what, one is not None, another_plan=before.plan != after.plan)
+            yield _only(name, what, one is not None, expected=before.plan == after.plan)
 
 
-def _only(name: str, what: str, in_first: bool, *, another_plan: bool = False) -> Change:
-    """Something that is on one side only. Another plan has other tests and numbers: then nothing is gone."""
-    trend = Trend.GONE if in_first and not another_plan else Trend.UNKNOWN
+def _only(name: str, what: str, in_first: bool, *, expected: bool = True) -> Change:
+    """Something that is on one side only.
+
+    What was not run before, and what another plan does not measure, is not `expected` and so not gone.
+    """
+    trend = Trend.GONE if in_first and expected else Trend.UNKNOWN
     side = f"only the {'first' if in_first else 'second'} has"
     return Change(name, trend, f"{what}: {side} it" if what else f"{side} a result of it")
 

@@ -131,7 +131,7 @@ def _wrong_count(result: NodeResult, expectation: Expectation, tests: tuple[Test
     said = {finding.code for test in tests for finding in test.findings}
     if expected in {None, found} or said & {"gpu-count", "gpu-not-driven"}:
         return ""
-    return f"{found} GPUs were found on this node, expected {expected}. What to do: look at what health says"
+    return f"{found} GPUs were found on this node, expected {expected}. What to do: run the test health"
 
 
 def judge_fleet(nodes: Iterable[NodeVerdict]) -> FleetVerdict:

@@ -97,6 +97,13 @@ def test_a_test_that_another_plan_does_not_have_is_not_gone() -> None:
     assert [change.trend for change in between(result_of(1.0), quick)] == [Trend.UNKNOWN]
 
 
+def test_a_test_that_never_ran_is_not_gone() -> None:
+    before = result_of(730.0)
+    idle = one_test("gpu_all_reduce", State.NOT_RUN, reason="one GPU")
+    before = dataclasses.replace(before, tests=(*before.tests, idle))
+    assert [change.trend for change in between(before, result_of(730.0))] == [Trend.SAME, Trend.UNKNOWN]
+
+
 def test_fewer_gpus_are_worse() -> None:
     after = dataclasses.replace(result_of(730.0), gpus=())
     assert Change("gpu01", Trend.WORSE, "0 GPUs, were 1") in between(result_of(730.0), after)
