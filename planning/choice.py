@@ -28,9 +28,11 @@ def fitting_stacks(request: Request) -> list[str]:
 
 def chosen_stack(request: Request) -> str:
     """The name of the stack to plan with; it may break rules, which the plan then says."""
-    fitting = [name for name in fitting_stacks(request) if name in request.tables["nvidia_default_stacks"]]
-    default = fitting[0] if fitting else request.tables["nvidia_default_stacks"][0]
-    return str(request.values["nvidia_stack_name"] or default)
+    stacks, order = request.tables["nvidia_stacks"], request.tables["nvidia_default_stacks"]
+    fitting = [name for name in fitting_stacks(request) if name in order]
+    # Where none fits, the one that breaks the fewest rules: its sentences say what really is in the way.
+    nearest = min(order, key=lambda name: len(stack_problems(name, stacks[name], request)))
+    return str(request.values["nvidia_stack_name"] or (fitting or [nearest])[0])
 
 
 def remedy(request: Request) -> str:

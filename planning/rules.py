@@ -156,7 +156,9 @@ def stack_warnings(name: str, stack: Facts, request: Request) -> list[str]:
         end_of_life_warnings(tables["nvidia_driver_branches"].get(str(branch(driver))), driver, request)
     )
     toolkit = tables["nvidia_cuda_drivers"].get(stack["cuda"])
-    if toolkit and version(driver) < version(toolkit["driver"]):
+    minimum = tables["nvidia_cuda_minimum_drivers"].get(stack["cuda"].split(".")[0])
+    starts = minimum and version(minimum["driver"]) <= version(driver)
+    if toolkit and starts and version(driver) < version(toolkit["driver"]):
         found.append(
             f"CUDA {stack['cuda']} came with driver {toolkit['driver']}; on {driver} its programs run, but "
             "PTX that is compiled at run time and newer calls do not"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from planning.model import Facts
 
+# What the plan says of a library -> the key of what the library itself has to say.
+LIBRARIES = {"cuDNN": "cudnn", "NCCL": "nccl"}
 FABRICS = {"none": "", "nvswitch": ", NVSwitch", "nvlink5": ", NVLink 5 switches"}
 
 
@@ -25,10 +27,14 @@ def plan_text(plan: Facts, node: Facts) -> str:
         driver = plan["driver"]
         state = "in place" if plan["settled"] else "to be installed"
         support = f", supported to {driver['end_of_life']}" if driver["end_of_life"] else ""
-        cuda = f", CUDA {plan['cuda']}" if plan["cuda"] else ""
+        versions = {
+            "CUDA": plan["cuda"],
+            **{word: plan["runtime"].get(key) for word, key in LIBRARIES.items()},
+        }
+        libraries = "".join(f", {word} {version}" for word, version in versions.items() if version)
         lines.append(
             f"stack {plan['stack']} ({state}): driver {driver['version']} "
-            f"({driver['modules']} modules{support}){cuda}, {len(plan['packages'])} packages"
+            f"({driver['modules']} modules{support}){libraries}, {len(plan['packages'])} packages"
         )
     nccl = " ".join(f"{key}={value}" for key, value in plan["environment"]["nccl"].items())
     lines.append(f"environment: OMP_NUM_THREADS={plan['environment']['omp_num_threads']} {nccl}".rstrip())

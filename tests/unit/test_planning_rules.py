@@ -113,6 +113,22 @@ def test_a_runtime_does_not_start_on_a_driver_before_its_minimum() -> None:
     assert "CUDA 13.0 starts on driver 580.65.06 or newer; stack changed has 570.211.01" in found[0]
 
 
+def test_a_cuda_that_does_not_start_is_not_also_said_to_run() -> None:
+    found = plan(data=with_stack(driver="570.211.01"), nvidia_stack_name="changed")
+    assert not any("its programs run" in warning for warning in found["warnings"])
+
+
+def test_gpus_that_exclude_each_other_are_the_only_sentence() -> None:
+    assert "one node cannot drive both" in problem(node(pci=gpus(V100, B200)))
+
+
+def test_where_no_stack_fits_the_one_that_breaks_the_fewest_rules_is_told_of() -> None:
+    text = problem(system("debian", "13", pci=gpus(V100)))
+    assert text.startswith(
+        "NVIDIA's repository for debian-13 begins with driver branch 590; stack r580-cuda12.9"
+    )
+
+
 def test_a_newer_cuda_than_the_drivers_is_a_warning() -> None:
     found = plan(data=with_stack(cuda="13.2"), nvidia_stack_name="changed")
     assert found["problems"] == []

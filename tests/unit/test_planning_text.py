@@ -39,7 +39,7 @@ def test_text_of_a_bare_node() -> None:
     assert text(facts) == [
         "Debian GNU/Linux 12 (bookworm), kernel 6.1.0-37-amd64, 8x H100 SXM 80 GB, NVSwitch",
         "stack r580-cuda13.0 (to be installed): driver 580.178.04 (open modules, supported to 2028-06), "
-        "CUDA 13.0, 14 packages",
+        "CUDA 13.0, cuDNN 9.19.0, NCCL 2.28.9, 14 packages",
         "environment: OMP_NUM_THREADS=4 NCCL_SOCKET_IFNAME==eth0",
     ]
 
