@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,16 +29,28 @@ GPUS = {
 }
 
 
+#: nvidia-smi is there, brought by the toolkit, and the image has no C library for it, or is of another
+#: machine: many of the small images that Kubernetes brings along. Where the toolkit brings nothing, the
+#: program is "not found".
+UNSUITABLE = re.compile(r"exec [^:]*nvidia-smi[^:]*: no such file or directory|exec format error")
+#: How many images are tried.
+MOST_IMAGES = 5
+
+
+class UnsuitableImageError(Exception):
+    """Nothing of the node's runs in this image; the message is what the engine said."""
+
+
 class ContainerError(Exception):
     """A command of a container engine failed; the message is what it said last."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A container engine that answers, and an image that it has."""
+    """A container engine that answers, and images that it has."""
 
     name: str
-    image: str
+    images: tuple[str, ...]
 
 
 class GpuContainer:
@@ -59,14 +72,21 @@ class GpuContainer:
         engine, reason = find_engine()
         if engine is None:
             return not_run(self, reason, started)
-        findings = tuple(_look(engine, len(node.gpus)))
+        for image in engine.images[:MOST_IMAGES]:
+            try:
+                findings = tuple(_look(engine.name, image, len(node.gpus)))
+                break
+            except UnsuitableImageError as error:
+                reason = f"no image that {engine.name} has can run a program of the node; it says: {error}"
+        else:
+            return not_run(self, reason, started)
         return TestResult(
             id=self.id,
             state=State.FAIL if findings else State.PASS,
             method=self.method,
             duration_s=round(time.monotonic() - started, 3),
             findings=findings,
-            details={"engine": engine.name, "image": engine.image},
+            details={"engine": engine.name, "image": image},
         )
 
 
@@ -82,44 +102,47 @@ def find_engine() -> tuple[Engine | None, str]:
             reasons.append(f"{name}: {error}")
             continue
         if images:
-            return Engine(name, images[0]), ""
+            return Engine(name, tuple(dict.fromkeys(images))), ""
         reasons.append(f"{name} has no image, and none is pulled for a test")
     return None, "; ".join(reasons) or "no container engine is installed"
 
 
-def _look(engine: Engine, gpus: int) -> list[Finding]:
+def _look(engine: str, image: str, gpus: int) -> list[Finding]:
+    """What is wrong with a container of this image. Raises UnsuitableImageError."""
     name = f"temper-validation-{os.getpid()}"
-    command = [engine.name, "run", "--rm", "--name", name, "--network", "none", *GPUS[engine.name]]
+    command = [engine, "run", "--rm", "--name", name, "--network", "none", *GPUS[engine]]
     command += [
         "--env",
         "NVIDIA_DRIVER_CAPABILITIES=utility",
         "--entrypoint",
         "nvidia-smi",
-        engine.image,
+        image,
         "-L",
     ]
     try:
         seen = sum(line.startswith("GPU ") for line in _ask(command).splitlines())
     except ContainerError as error:
+        if UNSUITABLE.search(str(error)):
+            raise UnsuitableImageError(str(error)) from error
         return [
             Finding(
                 "container-no-gpu",
                 State.FAIL,
-                f"{engine.name} cannot start a container with GPUs: {error}",
+                f"{engine} cannot start a container with GPUs: {error}",
                 "run the role container_engines; look at nvidia-ctk cdi list and the engine's configuration",
             )
         ]
     finally:
         # Gone already, unless it hung; an engine that hangs on this, too, has been said to.
         with contextlib.suppress(CommandTimeoutError):
-            run([engine.name, "rm", "--force", name], TIMEOUT_S)
+            run([engine, "rm", "--force", name], TIMEOUT_S)
     if seen == gpus:
         return []
     return [
         Finding(
             "container-gpu-count",
             State.FAIL,
-            f"a container of {engine.name} sees {seen} GPUs, the node has {gpus}",
+            f"a container of {engine} sees {seen} GPUs, the node has {gpus}",
             "write the CDI specification again (nvidia-ctk cdi generate), then restart the engine",
         )
     ]

@@ -66,6 +66,30 @@ def test_an_engine_that_cannot_give_gpus_says_why(programs: Path) -> None:
     assert "could not select device driver" in finding.text
 
 
+NO_LIBRARY = "echo 'exec /usr/bin/nvidia-smi: no such file or directory' >&2; exit 127"
+
+
+def test_an_image_in_which_nothing_runs_is_passed_over(programs: Path) -> None:
+    only_one = f'case "$*" in *pause*) {NO_LIBRARY} ;; *) {TWO_GPUS} ;; esac'
+    engine(programs, "docker", "echo pause ubuntu", only_one)
+    found = result()
+    assert (found.state, found.details["image"]) == (State.PASS, "ubuntu")
+
+
+def test_images_in_which_nothing_runs_are_no_fault_of_the_node(programs: Path) -> None:
+    engine(programs, "docker", "echo pause pause", NO_LIBRARY)
+    found = result()
+    assert found.state is State.NOT_RUN
+    assert found.reason.startswith("no image that docker has can run a program of the node; it says: exec")
+    assert (programs / "asked").read_text().count("--rm") == 1
+
+
+def test_a_toolkit_that_brings_nothing_is_a_failure(programs: Path) -> None:
+    engine(programs, "docker", "echo ubuntu", "echo 'exec: \"nvidia-smi\": not found in $PATH' >&2; exit 127")
+    (finding,) = result().findings
+    assert finding.code == "container-no-gpu"
+
+
 def test_a_container_that_hangs_is_a_failure_and_is_removed(
     programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
