@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Units by the end of a measurement's name. All are rates: more is better.
 UNITS = {"tflops": "TFLOP/s", "gflops": "GFLOP/s", "gb_s": "GB/s", "samples_s": "samples/s"}
+#: Units of what no judge compares, because more of it is not better.
+SIZES = {"gb": "GB"}
 #: The standard deviation of a normal distribution over its median absolute deviation, and its interquartile
 #: range over its standard deviation.
 MAD_TO_SIGMA = 1.4826
@@ -141,14 +143,15 @@ def on_gpu(device: int | None) -> str:
 
 def label(name: str) -> str:
     """`h2d_pinned_gb_s` without its unit, as a reader says it: `h2d pinned`."""
-    return next((name.removesuffix(f"_{unit}") for unit in UNITS if name.endswith(f"_{unit}")), name).replace(
+    units = (*UNITS, *SIZES)
+    return next((name.removesuffix(f"_{unit}") for unit in units if name.endswith(f"_{unit}")), name).replace(
         "_", " "
     )
 
 
 def unit(name: str) -> str:
     """The unit of a measurement's name, empty if it has none."""
-    return next((text for ending, text in UNITS.items() if name.endswith(ending)), "")
+    return next((text for ending, text in (UNITS | SIZES).items() if name.endswith(ending)), "")
 
 
 def quantity(measurement: Measurement) -> str:

@@ -18,4 +18,11 @@ EXPLANATIONS: dict[str, Explanation] = {
         ("run again on an idle node", "compare torch, driver and clocks with a node that gains"),
         AMP,
     ),
+    "no-memory-saved": Explanation(
+        "Gradient accumulation or activation checkpointing saves no memory",
+        "Both keep fewer activations for the backward pass, so a step must take less memory with them",
+        ("a torch that ignores them", "libraries that take more work space for smaller parts of a batch"),
+        ("try another version of torch", "compare with another node"),
+        "https://docs.pytorch.org/docs/stable/checkpoint.html",
+    ),
 }

@@ -54,7 +54,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 #: Training-shaped tests, which take minutes together.
-TRAINING = frozenset({"cpu_amp", "gpu_amp"})
+TRAINING = frozenset({"cpu_amp", "gpu_amp", "cpu_step_memory", "gpu_step_memory"})
 
 PLANS = {
     plan.name: plan

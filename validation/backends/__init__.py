@@ -116,6 +116,10 @@ class Backend(Protocol):
         """
         ...
 
+    def peak_bytes(self, operation: Operation) -> int:
+        """The memory that one run of a training step takes at its peak, beyond what it holds before."""
+        ...
+
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Become one of `world_size` processes that meet at `store`: a file, or tcp://ADDRESS:PORT."""
         ...

@@ -11,7 +11,7 @@ import torch.distributed
 
 from validation.backends.exchange import Exchange, highest, join
 from validation.backends.operations import AllReduce, Copy, Matmul, MemoryPattern, Triad, pattern
-from validation.backends.training import TrainingStep
+from validation.backends.training import TrainingStep, peak_of_allocations
 
 if TYPE_CHECKING:
     from validation.backends import Operation, Product, Shape
@@ -67,6 +67,12 @@ class CpuBackend:
     def training(self, shape: Shape, way: str) -> Operation:
         """A training step."""
         return TrainingStep(self._device, shape, way)
+
+    def peak_bytes(self, operation: Operation) -> int:
+        """As torch's own allocator counts."""
+        assert isinstance(operation, TrainingStep)
+        operation.prepare()
+        return peak_of_allocations(operation.run)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Meet the others over gloo."""

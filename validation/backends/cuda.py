@@ -108,6 +108,17 @@ class CudaBackend:
         """A training step."""
         return TrainingStep(self._device, shape, way)
 
+    def peak_bytes(self, operation: Operation) -> int:
+        """As torch's own allocator counts."""
+        assert isinstance(operation, TrainingStep)
+        operation.prepare()
+        torch.cuda.synchronize(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device)
+        operation.run()
+        torch.cuda.synchronize(self._device)
+        return int(torch.cuda.max_memory_allocated(self._device) - before)
+
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Meet the others over NCCL."""
         join("nccl", rank, world_size, store, timeout_s)

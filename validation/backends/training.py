@@ -6,13 +6,19 @@ its gradients must give those of any other up to rounding, and none of them is z
 
 from __future__ import annotations
 
+import json
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional
+import torch.profiler
 import torch.utils.checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from validation.backends import Shape
 
 #: Steps after which the losses of two number formats are compared.
@@ -83,8 +89,9 @@ class TrainingStep:
         self._start()
 
     def prepare(self) -> None:
-        """fp32 means fp32, and tf32 means tensor cores, whatever this process did before."""
+        """fp32 means fp32, and tf32 means tensor cores, whatever this process did before; no gradients."""
         torch.set_float32_matmul_precision("high" if self.way == "tf32" else "highest")
+        self._optimizer.zero_grad(set_to_none=True)
 
     def run(self) -> None:
         """Start once; on a GPU it goes on in the background."""
@@ -133,8 +140,8 @@ class TrainingStep:
     def _probe(self, way: str) -> list[torch.Tensor]:
         """From the start: the losses of some steps, and every parameter's gradient in the first."""
         mine, self.way = self.way, way
-        self.prepare()
         self._start()
+        self.prepare()
         losses = [self.step(self._batch, self._target)]
         gradients = [weight.grad.clone() for weight in self._model.parameters]
         losses += [self.step(self._batch, self._target) for _ in range(LOSSES - 1)]
@@ -145,3 +152,21 @@ class TrainingStep:
         """The same model at the same start, each time."""
         self._model = Model(self._device, self._shape)
         self._optimizer = torch.optim.SGD(self._model.parameters, lr=1e-3, momentum=0.9, foreach=False)
+
+
+def peak_of_allocations(run: Callable[[], None]) -> int:
+    """The most bytes of host memory that tensors made by `run` take at the same time.
+
+    From the trace of torch's profiler: host memory has no counters of its own.
+    """
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        run()
+    with tempfile.TemporaryDirectory(prefix="temper-validation-") as folder:
+        path = Path(folder, "trace.json")
+        profile.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    return max(
+        (event["args"]["Total Allocated"] for event in events if event.get("name") == "[memory]"), default=0
+    )

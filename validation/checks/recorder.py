@@ -72,6 +72,10 @@ class Recorder:
             )
         return found
 
+    def keep(self, name: str, value: float, conditions: dict[str, int | str] | None = None) -> None:
+        """A number that is counted, not timed."""
+        self._measurements.append(Measurement(name, round(value, 4), 1, 0.0, self.device, conditions or {}))
+
     def check(
         self,
         operation: Operation,

@@ -14,6 +14,7 @@ from validation.checks.matmul import CpuMatmul, GpuMatmul, GpuMatmulAlone
 from validation.checks.memory import GpuMemory, GpuPeers
 from validation.checks.platform import Platform
 from validation.checks.precision import CpuAmp, GpuAmp
+from validation.checks.step_memory import CpuStepMemory, GpuStepMemory
 
 if TYPE_CHECKING:
     from validation.checks import Check
@@ -40,6 +41,8 @@ CHECKS: dict[str, Check] = {
         GpuAllReduceNvls(),
         CpuAmp(),
         GpuAmp(),
+        CpuStepMemory(),
+        GpuStepMemory(),
         HealthAfter(),
     )
 }

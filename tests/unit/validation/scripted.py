@@ -39,6 +39,8 @@ class ScriptedBackend:
     calls: list[str] = field(default_factory=list)
     #: Seconds of a training step, by the way in which it is run.
     steps: dict[str, float] = field(default_factory=dict)
+    #: What each peak_bytes() says, one after the other.
+    peaks: list[int] = field(default_factory=list)
 
     def seconds(self, operation: Operation, count: int) -> list[float]:
         assert operation.work
@@ -78,6 +80,10 @@ class ScriptedBackend:
     def training(self, shape: Shape, way: str) -> ScriptedOperation:
         self.calls.append(f"training {way}")
         return ScriptedOperation(float(shape.batch), self.wrong, takes=self.steps.get(way))
+
+    def peak_bytes(self, operation: Operation) -> int:
+        assert operation.work
+        return self.peaks.pop(0)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         self.calls.append(f"join {rank} of {world_size} at {store} for {timeout_s:.0f} s")
