@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Units by the end of a measurement's name. All are rates: more is better.
 UNITS = {"tflops": "TFLOP/s", "gflops": "GFLOP/s", "gb_s": "GB/s", "samples_s": "samples/s"}
 #: Units of what no judge compares, because more of it is not better.
-SIZES = {"gb": "GB"}
+SIZES = {"gb": "GB", "samples": "samples"}
 #: The standard deviation of a normal distribution over its median absolute deviation, and its interquartile
 #: range over its standard deviation.
 MAD_TO_SIGMA = 1.4826

@@ -18,6 +18,13 @@ EXPLANATIONS: dict[str, Explanation] = {
         ("run again on an idle node", "compare torch, driver and clocks with a node that gains"),
         AMP,
     ),
+    "memory-not-returned": Explanation(
+        "Memory does not come back after a batch was too large",
+        "A batch that had fitted no longer fitted after larger ones had run out of memory and were given up",
+        ("another process that took the memory meanwhile", "a torch that keeps memory it cannot use"),
+        ("see what else uses the memory of the device", "try another version of torch"),
+        "https://docs.pytorch.org/docs/stable/notes/faq.html",
+    ),
     "no-memory-saved": Explanation(
         "Gradient accumulation or activation checkpointing saves no memory",
         "Both keep fewer activations for the backward pass, so a step must take less memory with them",

@@ -120,6 +120,14 @@ class Backend(Protocol):
         """The memory that one run of a training step takes at its peak, beyond what it holds before."""
         ...
 
+    def limit_memory(self, size_bytes: int) -> None:
+        """From now on, let this process take no more than so much in addition to what it has."""
+        ...
+
+    def try_step(self, shape: Shape, way: str) -> float | None:
+        """Train two steps and forget them; the loss of the second, None if memory did not suffice."""
+        ...
+
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Become one of `world_size` processes that meet at `store`: a file, or tcp://ADDRESS:PORT."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ import torch
 import torch.distributed
 
 from validation.backends.exchange import Exchange, highest, join
+from validation.backends.memory import MemoryBudget, peak_of_allocations
 from validation.backends.operations import AllReduce, Copy, Matmul, MemoryPattern, Triad, pattern
-from validation.backends.training import TrainingStep, peak_of_allocations
+from validation.backends.training import TrainingStep, loss_if_it_fits
 
 if TYPE_CHECKING:
     from validation.backends import Operation, Product, Shape
@@ -25,6 +27,7 @@ class CpuBackend:
     def __init__(self) -> None:
         self._device = torch.device("cpu")
         self._joined = False
+        self._budget_bytes = sys.maxsize
 
     def seconds(self, operation: Operation, count: int) -> list[float]:
         """Wall-clock time of each run; ranks of a group start each together."""
@@ -73,6 +76,15 @@ class CpuBackend:
         assert isinstance(operation, TrainingStep)
         operation.prepare()
         return peak_of_allocations(operation.run)
+
+    def limit_memory(self, size_bytes: int) -> None:
+        """By counting every tensor: a limit of the kernel's would also hit the work space of libraries."""
+        self._budget_bytes = size_bytes
+
+    def try_step(self, shape: Shape, way: str) -> float | None:
+        """Train two steps and forget them."""
+        with MemoryBudget(self._budget_bytes):
+            return loss_if_it_fits(self._device, shape, way)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Meet the others over gloo."""

@@ -11,7 +11,7 @@ import torch.distributed
 from validation.backends import NotRunError
 from validation.backends.exchange import Exchange, highest, join
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, MemoryPattern, Triad, pattern
-from validation.backends.training import TrainingStep
+from validation.backends.training import TrainingStep, loss_if_it_fits
 
 if TYPE_CHECKING:
     from validation.backends import Operation, Product, Shape
@@ -118,6 +118,18 @@ class CudaBackend:
         operation.run()
         torch.cuda.synchronize(self._device)
         return int(torch.cuda.max_memory_allocated(self._device) - before)
+
+    def limit_memory(self, size_bytes: int) -> None:
+        """By torch's own allocator."""
+        total = torch.cuda.get_device_properties(self._device).total_memory
+        allowed = torch.cuda.memory_reserved(self._device) + size_bytes
+        torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total), self._device)
+
+    def try_step(self, shape: Shape, way: str) -> float | None:
+        """Train two steps and forget them."""
+        loss = loss_if_it_fits(self._device, shape, way)
+        torch.cuda.empty_cache()
+        return loss
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Meet the others over NCCL."""

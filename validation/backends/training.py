@@ -6,19 +6,14 @@ its gradients must give those of any other up to rounding, and none of them is z
 
 from __future__ import annotations
 
-import json
-import tempfile
-from pathlib import Path
+import gc
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional
-import torch.profiler
 import torch.utils.checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from validation.backends import Shape
 
 #: Steps after which the losses of two number formats are compared.
@@ -85,7 +80,7 @@ class TrainingStep:
         self._device, self._shape = device, shape
         generator = torch.Generator().manual_seed(22)
         size = (shape.batch, shape.tokens, shape.width)
-        self._batch, self._target = (torch.randn(size, generator=generator).to(device) for _ in range(2))
+        self.data = [torch.randn(size, generator=generator).to(device) for _ in range(2)]
         self._start()
 
     def prepare(self) -> None:
@@ -95,7 +90,7 @@ class TrainingStep:
 
     def run(self) -> None:
         """Start once; on a GPU it goes on in the background."""
-        self.step(self._batch, self._target)
+        self.step(*self.data)
 
     def step(self, batch: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """One step on this batch; its loss, on the device."""
@@ -142,9 +137,9 @@ class TrainingStep:
         mine, self.way = self.way, way
         self._start()
         self.prepare()
-        losses = [self.step(self._batch, self._target)]
+        losses = [self.step(*self.data)]
         gradients = [weight.grad.clone() for weight in self._model.parameters]
-        losses += [self.step(self._batch, self._target) for _ in range(LOSSES - 1)]
+        losses += [self.step(*self.data) for _ in range(LOSSES - 1)]
         self.way = mine
         return [torch.stack(losses), *gradients]
 
@@ -154,19 +149,19 @@ class TrainingStep:
         self._optimizer = torch.optim.SGD(self._model.parameters, lr=1e-3, momentum=0.9, foreach=False)
 
 
-def peak_of_allocations(run: Callable[[], None]) -> int:
-    """The most bytes of host memory that tensors made by `run` take at the same time.
+def loss_if_it_fits(device: torch.device, shape: Shape, way: str) -> float | None:
+    """The loss of the second of two steps; None if there was not enough memory. Nothing stays allocated."""
+    try:
+        return _loss_of_two_steps(device, shape, way)
+    except (torch.cuda.OutOfMemoryError, MemoryError):
+        pass
+    # Here, when the exception, and with it the frames that hold tensors, is gone.
+    gc.collect()
+    return None
 
-    From the trace of torch's profiler: host memory has no counters of its own.
-    """
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as profile:
-        run()
-    with tempfile.TemporaryDirectory(prefix="temper-validation-") as folder:
-        path = Path(folder, "trace.json")
-        profile.export_chrome_trace(str(path))
-        events = json.loads(path.read_text())["traceEvents"]
-    return max(
-        (event["args"]["Total Allocated"] for event in events if event.get("name") == "[memory]"), default=0
-    )
+
+def _loss_of_two_steps(device: torch.device, shape: Shape, way: str) -> float:
+    step = TrainingStep(device, shape, way)
+    step.prepare()
+    step.run()
+    return float(step.step(*step.data))

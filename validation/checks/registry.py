@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from validation.checks.batch import CpuBatch, GpuBatch
 from validation.checks.aftermath import HealthAfter
 from validation.checks.collectives import CpuAllReduce, GpuAllReduce, GpuAllReduceNvls, GpuAllReduceRing
 from validation.checks.container import GpuContainer
@@ -43,6 +44,8 @@ CHECKS: dict[str, Check] = {
         GpuAmp(),
         CpuStepMemory(),
         GpuStepMemory(),
+        CpuBatch(),
+        GpuBatch(),
         HealthAfter(),
     )
 }

@@ -41,6 +41,11 @@ class ScriptedBackend:
     steps: dict[str, float] = field(default_factory=dict)
     #: What each peak_bytes() says, one after the other.
     peaks: list[int] = field(default_factory=list)
+    #: The loss of a training step in try_step(), by its batch; the largest batch is the last that fits.
+    losses: dict[int, float] = field(default_factory=dict)
+    #: After so many tries only so large a batch still fits.
+    exhausted_after: int | None = None
+    still_fits: int = 0
 
     def seconds(self, operation: Operation, count: int) -> list[float]:
         assert operation.work
@@ -84,6 +89,17 @@ class ScriptedBackend:
     def peak_bytes(self, operation: Operation) -> int:
         assert operation.work
         return self.peaks.pop(0)
+
+    def limit_memory(self, size_bytes: int) -> None:
+        self.calls.append(f"limit {size_bytes}")
+
+    def try_step(self, shape: Shape, way: str) -> float | None:
+        self.calls.append(f"try {shape.batch} in {way}")
+        tries = sum(call.startswith("try ") for call in self.calls)
+        exhausted = tries > (self.exhausted_after or tries)
+        if shape.batch > (self.still_fits if exhausted else max(self.losses)):
+            return None
+        return self.losses.get(shape.batch, 1.0)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         self.calls.append(f"join {rank} of {world_size} at {store} for {timeout_s:.0f} s")

@@ -6,11 +6,13 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.validation.samples import node
 from tests.unit.validation.scripted import ScriptedBackend
 from validation.backends import NotRunError
-from validation.checks import precision, step_memory
+from validation.checks import batch, precision, step_memory
 from validation.checks.registry import CHECKS
 from validation.child import Request
 from validation.comparison import is_rate
@@ -41,7 +43,7 @@ def test_on_a_node_without_a_gpu_nothing_that_needs_one_is_run(test: str) -> Non
     assert (result.state, result.measurements) == (State.NOT_RUN, ())
 
 
-@pytest.mark.parametrize("test", ["cpu_amp", "cpu_step_memory"])
+@pytest.mark.parametrize("test", ["cpu_amp", "cpu_step_memory", "cpu_batch"])
 def test_without_torch_nothing_is_trained(test: str) -> None:
     result = CHECKS[test].run(node(torch=None))
     assert result.state is State.NOT_RUN
@@ -127,3 +129,71 @@ def test_the_size_of_a_step_is_no_rate_that_a_judge_would_compare() -> None:
     measured = memory(ScriptedBackend(peaks=[3, 2, 1]))
     judged = [m.name for m in measured.measurements if is_rate(m)]
     assert judged == [f"{name}_step_samples_s" for name in step_memory.WAYS.values()]
+
+
+def search(backend: ScriptedBackend) -> Any:
+    return batch.search(backend, request(backend.name), ignore)
+
+
+@given(st.integers(min_value=1, max_value=batch.MOST_SAMPLES))
+def test_the_search_finds_the_largest_batch_in_few_tries(right: int) -> None:
+    tried: list[int] = []
+
+    def fits(size: int) -> bool:
+        tried.append(size)
+        return size <= right
+
+    found = batch.largest(fits)
+    assert found <= right <= found + found // batch.PARTS
+    assert len(tried) <= 20
+
+
+def test_a_search_that_nothing_stops_ends() -> None:
+    assert batch.largest(lambda _size: True) <= batch.MOST_SAMPLES
+
+
+def test_the_largest_batch_is_found_within_most_of_the_free_memory_and_timed() -> None:
+    backend = ScriptedBackend(losses={37: 1.0}, steps={"bf16": 0.5}, free=100)
+    measured = search(backend)
+    assert [(m.name, m.value) for m in measured.measurements] == [
+        ("largest_batch_samples", 37),
+        ("largest_batch_training_samples_s", 74.0),
+    ]
+    assert measured.findings == ()
+    assert backend.calls[0] == "limit 90"
+    assert measured.details["tried"] == [1, 2, 4, 8, 16, 32, 36, 37, 38, 40, 48, 64]
+
+
+def test_the_number_of_samples_itself_is_no_rate() -> None:
+    measured = search(ScriptedBackend(losses={4: 1.0}))
+    assert [m.name for m in measured.measurements if is_rate(m)] == ["largest_batch_training_samples_s"]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_fails(loss: float) -> None:
+    measured = search(ScriptedBackend(losses={8: loss, 12: 1.0}))
+    assert [(f.code, f.state) for f in measured.findings] == [("wrong-result", State.FAIL)]
+    assert "the loss of a batch of 8 is no number" in measured.findings[0].text
+
+
+def test_memory_that_does_not_come_back_is_degraded() -> None:
+    # 1, 2, 4, 8, 6 and 7 find that 6 fit; then no more than 3 do.
+    measured = search(ScriptedBackend(losses={6: 1.0}, exhausted_after=6, still_fits=3))
+    assert [(f.code, f.state) for f in measured.findings] == [("memory-not-returned", State.DEGRADED)]
+    assert [m.value for m in measured.measurements if not is_rate(m)] == [3]
+
+
+def test_memory_of_which_nothing_comes_back_fails() -> None:
+    measured = search(ScriptedBackend(losses={6: 1.0}, exhausted_after=6))
+    assert [(f.code, f.state) for f in measured.findings] == [("memory-not-returned", State.FAIL)]
+    assert measured.measurements == ()
+
+
+def test_a_device_in_which_no_sample_fits_is_not_run() -> None:
+    with pytest.raises(NotRunError, match="not even one sample fits in"):
+        search(ScriptedBackend(losses={0: 1.0}))
+
+
+def test_a_cpu_without_the_memory_for_the_search_is_not_run() -> None:
+    with pytest.raises(NotRunError, match="of free memory needed"):
+        search(ScriptedBackend("cpu", free=batch.CPU_BUDGET_BYTES))

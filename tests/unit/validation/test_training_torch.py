@@ -104,7 +104,7 @@ def test_one_wrong_gradient_is_seen() -> None:
 def test_the_peak_of_memory_is_what_was_allocated_at_the_same_time() -> None:
     peak = there("""
         import torch
-        from validation.backends.training import peak_of_allocations
+        from validation.backends.memory import peak_of_allocations
 
         def run():
             first = torch.empty(8 << 20, dtype=torch.uint8)
@@ -115,3 +115,48 @@ def test_the_peak_of_memory_is_what_was_allocated_at_the_same_time() -> None:
         answer = peak_of_allocations(run)
     """)
     assert peak == 12 << 20
+
+
+def test_a_cpu_finds_its_largest_batch_and_runs_out_of_memory_on_the_way() -> None:
+    found = there(
+        RUN
+        + """
+    from validation.backends.cpu import CpuBackend
+    from validation.checks import batch
+    from validation.child import Request
+
+    batch.CPU_BUDGET_BYTES = 2 << 20
+    parameters = dict(shape=dataclasses.asdict(training.CPU_SHAPE), timing=dict(warm_up_s=0, measure_s=0))
+    request = Request("the CPU", "", "cpu", parameters=parameters)
+    answer = [encode(batch.search(CpuBackend(), request, lambda stage: None)) for _ in range(2)]
+    """
+    )
+    first, again = (one["measurements"][0]["value"] for one in found)
+    assert first == again
+    assert 1 <= first < max(found[0]["details"]["tried"])
+    assert found[0]["findings"] == []
+
+
+def test_a_budget_counts_what_lives_and_not_what_was() -> None:
+    allowed, refused, after = there("""
+        import torch
+        from validation.backends.memory import MemoryBudget
+
+        def take(*sizes):
+            with MemoryBudget(10 << 20):
+                try:
+                    kept = [torch.zeros(size << 20, dtype=torch.uint8) for size in sizes]
+                    views = [tensor[1:].view(-1) for tensor in kept]
+                except MemoryError:
+                    return False
+            return True
+
+        def one_after_the_other():
+            with MemoryBudget(10 << 20):
+                for _ in range(5):
+                    torch.zeros(6 << 20, dtype=torch.uint8)
+            return True
+
+        answer = [take(4, 6), take(4, 7), one_after_the_other()]
+    """)
+    assert (allowed, refused, after) == (True, False, True)

@@ -1,0 +1,129 @@
+"""The largest batch that a training step fits in memory with, found by trying, and its speed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING
+
+from validation.backends import NotRunError, Shape, make
+from validation.checks.measured import stay_near
+from validation.checks.recorder import WRONG_COMPUTATION, Recorder
+from validation.checks.training import on_each_gpu, on_the_cpu
+from validation.contract import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from validation.backends import Backend
+    from validation.checks import Node
+    from validation.child import Request
+    from validation.contract import Measured, TestResult
+
+#: Of the free memory of a GPU, what the search may take; the rest is for libraries and the driver.
+GPU_SHARE = 0.9
+#: A CPU has no memory of its own to fill: the tensors of the search get this much of it, and no more.
+CPU_BUDGET_BYTES = 128 << 20
+#: The search ends when it knows the batch to one part in so many. It is bounded in any case: so many samples
+#: fill the memory of no GPU with this model.
+PARTS = 32
+MOST_SAMPLES = 4096
+
+
+def measure(request: Request, stage: Callable[[str], None]) -> Measured:
+    """In a child: its allocator is limited for good. Raises NotRunError."""
+    stay_near(request)
+    stage("loading torch")
+    return search(make(request.backend, request.device), request, stage)
+
+
+def search(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
+    """The measurement itself, on any backend. Raises NotRunError."""
+    shape, recorder = Shape(**request.parameters["shape"]), Recorder(backend, request, stage)
+    if backend.name == "cpu":
+        recorder.need(2 * CPU_BUDGET_BYTES)
+        way, budget = "fp32", CPU_BUDGET_BYTES
+    else:
+        way = "bf16" if "bf16" in backend.dtypes() else "fp32"
+        budget = int(GPU_SHARE * backend.free_bytes())
+    backend.limit_memory(budget)
+    losses: dict[int, float | None] = {}
+
+    def fits(batch: int) -> bool:
+        stage(f"training with a batch of {batch}")
+        losses[batch] = backend.try_step(dataclasses.replace(shape, batch=batch), way)
+        return losses[batch] is not None
+
+    batch = largest(fits)
+    if not batch:
+        raise NotRunError(f"not even one sample fits in {budget / 1e9:.2g} GB")
+    wrong = [size for size, loss in losses.items() if loss is not None and not math.isfinite(loss)]
+    if wrong:
+        recorder.find(
+            "wrong-result",
+            f"{request.name}: the loss of a batch of {wrong[0]} is no number",
+            WRONG_COMPUTATION,
+        )
+    fitted = batch
+    while batch and not fits(batch):
+        batch //= 2
+    if batch < fitted:
+        recorder.find(
+            "memory-not-returned",
+            f"{request.name}: a batch of {fitted} fitted in {budget / 1e9:.3g} GB, and only {batch} "
+            "did after larger ones had run out of memory",
+            "see what else uses the memory of this device, and try another version of torch",
+            State.DEGRADED if batch else State.FAIL,
+        )
+    if batch:
+        recorder.keep("largest_batch_samples", batch)
+        # Without the batch as a condition: large ones are all about equally fast, and so compare.
+        recorder.rate(
+            "largest_batch_training_samples_s",
+            backend.training(dataclasses.replace(shape, batch=batch), way),
+            doing=f"measuring a batch of {batch}",
+            scale=1,
+        )
+    return recorder.measured({"format": way, "budget_bytes": budget, "tried": sorted(losses)})
+
+
+def largest(fits: Callable[[int], bool]) -> int:
+    """The largest batch that fits, to one part in PARTS: double until one does not, then halve the gap."""
+    good, bad = 0, 1
+    while bad <= MOST_SAMPLES and fits(bad):
+        good, bad = bad, 2 * bad
+    while bad <= MOST_SAMPLES and bad - good > max(1, good // PARTS):
+        middle = (good + bad) // 2
+        if fits(middle):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+class CpuBatch:
+    """Within a fixed part of memory, so that running out of it is seen and harms nobody."""
+
+    id = "cpu_batch"
+    title = "the largest batch within a fixed part of memory"
+    needs = "torch"
+    method = 1
+    headline: tuple[str, ...] = ("largest_batch_samples",)
+
+    def run(self, node: Node) -> TestResult:
+        """Run it on this node."""
+        return on_the_cpu(self, node, f"{__name__}:measure", {})
+
+
+class GpuBatch:
+    """On all GPUs at the same time."""
+
+    id = "gpu_batch"
+    title = "the largest batch that fits in every GPU"
+    needs = "an NVIDIA GPU with its driver, torch built with CUDA"
+    method = 1
+    headline: tuple[str, ...] = ("largest_batch_samples",)
+
+    def run(self, node: Node) -> TestResult:
+        """Run it on this node."""
+        return on_each_gpu(self, node, f"{__name__}:measure", {})
