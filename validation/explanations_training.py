@@ -7,6 +7,31 @@ from validation.explanation import Explanation
 AMP = "https://docs.pytorch.org/docs/stable/amp.html"
 
 EXPLANATIONS: dict[str, Explanation] = {
+    "shm-too-small": Explanation(
+        "Shared memory is too small for the workers of a DataLoader",
+        "Workers hand over their batches in /dev/shm; when it is full, the kernel ends one with a bus error",
+        (
+            "a container with its engine's default of 64 MB",
+            "a small size= of the node's own /dev/shm",
+            "files left there",
+        ),
+        (
+            "start containers with --ipc=host or a larger --shm-size",
+            "on the node itself, mount /dev/shm with a larger size=",
+            "use fewer workers or smaller batches",
+        ),
+        "https://docs.docker.com/reference/cli/docker/container/run/",
+    ),
+    "loader-worker-died": Explanation(
+        "A worker of a DataLoader died or hung",
+        "It was loading synthetic samples from memory, which fails on no healthy node",
+        ("the kernel's out-of-memory killer", "a limit on processes or memory", "broken memory"),
+        (
+            "look for the out-of-memory killer in the kernel log",
+            "look at the limits of the service or container",
+        ),
+        "https://docs.pytorch.org/docs/stable/data.html",
+    ),
     "amp-no-gain": Explanation(
         "Mixed precision is slower than full precision",
         "A training step in bf16 uses tensor cores and half the memory traffic, so it should be faster",

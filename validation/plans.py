@@ -54,7 +54,9 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 #: Training-shaped tests, which take minutes together.
-TRAINING = frozenset({"cpu_amp", "gpu_amp", "cpu_step_memory", "gpu_step_memory", "cpu_batch", "gpu_batch"})
+TRAINING = frozenset(
+    {"data_loading", "cpu_amp", "gpu_amp", "cpu_step_memory", "gpu_step_memory", "cpu_batch", "gpu_batch"}
+)
 
 PLANS = {
     plan.name: plan

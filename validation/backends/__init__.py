@@ -52,6 +52,10 @@ def out_of_memory(error: BaseException) -> str | None:
     return None
 
 
+class WorkerError(Exception):
+    """A process that loads data died or hung; the message says how."""
+
+
 class Operation(Protocol):
     """Something to be timed, with its buffers ready."""
 
@@ -68,6 +72,24 @@ class Product(Operation, Protocol):
 
     def digest(self) -> str:
         """Run once; a checksum of every bit of the result."""
+        ...
+
+
+class Loading(Protocol):
+    """Batches of samples that come from processes; work is in samples of one batch."""
+
+    work: float
+
+    def take(self, batches: int) -> float:
+        """Seconds that so many batches took to come. Raises WorkerError."""
+        ...
+
+    def error(self) -> float:
+        """The part of the next samples that are wrong. Raises WorkerError."""
+        ...
+
+    def close(self) -> None:
+        """End the processes."""
         ...
 
 
@@ -126,6 +148,14 @@ class Backend(Protocol):
 
     def try_step(self, shape: Shape, way: str) -> float | None:
         """Train two steps and forget them; the loss of the second, None if memory did not suffice."""
+        ...
+
+    def loading(self, workers: int, *, pinned: bool) -> Loading:
+        """Samples from so many processes; to a GPU through pinned host memory, or not."""
+        ...
+
+    def shared_bytes(self, workers: int) -> int:
+        """The shared memory that so many processes fill with samples."""
         ...
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:

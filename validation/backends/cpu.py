@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed
 
+from validation.backends import loading as data
 from validation.backends.exchange import Exchange, highest, join
 from validation.backends.memory import MemoryBudget, peak_of_allocations
 from validation.backends.operations import AllReduce, Copy, Matmul, MemoryPattern, Triad, pattern
 from validation.backends.training import TrainingStep, loss_if_it_fits
 
 if TYPE_CHECKING:
-    from validation.backends import Operation, Product, Shape
+    from validation.backends import Loading, Operation, Product, Shape
 
 
 class CpuBackend:
@@ -85,6 +86,14 @@ class CpuBackend:
         """Train two steps and forget them."""
         with MemoryBudget(self._budget_bytes):
             return loss_if_it_fits(self._device, shape, way)
+
+    def loading(self, workers: int, *, pinned: bool) -> Loading:
+        """Samples from so many processes."""
+        return data.Loading(workers, pinned=pinned, device=None)
+
+    def shared_bytes(self, workers: int) -> int:
+        """What they have ready, and what is being taken."""
+        return data.shared_bytes(workers)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Meet the others over gloo."""

@@ -9,12 +9,13 @@ import torch
 import torch.distributed
 
 from validation.backends import NotRunError
+from validation.backends import loading as data
 from validation.backends.exchange import Exchange, highest, join
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, MemoryPattern, Triad, pattern
 from validation.backends.training import TrainingStep, loss_if_it_fits
 
 if TYPE_CHECKING:
-    from validation.backends import Operation, Product, Shape
+    from validation.backends import Loading, Operation, Product, Shape
 
 
 #: What CUDA says of a GPU that is broken (cudaGetErrorString): no matter of the environment.
@@ -130,6 +131,14 @@ class CudaBackend:
         loss = loss_if_it_fits(self._device, shape, way)
         torch.cuda.empty_cache()
         return loss
+
+    def loading(self, workers: int, *, pinned: bool) -> Loading:
+        """Samples from so many processes."""
+        return data.Loading(workers, pinned=pinned, device=self._device)
+
+    def shared_bytes(self, workers: int) -> int:
+        """What they have ready, and what is being taken."""
+        return data.shared_bytes(workers)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Meet the others over NCCL."""

@@ -13,7 +13,7 @@ from validation.contract import Finding, Measured, Measurement, State
 from validation.measure import Timing, rate, times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from validation.backends import Backend, Operation
     from validation.child import Request
@@ -95,6 +95,6 @@ class Recorder:
         """Keep a finding about this device."""
         self._findings.append(Finding(code, state, text, action, self.device))
 
-    def measured(self, details: dict[str, Any] | None = None) -> Measured:
-        """All of it, for the parent."""
-        return Measured(tuple(self._measurements), tuple(self._findings), details=details or {})
+    def measured(self, details: dict[str, Any] | None = None, more: Iterable[Measurement] = ()) -> Measured:
+        """All of it, for the parent; `more` are numbers that were taken in another way."""
+        return Measured((*self._measurements, *more), tuple(self._findings), details=details or {})

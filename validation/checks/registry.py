@@ -11,6 +11,7 @@ from validation.checks.container import GpuContainer
 from validation.checks.copy import CpuCopy, GpuTransfer, GpuTransferRemote, GpuTransferTogether
 from validation.checks.frameworks import Frameworks
 from validation.checks.health import Health
+from validation.checks.loading import DataLoading
 from validation.checks.matmul import CpuMatmul, GpuMatmul, GpuMatmulAlone
 from validation.checks.memory import GpuMemory, GpuPeers
 from validation.checks.platform import Platform
@@ -40,6 +41,7 @@ CHECKS: dict[str, Check] = {
         GpuAllReduce(),
         GpuAllReduceRing(),
         GpuAllReduceNvls(),
+        DataLoading(),
         CpuAmp(),
         GpuAmp(),
         CpuStepMemory(),

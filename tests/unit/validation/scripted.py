@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from validation.backends import WorkerError
+
 if TYPE_CHECKING:
     from validation.backends import Operation, Shape
 
@@ -26,6 +28,31 @@ class ScriptedOperation:
 
 
 @dataclass
+class ScriptedLoading:
+    """Batches that take so long and come out so wrong; its workers die after so many, with these words."""
+
+    work: float
+    batch_s: float
+    wrong: float
+    dies_after: int | None
+    words: str
+    closed: bool = False
+
+    def take(self, batches: int) -> float:
+        if self.dies_after is not None:
+            self.dies_after -= batches
+            if self.dies_after < 0:
+                raise WorkerError(self.words)
+        return self.batch_s * batches
+
+    def error(self) -> float:
+        return self.wrong
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
 class ScriptedBackend:
     """Each run takes the next of `run_seconds`, the last for ever; `wrong` is every operation's error."""
 
@@ -41,6 +68,11 @@ class ScriptedBackend:
     steps: dict[str, float] = field(default_factory=dict)
     #: What each peak_bytes() says, one after the other.
     peaks: list[int] = field(default_factory=list)
+    #: Seconds of a batch by the number of workers; after how many batches they die, and what they say then.
+    batches: dict[int, float] = field(default_factory=dict)
+    deaths: dict[int, int] = field(default_factory=dict)
+    last_words: str = "DataLoader worker (pid 7) is killed by signal: Killed."
+    loadings: list[ScriptedLoading] = field(default_factory=list)
     #: The loss of a training step in try_step(), by its batch; the largest batch is the last that fits.
     losses: dict[int, float] = field(default_factory=dict)
     #: After so many tries only so large a batch still fits.
@@ -100,6 +132,16 @@ class ScriptedBackend:
         if shape.batch > (self.still_fits if exhausted else max(self.losses)):
             return None
         return self.losses.get(shape.batch, 1.0)
+
+    def loading(self, workers: int, *, pinned: bool) -> ScriptedLoading:
+        batch_s = self.batches[workers] / (2 if pinned else 1)
+        self.loadings.append(
+            ScriptedLoading(32, batch_s, self.wrong, self.deaths.get(workers), self.last_words)
+        )
+        return self.loadings[-1]
+
+    def shared_bytes(self, workers: int) -> int:
+        return 100 * workers
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         self.calls.append(f"join {rank} of {world_size} at {store} for {timeout_s:.0f} s")

@@ -1,0 +1,197 @@
+"""Data loading: the sweep on a scripted loader, and real workers that are fast, die, hang or are wrong."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.validation.samples import eventually, node
+from tests.unit.validation.scripted import ScriptedBackend
+from tests.unit.validation.test_torch import PYTHON, there
+from validation.checks import loading
+from validation.child import Request
+from validation.contract import State
+
+TIMING = {"warm_up_s": 0, "measure_s": 1.0, "least": 5, "most": 100}
+#: Seconds of a batch by workers: from 4 on no faster.
+BATCHES = {0: 0.8, 1: 0.8, 2: 0.4, 4: 0.2, 8: 0.196}
+
+needs_torch = pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+
+
+def sweep(backend: ScriptedBackend, cpus: int = 8, shared_bytes: int = 10_000) -> Any:
+    request = Request("the loader", "", backend.name, parameters={"cpus": cpus, "timing": TIMING})
+    return loading.sweep(backend, request, lambda _stage: None, shared_bytes)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "counts"),
+    [(1, [0, 1]), (2, [0, 1, 2]), (6, [0, 1, 2, 4, 6]), (8, [0, 1, 2, 4, 8]), (200, [0, 1, 2, 4, 8, 16, 32])],
+)
+def test_the_sweep_stays_within_the_cpus(cpus: int, counts: list[int]) -> None:
+    assert loading.worker_counts(cpus) == counts
+
+
+def test_the_fewest_workers_that_bring_nearly_the_most_are_advised() -> None:
+    measured = sweep(ScriptedBackend("cpu", batches=BATCHES))
+    rates = {m.conditions["workers"]: m.value for m in measured.measurements if m.name == "loading_samples_s"}
+    assert rates == {0: 40.0, 1: 40.0, 2: 80.0, 4: 160.0, 8: 163.2653}
+    assert measured.measurements[-1].name == "best_loading_samples_s"
+    assert measured.measurements[-1].value == 160.0
+    assert measured.details["advice"].startswith(
+        "num_workers=4 is enough here: 160 samples/s; pinned memory needs"
+    )
+    assert measured.findings == ()
+
+
+def test_with_a_gpu_pinned_memory_is_tried_and_advised_where_it_is_faster() -> None:
+    measured = sweep(ScriptedBackend("cuda", batches=BATCHES))
+    pins = [m.conditions["pin_memory"] for m in measured.measurements if m.name == "loading_samples_s"]
+    assert pins == [0] * 5 + [1] * 5
+    assert measured.details["advice"] == "num_workers=4, pin_memory=True is enough here: 320 samples/s"
+
+
+def test_shared_memory_that_is_too_small_bounds_the_sweep_and_is_said_with_its_remedy() -> None:
+    measured = sweep(ScriptedBackend("cpu", batches=BATCHES), shared_bytes=250)
+    (finding,) = measured.findings
+    assert (finding.code, finding.state) == ("shm-too-small", State.DEGRADED)
+    assert "no more than 2 were tried" in finding.text
+    assert "--shm-size" in finding.action
+    assert max(m.conditions.get("workers", 0) for m in measured.measurements) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("DataLoader worker (pid 7) is killed by signal: Killed.", "loader-worker-died"),
+        ("DataLoader timed out after 60 seconds", "loader-worker-died"),
+        ("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that", "shm-too-small"),
+    ],
+)
+def test_a_worker_that_dies_fails_and_the_others_are_still_measured(words: str, code: str) -> None:
+    backend = ScriptedBackend("cpu", batches=BATCHES, deaths={4: 12}, last_words=words)
+    measured = sweep(backend)
+    assert [(f.code, f.state) for f in measured.findings] == [(code, State.FAIL)]
+    assert words in measured.findings[0].text
+    assert {m.conditions.get("workers") for m in measured.measurements} == {0, 1, 2, 8, None}
+    assert all(one.closed for one in backend.loadings)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, 1 / 32])
+def test_one_wrong_sample_fails(wrong: float) -> None:
+    measured = sweep(ScriptedBackend("cpu", batches=BATCHES, wrong=wrong), cpus=1)
+    assert [finding.code for finding in measured.findings] == ["wrong-result"] * 2
+
+
+def test_when_every_worker_dies_there_is_no_advice() -> None:
+    measured = sweep(ScriptedBackend("cpu", batches=BATCHES, deaths=dict.fromkeys(BATCHES, 0)))
+    assert (measured.measurements, measured.details) == ((), {})
+    assert len(measured.findings) == 5
+
+
+def test_without_shared_memory_there_is_none_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(loading, "SHARED_MEMORY", str(tmp_path / "missing"))
+    assert loading.free_shared_memory() == 0
+
+
+def test_without_torch_it_is_not_run() -> None:
+    assert loading.DataLoading().run(node(torch=None)).state is State.NOT_RUN
+
+
+@needs_torch
+def test_real_workers_load_for_real_and_none_is_left() -> None:
+    found, left = there("""
+        import dataclasses, multiprocessing
+        from validation.checks import Node
+        from validation.checks.registry import CHECKS
+        from validation.contract import encode
+        from validation.expectations import Expectation
+        from validation.measure import Timing
+        from validation.plans import PLANS
+
+        plan = dataclasses.replace(PLANS["quick"], cpu=Timing(0, 0, least=2))
+        found = CHECKS["data_loading"].run(Node(plan, Expectation(), cpus=2))
+        answer = [encode(found), len(multiprocessing.active_children())]
+    """)
+    assert (found["state"], found["findings"]) == ("pass", [])
+    workers = [m["conditions"]["workers"] for m in found["measurements"] if m["name"] == "loading_samples_s"]
+    assert workers == [0, 1, 2]
+    assert found["details"]["the loader"]["advice"].startswith("num_workers=")
+    assert left == 0
+
+
+@needs_torch
+def test_workers_that_are_wrong_die_or_hang_are_found_and_none_is_left() -> None:
+    said = there("""
+        import multiprocessing, os, signal, time
+        from validation.backends import WorkerError, loading
+
+        here = os.getpid()
+
+        class Data(loading.Images):
+            def __getitem__(self, number):
+                image, number = super().__getitem__(number)
+                if number == 37 and os.getpid() != here:
+                    image = spoil(image)
+                return image, number
+
+        def try_it():
+            one = loading.Loading(1, pinned=False, device=None, data=Data())
+            processes = [worker.pid for worker in multiprocessing.active_children()]
+            try:
+                one.take(1)
+                return [one.error(), processes]
+            except WorkerError as error:
+                return [str(error), processes]
+            finally:
+                one.close()
+
+        loading.PATIENCE_S = 2
+        answer = []
+        for spoil in (
+            lambda image: image,
+            lambda image: image + 1,
+            lambda image: image * float("nan"),
+            lambda image: os.kill(os.getpid(), signal.SIGKILL),
+            lambda image: time.sleep(600),
+        ):
+            answer.append(try_it())
+    """)
+    errors = [error for error, _ in said]
+    assert errors[:3] == [0, 1 / 32, 1 / 32]
+    assert "DataLoader worker" in errors[3]
+    assert "DataLoader timed out" in errors[4]
+    for _, processes in said:
+        assert len(processes) == 1
+        assert not Path(f"/proc/{processes[0]}").exists()
+
+
+@needs_torch
+def test_a_worker_ends_with_its_parent_even_when_that_is_killed(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    (ended,) = there(f"""
+        import multiprocessing, os, pathlib, signal
+        from validation.backends import loading
+
+        parent = os.fork()
+        if parent == 0:
+            one = loading.Loading(1, pinned=False, device=None)
+            one.take(1)
+            pathlib.Path({str(note)!r}).write_text(str(multiprocessing.active_children()[0].pid))
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = [os.waitpid(parent, 0)[1]]
+    """)
+    assert ended == 9
+    worker = int(note.read_text())
+    eventually(lambda: not is_alive(worker), "the worker ends")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs: what nobody has reaped yet is dead all the same."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,123 @@
+"""A DataLoader over a data set that costs its workers what images do: decompress, crop, flip, normalise."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import signal
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.data
+
+from validation.backends import WorkerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BATCH = 32
+#: torch's default: batches that each worker keeps ready.
+PREFETCH = 2
+STORED, EDGE, CROP = 16, 256, 224
+#: Of float32, three colours.
+BATCH_BYTES = BATCH * 3 * CROP * CROP * 4
+#: After which a worker that brings nothing is said to hang.
+PATIENCE_S = 60
+PR_SET_PDEATHSIG = 1
+
+
+class Images:
+    """Compressed images in memory, over and over: number i is always the same."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(23)
+        images = torch.randint(0, 16, (STORED, 3, EDGE, EDGE), generator=generator, dtype=torch.uint8)
+        self._stored = [zlib.compress(bytes(image.flatten().tolist()), 1) for image in images]
+
+    def __len__(self) -> int:
+        """As good as endless."""
+        return 1 << 30
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        """An image of CROP x CROP, normalised, and its number."""
+        raw = bytearray(zlib.decompress(self._stored[number % STORED]))
+        image = torch.frombuffer(raw, dtype=torch.uint8).view(3, EDGE, EDGE)
+        top, left = number * 7 % (EDGE - CROP), number * 13 % (EDGE - CROP)
+        cropped = image[:, top : top + CROP, left : left + CROP]
+        if number % 2:
+            cropped = cropped.flip(2)
+        return cropped.float().sub_(7.5).div_(4.6), number
+
+
+class Loading:
+    """Batches from `workers` processes (0: from this one), each copied to `device` if there is one."""
+
+    work = float(BATCH)
+
+    def __init__(self, workers: int, *, pinned: bool, device: torch.device | None, data: Any = None) -> None:
+        self._device, self._pinned = device, pinned
+        self._data = data or Images()
+        loader = torch.utils.data.DataLoader(
+            self._data,
+            batch_size=BATCH,
+            num_workers=workers,
+            pin_memory=pinned,
+            worker_init_fn=end_with_parent if workers else None,
+            timeout=PATIENCE_S if workers else 0,
+            # Starts in no time; newer Pythons would start each worker from scratch.
+            multiprocessing_context="fork" if workers else None,
+        )
+        self._batches: Iterator[Any] | None = iter(loader)
+        self._next = 0
+
+    def take(self, batches: int) -> float:
+        """Seconds that so many batches took to come, and to be on the device. Raises WorkerError."""
+        start = time.perf_counter()
+        for _ in range(batches):
+            self._take()
+        if self._device is not None:
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter() - start
+
+    def error(self) -> float:
+        """The part of the next samples that are not what they must be, or not in their place."""
+        first = self._next
+        images, numbers = self._take()
+        right = [
+            bool(number == first + place and torch.equal(image.cpu(), self._data[first + place][0]))
+            for place, (image, number) in enumerate(zip(images, numbers.tolist(), strict=True))
+        ]
+        return 1 - sum(right) / BATCH
+
+    def close(self) -> None:
+        """End the workers, whatever state they are in."""
+        self._batches = None
+        for worker in multiprocessing.active_children():
+            worker.kill()
+            worker.join()
+
+    def _take(self) -> tuple[torch.Tensor, torch.Tensor]:
+        assert self._batches is not None
+        try:
+            images, numbers = next(self._batches)
+        except RuntimeError as error:
+            # These two sentences of torch's have no exception of their own.
+            if "DataLoader worker" in str(error) or "DataLoader timed out" in str(error):
+                raise WorkerError(str(error).splitlines()[0]) from error
+            raise
+        self._next += BATCH
+        if self._device is not None:
+            images = images.to(self._device, non_blocking=self._pinned)
+        return images, numbers
+
+
+def end_with_parent(_worker: int) -> None:
+    """In a worker: if its parent is killed, nobody would be left to end it."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def shared_bytes(workers: int) -> int:
+    """What so many workers keep ready, and two batches that are being taken; all in shared memory."""
+    return BATCH_BYTES * (PREFETCH * workers + 2) if workers else 0

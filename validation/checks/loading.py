@@ -1,0 +1,165 @@
+"""Data loading: how many samples a second come from how many workers, and what shared memory allows."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from validation.backends import WorkerError, make
+from validation.checks.measured import CUDA_ENVIRONMENT, not_run, result
+from validation.checks.recorder import WRONG_DATA, Recorder
+from validation.child import Request, run_children
+from validation.contract import Measured, State
+from validation.measure import Timing, calm, rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from validation.backends import Backend
+    from validation.checks import Node
+    from validation.contract import Measurement, TestResult
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where torch's workers leave their batches
+#: More workers than these are seldom worth their memory.
+MOST_WORKERS = 32
+#: Fewer workers are better if they bring nearly as much: they cost memory, and CPUs of others.
+NEARLY = 0.95
+LARGER_SHARED_MEMORY = (
+    "start containers with --ipc=host or a larger --shm-size; on the node itself, mount /dev/shm with a "
+    "larger size="
+)
+
+
+def measure(request: Request, stage: Callable[[str], None]) -> Measured:
+    """In a child: a sweep over numbers of workers, with pinned memory and without. Raises NotRunError."""
+    stage("loading torch")
+    return sweep(make(request.backend, request.device), request, stage, free_shared_memory())
+
+
+def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shared_bytes: int) -> Measured:
+    """The measurement itself, on any backend, with so much shared memory."""
+    recorder = Recorder(backend, request, stage)
+    counts = worker_counts(request.parameters["cpus"])
+    fitting = [count for count in counts if backend.shared_bytes(count) <= shared_bytes]
+    if len(fitting) < len(counts):
+        most = counts[-1]
+        recorder.find(
+            "shm-too-small",
+            f"{SHARED_MEMORY} has {shared_bytes / 1e9:.3g} GB free, {most} workers keep up to "
+            f"{backend.shared_bytes(most) / 1e9:.3g} GB of batches there, and are ended by a bus error when "
+            f"it is full; no more than {fitting[-1]} were tried",
+            LARGER_SHARED_MEMORY,
+            State.DEGRADED,
+        )
+    found: list[Measurement] = []
+    for pinned in (False, True) if backend.name == "cuda" else (False,):
+        for workers in fitting:
+            stage(f"loading with {workers} workers{', pinned' if pinned else ''}")
+            with contextlib.closing(backend.loading(workers, pinned=pinned)) as loading:
+                try:
+                    loading.take(
+                        2 * workers + 2
+                    )  # what the workers had ready, and the first of their own pace
+                    timing = Timing(**request.parameters["timing"])
+                    seconds, attempts = calm(lambda: _windows(loading.take, workers, timing))  # noqa: B023
+                    error = loading.error()
+                except WorkerError as reason:
+                    _blame(recorder, workers, str(reason))
+                    continue
+            conditions: dict[str, int | str] = {"workers": workers, "pin_memory": int(pinned)}
+            work = loading.work * _window(workers)
+            found.append(rate("loading_samples_s", work, seconds, 1, None, conditions, attempts))
+            if not error <= 0:
+                recorder.find(
+                    "wrong-result",
+                    f"{error:.2g} of the samples from {workers} workers are not what they must be, or not in "
+                    "their place",
+                    WRONG_DATA,
+                )
+    return recorder.measured(_advice(found, request) if found else None, more=found + _best(found))
+
+
+def worker_counts(cpus: int) -> list[int]:
+    """None, powers of two, and one for each CPU, within MOST_WORKERS."""
+    most = min(cpus, MOST_WORKERS)
+    return [0, *sorted({1 << power for power in range(most.bit_length())} | {most})]
+
+
+def free_shared_memory() -> int:
+    """Bytes; none where there is no such file system."""
+    try:
+        found = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize
+
+
+def _window(workers: int) -> int:
+    """Batches that are timed in one go: workers deliver at about the same time, so some from each."""
+    return max(2, 2 * workers)
+
+
+def _windows(take: Callable[[int], float], workers: int, timing: Timing) -> list[float]:
+    seconds: list[float] = []
+    while len(seconds) < timing.least or (sum(seconds) < timing.measure_s and len(seconds) < timing.most):
+        seconds.append(take(_window(workers)))
+    return seconds
+
+
+def _blame(recorder: Recorder, workers: int, reason: str) -> None:
+    if "shared memory" in reason or "Bus error" in reason:
+        recorder.find(
+            "shm-too-small",
+            f"one of {workers} workers was ended because {SHARED_MEMORY} is full: {reason}",
+            LARGER_SHARED_MEMORY,
+        )
+    else:
+        recorder.find(
+            "loader-worker-died",
+            f"loading with {workers} workers ended: {reason}",
+            "look for the out-of-memory killer and for I/O errors in the kernel log",
+        )
+
+
+def _best(found: list[Measurement]) -> list[Measurement]:
+    """The setting to take: the fewest workers that bring nearly the most."""
+    most = max((one.value for one in found), default=0)
+    enough = [one for one in found if one.value >= NEARLY * most]
+    enough.sort(key=lambda one: (int(one.conditions["workers"]), -one.value))
+    return [dataclasses.replace(one, name="best_loading_samples_s", conditions={}) for one in enough[:1]]
+
+
+def _advice(found: list[Measurement], request: Request) -> dict[str, Any]:
+    best = _best(found)[0]
+    setting = next(one.conditions for one in found if one.value == best.value)
+    pins = ", pin_memory=True" if setting["pin_memory"] else ""
+    pinning = "" if request.backend == "cuda" else "; pinned memory needs a GPU and was not tried"
+    workers = f"num_workers={setting['workers']}{pins}"
+    return {"advice": f"{workers} is enough here: {best.value:.0f} samples/s{pinning}"}
+
+
+class DataLoading:
+    """On CPUs, and with a GPU to its memory: what a training job is fed with at best."""
+
+    id = "data_loading"
+    title = "samples a second from a DataLoader, by its workers"
+    needs = "torch"
+    method = 1
+    headline: tuple[str, ...] = ("best_loading_samples_s",)
+
+    def run(self, node: Node) -> TestResult:
+        """Run it on this node."""
+        if reason := node.why_no_torch():
+            return not_run(self, reason)
+        started, gpu = time.monotonic(), node.why_no_cuda() is None
+        request = Request(
+            "the loader",
+            f"{__name__}:measure",
+            "cuda" if gpu else "cpu",
+            parameters={"cpus": node.cpus, "timing": dataclasses.asdict(node.plan.cpu)},
+            environment=CUDA_ENVIRONMENT,
+        )
+        return result(self, started, run_children([request], node.budget_s))
