@@ -50,6 +50,7 @@ from validation.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS, judge_fleet
 from validation.plans import PLANS
 from validation.progress import Progress
 from validation.runner import run_plan
+from validation.wishes import Wishes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,6 +136,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--state", type=Path, metavar="FILE", help="keep rounds here, to go on after an interruption"
+    )
+    run.add_argument(
+        "--storage",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="measure reads of this file, or of a file of our own in this folder; may be repeated",
+    )
+    run.add_argument(
+        "--storage-floor", type=float, metavar="GB/S", help="fail where a --storage reads more slowly"
     )
     run.add_argument(
         "--node",
@@ -242,6 +254,9 @@ def _run(options: argparse.Namespace) -> int:
     plan = PLANS[options.plan]
     if options.hours is not None:
         plan = dataclasses.replace(plan, duration_s=options.hours * 3600)
+    wishes = Wishes(tuple(options.storage), options.storage_floor)
+    left_out = plan.leaves_out - wishes.tests
+    tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in left_out))
     tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in plan.leaves_out))
     if options.gpus is not None:
         if expectation.gpus is not None:
@@ -252,7 +267,7 @@ def _run(options: argparse.Namespace) -> int:
     if to_file:
         report.claim(options.output)
     with Progress(len(tests)) as progress:
-        result = run_plan(plan, expectation, options.node, tests, progress, options.state)
+        result = run_plan(plan, expectation, options.node, tests, progress, options.state, wishes)
     verdict = judge_node(
         options.node, result, expectation, HEADLINES, fail_on_degraded=options.fail_on_degraded
     )

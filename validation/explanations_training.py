@@ -32,6 +32,28 @@ EXPLANATIONS: dict[str, Explanation] = {
         ),
         "https://docs.pytorch.org/docs/stable/data.html",
     ),
+    "storage-below-floor": Explanation(
+        "Storage reads more slowly than the operator wants",
+        "Large sequential reads past the page cache; the floor is gpu_validation_storage_floor_gb_s",
+        (
+            "other users of the storage",
+            "a slow link or a path that failed over",
+            "a disk that fails or is full",
+        ),
+        ("see who else uses it", "look at its links, mount options and health", "compare with another node"),
+    ),
+    "storage-error": Explanation(
+        "Storage answered with an error",
+        "A read, or a write of the file to read, ended with the error in the finding",
+        ("a broken disk", "a server that went away", "a damaged file system"),
+        ("look for errors of this disk, file system or server in the kernel log",),
+    ),
+    "storage-wrong-data": Explanation(
+        "Storage gave other data than was written",
+        "Blocks of our own file came back changed, or those of an existing file differed when read again",
+        ("a broken disk, controller or cable", "broken memory", "somebody who writes to the file meanwhile"),
+        ("take this storage out of use", "check the memory of the node"),
+    ),
     "amp-no-gain": Explanation(
         "Mixed precision is slower than full precision",
         "A training step in bf16 uses tensor cores and half the memory traffic, so it should be faster",

@@ -44,6 +44,9 @@ class Plan:
     #: All message sizes that fit, or only the smallest and the largest.
     sweep: bool = True
     gpu_directions: tuple[str, ...] = ("h2d", "d2h")
+    #: The file that storage is read from: its size, and how long writing it may take, at most.
+    storage_bytes: int = 1 << 30
+    storage_write_s: float = 10
     #: Tests that run only where they are asked for by name.
     leaves_out: frozenset[str] = frozenset()
     #: Fixed, so that numbers compare between nodes and with published ones.
@@ -55,7 +58,16 @@ GIB = 1 << 30
 
 #: Training-shaped tests, which take minutes together.
 TRAINING = frozenset(
-    {"data_loading", "cpu_amp", "gpu_amp", "cpu_step_memory", "gpu_step_memory", "cpu_batch", "gpu_batch"}
+    {
+        "data_loading",
+        "storage_read",
+        "cpu_amp",
+        "gpu_amp",
+        "cpu_step_memory",
+        "gpu_step_memory",
+        "cpu_batch",
+        "gpu_batch",
+    }
 )
 
 PLANS = {
@@ -105,6 +117,8 @@ PLANS = {
             gpu_pattern_bytes=1024 * GIB,
             gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
             all_reduce_runs=100,
+            storage_bytes=8 * GIB,
+            storage_write_s=60,
             all_reduce_s=10,
             collectives=("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
             gpu_directions=("h2d", "d2h", "both", "h2d_pageable", "d2h_pageable"),
@@ -124,6 +138,8 @@ PLANS = {
             gpu_pattern_bytes=1024 * GIB,
             gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
             all_reduce_runs=200,
+            storage_bytes=8 * GIB,
+            storage_write_s=60,
             all_reduce_s=20,
             duration_s=4 * 3600,
             collectives=("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),

@@ -12,6 +12,7 @@ from validation import burn_in, machine
 from validation.checks import Node
 from validation.checks.registry import CHECKS
 from validation.contract import SCHEMA_VERSION, Finding, NodeResult, State, TestResult
+from validation.wishes import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from validation.checks import Check
     from validation.expectations import Expectation
     from validation.plans import Plan
+    from validation.wishes import Wishes
 
 
 def run_plan(
@@ -29,6 +31,7 @@ def run_plan(
     tests: Iterable[str],
     progress: Callable[[str, TestResult | None], None],
     state: Path | None = None,
+    wishes: Wishes = NOTHING,
 ) -> NodeResult:
     """Run `tests` in the order of the registry; a plan with a duration again and again.
 
@@ -40,7 +43,7 @@ def run_plan(
     rounds: burn_in.Rounds | None = None
     while True:
         # A new node each time: what was asked once is not asked again, and a round is to see what changed.
-        node, round_started = Node(plan, expectation), time.monotonic()
+        node, round_started = Node(plan, expectation, wishes), time.monotonic()
         if rounds is None:
             fresh = burn_in.Rounds(SCHEMA_VERSION, name, plan.name, kind=_kind(node, wanted))
             rounds = burn_in.load(state, fresh) if plan.duration_s else fresh

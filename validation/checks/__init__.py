@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from validation import machine, nvidia_smi, nvlink, topology, xid
 from validation.child import Kept
 from validation.contract import GpuIdentity
+from validation.wishes import Wishes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,7 @@ class Node:
 
     plan: Plan
     expectation: Expectation
+    wishes: Wishes = field(default_factory=Wishes)
     cpus: int = field(default_factory=machine.available_cpus)
     torch: machine.Torch | None = field(default_factory=machine.find_torch)
     pci_gpus: tuple[machine.PciGpu, ...] = field(default_factory=machine.pci_gpus)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from validation.checks.batch import CpuBatch, GpuBatch
 from validation.checks.aftermath import HealthAfter
+from validation.checks.batch import CpuBatch, GpuBatch
 from validation.checks.collectives import CpuAllReduce, GpuAllReduce, GpuAllReduceNvls, GpuAllReduceRing
 from validation.checks.container import GpuContainer
 from validation.checks.copy import CpuCopy, GpuTransfer, GpuTransferRemote, GpuTransferTogether
@@ -17,6 +17,7 @@ from validation.checks.memory import GpuMemory, GpuPeers
 from validation.checks.platform import Platform
 from validation.checks.precision import CpuAmp, GpuAmp
 from validation.checks.step_memory import CpuStepMemory, GpuStepMemory
+from validation.checks.storage import StorageRead
 
 if TYPE_CHECKING:
     from validation.checks import Check
@@ -42,6 +43,7 @@ CHECKS: dict[str, Check] = {
         GpuAllReduceRing(),
         GpuAllReduceNvls(),
         DataLoading(),
+        StorageRead(),
         CpuAmp(),
         GpuAmp(),
         CpuStepMemory(),

@@ -1,0 +1,206 @@
+"""Reading storage for real: files of our own, files that are there, what must never happen, each verdict."""
+
+from __future__ import annotations
+
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.validation.samples import measurement, node
+from validation import storage
+from validation.backends import NotRunError
+from validation.checks.storage import StorageRead, below_floor, measure
+from validation.child import Request, run_children
+from validation.contract import State
+from validation.storage import BLOCK
+from validation.wishes import Wishes
+
+if TYPE_CHECKING:
+    from validation.contract import Measured
+
+
+@pytest.fixture(params=[storage.DIRECT, storage.DROPPED])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With O_DIRECT, as the file system of the tests may have it, and as one that has not."""
+    if request.param == storage.DROPPED:
+        monkeypatch.setattr(os, "O_DIRECT", 0)
+        monkeypatch.setattr(storage, "_past_the_cache", lambda _descriptor: storage.DROPPED)
+    return str(request.param)
+
+
+def asked(path: Path, **parameters: Any) -> Request:
+    timing = {"warm_up_s": 0, "measure_s": 0, "least": 3, "most": 3}
+    values = {"path": str(path), "timing": timing, "most_bytes": 8 * BLOCK, "write_s": 60, "floor_gb_s": None}
+    return Request(str(path), "validation.checks.storage:measure", "cpu", parameters=values | parameters)
+
+
+def measured(path: Path, **parameters: Any) -> Measured:
+    return measure(asked(path, **parameters), lambda _stage: None)
+
+
+def test_a_folder_is_measured_with_a_file_that_nobody_sees(tmp_path: Path, how: str) -> None:
+    seen: list[list[Path]] = []
+    found = measure(asked(tmp_path), lambda _stage: seen.append(list(tmp_path.iterdir())))
+    assert [m.name for m in found.measurements] == ["storage_read_gb_s", "storage_read_one_thread_gb_s"]
+    assert all(m.value > 0 and m.samples == 3 for m in found.measurements)
+    assert found.measurements[0].conditions["path"] == str(tmp_path)
+    assert found.findings == ()
+    assert found.details["file_bytes"] == 8 * BLOCK
+    assert seen
+    assert not any(seen)
+
+
+def test_a_file_is_only_read(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(3 * BLOCK + 5))
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    found = measured(path)
+    assert found.details["file_bytes"] == 3 * BLOCK
+    assert found.findings == ()
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+
+
+def test_every_byte_is_read_once_by_some_thread() -> None:
+    for threads in (1, 3, 8):
+        pieces = storage._pieces(BLOCK, 7 * BLOCK, threads)
+        blocks = [start + place for start, size in pieces for place in range(0, size, BLOCK)]
+        assert blocks == [BLOCK * number for number in range(1, 8)]
+
+
+def test_no_two_pages_are_alike() -> None:
+    content = storage.Content()
+    blocks = content.block(0) + content.block(1)
+    pages = {blocks[start : start + 4096] for start in range(0, len(blocks), 4096)}
+    assert len(pages) == len(blocks) // 4096
+
+
+def test_a_file_system_without_nameless_files_keeps_none_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def refuse(path: Any, flags: int, *mode: int, **options: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return opened(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with storage.opened(tmp_path, 2 * BLOCK, 60) as source:
+        assert not list(tmp_path.iterdir())
+        assert not source.wrong(1)
+
+
+def test_a_block_that_came_back_changed_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = storage.Source.read
+
+    def damaged(self: storage.Source, number: int) -> bytes:
+        block = bytearray(read(self, number))
+        block[4097] ^= number == 3
+        return bytes(block)
+
+    monkeypatch.setattr(storage.Source, "read", damaged)
+    (finding,) = measured(tmp_path).findings
+    assert (finding.code, finding.state) == ("storage-wrong-data", State.FAIL)
+    assert f"the first at byte {3 * BLOCK}" in finding.text
+
+
+def test_an_error_while_reading_fails_with_what_the_system_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: Any) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "preadv", broken)
+    (finding,) = measured(tmp_path).findings
+    assert (finding.code, finding.state) == ("storage-error", State.FAIL)
+    assert "Input/output error" in finding.text
+
+
+def test_a_file_that_became_shorter_is_an_error_and_no_rate(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(bytes(2 * BLOCK))
+    with storage.opened(path, 2 * BLOCK, 60) as source, ThreadPoolExecutor(1) as pool:
+        os.truncate(path, BLOCK)
+        with pytest.raises(OSError, match="brought 0 bytes of"):
+            source.seconds(pool, 1, 0, 2 * BLOCK)
+
+
+def test_below_the_operators_floor_fails(tmp_path: Path) -> None:
+    (finding,) = measured(tmp_path, floor_gb_s=1e6).findings
+    assert finding.code == "storage-below-floor"
+    assert f"{tmp_path}: " in finding.text
+    assert "wanted are 1000000 GB/s" in finding.text
+    assert measured(tmp_path, floor_gb_s=1e-6).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "spread", "state"),
+    [(1.5, 0.01, State.FAIL), (1.9, 0.3, State.DEGRADED), (1.5, 0.3, State.FAIL)],
+)
+def test_noise_excuses_a_number_only_as_far_as_it_reaches(value: float, spread: float, state: State) -> None:
+    number = measurement("storage_read_gb_s", value, spread=spread)
+    assert [finding.state for finding in below_floor(number, Path("/data"), 2.0)] == [state]
+
+
+def test_a_disk_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = 100 << 10  # of 1 MiB: 100 GiB, of which 5 GiB stay free
+    for free, allowed in ((50 << 10, 45 << 30), ((5 << 10) + 2, 2 << 20), (5 << 10, 0), (0, 0)):
+        said = SimpleNamespace(f_blocks=blocks, f_frsize=1 << 20, f_bavail=free)
+        monkeypatch.setattr(os, "statvfs", lambda _path, said=said: said)
+        assert storage.room(tmp_path) == allowed
+    with pytest.raises(NotRunError, match="is too full"):
+        measured(tmp_path)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_a_quota_is_no_fault_of_the_storage(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: Any) -> int:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(NotRunError, match="is full, or its quota is"):
+        measured(tmp_path)
+
+
+def test_writing_ends_when_its_time_is_up(tmp_path: Path) -> None:
+    with pytest.raises(NotRunError, match="too little to measure"):
+        measured(tmp_path, write_s=0)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("/dev/shm", "is on tmpfs, which is memory"), ("/nowhere/at/all", "cannot be used: No such file")],
+)
+def test_a_path_that_says_nothing_of_storage_is_not_run(path: str, reason: str) -> None:
+    with pytest.raises(NotRunError, match=reason):
+        measured(Path(path))
+
+
+def test_without_a_path_the_test_is_not_run() -> None:
+    result = StorageRead().run(node())
+    assert (result.state, result.measurements) == (State.NOT_RUN, ())
+    assert "--storage" in result.reason
+
+
+def test_each_path_is_read_and_one_that_cannot_be_is_named(tmp_path: Path) -> None:
+    wishes = Wishes((tmp_path, tmp_path / "missing"))
+    plan = node().plan.__class__(**{**vars(node().plan), "storage_bytes": 2 * BLOCK})
+    result = StorageRead().run(node(wishes=wishes, plan=plan, cpus=2))
+    assert result.state is State.NOT_RUN
+    assert f"{tmp_path}/missing cannot be used" in result.reason
+    assert {m.conditions["path"] for m in result.measurements} == {str(tmp_path)}
+
+
+def test_nothing_is_left_where_the_process_is_killed(tmp_path: Path) -> None:
+    """The budget ends it while it writes a file that no folder has: the kernel frees its space."""
+    asked_for = asked(tmp_path, most_bytes=1 << 40, write_s=600)
+    (outcome,) = run_children([asked_for], budget_s=1.5)
+    assert outcome.problem
+    assert not list(tmp_path.iterdir())

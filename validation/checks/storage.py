@@ -1,0 +1,144 @@
+"""How fast the node reads where its training data is."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from validation import storage
+from validation.checks.measured import not_run, result
+from validation.child import Request, run_children
+from validation.comparison import NOISY_SPREAD, number
+from validation.contract import Finding, Measured, Measurement, State
+from validation.measure import Timing, calm, rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from validation.checks import Node
+    from validation.contract import TestResult
+
+THREADS = 8
+#: Blocks that are compared with what was written, spread over the file.
+CHECKED_BLOCKS = 32
+
+
+def measure(request: Request, stage: Callable[[str], None]) -> Measured:
+    """In a child: sequential reads of one path, in several threads and in one. Raises NotRunError."""
+    parameters = request.parameters
+    path, timing = Path(parameters["path"]), Timing(**parameters["timing"])
+    stage(f"preparing a file in {path}")
+    try:
+        with storage.opened(path, parameters["most_bytes"], parameters["write_s"]) as source:
+            return read(source, path, timing, parameters["floor_gb_s"], stage)
+    except OSError as error:
+        return Measured(
+            findings=(
+                Finding(
+                    "storage-error",
+                    State.FAIL,
+                    f"{path}: {error.strerror or error}",
+                    "look for errors of this disk, file system or server in the kernel log",
+                ),
+            )
+        )
+
+
+def read(
+    source: storage.Source, path: Path, timing: Timing, floor_gb_s: float | None, stage: Callable[[str], None]
+) -> Measured:
+    """The measurement itself. Raises OSError."""
+    measurements = []
+    with ThreadPoolExecutor(THREADS) as pool:
+        for name, threads in (("storage_read_gb_s", THREADS), ("storage_read_one_thread_gb_s", 1)):
+            stage(f"reading from {path} in {threads} threads")
+            measurements.append(_rate(name, source, pool, threads, path, timing))
+    stage(f"comparing what was read from {path}")
+    blocks = source.size_bytes // storage.BLOCK
+    checked = sorted({blocks * place // CHECKED_BLOCKS for place in range(CHECKED_BLOCKS)})
+    wrong = [block for block in checked if source.wrong(block)]
+    findings = [
+        Finding(
+            "storage-wrong-data",
+            State.FAIL,
+            f"{path}: {len(wrong)} of {len(checked)} blocks of {storage.BLOCK // storage.MIB} MiB came back "
+            f"changed (the first at byte {wrong[0] * storage.BLOCK})",
+            "take this storage out of use: it corrupts data without an error message",
+        )
+        for _ in wrong[:1]
+    ]
+    findings += below_floor(measurements[0], path, floor_gb_s)
+    own = "a file of our own" if source.content else "the file that is there"
+    said = {"read": own, "file_bytes": source.size_bytes, "checked_blocks": len(checked), "cache": source.how}
+    return Measured(tuple(measurements), tuple(findings), details=said)
+
+
+def below_floor(measured: Measurement, path: Path, floor_gb_s: float | None) -> list[Finding]:
+    """What the operator's floor says of a number; noise excuses, but is said."""
+    if floor_gb_s is None or measured.value >= floor_gb_s:
+        return []
+    noisy = measured.spread > NOISY_SPREAD and measured.value * (1 + measured.spread) >= floor_gb_s
+    noise = f"; its runs spread by {measured.spread:.0%}, so that it may be above" if noisy else ""
+    return [
+        Finding(
+            "storage-below-floor",
+            State.DEGRADED if noisy else State.FAIL,
+            f"{path}: {number(measured.value)} GB/s in {THREADS} threads, "
+            f"wanted are {number(floor_gb_s)} GB/s{noise}",
+            "see who else uses this storage; look at its links, mount options and health",
+        )
+    ]
+
+
+def _rate(
+    name: str, source: storage.Source, pool: ThreadPoolExecutor, threads: int, path: Path, timing: Timing
+) -> Measurement:
+    section = min(storage.SECTION, source.size_bytes)
+    places = [part * section for part in range(source.size_bytes // section)]
+    turn = 0
+
+    def once() -> float:
+        nonlocal turn
+        turn += 1
+        return source.seconds(pool, threads, places[turn % len(places)], section)
+
+    def often() -> list[float]:
+        seconds: list[float] = []
+        while len(seconds) < timing.least or (sum(seconds) < timing.measure_s and len(seconds) < timing.most):
+            seconds.append(once())
+        return seconds
+
+    once()  # starts the threads
+    seconds, attempts = calm(often)
+    conditions: dict[str, int | str] = {"path": str(path), "threads": threads, "cache": source.how}
+    return rate(name, section, seconds, 1e9, None, conditions, attempts)
+
+
+class StorageRead:
+    """One path after the other: they may share a disk or a link."""
+
+    id = "storage_read"
+    title = "sequential reads where the training data is"
+    needs = "a path that the operator names"
+    method = 1
+    headline: tuple[str, ...] = ("storage_read_gb_s",)
+
+    def run(self, node: Node) -> TestResult:
+        """Run it on this node."""
+        if not node.wishes.storage_paths:
+            return not_run(self, "no path was named (--storage, gpu_validation_storage_paths)")
+        started, outcomes = time.monotonic(), []
+        for path in node.wishes.storage_paths:
+            parameters = {
+                "path": str(path),
+                "timing": dataclasses.asdict(node.plan.cpu),
+                "most_bytes": node.plan.storage_bytes,
+                "write_s": node.plan.storage_write_s,
+                "floor_gb_s": node.wishes.storage_floor_gb_s,
+            }
+            request = Request(str(path), f"{__name__}:measure", "cpu", parameters=parameters)
+            outcomes += run_children([request], node.budget_s)
+        return result(self, started, outcomes)

@@ -1,0 +1,26 @@
+"""What the operator asks of a run besides its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """`storage_paths` are folders or files to read from."""
+
+    storage_paths: tuple[Path, ...] = ()
+    #: What each of the paths must reach; None: nothing is compared with a floor.
+    storage_floor_gb_s: float | None = None
+
+    @property
+    def tests(self) -> frozenset[str]:
+        """Tests that whoever wishes this wants to run, in a plan that leaves them out, too."""
+        return frozenset({"storage_read"} if self.storage_paths else ())
+
+
+NOTHING = Wishes()
