@@ -76,7 +76,7 @@ class CpuBackend:
         """As torch's own allocator counts."""
         assert isinstance(operation, TrainingStep)
         operation.prepare()
-        return peak_of_allocations(operation.run)
+        return peak_of_allocations(operation.run, operation.prepare)
 
     def limit_memory(self, size_bytes: int) -> None:
         """By counting every tensor: a limit of the kernel's would also hit the work space of libraries."""

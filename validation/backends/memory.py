@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 import weakref
@@ -48,19 +49,20 @@ class MemoryBudget(TorchDispatchMode):  # type: ignore[misc]
         self._taken -= size_bytes
 
 
-def peak_of_allocations(run: Callable[[], None]) -> int:
+def peak_of_allocations(run: Callable[[], None], forget: Callable[[], None]) -> int:
     """The most bytes of host memory that tensors made by `run` take at the same time.
 
-    From the trace of torch's profiler: host memory has no counters of its own.
+    From the trace of torch's profiler: host memory has no counters of its own. `forget` frees what `run` left
+    within sight of the profiler, which else takes it for memory of the next thing it looks at.
     """
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profile:
         run()
+        forget()
     with tempfile.TemporaryDirectory(prefix="temper-validation-") as folder:
         path = Path(folder, "trace.json")
         profile.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    return max(
-        (event["args"]["Total Allocated"] for event in events if event.get("name") == "[memory]"), default=0
-    )
+    changes = [(event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"]
+    return max(itertools.accumulate(change for _, change in sorted(changes)), default=0)

@@ -126,4 +126,4 @@ class GpuBatch:
 
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
-        return on_each_gpu(self, node, f"{__name__}:measure", {})
+        return on_each_gpu(self, node, f"{__name__}:measure", {}, alone=True)

@@ -30,14 +30,22 @@ def on_the_cpu(check: Check, node: Node, function: str, parameters: dict[str, An
     return result(check, started, run_children([request], node.budget_s))
 
 
-def on_each_gpu(check: Check, node: Node, function: str, parameters: dict[str, Any]) -> TestResult:
-    """Run `function` in a child for each GPU, all at the same time, as a training job would."""
+def on_each_gpu(
+    check: Check, node: Node, function: str, parameters: dict[str, Any], *, alone: bool = False
+) -> TestResult:
+    """Run `function` in a child for each GPU, all at the same time, as a training job would.
+
+    `alone`: in a new one that is not used again, and without those that wait for other tests.
+    """
     if reason := node.why_no_cuda():
         return not_run(check, reason)
     started, telemetry = time.monotonic(), Telemetry(node.gpus)
     shared = {"shape": dataclasses.asdict(GPU_SHAPE), "timing": dataclasses.asdict(node.plan.gpu_copy)}
     requests = each_gpu(node, function, shared | parameters)
-    outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
+    if alone:
+        node.kept.close()
+    kept = None if alone else node.kept
+    outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=kept)
     return result(check, started, outcomes, telemetry=telemetry)
 
 
