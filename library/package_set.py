@@ -189,8 +189,6 @@ def hold(manager: Manager, wish: Wish, versions: list[str], known: Packages, *, 
     new = packages.to_hold(wish.packages, versions, known)
     if check:
         return new
-    if new:
-        manager.hold(new)
     ours = {
         name
         for name, package in known.items()
@@ -198,7 +196,10 @@ def hold(manager: Manager, wish: Wish, versions: list[str], known: Packages, *, 
     }
     recorded = packages.recorded_holds()
     if not ours <= recorded:
+        # Before the hold itself: cut off between the two, ours would look like somebody else's.
         packages.record_holds(ours | recorded)
+    if new:
+        manager.hold(new)
     return new
 
 

@@ -14,7 +14,7 @@ from ansible.module_utils.apt import Apt
 from tests.unit.apt_machine import Archive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tests.unit.apt_machine import Machine
@@ -194,3 +194,20 @@ def test_completing_an_installation_removes_nothing_of_others(
 ) -> None:
     machine.run("dpkg", "--unpack", str(archive.path / "plugin_1.deb"))
     assert "it would remove plugin" in settle({"libcuda1": "580-1"})["msg"]
+
+
+def test_holds_of_a_run_that_was_cut_off_are_known_as_ours(
+    settle: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = Apt.hold
+
+    def die(self: Apt, names: Sequence[str]) -> None:
+        hold(self, names)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Apt, "hold", die)
+        settle(DRIVER)
+    machine.pin("595-1")
+    newer = dict.fromkeys(DRIVER, "595-1")
+    assert settle(newer)["installed"].keys() >= newer.keys()
