@@ -122,6 +122,10 @@ class Backend(Protocol):
         """
         ...
 
+    def reaches(self, peer: int) -> bool:
+        """Whether this device writes to GPU `peer` directly; if not, copies go through host memory."""
+        ...
+
     def triad(self, size_bytes: int) -> Operation:
         """A = b + s c over buffers of `size_bytes` bytes; work is in bytes of one buffer."""
         ...

@@ -60,6 +60,10 @@ class CpuBackend:
         source = pattern(size_bytes)
         return Copy(source, torch.empty_like(source))
 
+    def reaches(self, peer: int) -> bool:  # noqa: ARG002
+        """Always: it is the same memory."""
+        return True
+
     def triad(self, size_bytes: int) -> Operation:
         """A = b + s c in memory."""
         return Triad(self._device, size_bytes)

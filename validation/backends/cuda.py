@@ -97,6 +97,10 @@ class CudaBackend:
         source = pattern(size_bytes, self._device)
         return Copy(source, torch.empty(source.shape, dtype=source.dtype, pin_memory=pinned))
 
+    def reaches(self, peer: int) -> bool:
+        """Whether the driver offers peer access: over NVLink, or over PCIe where ACS and IOMMU let it."""
+        return bool(torch.cuda.can_device_access_peer(self._device.index, peer))
+
     def triad(self, size_bytes: int) -> Operation:
         """A = b + s c in the GPU's memory."""
         return Triad(self._device, size_bytes)

@@ -112,7 +112,8 @@ def send(backend: Backend, request: Request, stage: Callable[[str], None]) -> Me
             action=WRONG_DATA,
         )
         del operation
-    return recorder.measured()
+    beyond = [peer for peer in request.parameters["peers"] if not backend.reaches(peer)]
+    return recorder.measured({"through_host_memory_to": beyond} if beyond else {})
 
 
 class GpuPeers:

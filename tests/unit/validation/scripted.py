@@ -63,6 +63,7 @@ class ScriptedBackend:
     free: int = 80 << 30
     digests: list[str] = field(default_factory=lambda: ["same"])
     multicast: bool = True
+    beyond: tuple[int, ...] = ()
     calls: list[str] = field(default_factory=list)
     #: Seconds of a training step, by the way in which it is run.
     steps: dict[str, float] = field(default_factory=dict)
@@ -105,6 +106,9 @@ class ScriptedBackend:
     def copy(self, direction: str, size_bytes: int) -> ScriptedOperation:
         self.calls.append(f"copy {direction}")
         return ScriptedOperation(float(size_bytes), self.wrong)
+
+    def reaches(self, peer: int) -> bool:
+        return peer not in self.beyond
 
     def triad(self, size_bytes: int) -> ScriptedOperation:
         self.calls.append("triad")

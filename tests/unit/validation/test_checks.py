@@ -695,3 +695,9 @@ def test_clocks_and_reasons_are_those_of_a_gpu_that_works(lines: list[str], shar
     (seen,) = summary([parse_samples(line) for line in lines])
     assert seen["event_reason_shares"].get("sw_power_cap") == share
     assert seen["sm_clock_mhz_median"] == (1400 if share else 300)
+
+
+@pytest.mark.parametrize(("beyond", "said"), [((), {}), ((2,), {"through_host_memory_to": [2]})])
+def test_a_pair_of_gpus_without_peer_access_is_named(beyond: tuple[int, ...], said: dict[str, Any]) -> None:
+    asked = memory_request(peers=[1, 2])
+    assert memory.send(ScriptedBackend(beyond=beyond), asked, STAGES.append).details == said
