@@ -22,7 +22,7 @@ def fleet() -> Iterator[Fleet]:
     try:
         fleet = Fleet()
         run = fleet.harden()
-        assert run.returncode == 0, run.stdout
+        assert run.status == 0, run.output
         yield fleet
     finally:
         subprocess.run([*command, "down"], cwd=ROOT, env=ENVIRONMENT, check=True)

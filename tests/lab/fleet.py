@@ -37,7 +37,7 @@ class Run:
     def recap(self) -> dict[str, dict[str, int]]:
         """Ansible's closing table: node -> counter -> number."""
         rows = self.output[self.output.rindex("PLAY RECAP") :].splitlines()[1:]
-        table = [row.split(":", 1) for row in rows if ":" in row]
+        table = [row.split(":", 1) for row in rows if " changed=" in row]
         return {
             name.strip(): {key: int(value) for key, value in (pair.split("=") for pair in counters.split())}
             for name, counters in table
@@ -77,15 +77,16 @@ class Fleet:
         """Run a playbook on one node, or on all, with extra variables."""
         limit = ["--limit", node.name] if node else []
         command = ["ansible-playbook", f"playbooks/{name}.yml", *limit]
-        return self._run([*command, "--extra-vars", json.dumps(variables)])
+        return self.run([*command, "--extra-vars", json.dumps(variables)])
 
     def module(self, name: str, node: Node, **parameters: object) -> Run:
         """Run one module on a node, as root."""
-        return self._run(
+        return self.run(
             ["ansible", node.name, "--become", "--module-name", name, "--args", json.dumps(parameters)]
         )
 
-    def _run(self, command: list[str]) -> Run:
+    def run(self, command: list[str]) -> Run:
+        """Run one of Ansible's commands."""
         result = subprocess.run(
             [str(BIN / command[0]), *command[1:]],
             cwd=CHECKOUT,

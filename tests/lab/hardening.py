@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.lab.fleet import Run
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -74,8 +76,8 @@ class Fleet:
             *arguments,
         ]
 
-    def harden(self, *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def harden(self, *arguments: str, **variables: Any) -> Run:
+        result = subprocess.run(
             self.playbook(*arguments, **variables),
             cwd=ROOT,
             env=ENVIRONMENT,
@@ -83,6 +85,7 @@ class Fleet:
             text=True,
             check=False,
         )
+        return Run(result.returncode, result.stdout + result.stderr)
 
     def harden_and_kill(self, change: str, **variables: Any) -> None:
         """Apply a change and kill Ansible, with SIGKILL, before it can confirm it."""
@@ -143,18 +146,11 @@ class Fleet:
     def assert_told(self, reason: str, **variables: Any) -> None:
         """Run again: that tells of an undo and finds nothing else to do."""
         run = self.harden(**variables)
-        assert run.returncode == 0, run.stdout
-        assert f"was undone because {reason}" in run.stdout + run.stderr
+        assert run.status == 0, run.output
+        assert f"was undone because {reason}" in run.output
         assert changed(run) == dict.fromkeys(NODES, 0)
 
 
-def said(run: subprocess.CompletedProcess[str]) -> str:
-    """Ansible's output without its line breaks."""
-    return " ".join(run.stdout.split())
-
-
-def changed(run: subprocess.CompletedProcess[str]) -> dict[str, int]:
-    """The number of changed tasks by node, as the recap has it."""
-    recap = run.stdout.partition("PLAY RECAP")[2].splitlines()
-    lines = [line.split(":", 1) for line in recap if " changed=" in line]
-    return {name.strip(): int(counts.split("changed=")[1].split()[0]) for name, counts in lines}
+def changed(run: Run) -> dict[str, int]:
+    """The number of changed tasks by node."""
+    return {name: counters["changed"] for name, counters in run.recap.items()}

@@ -9,65 +9,39 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab import node as machine
+from tests.lab.fleet import BIN, Fleet, Run, on_node
 from tests.lab.gpu_simulator import profiles
 from tests.lab.settings import CHECKOUT, Lab, Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.lab
 
 LAB = Lab(name="badinput")
 FIRST, SECOND = LAB.nodes(2)
-RUN_TIMEOUT_S = 300
 WAIT_TIMEOUT_S = 60
-ENVIRONMENT = {**os.environ, "LAB_NAME": LAB.name, "LAB_NODES": "2", "ANSIBLE_NOCOLOR": "1"}
-ANSIBLE_PLAYBOOK = str(Path(sys.executable).with_name("ansible-playbook"))
-
-
-def lab_command(*arguments: str) -> None:
-    """Run one of the lab's own commands; the nodes' machines must not be children of this process."""
-    subprocess.run([sys.executable, "-m", "tests.lab", *arguments], cwd=CHECKOUT, env=ENVIRONMENT, check=True)
+FLEET = Fleet(LAB, timeout_s=300)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def lab() -> Iterator[None]:
     """Two bare nodes, and nothing left of them afterwards."""
-    lab_command("down")
-    lab_command("up")
+    FLEET.command("down")
+    FLEET.command("up")
     yield
-    lab_command("down")
+    FLEET.command("down")
 
 
-def playbook(name: str, *arguments: str, **variables: object) -> subprocess.CompletedProcess[str]:
+def playbook(name: str, *arguments: str, **variables: object) -> Run:
     """Run a playbook on the lab with extra variables."""
-    command = [ANSIBLE_PLAYBOOK, name, *arguments, "--extra-vars", json.dumps(variables)]
-    return subprocess.run(
-        command, cwd=CHECKOUT, env=ENVIRONMENT, capture_output=True, text=True, timeout=RUN_TIMEOUT_S
-    )
-
-
-def recap(output: str) -> dict[str, dict[str, int]]:
-    """Ansible's closing table: node -> counter -> number."""
-    rows = output[output.rindex("PLAY RECAP") :].splitlines()[1:]
-    table = [row.split(":", 1) for row in rows if ":" in row]
-    return {
-        name.strip(): {key: int(value) for key, value in (pair.split("=") for pair in counters.split())}
-        for name, counters in table
-    }
-
-
-def on_node(node: Node, script: str) -> str:
-    """Run a shell script on a node through the side door."""
-    return machine.run_inside(node, ["sh", "-euc", script])
+    return FLEET.run(["ansible-playbook", name, *arguments, "--extra-vars", json.dumps(variables)])
 
 
 def snapshot(node: Node) -> str:
@@ -85,14 +59,14 @@ def test_every_problem_of_a_node_stands_in_one_list_and_nothing_is_changed() -> 
         ssh_hardening_ports=["ssh"],
         preflight_minimum_free_gib=1_000_000,
     )
-    assert result.returncode != 0
+    assert result.status != 0
     assert (
         "nvidia_stack_nam: no role has a variable of this name; did you mean nvidia_stack_name?"
-        in result.stdout
+        in result.output
     )
-    assert "ssh_hardening_ports: expected list of int, found ['ssh']" in result.stdout
-    assert "GiB free, the stack needs 1000000 GiB there" in result.stdout
-    assert {row["changed"] for name, row in recap(result.stdout).items() if name != "localhost"} == {0}
+    assert "ssh_hardening_ports: expected list of int, found ['ssh']" in result.output
+    assert "GiB free, the stack needs 1000000 GiB there" in result.output
+    assert {row["changed"] for name, row in result.recap.items() if name != "localhost"} == {0}
     assert snapshot(FIRST) == before
 
 
@@ -125,30 +99,30 @@ def test_a_node_that_cannot_be_reached_is_named_and_does_not_stop_the_others(tmp
         str(extra),
         ansible_timeout=5,
     )
-    assert result.returncode != 0
-    rows = recap(result.stdout)
+    assert result.status != 0
+    rows = result.recap
     assert rows[FIRST.name]["failed"] == 0
     assert rows["away"]["failed"] == rows[SECOND.name]["failed"] == 1
-    assert f"{nobody} cannot be reached over SSH as ops" in result.stdout
-    assert "Permission denied (publickey" in result.stdout
+    assert f"{nobody} cannot be reached over SSH as ops" in result.output
+    assert "Permission denied (publickey" in result.output
 
 
 def test_an_unknown_gpu_is_refused_unless_it_is_allowed() -> None:
     hardware = "/var/lib/gpu-simulator/hardware.json"
     unknown = json.dumps(profiles.hardware("unknown-1", SECOND.name))
     on_node(SECOND, f"cp {hardware} {hardware}.known; cat >{hardware} <<'END'\n{unknown}\nEND")
-    lab_command("reboot", SECOND.name)
+    FLEET.command("reboot", SECOND.name)
     try:
         refused = playbook("playbooks/preflight.yml")
         allowed = playbook("playbooks/preflight.yml", preflight_unknown_gpu_ok=True)
     finally:
         on_node(SECOND, f"mv {hardware}.known {hardware}")
-        lab_command("reboot", SECOND.name)
-    assert recap(refused.stdout)[SECOND.name]["failed"] == 1
-    assert recap(refused.stdout)[FIRST.name]["failed"] == 0
-    assert "is in no table; add it to data/gpu_models.yml" in refused.stdout
-    assert allowed.returncode == 0
-    assert "no reference value judges it" in allowed.stdout
+        FLEET.command("reboot", SECOND.name)
+    assert refused.recap[SECOND.name]["failed"] == 1
+    assert refused.recap[FIRST.name]["failed"] == 0
+    assert "is in no table; add it to data/gpu_models.yml" in refused.output
+    assert allowed.status == 0
+    assert "no reference value judges it" in allowed.output
 
 
 def test_an_unknown_operating_system_is_refused() -> None:
@@ -160,15 +134,15 @@ def test_an_unknown_operating_system_is_refused() -> None:
         result = playbook("playbooks/preflight.yml")
     finally:
         on_node(SECOND, "umount /etc/os-release")
-    assert recap(result.stdout)[SECOND.name]["failed"] == 1
-    assert "operating system Plan 9 is not supported; expected one of: debian-12, debian-13" in result.stdout
+    assert result.recap[SECOND.name]["failed"] == 1
+    assert "operating system Plan 9 is not supported; expected one of: debian-12, debian-13" in result.output
 
 
 def test_a_key_that_is_not_pinned_is_refused_before_it_is_trusted() -> None:
     fingerprint = "EB693B3035CD5710E231E123A4B469963BF863CC"
     result = playbook("playbooks/provision.yml", nvidia_stack_cuda_key_fingerprints=[fingerprint])
-    assert result.returncode != 0
-    assert f"expected one of {fingerprint}" in result.stdout
+    assert result.status != 0
+    assert f"expected one of {fingerprint}" in result.output
     assert (
         on_node(FIRST, "ls /etc/apt/keyrings /etc/apt/sources.list.d | grep -c temper- || true").strip()
         == "0"
@@ -176,11 +150,11 @@ def test_a_key_that_is_not_pinned_is_refused_before_it_is_trusted() -> None:
 
 
 def test_a_run_that_is_interrupted_is_completed_by_the_next() -> None:
-    command = [ANSIBLE_PLAYBOOK, "playbooks/provision.yml"]
+    command = [str(BIN / "ansible-playbook"), "playbooks/provision.yml"]
     with subprocess.Popen(
         command,
         cwd=CHECKOUT,
-        env=ENVIRONMENT,
+        env=FLEET.environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         process_group=0,
@@ -193,10 +167,10 @@ def test_a_run_that_is_interrupted_is_completed_by_the_next() -> None:
         os.killpg(run.pid, signal.SIGINT)
         assert run.wait(timeout=WAIT_TIMEOUT_S) != 0
     again = playbook("playbooks/provision.yml", nvidia_stack_reboot_ok=False)
-    assert "reboot required. Driver 580.178.04 is installed, but nouveau holds the GPUs" in again.stdout
-    assert again.returncode != 0
+    assert "reboot required. Driver 580.178.04 is installed, but nouveau holds the GPUs" in again.output
+    assert again.status != 0
     allowed = playbook("playbooks/provision.yml")
-    assert allowed.returncode == 0, allowed.stdout
+    assert allowed.status == 0, allowed.output
     settled = playbook("playbooks/provision.yml")
-    assert settled.returncode == 0
-    assert {row["changed"] for row in recap(settled.stdout).values()} == {0}
+    assert settled.status == 0
+    assert {row["changed"] for row in settled.recap.values()} == {0}

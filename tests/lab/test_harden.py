@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.hardening import EXPORTER, NODES, ROLLBACK_S, SOON, Fleet, changed, said, wait_until
+from tests.lab.hardening import EXPORTER, NODES, ROLLBACK_S, SOON, Fleet, changed, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -23,9 +23,9 @@ def test_new_connection_is_made_and_needed(fleet: Fleet) -> None:
     )
     fleet.harden()
     before = fleet.side_door(count)
-    assert fleet.harden(ssh_hardening_max_auth_tries=5).returncode == 0
+    assert fleet.harden(ssh_hardening_max_auth_tries=5).status == 0
     after = fleet.side_door(count)
-    assert fleet.harden().returncode == 0
+    assert fleet.harden().status == 0
     assert {node: int(after[node]) - int(before[node]) for node in NODES} == dict.fromkeys(NODES, 1)
 
 
@@ -63,8 +63,8 @@ def test_lock_out_that_can_be_foreseen_is_refused(
 ) -> None:
     fleet.side_door("usermod --lock ops")
     run = fleet.harden(**variables)
-    assert run.returncode != 0
-    assert reason in said(run)
+    assert run.status != 0
+    assert reason in run.said
     assert changed(run) == dict.fromkeys(NODES, 0)
 
 
@@ -84,12 +84,12 @@ def test_account_that_could_not_log_in_again_is_refused(
     fleet: Fleet, spoil: str, mend: str, reason: str
 ) -> None:
     """The connection that Ansible shares is from before, as that of a long run is."""
-    assert fleet.harden().returncode == 0
+    assert fleet.harden().status == 0
     fleet.side_door(spoil)
     try:
         run = fleet.harden(ssh_hardening_max_auth_tries=5, ansible_become_exe="sudo")
         assert changed(run) == dict.fromkeys(NODES, 0)
-        assert reason in said(run)
+        assert reason in run.said
     finally:
         fleet.side_door(mend)
     fleet.assert_everybody_gets_in()
@@ -97,11 +97,11 @@ def test_account_that_could_not_log_in_again_is_refused(
 
 def test_expired_account_changes_nothing(fleet: Fleet) -> None:
     """It may do nothing as root any more, says sudo, even over a connection that is still open."""
-    assert fleet.harden().returncode == 0
+    assert fleet.harden().status == 0
     fleet.side_door("chage -E 1 ops")
     try:
         run = fleet.harden(ssh_hardening_max_auth_tries=5)
-        assert run.returncode != 0
+        assert run.status != 0
         assert changed(run) == dict.fromkeys(NODES, 0)
     finally:
         fleet.side_door("chage -E -1 ops")
@@ -111,14 +111,14 @@ def test_expired_account_changes_nothing(fleet: Fleet) -> None:
 def test_key_of_ansible_that_is_revoked_is_refused(fleet: Fleet) -> None:
     key = Path(f"{fleet.status['ssh_key']}.pub").read_text()
     run = fleet.harden(ssh_hardening_revoked_keys=[key])
-    assert "the account ops has no key" in said(run)
+    assert "the account ops has no key" in run.said
     assert changed(run) == dict.fromkeys(NODES, 0)
 
 
 def test_port_that_the_firewall_lacks_is_undone(fleet: Fleet) -> None:
     run = fleet.harden(firewall_ssh_ports=[22], ssh_hardening_ports=[2222], **SOON)
-    assert run.returncode != 0
-    assert "lets no new SSH connection in under the new settings of sshd" in said(run)
+    assert run.status != 0
+    assert "lets no new SSH connection in under the new settings of sshd" in run.said
     fleet.assert_undone(f"no new connection confirmed it within {ROLLBACK_S} s")
 
 
@@ -128,8 +128,8 @@ def test_ciphers_that_the_client_lacks_are_undone(fleet: Fleet) -> None:
         ansible_ssh_extra_args="-o Ciphers=aes128-gcm@openssh.com",
         **SOON,
     )
-    assert run.returncode != 0
-    assert "no matching cipher found" in run.stdout
+    assert run.status != 0
+    assert "no matching cipher found" in run.output
     fleet.assert_undone(f"no new connection confirmed it within {ROLLBACK_S} s")
 
 
@@ -139,8 +139,8 @@ def test_firewall_that_lets_no_new_connection_in_is_undone(fleet: Fleet) -> None
     fleet.side_door(f"nft 'table inet trap {{ chain input {{ {trap} }}; }}'")
     try:
         run = fleet.harden(firewall_rules=[EXPORTER], **SOON)
-        assert run.returncode != 0
-        assert "lets no new SSH connection in under the new firewall" in said(run)
+        assert run.status != 0
+        assert "lets no new SSH connection in under the new firewall" in run.said
         wait_until(lambda: not fleet.pending("firewall"), "the firewall is undone")
     finally:
         fleet.side_door("nft delete table inet trap")
@@ -154,28 +154,28 @@ def test_sshd_that_ends_at_its_reload_is_started_again(fleet: Fleet) -> None:
     fleet.side_door("systemd-run --quiet --unit=busy python3 -m http.server --bind 127.0.0.1 2222")
     try:
         run = fleet.harden(ssh_hardening_ports=[2222], ssh_hardening_extra_options={"AddressFamily": "inet"})
-        assert "sshd does not listen on port 2222" in said(run)
+        assert "sshd does not listen on port 2222" in run.said
     finally:
         fleet.side_door("systemctl stop busy")
     fleet.assert_everybody_gets_in()
-    assert fleet.harden().returncode == 0
+    assert fleet.harden().status == 0
 
 
 def test_run_through_a_port_that_nobody_confirmed_closes_no_port(fleet: Fleet) -> None:
     """The port goes when the change is undone, so a firewall that fits it alone would keep everybody out."""
     both = {"firewall_ssh_ports": [22, 2222]}
-    assert fleet.harden(**both).returncode == 0
+    assert fleet.harden(**both).status == 0
     fleet.harden_and_kill("ssh", ssh_hardening_ports=[2222], **both)
     alias = "-o HostKeyAlias={{ ansible_host }}"
     run = fleet.harden(firewall_ssh_ports=[2222], ansible_port=2222, ansible_ssh_extra_args=alias, **SOON)
-    assert "lets no new SSH connection in under the new firewall" in said(run)
+    assert "lets no new SSH connection in under the new firewall" in run.said
     wait_until(lambda: not fleet.pending("firewall"), "the firewall is undone")
     fleet.assert_everybody_gets_in()
-    assert fleet.harden().returncode == 0
+    assert fleet.harden().status == 0
 
 
 def test_nftables_service_starts_after_an_undone_first_installation(fleet: Fleet) -> None:
-    assert fleet.harden(firewall_state="absent").returncode == 0
+    assert fleet.harden(firewall_state="absent").status == 0
     trap = "type filter hook input priority 10; tcp dport 22 ct state new drop;"
     fleet.side_door(f"nft 'table inet trap {{ chain input {{ {trap} }}; }}'")
     try:
@@ -187,7 +187,7 @@ def test_nftables_service_starts_after_an_undone_first_installation(fleet: Fleet
         fleet.side_door("systemctl restart nftables")
     finally:
         fleet.side_door("systemctl stop nftables")
-        assert fleet.harden().returncode == 0
+        assert fleet.harden().status == 0
 
 
 CHANGES = pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_absent_restores_what_was_there(fleet: Fleet) -> None:
     )
     try:
         run = fleet.harden(**gone)
-        assert run.returncode == 0, run.stdout
+        assert run.status == 0, run.output
         for node, found in fleet.side_door(state).items():
             assert "temper" not in found, node
         assert "passwordauthentication yes" in found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lab.hardening import NODES, ROLLBACK_S, SOON, Fleet, changed, said
+from tests.lab.hardening import NODES, ROLLBACK_S, SOON, Fleet, changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,13 +41,13 @@ def user(name: str, *keys: Path, **more: Any) -> dict[str, Any]:
 def given_back(fleet: Fleet) -> Iterator[Fleet]:
     """The fleet, whose accounts are given back what they had before."""
     yield fleet
-    assert fleet.harden(admin_accounts_state="absent").returncode == 0
+    assert fleet.harden(admin_accounts_state="absent").status == 0
     fleet.assert_everybody_gets_in()
 
 
 def test_administrator_is_added_rotated_and_revoked(given_back: Fleet, tmp_path: Path) -> None:
     fleet, old, new = given_back, new_key(tmp_path, "old"), new_key(tmp_path, "new")
-    assert fleet.harden(admin_accounts_users=[user("alice", old, groups=["adm"])]).returncode == 0
+    assert fleet.harden(admin_accounts_users=[user("alice", old, groups=["adm"])]).status == 0
     for node in NODES:
         assert fleet.login(node, user="alice", key=old, command="id -nG && sudo -n id -u").stdout == (
             "alice adm\n0\n"
@@ -55,12 +55,12 @@ def test_administrator_is_added_rotated_and_revoked(given_back: Fleet, tmp_path:
     assert changed(fleet.harden(admin_accounts_users=[user("alice", old, groups=["adm"])])) == dict.fromkeys(
         NODES, 0
     )
-    assert fleet.harden(admin_accounts_users=[user("alice", new, sudo=False)]).returncode == 0
+    assert fleet.harden(admin_accounts_users=[user("alice", new, sudo=False)]).status == 0
     for node in NODES:
         assert fleet.login(node, user="alice", key=old).returncode != 0
         assert fleet.login(node, user="alice", key=new).returncode == 0
         assert fleet.login(node, user="alice", key=new, command="sudo -n true").returncode != 0
-    assert fleet.harden(admin_accounts_users=[user("alice", state="absent")]).returncode == 0
+    assert fleet.harden(admin_accounts_users=[user("alice", state="absent")]).status == 0
     for node in NODES:
         assert fleet.login(node, user="alice", key=new).returncode != 0
 
@@ -70,9 +70,9 @@ def test_administrator_who_is_no_longer_listed_is_named(
     given_back: Fleet, tmp_path: Path, others: list[str]
 ) -> None:
     fleet, key = given_back, new_key(tmp_path, "key")
-    assert fleet.harden(admin_accounts_users=[user("alice", key)]).returncode == 0
+    assert fleet.harden(admin_accounts_users=[user("alice", key)]).status == 0
     run = fleet.harden(admin_accounts_users=[user(name, key) for name in others])
-    assert "alice: set up by an earlier run, no longer listed" in " ".join((run.stdout + run.stderr).split())
+    assert "alice: set up by an earlier run, no longer listed" in run.said
     for node in NODES:
         assert fleet.login(node, user="alice", key=key, command="sudo -n true").returncode == 0
 
@@ -89,11 +89,11 @@ def test_account_of_before_gets_in_while_listed_and_is_given_back_as_it_was(
     before = fleet.side_door(state)
     try:
         listed = [user(name, key) for name in names]
-        assert fleet.harden(admin_accounts_users=listed).returncode == 0
+        assert fleet.harden(admin_accounts_users=listed).status == 0
         for node, name in itertools.product(NODES, names):
             assert fleet.login(node, user=name, key=key, command="sudo -n true").returncode == 0
         assert changed(fleet.harden(admin_accounts_users=listed)) == dict.fromkeys(NODES, 0)
-        assert fleet.harden(admin_accounts_state="absent").returncode == 0
+        assert fleet.harden(admin_accounts_state="absent").status == 0
         assert fleet.side_door(state) == before
     finally:
         fleet.side_door("userdel -r carol; userdel -r dave")
@@ -102,26 +102,26 @@ def test_account_of_before_gets_in_while_listed_and_is_given_back_as_it_was(
 def test_key_of_ansible_is_rotated_in_two_runs(given_back: Fleet, tmp_path: Path) -> None:
     fleet, key, now = given_back, new_key(tmp_path, "key"), Path(given_back.status["ssh_key"])
     refused = fleet.harden(admin_accounts_users=[user("ops", key)])
-    assert "none of the keys given for ops is in place now" in said(refused)
+    assert "none of the keys given for ops is in place now" in refused.said
     assert changed(refused) == dict.fromkeys(NODES, 0)
-    assert fleet.harden(admin_accounts_users=[user("ops", now, key)]).returncode == 0
+    assert fleet.harden(admin_accounts_users=[user("ops", now, key)]).status == 0
     wrong = fleet.harden(admin_accounts_users=[user("ops", key)], **SOON)
-    assert "lets its account for Ansible in no longer" in said(wrong)
+    assert "lets its account for Ansible in no longer" in wrong.said
     both = [user("ops", now, key)]
     fleet.assert_undone(f"no new connection confirmed it within {ROLLBACK_S} s", admin_accounts_users=both)
     run = fleet.harden(admin_accounts_users=[user("ops", key)], ansible_ssh_private_key_file=str(key))
-    assert run.returncode == 0, run.stdout
+    assert run.status == 0, run.output
     for node in NODES:
         assert fleet.login(node).returncode != 0
     back = fleet.harden(admin_accounts_users=[user("ops", now, key)], ansible_ssh_private_key_file=str(key))
-    assert back.returncode == 0, back.stdout
+    assert back.status == 0, back.output
 
 
 def test_private_key_is_refused_and_shown_nowhere(fleet: Fleet, tmp_path: Path) -> None:
     secret = new_key(tmp_path, "key").read_text()
     run = fleet.harden("-vvv", admin_accounts_users=[{"name": "alice", "keys": [secret]}])
-    assert "key 1: it is a private key" in said(run)
+    assert "key 1: it is a private key" in run.said
     line = secret.splitlines()[2]
     # What the task says; the run itself may repeat its command line.
-    assert line not in run.stdout[run.stdout.index("TASK [admin_accounts") :]
+    assert line not in run.output[run.output.index("TASK [admin_accounts") :]
     assert all(line not in text for text in fleet.side_door("journalctl --sync; journalctl --quiet").values())

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from tests.lab.hardening import EXPORTER, NODES, Fleet, said, wait_until
+from tests.lab.hardening import EXPORTER, NODES, Fleet, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.lab
 def test_firewall_follows_what_the_kernel_holds(fleet: Fleet) -> None:
     fleet.side_door("nft 'add rule inet temper input tcp dport 23 accept'")
     run = fleet.harden("--diff")
-    assert "-\t\ttcp dport 23 accept" in run.stdout
+    assert "-\t\ttcp dport 23 accept" in run.output
     assert not any("dport 23" in listing for listing in fleet.side_door("nft list ruleset").values())
 
 
@@ -51,9 +51,9 @@ def test_rules_of_others_survive_a_change_and_a_reload(fleet: Fleet) -> None:
     listing = ";".join(f"nft list table {name}" for name in others)
     try:
         before = fleet.side_door(listing)
-        assert fleet.harden(firewall_rules=[EXPORTER]).returncode == 0
+        assert fleet.harden(firewall_rules=[EXPORTER]).status == 0
         fleet.side_door("systemctl reload temper-firewall")
-        assert fleet.harden().returncode == 0
+        assert fleet.harden().status == 0
         assert fleet.side_door(listing) == before
     finally:
         fleet.side_door(";".join(f"nft delete table {name}" for name in others))
@@ -62,7 +62,7 @@ def test_rules_of_others_survive_a_change_and_a_reload(fleet: Fleet) -> None:
 def test_open_connection_that_the_node_only_reads_from_outlives_the_first_rules(fleet: Fleet) -> None:
     """Until then the kernel tracks no connections, and what the other end sends looks like a new one."""
     gone = fleet.harden("--limit", "gpu01", firewall_state="absent")
-    assert gone.returncode == 0, gone.stdout
+    assert gone.status == 0, gone.output
     node = fleet.nodes["gpu01"]
     gateway = node["address"].rpartition(".")[0] + ".1"
     read = (
@@ -79,7 +79,7 @@ def test_open_connection_that_the_node_only_reads_from_outlives_the_first_rules(
         sender = threading.Thread(target=send_until, args=(connection, stop))
         sender.start()
         try:
-            assert fleet.harden("--limit", "gpu01").returncode == 0
+            assert fleet.harden("--limit", "gpu01").status == 0
         finally:
             stop.set()
             sender.join()
@@ -109,7 +109,7 @@ def test_packets_pass_where_a_rule_says_so_and_nowhere_else(fleet: Fleet) -> Non
     for port in (9100, 9101):
         fleet.side_door(f"systemd-run --quiet --unit=listen-{port} python3 -m http.server --bind :: {port}")
     try:
-        assert fleet.harden(firewall_rules=[EXPORTER]).returncode == 0
+        assert fleet.harden(firewall_rules=[EXPORTER]).status == 0
         for node in NODES:
             for address in (fleet.nodes[node]["address"], fleet.nodes[node]["address6"]):
                 wait_until(lambda address=address: connects(address, 9100), "the exporter answers")  # type: ignore[misc]
@@ -123,7 +123,7 @@ def test_flood_of_one_source_is_slowed_down(fleet: Fleet) -> None:
     """Only the source that floods; its packets are dropped and counted."""
     rules = [EXPORTER | {"sources": ["0.0.0.0/0", "::/0"]}]
     node = fleet.nodes["gpu01"]
-    assert fleet.harden("--limit", "gpu01", firewall_rules=rules, firewall_new_per_second=5).returncode == 0
+    assert fleet.harden("--limit", "gpu01", firewall_rules=rules, firewall_new_per_second=5).status == 0
     try:
         for address in (node["address"], node["address6"]):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -149,8 +149,8 @@ def test_report_names_ports_that_listen_or_are_open_but_not_both(fleet: Fleet) -
                 "the server listens",
             )
         run = fleet.harden(firewall_services={"slurmd": ["192.0.2.1"]})
-        assert "Listening, but open to nobody outside of the fleet: tcp 9101 (python3)." in said(run)
-        assert "Open, but nothing listens there: tcp 6818 (slurmd)." in said(run)
+        assert "Listening, but open to nobody outside of the fleet: tcp 9101 (python3)." in run.said
+        assert "Open, but nothing listens there: tcp 6818 (slurmd)." in run.said
     finally:
         fleet.side_door("systemctl stop listen-9101")
         fleet.harden()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.hardening import NODES, ROOT, Fleet, changed, said
+from tests.lab.hardening import NODES, ROOT, Fleet, changed
 
 pytestmark = pytest.mark.lab
 
@@ -20,7 +20,7 @@ def test_setting_that_another_file_overrules_is_refused(fleet: Fleet) -> None:
         run = fleet.harden()
     finally:
         fleet.side_door("rm /etc/ssh/sshd_config.d/00-aaa.conf")
-    assert "PasswordAuthentication is yes, expected no (/etc/ssh/sshd_config.d/00-aaa.conf:1" in said(run)
+    assert "PasswordAuthentication is yes, expected no (/etc/ssh/sshd_config.d/00-aaa.conf:1" in run.said
 
 
 def test_configuration_that_reads_no_drop_ins_is_refused(fleet: Fleet) -> None:
@@ -29,12 +29,12 @@ def test_configuration_that_reads_no_drop_ins_is_refused(fleet: Fleet) -> None:
         run = fleet.harden()
     finally:
         fleet.side_door("sed -i 's/^#Include/Include/' /etc/ssh/sshd_config")
-    assert "put the line `Include /etc/ssh/sshd_config.d/*.conf` at its top" in said(run)
+    assert "put the line `Include /etc/ssh/sshd_config.d/*.conf` at its top" in run.said
 
 
 def test_port_of_ssh_moves_and_comes_back(fleet: Fleet, tmp_path: Path) -> None:
     """Even where -e names the former port, which no fact can change."""
-    assert fleet.harden(ssh_hardening_ports=[2222], ansible_port=22).returncode == 0
+    assert fleet.harden(ssh_hardening_ports=[2222], ansible_port=22).status == 0
     for node in NODES:
         assert fleet.login(node, 2222).returncode == 0
         assert "Connection refused" in fleet.login(node, 22).stderr
@@ -48,9 +48,9 @@ def test_port_of_ssh_moves_and_comes_back(fleet: Fleet, tmp_path: Path) -> None:
     }
     moved.write_text(json.dumps({"gpu_nodes": {"hosts": hosts}}))
     inventories = ("--inventory", "inventory/lab", "--inventory", str(moved))
-    assert fleet.harden(*inventories, ssh_hardening_ports=[22]).returncode == 0
+    assert fleet.harden(*inventories, ssh_hardening_ports=[22]).status == 0
     fleet.assert_everybody_gets_in()
-    assert fleet.harden().returncode == 0
+    assert fleet.harden().status == 0
 
 
 def audit(address: str) -> list[tuple[str, str, str]]:
@@ -91,7 +91,7 @@ def test_settings_that_need_files_are_in_effect_and_go_again(fleet: Fleet) -> No
         ssh_hardening_forwarding_groups=["data"],
         ssh_hardening_penalty_exempt_networks=["10.213.0.0/16", "::/0"],
     )
-    assert run.returncode == 0, run.stdout
+    assert run.status == 0, run.output
     for node in NODES:
         assert "No trespassing" in fleet.login(node).stderr
     settings = fleet.side_door("sshd -T; usermod -aG data ops; sshd -T -C user=ops,host=x,addr=192.0.2.1")
@@ -103,7 +103,7 @@ def test_settings_that_need_files_are_in_effect_and_go_again(fleet: Fleet) -> No
     # Debian 13's OpenSSH has penalties.
     assert "persourcepenaltyexemptlist 10.213.0.0/16" in settings["gpu02"]
     fleet.side_door("gpasswd -d ops data; groupdel data")
-    assert fleet.harden().returncode == 0
+    assert fleet.harden().status == 0
     for names in fleet.side_door("ls /etc/ssh").values():
         assert "temper_banner" not in names
         assert "ssh_host_ecdsa_key" in names
@@ -121,11 +121,11 @@ def test_socket_activated_sshd_is_hardened_and_never_masked(fleet: Fleet) -> Non
     fleet.side_door("systemctl stop ssh.service; systemctl start ssh.socket")
     try:
         run = fleet.harden(ssh_hardening_max_auth_tries=3)
-        assert run.returncode == 0, run.stdout
+        assert run.status == 0, run.output
         assert changed(run) == dict.fromkeys(NODES, 2)
         fleet.assert_everybody_gets_in()
         refused = fleet.harden(ssh_hardening_ports=[2222])
-        assert "Here ssh.socket decides on which ports sshd is reached" in said(refused)
+        assert "Here ssh.socket decides on which ports sshd is reached" in refused.said
         for state in fleet.side_door("systemctl is-enabled ssh.socket || true").values():
             assert "masked" not in state
     finally:
