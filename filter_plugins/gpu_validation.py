@@ -30,7 +30,7 @@ def validation_expectation(plan: Values, required_tests: list[str], models: Valu
         "gpus": [{key: gpu[key] for key in ("model", "name", "count")} for gpu in plan["gpus"]]
         + [{"model": "unknown", "name": f"10de:{pci_id}", "count": 1} for pci_id in plan["unknown_gpus"]],
         "driver_version": plan["driver"]["version"],
-        "nvswitch": plan["nvswitch"],
+        "nvswitch": plan["fabric"] != "none",
         "references": {
             "models": {key: models["models"][key] for key in keys},
             "pcie_x16": {str(generation): row for generation, row in models["pcie_x16"].items()},

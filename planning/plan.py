@@ -80,7 +80,6 @@ def node_plan(
         "gpus": gpus,
         "unknown_gpus": unknown,
         "fabric": fabric,
-        "nvswitch": fabric == "nvswitch",
         "locked_clocks": {kind: all(lock[kind] for lock in locks) for kind in ("graphics", "memory")},
         "environment": environ,
         "mok": signs_modules(node, mok_sha256),

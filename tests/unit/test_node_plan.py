@@ -60,14 +60,14 @@ def test_a_node_with_one_l4() -> None:
         "libnvidia-container1": "1.20.0-1",
     }
     assert found["services"] == ["nvidia-persistenced"]
-    assert not found["nvswitch"]
+    assert found["fabric"] == "none"
     assert not found["settled"]
 
 
 def test_nvswitches_bring_the_fabric_manager_at_the_drivers_version() -> None:
     found = plan(node(pci=pci(*[(H100, GPU)] * 8, *[(SWITCH, NVSWITCH)] * 4)))
     assert found["problems"] == []
-    assert found["nvswitch"]
+    assert found["fabric"] == "nvswitch"
     assert found["gpus"][0]["count"] == 8
     assert found["packages"]["nvidia-fabricmanager"] == found["packages"]["nvidia-driver-cuda"]
     assert found["packages"]["libnvidia-nscq"] == found["packages"]["nvidia-driver-cuda"]

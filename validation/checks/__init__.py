@@ -85,10 +85,15 @@ class Node:
         """The Xid errors since the driver was loaded."""
         return self.read_kernel_log() if self.pci_gpus else xid.KernelLog()
 
+    @property
+    def on_switches(self) -> bool:
+        """Whether NVSwitches join the GPUs. Those of the fifth generation are not on the PCI bus as such."""
+        return self.nvswitch or bool(self.expectation.nvswitch)
+
     @cached_property
     def fabric_manager(self) -> str | None:
         """The version of the fabric manager, None where there is none or none is needed."""
-        return self.ask_fabric_manager() if self.nvswitch else None
+        return self.ask_fabric_manager() if self.on_switches else None
 
     @cached_property
     def topology(self) -> topology.Topology:

@@ -125,7 +125,7 @@ def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
     A GPU of which nvidia-smi shows no link at all has none that is up.
     """
     if isinstance(node.nvlinks, NvidiaSmiError):
-        if node.nvswitch:
+        if node.on_switches:
             yield Finding(
                 "nvlink-unknown",
                 State.DEGRADED,
@@ -136,7 +136,7 @@ def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
     most = max((links.up for links in node.nvlinks.values()), default=0)
     for gpu in report.gpus:
         index, links = gpu.index, node.nvlinks.get(gpu.index, Links(0, ()))
-        if node.nvswitch and (links.down or not links.up):
+        if node.on_switches and (links.down or not links.up):
             which = f" ({', '.join(map(str, links.down))})" if links.down else ""
             count = f"{len(links.down)} of {links.up + len(links.down)}" if links.down else "all"
             yield Finding(
@@ -286,7 +286,7 @@ def _link(node: Node, gpu: Gpu) -> Iterator[Finding]:
 
 def _fabric(node: Node, gpu: Gpu) -> Iterator[Finding]:
     """GPUs on NVSwitches must have registered with the fabric, or CUDA cannot start."""
-    if gpu.fabric_state is None or not (node.nvswitch or node.expectation.nvswitch):
+    if gpu.fabric_state is None or not node.on_switches:
         return
     if gpu.fabric_state != "Completed" or gpu.fabric_status not in {None, "Success"}:
         yield Finding(

@@ -21,7 +21,7 @@ PLAN = {
     "gpus": [{"model": "h100_sxm_80gb", "name": "H100 SXM 80 GB", "architecture": "hopper", "count": 8}],
     "unknown_gpus": [],
     "driver": {"version": "580.178.04"},
-    "nvswitch": True,
+    "fabric": "nvswitch",
     "problems": [],
 }
 
@@ -38,6 +38,12 @@ def test_the_payload_reads_what_the_plan_expects() -> None:
     assert model is not None
     assert model["name"] == "H100 SXM 80 GB"
     assert expected.references.pcie_x16["5"]["floor"]["h2d_pinned_gb_s"]["value"] == 48
+
+
+@pytest.mark.parametrize(("fabric", "expected"), [("none", False), ("nvswitch", True), ("nvlink5", True)])
+def test_switches_are_expected_also_where_the_pci_bus_does_not_show_them(fabric: str, expected: bool) -> None:
+    value = gpu_validation.validation_expectation(PLAN | {"fabric": fabric}, [], MODELS)
+    assert value["nvswitch"] is expected
 
 
 def test_a_gpu_that_no_table_knows_is_still_counted() -> None:

@@ -170,20 +170,23 @@ def test_a_fabric_manager_of_another_version_is_found() -> None:
 
 
 def test_without_nvswitches_no_fabric_manager_is_asked() -> None:
-    facts: dict[str, Any] = {"nvswitch": False, "ask_fabric_manager": lambda: "570.1"}
+    facts: dict[str, Any] = {"nvswitch": False, "expectation": expectation(nvswitch=False)}
+    facts |= {"ask_fabric_manager": lambda: "570.1"}
     assert Health().run(node(**facts)).findings == ()
 
 
 @pytest.mark.parametrize(("nvswitch", "code"), [(True, "nvlink-down"), (False, "nvlink-fewer")])
 def test_links_that_are_down_are_named(nvswitch: bool, code: str) -> None:
     links = {0: Links(18, ()), 1: Links(16, (3, 17))}
-    (finding,) = Health().run(node(nvswitch=nvswitch, read_nvlinks=lambda: links)).findings
+    facts: dict[str, Any] = {"nvswitch": nvswitch, "expectation": expectation(nvswitch=nvswitch)}
+    (finding,) = Health().run(node(read_nvlinks=lambda: links, **facts)).findings
     assert (finding.code, finding.device) == (code, 1)
 
 
 def test_links_that_no_gpu_uses_are_no_fault_of_a_node_without_nvswitches() -> None:
     links = {0: Links(12, (4, 5)), 1: Links(12, (4, 5))}
-    assert Health().run(node(nvswitch=False, read_nvlinks=lambda: links)).findings == ()
+    facts: dict[str, Any] = {"nvswitch": False, "expectation": expectation(nvswitch=False)}
+    assert Health().run(node(read_nvlinks=lambda: links, **facts)).findings == ()
 
 
 def test_links_that_nvidia_smi_does_not_show_are_down_where_there_are_nvswitches() -> None:
@@ -193,13 +196,20 @@ def test_links_that_nvidia_smi_does_not_show_are_down_where_there_are_nvswitches
     assert finding.text == "GPU 1: all NVLinks are down"
 
 
+def test_switches_that_are_not_on_the_pci_bus_are_known_from_the_plan() -> None:
+    """Those of the fifth generation show as network adapters."""
+    findings = Health().run(node(nvswitch=False, read_nvlinks=dict)).findings
+    assert [finding.code for finding in findings] == ["nvlink-down", "nvlink-down"]
+
+
 def test_links_that_cannot_be_looked_at_are_said() -> None:
     def fails() -> Any:
         raise NvidiaSmiError("timeout", "nvidia-smi gave no answer within 10 s")
 
     (finding,) = Health().run(node(read_nvlinks=fails)).findings
     assert (finding.code, finding.state) == ("nvlink-unknown", State.DEGRADED)
-    assert Health().run(node(read_nvlinks=fails, nvswitch=False)).findings == ()
+    facts: dict[str, Any] = {"nvswitch": False, "expectation": expectation(nvswitch=False)}
+    assert Health().run(node(read_nvlinks=fails, **facts)).findings == ()
 
 
 @pytest.mark.parametrize(
