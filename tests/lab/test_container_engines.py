@@ -339,7 +339,7 @@ def test_a_conflict_is_found_in_preflight_before_another_stack_is_installed(flee
         fleet.sh(OLD, f"cat >{DAEMON_JSON} <<'END'\n{before}\nEND")
     assert refused.returncode != 0
     assert 'default-shm-size is "64M", set by somebody else' in " ".join(refused.stdout.split())
-    assert changed(refused) == {OLD: 0}
+    assert " changed=0 " in refused.stdout
 
 
 def test_a_specification_of_another_driver_is_renewed(fleet: Fleet) -> None:
