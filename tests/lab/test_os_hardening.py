@@ -272,7 +272,8 @@ def test_change_that_takes_sudo_from_us_is_undone(fleet: Fleet) -> None:
         run = fleet.harden()
         assert "could no longer become root, so they were undone" in " ".join(run.stdout.split())
         for node in NODES:
-            assert "hardening" not in fleet.side_door(node, "ls /etc/sudoers.d /etc/modprobe.d /etc/temper")
+            left = fleet.side_door(node, "ls /etc/sudoers.d /etc/modprobe.d /etc/temper 2>&1; true")
+            assert "hardening" not in left
     finally:
         for node in NODES:
             fleet.side_door(node, "rm /usr/local/bin/sudo")
