@@ -149,6 +149,12 @@ def _parser() -> argparse.ArgumentParser:
         "--storage-floor", type=float, metavar="GB/S", help="fail where a --storage reads more slowly"
     )
     run.add_argument(
+        "--traces",
+        type=Path,
+        metavar="DIR",
+        help="profile training steps, and write their Chrome traces here",
+    )
+    run.add_argument(
         "--node",
         type=_node_name,
         default=socket.gethostname(),
@@ -254,7 +260,7 @@ def _run(options: argparse.Namespace) -> int:
     plan = PLANS[options.plan]
     if options.hours is not None:
         plan = dataclasses.replace(plan, duration_s=options.hours * 3600)
-    wishes = Wishes(tuple(options.storage), options.storage_floor)
+    wishes = Wishes(tuple(options.storage), options.storage_floor, options.traces)
     left_out = plan.leaves_out - wishes.tests
     tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in left_out))
     tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in plan.leaves_out))

@@ -54,6 +54,13 @@ EXPLANATIONS: dict[str, Explanation] = {
         ("a broken disk, controller or cable", "broken memory", "somebody who writes to the file meanwhile"),
         ("take this storage out of use", "check the memory of the node"),
     ),
+    "profile-empty": Explanation(
+        "A profile of training steps shows no work",
+        "torch's profiler ran and brought a trace without kernels, on a CPU without operators",
+        ("another profiler that holds the GPU, DCGM's metrics for one", "a torch without CUPTI"),
+        ("end the other profiler (dcgmi profile --pause)", "install a torch that is built with CUPTI"),
+        "https://docs.pytorch.org/docs/stable/profiler.html",
+    ),
     "amp-no-gain": Explanation(
         "Mixed precision is slower than full precision",
         "A training step in bf16 uses tensor cores and half the memory traffic, so it should be faster",

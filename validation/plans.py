@@ -67,6 +67,8 @@ TRAINING = frozenset(
         "gpu_step_memory",
         "cpu_batch",
         "gpu_batch",
+        "cpu_profile",
+        "gpu_profile",
     }
 )
 

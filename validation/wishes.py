@@ -16,11 +16,14 @@ class Wishes:
     storage_paths: tuple[Path, ...] = ()
     #: What each of the paths must reach; None: nothing is compared with a floor.
     storage_floor_gb_s: float | None = None
+    #: The folder that gets the traces of profiles.
+    traces: Path | None = None
 
     @property
     def tests(self) -> frozenset[str]:
         """Tests that whoever wishes this wants to run, in a plan that leaves them out, too."""
-        return frozenset({"storage_read"} if self.storage_paths else ())
+        storage = {"storage_read"} if self.storage_paths else set()
+        return frozenset(storage | ({"cpu_profile", "gpu_profile"} if self.traces else set()))
 
 
 NOTHING = Wishes()

@@ -11,7 +11,10 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Variables that somebody may have set for another program, and that would change what is measured: they make
 #: every launch wait, forbid or force tensor cores, or keep copies from overlapping. NCCL's own stay: they are
@@ -152,6 +155,10 @@ class Backend(Protocol):
 
     def try_step(self, shape: Shape, way: str) -> float | None:
         """Train two steps and forget them; the loss of the second, None if memory did not suffice."""
+        ...
+
+    def trace(self, shape: Shape, way: str, steps: int, path: Path) -> None:
+        """Train so many steps under torch's profiler, and write a Chrome trace; marked as traces.py says."""
         ...
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:

@@ -14,9 +14,11 @@ from validation.backends import loading as data
 from validation.backends.exchange import Exchange, highest, join
 from validation.backends.memory import MemoryBudget, peak_of_allocations
 from validation.backends.operations import AllReduce, Copy, Matmul, MemoryPattern, Triad, pattern
-from validation.backends.training import TrainingStep, loss_if_it_fits
+from validation.backends.training import TrainingStep, loss_if_it_fits, write_trace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from validation.backends import Loading, Operation, Product, Shape
 
 
@@ -90,6 +92,10 @@ class CpuBackend:
         """Train two steps and forget them."""
         with MemoryBudget(self._budget_bytes):
             return loss_if_it_fits(self._device, shape, way)
+
+    def trace(self, shape: Shape, way: str, steps: int, path: Path) -> None:
+        """Profile some steps."""
+        write_trace(TrainingStep(self._device, shape, way), steps, path)
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:
         """Samples from so many processes."""

@@ -12,9 +12,11 @@ from validation.backends import NotRunError
 from validation.backends import loading as data
 from validation.backends.exchange import Exchange, highest, join
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, MemoryPattern, Triad, pattern
-from validation.backends.training import TrainingStep, loss_if_it_fits
+from validation.backends.training import TrainingStep, loss_if_it_fits, write_trace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from validation.backends import Loading, Operation, Product, Shape
 
 
@@ -135,6 +137,10 @@ class CudaBackend:
         loss = loss_if_it_fits(self._device, shape, way)
         torch.cuda.empty_cache()
         return loss
+
+    def trace(self, shape: Shape, way: str, steps: int, path: Path) -> None:
+        """Profile some steps."""
+        write_trace(TrainingStep(self._device, shape, way), steps, path)
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:
         """Samples from so many processes."""

@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional
+import torch.profiler
 import torch.utils.checkpoint
 
+from validation.traces import LOADING, STEP
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from validation.backends import Shape
 
 #: Steps after which the losses of two number formats are compared.
@@ -165,3 +170,19 @@ def _loss_of_two_steps(device: torch.device, shape: Shape, way: str) -> float:
     step.prepare()
     step.run()
     return float(step.step(*step.data))
+
+
+def write_trace(step: TrainingStep, steps: int, path: Path) -> None:
+    """Profile `steps` steps, each with the loading of its batch, after one that is not profiled."""
+    step.prepare()
+    step.run()
+    on_gpu = torch.cuda.is_available()
+    with torch.profiler.profile() as profile:
+        for _ in range(steps):
+            with torch.profiler.record_function(LOADING):
+                batch = [step.to_device(host) for host in step.new_batch()]
+            with torch.profiler.record_function(STEP):
+                step.step(*batch)
+        if on_gpu:
+            torch.cuda.synchronize()
+    profile.export_chrome_trace(str(path))

@@ -16,6 +16,7 @@ from validation.checks.matmul import CpuMatmul, GpuMatmul, GpuMatmulAlone
 from validation.checks.memory import GpuMemory, GpuPeers
 from validation.checks.platform import Platform
 from validation.checks.precision import CpuAmp, GpuAmp
+from validation.checks.profile import CpuProfile, GpuProfile
 from validation.checks.step_memory import CpuStepMemory, GpuStepMemory
 from validation.checks.storage import StorageRead
 
@@ -50,6 +51,8 @@ CHECKS: dict[str, Check] = {
         GpuStepMemory(),
         CpuBatch(),
         GpuBatch(),
+        CpuProfile(),
+        GpuProfile(),
         HealthAfter(),
     )
 }

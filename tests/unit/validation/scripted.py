@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from validation.backends import WorkerError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from validation.backends import Operation, Shape
 
 
@@ -69,6 +72,8 @@ class ScriptedBackend:
     steps: dict[str, float] = field(default_factory=dict)
     #: What each peak_bytes() says, one after the other.
     peaks: list[int] = field(default_factory=list)
+    #: What a trace has.
+    events: list[dict[str, Any]] = field(default_factory=list)
     #: Seconds of a batch by the number of workers; after how many batches they die, and what they say then.
     batches: dict[int, float] = field(default_factory=dict)
     deaths: dict[int, int] = field(default_factory=dict)
@@ -136,6 +141,10 @@ class ScriptedBackend:
         if shape.batch > (self.still_fits if exhausted else max(self.losses)):
             return None
         return self.losses.get(shape.batch, 1.0)
+
+    def trace(self, shape: Shape, way: str, steps: int, path: Path) -> None:
+        self.calls.append(f"trace {steps} in {way}")
+        path.write_text(json.dumps({"traceEvents": self.events}))
 
     def loading(self, workers: int, *, pinned: bool) -> ScriptedLoading:
         batch_s = self.batches[workers] / (2 if pinned else 1)

@@ -1,0 +1,115 @@
+"""Profiles: shares of the time from a trace, on a scripted backend and with real steps, and what is kept."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.validation.scripted import ScriptedBackend
+from tests.unit.validation.test_torch import PYTHON, there
+from tests.unit.validation.test_training import ignore, request
+from validation import traces
+from validation.checks import profile
+from validation.contract import State
+from validation.traces import LOADING, STEP
+from validation.wishes import Wishes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def event(name: str, start: float, length: float, kind: str = "user_annotation") -> dict[str, Any]:
+    return {"ph": "X", "cat": kind, "name": name, "ts": start, "dur": length}
+
+
+#: 100 us: 10 of loading, kernels from 20 to 60 in two streams, a copy from 60 to 70.
+EVENTS = [
+    event(LOADING, 1000, 10),
+    event(STEP, 1010, 90),
+    event("gemm", 1020, 30, "kernel"),
+    event("gemm", 1040, 20, "kernel"),
+    event("copy", 1060, 10, "gpu_memcpy"),
+    event("aten::mm", 1015, 20, "cpu_op"),
+    event("before", 0, 500, "kernel"),
+    {"ph": "M", "name": "process_name"},
+]
+
+
+def test_time_in_kernels_counts_once_and_copies_are_no_idle_time() -> None:
+    found = traces.shares(EVENTS, on_gpu=True)
+    assert found == traces.Shares(computing=0.4, loading=0.1, idle=0.5, seconds=1e-4)
+
+
+def test_on_a_cpu_operators_are_the_work() -> None:
+    found = traces.shares(EVENTS, on_gpu=False)
+    assert found == traces.Shares(computing=0.2, loading=0.1, idle=0.8, seconds=1e-4)
+
+
+def test_a_trace_without_steps_says_nothing() -> None:
+    assert traces.shares([event("gemm", 0, 1, "kernel")], on_gpu=True) is None
+
+
+def test_the_shares_are_numbers_of_the_test() -> None:
+    measured = profile.profile(ScriptedBackend(events=EVENTS), request(), ignore)
+    shares = {m.name: m.value for m in measured.measurements}
+    assert shares == {"computing_share": 0.4, "loading_share": 0.1, "idle_share": 0.5}
+    assert measured.findings == ()
+    assert "trace" not in measured.details
+
+
+@pytest.mark.parametrize("events", [[], [event(LOADING, 0, 1), event(STEP, 1, 9)]])
+def test_a_trace_without_kernels_is_degraded(events: list[dict[str, Any]]) -> None:
+    measured = profile.profile(ScriptedBackend(events=events), request(), ignore)
+    assert [(f.code, f.state, f.device) for f in measured.findings] == [("profile-empty", State.DEGRADED, 3)]
+
+
+def test_a_trace_is_kept_where_the_operator_wants_it(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    measured = profile.profile(ScriptedBackend(events=EVENTS), request(traces=str(folder)), ignore)
+    assert measured.details["trace"] == str(folder / "trace-gpu3.json.gz")
+    assert list(folder.iterdir()) == [folder / "trace-gpu3.json.gz"]
+    assert json.loads(gzip.decompress((folder / "trace-gpu3.json.gz").read_bytes()))["traceEvents"] == EVENTS
+
+
+def test_a_trace_that_is_too_large_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "MOST_TRACE_BYTES", 10)
+    assert profile.keep(os.urandom(100), tmp_path / "trace").startswith("not kept: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_costs_the_trace_and_not_the_test(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert profile.keep(b"{}", tmp_path / "file" / "trace").startswith("not kept: ")
+
+
+def test_whoever_wishes_traces_or_storage_gets_their_tests_in_every_plan(tmp_path: Path) -> None:
+    assert Wishes().tests == frozenset()
+    assert Wishes((tmp_path,), traces=tmp_path).tests == {"storage_read", "cpu_profile", "gpu_profile"}
+
+
+@pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+def test_real_steps_are_profiled(tmp_path: Path) -> None:
+    found = there(f"""
+        import dataclasses, pathlib
+        from validation.backends import Shape
+        from validation.checks import Node, training
+        from validation.checks.registry import CHECKS
+        from validation.contract import encode
+        from validation.expectations import Expectation
+        from validation.plans import PLANS
+        from validation.wishes import Wishes
+
+        training.CPU_SHAPE = Shape(layers=2, width=64, heads=2, tokens=32, batch=8)
+        wishes = Wishes(traces=pathlib.Path({str(tmp_path)!r}))
+        answer = encode(CHECKS["cpu_profile"].run(Node(PLANS["quick"], Expectation(), wishes)))
+    """)
+    assert (found["state"], found["findings"]) == ("pass", [])
+    shares = {m["name"]: m["value"] for m in found["measurements"]}
+    assert 0 < shares["computing_share"] <= 1
+    assert 0 < shares["loading_share"] < 1
+    trace = json.loads(gzip.decompress((tmp_path / "trace-cpu.json.gz").read_bytes()))
+    assert sum(one.get("name") == STEP for one in trace["traceEvents"]) == profile.STEPS

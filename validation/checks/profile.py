@@ -1,0 +1,113 @@
+"""A profile of some training steps: where their time goes, and the trace for whoever wants to look at it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from validation import traces
+from validation.backends import Shape, make
+from validation.checks.measured import stay_near
+from validation.checks.recorder import Recorder
+from validation.checks.training import memory_of, on_each_gpu, on_the_cpu
+from validation.contract import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from validation.backends import Backend
+    from validation.checks import Node
+    from validation.child import Request
+    from validation.contract import Measured, TestResult
+
+STEPS = 3
+#: A larger trace is not kept, compressed as it is: a thousand times what three steps need is a mistake.
+MOST_TRACE_BYTES = 32 << 20
+
+
+def measure(request: Request, stage: Callable[[str], None]) -> Measured:
+    """In a child: a few steps under torch's profiler. Raises NotRunError."""
+    stay_near(request)
+    stage("loading torch")
+    return profile(make(request.backend, request.device), request, stage)
+
+
+def profile(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
+    """The measurement itself, on any backend. Raises NotRunError."""
+    shape, recorder = Shape(**request.parameters["shape"]), Recorder(backend, request, stage)
+    recorder.need(memory_of(shape))
+    on_gpu = backend.name == "cuda"
+    way = "bf16" if on_gpu and "bf16" in backend.dtypes() else "fp32"
+    stage(f"profiling {STEPS} training steps")
+    with tempfile.TemporaryDirectory(prefix="temper-validation-") as folder:
+        path = Path(folder, "trace.json")
+        backend.trace(shape, way, STEPS, path)
+        stage("reading the trace")
+        content = path.read_bytes()
+    found = traces.shares(json.loads(content)["traceEvents"], on_gpu=on_gpu)
+    if found is None or found.computing is None:
+        work = "kernels" if on_gpu else "operators"
+        recorder.find(
+            "profile-empty",
+            f"{request.name}: the trace of {STEPS} training steps has no {work}",
+            "look whether another profiler holds the GPU, and whether torch has its CUPTI",
+            State.DEGRADED,
+        )
+    recorder.keep("computing_share", found.computing or 0 if found else 0)
+    recorder.keep("loading_share", found.loading if found else 0)
+    recorder.keep("idle_share", found.idle if found else 1)
+    details: dict[str, Any] = {"format": way, "steps": STEPS, "seconds": found.seconds if found else 0}
+    if directory := request.parameters.get("traces"):
+        name = f"gpu{request.device}" if on_gpu else "cpu"
+        details["trace"] = keep(content, Path(directory, f"trace-{name}.json.gz"))
+    return recorder.measured(details)
+
+
+def keep(content: bytes, path: Path) -> str:
+    """Write a trace, compressed; where it is, or why it is not."""
+    compressed = gzip.compress(content, 6, mtime=0)
+    if len(compressed) > MOST_TRACE_BYTES:
+        return f"not kept: {len(compressed) / 1e6:.0f} MB, more than {MOST_TRACE_BYTES / 1e6:.0f} MB"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f".{path.name}.new")
+        new.write_bytes(compressed)
+        new.replace(path)
+    except OSError as error:
+        return f"not kept: {error}"
+    return str(path)
+
+
+def _parameters(node: Node) -> dict[str, Any]:
+    return {"traces": str(node.wishes.traces.absolute()) if node.wishes.traces else None}
+
+
+class CpuProfile:
+    """On the CPU: whether profiling works, and what Python costs between operators."""
+
+    id = "cpu_profile"
+    title = "a profile of training steps on the CPU"
+    needs = "torch"
+    method = 1
+    headline: tuple[str, ...] = ("computing_share",)
+
+    def run(self, node: Node) -> TestResult:
+        """Run it on this node."""
+        return on_the_cpu(self, node, f"{__name__}:measure", _parameters(node))
+
+
+class GpuProfile:
+    """On all GPUs at the same time."""
+
+    id = "gpu_profile"
+    title = "a profile of training steps on every GPU"
+    needs = "an NVIDIA GPU with its driver, torch built with CUDA"
+    method = 1
+    headline: tuple[str, ...] = ("computing_share",)
+
+    def run(self, node: Node) -> TestResult:
+        """Run it on this node."""
+        return on_each_gpu(self, node, f"{__name__}:measure", _parameters(node))
