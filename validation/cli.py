@@ -263,7 +263,6 @@ def _run(options: argparse.Namespace) -> int:
     wishes = Wishes(tuple(options.storage), options.storage_floor, options.traces)
     left_out = plan.leaves_out - wishes.tests
     tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in left_out))
-    tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in plan.leaves_out))
     if options.gpus is not None:
         if expectation.gpus is not None:
             raise UsageError("--gpus and an expectation that names GPUs: leave one of them out")

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
 from tests.unit.validation.test_training import ignore, request
-from validation import traces
+from validation import cli, traces
 from validation.checks import profile
 from validation.contract import State
 from validation.traces import LOADING, STEP
@@ -89,6 +89,25 @@ def test_a_place_that_cannot_be_written_costs_the_trace_and_not_the_test(tmp_pat
 def test_whoever_wishes_traces_or_storage_gets_their_tests_in_every_plan(tmp_path: Path) -> None:
     assert Wishes().tests == frozenset()
     assert Wishes((tmp_path,), traces=tmp_path).tests == {"storage_read", "cpu_profile", "gpu_profile"}
+
+
+@pytest.mark.parametrize(
+    ("option", "tests"), [("--storage", {"storage_read"}), ("--traces", {"cpu_profile"})]
+)
+def test_the_command_line_runs_them_in_the_quick_plan(
+    option: str, tests: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def stop(*arguments: Any) -> None:
+        asked.extend(arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run_plan", stop)
+    assert cli.main(["run", option, str(tmp_path)]) == cli.INTERRUPTED
+    assert tests <= set(asked[3])
+    assert asked[-1] != Wishes()
+    assert "data_loading" not in asked[3]
 
 
 @pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
