@@ -102,6 +102,9 @@ class Loading:
         assert self._batches is not None
         try:
             images, numbers = next(self._batches)
+        except (EOFError, ConnectionError) as error:
+            # It died while it handed over a batch, and torch has not noticed yet.
+            raise WorkerError(f"a DataLoader worker closed its connection: {error!r}") from error
         except RuntimeError as error:
             # These two sentences of torch's have no exception of their own.
             if "DataLoader worker" in str(error) or "DataLoader timed out" in str(error):
