@@ -288,6 +288,8 @@ def test_strictest_profile_locks_nobody_out_either(fleet: Fleet) -> None:
 
 
 def test_absent_restores_what_was_there_byte_for_byte(fleet: Fleet, before: dict[str, str]) -> None:
+    for node in NODES:
+        fleet.side_door(node, "! mountpoint --quiet /tmp/job || umount /tmp/job")
     assert changed(fleet.harden(os_hardening_state="absent")) == dict.fromkeys(NODES, 1)
     assert changed(fleet.playbook("harden", "--tags=os_hardening", os_hardening_state="absent")) == NOTHING
     for node in NODES:
