@@ -108,7 +108,9 @@ class Loading:
         except RuntimeError as error:
             # These two sentences of torch's have no exception of their own.
             if "DataLoader worker" in str(error) or "DataLoader timed out" in str(error):
-                raise WorkerError(str(error).splitlines()[0]) from error
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                # An error in a worker comes with its traceback: what it is stands in the last line.
+                raise WorkerError(" ".join(dict.fromkeys([lines[0], lines[-1]]))) from error
             raise
         self._next += BATCH
         if self._device is not None:

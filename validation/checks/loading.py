@@ -27,6 +27,8 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where torch's workers leave their bat
 MOST_WORKERS = 32
 #: Fewer workers are better if they bring nearly as much: they cost memory, and CPUs of others.
 NEARLY = 0.95
+#: What the kernel, and torch before the kernel, say of a shared memory that is full.
+FULL = ("Bus error", "shared memory", "No space left on device")
 LARGER_SHARED_MEMORY = (
     "start containers with --ipc=host or a larger --shm-size; on the node itself, mount /dev/shm with a "
     "larger size="
@@ -110,7 +112,7 @@ def _windows(take: Callable[[int], float], workers: int, timing: Timing) -> list
 
 
 def _blame(recorder: Recorder, workers: int, reason: str) -> None:
-    if "shared memory" in reason or "Bus error" in reason:
+    if any(words in reason for words in FULL):
         recorder.find(
             "shm-too-small",
             f"one of {workers} workers was ended because {SHARED_MEMORY} is full: {reason}",

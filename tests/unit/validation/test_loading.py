@@ -68,6 +68,7 @@ def test_shared_memory_that_is_too_small_bounds_the_sweep_and_is_said_with_its_r
     [
         ("DataLoader worker (pid 7) is killed by signal: Killed.", "loader-worker-died"),
         ("DataLoader timed out after 60 seconds", "loader-worker-died"),
+        ("Caught RuntimeError in DataLoader worker process 1. No space left on device (28)", "shm-too-small"),
         ("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that", "shm-too-small"),
     ],
 )
@@ -149,6 +150,9 @@ def test_workers_that_are_wrong_die_or_hang_are_found_and_none_is_left() -> None
             finally:
                 one.close()
 
+        def no_space(image):
+            raise RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")
+
         loading.PATIENCE_S = 2
         answer = []
         for spoil in (
@@ -157,6 +161,7 @@ def test_workers_that_are_wrong_die_or_hang_are_found_and_none_is_left() -> None
             lambda image: image * float("nan"),
             lambda image: os.kill(os.getpid(), signal.SIGKILL),
             lambda image: time.sleep(600),
+            no_space,
         ):
             answer.append(try_it())
     """)
@@ -164,6 +169,7 @@ def test_workers_that_are_wrong_die_or_hang_are_found_and_none_is_left() -> None
     assert errors[:3] == [0, 1 / 32, 1 / 32]
     assert "DataLoader worker" in errors[3]
     assert "DataLoader timed out" in errors[4]
+    assert "No space left on device" in errors[5]
     for _, processes in said:
         assert len(processes) == 1
         assert not Path(f"/proc/{processes[0]}").exists()
