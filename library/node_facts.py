@@ -312,7 +312,8 @@ def installable_headers(facts_kernel: dict[str, Any]) -> bool:
     """Whether the package manager offers the headers of the running kernel, or they are installed."""
     if facts_kernel["headers_present"]:
         return True
-    policy = run_text(["apt-cache", "policy", f"linux-headers-{facts_kernel['release']}"])
+    package = f"linux-headers-{facts_kernel['release']}"
+    policy = run_text(["apt-cache", *apt_sources.KEEP_CACHES, "policy", package])
     return bool(re.search(r"Candidate: (?!\(none\))\S", policy))
 
 

@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-COMMAND = ["apt-get", "indextargets", "Created-By: Packages"]
+# Even to be asked something, apt writes its caches where they are missing or old.
+KEEP_CACHES = ("-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=")
+COMMAND = ["apt-get", *KEEP_CACHES, "indextargets", "Created-By: Packages"]
 # Files of ours: what they add must not look as if the node had brought it along.
 OURS = "temper-"
 
