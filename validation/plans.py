@@ -106,7 +106,7 @@ PLANS = {
         ),
         Plan(
             name="standard",
-            summary="some minutes: the same tests, warm and long enough to show throttling",
+            summary="about twenty minutes on eight GPUs: the same, long enough to show throttling",
             budget_s=1200,
             cpu=Timing(warm_up_s=3, measure_s=10),
             gpu=Timing(warm_up_s=30, measure_s=20, most=20000),

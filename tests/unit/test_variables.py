@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import UserDict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -286,3 +288,30 @@ def test_what_a_module_would_refuse_is_found_before_anything_is_changed(
     (found,) = role_variables({name: value}, specs())["problems"]
     assert found.startswith(f"{name}: ")
     assert problem in found
+
+
+# ---------------------------------------------------------------- yes and no
+
+
+def test_a_no_from_the_command_line_is_a_no_wherever_a_role_asks() -> None:
+    """`-e name=false` is the text "false", which Jinja takes for true: a node would reboot that must not."""
+    root = Path(__file__).resolve().parents[2]
+    names = [
+        name
+        for role in specs().values()
+        for name, option in role["argument_specs"]["main"]["options"].items()
+        if option["type"] == "bool"
+    ]
+    # A whole value goes to a module, which converts it; `name: true` is in messages, `'name'` is a key.
+    asked = re.compile(rf"(?<![\w'])({'|'.join(names)})\b(?!')(?! ?:)(?!\s*\}}\}}\")")
+    converted = re.compile(r"(\s*\|\s*default\(false\))?\s*\|\s*bool\b")
+    files = [*root.glob("playbooks/*.yml"), *root.glob("roles/*/templates/*")]
+    files += [
+        file for folder in ("tasks", "vars", "handlers") for file in root.glob(f"roles/*/{folder}/*.yml")
+    ]
+    found = [(file, match) for file in files for match in asked.finditer(file.read_text())]
+    assert found
+    texts = [
+        f"{file.name}: {match[1]}" for file, match in found if not converted.match(match.string, match.end())
+    ]
+    assert not texts
