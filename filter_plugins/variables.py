@@ -30,6 +30,7 @@ from ansible.module_utils.nftables_rules import interfaces, networks, parse_rule
 from ansible.module_utils.ssh_keys import public_keys  # noqa: E402
 
 from planning.os_controls import waiver_problems  # noqa: E402
+from validation.plans import PLANS  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -162,6 +163,17 @@ def unknown_variables(names: Iterable[str], known: Iterable[str], roles: Iterabl
     return problems
 
 
+def time_problems(values: Mapping[str, Any]) -> list[str]:
+    """A sentence where the measurement would be ended before its plan is over, and nothing be known."""
+    plan, given_s = PLANS.get(values.get("gpu_validation_plan", "")), values.get("gpu_validation_timeout_s")
+    if not plan or given_s is None or given_s > plan.duration_s:
+        return []
+    return [
+        f"gpu_validation_timeout_s: the plan {plan.name} measures for {plan.duration_s:.0f} s and is given "
+        f"{given_s}; set it to {plan.duration_s * 1.25:.0f} or more"
+    ]
+
+
 def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) -> dict[str, Any]:
     """The effective value of every public variable of every role for one node, and what is wrong with them.
 
@@ -191,7 +203,7 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
             # The plan is made with the default, only so that all other problems are found in the same run.
             values[name] = spec.get("default")
         problems += errors
-    return {"values": values, "problems": problems}
+    return {"values": values, "problems": problems + time_problems(values)}
 
 
 def specs_by_role(files: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -129,6 +129,37 @@ STRONG_MODULI = FOLDER / "temper_moduli"
 MINIMUM_RSA_HOST_KEY_BITS = 3072
 MODULUS_SIZE_COLUMN = 4  # moduli(5): its number of bits, less one
 
+# What a list for a whole fleet may name and a node may lack: its OpenSSH is older, or keeps to FIPS 140.
+# Source: `ssh -Q kex|cipher|mac` of OpenSSH 10.0 (Debian 13), without what nobody should ask for.
+ALGORITHMS = frozenset(
+    {
+        "mlkem768x25519-sha256",
+        "sntrup761x25519-sha512",
+        "sntrup761x25519-sha512@openssh.com",
+        "curve25519-sha256",
+        "curve25519-sha256@libssh.org",
+        "diffie-hellman-group14-sha256",
+        "diffie-hellman-group16-sha512",
+        "diffie-hellman-group18-sha512",
+        "diffie-hellman-group-exchange-sha256",
+        "ecdh-sha2-nistp256",
+        "ecdh-sha2-nistp384",
+        "ecdh-sha2-nistp521",
+        "aes128-ctr",
+        "aes192-ctr",
+        "aes256-ctr",
+        "aes128-gcm@openssh.com",
+        "aes256-gcm@openssh.com",
+        "chacha20-poly1305@openssh.com",
+        "hmac-sha2-256",
+        "hmac-sha2-512",
+        "hmac-sha2-256-etm@openssh.com",
+        "hmac-sha2-512-etm@openssh.com",
+        "umac-128@openssh.com",
+        "umac-128-etm@openssh.com",
+    }
+)
+
 HEADER = "# Managed by Temper. sshd takes the first value it reads, so this file's name sorts first.\n"
 
 Settings = Mapping[str, list[str]]
@@ -174,6 +205,12 @@ def known_algorithms(keyword: str, wanted: list[str], known: Iterable[str]) -> s
     if not usable:
         raise RefusedError(
             f"{keyword}: this node's OpenSSH knows none of {', '.join(wanted) or 'an empty list'}; "
+            f"choose from the output of `ssh -Q {keyword}`."
+        )
+    # A typo must not leave the node, without a word, with less than was asked for.
+    if strange := sorted(set(wanted) - known - ALGORITHMS):
+        raise RefusedError(
+            f"{keyword}: neither this node's OpenSSH nor any other that we know of has {', '.join(strange)}; "
             f"choose from the output of `ssh -Q {keyword}`."
         )
     return ",".join(usable)

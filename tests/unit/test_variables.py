@@ -290,6 +290,16 @@ def test_what_a_module_would_refuse_is_found_before_anything_is_changed(
     assert problem in found
 
 
+# ---------------------------------------------------------------- together
+
+
+def test_a_burn_in_that_would_be_cut_off_is_refused() -> None:
+    wishes: dict[str, Any] = {"gpu_validation_plan": "burn-in"}
+    (problem,) = role_variables(wishes, specs())["problems"]
+    assert "measures for 14400 s and is given 3600; set it to 18000 or more" in problem
+    assert not role_variables(wishes | {"gpu_validation_timeout_s": "18000"}, specs())["problems"]
+
+
 # ---------------------------------------------------------------- yes and no
 
 

@@ -13,6 +13,8 @@ from ansible.module_utils import ssh_access, ssh_keys, sshd
 from ansible.module_utils.commit_confirm import RefusedError
 from ansible.module_utils.ssh_access import Account
 
+from tests.unit.tables import specs
+
 OPS = Account(
     "ops", uid=1000, groups=("ops", "sudo"), locked=False, expired=False, password_expired=False, has_key=True
 )
@@ -69,8 +71,22 @@ def test_later_layer_wins_whatever_its_case() -> None:
     assert merged == {"permitrootlogin": ["prohibit-password"]}
 
 
-def test_unknown_algorithms_are_left_out() -> None:
-    assert sshd_drop_in.known_algorithms("Ciphers", ["new", "b", "a"], ["a", "b", "c"]) == "b,a"
+def test_algorithms_of_newer_versions_are_left_out() -> None:
+    wanted = ["mlkem768x25519-sha256", "b", "a"]
+    assert sshd_drop_in.known_algorithms("KexAlgorithms", wanted, ["a", "b", "c"]) == "b,a"
+
+
+def test_a_misspelt_algorithm_among_others_is_refused() -> None:
+    with pytest.raises(RefusedError, match=r"has aes256-gmc@openssh\.com; choose"):
+        sshd_drop_in.known_algorithms(
+            "Ciphers", ["aes256-ctr", "aes256-gmc@openssh.com"], ["aes256-ctr", "aes256-gcm@openssh.com"]
+        )
+
+
+@pytest.mark.parametrize("name", ["kex_algorithms", "ciphers", "macs"])
+def test_the_roles_own_algorithms_are_known_to_some_openssh(name: str) -> None:
+    option = specs()["ssh_hardening"]["argument_specs"]["main"]["options"][f"ssh_hardening_{name}"]
+    assert set(option["default"]) <= sshd_drop_in.ALGORITHMS
 
 
 def test_list_without_a_known_algorithm_is_refused() -> None:
