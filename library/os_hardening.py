@@ -237,18 +237,19 @@ class Hardening:
                 made.append(setting)
                 try:
                     setting.apply()
-                except SettingError as error:
+                except (SettingError, OSError) as error:
                     raise SettingError(
-                        f"{self.controls[setting.key]}: {error} What this run had made was undone: mend "
-                        "it, or waive the control."
+                        f"{self.controls[setting.key]}: {told(error, setting.key)} What this run had made "
+                        "was undone: mend it, or waive the control."
                     ) from error
             if account and not may_sudo(account):
                 raise SettingError(
                     f"After these changes {account} could no longer become root, so they were undone. "
                     "Look at `sudo -l` and at the journal of the node, and run again."
                 )
-        except SettingError as error:
-            raise SettingError(" ".join([str(error), *self.undo(made, before)])) from error
+        except (SettingError, OSError) as error:
+            sentence = told(error, "After the settings were made")
+            raise SettingError(" ".join([sentence, *self.undo(made, before)])) from error
         self.reload_units()
         self.react()
         for setting in [*self.unwanted, *self.given_up]:
@@ -262,8 +263,9 @@ class Hardening:
         for setting in reversed(made):
             try:
                 setting.restore(before[setting.key])
-            except SettingError as error:
-                complaints.append(f"{setting.key} could not be undone: {error}")
+            except (SettingError, OSError) as error:
+                if not is_back(setting, before[setting.key]):
+                    complaints.append(f"{setting.key} could not be undone: {error}")
         if any(setting.key.startswith(UNIT_FILES) for setting in made):
             run(["systemctl", "daemon-reload"], check=False)
         return complaints
@@ -328,6 +330,19 @@ class Hardening:
             header = f"restored {setting.key}"
             diffs.append({"before_header": header, "after_header": header, "before": "set\n", "after": ""})
         return diffs
+
+
+def told(error: SettingError | OSError, subject: str) -> str:
+    """An error as a sentence: of an OSError, what could not be done."""
+    return str(error) if isinstance(error, SettingError) else f"{subject}: {error}."
+
+
+def is_back(setting: Setting, state: Any) -> bool:
+    """Whether a setting is in this state, as one is that could not be made in the first place."""
+    try:
+        return bool(setting.read() == state)
+    except (SettingError, OSError):
+        return False
 
 
 def short(setting: Setting) -> tuple[str, str]:
@@ -420,8 +435,9 @@ def main() -> None:
             module.exit_json(**result | {"changed": bool(prepared), "diff": [], "actions": prepared})
         if result["changed"] and not module.check_mode:
             hardening.make()
-    except SettingError as error:
-        module.fail_json(msg=str(error))
+    except (SettingError, OSError) as error:
+        subject = "A file of this node could not be read or written; mend that and run again"
+        module.fail_json(msg=told(error, subject))
     module.exit_json(**result)
 
 

@@ -257,6 +257,55 @@ def test_a_program_that_refuses_a_file_keeps_it_out_and_all_else_as_it_was(harde
     assert stat.S_IMODE(crontab.stat().st_mode) == 0o664
 
 
+def long_name(node: Node) -> str:
+    """A name that is possible, while that of the temporary file, which is longer, is not."""
+    return f"{node.path}/etc/{'x' * 250}"
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_file_that_the_system_does_not_let_us_write_is_a_sentence_and_all_else_as_it_was(
+    harden: Run, node: Node, existing: bool
+) -> None:
+    name = long_name(node)
+    crontab = node.file("etc/crontab", "x\n", mode=0o664)
+    first = ("file", {"path": f"{node.path}/etc/first", "content": "first\n"})
+    # Settings of a kind are made in their order, and those of another kind after them.
+    bad = ("file", {"path": name, "content": "bad\n"})
+    if existing:
+        node.file(f"etc/{'x' * 250}", "KEY 1\n")
+        bad = ("keyword", {"path": name, "keyword": "KEY", "value": "2"})
+    message = harden(first, bad, ("access", {"path": str(crontab), "mode": "0600"}))["msg"]
+    assert message.startswith(f"c1: {bad[0]}:{name}")
+    assert "File name too long" in message
+    assert "was undone: mend it, or waive the control." in message
+    assert "could not be undone" not in message
+    assert not (node.path / "etc/first").exists()
+    assert stat.S_IMODE(crontab.stat().st_mode) == 0o664
+
+
+def test_a_file_that_the_system_does_not_let_us_restore_keeps_nothing_else_from_it(
+    harden: Run, node: Node
+) -> None:
+    """The second one's check puts a file in the place of the first one's directory."""
+    node.program("check", f"#!/bin/sh\nrm -r {node.path}/etc/a; touch {node.path}/etc/a; exit 1\n")
+    node.file("etc/a/second", "mine\n")
+    message = harden(
+        ("file", {"path": f"{node.path}/etc/first", "content": "first\n"}),
+        ("file", {"path": f"{node.path}/etc/a/second", "content": "second\n"}),
+        ("file", {"path": f"{node.path}/etc/third", "content": "third\n", "validate": ["check", "%s"]}),
+    )["msg"]
+    assert message.startswith("c2: `check ")
+    assert f"file:{node.path}/etc/a/second could not be undone: " in message
+    assert not (node.path / "etc/first").exists()
+
+
+def test_a_file_that_the_system_does_not_let_us_read_is_a_sentence(harden: Run, node: Node) -> None:
+    node.file("etc/a", "")
+    message = harden(("file", {"path": f"{node.path}/etc/a/b", "content": "x\n"}))["msg"]
+    assert message.startswith("A file of this node could not be read or written; mend that and run again: ")
+    assert "etc/a/b" in message
+
+
 @pytest.fixture
 def through_ops(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A node that the run has come to through the account ops."""
