@@ -160,6 +160,15 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+def _is_there(path: Path) -> bool:
+    """Whether there is such a file or link; one that nobody can look at is an error, not a no."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 class Change:
     """One named change ("ssh", "firewall") and its way back. `subject` is what it changes, in words."""
 
@@ -287,16 +296,19 @@ class Change:
         steps = []
         for index, file in enumerate(files):
             target = shlex.quote(str(file))
-            if not file.exists():
+            if not _is_there(file):
                 steps.append(f"rm -f {target}")
                 continue
-            run(["cp", "--archive", "--", str(file), str(self.staging / str(index))])
-            _sync(self.staging / str(index))
+            copy = self.staging / str(index)
+            run(["cp", "--archive", "--", str(file), str(copy)])
+            sync = ""
+            # A link's copy is a link, which may lead nowhere from there and has no content to wait for.
+            if not copy.is_symlink():
+                _sync(copy)
+                sync = f"sync {target}.undo && "
             saved = shlex.quote(str(self.directory / str(index)))
             # The temporary name ends differently, so that no *.conf pattern takes it in.
-            steps.append(
-                f"cp --archive {saved} {target}.undo && sync {target}.undo && mv -f {target}.undo {target}"
-            )
+            steps.append(f"cp --archive {saved} {target}.undo && {sync}mv -f {target}.undo {target}")
         script = UNDO_SCRIPT.format(
             subject=self.subject,
             unit=self.unit,

@@ -144,6 +144,31 @@ def test_nothing_is_changed_where_the_old_state_cannot_be_saved(node: Node) -> N
     assert not node.change.pending
 
 
+@pytest.mark.parametrize("target", ["real.conf", "missing.conf"])
+def test_undo_restores_a_relative_link(node: Node, target: str) -> None:
+    """Its copy leads nowhere, or to another file."""
+    (node.file.parent / "real.conf").write_text("real")
+    node.file.unlink()
+    node.file.symlink_to(target)
+
+    with node.change.armed([node.file], [], 60, LOGIN):
+        node.file.unlink()
+        node.file.write_text("after")
+    node.change.undo("the timer ran out")
+    assert node.file.readlink() == Path(target)
+
+
+def test_file_that_cannot_be_looked_at_is_not_taken_for_missing(node: Node) -> None:
+    """As root's in a home on NFS: the undo would remove it."""
+    loop = node.file.parent / "loop"
+    loop.symlink_to(loop)
+    with (
+        pytest.raises(CommandError, match=r"so nothing is changed about the settings: .*loop/keys"),
+        node.change.armed([loop / "keys"], [], 60, LOGIN),
+    ):
+        pass
+
+
 def test_command_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would keep the lock that the undo waits for."""
     monkeypatch.setattr(commit_confirm, "COMMAND_TIMEOUT_S", 0.05)
