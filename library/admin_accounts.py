@@ -105,6 +105,7 @@ from ansible.module_utils.commit_confirm import (
     CommandError,
     RefusedError,
     run,
+    succeeds,
     write_durably,
 )
 from ansible.module_utils.files import File
@@ -187,7 +188,11 @@ def ensure_user(user: User, account: Account | None) -> None:
         today = ["--lastday", str(int(time.time() // SECONDS_PER_DAY))]
         run(["chage", "--maxdays", "-1", *(today if account.shadow.last_change == "0" else []), user.name])
     if missing := set(user.groups) - account.groups:
-        run(["usermod", "--append", "--groups", ",".join(sorted(missing)), user.name])
+        if account.shadow.local:
+            run(["usermod", "--append", "--groups", ",".join(sorted(missing)), user.name])
+        else:  # usermod knows local accounts alone, gpasswd all
+            for group in sorted(missing):
+                run(["gpasswd", "--add", user.name, group])
     for group in sorted(superfluous_groups(user, account)):
         run(["gpasswd", "--delete", user.name, group])
     if account.texts != (user.key_file, None):
@@ -195,19 +200,31 @@ def ensure_user(user: User, account: Account | None) -> None:
 
 
 def revoke(account: Account) -> None:
-    """Take keys away and let the account expire, which keeps certificates and passwords out, too."""
-    run(["chage", "--expiredate", "1", account.name])
-    if account.keys and Path(account.home).is_dir():
-        write_key_files(account, (KeyFile(HEADER, 0o600), None))
+    """Take keys away and let the account expire, which keeps certificates and passwords out, too.
+
+    An account of a directory service cannot expire here.
+    """
+    try:
+        if account.keys and Path(account.home).is_dir():
+            write_key_files(account, (KeyFile(HEADER, 0o600), None))
+    finally:
+        if account.shadow.local:
+            run(["chage", "--expiredate", "1", account.name])
 
 
 def give_back(account: Account, entry: dict[str, Any]) -> None:
     """Return an account to what it was before the first run."""
-    # As chage takes them, -1 is for an empty field.
-    last_change, maximum_days, expiry_day = (field or "-1" for field in entry["shadow"])
-    run(["chage", "-d", last_change, "-M", maximum_days, "-E", expiry_day, account.name])
     known = {group.gr_name for group in grp.getgrall()}
-    run(["usermod", "--groups", ",".join(name for name in entry["groups"] if name in known), account.name])
+    if account.shadow.local:
+        # As chage takes them, -1 is for an empty field.
+        last_change, maximum_days, expiry_day = (field or "-1" for field in entry["shadow"])
+        run(["chage", "-d", last_change, "-M", maximum_days, "-E", expiry_day, account.name])
+        groups = ",".join(name for name in entry["groups"] if name in known)
+        run(["usermod", "--groups", groups, account.name])
+    else:
+        for group in sorted((account.groups ^ set(entry["groups"])) & known):
+            # Fails for the groups of the directory itself, which we have not touched either.
+            succeeds(["gpasswd", "--delete" if group in account.groups else "--add", account.name, group])
     if Path(account.home).is_dir():
         write_key_files(account, (KeyFile(*saved) if saved else None for saved in entry["keys"]))
         remove_empty_ssh(account)
@@ -236,6 +253,16 @@ def converge(module: AnsibleModule, change: Change, account_name: str | None) ->
             f"{', '.join(forgotten)}: set up by an earlier run, no longer listed, and still let in. To "
             "revoke, list the account with state: absent."
         )
+    of_directory = [
+        user.name
+        for user in users
+        if not user.present and (account := accounts[user.name]) and not account.shadow.local
+    ]
+    if of_directory:
+        module.warn(
+            f"{', '.join(of_directory)}: of a directory service, and cannot be made to expire on this node. "
+            "Keys and sudo are taken away here; close the account in the directory."
+        )
     with_sudo = [name for name in forgotten if record.accounts[name]["sudo"]]
     drop_in = sudoers([*with_sudo, *(user.name for user in users if user.present and user.sudo)])
     file = File(str(SUDOERS), drop_in, "0440", public=True)
@@ -261,10 +288,12 @@ def converge(module: AnsibleModule, change: Change, account_name: str | None) ->
         for user in differing:
             ensure_user(user, accounts[user.name])
 
-    if not own or not (file.differs() or any(user.name == own.name for user in differing)):
+    own_differs = own is not None and any(user.name == own.name for user in differing)
+    if not own or not (file.differs() or own_differs):
         apply()
         return result
-    ways_in = [SUDOERS, *(Path(own.home) / name for name in KEY_FILES)]
+    # The keys only where they change: root cannot save what is in a home on NFS.
+    ways_in = [SUDOERS, *(Path(own.home) / name for name in KEY_FILES if own_differs)]
     with change.armed(ways_in, [], module.params["rollback_after_s"], ssh_login()):
         apply()
     return {**result, "confirm": True}
@@ -305,7 +334,7 @@ def restore(module: AnsibleModule, change: Change, account_name: str | None) -> 
     if not own:
         apply()
         return result
-    ways_in = [SUDOERS, RECORD, *(Path(own.home) / name for name in KEY_FILES)]
+    ways_in = [SUDOERS, RECORD, *(Path(own.home) / name for name in KEY_FILES if before)]
     with change.armed(ways_in, [], module.params["rollback_after_s"], ssh_login()):
         apply()
     return {**result, "confirm": True}
@@ -345,6 +374,10 @@ def main() -> None:
         module.exit_json(**act(module, change, account_name))
     except (RefusedError, CommandError) as error:
         module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(
+            msg=f"A file of this node could not be read or written; mend that and run again: {error}."
+        )
 
 
 if __name__ == "__main__":

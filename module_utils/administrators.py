@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import grp
 import os
 import pwd
@@ -25,6 +26,16 @@ SUDO_GROUPS = ("sudo", "wheel", "admin")
 HEADER = "# Managed by Temper: administrators (admin_accounts_users).\n"
 KEY_FILES = (".ssh/authorized_keys", ".ssh/authorized_keys2")  # sshd's default; the second one is not used
 NO_LOGIN = ("nologin", "false")
+# A file of keys that the account itself could not open, with which sshd does without.
+NO_KEY_FILE = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ELOOP,
+    errno.ENXIO,  # a socket
+)
 # What login.defs has where passwords do not age: 273 years.
 NEVER_DAYS = 99999
 
@@ -55,12 +66,16 @@ class KeyFile:
 
 @dataclass(frozen=True)
 class Shadow:
-    """The fields of shadow(5) that keep an account out, as they stand there; empty: never."""
+    """The fields of shadow(5) that keep an account out, as they stand there; empty: never.
+
+    An account that is not `local` has no entry: it comes from a directory service.
+    """
 
     has_password: bool = True
     last_change: str = ""
     maximum_days: str = ""
     expiry_day: str = ""
+    local: bool = True
 
     @property
     def expired(self) -> bool:
@@ -198,12 +213,16 @@ def read_key_file(path: Path) -> KeyFile | None:
     try:
         # A pipe must not make us wait.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except OSError as error:
+        if error.errno in NO_KEY_FILE:
+            return None
+        raise
+    status = os.fstat(handle)
+    # fdopen takes no directory.
+    if not stat.S_ISREG(status.st_mode):
+        os.close(handle)
         return None
     with os.fdopen(handle, "rb") as stream:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            return None
         return KeyFile(stream.read().decode(errors="surrogateescape"), stat.S_IMODE(status.st_mode))
 
 
@@ -223,7 +242,8 @@ def write_key_files(account: Account, files: Iterable[KeyFile | None]) -> None:
 
 def _write_key_file(path: Path, file: KeyFile | None) -> None:
     if file is None:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        # A directory of that name holds no keys.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             path.unlink()
         return
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -249,7 +269,7 @@ def read_shadow(name: str, shadow: Path = Path("/etc/shadow")) -> Shadow:
         fields = line.split(":")
         if fields[0] == name:
             return Shadow(not fields[1].startswith(("!", "*")), fields[2], fields[4], fields[7])
-    return Shadow()
+    return Shadow(local=False)
 
 
 def exists(name: str) -> bool:
@@ -310,7 +330,7 @@ def superfluous_groups(user: User, account: Account) -> set[str]:
 def differs(user: User, account: Account | None) -> bool:
     """Whether an account is not as wanted."""
     if not user.present:
-        return account is not None and (bool(account.keys) or not account.expired)
+        return account is not None and (bool(account.keys) or (account.shadow.local and not account.expired))
     if not account:
         return True
     return (

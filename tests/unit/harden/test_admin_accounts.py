@@ -1,19 +1,23 @@
 """Administrators: what is refused, what an account lacks, and that Ansible's own stays in."""
 
+import contextlib
+import errno
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import admin_accounts
 import pytest
 from ansible.module_utils import administrators
 from ansible.module_utils.administrators import Account, KeyFile, Shadow, User, parse_user, parse_users
-from ansible.module_utils.commit_confirm import CommandError, RefusedError
+from ansible.module_utils.commit_confirm import Change, CommandError, RefusedError
 from ansible.module_utils.ssh_keys import parse_public_key
+from ansible.module_utils.ssh_login import Login
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMP/JIfnXzGl0FmT5rCEOw2Y8sIp9EyInaNs4E2UMwMO alice@office"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKvB7zSxUi0oTkVYCWkr4zHLPW2RXjdbJXiPSF7CQvcr alice@home"
@@ -22,6 +26,7 @@ AS_WANTED = Account(
     "alice", "/home/alice", "/bin/bash", 1001, 1001, (KeyFile(ALICE.key_file, 0o600), None), frozenset()
 )
 EXPIRED = Shadow(expiry_day="1")
+OF_DIRECTORY = Shadow(local=False)
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another account")
 
@@ -104,13 +109,21 @@ def test_account_as_wanted_does_not_differ() -> None:
         (replace(ALICE, sudo=False), replace(AS_WANTED, groups=frozenset({"sudo"}))),
         (replace(ALICE, present=False), AS_WANTED),
         (replace(ALICE, present=False), replace(AS_WANTED, key_files=(None, None))),
+        (replace(ALICE, present=False), replace(AS_WANTED, shadow=OF_DIRECTORY)),
     ],
 )
 def test_account_that_lacks_or_has_too_much_differs(user: User, account: Account | None) -> None:
     assert administrators.differs(user, account)
 
 
-@pytest.mark.parametrize("account", [None, replace(AS_WANTED, key_files=keys("# none\n"), shadow=EXPIRED)])
+@pytest.mark.parametrize(
+    "account",
+    [
+        None,
+        replace(AS_WANTED, key_files=keys("# none\n"), shadow=EXPIRED),
+        replace(AS_WANTED, key_files=keys("# none\n"), shadow=OF_DIRECTORY),
+    ],
+)
 def test_revoked_account_stays_revoked(account: Account | None) -> None:
     assert not administrators.differs(replace(ALICE, present=False), account)
 
@@ -203,7 +216,7 @@ def test_shadow_is_read_as_it_stands(tmp_path: Path) -> None:
     path = tmp_path / "shadow"
     path.write_text("root:*:1:0:99999:7:::\nalice:!:20000:0:365:7::20800:\n")
     assert administrators.read_shadow("alice", path) == Shadow(False, "20000", "365", "20800")
-    assert administrators.read_shadow("ldap", path) == Shadow()
+    assert administrators.read_shadow("ldap", path) == Shadow(local=False)
 
 
 def test_account_that_nobody_logs_in_to_is_no_administrator() -> None:
@@ -231,6 +244,26 @@ def test_keys_are_read_with_the_rights_of_the_account(home: Path) -> None:
 def test_a_pipe_in_the_place_of_the_keys_makes_nobody_wait(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "keys")
     assert administrators.read_key_file(tmp_path / "keys") is None
+
+
+def test_a_directory_in_the_place_of_the_keys_holds_none(tmp_path: Path) -> None:
+    handles = len(list(Path("/proc/self/fd").iterdir()))
+    assert administrators.read_key_file(tmp_path) is None
+    assert len(list(Path("/proc/self/fd").iterdir())) == handles
+
+
+def test_a_link_to_itself_in_the_place_of_the_keys_leads_to_none(tmp_path: Path) -> None:
+    (tmp_path / "keys").symlink_to(tmp_path / "keys")
+    assert administrators.read_key_file(tmp_path / "keys") is None
+
+
+@needs_root
+def test_a_directory_in_the_place_of_the_second_key_file_is_let_be(home: Path) -> None:
+    account = account_in(home)
+    (home / ".ssh/authorized_keys2").mkdir(parents=True)
+    os.chown(home / ".ssh", NOBODY, NOBODY)
+    administrators.write_key_files(account, (KeyFile("x", 0o600), None))
+    assert (home / ".ssh/authorized_keys").read_text() == "x"
 
 
 @needs_root
@@ -264,3 +297,153 @@ def test_who_was_deleted_leaves_no_rights_to_the_next_of_that_name(
     result = run_module(admin_accounts.main, check_mode=True, users=[])
     assert result["changed"]
     assert result["diff"][0]["after"] == ""
+
+
+# ---------------------------------------------------------------- accounts of a directory service
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands for the node's accounts, which the host's must not see."""
+    commands: list[str] = []
+
+    def note(command: Sequence[str]) -> str:
+        commands.append(" ".join(command))
+        return ""
+
+    monkeypatch.setattr(admin_accounts, "run", note)
+    monkeypatch.setattr(admin_accounts, "succeeds", note)
+    return commands
+
+
+def with_keys(home: Path) -> Account:
+    """Of whoever runs the test, with a key file as wanted."""
+    account = replace(AS_WANTED, home=str(home), uid=os.getuid(), gid=os.getgid())
+    administrators.write_key_files(account, account.key_files)
+    return account
+
+
+def test_revoked_account_of_this_node_loses_its_keys_and_expires(tmp_path: Path, commands: list[str]) -> None:
+    admin_accounts.revoke(with_keys(tmp_path))
+    assert (tmp_path / ".ssh/authorized_keys").read_text() == administrators.HEADER
+    assert commands == ["chage --expiredate 1 alice"]
+
+
+def test_revoked_account_of_a_directory_loses_its_keys(tmp_path: Path, commands: list[str]) -> None:
+    admin_accounts.revoke(replace(with_keys(tmp_path), shadow=OF_DIRECTORY))
+    assert (tmp_path / ".ssh/authorized_keys").read_text() == administrators.HEADER
+    assert commands == []
+
+
+def test_account_whose_keys_stay_expires_all_the_same(tmp_path: Path, commands: list[str]) -> None:
+    (tmp_path / ".ssh").touch()
+    account = replace(AS_WANTED, home=str(tmp_path), uid=os.getuid(), gid=os.getgid())
+    with pytest.raises(CommandError, match="alice cannot write its keys"):
+        admin_accounts.revoke(account)
+    assert commands == ["chage --expiredate 1 alice"]
+
+
+def test_account_of_a_directory_gets_its_groups_without_usermod(commands: list[str]) -> None:
+    account = replace(AS_WANTED, shadow=OF_DIRECTORY)
+    admin_accounts.ensure_user(replace(ALICE, groups=("adm", "video")), account)
+    assert commands == ["gpasswd --add alice adm", "gpasswd --add alice video"]
+
+
+def test_account_of_a_directory_gets_keys_and_groups_back(tmp_path: Path, commands: list[str]) -> None:
+    account = replace(with_keys(tmp_path), shadow=OF_DIRECTORY, groups=frozenset({"adm", "video"}))
+    entry = {"keys": [["before", 0o600], None], "groups": ["audio", "gone", "video"], "shadow": ["", "", ""]}
+    admin_accounts.give_back(account, entry)
+    assert (tmp_path / ".ssh/authorized_keys").read_text() == "before"
+    assert commands == ["gpasswd --delete alice adm", "gpasswd --add alice audio"]
+
+
+# ---------------------------------------------------------------- runs of the whole module
+
+
+class Saved(Change):
+    """Notes what would be saved."""
+
+    files: ClassVar[list[Path]] = []
+
+    @contextlib.contextmanager
+    def armed(
+        self, files: Sequence[Path], live: Sequence[str], timeout_s: int, login: Login | None
+    ) -> Iterator[None]:
+        self.files.extend(files)
+        yield
+
+
+@pytest.fixture
+def accounts(
+    tmp_path: Path, commands: list[str], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Account | None]:
+    """The accounts of a node that Ansible reaches as ops; tests add theirs. Nothing is done to them."""
+    accounts: dict[str, Account | None] = {"ops": replace(AS_WANTED, name="ops", home="/home/ops")}
+    monkeypatch.setattr(admin_accounts, "SUDOERS", tmp_path / "sudoers")
+    monkeypatch.setattr(admin_accounts, "RECORD", tmp_path / "record.json")
+    monkeypatch.setattr(admin_accounts, "Change", lambda *_: Saved("accounts", "it", tmp_path / "state"))
+    monkeypatch.setattr(Saved, "files", [])
+    monkeypatch.setattr(admin_accounts, "ssh_login", lambda: Login("ops", "192.0.2.1", 1, "192.0.2.9", 22))
+    monkeypatch.setattr(admin_accounts, "check_sudoers", lambda *_: None)
+    monkeypatch.setattr(admin_accounts, "read_account", accounts.get)
+    monkeypatch.setattr(admin_accounts, "ensure_user", lambda *_: None)
+    monkeypatch.setattr(admin_accounts, "give_back", lambda *_: None)
+    return accounts
+
+
+RunModule = Callable[..., dict[str, Any]]
+OWN_KEYS = [Path("/home/ops/.ssh/authorized_keys"), Path("/home/ops/.ssh/authorized_keys2")]
+
+
+@needs_root
+def test_keys_of_ansible_that_nobody_changes_need_not_be_saved(
+    run_module: RunModule, accounts: dict[str, Account | None]
+) -> None:
+    """Which root cannot do in a home on NFS."""
+    accounts["alice"] = None
+    assert run_module(admin_accounts.main, users=[item()])["confirm"]
+    assert Saved.files == [admin_accounts.SUDOERS]
+
+
+@needs_root
+def test_keys_of_ansible_that_change_are_saved(
+    run_module: RunModule, accounts: dict[str, Account | None]
+) -> None:
+    run_module(admin_accounts.main, users=[item(name="ops", keys=[KEY, OTHER])])
+    assert Saved.files == [admin_accounts.SUDOERS, *OWN_KEYS]
+
+
+@pytest.mark.parametrize(
+    ("name", "own_keys"), [("alice", []), ("ops", OWN_KEYS)], ids=["of another", "of Ansible's"]
+)
+def test_only_keys_that_are_given_back_are_saved_first(
+    run_module: RunModule, accounts: dict[str, Account | None], name: str, own_keys: list[Path]
+) -> None:
+    accounts["alice"] = AS_WANTED
+    entry = {"created": False, "present": True, "sudo": True, "keys": [[ALICE.key_file, 0o600], None]}
+    admin_accounts.RECORD.write_text(json.dumps({name: entry}))
+    assert run_module(admin_accounts.main, state="absent")["confirm"]
+    assert Saved.files == [admin_accounts.SUDOERS, admin_accounts.RECORD, *own_keys]
+
+
+def test_account_of_a_directory_that_is_to_be_revoked_is_named(
+    run_module: RunModule, accounts: dict[str, Account | None]
+) -> None:
+    accounts["alice"] = replace(AS_WANTED, shadow=OF_DIRECTORY)
+    accounts["bob"] = replace(AS_WANTED, name="bob")
+    revoked = [item(name=name, state="absent") for name in ("alice", "bob")]
+    warnings = str(run_module(admin_accounts.main, users=revoked)["warnings"])
+    assert "alice: of a directory service, and cannot be made to expire" in warnings
+    assert "bob" not in warnings
+
+
+def test_file_that_cannot_be_read_is_a_sentence(
+    run_module: RunModule, accounts: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(_name: str) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle", "/home/alice/.ssh/authorized_keys")
+
+    monkeypatch.setattr(admin_accounts, "read_account", stale)
+    message = run_module(admin_accounts.main, users=[item()])["msg"]
+    assert message.startswith("A file of this node could not be read or written")
+    assert "Stale file handle: '/home/alice/.ssh/authorized_keys'" in message
