@@ -88,9 +88,8 @@ class Kept:
 
     def close(self) -> None:
         """End all of them."""
-        for children in self._idle.values():
-            while children:
-                children.pop().kill()
+        _end([child for children in self._idle.values() for child in children])
+        self._idle.clear()
 
 
 def _kind(request: Request) -> str:
@@ -147,14 +146,15 @@ def run_children(
             children.append(child or _Child(request))
         _wait(children, budget_s, together, tick)
     except BaseException:
-        for child in children:
-            child.kill()
+        _end(children)
         raise
+    done_with = []
     for child in children:
         if kept and child.may_serve_again:
             kept.put(child)
         else:
-            child.kill()
+            done_with.append(child)
+    _end(done_with)
     return [child.outcome(budget_s) for child in children]
 
 
@@ -169,6 +169,8 @@ class _Child:
         path = [str(ROOT), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        # With -m Python would import from the current folder first, and anybody may write to /tmp.
+        environment["PYTHONSAFEPATH"] = "1"
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "validation.child", str(write), str(os.getpid())],
@@ -238,7 +240,7 @@ class _Child:
 
     def hear_out(self) -> None:
         """Take what a process that answered has said before, so that its stage is the last."""
-        while self._stderr.fileno() in self.open and select.select([self._stderr], [], [], 0)[0]:
+        while not self._stderr.closed and select.select([self._stderr], [], [], 0)[0]:
             self.read(self._stderr.fileno())
 
     def _close(self, descriptor: int) -> None:
@@ -265,13 +267,18 @@ class _Child:
         except ContractError:
             return True
 
-    def kill(self) -> None:
-        """End the process and its whole group, and only these. Harmless when it has ended."""
+    def strike(self) -> None:
+        """Send the process and its whole group, and only these, the signal that ends them."""
         if self.process.returncode is None:
             # The leader is not reaped yet, so its group's number cannot have been given to anybody else.
             os.killpg(self.process.pid, signal.SIGKILL)
+
+    def kill(self, within_s: float = REAP_S) -> None:
+        """End the process and its group, and wait for that. Harmless when it has ended."""
+        if self.process.returncode is None:
+            self.strike()
             try:
-                self.process.wait(REAP_S)
+                self.process.wait(within_s)
             except subprocess.TimeoutExpired:
                 self.unkillable = True
         with contextlib.suppress(BrokenPipeError):
@@ -336,6 +343,15 @@ class _Child:
         return f"; it said last: {lines[-1][:TAIL_BYTES]}" if lines else ""
 
 
+def _end(children: list[_Child]) -> None:
+    """End all of them: none waits for its signal until another, perhaps a stuck one, has gone."""
+    deadline = time.monotonic() + REAP_S
+    for child in children:
+        child.strike()
+    for child in children:
+        child.kill(max(0.0, deadline - time.monotonic()))
+
+
 def _wait(children: list[_Child], budget_s: float, together: bool, tick: Callable[[], None] | None) -> None:
     """Read from all children until all have ended or the budget is spent."""
     deadline = time.monotonic() + budget_s
@@ -357,9 +373,10 @@ def _wait(children: list[_Child], budget_s: float, together: bool, tick: Callabl
                 if key.fd not in child.open:
                     selector.unregister(key.fd)
                 elif child.ended != NOT_YET:  # it answered and waits for another request
-                    child.hear_out()
+                    # First, because what is closed cannot be unregistered, and would be waited for.
                     for descriptor in child.open & {*selector.get_map()}:
                         selector.unregister(descriptor)
+                    child.hear_out()
             if together and (first := _first_failed(children)):
                 deadline = min(deadline, first.ended + GRACE_S)
     culprit = _first_failed(children) if together else None

@@ -82,6 +82,14 @@ def test_a_request_can_set_the_environment() -> None:
     assert outcome.measured.details["environment"]["COLOUR"] == "blue"
 
 
+def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (outcome,) = run_children([request("search_path")], BUDGET_S)
+    folders = outcome.measured.details["folders"]
+    assert str(tmp_path.resolve()) not in folders
+    assert str(ROOT) in folders
+
+
 def test_a_reason_not_to_run_comes_back_as_one() -> None:
     (outcome,) = run_children([request("not_run")], BUDGET_S)
     assert (outcome.ending, outcome.measured.not_run) == (Ending.DONE, "no such device")
@@ -239,6 +247,43 @@ def test_a_kept_process_that_died_while_it_waited_is_replaced(kept: Kept) -> Non
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: not is_running(pid), "the process ends")
     assert ask(kept, "who").ending is Ending.DONE
+
+
+def test_a_kept_process_that_dies_after_its_answer_has_answered(kept: Kept, tmp_path: Path) -> None:
+    note, calls = tmp_path / "pid", []
+
+    def until_it_is_dead() -> None:
+        calls.append(time.monotonic())
+        eventually(note.exists, "the child answers")
+        eventually(lambda: not is_running(int(note.read_text())), "the child dies")
+
+    asked = dataclasses.replace(request("answer_and_die", note=str(note)), keep=True)
+    (outcome,) = run_children([asked], BUDGET_S, tick=until_it_is_dead, kept=kept)
+    assert (outcome.ending, outcome.problem, outcome.stage) == (Ending.DONE, "", "answering")
+    # It is called once a second: nothing more was waited for.
+    assert len(calls) == 1
+
+
+def test_all_processes_are_signalled_before_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[float | None] = []
+    killpg, wait = os.killpg, subprocess.Popen.wait
+
+    def noted_killpg(group: int, number: int) -> None:
+        events.append(None)
+        killpg(group, number)
+
+    def noted_wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        events.append(timeout)
+        return wait(process, timeout)
+
+    monkeypatch.setattr(os, "killpg", noted_killpg)
+    monkeypatch.setattr(subprocess.Popen, "wait", noted_wait)
+    outcomes = run_children([request("hang", name=f"GPU {index}") for index in range(3)], SHORT_S)
+    assert {outcome.ending for outcome in outcomes} == {Ending.HUNG}
+    assert events[:3] == [None, None, None]
+    waits = [event for event in events if event is not None]
+    # They share what time a process may take to go.
+    assert child.REAP_S >= waits[0] > waits[1] > waits[2]
 
 
 def test_no_kept_process_outlives_its_keeper(kept: Kept) -> None:

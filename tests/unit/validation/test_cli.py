@@ -125,6 +125,17 @@ def test_the_one_file_build_runs_on_a_machine_without_torch_and_says_what_is_mis
     assert "cpu_matmul not-run" in done.stderr
 
 
+def test_processes_of_the_one_file_build_import_nothing_from_the_current_folder(
+    payload: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "ctypes.py").write_text("raise SystemExit('this is somebody else's')\n")
+    missing = tmp_path / "missing"
+    command = [sys.executable, str(payload), "run", "--test=storage_read", f"--storage={missing}"]
+    done = run([*command, "--output=-"], cwd=tmp_path)
+    (test,) = loads(NodeResult, done.stdout).tests
+    assert f"{missing} cannot be used" in test.reason
+
+
 def test_an_expectation_is_read_from_standard_input_and_the_result_written_to_standard_output(
     payload: Path,
 ) -> None:
