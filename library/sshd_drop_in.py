@@ -112,6 +112,8 @@ from ansible.module_utils.sshd import (
     RELOAD_IN_SHELL,
     Sshd,
     is_active,
+    listening_ports,
+    ports_of_others,
     refuse_what_sshd_cannot_listen_on,
     reload_sshd,
 )
@@ -373,25 +375,21 @@ def converge(module: AnsibleModule, sshd: Sshd, change: Change) -> dict[str, Any
     if not differing:
         return result
     result["diff"] = [file.diff() for file in differing if file.path != str(STRONG_MODULI)]
-    if effective["port"] != base["port"] and is_active("ssh.socket"):
+    ports = listening_ports(effective)
+    if ports != listening_ports(base) and is_active("ssh.socket"):
         raise RefusedError(
             "Here ssh.socket decides on which ports sshd is reached, not sshd's Port: set ListenStream in a "
             "drop-in of ssh.socket, and leave the list of ports empty."
         )
     if not is_active("ssh.socket"):
-        others = {
-            str(one.port): one.process
-            for one in listeners()
-            if one.protocol == "tcp" and not one.process.startswith(("sshd", "systemd", "unknown"))
-        }
-        refuse_what_sshd_cannot_listen_on(effective["listenaddress"], others)
+        refuse_what_sshd_cannot_listen_on(effective["listenaddress"], ports_of_others(listeners()))
     if login:
         account = read_account(login.account, effective, wanted.revoked)
         if refusal := login_refusal(account, login.client, effective):
             raise RefusedError(f"This would lock Ansible out; nothing was changed: {refusal}.")
-        if str(login.server_port) not in effective["port"]:
-            listed = module.params["settings"].get("Port") or effective["port"]
-            result["port"] = int(next(port for port in map(str, listed) if port in effective["port"]))
+        if str(login.server_port) not in ports:
+            listed = [*map(str, module.params["settings"].get("Port") or []), *ports]
+            result["port"] = int(next(port for port in listed if port in ports))
             module.warn(
                 f"sshd leaves port {login.server_port}: set ansible_port to {result['port']} from now on."
             )
@@ -400,7 +398,7 @@ def converge(module: AnsibleModule, sshd: Sshd, change: Change) -> dict[str, Any
     with change.armed([*wanted.files], [RELOAD_IN_SHELL], params["rollback_after_s"], login):
         for file in differing:
             file.write(module)
-        reload_sshd(effective["port"])
+        reload_sshd(ports)
     result["confirm"] = True
     return result
 

@@ -18,6 +18,7 @@ from ansible.module_utils.commit_confirm import CommandError, RefusedError, run,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ansible.module_utils.listeners import Listener
     from ansible.module_utils.ssh_login import Login
 
 MAIN = Path("/etc/ssh/sshd_config")
@@ -28,9 +29,11 @@ RELOAD_DEADLINE_S = 15
 # For the undo script, which at boot runs before sshd does. An sshd that cannot listen ends at its reload.
 RELOAD_IN_SHELL = (
     f"for unit in {' '.join(SERVICES)}; do "
-    'if systemctl --quiet is-active "$unit"; then systemctl reload "$unit" || failed=1; break; fi; '
-    'if systemctl --quiet is-failed "$unit"; then '
-    'systemctl reset-failed "$unit"; systemctl start "$unit" || failed=1; break; fi; done'
+    'case "$(systemctl show --property=ActiveState --value "$unit")" in '
+    'active|reloading) systemctl reload "$unit" || failed=1; break;; '
+    # "activating" where systemd waits to try again (Restart=on-failure): a start would be refused.
+    'failed|activating) systemctl reset-failed "$unit"; systemctl restart "$unit" || failed=1; break;; '
+    "esac; done"
 )
 
 if TYPE_CHECKING:
@@ -44,6 +47,13 @@ def parse_effective(dump: str) -> Effective:
         keyword, _, value = line.partition(" ")
         effective.setdefault(keyword, []).append(value)
     return {keyword: sorted(lines) for keyword, lines in effective.items()}
+
+
+def listening_ports(effective: Effective) -> list[str]:
+    """Return the ports that sshd listens on; its Port says nothing where each ListenAddress has its own."""
+    addresses = effective.get("listenaddress", [])
+    ports = {address.split()[0].rpartition(":")[2] for address in addresses} or effective.get("port", [])
+    return sorted(ports, key=int)
 
 
 def candidate_configuration(main: str, directory: Path, drop_in: Path, replacement: Path) -> str:
@@ -133,6 +143,18 @@ def listening_sockets(ports: Iterable[str], proc: Path = Path("/proc")) -> dict[
             if state == "0A" and port in sockets:
                 sockets[port].add(columns[5])
     return sockets
+
+
+def ports_of_others(found: Iterable[Listener]) -> dict[str, str]:
+    """Return the TCP ports that sshd would have to share, and with which program.
+
+    Where sshd (or systemd for it) listens on a port already, the other one is at another address.
+    """
+    programs = [(str(one.port), one.process) for one in found if one.protocol == "tcp"]
+    ours = {port for port, process in programs if process.startswith(("sshd", "systemd"))}
+    return {
+        port: process for port, process in programs if port not in ours and not process.startswith("unknown")
+    }
 
 
 def refuse_what_sshd_cannot_listen_on(addresses: Iterable[str], others: Mapping[str, str]) -> None:

@@ -5,13 +5,16 @@ import pwd
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sshd_drop_in
 from ansible.module_utils import ssh_access, ssh_keys, sshd
-from ansible.module_utils.commit_confirm import RefusedError
+from ansible.module_utils.commit_confirm import Change, RefusedError
+from ansible.module_utils.listeners import Listener
 from ansible.module_utils.ssh_access import Account
+from ansible.module_utils.ssh_login import Login
 
 from tests.unit.tables import specs
 
@@ -203,6 +206,35 @@ def test_sockets_are_found_by_port(tmp_path: Path) -> None:
     assert sshd.listening_sockets(["22", "80"], tmp_path) == {"22": {"111", "333"}, "80": set()}
 
 
+@pytest.mark.parametrize(
+    ("dump", "ports"),
+    [
+        ("port 22\nlistenaddress 0.0.0.0:22\nlistenaddress [::]:22\n", ["22"]),
+        ("port 22\nlistenaddress 10.0.0.4:2222\n", ["2222"]),
+        (
+            "port 22\nlistenaddress 10.0.0.4:2222 rdomain mgmt\nlistenaddress [2001:db8::4]:222\n",
+            ["222", "2222"],
+        ),
+        ("port 22\n", ["22"]),
+    ],
+)
+def test_ports_are_those_of_the_addresses_that_sshd_listens_on(dump: str, ports: list[str]) -> None:
+    assert sshd.listening_ports(sshd.parse_effective(dump)) == ports
+
+
+def test_port_that_sshd_shares_with_a_program_at_another_address_is_not_busy() -> None:
+    found = [
+        Listener("tcp", 22, "haproxy"),
+        Listener("tcp", 22, "sshd"),
+        Listener("tcp", 80, "nginx"),
+        Listener("tcp", 81, "unknown process"),
+        Listener("tcp", 222, "nginx"),
+        Listener("tcp", 222, "systemd"),
+        Listener("udp", 443, "nginx"),
+    ]
+    assert sshd.ports_of_others(found) == {"80": "nginx"}
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0:22", "[::]:22", "127.0.0.1:22", "[fe80::1%eth0]:22"])
 def test_address_that_sshd_can_listen_on_is_taken(address: str) -> None:
     sshd.refuse_what_sshd_cannot_listen_on([address], {"80": "nginx"})
@@ -225,7 +257,9 @@ def test_address_that_would_end_sshd_is_refused(address: str, reason: str) -> No
     ("state", "calls"),
     [
         ("active", ["reload ssh.service"]),
-        ("failed", ["reset-failed ssh.service", "start ssh.service"]),
+        ("reloading", ["reload ssh.service"]),
+        ("failed", ["reset-failed ssh.service", "restart ssh.service"]),
+        ("activating", ["reset-failed ssh.service", "restart ssh.service"]),  # waits for its next try
         ("inactive", []),  # at boot, before sshd
     ],
 )
@@ -234,14 +268,46 @@ def test_undo_reloads_an_sshd_that_runs_and_starts_one_that_failed(
 ) -> None:
     systemctl = tmp_path / "systemctl"
     systemctl.write_text(
-        f'#!/bin/sh\ncase "$2" in is-*) [ "$2" = "is-{state}" ] && [ "$3" = ssh.service ]; exit;; esac\n'
-        f'echo "$@" >>{tmp_path}/calls\n'
+        '#!/bin/sh\n[ "$1" = show ] || { '
+        f'echo "$@" >>{tmp_path}/calls; exit; }}\n'
+        f'case "$*" in *" ssh.service") echo {state};; *) echo inactive;; esac\n'
     )
     systemctl.chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
     subprocess.run(["sh", "-c", f"set -u; {sshd.RELOAD_IN_SHELL}"], env={"PATH": path}, check=True)
     done = (tmp_path / "calls").read_text().splitlines() if calls else []
     assert done == calls
+
+
+class Planned:
+    """A module that would set sshd to another address and port, and is only asked what that means."""
+
+    check_mode = True
+
+    def __init__(self) -> None:
+        self.params = {"state": "present", "settings": {"Port": [22]}}
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+@pytest.mark.parametrize(("server_port", "port"), [(2222, None), (22, 2222)])
+def test_port_of_a_listen_address_is_the_one_to_connect_to(
+    server_port: int, port: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effective = OPEN | {"port": ["22"], "listenaddress": ["127.0.0.1:2222"]}
+    planned = sshd_drop_in.Plan({tmp_path / "drop-in.conf": "Port 22\n"}, effective)
+    monkeypatch.setattr(sshd_drop_in, "plan", lambda *_: planned)
+    monkeypatch.setattr(sshd_drop_in, "is_active", lambda _: False)
+    monkeypatch.setattr(sshd_drop_in, "listeners", list)
+    monkeypatch.setattr(sshd_drop_in, "read_account", lambda *_: OPS)
+    login = Login("ops", "192.0.2.7", 40000, "192.0.2.9", server_port)
+    node: Any = SimpleNamespace(login=login, whole=lambda _: effective)
+    module: Any = Planned()
+    change = Change("ssh", "the settings", state=tmp_path)
+    assert sshd_drop_in.converge(module, node, change)["port"] == port
+    assert bool(module.warnings) is bool(port)
 
 
 TODAY = 20000
