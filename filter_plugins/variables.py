@@ -84,7 +84,7 @@ def check_waivers(waivers: list[Mapping[str, Any]]) -> None:
 # What the modules would refuse on the node, in the middle of a run, as far as it does not depend on the node.
 CONTENTS: dict[str, Callable[[Any], object]] = {
     "admin_accounts_users": parse_users,
-    "firewall_peer_addresses": lambda items: networks("peers", items),
+    "firewall_peer_addresses": lambda items: networks("peers", items or []),
     "firewall_rules": lambda rules: [parse_rule(index, rule) for index, rule in enumerate(rules)],
     "firewall_services": lambda services: [parse_service(*service) for service in services.items()],
     "firewall_trusted_interfaces": interfaces,

@@ -129,6 +129,7 @@ nftables_missing:
   type: bool
 """
 
+import contextlib
 import dataclasses
 import ipaddress
 import json
@@ -154,6 +155,7 @@ from ansible.module_utils.nftables_rules import (
     render,
 )
 from ansible.module_utils.ssh_login import ssh_login
+from ansible.module_utils.sshd import listening_ports, parse_effective
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -222,7 +224,7 @@ def sshd_ports() -> list[int]:
         dump = run(["sshd", "-T"])
     except (CommandError, FileNotFoundError):
         return [22]
-    return [int(line.split()[1]) for line in dump.splitlines() if line.startswith("port ")]
+    return [int(port) for port in listening_ports(parse_effective(dump))]
 
 
 def ssh_rule(params: Mapping[str, Any], login: Login | None) -> Rule:
@@ -393,6 +395,8 @@ def ensure_absent(module: AnsibleModule) -> dict[str, Any]:
             run(["nft", REMOVE])
         for file in files:
             file.write(module)
+        with contextlib.suppress(OSError):  # it holds a drop-in of somebody else, or is not there
+            FLUSHING_DROP_IN.parent.rmdir()
     return result
 
 

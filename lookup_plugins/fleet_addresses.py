@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.plugins.lookup import LookupBase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 DOCUMENTATION = r"""
 name: fleet_addresses
@@ -35,21 +39,45 @@ def is_address(text: str) -> bool:
 def resolve(name: str) -> set[str]:
     """The addresses of a name that other machines can send from; none where nobody knows it."""
     try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+        found = {str(entry[4][0]) for entry in look_up(name)}
     except (OSError, UnicodeError):
         return set()
-    # An entry of /etc/hosts names the machine itself by 127.0.1.1; one with a zone is this machine's alone.
-    return {text for text in found if "%" not in text and not ipaddress.ip_address(text).is_loopback}
+    # One with a zone is this machine's alone.
+    return usable(text for text in found if "%" not in text)
+
+
+def look_up(name: str) -> list[Any]:
+    """What the name service says; asked once more where it is out of order for the moment."""
+    try:
+        return socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        if error.errno != socket.EAI_AGAIN:
+            raise
+    return socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+
+
+def usable(addresses: Iterable[str]) -> set[str]:
+    """Those that other machines can send from. /etc/hosts may name the machine itself by 127.0.1.1."""
+    return {text for text in addresses if not ipaddress.ip_address(text).is_loopback}
 
 
 def fleet(nodes: list[tuple[str, str]]) -> dict[str, list[str]]:
-    """The addresses of all nodes, and the nodes of which none is known. A single node has no fleet."""
-    addresses = {text for node in nodes for text in node if is_address(text)}
+    """The addresses of all nodes, and the nodes of which none is known. A single node has no fleet.
+
+    Nodes that have all their addresses in common are reached through them (NAT, tunnels), and do not send
+    from them.
+    """
+    literal = {name: {text for text in (name, host) if is_address(text)} for name, host in nodes}
     names = {name: host or name for name, host in nodes if not is_address(host or name)}
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = dict(zip(names, pool.map(resolve, names.values()), strict=True))
-    unknown = sorted(name for name, resolved in found.items() if not resolved) if len(nodes) > 1 else []
-    return {"addresses": sorted(addresses.union(*found.values())), "unknown": unknown}
+    own = {name: frozenset(usable(texts) | found.get(name, set())) for name, texts in literal.items()}
+    shared = Counter(own.values())
+    unknown = sorted(name for name, texts in own.items() if not texts or shared[texts] > 1)
+    return {
+        "addresses": sorted(set().union(*literal.values(), *found.values())),
+        "unknown": unknown if len(nodes) > 1 else [],
+    }
 
 
 class LookupModule(LookupBase):  # type: ignore[misc]  # Ansible ships no types

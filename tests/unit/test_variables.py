@@ -325,3 +325,9 @@ def test_a_no_from_the_command_line_is_a_no_wherever_a_role_asks() -> None:
         f"{file.name}: {match[1]}" for file, match in found if not converted.match(match.string, match.end())
     ]
     assert not texts
+
+
+@pytest.mark.parametrize("value", [None, []])
+def test_peers_may_be_left_to_the_role_or_be_none(value: Any) -> None:
+    found = role_variables({"firewall_peer_addresses": value}, specs())
+    assert (found["problems"], found["values"]["firewall_peer_addresses"]) == ([], value)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEC = importlib.util.spec_from_file_location(
@@ -53,5 +55,53 @@ def test_name_that_no_other_node_can_be_reached_by_is_unknown(name: str) -> None
     assert plugin.fleet([(name, ""), ("gpu02", "")])["unknown"] == [name]
 
 
-def test_single_node_has_no_fleet_to_lose() -> None:
-    assert plugin.fleet([("nobody", "")]) == {"addresses": [], "unknown": []}
+@pytest.mark.parametrize("shared", ["203.0.113.1", "127.0.0.1", "gpu01.example.com"])
+def test_nodes_behind_one_address_are_unknown(shared: str) -> None:
+    """It is a gateway's, or the near end of tunnels: no node sends from it."""
+    nodes = [("a", shared), ("b", shared), ("gpu02", "")]
+    assert plugin.fleet(nodes)["unknown"] == ["a", "b"]
+
+
+def test_loopback_of_one_node_is_no_address_of_it() -> None:
+    assert plugin.fleet([("a", "127.0.0.1"), ("gpu02", "")])["unknown"] == ["a"]
+
+
+@pytest.mark.parametrize(("host", "addresses"), [("", []), ("127.0.0.1", ["127.0.0.1"])])
+def test_single_node_has_no_fleet_to_lose(host: str, addresses: list[str]) -> None:
+    assert plugin.fleet([("nobody", host)]) == {"addresses": addresses, "unknown": []}
+
+
+@pytest.mark.parametrize(("failures", "addresses"), [(1, {"192.0.2.2"}), (2, set())])
+def test_name_service_that_is_out_of_order_is_asked_once_more(
+    failures: int, addresses: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, left = socket.getaddrinfo, [socket.gaierror(socket.EAI_AGAIN, "try again")] * failures
+
+    def getaddrinfo(*arguments: Any, **options: Any) -> Any:
+        if left:
+            raise left.pop()
+        return answer(*arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    assert plugin.resolve("gpu02") == addresses
+
+
+@pytest.mark.parametrize(
+    ("given", "peers", "unknown"),
+    [(None, [], ["nobody"]), ([], [], []), (["192.0.2.0/24"], ["192.0.2.0/24"], [])],
+)
+def test_peers_that_the_inventory_names_need_no_address_of_each_node(
+    given: list[str] | None, peers: list[str], unknown: list[str]
+) -> None:
+    """An empty list says that nobody is a peer, even where the lookup has found nobody."""
+    loader = DataLoader()
+    role = loader.load_from_file(
+        str(ROOT / "roles" / "firewall" / "vars" / "main.yml"), trusted_as_template=True
+    )
+    known = {
+        "__firewall_fleet": {"addresses": [], "unknown": ["nobody"]},
+        "firewall_peer_addresses": given,
+    }
+    templar = Templar(loader, variables=known)
+    assert templar.template(role["__firewall_peers"]) == peers
+    assert templar.template(role["__firewall_unknown_nodes"]) == unknown

@@ -3,6 +3,8 @@
 import dataclasses
 import os
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nftables_table
@@ -132,6 +134,11 @@ def test_port_of_the_present_connection_stays_open() -> None:
     assert "tcp dport { 22, 2222 }" in ssh_line(ssh_ports=[2222])
 
 
+def test_port_of_a_listen_address_is_open_where_sshds_ports_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nftables_table, "run", lambda _: "port 22\nlistenaddress 192.0.2.9:2222\n")
+    assert "tcp dport { 2222 }" in ssh_line(None, ssh_ports=[])
+
+
 def test_no_management_network_is_refused() -> None:
     with pytest.raises(RefusedError, match="at least one network"):
         ssh_line(None, management_networks=[])
@@ -254,3 +261,31 @@ def test_report_names_listeners_that_no_rule_opens_and_rules_without_a_listener(
 
 def test_report_is_empty_where_all_is_well() -> None:
     assert nftables_table.report([SSH], [Listener("tcp", 22, "sshd")]) == []
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the drop-in that is there; all the other files are gone already."""
+    folder = tmp_path / "nftables.service.d"
+    folder.mkdir()
+    (folder / "temper.conf").touch()
+    for name in ("RULES", "LINK", "UNIT_FILE"):
+        monkeypatch.setattr(nftables_table, name, tmp_path / name)
+    monkeypatch.setattr(nftables_table, "FLUSHING_DROP_IN", folder / "temper.conf")
+    return folder
+
+
+def remove() -> None:
+    module: Any = SimpleNamespace(check_mode=False, get_bin_path=lambda _: None)
+    assert nftables_table.ensure_absent(module)["changed"]
+
+
+def test_absent_leaves_no_empty_folder(installed: Path) -> None:
+    remove()
+    assert not installed.exists()
+
+
+def test_absent_leaves_the_drop_in_of_somebody_else(installed: Path) -> None:
+    (installed / "other.conf").touch()
+    remove()
+    assert [path.name for path in installed.iterdir()] == ["other.conf"]
