@@ -29,7 +29,8 @@ DNF_CONFIGURATION = Path("/etc/dnf/dnf.conf")
 TIMEOUT_S = 30
 # apt tries again by itself, longer each time; one more try is enough to be told.
 RETRIES = 1
-CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
+# Up to the last @ before a slash: a password may have one.
+CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 
 
 class DownloadError(Exception):

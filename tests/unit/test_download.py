@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from ansible.module_utils import download as downloads
 from ansible.module_utils.download import DownloadError, dnf_proxies, download, without_credentials
+from ansible.module_utils.repositories import normal_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -191,3 +192,11 @@ def test_credentials_are_taken_out_of_every_address() -> None:
     assert without_credentials("http://a:b@one/x and https://c@two, mail me@three") == (
         "http://one/x and https://two, mail me@three"
     )
+
+
+def test_password_with_an_at_sign_is_taken_out_whole() -> None:
+    assert without_credentials("401 for http://a:p@ss@one:80/x@y") == "401 for http://one:80/x@y"
+
+
+def test_addresses_are_the_same_whatever_the_password_is() -> None:
+    assert normal_uri("https://a:p@ss@One/x/") == normal_uri("https://b:c@one/x") == "https://one/x"

@@ -268,6 +268,14 @@ def test_change_of_another_name_is_undone_first_too(node: Node) -> None:
     assert module.warnings[0].endswith("was undone because another run began before it was confirmed")
 
 
+def test_save_that_was_cut_off_is_not_undone(node: Node) -> None:
+    node.change.staging.mkdir(parents=True)
+    (node.change.staging / "undo").write_text(f"touch {node.created}")
+    module = Module()
+    node.change.settle_the_past(module)
+    assert not node.created.exists()
+
+
 def test_check_mode_tells_of_a_pending_change_and_leaves_it(node: Node) -> None:
     node.apply("after")
     module = Module(check_mode=True)
