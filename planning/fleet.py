@@ -18,7 +18,7 @@ NODES_SHOWN = 4
 VALUES_SHOWN = 4
 DIFFERENCES_SHOWN = 6
 # A password in an address has no place in a file that people pass on.
-CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 # What is compared among nodes with the same GPUs, and among which of them: a node with another system has
 # other packages for that reason, which is said once.
 ASPECTS: Mapping[str, tuple[str, ...]] = {
