@@ -82,7 +82,7 @@ class TrainingStep:
     def __init__(self, device: torch.device, shape: Shape, way: str) -> None:
         self.work = float(shape.batch)
         self.way = way
-        self._device, self._shape = device, shape
+        self.device, self._shape = device, shape
         generator = torch.Generator().manual_seed(22)
         size = (shape.batch, shape.tokens, shape.width)
         self.data = [torch.randn(size, generator=generator).to(device) for _ in range(2)]
@@ -107,9 +107,9 @@ class TrainingStep:
     def backward(self, batch: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Leave the gradients of the loss in the parameters; return the loss."""
         parts = PARTS if self.way == "accumulated" else 1
-        total = torch.zeros((), device=self._device)
+        total = torch.zeros((), device=self.device)
         for some, wanted in zip(batch.chunk(parts), target.chunk(parts), strict=True):
-            with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self.way == "bf16"):
+            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.way == "bf16"):
                 loss = self._model.loss(some, wanted, checkpointed=self.way == "checkpointed")
             loss = loss * (some.shape[0] / batch.shape[0])
             loss.backward()
@@ -123,7 +123,7 @@ class TrainingStep:
 
     def to_device(self, host: torch.Tensor) -> torch.Tensor:
         """The same where the step runs."""
-        return host.to(self._device)
+        return host.to(self.device)
 
     def error(self) -> float:
         """How far the losses of some steps and the gradients of one are from those in plain fp32.
@@ -150,7 +150,7 @@ class TrainingStep:
 
     def _start(self) -> None:
         """The same model at the same start, each time."""
-        self._model = Model(self._device, self._shape)
+        self._model = Model(self.device, self._shape)
         self._optimizer = torch.optim.SGD(self._model.parameters, lr=1e-3, momentum=0.9, foreach=False)
 
 
@@ -176,13 +176,17 @@ def write_trace(step: TrainingStep, steps: int, path: Path) -> None:
     """Profile `steps` steps, each with the loading of its batch, after one that is not profiled."""
     step.prepare()
     step.run()
-    on_gpu = torch.cuda.is_available()
-    with torch.profiler.profile() as profile:
+    # Only what the step runs on: a profile of the CPU leaves the GPUs of the node alone.
+    on_gpu = step.device.type == "cuda"
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if on_gpu:
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as profile:
         for _ in range(steps):
             with torch.profiler.record_function(LOADING):
                 batch = [step.to_device(host) for host in step.new_batch()]
             with torch.profiler.record_function(STEP):
                 step.step(*batch)
         if on_gpu:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(step.device)
     profile.export_chrome_trace(str(path))

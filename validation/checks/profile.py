@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,9 +74,15 @@ def keep(content: bytes, path: Path) -> str:
         return f"not kept: {len(compressed) / 1e6:.0f} MB, more than {MOST_TRACE_BYTES / 1e6:.0f} MB"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f".{path.name}.new")
-        new.write_bytes(compressed)
-        new.replace(path)
+        # A name that nobody can guess: root would write through a link that waits there.
+        descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(compressed)
+            Path(new).replace(path)
+        except OSError:
+            Path(new).unlink()
+            raise
     except OSError as error:
         return f"not kept: {error}"
     return str(path)

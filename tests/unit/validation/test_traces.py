@@ -86,6 +86,23 @@ def test_a_place_that_cannot_be_written_costs_the_trace_and_not_the_test(tmp_pat
     assert profile.keep(b"{}", tmp_path / "file" / "trace").startswith("not kept: ")
 
 
+def test_nothing_is_written_through_a_link_that_waits_in_the_folder(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    for name in ("trace", ".trace.new"):
+        (tmp_path / "traces" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "traces" / name).symlink_to(precious)
+    assert profile.keep(b"{}", tmp_path / "traces" / "trace") == str(tmp_path / "traces" / "trace")
+    assert precious.read_text() == "precious"
+    assert not (tmp_path / "traces" / "trace").is_symlink()
+
+
+def test_a_trace_that_cannot_take_its_place_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "trace").mkdir()
+    assert profile.keep(b"{}", tmp_path / "trace").startswith("not kept: ")
+    assert list(tmp_path.iterdir()) == [tmp_path / "trace"]
+
+
 def test_whoever_wishes_traces_or_storage_gets_their_tests_in_every_plan(tmp_path: Path) -> None:
     assert Wishes().tests == frozenset()
     assert Wishes((tmp_path,), traces=tmp_path).tests == {"storage_read", "cpu_profile", "gpu_profile"}
@@ -132,3 +149,26 @@ def test_real_steps_are_profiled(tmp_path: Path) -> None:
     assert 0 < shares["loading_share"] < 1
     trace = json.loads(gzip.decompress((tmp_path / "trace-cpu.json.gz").read_bytes()))
     assert sum(one.get("name") == STEP for one in trace["traceEvents"]) == profile.STEPS
+
+
+@pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+def test_a_profile_of_the_cpu_leaves_the_gpus_of_the_node_alone(tmp_path: Path) -> None:
+    asked = there(f"""
+        import pathlib
+        import torch
+        from validation.backends import Shape
+        from validation.backends.cpu import CpuBackend
+
+        answer, profile = [], torch.profiler.profile
+
+        def watched(*, activities):
+            answer.extend(activity.name for activity in activities)
+            return profile(activities=activities)
+
+        torch.profiler.profile = watched
+        torch.cuda.is_available = lambda: True
+        torch.cuda.synchronize = lambda *_: answer.append("synchronize")
+        shape = Shape(layers=2, width=64, heads=2, tokens=32, batch=8)
+        CpuBackend().trace(shape, "fp32", 1, pathlib.Path({str(tmp_path / "trace.json")!r}))
+    """)
+    assert asked == ["CPU"]
