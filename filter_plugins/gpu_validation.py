@@ -38,6 +38,11 @@ def validation_expectation(plan: Values, required_tests: list[str], models: Valu
     }
 
 
+def validation_required(required_tests: list[str], storage_paths: list[str]) -> list[str]:
+    """What must have run: a path that was named and could not be measured is no path that passed."""
+    return list(dict.fromkeys([*required_tests, *(["storage_read"] if storage_paths else [])]))
+
+
 def validation_outcome(run: Values) -> dict[str, Any]:
     """A node's result from what the task that ran the payload returned, or why there is none."""
     if run.get("unreachable"):
@@ -152,4 +157,5 @@ class FilterModule:
             "validation_fabric": validation_fabric,
             "validation_fleet": validation_fleet,
             "validation_outcome": validation_outcome,
+            "validation_required": validation_required,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import math
 import re
 import sys
 from functools import cache
@@ -81,6 +82,12 @@ def check_waivers(waivers: list[Mapping[str, Any]]) -> None:
         raise RefusedError("; ".join(problems))
 
 
+def check_storage_floor(floor: float) -> None:
+    """Refuse a floor that nothing could be compared with."""
+    if not 0 <= floor < math.inf:
+        raise RefusedError(f"expected GB/s, 0 (no floor) or above, found {floor}")
+
+
 # What the modules would refuse on the node, in the middle of a run, as far as it does not depend on the node.
 CONTENTS: dict[str, Callable[[Any], object]] = {
     "admin_accounts_users": parse_users,
@@ -88,6 +95,7 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "firewall_rules": lambda rules: [parse_rule(index, rule) for index, rule in enumerate(rules)],
     "firewall_services": lambda services: [parse_service(*service) for service in services.items()],
     "firewall_trusted_interfaces": interfaces,
+    "gpu_validation_storage_floor_gb_s": check_storage_floor,
     "os_hardening_waivers": check_waivers,
     "ssh_hardening_revoked_keys": lambda texts: public_keys("revoked keys", texts),
     "ssh_hardening_user_ca_keys": lambda texts: public_keys("user CA keys", texts),
@@ -109,6 +117,16 @@ def convention_problems(name: str, value: Any) -> list[str]:
         if name.endswith((f"_{word}", f"_{word}s")) and value is not None:
             items = value if isinstance(value, list) else [value]
             return [f"{name}: expected {expected}, found {item!r}" for item in items if not valid(item)]
+    return []
+
+
+def floor_problems(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """A floor for storage that nothing would be compared with."""
+    if values.get("gpu_validation_storage_floor_gb_s") and not given.get("gpu_validation_storage_paths"):
+        return [
+            "gpu_validation_storage_floor_gb_s: nothing would be compared with it, because "
+            "gpu_validation_storage_paths is empty; name a path, or leave the floor out"
+        ]
     return []
 
 
@@ -203,7 +221,7 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
             # The plan is made with the default, only so that all other problems are found in the same run.
             values[name] = spec.get("default")
         problems += errors
-    return {"values": values, "problems": problems + time_problems(values)}
+    return {"values": values, "problems": problems + time_problems(values) + floor_problems(values, given)}
 
 
 def specs_by_role(files: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from validation import (
 )
 from validation.checks import Node
 from validation.checks.registry import CHECKS
+from validation.checks.storage import StorageRead
 from validation.comparison import Comparison
 from validation.contract import ContractError, decode, dumps, encode, loads, node_result, parse
 from validation.expectations import (
@@ -146,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         help="measure reads of this file, or of a file of our own in this folder; may be repeated",
     )
     run.add_argument(
-        "--storage-floor", type=float, metavar="GB/S", help="fail where a --storage reads more slowly"
+        "--storage-floor", type=_rate, metavar="GB/S", help="fail where a --storage reads more slowly"
     )
     run.add_argument(
         "--traces",
@@ -234,6 +235,17 @@ def _hours(text: str) -> float:
     return hours
 
 
+def _rate(text: str) -> float:
+    """A rate that something can be slower than."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise argparse.ArgumentTypeError(f"expected GB/s, a number above 0, found {text}")
+    return rate
+
+
 def _count(text: str) -> int:
     """A number of things."""
     if not text.isascii() or not text.isdigit():
@@ -260,9 +272,12 @@ def _run(options: argparse.Namespace) -> int:
     plan = PLANS[options.plan]
     if options.hours is not None:
         plan = dataclasses.replace(plan, duration_s=options.hours * 3600)
+    if options.storage_floor is not None and not options.storage:
+        raise UsageError("--storage-floor needs a --storage to read from; name one, or leave it out")
     wishes = Wishes(tuple(options.storage), options.storage_floor, options.traces)
     left_out = plan.leaves_out - wishes.tests
     tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in left_out))
+    tests |= dict.fromkeys(test for test in TESTS if test in wishes.tests)
     if options.gpus is not None:
         if expectation.gpus is not None:
             raise UsageError("--gpus and an expectation that names GPUs: leave one of them out")
@@ -288,6 +303,8 @@ def _run(options: argparse.Namespace) -> int:
 def _required(options: argparse.Namespace, expectation: Expectation) -> tuple[str, ...]:
     """What must have run: what is expected, what was asked for by name, what proves a GPU where one is."""
     required = [*expectation.required_tests, *(options.tests or ())]
+    if options.storage:
+        required.append(StorageRead.id)
     if options.expect is None and not options.tests and machine.pci_gpus():
         required += PROVE_A_GPU
     return tuple(dict.fromkeys(required))

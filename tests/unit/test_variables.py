@@ -279,6 +279,13 @@ def test_a_variable_of_the_operator_s_own_is_left_alone() -> None:
         ("ssh_hardening_user_ca_keys", ["-----BEGIN OPENSSH PRIVATE KEY-----"], "it is a private key"),
         ("os_hardening_waivers", [{"id": "core-dump", "reason": "x"}], "did you mean core-dumps?"),
         ("os_hardening_waivers", [{"id": "core-dumps", "reason": ""}], "expected a reason, found none"),
+        ("gpu_validation_storage_floor_gb_s", -1, "expected GB/s, 0 (no floor) or above, found -1"),
+        (
+            "gpu_validation_storage_floor_gb_s",
+            float("nan"),
+            "expected GB/s, 0 (no floor) or above, found nan",
+        ),
+        ("gpu_validation_storage_floor_gb_s", 3, "gpu_validation_storage_paths is empty; name a path"),
         ("ssh_hardening_revoked_keys", ["ssh-dss AAAA"], "revoked keys, key 1: it is a DSA key"),
     ],
 )
@@ -331,3 +338,8 @@ def test_a_no_from_the_command_line_is_a_no_wherever_a_role_asks() -> None:
 def test_peers_may_be_left_to_the_role_or_be_none(value: Any) -> None:
     found = role_variables({"firewall_peer_addresses": value}, specs())
     assert (found["problems"], found["values"]["firewall_peer_addresses"]) == ([], value)
+
+
+def test_a_storage_floor_with_a_path_to_compare_is_accepted() -> None:
+    variables = {"gpu_validation_storage_floor_gb_s": 3, "gpu_validation_storage_paths": ["/data"]}
+    assert role_variables(variables, specs())["problems"] == []

@@ -179,6 +179,29 @@ def test_a_wrong_expectation_is_an_error_before_anything_runs(
     assert captured.out == ""
 
 
+def test_a_path_that_cannot_be_measured_is_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passing, name = Passing(), "storage_read"
+    monkeypatch.setattr(runner, "CHECKS", {passing.id: passing, name: registry.CHECKS[name]})
+    assert cli.main(["run", "--test=health", f"--storage={tmp_path / 'missing'}"]) == 2
+    assert f"{name} is required and was not run" in capsys.readouterr().out
+
+
+def test_a_floor_without_storage_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "--storage-floor=3"]) == 2
+    assert "--storage-floor needs a --storage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("floor", ["nan", "inf", "0", "-1", "fast"])
+def test_a_floor_that_nothing_can_be_compared_with_is_refused(
+    floor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["run", f"--storage={tmp_path}", f"--storage-floor={floor}"])
+    assert f"expected GB/s, a number above 0, found {floor}" in capsys.readouterr().err
+
+
 def test_a_test_that_was_asked_for_by_name_must_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

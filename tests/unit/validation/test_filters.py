@@ -40,6 +40,20 @@ def test_the_payload_reads_what_the_plan_expects() -> None:
     assert expected.references.pcie_x16["5"]["floor"]["h2d_pinned_gb_s"]["value"] == 48
 
 
+@pytest.mark.parametrize(
+    ("required", "paths", "expected"),
+    [
+        (["health"], [], ["health"]),
+        (["health"], ["/data"], ["health", "storage_read"]),
+        (["storage_read", "health"], ["/data"], ["storage_read", "health"]),
+    ],
+)
+def test_where_a_path_is_named_reading_it_is_required(
+    required: list[str], paths: list[str], expected: list[str]
+) -> None:
+    assert gpu_validation.validation_required(required, paths) == expected
+
+
 @pytest.mark.parametrize(("fabric", "expected"), [("none", False), ("nvswitch", True), ("nvlink5", True)])
 def test_switches_are_expected_also_where_the_pci_bus_does_not_show_them(fabric: str, expected: bool) -> None:
     value = gpu_validation.validation_expectation(PLAN | {"fabric": fabric}, [], MODELS)

@@ -127,6 +127,23 @@ def test_the_command_line_runs_them_in_the_quick_plan(
     assert "data_loading" not in asked[3]
 
 
+@pytest.mark.parametrize(
+    ("option", "tests"), [("--storage", {"storage_read"}), ("--traces", {"cpu_profile", "gpu_profile"})]
+)
+def test_the_command_line_runs_them_beside_a_named_test(
+    option: str, tests: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def stop(*arguments: Any) -> None:
+        asked.extend(arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run_plan", stop)
+    assert cli.main(["run", "--test=health", option, str(tmp_path)]) == cli.INTERRUPTED
+    assert set(asked[3]) == {"health"} | tests
+
+
 @pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
 def test_real_steps_are_profiled(tmp_path: Path) -> None:
     found = there(f"""
