@@ -109,7 +109,12 @@ def _floor(measurement: Measurement, result: NodeResult, references: References)
 
 
 def _of_link(gpu: GpuIdentity, references: References, kind: str, name: str) -> float | None:
-    """A number of the GPU's PCIe link, in proportion to its lanes."""
+    """A number of the GPU's PCIe link, in proportion to its lanes.
+
+    None for a superchip: it copies over NVLink-C2C, several times as fast as the PCIe link that it has, too.
+    """
+    if (references.model_of(gpu.pci_id) or {}).get("form_factor") == "superchip":
+        return None
     entry = references.pcie_x16.get(str(gpu.pcie_generation_max), {}).get(kind, {}).get(name)
     value = None if entry is None or not gpu.pcie_width_max else _value(entry)
     return None if value is None else value * (gpu.pcie_width_max or 0) / 16

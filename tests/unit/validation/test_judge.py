@@ -184,6 +184,17 @@ def test_nothing_is_faster_than_its_peak_allows(name: str, value: float, code: s
     assert codes(judge_node("gpu01", result, wanted, HEADLINES)) == ([code] if code else [])
 
 
+@pytest.mark.parametrize("value", [30.0, 346.0])
+def test_pcie_neither_bounds_nor_judges_the_copies_of_a_superchip(value: float) -> None:
+    number = {"h2d_pinned_gb_s": {"value": 63, "source": "a"}}
+    model = {key: H100[key] for key in ("name", "pci_ids")} | {"form_factor": "superchip"}
+    wanted = expectation(1, references=References({"gh200": model}, {"5": {"peak": number, "floor": number}}))
+    copied = measurement("h2d_pinned_gb_s", value)
+    node = judge_node("gpu01", node_result(one_test("gpu_transfer", State.PASS, copied)), wanted, HEADLINES)
+    assert codes(node) == []
+    assert any("no reference" in note for note in node.tests[0].notes)
+
+
 def test_a_gpu_without_a_number_is_missed() -> None:
     node = verdict(one_test("gpu_matmul", State.PASS, measurement()), gpus=2)
     assert node.state is State.FAIL
