@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,12 @@ from tests.unit.validation.samples import node
 from validation import fabric, fabric_run
 from validation.contract import SCHEMA_VERSION, Finding, State, dumps, loads
 from validation.fabric import Attempt, Fleet, Member, Order, Part, Rank, Round, circle_rounds
+from validation.measure import MOST_ATTEMPTS
+from validation.plans import PLANS
+
+if TYPE_CHECKING:
+    from validation.child import Outcome, Request
+    from validation.plans import Plan
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 SIZE = 16 << 20
@@ -237,3 +243,22 @@ def test_a_node_without_torch_says_that_it_cannot_take_part() -> None:
 @pytest.mark.parametrize(("address", "name"), [("127.0.0.1", "lo"), ("::1", "lo"), ("not an address", None)])
 def test_the_interface_towards_a_peer_is_found(address: str, name: str | None) -> None:
     assert fabric_run.interface_towards(address) == name
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_the_runs_between_nodes_fit_the_budget_on_a_slow_network(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Request] = []
+
+    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
+        asked.extend(requests)
+        return []
+
+    monkeypatch.setattr(fabric_run, "run_children", start)
+    order = fabric.orders(fleet(), [("a", "b")])["a"]
+    fabric_run.run(order, node(plan=plan))
+    parameters = asked[0].parameters
+    steps = len(parameters["collectives"]) * len(parameters["sizes_bytes"])
+    assert 0 < parameters["at_most_s"] * MOST_ATTEMPTS * steps <= plan.fabric_budget_s / 2 + 0.001
+    assert parameters["at_most_s"] <= plan.all_reduce_s
