@@ -89,8 +89,14 @@ class Gpu:
     power_limit_w: float | None
     power_limit_default_w: float | None
     processes: tuple[str, ...]
+    compute_mode: str
     #: What it did not answer, as "element: error".
     unanswered: tuple[str, ...] = ()
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether it serves one process at a time."""
+        return self.compute_mode.startswith("Exclusive")
 
 
 @dataclass(frozen=True)
@@ -275,6 +281,7 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
             f"{_text(process, 'process_name') or 'a process'} (pid {_text(process, 'pid')})"
             for process in element.iterfind("processes/process_info")
         ),
+        compute_mode=_text(element, "compute_mode") or "Default",
         unanswered=tuple(
             dict.fromkeys(
                 f"{part.tag}: {text}"

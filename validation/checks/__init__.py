@@ -126,6 +126,18 @@ class Node:
         """How long a test may take now: longer on a machine that has more to do than CPUs to do it with."""
         return self.plan.budget_s * min(MOST_PATIENCE, max(1.0, os.getloadavg()[0] / self.cpus))
 
+    @property
+    def exclusive_gpu(self) -> int | None:
+        """A GPU that serves one process at a time, None where all serve many."""
+        if not isinstance(self.smi, nvidia_smi.Report):
+            return None
+        return next((gpu.index for gpu in self.smi.gpus if gpu.is_exclusive), None)
+
+    def make_room(self) -> None:
+        """Before new processes start on GPUs: those that wait would lock them out of an exclusive one."""
+        if self.exclusive_gpu is not None:
+            self.kept.close()
+
     def why_no_torch(self) -> str | None:
         """Why nothing can be measured here, None if it can."""
         if self.torch is None:
@@ -151,6 +163,8 @@ class Node:
             return f"torch {self.torch.version} is built without CUDA"
         if sliced := [gpu.index for gpu in self.smi.gpus if gpu.mig]:
             return f"MIG is on for GPU {sliced[0]}, and slices of GPUs are not measured"
+        if prohibited := [gpu.index for gpu in self.smi.gpus if gpu.compute_mode == "Prohibited"]:
+            return f"GPU {prohibited[0]} is in compute mode Prohibited, in which no program can use it"
         if self.visible_devices is not None and not self._shows_all(self.visible_devices.split(",")):
             return (
                 f"CUDA_VISIBLE_DEVICES is {self.visible_devices!r}, which hides or renumbers GPUs of this "

@@ -295,6 +295,8 @@ class GpuAllReduce:
         if not sizes_bytes:
             return not_run(self, f"a GPU has only {min(free, default=0)} MiB of free memory")
         forced = {"NCCL_ALGO": self.algorithm} if self.algorithm else {}
+        if self.algorithm:
+            node.make_room()
         return _run(
             self,
             node,

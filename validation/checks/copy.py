@@ -203,6 +203,7 @@ class GpuTransferRemote:
                 )
                 for request in each_gpu(node, f"{__name__}:measure", parameters)
             ]
+            node.make_room()
             outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
         return result(self, started, outcomes, findings=blame(outcomes), telemetry=telemetry)
 

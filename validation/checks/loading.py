@@ -164,4 +164,5 @@ class DataLoading:
             parameters={"cpus": node.cpus, "timing": dataclasses.asdict(node.plan.cpu)},
             environment=CUDA_ENVIRONMENT,
         )
+        node.make_room()
         return result(self, started, run_children([request], node.budget_s))

@@ -131,6 +131,12 @@ class GpuPeers:
             return not_run(self, "one GPU has no other to copy to")
         if reason := node.why_no_cuda():
             return not_run(self, reason)
+        if (exclusive := node.exclusive_gpu) is not None:
+            return not_run(
+                self,
+                f"GPU {exclusive} is in an exclusive compute mode: it serves one process at a time, and here "
+                "the process of each GPU uses all others",
+            )
         started, telemetry = time.monotonic(), Telemetry(node.gpus)
         with taking_turns() as turn:
             requests = [

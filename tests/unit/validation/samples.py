@@ -66,6 +66,7 @@ def gpu_xml(**changes: str) -> str:
         "status": "Success",
         "gpu_recovery_action": "None",
         "free": "81080 MiB",
+        "compute_mode": "Default",
         "processes": "",
         "current_power_limit": "700.00 W",
         "pci_device_id": "233010DE",
@@ -89,6 +90,7 @@ def gpu_xml(**changes: str) -> str:
 <performance_state>{v["performance_state"]}</performance_state>
 <clocks_event_reasons>{reasons}</clocks_event_reasons>
 <fb_memory_usage><free>{v["free"]}</free></fb_memory_usage>
+<compute_mode>{v["compute_mode"]}</compute_mode>
 <gpu_power_readings><current_power_limit>{v["current_power_limit"]}</current_power_limit>
 <default_power_limit>700.00 W</default_power_limit></gpu_power_readings>
 <ecc_errors><volatile><sram_correctable>7</sram_correctable>

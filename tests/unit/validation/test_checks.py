@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import math
@@ -15,7 +16,7 @@ from tests.unit.validation.samples import expectation, gpu_xml, node, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend, ScriptedOperation
 from validation import measure
 from validation.backends import NotRunError
-from validation.checks import collectives, copy, matmul, memory, turns
+from validation.checks import collectives, copy, loading, matmul, memory, turns
 from validation.checks.measured import Telemetry, not_run, result
 from validation.checks.registry import CHECKS
 from validation.child import Ending, Outcome, Request, run_children
@@ -27,6 +28,9 @@ from validation.nvidia_smi import NvidiaSmiError, Report, Sample, parse_samples,
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
+
+    from validation.checks import Node
 
 TIMING = {"warm_up_s": 1.0, "measure_s": 5.0, "least": 5, "most": 1000}
 STAGES: list[str] = []
@@ -372,6 +376,49 @@ def test_slices_of_a_gpu_are_not_measured() -> None:
         CHECKS["gpu_matmul"].run(node(xml)).reason
         == "MIG is on for GPU 1, and slices of GPUs are not measured"
     )
+
+
+def in_compute_mode(mode: str, **facts: Any) -> Node:
+    return node(smi_xml(gpu_xml(), gpu_xml(compute_mode=mode)), **facts)
+
+
+def test_a_gpu_that_no_program_can_use_is_not_measured() -> None:
+    reason = "GPU 1 is in compute mode Prohibited, in which no program can use it"
+    assert CHECKS["gpu_matmul"].run(in_compute_mode("Prohibited")).reason == reason
+
+
+def test_copies_between_gpus_that_serve_one_process_are_not_run() -> None:
+    found = CHECKS["gpu_peers"].run(in_compute_mode("Exclusive_Process"))
+    assert found.state is State.NOT_RUN
+    assert found.reason.startswith("GPU 1 is in an exclusive compute mode")
+
+
+@pytest.mark.parametrize(("mode", "waits"), [("Exclusive_Process", False), ("Default", True)])
+@pytest.mark.parametrize(
+    ("test", "module"),
+    [("gpu_transfer_remote", copy), ("gpu_all_reduce_ring", collectives), ("data_loading", loading)],
+)
+def test_no_process_waits_on_an_exclusive_gpu_when_new_ones_start(
+    test: str, module: ModuleType, mode: str, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class StartedError(Exception):
+        pass
+
+    def start(*_: Any, **__: Any) -> None:
+        raise StartedError
+
+    tested = in_compute_mode(mode)
+    with contextlib.closing(tested.kept) as kept:
+        waiting = Request("GPU 0", "tests.unit.validation.children:who", "cuda", keep=True)
+        run_children([waiting], 60, kept=kept)
+        monkeypatch.setattr(module, "run_children", start)
+        monkeypatch.setattr(copy, "farthest", lambda _: 1)
+        with pytest.raises(StartedError):
+            CHECKS[test].run(tested)
+        child = kept.take(waiting)
+        if child:
+            kept.put(child)
+    assert bool(child) == waits
 
 
 @pytest.mark.parametrize("test", ["gpu_peers", "gpu_transfer_together"])

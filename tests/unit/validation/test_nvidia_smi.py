@@ -47,6 +47,19 @@ def test_a_process_is_named() -> None:
     assert nvidia_smi.parse(smi_xml(gpu_xml(processes=process))).gpus[0].processes == ("python3 (pid 42)",)
 
 
+@pytest.mark.parametrize(
+    ("xml", "exclusive"),
+    [
+        (gpu_xml(), False),
+        (gpu_xml().replace("<compute_mode>Default</compute_mode>", ""), False),
+        (gpu_xml(compute_mode="Prohibited"), False),
+        (gpu_xml(compute_mode="Exclusive_Process"), True),
+    ],
+)
+def test_a_gpu_that_serves_one_process_at_a_time_is_told(xml: str, exclusive: bool) -> None:
+    assert nvidia_smi.parse(smi_xml(xml)).gpus[0].is_exclusive == exclusive
+
+
 def test_text_that_is_no_report_is_an_error_with_its_first_line() -> None:
     with pytest.raises(NvidiaSmiError, match="gave no XML: something else"):
         nvidia_smi.parse("\nsomething else\n")
