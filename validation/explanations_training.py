@@ -42,6 +42,17 @@ EXPLANATIONS: dict[str, Explanation] = {
         ),
         ("see who else uses it", "look at its links, mount options and health", "compare with another node"),
     ),
+    "storage-cache-unknown": Explanation(
+        "Nobody can tell whether storage is as fast as the operator wants",
+        "The file system has a cache of its own that reads cannot be kept out of; the number, which is above "
+        "gpu_validation_storage_floor_gb_s, may be the cache's",
+        ("ZFS, which takes O_DIRECT for a hint and keeps its cache when it is asked to drop it",),
+        (
+            "name a path on this node that another file system is on",
+            "run without the floor, and measure ZFS with files larger than the memory of the node",
+        ),
+        "https://openzfs.github.io/openzfs-docs/man/master/7/zfsprops.7.html",
+    ),
     "storage-error": Explanation(
         "Storage answered with an error",
         "A read, or a write of the file to read, ended with the error in the finding",

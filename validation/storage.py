@@ -10,6 +10,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import struct
 import tempfile
 import time
@@ -31,14 +32,17 @@ PAGE = 4096
 #: Free space that is left alone: this part of the file system, and this much at least.
 KEPT_SHARE, KEPT_BYTES = 0.05, 1 << 30
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
-DIRECT, DROPPED = "direct", "dropped"
+#: How caches are kept out. ZFS takes O_DIRECT for a hint, and drops nothing of its own cache when asked to:
+#: nobody can tell from outside whether it read its disks (OpenZFS, zfsprops(7): direct).
+DIRECT, DROPPED, UNKNOWN = "direct", "dropped", "unknown"
+OWN_CACHE_FILE_SYSTEMS = ("zfs",)
 
 
 @dataclass(frozen=True)
 class Source:
     """An open file of `size_bytes`, whole blocks.
 
-    `how` says what keeps reads from coming out of the page cache: O_DIRECT, or dropping its pages before.
+    `how` says what keeps reads from coming out of a cache: O_DIRECT, dropping the pages before, or UNKNOWN.
     """
 
     descriptor: int
@@ -98,14 +102,17 @@ def opened(path: Path, most_bytes: int, write_s: float) -> Iterator[Source]:
 
     It is written for `write_s` at most. Raises NotRunError, with the reason, and OSError.
     """
-    if kind := _in_memory(path):
+    kind = _file_system(path)
+    if kind in MEMORY_FILE_SYSTEMS:
         raise NotRunError(f"{path} is on {kind}, which is memory and no storage")
     try:
-        ours = path.is_dir()
-        descriptor = _nameless(path) if ours else os.open(path, os.O_RDONLY)
+        # Before it is opened: that alone waits at a FIFO, and makes a tape rewind.
+        ours = _is_folder(path, path.stat().st_mode)
+        descriptor = _nameless(path) if ours else os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
         raise NotRunError(f"{path} cannot be used: {error.strerror}") from error
     try:
+        _is_folder(path, os.fstat(descriptor).st_mode)  # it may be another by now
         content = Content() if ours else None
         size = (
             _write(descriptor, path, content, most_bytes, write_s)
@@ -114,9 +121,17 @@ def opened(path: Path, most_bytes: int, write_s: float) -> Iterator[Source]:
         )
         if size < BLOCK:
             raise NotRunError(f"{path} is smaller than {BLOCK // MIB} MiB: too little to measure")
-        yield Source(descriptor, size, _past_the_cache(descriptor), content)
+        how = _past_the_cache(descriptor)
+        yield Source(descriptor, size, UNKNOWN if kind in OWN_CACHE_FILE_SYSTEMS else how, content)
     finally:
         os.close(descriptor)
+
+
+def _is_folder(path: Path, mode: int) -> bool:
+    """Whether it is a folder, else a file. Raises NotRunError for anything else."""
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        raise NotRunError(f"{path} is neither a folder nor a regular file: only these are read")
+    return stat.S_ISDIR(mode)
 
 
 def room(path: Path) -> int:
@@ -191,8 +206,8 @@ def _pieces(offset: int, size_bytes: int, threads: int) -> list[tuple[int, int]]
     return pieces
 
 
-def _in_memory(path: Path) -> str | None:
-    """The file system that a path is on, if that is memory."""
+def _file_system(path: Path) -> str | None:
+    """The kind of file system that a path is on."""
     kinds = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields = line.split()
@@ -201,5 +216,5 @@ def _in_memory(path: Path) -> str | None:
     resolved = path.resolve()
     for place in (resolved, *resolved.parents):
         if kind := kinds.get(str(place)):
-            return kind if kind in MEMORY_FILE_SYSTEMS else None
+            return kind
     return None

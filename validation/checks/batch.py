@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
 from typing import TYPE_CHECKING
 
-from validation.backends import NotRunError, Shape, make
+from validation.backends import NotRunError, Shape, make, out_of_memory
 from validation.checks.measured import stay_near
 from validation.checks.recorder import WRONG_COMPUTATION, Recorder
 from validation.checks.training import on_each_gpu, on_the_cpu
@@ -75,16 +76,44 @@ def search(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
             "see what else uses the memory of this device, and try another version of torch",
             State.DEGRADED if batch else State.FAIL,
         )
+    ran_out: list[int] = []
     if batch:
+
+        def train(batch: int) -> None:
+            # Without the batch as a condition: large ones are all about equally fast, and so compare.
+            recorder.rate(
+                "largest_batch_training_samples_s",
+                backend.training(dataclasses.replace(shape, batch=batch), way),
+                doing=f"measuring a batch of {batch}",
+                scale=1,
+            )
+
+        batch, ran_out = largest_that_goes_on(train, batch)
         recorder.keep("largest_batch_samples", batch)
-        # Without the batch as a condition: large ones are all about equally fast, and so compare.
-        recorder.rate(
-            "largest_batch_training_samples_s",
-            backend.training(dataclasses.replace(shape, batch=batch), way),
-            doing=f"measuring a batch of {batch}",
-            scale=1,
-        )
-    return recorder.measured({"format": way, "budget_bytes": budget, "tried": sorted(losses)})
+    details = {"format": way, "budget_bytes": budget, "tried": sorted(losses)}
+    return recorder.measured(details | ({"ran_out_when_timed": ran_out} if ran_out else {}))
+
+
+def largest_that_goes_on(train: Callable[[int], None], batch: int) -> tuple[int, list[int]]:
+    """Train for as long as a measurement takes: the batch that could, and those that ran out of memory.
+
+    Two steps that fit prove no third: memory fragments. Each time twice as much is given up as before.
+    Raises what the smallest raised.
+    """
+    ran_out: list[int] = []
+    less = max(1, batch // PARTS)
+    while True:
+        try:
+            train(batch)
+        except (RuntimeError, MemoryError) as error:
+            if batch <= less or not (isinstance(error, MemoryError) or out_of_memory(error)):
+                raise
+        else:
+            return batch, ran_out
+        # Here, when the exception, and with it the frames that hold tensors, is gone.
+        gc.collect()
+        ran_out.append(batch)
+        batch, less = batch - less, 2 * less
 
 
 def largest(fits: Callable[[int], bool]) -> int:

@@ -71,6 +71,16 @@ def read(
         for _ in wrong[:1]
     ]
     findings += below_floor(measurements[0], path, floor_gb_s)
+    if floor_gb_s is not None and measurements[0].value >= floor_gb_s and source.how == storage.UNKNOWN:
+        findings.append(
+            Finding(
+                "storage-cache-unknown",
+                State.DEGRADED,
+                f"{path}: {number(measurements[0].value)} GB/s in {THREADS} threads may have come out of the "
+                f"file system's own cache; wanted are {number(floor_gb_s)} GB/s of the storage",
+                "measure it with a file larger than the memory of the node, or without a floor here",
+            )
+        )
     own = "a file of our own" if source.content else "the file that is there"
     said = {"read": own, "file_bytes": source.size_bytes, "checked_blocks": len(checked), "cache": source.how}
     return Measured(tuple(measurements), tuple(findings), details=said)

@@ -84,11 +84,15 @@ class ScriptedBackend:
     #: After so many tries only so large a batch still fits.
     exhausted_after: int | None = None
     still_fits: int = 0
+    #: With a larger batch than this memory runs out while a step is timed.
+    goes_on: int | None = None
 
     def seconds(self, operation: Operation, count: int) -> list[float]:
         assert operation.work
         self.calls.append(f"seconds {count}")
         assert isinstance(operation, ScriptedOperation)
+        if self.goes_on is not None and operation.work > self.goes_on:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         if operation.takes is not None:
             return [operation.takes] * count
         times = []

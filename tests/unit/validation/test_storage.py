@@ -183,6 +183,42 @@ def test_a_path_that_says_nothing_of_storage_is_not_run(path: str, reason: str) 
         measured(Path(path))
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_neither_a_folder_nor_a_file_is_not_opened(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "pipe" if kind == "pipe" else Path("/dev/null")
+    if kind == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(NotRunError, match="neither a folder nor a regular file"):
+        measured(path)
+
+
+def test_a_file_that_becomes_a_pipe_before_it_is_opened_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, opened = tmp_path / "data", os.open
+    path.write_bytes(b"")
+
+    def swapped(name: Any, flags: int, *mode: int, **options: Any) -> int:
+        path.unlink()
+        os.mkfifo(path)
+        return opened(name, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", swapped)
+    with pytest.raises(NotRunError, match="neither a folder nor a regular file"):
+        measured(path)
+
+
+def test_above_a_floor_out_of_a_cache_that_nobody_sees_through_is_degraded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_file_system", lambda _path: "zfs")
+    found = measured(tmp_path, floor_gb_s=1e-6)
+    assert [(f.code, f.state) for f in found.findings] == [("storage-cache-unknown", State.DEGRADED)]
+    assert {found.details["cache"], *(m.conditions["cache"] for m in found.measurements)} == {"unknown"}
+    assert measured(tmp_path).findings == ()
+    assert [f.code for f in measured(tmp_path, floor_gb_s=1e6).findings] == ["storage-below-floor"]
+
+
 def test_without_a_path_the_test_is_not_run() -> None:
     result = StorageRead().run(node())
     assert (result.state, result.measurements) == (State.NOT_RUN, ())

@@ -156,12 +156,50 @@ def test_the_largest_batch_is_found_within_most_of_the_free_memory_and_timed() -
     backend = ScriptedBackend(losses={37: 1.0}, steps={"bf16": 0.5}, free=100)
     measured = search(backend)
     assert [(m.name, m.value) for m in measured.measurements] == [
-        ("largest_batch_samples", 37),
         ("largest_batch_training_samples_s", 74.0),
+        ("largest_batch_samples", 37),
     ]
     assert measured.findings == ()
     assert backend.calls[0] == "limit 90"
     assert measured.details["tried"] == [1, 2, 4, 8, 16, 32, 36, 37, 38, 40, 48, 64]
+
+
+def test_a_batch_that_runs_out_of_memory_only_when_it_is_timed_is_lowered() -> None:
+    backend = ScriptedBackend(losses={400: 1.0}, steps={"bf16": 0.5}, goes_on=300)
+    measured = search(backend)
+    # The search ends at 400; then 12, 24 and 48 samples are given up, and more.
+    assert measured.details["ran_out_when_timed"] == [400, 388, 364, 316]
+    assert {m.name: m.value for m in measured.measurements} == {
+        "largest_batch_training_samples_s": 440.0,
+        "largest_batch_samples": 220,
+    }
+    assert measured.findings == ()
+
+
+def test_an_error_that_has_nothing_to_do_with_memory_is_not_taken_for_it() -> None:
+    tried: list[int] = []
+
+    def broken(batch: int) -> None:
+        tried.append(batch)
+        raise RuntimeError("unspecified launch failure")
+
+    with pytest.raises(RuntimeError, match="launch failure"):
+        batch.largest_that_goes_on(broken, 64)
+    assert tried == [64]
+
+
+@given(st.integers(min_value=1, max_value=batch.MOST_SAMPLES))
+def test_a_device_that_cannot_go_on_with_any_batch_is_told_so_soon(first: int) -> None:
+    tried: list[int] = []
+
+    def full(size: int) -> None:
+        tried.append(size)
+        raise RuntimeError("CUDA out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        batch.largest_that_goes_on(full, first)
+    assert min(tried) >= 1
+    assert len(tried) <= 7
 
 
 def test_the_number_of_samples_itself_is_no_rate() -> None:
