@@ -33,6 +33,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from validation import scratch
 from validation.backends import NotRunError, out_of_memory
 from validation.contract import ContractError, Measured, decode, encode, loads
 
@@ -165,7 +166,7 @@ class _Child:
         self._begin(request)
         self.unkillable = False
         self._answer_pipe, write = os.pipe()
-        environment = os.environ | request.environment
+        environment = os.environ | scratch.environment() | request.environment
         path = [str(ROOT), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         environment["PYTHONDONTWRITEBYTECODE"] = "1"

@@ -8,7 +8,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING
 
-from validation import burn_in, machine
+from validation import burn_in, machine, scratch
 from validation.checks import Node
 from validation.checks.registry import CHECKS
 from validation.contract import SCHEMA_VERSION, Finding, NodeResult, State, TestResult
@@ -52,7 +52,7 @@ def run_plan(
         results = []
         if "health" not in wanted:
             node.look()
-        with contextlib.closing(node.kept):
+        with scratch.folder(), contextlib.closing(node.kept):
             for check in CHECKS.values():
                 if check.id in wanted:
                     progress(check.id, None)

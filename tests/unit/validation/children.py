@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import types
 from pathlib import Path
@@ -29,6 +30,13 @@ FOREVER_S = 600
 def out_of_memory_score(_request: Request, _stage: Stage) -> Measured:
     """A child that says how likely it is to go when memory runs out."""
     return Measured(details={"score": int(Path("/proc/self/oom_score_adj").read_text())})
+
+
+def leave_a_folder(_request: Request, _stage: Stage) -> Measured:
+    """A child that is killed while it has a temporary folder, which it writes to standard error."""
+    print(tempfile.mkdtemp(), file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return Measured()
 
 
 def answer_and_crash(_request: Request, _stage: Stage) -> Measured:
