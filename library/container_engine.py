@@ -146,10 +146,8 @@ def disturbed(plans: list[Plan]) -> str:
     restarts = [plan for plan in plans if plan.action == "restart" or plan.daemon_reload]
     if not restarts:
         return ""
-    processes = busy.gpu_processes()
-    if processes:
-        shown = ", ".join(map(str, processes[:5])) + (" ..." if len(processes) > 5 else "")
-        return f"containers with a GPU are running ({shown})"
+    if containers := busy.containers_with_gpus():
+        return containers
     for plan in restarts:
         if plan.engine == "docker":
             count, survive = Docker().running_containers(plan.unit)

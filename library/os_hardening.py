@@ -57,6 +57,10 @@ options:
         type: list
         elements: str
         required: true
+  busy_ok:
+    description: Whether systemd may read its units anew while containers with a GPU run, which can lose it.
+    type: bool
+    default: false
   sysctl_file:
     description: Name of the file with the kernel parameters. What files that sort after it set is left alone.
     type: str
@@ -107,6 +111,7 @@ from typing import Any
 
 from ansible.module_utils import packages as dpkg
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.engines import busy
 from ansible.module_utils.reversible import Record, Setting, SettingError, available, run
 from ansible.module_utils.reversible_files import Access, Keyword, PamProfile, WholeFile, accesses
 from ansible.module_utils.reversible_system import (
@@ -209,6 +214,12 @@ class Hardening:
             for setting in self.unsettled
             if (obstacle := setting.obstacle())
         ]
+
+    @property
+    def reloads_systemd(self) -> bool:
+        """Whether systemd will read all its units anew: for a unit's file, or to switch a unit on or off."""
+        keys = [*self.record.pending, *(s.key for s in self.unsettled), *(s.key for s in self.unwanted)]
+        return any(key.startswith((UNIT_FILES, "unit:")) for key in keys)
 
     def make(self) -> None:
         """Make what differs and take back what nobody wants any more.
@@ -377,6 +388,23 @@ def missing(wanted: list[Any]) -> list[str]:
     return lacking
 
 
+def refuse_while_busy(module: AnsibleModule) -> None:
+    """Fail where systemd, as it reads its units anew, can take their GPUs from running containers.
+
+    Source: NVIDIA/nvidia-container-toolkit issues 48 and 1227; containers that came by their GPUs through CDI
+    keep them, which cannot be told from outside.
+    """
+    containers = busy.containers_with_gpus()
+    if not containers:
+        return
+    sentence = f"{containers}, and systemd has to read its units anew, which can take their GPUs away"
+    remedy = "Drain the node, or set os_hardening_busy_ok: true."
+    if module.check_mode:
+        module.warn(f"A run would be refused: {sentence}. {remedy}")
+    else:
+        module.fail_json(msg=f"{sentence[0].upper()}{sentence[1:]}. Nothing was changed. {remedy}")
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -402,6 +430,7 @@ def main() -> None:
                     "command": {"type": "list", "elements": "str", "required": True},
                 },
             },
+            "busy_ok": {"type": "bool", "default": False},
             "sysctl_file": {"type": "str", "required": True},
         },
         supports_check_mode=True,
@@ -416,6 +445,9 @@ def main() -> None:
         hardening = Hardening(module.params, Record(RECORD))
         if obstacles := hardening.obstacles():
             module.fail_json(msg=f"Nothing was changed: {'; '.join(obstacles)}.")
+        # A package's installation has systemd read its units, too.
+        if (lacking or hardening.reloads_systemd) and not module.params["busy_ok"]:
+            refuse_while_busy(module)
         if hardening.given_away:
             module.warn(
                 f"Files that sort after {module.params['sysctl_file']} set other values, which stay: "

@@ -8,6 +8,7 @@ import typing
 from pathlib import Path
 
 PROC = Path("/proc")
+NAMED = 5
 # Control groups as docker, containerd, CRI-O, podman and Kubernetes name them.
 CONTAINER_GROUP = re.compile(
     r"/(docker|cri-containerd|crio|libpod|containerd|buildkit|kubepods)[-:/.]|/[0-9a-f]{64}(\.scope)?$"
@@ -45,6 +46,15 @@ def gpu_processes() -> list[GpuProcess]:
         except OSError:
             continue  # it has ended, or is none of a container's: kernel threads have no root
     return sorted(found)
+
+
+def containers_with_gpus() -> str:
+    """A clause that says that such containers run, with some of their processes; empty where none do."""
+    processes = gpu_processes()
+    if not processes:
+        return ""
+    shown = ", ".join(map(str, processes[:NAMED])) + (" ..." if len(processes) > NAMED else "")
+    return f"containers with a GPU are running ({shown})"
 
 
 def _identity(path: Path) -> tuple[int, int]:

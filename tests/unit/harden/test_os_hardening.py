@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import os_hardening
 import pytest
 from ansible.module_utils import reversible_files, reversible_system
+from ansible.module_utils.engines import busy
 from ansible.module_utils.packages import Package
 from ansible.module_utils.ssh_login import Login
 
@@ -402,6 +403,30 @@ def test_a_masked_unit_is_refused_before_anything_changes(harden: Run, node: Nod
         "control c9."
     )
     assert node.snapshot() == before
+
+
+def test_systemd_is_not_reloaded_under_a_container_with_a_gpu(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(busy, "gpu_processes", lambda: [busy.GpuProcess(10, "python3")])
+    settings = everything(node)
+    before = node.snapshot()
+    message = harden(*settings)["msg"]
+    assert message.startswith("Containers with a GPU are running (python3 (process 10)), and systemd has to")
+    assert message.endswith("Nothing was changed. Drain the node, or set os_hardening_busy_ok: true.")
+    assert node.snapshot() == before
+    warnings = str(harden(*settings, check_mode=True)["warnings"])
+    assert "A run would be refused: containers with a GPU are running" in warnings
+    assert harden(*settings, busy_ok=True)["changed"]
+    # What needs no reload asks nobody.
+    assert not harden(*settings)["changed"]
+
+
+def test_a_change_without_units_is_made_under_a_container_with_a_gpu(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(busy, "gpu_processes", lambda: [busy.GpuProcess(10, "python3")])
+    assert harden(("file", {"path": f"{node.path}/etc/new", "content": "new\n"}))["changed"]
 
 
 # ---------------------------------------------------------------- packages
