@@ -11,7 +11,7 @@ ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from planning.fleet import without_secrets  # noqa: E402 - needs the path above
+from planning.fleet import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

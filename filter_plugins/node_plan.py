@@ -13,8 +13,8 @@ ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from planning.plan import preflight_plan  # noqa: E402 - needs the path above
-from planning.preview import with_engines, with_preview  # noqa: E402
+from planning.plan import preflight_plan
+from planning.preview import with_engines, with_preview
 
 
 def mok_certificate(path: str) -> dict[str, str]:

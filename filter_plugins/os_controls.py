@@ -11,7 +11,7 @@ ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from planning.os_controls import os_hardening  # noqa: E402 - needs the path above
+from planning.os_controls import os_hardening
 
 
 class FilterModule:

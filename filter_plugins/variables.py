@@ -25,13 +25,13 @@ if MODULE_UTILS not in ansible.module_utils.__path__:
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
-from ansible.module_utils.administrators import parse_users  # noqa: E402 - needs the path above
-from ansible.module_utils.commit_confirm import RefusedError  # noqa: E402
-from ansible.module_utils.nftables_rules import interfaces, networks, parse_rule, parse_service  # noqa: E402
-from ansible.module_utils.ssh_keys import public_keys  # noqa: E402
+from ansible.module_utils.administrators import parse_users
+from ansible.module_utils.commit_confirm import RefusedError
+from ansible.module_utils.nftables_rules import interfaces, networks, parse_rule, parse_service
+from ansible.module_utils.ssh_keys import public_keys
 
-from planning.os_controls import waiver_problems  # noqa: E402
-from validation.plans import PLANS  # noqa: E402
+from planning.os_controls import waiver_problems
+from validation.plans import PLANS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -10,7 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 from validation.checks import health
-from validation.contract import State, TestResult, worst
+from validation.checks.measured import not_run
+from validation.contract import TestResult, worst
 
 if TYPE_CHECKING:
     from validation.checks import Node
@@ -35,9 +36,9 @@ class HealthAfter:
         """Run it on this node, after all that loads it."""
         started = time.monotonic()
         if not node.pci_gpus:
-            return TestResult(self.id, State.NOT_RUN, self.method, 0.0, "no NVIDIA GPU on the PCI bus")
+            return not_run(self, "no NVIDIA GPU on the PCI bus")
         if reason := health.why_nothing_to_check(node):
-            return TestResult(self.id, State.NOT_RUN, self.method, 0.0, reason)
+            return not_run(self, reason)
         before = {_key(finding) for finding in health.examine(node)}
         findings = tuple(
             finding

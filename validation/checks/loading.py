@@ -66,6 +66,7 @@ def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shar
                         2 * workers + 2
                     )  # what the workers had ready, and the first of their own pace
                     timing = Timing(**request.parameters["timing"])
+                    # The lambda is called before the loop goes on.
                     seconds, attempts = calm(lambda: _windows(loading.take, workers, timing))  # noqa: B023
                     error = loading.error()
                 except WorkerError as reason:

@@ -108,12 +108,8 @@ def test_whoever_wishes_traces_or_storage_gets_their_tests_in_every_plan(tmp_pat
     assert Wishes((tmp_path,), traces=tmp_path).tests == {"storage_read", "cpu_profile", "gpu_profile"}
 
 
-@pytest.mark.parametrize(
-    ("option", "tests"), [("--storage", {"storage_read"}), ("--traces", {"cpu_profile"})]
-)
-def test_the_command_line_runs_them_in_the_quick_plan(
-    option: str, tests: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def asked_of(monkeypatch: pytest.MonkeyPatch, *options: str) -> list[Any]:
+    """What the command line asks of the runner, which is stopped there."""
     asked: list[Any] = []
 
     def stop(*arguments: Any) -> None:
@@ -121,7 +117,17 @@ def test_the_command_line_runs_them_in_the_quick_plan(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "run_plan", stop)
-    assert cli.main(["run", option, str(tmp_path)]) == cli.INTERRUPTED
+    assert cli.main(["run", *options]) == cli.INTERRUPTED
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("option", "tests"), [("--storage", {"storage_read"}), ("--traces", {"cpu_profile"})]
+)
+def test_the_command_line_runs_them_in_the_quick_plan(
+    option: str, tests: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asked_of(monkeypatch, option, str(tmp_path))
     assert tests <= set(asked[3])
     assert asked[-1] != Wishes()
     assert "data_loading" not in asked[3]
@@ -133,14 +139,7 @@ def test_the_command_line_runs_them_in_the_quick_plan(
 def test_the_command_line_runs_them_beside_a_named_test(
     option: str, tests: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
-
-    def stop(*arguments: Any) -> None:
-        asked.extend(arguments)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli, "run_plan", stop)
-    assert cli.main(["run", "--test=health", option, str(tmp_path)]) == cli.INTERRUPTED
+    asked = asked_of(monkeypatch, "--test=health", option, str(tmp_path))
     assert set(asked[3]) == {"health"} | tests
 
 
