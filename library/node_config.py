@@ -80,6 +80,11 @@ options:
         type: list
         elements: path
         default: []
+  busy_ok:
+    description: Whether systemd may read its units anew while containers with a GPU run, which can take their
+      GPUs away. The role's variable for it is O(name) with C(_busy_ok). New units need no reading anew.
+    type: bool
+    default: false
 author: Temper developers
 """
 
@@ -113,10 +118,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.engines import busy
 from ansible.module_utils.files import File, write_all
 
 PENDING = Path("/var/lib/temper/pending")
 PROC_SYS = Path("/proc/sys")
+REEXECUTE = ["systemctl", "daemon-reexec"]
 UNIT_DIRECTORIES = ("/etc/systemd/system/", "/usr/local/lib/systemd/system/")
 
 
@@ -223,7 +230,8 @@ def settle_units(module: AnsibleModule, units: list[dict[str, Any]], changed: se
         for step in steps:
             done.append(f"{step} {name}")
             if not module.check_mode:
-                run(module, ["systemctl", step, name])
+                # Enabling would have systemd read all units anew, which can cost containers their GPUs.
+                run(module, ["systemctl", step, *(["--no-reload"] if step == "enable" else []), name])
     return done
 
 
@@ -253,6 +261,7 @@ def main() -> None:
                 },
             },
             "services": {"type": "list", "elements": "str", "default": []},
+            "busy_ok": {"type": "bool", "default": False},
             "units": {
                 "type": "list",
                 "elements": "dict",
@@ -269,22 +278,30 @@ def main() -> None:
     pending = Pending(module.params["name"])
     left_over = pending.read()
     differing = [file.path for file in files if file.differs()]
+    # A unit that systemd has not met is read when it is started.
+    known = [path for path in [*left_over, *differing] if path in left_over or Path(path).exists()]
+    reloads = any(path.startswith(UNIT_DIRECTORIES) for path in known)
+    due = [
+        reaction["command"]
+        for reaction in module.params["on_change"]
+        if {*differing, *left_over} & set(reaction["paths"]) and shutil.which(reaction["command"][0])
+    ]
+    if (reloads or REEXECUTE in due) and not module.params["busy_ok"]:
+        busy.refuse_to_reload(module, f"{module.params['name']}_busy_ok")
     if differing and not module.check_mode:
         pending.note(module, sorted({*differing, *left_over}))
     result = write_all(module, files)
     changed = {*result.changed_files, *left_over}
 
     actions, unknown = apply_sysctls(module, module.params["sysctls"])
-    if any(path.startswith(UNIT_DIRECTORIES) for path in changed):
+    if reloads:
         actions.append("systemctl daemon-reload")
         if not module.check_mode:
             run(module, ["systemctl", "daemon-reload"])
-    for reaction in module.params["on_change"]:
-        command = reaction["command"]
-        if changed & set(reaction["paths"]) and shutil.which(command[0]):
-            actions.append(" ".join(command))
-            if not module.check_mode:
-                run(module, command)
+    for command in due:
+        actions.append(" ".join(command))
+        if not module.check_mode:
+            run(module, command)
     services = [{"name": name, "restart_on": []} for name in module.params["services"]]
     actions += settle_units(module, services + module.params["units"], changed)
     if not module.check_mode:

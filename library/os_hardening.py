@@ -388,23 +388,6 @@ def missing(wanted: list[Any]) -> list[str]:
     return lacking
 
 
-def refuse_while_busy(module: AnsibleModule) -> None:
-    """Fail where systemd, as it reads its units anew, can take their GPUs from running containers.
-
-    Source: NVIDIA/nvidia-container-toolkit issues 48 and 1227; containers that came by their GPUs through CDI
-    keep them, which cannot be told from outside.
-    """
-    containers = busy.containers_with_gpus()
-    if not containers:
-        return
-    sentence = f"{containers}, and systemd has to read its units anew, which can take their GPUs away"
-    remedy = "Drain the node, or set os_hardening_busy_ok: true."
-    if module.check_mode:
-        module.warn(f"A run would be refused: {sentence}. {remedy}")
-    else:
-        module.fail_json(msg=f"{sentence[0].upper()}{sentence[1:]}. Nothing was changed. {remedy}")
-
-
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -447,7 +430,7 @@ def main() -> None:
             module.fail_json(msg=f"Nothing was changed: {'; '.join(obstacles)}.")
         # A package's installation has systemd read its units, too.
         if (lacking or hardening.reloads_systemd) and not module.params["busy_ok"]:
-            refuse_while_busy(module)
+            busy.refuse_to_reload(module, "os_hardening_busy_ok")
         if hardening.given_away:
             module.warn(
                 f"Files that sort after {module.params['sysctl_file']} set other values, which stay: "

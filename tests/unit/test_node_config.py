@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import node_config
 import pytest
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.engines import busy
 from ansible.module_utils.files import write_all
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     node = Node(tmp_path)
     monkeypatch.setattr(node_config, "PENDING", node.pending)
     monkeypatch.setattr(node_config, "PROC_SYS", node.sysctl)
+    monkeypatch.setattr(busy, "gpu_processes", list)
     monkeypatch.setattr(node_config, "UNIT_DIRECTORIES", (f"{tmp_path}/etc/systemd/",))
     monkeypatch.setenv("PATH", f"{node.bin}:{os.environ['PATH']}")
     return node
@@ -190,7 +192,6 @@ def test_check_mode_names_everything_and_changes_nothing(configure: Run, node: N
     assert result["changed_files"] == [unit["path"]]
     assert result["actions"] == [
         "sysctl vm.swappiness: 60 -> 10",
-        "systemctl daemon-reload",
         "rebuild --all",
         "enable a.service",
         "start a.service",
@@ -342,7 +343,7 @@ def test_a_unit_is_enabled_and_running_at_the_end(
 ) -> None:
     node.unit("a.service", enablement, activity)
     assert configure(services=["a"])["actions"] == actions
-    assert node.systemctl_calls == actions
+    assert node.systemctl_calls == [action.replace("enable", "enable --no-reload") for action in actions]
     assert not configure(services=["a"])["changed"]
 
 
@@ -369,16 +370,76 @@ def test_a_unit_is_restarted_when_one_of_its_files_changed(configure: Run, node:
     assert configure(files=[mine, other], units=units)["actions"] == ["restart a.service"]
 
 
-def test_systemd_reads_new_unit_files_before_it_starts_them(configure: Run, node: Node) -> None:
+def test_a_new_unit_is_started_without_having_systemd_read_all_others(configure: Run, node: Node) -> None:
     node.unit("a.service", "disabled", "inactive")
     unit = node.file("systemd/a.service")
     configure(files=[unit], units=[{"name": "a", "restart_on": [unit["path"]]}])
-    assert node.systemctl_calls == ["daemon-reload", "enable a.service", "restart a.service"]
+    assert node.systemctl_calls == ["enable --no-reload a.service", "restart a.service"]
+
+
+@pytest.mark.parametrize("content", ["other\n", None])
+def test_systemd_reads_a_unit_that_changed_or_went(configure: Run, node: Node, content: str | None) -> None:
+    configure(files=[node.file("systemd/a.service")])
+    result = configure(files=[node.file("systemd/a.service", content)])
+    assert result["actions"] == ["systemctl daemon-reload"]
+
+
+# ---------------------------------------------------------------- containers with GPUs
+
+
+@pytest.fixture
+def container(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has a GPU runs on the node."""
+    monkeypatch.setattr(busy, "gpu_processes", lambda: [busy.GpuProcess(10, "python3")])
+
+
+def change_of_a_unit(configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What makes systemd read its units anew, with what it needs in place."""
+    with monkeypatch.context() as quiet:
+        quiet.setattr(busy, "gpu_processes", list)
+        configure(files=[node.file("systemd/a.service")])
+    return {"files": [node.file("systemd/a.service", "other\n")]}
+
+
+def change_of_its_settings(_configure: Run, node: Node, _monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    file = node.file("system.conf")
+    return {
+        "files": [file],
+        "on_change": [{"paths": [file["path"]], "command": ["systemctl", "daemon-reexec"]}],
+    }
+
+
+@pytest.mark.usefixtures("container")
+@pytest.mark.parametrize("change", [change_of_a_unit, change_of_its_settings])
+def test_systemd_reads_nothing_anew_under_a_container_with_a_gpu(
+    configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch, change: Callable[..., dict[str, Any]]
+) -> None:
+    node.unit("daemon-reexec", "", "")  # the stand-in takes the last word for a unit
+    wanted = change(configure, node, monkeypatch)
+    before = node.snapshot()
+    assert configure(**wanted)["msg"] == (
+        "Containers with a GPU are running (python3 (process 10)), and systemd has to read its units anew, "
+        "which can take their GPUs away. Nothing was changed. Drain the node, or set role_busy_ok: true."
+    )
+    assert node.snapshot() == before
+    assert "A run would be refused: containers" in str(configure(check_mode=True, **wanted)["warnings"])
+    assert configure(**wanted, busy_ok=True)["changed"]
+    assert configure(**wanted)["changed"] is False
+
+
+@pytest.mark.usefixtures("container")
+def test_a_new_unit_asks_no_container(configure: Run, node: Node) -> None:
+    node.unit("a.service", "disabled", "inactive")
+    unit = node.file("systemd/a.service")
+    assert configure(files=[unit], units=[{"name": "a", "restart_on": [unit["path"]]}])["changed"]
+
+
+# ---------------------------------------------------------------- what systemctl answers
 
 
 def test_a_unit_that_does_not_exist_is_a_sentence(configure: Run, node: Node) -> None:
     assert configure(services=["a"])["msg"] == (
-        "`systemctl enable a.service` failed with status 5: Unit a.service not found."
+        "`systemctl enable --no-reload a.service` failed with status 5: Unit a.service not found."
     )
 
 
