@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import secrets
 import signal
 import socket
 import sys
@@ -492,7 +493,8 @@ def _fabric(options: argparse.Namespace) -> int:
 
 def _groups(options: argparse.Namespace) -> int:
     fleet = loads(fabric.Fleet, _read(STDIN))
-    found = fabric.orders(fleet, fabric.next_groups(fleet, fabric.Round(options.round)))
+    groups = fabric.next_groups(fleet, fabric.Round(options.round))
+    found = fabric.orders(fleet, groups, secrets.token_hex(8))
     print(json.dumps({name: encode(order) for name, order in found.items()}))
     return EXIT_PASS
 

@@ -60,6 +60,7 @@ class Order:
     port: int
     library: str  # nccl or gloo
     plan: str
+    run: str  # of this group in this round only: who comes late from another one meets nobody
 
 
 @dataclass(frozen=True)
@@ -172,8 +173,8 @@ def next_groups(fleet: Fleet, wanted: Round) -> list[tuple[str, ...]]:
     return [(partner, suspect) for partner, suspect in zip(good, suspects, strict=False)]
 
 
-def orders(fleet: Fleet, groups: Iterable[tuple[str, ...]]) -> dict[str, Order]:
-    """What each node is asked to do."""
+def orders(fleet: Fleet, groups: Iterable[tuple[str, ...]], run: str) -> dict[str, Order]:
+    """What each node is asked to do. `run` is a name that no other round has, nor one of another day."""
     members = {member.name: member for member in fleet.nodes}
     return {
         name: Order(
@@ -183,8 +184,9 @@ def orders(fleet: Fleet, groups: Iterable[tuple[str, ...]]) -> dict[str, Order]:
             fleet.port,
             fleet.library,
             fleet.plan,
+            f"{run}-{number}",
         )
-        for group in groups
+        for number, group in enumerate(groups)
         for name in group
     }
 

@@ -51,7 +51,7 @@ def run(order: Order, node: Node) -> Part:
             parameters={
                 "rank": before + local,
                 "world_size": sum(member.ranks for member in order.group),
-                "store": f"tcp://{_in_url(order.group[0].address)}:{order.port}",
+                "store": f"tcp://{_in_url(order.group[0].address)}:{order.port}/{order.run}",
                 "timeout_s": budget_s * RANK_PATIENCE,
                 "collectives": list(node.plan.collectives),
                 "sizes_bytes": list(sizes),

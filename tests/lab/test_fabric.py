@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import secrets
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -69,7 +70,7 @@ def lab() -> Iterator[None]:
 
 def measure(fleet: Fleet, wanted: Round) -> Fleet:
     """Run a round as the playbook does: all nodes that have an order at once."""
-    orders = fabric.orders(fleet, fabric.next_groups(fleet, wanted))
+    orders = fabric.orders(fleet, fabric.next_groups(fleet, wanted), secrets.token_hex(8))
     if not orders:
         return fleet
 

@@ -7,10 +7,12 @@ scattered, what is sent.
 from __future__ import annotations
 
 import datetime
+import math
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed
+from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 
 from validation.backends.operations import ROW, row
 
@@ -81,19 +83,46 @@ _FUNCTIONS = {
 
 
 def join(library: str, rank: int, world_size: int, store: str, timeout_s: float) -> None:
-    """Become one of `world_size` ranks that meet at `store`: a file, or tcp://ADDRESS:PORT at rank 0."""
-    timeout = datetime.timedelta(seconds=timeout_s)
+    """Become one of `world_size` ranks that meet at `store`: a file, or tcp://ADDRESS:PORT/RUN at rank 0.
+
+    Only ranks of the same run meet there.
+    """
     meeting: torch.distributed.Store
     if store.startswith("tcp://"):
-        address, _, port = store.removeprefix("tcp://").rpartition(":")
-        meeting = torch.distributed.TCPStore(
-            address.strip("[]"), int(port), world_size, is_master=rank == 0, timeout=timeout
-        )
+        endpoint, _, run = store.removeprefix("tcp://").partition("/")
+        meeting = _rendezvous(endpoint, run, rank, world_size, timeout_s)
     else:
         meeting = torch.distributed.FileStore(store, world_size)
     torch.distributed.init_process_group(
-        library, rank=rank, world_size=world_size, store=meeting, timeout=timeout
+        library,
+        rank=rank,
+        world_size=world_size,
+        store=meeting,
+        timeout=datetime.timedelta(seconds=timeout_s),
     )
+
+
+def _rendezvous(
+    endpoint: str, run: str, rank: int, world_size: int, timeout_s: float
+) -> torch.distributed.Store:
+    """The rendezvous of torchrun, as `torchrun --node-rank --master-addr` does it.
+
+    Its static kind keeps the ranks that the order gives, and costs a rank one connection. The other, c10d,
+    deals out ranks by who comes first, and all ranks compete to write one common state: thousands are too
+    many for that.
+    """
+    parameters = RendezvousParameters(
+        "static",
+        endpoint,
+        run,
+        min_nodes=world_size,
+        max_nodes=world_size,
+        rank=rank,
+        timeout=math.ceil(timeout_s),
+    )
+    found = registry.get_rendezvous_handler(parameters).next_rendezvous()
+    store: torch.distributed.Store = found.store
+    return store
 
 
 def highest(value: float, device: torch.device) -> float:

@@ -409,6 +409,8 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
     command = [*PYTHON, "-m", "validation", "groups", "--round=all"]
     orders = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)
     assert orders.keys() == {"gpu01", "gpu02"}
+    again = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)
+    assert orders["gpu01"]["run"] == orders["gpu02"]["run"] != again["gpu01"]["run"]
     part = {"schema_version": SCHEMA_VERSION, "node": "gpu01", "not_run": "torch is not installed"}
     attempt = {"group": ["gpu01", "gpu02"], "part": part, "problem": ""}
     done = judge(fleet | {"fabric": between | {"rounds": [{"gpu01": attempt}]}})
@@ -422,6 +424,7 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
 
 def test_an_order_for_a_stranger_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     order = {"schema_version": 2, "node": "x", "group": [], "port": 1, "library": "gloo", "plan": "quick"}
+    order["run"] = "5c1a-0"
     (tmp_path / "order.json").write_text(json.dumps(order))
     assert cli.main(["fabric", "--order", str(tmp_path / "order.json")]) == 2
     assert "one of them is unknown" in capsys.readouterr().err

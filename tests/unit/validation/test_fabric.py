@@ -219,7 +219,7 @@ def test_what_is_measured_stands_beside_the_node() -> None:
 
 
 def test_an_order_names_the_group_and_where_to_meet() -> None:
-    order = fabric.orders(fleet(), [("b", "c")])["c"]
+    order = fabric.orders(fleet(), [("a", "d"), ("b", "c")], "5c1a")["c"]
     assert order == Order(
         SCHEMA_VERSION,
         "c",
@@ -227,7 +227,33 @@ def test_an_order_names_the_group_and_where_to_meet() -> None:
         29511,
         "nccl",
         "quick",
+        "5c1a-1",
     )
+
+
+def test_no_group_meets_another_by_mistake() -> None:
+    given = fabric.orders(fleet(), [("a", "d"), ("b", "c")], "5c1a")
+    assert given["a"].run == given["d"].run != given["b"].run == given["c"].run
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [("192.0.2.7", "tcp://192.0.2.7:29511/5c1a-0"), ("2001:db8::7", "tcp://[2001:db8::7]:29511/5c1a-0")],
+)
+def test_ranks_are_told_where_to_meet_and_by_which_name(
+    address: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Request] = []
+
+    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
+        asked.extend(requests)
+        return []
+
+    monkeypatch.setattr(fabric_run, "run_children", start)
+    members = (Member("a", address, 2), Member("b", "192.0.2.8", 2))
+    order = fabric.orders(fleet(nodes=members), [("a", "b")], "5c1a")["b"]
+    fabric_run.run(order, node())
+    assert [(one.parameters["rank"], one.parameters["store"]) for one in asked] == [(2, place), (3, place)]
 
 
 def test_rounds_are_written_and_read_back_the_same() -> None:
@@ -236,7 +262,7 @@ def test_rounds_are_written_and_read_back_the_same() -> None:
 
 
 def test_a_node_without_torch_says_that_it_cannot_take_part() -> None:
-    order = fabric.orders(fleet(library="gloo"), [("a", "b")])["a"]
+    order = fabric.orders(fleet(library="gloo"), [("a", "b")], "5c1a")["a"]
     assert "torch is not installed" in fabric_run.run(order, node(torch=None)).not_run
 
 
@@ -256,7 +282,7 @@ def test_the_runs_between_nodes_fit_the_budget_on_a_slow_network(
         return []
 
     monkeypatch.setattr(fabric_run, "run_children", start)
-    order = fabric.orders(fleet(), [("a", "b")])["a"]
+    order = fabric.orders(fleet(), [("a", "b")], "5c1a")["a"]
     fabric_run.run(order, node(plan=plan))
     parameters = asked[0].parameters
     steps = len(parameters["collectives"]) * len(parameters["sizes_bytes"])

@@ -233,6 +233,55 @@ def test_a_rank_that_hangs_is_named() -> None:
     assert finding["text"].startswith("rank 1 hung in stage: meeting the other ranks")
 
 
+MEETING = """
+    import socket
+    from validation.child import Request, run_children
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+    def rank(number, run, gives, timeout_s=120, address="{address}"):
+        parameters = {{
+            "rank": number,
+            "world_size": 2,
+            "store": f"tcp://{{address}}:{{port}}/{{run}}",
+            "timeout_s": timeout_s,
+            "gives": gives,
+        }}
+        function = "tests.unit.validation.torch_children:add_up"
+        environment = {{"GLOO_SOCKET_IFNAME": "lo"}}
+        return Request(f"{{run}} {{number}}", function, "cpu", parameters=parameters, environment=environment)
+
+    outcomes = run_children([{ranks}], 120)
+    answer = [[one.ending, one.measured.details.get("total"), one.problem] for one in outcomes]
+"""
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
+def test_ranks_meet_by_the_rendezvous_of_torchrun(address: str) -> None:
+    found = there(MEETING.format(address=address, ranks='rank(0, "now", 1), rank(1, "now", 2)'))
+    assert found == [["done", 3.0, ""]] * 2
+
+
+def test_ranks_of_two_runs_do_not_meet_at_the_same_port() -> None:
+    ranks = 'rank(1, "earlier", 100, timeout_s=5), rank(0, "now", 1, timeout_s=5)'
+    found = there(MEETING.format(address="127.0.0.1", ranks=ranks))
+    assert [ending for ending, _, _ in found] == ["died", "died"]
+
+
+def test_a_rank_of_an_earlier_run_is_in_nobodys_way() -> None:
+    ranks = 'rank(1, "earlier", 100, timeout_s=20), rank(0, "now", 1), rank(1, "now", 2)'
+    late, *met = there(MEETING.format(address="127.0.0.1", ranks=ranks))
+    assert met == [["done", 3.0, ""]] * 2
+    assert late[0] == "died"
+
+
+def test_a_rank_that_nobody_comes_to_gives_up_in_time() -> None:
+    found = there(MEETING.format(address="127.0.0.1", ranks='rank(1, "now", 1, timeout_s=3)'))
+    assert found[0][0] == "died"
+    assert "timed out" in found[0][2].lower()
+
+
 def test_a_rank_with_wrong_sums_is_found() -> None:
     errors = there("""
         import tempfile

@@ -8,12 +8,12 @@ import time
 from typing import TYPE_CHECKING
 
 from validation.backends import make
+from validation.contract import Measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from validation.child import Request
-    from validation.contract import Measured
 
 FOREVER_S = 600
 
@@ -30,6 +30,18 @@ def hang_after_joining(request: Request, stage: Callable[[str], None]) -> Measur
     _join(request, stage)
     time.sleep(FOREVER_S)
     raise AssertionError
+
+
+def add_up(request: Request, stage: Callable[[str], None]) -> Measured:
+    """Meet the others, and add up what each of them gives."""
+    _join(request, stage)
+    stage("adding")
+    # Only the torch of the payload's Python has this.
+    import torch
+
+    total = torch.tensor(float(request.parameters["gives"]))
+    torch.distributed.all_reduce(total)
+    return Measured(details={"total": float(total)})
 
 
 def _join(request: Request, stage: Callable[[str], None]) -> None:
