@@ -14,7 +14,6 @@ from validation import models
 
 PACKAGE = Path(__file__).parent
 SHEBANG = b"#!/usr/bin/env python3\n"
-MAIN = "from validation.cli import main\n\nraise SystemExit(main())\n"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -26,7 +25,7 @@ def build(package: Path = PACKAGE) -> bytes:
     """
     files = sorted([*package.rglob("*.py"), *package.rglob("*.json")])
     members = {path.relative_to(package.parent).as_posix(): path.read_bytes() for path in files}
-    members["__main__.py"] = MAIN.encode()
+    members["__main__.py"] = members[f"{package.name}/__main__.py"]
     if references := models.table(package.parent / "data/gpu_models.yml"):
         text = json.dumps(references, sort_keys=True, default=str)
         members[f"{package.name}/{models.CARRIED}"] = text.encode()

@@ -28,14 +28,13 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from validation import scratch
 from validation.backends import NotRunError, out_of_memory
-from validation.contract import ContractError, Measured, decode, encode, loads
+from validation.contract import ContractError, Measured, Word, decode, encode, loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +97,7 @@ def _kind(request: Request) -> str:
     return json.dumps([request.backend, request.device, sorted(request.environment.items())])
 
 
-class Ending(StrEnum):
+class Ending(Word):
     """How a child ended."""
 
     DONE = "done"

@@ -7,7 +7,6 @@ of different methods do not compare, and that is said.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from math import hypot
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from validation.comparison import (
     on_gpu,
     unit,
 )
-from validation.contract import State
+from validation.contract import State, Word
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -34,7 +33,7 @@ NOISE_Z = 2.0
 SEVERITY = {State.PASS: 0, State.DEGRADED: 1, State.NOT_RUN: 2, State.FAIL: 3}
 
 
-class Trend(StrEnum):
+class Trend(Word):
     """Which way something went."""
 
     WORSE = "worse"

@@ -8,12 +8,11 @@ with a good one. Pure functions; validation/fabric_run.py measures.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from validation.checks.collectives import combine, stage_order
 from validation.comparison import number
-from validation.contract import SCHEMA_VERSION, Finding, Measurement, State
+from validation.contract import SCHEMA_VERSION, Finding, Measurement, State, Word
 from validation.judge import TestVerdict
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ ACTIONS = {
 }
 
 
-class Round(StrEnum):
+class Round(Word):
     """Who measures with whom."""
 
     ALL = "all"

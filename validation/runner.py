@@ -39,7 +39,7 @@ def run_plan(
     a plan with a duration, from which the next run goes on if this one is interrupted. Raises OSError.
     """
     wanted = set(tests)
-    started_at, started = datetime.datetime.now(datetime.UTC), time.monotonic()
+    started_at, started = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
     rounds: burn_in.Rounds | None = None
     while True:
         # A new node each time: what was asked once is not asked again, and a round is to see what changed.

@@ -11,11 +11,10 @@ import dataclasses
 import json
 import types
 import typing
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from validation.contract import SCHEMA_VERSION, NodeResult
+from validation.contract import SCHEMA_VERSION, NodeResult, Word
 from validation.expectations import FleetExpectations
 from validation.fabric import Fleet
 from validation.history import PastRun
@@ -65,7 +64,7 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
     if dataclasses.is_dataclass(kind):
         return _object(typing.cast("type", kind), definitions)
-    if issubclass(kind, StrEnum):
+    if issubclass(kind, Word):
         return {"enum": [str(member) for member in kind]}
     return {"type": SCALARS[kind]}
 

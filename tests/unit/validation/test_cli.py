@@ -56,8 +56,20 @@ def test_a_build_does_not_touch_a_file_that_is_current(payload: Path) -> None:
 def test_a_change_of_the_source_changes_the_build(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name / "validation").mkdir(parents=True)
-        (tmp_path / name / "validation" / "__init__.py").write_text(f"x = '{name}'\n")
+        (tmp_path / name / "validation" / "__main__.py").write_text(f"x = '{name}'\n")
     assert archive.build(tmp_path / "one" / "validation") != archive.build(tmp_path / "two" / "validation")
+
+
+def test_an_older_python_is_told_what_is_needed(tmp_path: Path) -> None:
+    """Its status must not be that of a broken GPU."""
+    payload = tmp_path / "validation.pyz"
+    payload.write_bytes(archive.build())
+    as_older = (
+        "import runpy, sys; sys.version_info = (3, 9, 2); runpy.run_path(sys.argv[1], run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", as_older, payload], capture_output=True, text=True)
+    said = f"validation: it needs Python 3.10 or newer, {sys.executable} is 3.9\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 def test_the_one_file_build_carries_the_references_for_a_python_without_yaml(
