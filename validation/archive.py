@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zipimport
 from pathlib import Path
 
 from validation import models
@@ -15,6 +16,12 @@ from validation import models
 PACKAGE = Path(__file__).parent
 SHEBANG = b"#!/usr/bin/env python3\n"
 EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def itself() -> bytes | None:
+    """The one file that this program runs from, if it does: its source is there and nowhere else."""
+    loader = globals().get("__loader__")
+    return Path(loader.archive).read_bytes() if isinstance(loader, zipimport.zipimporter) else None
 
 
 def build(package: Path = PACKAGE) -> bytes:

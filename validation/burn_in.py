@@ -6,7 +6,10 @@ its lowest.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +20,9 @@ from validation.contract import ContractError, Finding, State, TestResult, dumps
 from validation.report import write_atomically
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import IO
+
     from validation.contract import Measurement
 
 #: An interruption is over after this, and what was found before it too old.
@@ -76,6 +82,39 @@ def merge(before: TestResult | None, now: TestResult) -> TestResult:
         measurements=tuple(lowest.values()),
         findings=before.findings + new,
     )
+
+
+@contextlib.contextmanager
+def alone(path: Path | None) -> Iterator[None]:
+    """Keep a second run from this file while one uses it: two that measure at once measure each other.
+
+    Raises OSError.
+    """
+    if path is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    while True:
+        with lock.open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise OSError(f"{path} is used by another run on this machine; wait for its end") from error
+            if not _is_at(handle, lock):
+                continue  # the run before removed it between our two steps
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def _is_at(handle: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def load(path: Path | None, fresh: Rounds) -> Rounds:

@@ -146,14 +146,35 @@ class NodeResult:
     tests: tuple[TestResult, ...]
 
 
-def node_result(value: Any) -> NodeResult:
-    """A result from what the json module gives. Raises ContractError, also for another schema version."""
+def node_result(value: Any, known_tests: typing.Collection[str] | None = None) -> NodeResult:
+    """A result from what the json module gives.
+
+    Raises ContractError, also for another schema version, and for a result that contradicts itself or has a
+    test that is none of `known_tests`: what is not understood must not pass.
+    """
     version = value.get("schema_version") if isinstance(value, dict) else None
-    if version is not None and version != SCHEMA_VERSION:
+    if isinstance(version, int) and version != SCHEMA_VERSION:
         raise ContractError(
             f"a result of schema version {version}; this program reads version {SCHEMA_VERSION}"
         )
-    return decode(NodeResult, value)
+    result = decode(NodeResult, value)
+    _refuse_twice("tests", [test.id for test in result.tests])
+    _refuse_twice("gpus", [f"GPU {gpu.index}" for gpu in result.gpus])
+    for test in result.tests:
+        if known_tests is not None and test.id not in known_tests:
+            raise ContractError(f"tests: {test.id} is no test that this program knows")
+        for finding in test.findings:
+            if finding.state not in {State.DEGRADED, State.FAIL}:
+                raise ContractError(
+                    f"tests: {finding.code} of {test.id} is {finding.state}; expected degraded or fail"
+                )
+    return result
+
+
+def _refuse_twice(path: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ContractError(f"{path}: {name} is there twice")
 
 
 def worst(states: typing.Iterable[State]) -> State:
@@ -178,11 +199,26 @@ def loads(kind: type[T], text: str | bytes) -> T:
 
 
 def parse(text: str | bytes) -> Any:
-    """What the json module gives. Raises ContractError."""
+    """What the json module gives. Raises ContractError, also for a name that is twice in an object."""
     try:
-        return json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return json.loads(text, object_pairs_hook=_object)
+    except ContractError:
+        raise
+    except ValueError as error:  # also undecodable bytes, and numbers of thousands of digits
         raise ContractError(f"not JSON: {error}") from error
+    except RecursionError as error:
+        raise ContractError("not JSON of this program: it is nested too deeply") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ContractError(
+            f"{_show(twice)} is twice in one object; which of the two holds is anybody's guess"
+        )
+    return found
 
 
 def decode(kind: type[T], value: Any, path: str = "") -> T:

@@ -105,8 +105,45 @@ def _checked(expectation: Expectation, known_tests: tuple[str, ...], where: str)
             f"{where}: expectations of schema version {expectation.schema_version}; this program reads "
             f"version {SCHEMA_VERSION}"
         )
+    _check_references(expectation.references, where)
+    counts = [gpus.count for gpus in expectation.gpus or ()]
+    limit_w = expectation.power_limit_w
+    if any(count < 0 for count in counts) or (limit_w is not None and limit_w <= 0):
+        raise ContractError(f"{where}: expected no negative count of GPUs, and a power limit above 0 W")
     if unknown := [test for test in expectation.required_tests if test not in known_tests]:
         raise ContractError(
             f"{where}: required test {unknown[0]} is unknown; known are {', '.join(known_tests)}"
         )
     return expectation
+
+
+def _check_references(references: References, where: str) -> None:
+    """Whether models and links have the form of data/gpu_models.yml, as far as a verdict rests on it."""
+    for key, model in references.models.items():
+        place = f"{where}: references.models.{key}"
+        if not isinstance(model, dict) or not isinstance(model.get("name"), str):
+            raise ContractError(f"{place}: expected an object with a name")
+        if not isinstance(model.get("pci_ids"), list):
+            raise ContractError(f"{place}.pci_ids: expected a list")
+        _check_numbers(model, place)
+    for key, link in references.pcie_x16.items():
+        place = f"{where}: references.pcie_x16.{key}"
+        if not isinstance(link, dict):
+            raise ContractError(f"{place}: expected an object")
+        _check_numbers(link, place)
+
+
+def _check_numbers(of: dict[str, Any], place: str) -> None:
+    for kind in ("peak", "floor"):
+        numbers = of.get(kind, {})
+        if not isinstance(numbers, dict):
+            raise ContractError(f"{place}.{kind}: expected an object")
+        for name, found in numbers.items():
+            for entry in found if isinstance(found, list) else [found]:
+                number = entry.get("value") if isinstance(entry, dict) else None
+                if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
+                    raise ContractError(f"{place}.{kind}.{name}: expected an object with a value above 0")
+                if isinstance(found, list) and not {"gpus", "size_bytes"} <= entry.keys():
+                    raise ContractError(
+                        f"{place}.{kind}.{name}: expected gpus and size_bytes beside the value"
+                    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -21,8 +22,8 @@ class Progress:
 
     def __init__(self, tests: int, stream: TextIO | None = None) -> None:
         self._tests = tests
-        self._stream = stream or sys.stderr
-        self._live = self._stream.isatty()
+        self._stream: TextIO | None = stream or sys.stderr
+        self._live = self._stream is not None and self._stream.isatty()
         self._current: tuple[str, float] | None = None
         self._count = 0
         self._ended = threading.Event()
@@ -70,5 +71,8 @@ class Progress:
                     self._write(CLEAR_LINE + self.line())
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        """Say it, if anybody listens: a run goes on without a reader of its progress."""
+        if self._stream is not None:
+            with contextlib.suppress(OSError):
+                self._stream.write(text)
+                self._stream.flush()

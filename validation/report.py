@@ -204,9 +204,12 @@ def claim(path: Path) -> None:
     """
     if path.exists() and not path.is_file():
         raise OSError(f"{path}: expected a file, or none yet")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
-        path.unlink(missing_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(f"{path}: expected a place that can be written to: {error.strerror}") from error
 
 
 def write_atomically(path: Path, content: str) -> None:
@@ -214,14 +217,14 @@ def write_atomically(path: Path, content: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w") as file:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)  # noqa: PTH101 - a name, not a Path
-        os.replace(temporary, path)  # noqa: PTH105
+        os.replace(temporary, path)  # noqa: PTH105 - likewise
     except BaseException:
-        os.unlink(temporary)  # noqa: PTH108
+        os.unlink(temporary)  # noqa: PTH108 - likewise
         raise
 
 

@@ -56,3 +56,7 @@ CHECKS: dict[str, Check] = {
         HealthAfter(),
     )
 }
+
+TESTS = tuple(CHECKS)
+#: The measurements that stand for each test, the best first.
+HEADLINES = {check.id: check.headline for check in CHECKS.values()}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.unit.validation.samples import eventually, expectation, measurement, node_result, one_test
-from validation import archive, cli, machine, models, runner
+from validation import archive, cli, commands, machine, models, runner
 from validation.checks import registry
 from validation.child import ROOT
 from validation.contract import SCHEMA_VERSION, NodeResult, State, TestResult, dumps, encode, loads
@@ -90,7 +90,7 @@ def test_a_run_by_hand_is_judged_by_the_references(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow = node_result(one_test("gpu_matmul", State.PASS, measurement("bf16_tflops", 100.0)))
-    monkeypatch.setattr(cli, "run_plan", lambda *_: slow)
+    monkeypatch.setattr(commands, "run_plan", lambda *_: slow)
     assert cli.main(["run"]) == 1
     assert "floor" in capsys.readouterr().out
 
@@ -99,7 +99,7 @@ def test_expectations_without_references_get_those_at_hand(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     slow = node_result(one_test("gpu_matmul", State.PASS, measurement("bf16_tflops", 100.0)))
-    monkeypatch.setattr(cli, "run_plan", lambda *_: slow)
+    monkeypatch.setattr(commands, "run_plan", lambda *_: slow)
     (tmp_path / "expect.json").write_text('{"required_tests": ["gpu_matmul"]}')
     assert cli.main(["run", f"--expect={tmp_path / 'expect.json'}"]) == 1
 
@@ -115,7 +115,7 @@ def test_list_names_every_test_and_plan(how: str, payload: Path, tmp_path: Path)
     else:
         done = run([*PYTHON, payload, "list"], cwd=tmp_path)
     assert done.returncode == 0
-    for word in (*cli.TESTS, "quick", "standard"):
+    for word in (*registry.TESTS, "quick", "standard"):
         assert f"  {word} " in done.stdout
 
 
@@ -130,7 +130,7 @@ def test_the_one_file_build_runs_on_a_machine_without_torch_and_says_what_is_mis
     result = read(json.loads(output.read_text()))
     assert (result.node, {test.state for test in result.tests}) == ("bare", {State.NOT_RUN})
     assert [test.id for test in result.tests] == [
-        test for test in cli.TESTS if test not in PLANS["quick"].leaves_out
+        test for test in registry.TESTS if test not in PLANS["quick"].leaves_out
     ]
     assert "torch is not installed for" in done.stdout
     assert "Verdict: not-run" in done.stdout
@@ -278,7 +278,7 @@ def test_an_old_result_is_not_left_to_be_taken_for_a_new_one(
     def interrupt(*_: Any) -> NodeResult:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "run_plan", interrupt)
+    monkeypatch.setattr(commands, "run_plan", interrupt)
     output = tmp_path / "result.json"
     output.write_text(dumps(node_result()))
     assert cli.main(["run", "--output", str(output)]) == 130
@@ -288,7 +288,7 @@ def test_an_old_result_is_not_left_to_be_taken_for_a_new_one(
 def test_an_output_that_is_no_file_is_refused_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "run_plan", None)
+    monkeypatch.setattr(commands, "run_plan", None)
     assert cli.main(["run", "--output", str(tmp_path)]) == 2
     assert "expected a file, or none yet" in capsys.readouterr().err
 
@@ -305,7 +305,7 @@ def test_input_that_makes_no_sense_is_status_2_and_one_sentence(
 def test_a_fault_of_this_program_is_not_a_fault_of_a_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "run_plan", None)
+    monkeypatch.setattr(commands, "run_plan", None)
     assert cli.main(["run"]) == 2
     assert "this is a fault of this program; nothing was judged" in capsys.readouterr().err
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.unit.validation.samples import node_result, one_test
-from validation.cli import TESTS
+from validation.checks.registry import TESTS
 from validation.contract import dumps, encode, loads
 from validation.expectations import fleet_from, parse_expectation
 from validation.fabric import Attempt, Fleet

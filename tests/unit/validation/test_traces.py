@@ -12,7 +12,7 @@ import pytest
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
 from tests.unit.validation.test_training import ignore, request
-from validation import cli, traces
+from validation import cli, commands, traces
 from validation.checks import profile
 from validation.contract import State
 from validation.traces import LOADING, STEP
@@ -116,7 +116,7 @@ def asked_of(monkeypatch: pytest.MonkeyPatch, *options: str) -> list[Any]:
         asked.extend(arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "run_plan", stop)
+    monkeypatch.setattr(commands, "run_plan", stop)
     assert cli.main(["run", *options]) == cli.INTERRUPTED
     return asked
 

@@ -1,0 +1,246 @@
+"""Input that nobody should give and somebody will: one sentence, status 2, and never a verdict from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.validation.samples import expectation, measurement, node_result, one_test
+from validation import burn_in, cli, commands, models
+from validation.child import ROOT
+from validation.contract import SCHEMA_VERSION, ContractError, Finding, State, dumps, encode, parse
+from validation.contract import node_result as read
+from validation.expectations import References, fleet_from, parse_expectation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from validation.contract import NodeResult
+
+GOOD = node_result(one_test("gpu_matmul", State.PASS, measurement(), measurement(device=1)))
+VALIDATION = [sys.executable, "-m", "validation"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"nodes": {"a": 1, "a": 2}}', "'a' is twice in one object"),
+        ("[" * 100_000, "nested too deeply"),
+        ("9" * 5000, "not JSON"),
+        ("", "not JSON"),
+        (bytes(range(256)), "not JSON"),
+    ],
+)
+def test_text_that_two_readers_could_read_differently_is_refused(text: str | bytes, message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (dataclasses.replace(GOOD, tests=GOOD.tests * 2), "tests: gpu_matmul is there twice"),
+        (dataclasses.replace(GOOD, gpus=GOOD.gpus[:1] * 2), "gpus: GPU 0 is there twice"),
+        (node_result(one_test("splendid")), "splendid is no test that this program knows"),
+        (
+            node_result(one_test("health", findings=(Finding("x", State.PASS, "it is well"),))),
+            "x of health is pass; expected degraded or fail",
+        ),
+        (
+            node_result(one_test("health", findings=(Finding("x", State.NOT_RUN, "no idea"),))),
+            "x of health is not-run; expected degraded or fail",
+        ),
+    ],
+)
+def test_a_result_that_contradicts_itself_is_refused(result: NodeResult, message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        read(encode_as_json(result), ("health", "gpu_matmul"))
+
+
+def encode_as_json(result: Any) -> Any:
+    return json.loads(dumps(result))
+
+
+@pytest.mark.parametrize("version", ["2", None, 2.5, []])
+def test_a_version_that_is_no_whole_number_is_named_as_that(version: Any) -> None:
+    value = encode_as_json(GOOD) | {"schema_version": version}
+    with pytest.raises(ContractError, match="schema_version: expected int"):
+        read(value)
+
+
+MODEL = {"name": "X", "pci_ids": ["2330"]}
+
+
+@pytest.mark.parametrize(
+    ("references", "message"),
+    [
+        ({"models": {"x": []}}, "models.x: expected an object with a name"),
+        ({"models": {"x": {}}}, "models.x: expected an object with a name"),
+        ({"models": {"x": {"name": "X"}}}, "x.pci_ids: expected a list"),
+        ({"models": {"x": MODEL | {"floor": []}}}, "x.floor: expected an object"),
+        (
+            {"models": {"x": MODEL | {"floor": {"bf16_tflops": 672}}}},
+            "floor.bf16_tflops: expected an object with a value above 0",
+        ),
+        (
+            {"models": {"x": MODEL | {"peak": {"bf16_tflops": {"value": -1}}}}},
+            "peak.bf16_tflops: expected an object with a value above 0",
+        ),
+        (
+            {"models": {"x": MODEL | {"floor": {"busbw_gb_s": [{"value": 1}]}}}},
+            "floor.busbw_gb_s: expected gpus and size_bytes beside the value",
+        ),
+        ({"pcie_x16": {"5": 48}}, "pcie_x16.5: expected an object"),
+    ],
+)
+def test_references_of_another_form_are_refused(references: dict[str, Any], message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        parse_expectation(json.dumps({"references": references}), ())
+
+
+def test_the_table_of_models_has_the_form_of_references() -> None:
+    references = encode(models.at_hand())
+    found = parse_expectation(json.dumps({"references": references}, default=str), ())
+    assert found.references != References()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"power_limit_w": 0}, {"gpus": [{"model": "x", "name": "X", "count": -1}]}]
+)
+def test_an_expectation_that_no_node_can_meet_is_refused(wrong: dict[str, Any]) -> None:
+    nodes = {"gpu01": {"schema_version": SCHEMA_VERSION} | wrong}
+    with pytest.raises(ContractError, match="gpu01: expected no negative count of GPUs"):
+        fleet_from({"schema_version": SCHEMA_VERSION, "nodes": nodes}, ())
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"node": "gpu02"}, "its result cannot be read: it is one of node gpu02"),
+        ({"tests": [encode(one_test("splendid"))]}, "splendid is no test that this program knows"),
+        ({"schema_version": 1}, "a result of schema version 1; this program reads version 2"),
+    ],
+)
+def test_a_result_that_cannot_be_judged_costs_its_node_the_verdict_and_no_other(
+    change: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    good, bad = (encode_as_json(dataclasses.replace(GOOD, node=name)) for name in ("good", "bad"))
+    fleet = {
+        "expectations": {
+            "schema_version": SCHEMA_VERSION,
+            "nodes": {name: encode_as_json(expectation()) for name in ("good", "bad")},
+        },
+        "results": {"good": good, "bad": bad | change},
+    }
+    command = [*VALIDATION, "report", "--fleet", f"--output={tmp_path / 'first'}"]
+    done = subprocess.run(command, input=json.dumps(fleet), capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert reason in done.stdout
+    assert "1 of 2 nodes passed; 1 of 2 nodes not run (bad)" in done.stdout
+    # The reason is kept with the inputs, so that the report can be made again.
+    first = tmp_path / "first"
+    again = ["report", f"--results={first / 'results'}", f"--expectations={first / 'expectations.json'}"]
+    cli.main([*again, f"--output={tmp_path / 'again'}"])
+    assert (tmp_path / "again/report.txt").read_text() == (first / "report.txt").read_text()
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"expectations": {}, "results": []}', "null"])
+def test_a_fleet_of_another_form_is_one_sentence(text: str) -> None:
+    command = [*VALIDATION, "report", "--fleet", "--output=unused"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr.startswith('validation: standard input is not {"expectations"')
+
+
+@pytest.mark.parametrize("place", ["a file", "/proc/none"])
+def test_a_folder_for_traces_that_cannot_be_written_is_refused_before_anything_runs(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "run_plan", None)
+    (tmp_path / "a file").touch()
+    assert cli.main(["run", "--traces", str(tmp_path / place)]) == 2
+    assert f"{place}: expected a folder to write to" in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be_written_is_named_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "run_plan", None)
+    assert cli.main(["run", "--output=/proc/result.json"]) == 2
+    assert "/proc/result.json: expected a place that can be written to" in capsys.readouterr().err
+
+
+def test_two_runs_with_one_state_do_not_measure_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "run_plan", None)
+    state = tmp_path / "rounds.json"
+    with burn_in.alone(state):
+        assert cli.main(["run", f"--state={state}"]) == 2
+    assert f"{state} is used by another run on this machine" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_is_free_again_after_a_run_that_broke(tmp_path: Path) -> None:
+    state = tmp_path / "rounds.json"
+    with pytest.raises(ZeroDivisionError), burn_in.alone(state):
+        _ = 1 / 0
+    with burn_in.alone(state):
+        assert [path.name for path in tmp_path.iterdir()] == [".rounds.json.lock"]
+
+
+QUIET = "--test=platform"  # where there is no GPU, it says so at once; with one, it reads some files
+
+
+@pytest.mark.parametrize(
+    "redirection", ["2>/dev/full", "2>&-", "2> >(exit)", ">/dev/full 2>/dev/full", ">&- 2>&-"]
+)
+def test_a_place_that_takes_no_words_is_no_fault_of_a_gpu(redirection: str) -> None:
+    command = f"exec {sys.executable} -m validation run {QUIET} {redirection}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode in {0, 2}, done.stderr
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize(("command", "statuses"), [("explain >/dev/full", {2}), ("explain | true", {0, 2})])
+def test_output_that_nobody_reads_is_no_traceback(command: str, statuses: set[int], buffered: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m validation {command}; exit ${{PIPESTATUS[0]}}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={"PYTHONUNBUFFERED": buffered},
+    )
+    assert done.returncode in statuses, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_name_that_the_terminal_cannot_show_costs_no_verdict() -> None:
+    done = subprocess.run(
+        [*VALIDATION, "run", QUIET, "--node=größe"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+    )
+    assert "gr\\xf6\\xdfe" in done.stdout
+    assert "Verdict: " in done.stdout
+
+
+def test_the_one_file_builds_itself(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.pyz", tmp_path / "second.pyz"
+    assert cli.main(["build", f"--output={first}"]) == 0
+    subprocess.run([sys.executable, "-I", "-S", first, "build", f"--output={second}"], check=True)
+    assert second.read_bytes() == first.read_bytes()
+
+
+def test_a_round_of_another_name_is_refused_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["groups", "--round=whole"])
+    assert "choose from 'all', 'pairs', 'suspects'" in capsys.readouterr().err

@@ -1,0 +1,142 @@
+"""The commands of a fleet: report judges it, fabric and groups measure between nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from validation import cohort, fabric, fabric_run, history, report
+from validation.checks import Node
+from validation.checks.registry import HEADLINES, TESTS
+from validation.commands import STDIN, UsageError, read, results_in
+from validation.comparison import Comparison
+from validation.contract import ContractError, decode, dumps, encode, loads, node_result, parse
+from validation.expectations import Expectation, FleetExpectations, fleet_from, read_fleet
+from validation.judge import EXIT_PASS, judge_fleet, judge_node
+from validation.plans import PLANS
+
+if TYPE_CHECKING:
+    import argparse
+
+    from validation.contract import NodeResult
+
+
+@dataclass(frozen=True)
+class _Fleet:
+    """What a report is made from."""
+
+    expectations: FleetExpectations
+    results: dict[str, NodeResult]
+    between_nodes: fabric.Fleet | None
+
+
+def judge(options: argparse.Namespace) -> int:
+    """Judge the results of a fleet and write the report."""
+    if options.fleet == bool(options.results and options.expectations):
+        raise UsageError("report needs either --results DIR and --expectations FILE, or --fleet")
+    given = _from_stdin() if options.fleet else _from_files(options)
+    if strangers := sorted(given.results.keys() - given.expectations.nodes.keys()):
+        raise UsageError(
+            f"there is a result of {strangers[0]}, but nothing is expected of a node of this name"
+        )
+    between_nodes = fabric.judge(given.between_nodes) if given.between_nodes else {}
+    among_equals = cohort.compare(given.results)
+    fleet = judge_fleet(
+        judge_node(
+            name,
+            given.results.get(name),
+            expectation,
+            HEADLINES,
+            more_tests=(between_nodes[name],) if name in between_nodes else (),
+            comparisons=_comparisons(name, given.results.get(name), among_equals, options.history),
+            fail_on_degraded=options.fail_on_degraded,
+        )
+        for name, expectation in given.expectations.nodes.items()
+    )
+    report.write(options.output, fleet, given.results, given.expectations, given.between_nodes)
+    if options.history:
+        for verdict in fleet.nodes:
+            if result := given.results.get(verdict.node):
+                history.append(options.history, result, verdict)
+    if options.latest:
+        report.point_latest_to(options.output)
+    print(report.text(fleet, f"Report: {options.output / 'report.html'}"), end="")
+    return fleet.exit_status
+
+
+def _comparisons(
+    name: str,
+    result: NodeResult | None,
+    among_equals: dict[tuple[str, str], Comparison],
+    past: Path | None,
+) -> dict[str, Comparison]:
+    """What the fleet and the node's own past say of each test. Raises ContractError, OSError."""
+    said = {test: comparison for (node, test), comparison in among_equals.items() if node == name}
+    if result and past:
+        for test, comparison in history.compare(result, history.read(past, name)).items():
+            said[test] = said.get(test, Comparison()) + comparison
+    return said
+
+
+def _from_files(options: argparse.Namespace) -> _Fleet:
+    return _Fleet(
+        read_fleet(options.expectations, TESTS),
+        results_in(options.results),
+        loads(fabric.Fleet, options.fabric.read_bytes()) if options.fabric else None,
+    )
+
+
+def _from_stdin() -> _Fleet:
+    """Expectations, results and what was measured between nodes, in one piece.
+
+    A node whose result is none was not measured: one bad result costs the others no verdict.
+    """
+    given = parse(read(STDIN))
+    if not isinstance(given, dict) or not all(
+        isinstance(given.get(part), dict) for part in ("expectations", "results")
+    ):
+        raise UsageError('standard input is not {"expectations": {...}, "results": {node: ...}}')
+    expectations = fleet_from(given["expectations"], TESTS)
+    results, unreadable = {}, {}
+    for name, value in given["results"].items():
+        try:
+            results[name] = _result_of(name, value)
+        except ContractError as error:
+            if name not in expectations.nodes:
+                raise
+            expected = expectations.nodes[name]
+            unreadable[name] = dataclasses.replace(expected, not_run=f"its result cannot be read: {error}")
+    return _Fleet(
+        dataclasses.replace(expectations, nodes=expectations.nodes | unreadable),
+        results,
+        decode(fabric.Fleet, given["fabric"], "fabric") if given.get("fabric") else None,
+    )
+
+
+def _result_of(name: str, value: Any) -> NodeResult:
+    result = node_result(value, TESTS)
+    if result.node != name:
+        raise ContractError(f"it is one of node {result.node}")
+    return result
+
+
+def take_part(options: argparse.Namespace) -> int:
+    """Take part in a collective between nodes."""
+    order = loads(fabric.Order, read(Path(options.order)))
+    if order.plan not in PLANS or order.node not in {member.name for member in order.group}:
+        raise UsageError(f"the order names plan {order.plan} and node {order.node}; one of them is unknown")
+    print(dumps(fabric_run.run(order, Node(PLANS[order.plan], Expectation()))), end="")
+    return EXIT_PASS
+
+
+def group(options: argparse.Namespace) -> int:
+    """Say which nodes measure with which in a round."""
+    fleet = loads(fabric.Fleet, read(STDIN))
+    groups = fabric.next_groups(fleet, fabric.Round(options.round))
+    found = fabric.orders(fleet, groups, secrets.token_hex(8))
+    print(json.dumps({name: encode(order) for name, order in found.items()}))
+    return EXIT_PASS
