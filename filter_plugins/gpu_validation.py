@@ -23,6 +23,7 @@ def validation_expectation(plan: Values, required_tests: list[str], models: Valu
     `plan` is the plan of preflight, `models` the content of data/gpu_models.yml.
     """
     keys = [gpu["model"] for gpu in plan["gpus"]]
+    names = {models["models"][key]["architecture"] for key in keys}
     return {
         "schema_version": SCHEMA_VERSION,
         "required_tests": required_tests,
@@ -34,6 +35,9 @@ def validation_expectation(plan: Values, required_tests: list[str], models: Valu
         "references": {
             "models": {key: models["models"][key] for key in keys},
             "pcie_x16": {str(generation): row for generation, row in models["pcie_x16"].items()},
+            "architectures": {
+                name: {"matmul": models["architectures"][name]["matmul"]} for name in sorted(names)
+            },
         },
     }
 

@@ -31,10 +31,14 @@ class ExpectedGpus:
 
 @dataclass(frozen=True)
 class References:
-    """The entries of data/gpu_models.yml that concern a node: `models` by key, `pcie_x16` by generation."""
+    """The entries of data/gpu_models.yml that concern a node.
+
+    `models` by key, `pcie_x16` by generation, `architectures` by name.
+    """
 
     models: dict[str, Any] = field(default_factory=dict)
     pcie_x16: dict[str, Any] = field(default_factory=dict)
+    architectures: dict[str, Any] = field(default_factory=dict)
 
     def model_of(self, pci_id: str) -> dict[str, Any] | None:
         """The model with this PCI device id (4 hexadecimal digits, lower case)."""

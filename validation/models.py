@@ -27,6 +27,9 @@ def table(path: Path = TABLE) -> dict[str, Any] | None:
     return {
         "models": content["models"],
         "pcie_x16": {str(generation): row for generation, row in content["pcie_x16"].items()},
+        "architectures": {
+            name: {"matmul": entry["matmul"]} for name, entry in content["architectures"].items()
+        },
     }
 
 

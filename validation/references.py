@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from validation.backends import MatmulShape
 from validation.comparison import (
     NOISY_SPREAD,
     Comparison,
@@ -14,6 +16,7 @@ from validation.comparison import (
     of_gpus,
     on_gpu,
     quantity,
+    unit,
 )
 from validation.contract import Finding, State
 
@@ -21,29 +24,28 @@ if TYPE_CHECKING:
     from validation.contract import GpuIdentity, Measurement, NodeResult, TestResult
     from validation.expectations import References
 
+#: In the names of numbers that the same peak bounds: how they were taken.
+WAYS = ("peak", "alone", "best")
 #: Which published peak bounds a number, by the end of its name.
 MEMORY_NUMBERS = ("memory_copy_gb_s", "memory_triad_gb_s")
 
 
 def compare(test: TestResult, result: NodeResult, references: References) -> Comparison:
-    """Findings for numbers below their floor, and which numbers of GPUs there was no floor for."""
+    """Findings for numbers below their floor, and which numbers of GPUs there was no floor for, and why."""
     if not of_gpus(test) or not result.gpus:
         return Comparison()
     below: list[Finding] = []
     without: dict[str, list[str]] = {}
     for measurement in filter(has_unit, test.measurements):
-        name, floor = _floor(measurement, result, references)
-        if floor is None:
+        floor = _floor(measurement, result, references)
+        if isinstance(floor, str):
             if "_peak_" not in measurement.name:
-                without.setdefault(name, []).append(label(measurement.name))
-        elif measurement.value < floor:
-            below.append(_below(test, measurement, name, floor))
+                without.setdefault(floor, []).append(label(measurement.name))
+        elif measurement.value < floor.value:
+            below.append(_below(test, measurement, floor))
     return Comparison(
         tuple(below),
-        tuple(
-            f"{', '.join(dict.fromkeys(names))}: no reference for {model}, so not compared with one"
-            for model, names in sorted(without.items())
-        ),
+        tuple(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in sorted(without.items())),
     )
 
 
@@ -60,52 +62,108 @@ def peak_of(
     model = references.model_of(gpus[0].pci_id)
     if name in MEMORY_NUMBERS:
         name = "memory_gb_s"
-    entry = (model or {}).get("peak", {}).get(name.replace("_peak_", "_").replace("_alone_", "_"))
+    for way in WAYS:
+        name = name.replace(f"_{way}_", "_")
+    entry = (model or {}).get("peak", {}).get(name)
     return _value(entry) if isinstance(entry, dict) else None
 
 
-def _below(test: TestResult, measurement: Measurement, name: str, floor: float) -> Finding:
+@dataclass(frozen=True)
+class _Floor:
+    """The least that is accepted of `whose`: a model, a link."""
+
+    whose: str
+    value: float
+
+
+def _below(test: TestResult, measurement: Measurement, floor: _Floor) -> Finding:
     """A number whose noise reaches up to the floor says that it is noisy, not that a GPU is slow."""
     said = f"{label(measurement.name)} {quantity(measurement)}{on_gpu(measurement.device)}"
     hints = held_back(test, measurement.device)
     noise = measurement.spread
-    if noise > NOISY_SPREAD and measurement.value * (1 + noise / 2) >= floor:
+    if noise > NOISY_SPREAD and measurement.value * (1 + noise / 2) >= floor.value:
         return Finding(
             "noisy-below-floor",
             State.DEGRADED,
-            f"{said}, below the floor {number(floor)} ({name}), but its runs spread by {noise:.0%} "
-            f"(measured {measurement.attempts} times){hints}",
+            f"{said}, below the floor {number(floor.value)} ({floor.whose}), but its runs spread by "
+            f"{noise:.0%} (measured {measurement.attempts} times){hints}",
             "see what else uses the node, and run again when it is idle",
             measurement.device,
         )
     return Finding(
         "below-floor",
         State.FAIL,
-        f"{said}, floor {number(floor)} ({name}){hints}",
+        f"{said}, floor {number(floor.value)} ({floor.whose}){hints}",
         "run again on an idle node; if it stays, look at clocks, power, temperature and link",
         measurement.device,
     )
 
 
-def _floor(measurement: Measurement, result: NodeResult, references: References) -> tuple[str, float | None]:
-    """What the floor is for (a model, a link), and the floor; None where none is published for this."""
+def _floor(measurement: Measurement, result: NodeResult, references: References) -> _Floor | str:
+    """The floor of a number, or why it has none, a sentence without its beginning."""
     gpus = [gpu for gpu in result.gpus if measurement.device in {None, gpu.index}]
     found = {gpu.pci_id: references.model_of(gpu.pci_id) for gpu in gpus}
     names = " and ".join(sorted({gpu.name for gpu in gpus})) or f"GPU {measurement.device}"
     models = list(found.values())
     if len(models) != 1 or models[0] is None:
-        return names, None
-    model = models[0]
-    entry = model.get("floor", {}).get(measurement.name)
-    if isinstance(entry, list):
-        return model["name"], _collective_floor(entry, measurement)
-    if entry is not None:
-        return model["name"], _value(entry)
+        return f"no reference for {names}, so not compared with one"
+    model, whose = models[0], models[0]["name"]
+    # With all of the power to itself a GPU does at least what it must do beside others.
+    entries = _entries(model, "floor", measurement.name.replace("_alone_", "_"))
+    if entry := _fitting(entries, measurement):
+        value = _value(entry)
+        return (
+            f"no reference for {whose}, so not compared with one" if value is None else _Floor(whose, value)
+        )
     if measurement.name.endswith("_pinned_gb_s"):
         floor = _of_link(gpus[0], references, "floor", measurement.name)
         if floor is not None:
-            return f"PCIe generation {gpus[0].pcie_generation_max} x{gpus[0].pcie_width_max}", floor
-    return model["name"], None
+            return _Floor(f"PCIe generation {gpus[0].pcie_generation_max} x{gpus[0].pcie_width_max}", floor)
+    measured = _entries(model, "measured", measurement.name)
+    if published := _fitting(measured, measurement):
+        value = _value(published)
+        if value is not None:
+            return (
+                f"no floor for {whose}, so not judged by one; published are {number(value)} "
+                f"{unit(measurement.name)}"
+            )
+    if others := [e for e in (*entries, *measured) if not _holds(e, measurement.conditions)]:
+        return f"the reference for {whose} holds for {_held_for(others)}, so not compared with it"
+    return f"no reference for {whose}, so not compared with one"
+
+
+def _entries(model: dict[str, Any], section: str, name: str) -> list[dict[str, Any]]:
+    """What the table says of a number: a list where it depends on something, else one entry or none."""
+    entry = model.get(section, {}).get(name, [])
+    return entry if isinstance(entry, list) else [entry]
+
+
+def _fitting(entries: list[dict[str, Any]], measurement: Measurement) -> dict[str, Any] | None:
+    """The entry that holds under the conditions of a measurement; of several that of the largest message."""
+    fitting = [entry for entry in entries if _holds(entry, measurement.conditions)]
+    return max(fitting, key=lambda entry: int(entry.get("size_bytes", 0)), default=None)
+
+
+def _holds(entry: dict[str, Any], conditions: dict[str, int | str]) -> bool:
+    """For the same shape, for as many GPUs, and for messages at least as large."""
+    size_bytes = conditions.get("size_bytes")
+    shape = entry.get("shape")
+    return (
+        (shape is None or shape == [conditions.get(edge) for edge in MatmulShape._fields])
+        and ("gpus" not in entry or entry["gpus"] == conditions.get("ranks"))
+        and ("size_bytes" not in entry or (isinstance(size_bytes, int) and size_bytes >= entry["size_bytes"]))
+    )
+
+
+def _held_for(entries: list[dict[str, Any]]) -> str:
+    """`8192 x 8192 x 8192`, `8 GPUs from 17180 MB on`: what the entries of a number hold for."""
+    said = (
+        str(MatmulShape(*entry["shape"]))
+        if "shape" in entry
+        else f"{entry['gpus']} GPUs from {entry['size_bytes'] / 1e6:.0f} MB on"
+        for entry in entries
+    )
+    return " and ".join(dict.fromkeys(said))
 
 
 def _of_link(gpu: GpuIdentity, references: References, kind: str, name: str) -> float | None:
@@ -118,17 +176,6 @@ def _of_link(gpu: GpuIdentity, references: References, kind: str, name: str) -> 
     entry = references.pcie_x16.get(str(gpu.pcie_generation_max), {}).get(kind, {}).get(name)
     value = None if entry is None or not gpu.pcie_width_max else _value(entry)
     return None if value is None else value * (gpu.pcie_width_max or 0) / 16
-
-
-def _collective_floor(entries: list[dict[str, Any]], measurement: Measurement) -> float | None:
-    """The floor for as many GPUs, at a message at least as large as the one that it was taken with."""
-    size_bytes, ranks = measurement.conditions.get("size_bytes"), measurement.conditions.get("ranks")
-    fitting = [
-        entry
-        for entry in entries
-        if entry["gpus"] == ranks and isinstance(size_bytes, int) and size_bytes >= entry["size_bytes"]
-    ]
-    return _value(max(fitting, key=lambda entry: int(entry["size_bytes"]))) if fitting else None
 
 
 def _value(entry: dict[str, Any]) -> float | None:

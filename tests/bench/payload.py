@@ -27,11 +27,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 MATMUL = """
     import json, time, torch
+    from validation.backends import MatmulShape
     from validation.backends.cpu import CpuBackend
 
     size, rounds = {size}, {rounds}
     backend = CpuBackend()
-    operation = backend.matmul("fp32", size)
+    operation = backend.matmul("fp32", MatmulShape(size, size, size))
     a, b = torch.randn(size, size), torch.randn(size, size)
     c = torch.empty(size, size)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +39,27 @@ class Shape:
     heads: int
     tokens: int
     batch: int
+
+
+class MatmulShape(NamedTuple):
+    """C (m x n) = A (m x k) B (k x n)."""
+
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flop(self) -> float:
+        """Floating point operations of one product: a multiplication and an addition for each of m n k."""
+        return 2.0 * self.m * self.n * self.k
+
+    @property
+    def needed_bytes(self) -> int:
+        """Memory to make it in: random numbers come in fp32, whatever they become."""
+        return 4 * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+    def __str__(self) -> str:
+        return f"{self.m} x {self.n} x {self.k}"
 
 
 class NotRunError(Exception):
@@ -113,8 +134,11 @@ class Backend(Protocol):
         """Memory that an operation may take."""
         ...
 
-    def matmul(self, dtype: str, size: int) -> Product:
-        """C = A B of size x size random matrices; work is in floating point operations, 2 size^3."""
+    def matmul(self, dtype: str, shape: MatmulShape, *, cold: bool = False) -> Product:
+        """C = A B of random matrices; work is in floating point operations.
+
+        `cold` empties the device's cache before each run, outside of what is timed.
+        """
         ...
 
     def copy(self, direction: str, size_bytes: int) -> Operation:

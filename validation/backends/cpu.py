@@ -19,7 +19,7 @@ from validation.backends.training import TrainingStep, loss_if_it_fits, write_tr
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from validation.backends import Loading, Operation, Product, Shape
+    from validation.backends import Loading, MatmulShape, Operation, Product, Shape
 
 
 class CpuBackend:
@@ -53,9 +53,9 @@ class CpuBackend:
         """Memory that is free now, without what the kernel could give back."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
-    def matmul(self, dtype: str, size: int) -> Product:
-        """A square product in this format."""
-        return Matmul(self._device, dtype, size)
+    def matmul(self, dtype: str, shape: MatmulShape, *, cold: bool = False) -> Product:
+        """A product in this format."""
+        return Matmul(self._device, dtype, shape, cold=cold)
 
     def copy(self, direction: str, size_bytes: int) -> Operation:  # noqa: ARG002
         """A copy from memory to memory, whatever the direction is called: a CPU has no other."""

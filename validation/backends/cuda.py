@@ -17,7 +17,7 @@ from validation.backends.training import TrainingStep, loss_if_it_fits, write_tr
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from validation.backends import Loading, Operation, Product, Shape
+    from validation.backends import Loading, MatmulShape, Operation, Product, Shape
 
 
 #: What CUDA says of a GPU that is broken (cudaGetErrorString): no matter of the environment.
@@ -73,9 +73,9 @@ class CudaBackend:
         """Free memory of the GPU, as the driver sees it."""
         return int(torch.cuda.mem_get_info(self._device)[0])
 
-    def matmul(self, dtype: str, size: int) -> Product:
-        """A square product in this format."""
-        return Matmul(self._device, dtype, size)
+    def matmul(self, dtype: str, shape: MatmulShape, *, cold: bool = False) -> Product:
+        """A product in this format."""
+        return Matmul(self._device, dtype, shape, cold=cold)
 
     def copy(self, direction: str, size_bytes: int) -> Operation:
         """A copy within the GPU, to another one, or between it and host memory."""

@@ -6,9 +6,16 @@ for NaN.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.distributed
 
+if TYPE_CHECKING:
+    from validation.backends import MatmulShape
+
+#: Written to empty a cache: twice the largest (B200, 126 MB), and what mamf-finder writes.
+FLUSH_BYTES = 256 << 20
 #: Elements of one row of the all-reduce pattern: 4 MiB of fp32.
 ROW = 1 << 20
 ODD = 2654435761
@@ -25,23 +32,28 @@ class Matmul:
     """C = A B. B is stored transposed, the layout that BLAS libraries are fastest with.
 
     The numbers are random: a GPU draws less power, and so clocks higher, on constant ones. Operands and
-    result of 8192 x 8192 in 16 bits are 400 MB, far more than any GPU's cache.
+    result of 8192 x 8192 in 16 bits are 400 MB, far more than any GPU's cache; shapes that fit into one are
+    measured `cold`.
     """
 
-    def __init__(self, device: torch.device, dtype: str, size: int) -> None:
-        self.work = 2.0 * size**3
+    def __init__(self, device: torch.device, dtype: str, shape: MatmulShape, *, cold: bool = False) -> None:
+        self.work = shape.flop
         self._dtype = dtype
         generator = torch.Generator(device=device).manual_seed(20)
         kind = TORCH_DTYPES[dtype]
-        self._a = torch.randn(size, size, generator=generator, device=device).to(kind)
-        self._b = torch.randn(size, size, generator=generator, device=device).to(kind)
+        self._a = torch.randn(shape.m, shape.k, generator=generator, device=device).to(kind)
+        self._b = torch.randn(shape.n, shape.k, generator=generator, device=device).to(kind)
         # The product of 8-bit numbers comes out in 16 bits, as training uses it.
-        self._c = torch.empty(size, size, device=device, dtype=torch.bfloat16 if dtype == "fp8" else kind)
+        result = torch.bfloat16 if dtype == "fp8" else kind
+        self._c = torch.empty(shape.m, shape.n, device=device, dtype=result)
         self._one = torch.ones((), device=device)
+        self._flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device=device) if cold else None
 
     def prepare(self) -> None:
         """fp32 means fp32, and tf32 means tensor cores, whatever this process did before."""
         torch.set_float32_matmul_precision("high" if self._dtype == "tf32" else "highest")
+        if self._flush is not None:
+            self._flush.zero_()
 
     def run(self) -> None:
         """Start once; on a GPU it goes on in the background."""
@@ -70,14 +82,14 @@ class Matmul:
     def error(self) -> float:
         """Freivalds' check in fp64: the largest deviation of C r from A (B r) over the RMS value.
 
-        For a random r of +-1. One wrong element of C shows as 1/sqrt(size) of its error, rounding
-        averages out, and the check costs size^2 operations instead of size^3.
+        For a random r of +-1. One wrong element of C shows as 1/sqrt(n) of its error, rounding averages
+        out, and the check costs n (m + k) operations instead of n m k.
         """
         self._c.fill_(float("nan"))
         self.prepare()
         self.run()
-        size = self._c.shape[0]
-        signs = torch.randint(0, 2, (size, 1), device=self._c.device).double().mul_(2).sub_(1)
+        columns = self._c.shape[1]
+        signs = torch.randint(0, 2, (columns, 1), device=self._c.device).double().mul_(2).sub_(1)
         right = _times_in_blocks(self._a, _times_in_blocks(self._b.t(), signs))
         found = _times_in_blocks(self._c, signs)
         return float((found - right).abs().max() / right.square().mean().sqrt())

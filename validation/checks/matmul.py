@@ -1,4 +1,4 @@
-"""Matrix multiplication: FLOP/s of one fixed shape, and whether the product is right."""
+"""Matrix multiplication: FLOP/s of fixed shapes, and whether the product is right."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from validation.backends import make
+from validation import shapes
+from validation.backends import MatmulShape, make
 from validation.checks.measured import Telemetry, each_gpu, failures, not_run, result
 from validation.checks.recorder import WRONG_COMPUTATION, Recorder
 from validation.checks.turns import blame, my_turn, taking_turns
 from validation.child import Request, run_children
 from validation.contract import Finding, State
+from validation.measure import Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from validation.backends import Backend
     from validation.checks import Node
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 #: it is taken). Rounding of operands or result: 2^-24 relative for fp32, 2^-11 for tf32 and fp16, 2^-8 for
 #: bf16; averaged over a row, times four. fp8 products come out in bf16, and are added less exactly.
 TOLERANCE = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 2e-2, "fp8": 5e-2}
+#: What stands behind the number format in the name of the fastest shape's numbers.
+BEST = "_best"
+#: What emptying a cache takes, and some room for libraries.
+COLD_BYTES = 512 << 20
 
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:
@@ -38,40 +44,62 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 
 def multiply(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
     """The measurement itself, on any backend. Raises NotRunError."""
-    parameters = request.parameters
-    size, recorder = parameters["size"], Recorder(backend, request, stage)
-    recorder.need(3 * size * size * 4)
-    supported, digests = backend.dtypes(), {}
-    for dtype in (dtype for dtype in parameters["dtypes"] if dtype in supported):
-        operation = backend.matmul(dtype, size)
+    parameters, supported = request.parameters, backend.dtypes()
+    recorder, unit = Recorder(backend, request, stage), parameters["unit"]
+    products = {name: MatmulShape(*shape) for name, shape in parameters["products"].items()}
+    # Those for one number format: its long measurement, and the fastest shape, which is measured cold.
+    dtypes = {name: name.removesuffix(BEST) for name in products}
+    wanted = [name for name in products if dtypes[name] in supported]
+    cold_bytes = COLD_BYTES if any(name.endswith(BEST) for name in wanted) else 0
+    recorder.need(max((products[name].needed_bytes for name in wanted), default=0) + cold_bytes)
+    digests: dict[str, str] = {}
+    for name in wanted:
+        dtype, shape, best = dtypes[name], products[name], name.endswith(BEST)
+        operation = backend.matmul(dtype, shape, cold=best)
         if parameters.get("compare_bits"):
-            stage(f"taking the checksum of a {dtype} product")
-            digests[dtype] = operation.digest()
+            stage(f"taking the checksum of a {dtype} product of {shape}")
+            digests[name] = operation.digest()
         recorder.rate(
-            f"{dtype}_{parameters['unit']}",
+            f"{name}_{unit}",
             operation,
-            doing=f"multiplying in {dtype}",
+            doing=f"multiplying {shape} in {dtype}",
             scale=parameters["scale"],
-            conditions={"size": size, "dtype": dtype},
-            peak=f"{dtype}_peak_{parameters['unit']}",
+            conditions=shape._asdict() | {"dtype": dtype} | ({"cache": "emptied"} if best else {}),
+            peak="" if best else f"{name}_peak_{unit}",
+            timing=Timing(**parameters["best_timing"]) if best else None,
         )
-        if dtype in digests and (again := operation.digest()) != digests[dtype]:
+        if name in digests and (again := operation.digest()) != digests[name]:
             recorder.find(
                 "not-repeatable",
-                f"{request.name}: the same {dtype} product had checksum {digests[dtype]}, and after the load "
+                f"{request.name}: the same {dtype} product had checksum {digests[name]}, and after the load "
                 f"{again}",
                 WRONG_COMPUTATION,
             )
         recorder.check(
             operation,
-            doing=f"checking the {dtype} product",
-            wrong=partial(_wrong_product, dtype, size),
+            doing=f"checking the {dtype} product of {shape}",
+            wrong=partial(_wrong_product, dtype, shape),
             action=WRONG_COMPUTATION,
             tolerance=TOLERANCE[dtype],
         )
-    skipped = [dtype for dtype in parameters["dtypes"] if dtype not in supported]
+        del operation  # its memory is for the next one
+    skipped = [name for name in products if name not in wanted]
     details: dict[str, Any] = {"not_supported": skipped} if skipped else {}
+    if origin := parameters.get("shapes_of"):
+        details["shapes_of"] = origin
     return recorder.measured(details | ({"digests": digests} if digests else {}))
+
+
+def multiplied(node: Node, gpu: GpuIdentity, formats: Iterable[str], *, best: bool = False) -> dict[str, Any]:
+    """What a GPU is to multiply, for the parameters of its request."""
+    references = node.expectation.references
+    products = {dtype: shapes.sustained(references, gpu.pci_id, dtype) for dtype in formats}
+    parameters: dict[str, Any] = {"shapes_of": shapes.origin(references, gpu.pci_id)}
+    if best and node.plan.gpu_best:
+        found = shapes.best(references, gpu.pci_id)
+        products |= {f"{dtype}{BEST}": shape for dtype, shape in found.items()}
+        parameters["best_timing"] = dataclasses.asdict(node.plan.gpu_best)
+    return parameters | {"products": products}
 
 
 def odd_ones_out(outcomes: list[Outcome], gpus: tuple[GpuIdentity, ...]) -> list[Finding]:
@@ -105,9 +133,9 @@ def odd_ones_out(outcomes: list[Outcome], gpus: tuple[GpuIdentity, ...]) -> list
     return findings
 
 
-def _wrong_product(dtype: str, size: int, error: float) -> str:
+def _wrong_product(dtype: str, shape: MatmulShape, error: float) -> str:
     return (
-        f"the {dtype} product of {size} x {size} matrices is wrong: error {error:.2g}, "
+        f"the {dtype} product of {shape} (m, n, k) is wrong: error {error:.2g}, "
         f"rounding explains {TOLERANCE[dtype]:g}"
     )
 
@@ -118,21 +146,20 @@ class CpuMatmul:
     id = "cpu_matmul"
     title = "fp32 matrix multiplication on the CPU"
     needs = "torch"
-    method = 1
+    method = 2  # 2: the conditions are m, n and k
     headline: tuple[str, ...] = ("fp32_gflops",)
 
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
         if reason := node.why_no_torch():
             return not_run(self, reason)
-        started = time.monotonic()
+        started, size = time.monotonic(), node.plan.cpu_matmul_size(node.cpus)
         request = Request(
             "the CPU",
             f"{__name__}:measure",
             "cpu",
             parameters={
-                "size": node.plan.cpu_matmul_size(node.cpus),
-                "dtypes": ["fp32"],
+                "products": {"fp32": (size, size, size)},
                 "timing": dataclasses.asdict(node.plan.cpu),
                 "unit": "gflops",
                 "scale": 1e9,
@@ -148,7 +175,7 @@ class GpuMatmul:
     id = "gpu_matmul"
     title = "matrix multiplication on every GPU"
     needs = "an NVIDIA GPU with its driver, torch built with CUDA"
-    method = 2  # 2: one warm-up for all
+    method = 3  # 2: one warm-up for all; 3: shapes of the architecture
     headline: tuple[str, ...] = ("bf16_tflops", "fp16_tflops", "fp32_tflops")
 
     def run(self, node: Node) -> TestResult:
@@ -161,13 +188,12 @@ class GpuMatmul:
             node,
             f"{__name__}:measure",
             {
-                "size": node.plan.gpu_matmul_size,
-                "dtypes": ["fp32", "tf32", "fp16", "bf16", "fp8"],
                 "compare_bits": True,
                 "timing": dataclasses.asdict(node.plan.gpu),
                 "unit": "tflops",
                 "scale": 1e12,
             },
+            lambda gpu: multiplied(node, gpu, shapes.FORMATS, best=True),
         )
         outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
         findings = failures(outcomes) + odd_ones_out(outcomes, node.gpus)
@@ -180,7 +206,7 @@ class GpuMatmulAlone:
     id = "gpu_matmul_alone"
     title = "matrix multiplication, one GPU at a time"
     needs = "an NVIDIA GPU with its driver, torch built with CUDA"
-    method = 1
+    method = 2  # 2: shapes of the architecture
     headline: tuple[str, ...] = ("bf16_alone_tflops", "fp16_alone_tflops")
 
     def run(self, node: Node) -> TestResult:
@@ -193,13 +219,12 @@ class GpuMatmulAlone:
                 node,
                 f"{__name__}:measure",
                 {
-                    "size": node.plan.gpu_matmul_size,
-                    "dtypes": ["fp16", "bf16"],
                     "timing": dataclasses.asdict(node.plan.gpu_copy),
                     "unit": "alone_tflops",
                     "scale": 1e12,
                     "turn": turn,
                 },
+                lambda gpu: multiplied(node, gpu, ("fp16", "bf16")),
             )
             outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
         return result(self, started, outcomes, findings=blame(outcomes), telemetry=telemetry)

@@ -37,15 +37,20 @@ _ACTIONS = {
 }
 
 
-def each_gpu(node: Node, function: str, parameters: dict[str, Any]) -> list[Request]:
-    """One request for each GPU of the node, with the CPUs next to it as parameter `cpus`."""
+def each_gpu(
+    node: Node,
+    function: str,
+    parameters: dict[str, Any],
+    own: Callable[[GpuIdentity], dict[str, Any]] = lambda _: {},
+) -> list[Request]:
+    """One request for each GPU of the node, with the CPUs next to it as parameter `cpus`, and its `own`."""
     return [
         Request(
             f"GPU {gpu.index}",
             function,
             "cuda",
             device=gpu.index,
-            parameters=parameters | {"cpus": machine.cpus_near(gpu.pci_address)},
+            parameters=parameters | own(gpu) | {"cpus": machine.cpus_near(gpu.pci_address)},
             environment=CUDA_ENVIRONMENT,
             keep=True,
         )

@@ -32,6 +32,7 @@ DRIVER = "580.178.04"
 H100 = {
     "name": "H100 SXM 80 GB",
     "pci_ids": ["2330"],
+    "architecture": "hopper",
     "pcie": {"generation": 5, "width": 16},
     "floor": {
         "bf16_tflops": {"value": 672, "source": "a"},

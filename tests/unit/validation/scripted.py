@@ -11,7 +11,7 @@ from validation.backends import WorkerError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from validation.backends import Operation, Shape
+    from validation.backends import MatmulShape, Operation, Shape
 
 
 @dataclass
@@ -108,9 +108,9 @@ class ScriptedBackend:
     def free_bytes(self) -> int:
         return self.free
 
-    def matmul(self, dtype: str, size: int) -> ScriptedOperation:
-        self.calls.append(f"matmul {dtype}")
-        return ScriptedOperation(2.0 * size**3, self.wrong, list(self.digests))
+    def matmul(self, dtype: str, shape: MatmulShape, *, cold: bool = False) -> ScriptedOperation:
+        self.calls.append(f"matmul {dtype} {shape}{' cold' if cold else ''}")
+        return ScriptedOperation(shape.flop, self.wrong, list(self.digests))
 
     def copy(self, direction: str, size_bytes: int) -> ScriptedOperation:
         self.calls.append(f"copy {direction}")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.validation.samples import expectation, gpu_xml, node, smi_xml
+from tests.unit.validation.samples import H100, expectation, gpu_xml, node, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend, ScriptedOperation
 from validation import measure
 from validation.backends import NotRunError
@@ -22,9 +22,11 @@ from validation.checks.registry import CHECKS
 from validation.child import Ending, Outcome, Request, run_children
 from validation.comparison import NOISY_SPREAD
 from validation.contract import Finding, GpuIdentity, Measured, State
+from validation.expectations import References
 from validation.machine import PciGpu, Torch
 from validation.measure import Timing
 from validation.nvidia_smi import NvidiaSmiError, Report, Sample, parse_samples, summary
+from validation.plans import PLANS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +39,9 @@ STAGES: list[str] = []
 
 
 def matmul_request(**changes: Any) -> Request:
-    parameters = {"size": 1000, "dtypes": ["fp32", "bf16"], "timing": TIMING, "unit": "gflops", "scale": 1e9}
+    """As a request comes out of a pipe: a shape is a list."""
+    products = {dtype: [1000, 500, 2000] for dtype in changes.pop("dtypes", ["fp32", "bf16"])}
+    parameters = {"products": products, "timing": TIMING, "unit": "gflops", "scale": 1e9}
     return Request("GPU 3", "", "cuda", device=3, parameters=parameters | changes)
 
 
@@ -59,7 +63,7 @@ def outcome(
     return Outcome(asked, ending, measured or Measured(), problem, stage, ended_at)
 
 
-def test_a_matmul_rate_is_two_n_cubed_over_the_median_time() -> None:
+def test_a_matmul_rate_is_two_m_n_k_over_the_median_time() -> None:
     measured = matmul.multiply(ScriptedBackend(run_seconds=[0.5]), matmul_request(), STAGES.append)
     assert [(m.name, m.value, m.device) for m in measured.measurements] == [
         ("fp32_gflops", 4.0, 3),
@@ -67,7 +71,7 @@ def test_a_matmul_rate_is_two_n_cubed_over_the_median_time() -> None:
         ("bf16_gflops", 4.0, 3),
         ("bf16_peak_gflops", 4.0, 3),
     ]
-    assert measured.measurements[0].conditions == {"size": 1000, "dtype": "fp32"}
+    assert measured.measurements[0].conditions == {"m": 1000, "n": 500, "k": 2000, "dtype": "fp32"}
     assert measured.findings == ()
 
 
@@ -77,6 +81,72 @@ def test_a_wrong_product_is_a_failure_that_names_the_gpu(wrong: float) -> None:
     (finding,) = measured.findings
     assert (finding.code, finding.state, finding.device) == ("wrong-result", State.FAIL, 3)
     assert finding.text.startswith("GPU 3: the fp32 product")
+
+
+def test_the_fastest_shape_is_measured_cold_beside_the_long_one_and_for_its_own_time() -> None:
+    backend = ScriptedBackend(run_seconds=[0.5])
+    products = {"bf16": [8, 8, 8], "bf16_best": [16, 16, 32], "fp8_best": [16, 16, 16]}
+    brief = TIMING | {"warm_up_s": 0.5, "measure_s": 1.0}
+    found = matmul.multiply(backend, matmul_request(products=products, best_timing=brief), STAGES.append)
+    assert [call for call in backend.calls if "matmul" in call] == [
+        "matmul bf16 8 x 8 x 8",
+        "matmul bf16 16 x 16 x 32 cold",
+    ]
+    assert [(m.name, m.samples) for m in found.measurements] == [
+        ("bf16_gflops", 10),
+        ("bf16_peak_gflops", 1),
+        ("bf16_best_gflops", 5),
+    ]
+    assert found.measurements[2].conditions == {
+        "m": 16,
+        "n": 16,
+        "k": 32,
+        "dtype": "bf16",
+        "cache": "emptied",
+    }
+    assert found.details == {"not_supported": ["fp8_best"]}
+
+
+SHAPES = {
+    "hopper": {
+        "matmul": {
+            "sustained": {"any": {"shape": [1024, 2048, 512]}, "fp32": {"shape": [512, 512, 512]}},
+            "best": {"bf16": {"shape": [64, 64, 64]}, "fp8": {"shape": [32, 32, 32]}},
+        }
+    }
+}
+
+
+def multiplied(plan: str, references: References, pci_id: str = "2330") -> dict[str, Any]:
+    gpu = GpuIdentity(0, "a GPU", "GPU-1", "", pci_id)
+    asked = node(plan=PLANS[plan], expectation=expectation(references=references))
+    return matmul.multiplied(asked, gpu, ("fp32", "bf16"), best=True)
+
+
+def test_a_gpu_multiplies_the_shapes_of_its_architecture_and_the_fastest_only_beyond_quick() -> None:
+    references = References({"h100": H100}, {}, SHAPES)
+    long = {"fp32": (512, 512, 512), "bf16": (1024, 2048, 512)}
+    quick = multiplied("quick", references)
+    assert (quick["products"], quick["shapes_of"]) == (long, "architecture hopper")
+    best = {"bf16_best": (64, 64, 64), "fp8_best": (32, 32, 32)}
+    assert multiplied("standard", references)["products"] == long | best
+
+
+def test_a_model_with_a_best_value_of_its_own_is_measured_with_its_shape() -> None:
+    own = H100 | {"measured": {"bf16_best_tflops": {"value": 1, "source": "a", "shape": [16, 32, 48]}}}
+    products = multiplied("standard", References({"h100": own}, {}, SHAPES))["products"]
+    assert (products["bf16_best"], products["fp8_best"]) == ((16, 32, 48), (32, 32, 32))
+
+
+@pytest.mark.parametrize(
+    ("pci_id", "architectures"), [("abcd", SHAPES), ("2330", {}), ("2330", {"ada": SHAPES["hopper"]})]
+)
+def test_a_gpu_without_an_architecture_in_the_table_multiplies_the_default_and_says_so(
+    pci_id: str, architectures: dict[str, Any]
+) -> None:
+    found = multiplied("standard", References({"h100": H100}, {}, architectures), pci_id)
+    assert found["products"] == {"fp32": (8192, 8192, 8192), "bf16": (8192, 8192, 8192)}
+    assert found["shapes_of"].startswith("the default")
 
 
 def test_rounding_of_a_format_is_no_failure_in_that_format() -> None:

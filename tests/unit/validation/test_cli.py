@@ -86,10 +86,15 @@ def test_the_one_file_build_carries_the_references_for_a_python_without_yaml(
     assert float(done.stdout) == model["floor"]["bf16_tflops"]["value"], done.stderr
 
 
+SQUARE = {"m": 8192, "n": 8192, "k": 8192, "dtype": "bf16"}
+
+
 def test_a_run_by_hand_is_judged_by_the_references(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slow = node_result(one_test("gpu_matmul", State.PASS, measurement("bf16_tflops", 100.0)))
+    slow = node_result(
+        one_test("gpu_matmul", State.PASS, measurement("bf16_tflops", 100.0, conditions=SQUARE))
+    )
     monkeypatch.setattr(commands, "run_plan", lambda *_: slow)
     assert cli.main(["run"]) == 1
     assert "floor" in capsys.readouterr().out
@@ -98,7 +103,9 @@ def test_a_run_by_hand_is_judged_by_the_references(
 def test_expectations_without_references_get_those_at_hand(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    slow = node_result(one_test("gpu_matmul", State.PASS, measurement("bf16_tflops", 100.0)))
+    slow = node_result(
+        one_test("gpu_matmul", State.PASS, measurement("bf16_tflops", 100.0, conditions=SQUARE))
+    )
     monkeypatch.setattr(commands, "run_plan", lambda *_: slow)
     (tmp_path / "expect.json").write_text('{"required_tests": ["gpu_matmul"]}')
     assert cli.main(["run", f"--expect={tmp_path / 'expect.json'}"]) == 1

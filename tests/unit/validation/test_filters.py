@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.unit.validation.samples import node_result, one_test
+from validation import shapes
 from validation.checks.registry import TESTS
 from validation.contract import dumps, encode, loads
 from validation.expectations import fleet_from, parse_expectation
@@ -38,6 +39,8 @@ def test_the_payload_reads_what_the_plan_expects() -> None:
     assert model is not None
     assert model["name"] == "H100 SXM 80 GB"
     assert expected.references.pcie_x16["5"]["floor"]["h2d_pinned_gb_s"]["value"] == 48
+    assert expected.references.architectures.keys() == {"hopper"}
+    assert shapes.origin(expected.references, "2330") == "architecture hopper"
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from validation import models, shapes
+from validation.checks.matmul import COLD_BYTES
+from validation.expectations import References
+from validation.plans import PLANS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from validation.backends import MatmulShape
+
 TABLE = yaml.safe_load((Path(__file__).parents[3] / "data" / "gpu_models.yml").read_text())
 MODELS: dict[str, dict[str, Any]] = TABLE["models"]
+SOURCED = {key: TABLE[key] for key in ("pcie_x16", "models")} | {
+    "shapes": {name: entry["matmul"] for name, entry in TABLE["architectures"].items()}
+}
+REFERENCES = References(**(models.table() or {}))
 ARCHITECTURES = {"maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "rubin"}
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 #: A switch that reduces in the network sends each byte once: with 8 GPUs busbw may be 1.75 of the link.
@@ -22,9 +33,9 @@ NVLS_OVER_LINK = 1.75
 
 
 def numbers(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every {value, source} (or {generation, width, source}) below `node`, with its path."""
+    """Every {value, source} (or {generation, ...}, {shape, ...}) below `node`, with its path."""
     if isinstance(node, dict):
-        if "value" in node or "generation" in node:
+        if node.keys() & {"value", "generation", "shape"}:
             yield path, node
             return
         for key, child in node.items():
@@ -45,7 +56,7 @@ def verified(number: dict[str, Any]) -> bool:
 
 
 def test_a_number_has_a_source() -> None:
-    for path, number in numbers({key: TABLE[key] for key in ("pcie_x16", "models")}):
+    for path, number in numbers(SOURCED):
         assert number["source"] in TABLE["sources"], path
 
 
@@ -57,7 +68,7 @@ def test_a_source_has_title_address_and_date() -> None:
 
 
 def test_every_source_is_used() -> None:
-    used = {number["source"] for _, number in numbers({key: TABLE[key] for key in ("pcie_x16", "models")})}
+    used = {number["source"] for _, number in numbers(SOURCED)}
     used |= {model["pci_source"] for model in MODELS.values()}
     used |= {architecture["locked_clocks"]["source"] for architecture in TABLE["architectures"].values()}
     used.add(TABLE["compute_capability_source"])
@@ -132,7 +143,8 @@ def ceiling(model: dict[str, Any], metric_name: str, entry: dict[str, Any]) -> f
         return float(link["value"] * (NVLS_OVER_LINK if entry.get("algorithm") == "nvls" else 1))
     if metric_name.endswith("_pinned_gb_s"):
         return float(TABLE["pcie_x16"][model["pcie"]["generation"]]["peak"]["h2d_pinned_gb_s"]["value"])
-    peak = model["peak"].get(metric_name)
+    named = "memory_gb_s" if metric_name.startswith("memory_") else metric_name.replace("_best_", "_")
+    peak = model["peak"].get(named)
     return None if peak is None else float(peak["value"])
 
 
@@ -158,7 +170,7 @@ def test_a_floor_is_between_0_4_and_1_of_the_peak_and_at_most_what_was_measured(
             measured = [
                 other["value"]
                 for other in metric(model.get("measured", {}), metric_name)
-                if other.get("gpus") == entry.get("gpus")
+                if (other.get("gpus"), other.get("shape")) == (entry.get("gpus"), entry.get("shape"))
             ]
             assert all(entry["value"] <= value for value in measured), f"{name} {metric_name}"
 
@@ -178,3 +190,74 @@ def test_pcie_floor_measurement_and_peak_are_in_order_and_grow_with_the_generati
             assert 0.4 * peak <= floor["value"] <= row["measured"][metric_name]["value"] <= peak
         assert peak > previous
         previous = peak
+
+
+def shapes_of(name: str) -> Iterator[tuple[str, MatmulShape]]:
+    """Every shape that is multiplied on a model, with its number format."""
+    pci_id = MODELS[name]["pci_ids"][0]
+    yield from ((dtype, shapes.sustained(REFERENCES, pci_id, dtype)) for dtype in shapes.FORMATS)
+    yield from shapes.best(REFERENCES, pci_id).items()
+
+
+def test_every_architecture_has_a_shape_for_every_number_format() -> None:
+    for name, entry in SOURCED["shapes"].items():
+        assert shapes.ANY in entry["sustained"], name
+        known = {shapes.ANY, *shapes.FORMATS}
+        assert {*entry["sustained"], *entry.get("best", {})} <= known, name
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_shape_suits_tensor_cores_of_every_format_and_fits_in_memory(name: str) -> None:
+    """An fp8 product needs cuBLASLt, which multiplies only where every edge is a multiple of 16 bytes."""
+    kin = [model for model in MODELS.values() if model["architecture"] == MODELS[name]["architecture"]]
+    # Where no model of it says how much it has: the least that a server's GPU has had for a decade.
+    least_gb = min((model["memory_gb"]["value"] for model in kin if "memory_gb" in model), default=8)
+    for dtype, shape in shapes_of(name):
+        assert all(edge % 16 == 0 for edge in shape), (dtype, shape)
+        assert shape.needed_bytes + COLD_BYTES < 0.9e9 * least_gb, (dtype, shape)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_quick_plan_measures_at_least_ten_products_at_peak(name: str) -> None:
+    for dtype in shapes.FORMATS:
+        if peak := MODELS[name]["peak"].get(f"{dtype}_tflops"):
+            shape = shapes.sustained(REFERENCES, MODELS[name]["pci_ids"][0], dtype)
+            assert PLANS["quick"].gpu.measure_s * peak["value"] * 1e12 / shape.flop >= 10, (dtype, shape)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_floor_of_a_product_holds_for_the_shape_that_is_multiplied(name: str) -> None:
+    for metric_name, entry in MODELS[name].get("floor", {}).items():
+        if metric_name.endswith("_tflops"):
+            dtype = metric_name.removesuffix("_tflops")
+            shape = shapes.sustained(REFERENCES, MODELS[name]["pci_ids"][0], dtype)
+            assert entry["shape"] == list(shape), metric_name
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_measured_product_says_its_shape_and_the_best_one_is_multiplied(name: str) -> None:
+    best = dict(shapes.best(REFERENCES, MODELS[name]["pci_ids"][0]))
+    for metric_name in MODELS[name].get("measured", {}):
+        if metric_name.endswith("_tflops"):
+            for entry in metric(MODELS[name]["measured"], metric_name):
+                assert len(entry["shape"]) == 3, metric_name
+            if "_best_" in metric_name:
+                (entry,) = metric(MODELS[name]["measured"], metric_name)
+                assert entry["shape"] == list(best[metric_name.removesuffix("_best_tflops")])
+
+
+def test_a_floor_of_our_own_is_between_0_85_and_0_92_of_the_measurement_at_its_shape() -> None:
+    for name, model in MODELS.items():
+        for metric_name, entry in model.get("floor", {}).items():
+            if isinstance(entry, dict) and entry["source"] == "temper_floor":
+                # fp16 and bf16 run at the same rate and share theirs.
+                sharing = ("fp16_tflops", "bf16_tflops")
+                names = sharing if metric_name in sharing else (metric_name,)
+                measured = [
+                    other["value"]
+                    for shared in names
+                    for other in metric(model["measured"], shared)
+                    if other["shape"] == entry["shape"]
+                ]
+                assert measured, f"{name} {metric_name}"
+                assert 0.85 <= entry["value"] / min(measured) <= 0.921, f"{name} {metric_name}"

@@ -246,6 +246,60 @@ def test_an_unverified_floor_judges_nobody_and_that_is_said() -> None:
     assert node.tests[0].notes == ("fp16: no reference for H100 SXM 80 GB, so not compared with one",)
 
 
+SHAPED = {
+    "floor": {"bf16_tflops": {"value": 672, "source": "a", "shape": [8192, 8192, 8192]}},
+    "measured": {
+        "fp8_tflops": {"value": 1290.1, "source": "a", "shape": [8192, 8192, 8192]},
+        "fp16_tflops": {"value": 700, "source": "a", "shape": [8192, 8192, 8192], "verified": False},
+    },
+}
+
+
+def shaped(name: str, edge: int, value: float = 1.0) -> NodeVerdict:
+    one = measurement(name, value, conditions={"m": edge, "n": edge, "k": edge, "dtype": "x"})
+    wanted = expectation(1, references=References({"h100": H100 | SHAPED}))
+    return judge_node("gpu01", node_result(one_test("gpu_matmul", State.PASS, one)), wanted, HEADLINES)
+
+
+@pytest.mark.parametrize("name", ["bf16_tflops", "bf16_alone_tflops"])
+def test_a_floor_judges_the_shape_that_it_was_measured_with(name: str) -> None:
+    assert codes(shaped(name, 8192)) == ["below-floor"]
+
+
+@pytest.mark.parametrize(
+    ("name", "edge", "why"),
+    [
+        (
+            "bf16_tflops",
+            4096,
+            "the reference for H100 SXM 80 GB holds for 8192 x 8192 x 8192, so not compared",
+        ),
+        (
+            "fp8_tflops",
+            4096,
+            "the reference for H100 SXM 80 GB holds for 8192 x 8192 x 8192, so not compared",
+        ),
+        ("fp8_tflops", 8192, "no floor for H100 SXM 80 GB, so not judged by one; published are 1290 TFLOP/s"),
+        ("fp16_tflops", 8192, "no reference for H100 SXM 80 GB, so not compared"),
+        ("bf16_best_tflops", 8192, "no reference for H100 SXM 80 GB, so not compared"),
+    ],
+)
+def test_what_has_no_floor_at_its_shape_is_not_judged_and_that_is_said(
+    name: str, edge: int, why: str
+) -> None:
+    node = shaped(name, edge)
+    assert codes(node) == []
+    (note,) = node.tests[0].notes
+    assert why in note
+
+
+def test_a_product_without_a_shape_in_its_conditions_meets_no_floor_of_one() -> None:
+    wanted = expectation(1, references=References({"h100": H100 | SHAPED}))
+    old = node_result(one_test("gpu_matmul", State.PASS, measurement(value=1.0, conditions={"size": 8192})))
+    node = judge_node("gpu01", old, wanted, HEADLINES)
+    assert (codes(node), len(node.tests[0].notes)) == ([], 1)
+
+
 def test_a_model_without_a_floor_is_not_compared_and_that_is_said() -> None:
     node = verdict(one_test("gpu_matmul", State.PASS, measurement("fp32_tflops", 1.0)))
     assert node.tests[0].notes == ("fp32: no reference for H100 SXM 80 GB, so not compared with one",)

@@ -69,7 +69,9 @@ def test_every_rank_of_a_collective_is_in_the_result(result: Any) -> None:
 def test_a_right_product_has_an_error_that_rounding_explains() -> None:
     errors = there("""
         from validation.backends.cpu import CpuBackend
-        answer = [CpuBackend().matmul("fp32", size).error() for size in (64, 256, 1024)]
+        from validation.backends import MatmulShape
+        shapes = [(64, 64, 64), (256, 64, 1024), (64, 1024, 256), (1024, 1024, 1024)]
+        answer = [CpuBackend().matmul("fp32", MatmulShape(*shape)).error() for shape in shapes]
     """)
     assert all(0 < error < 1e-5 for error in errors), errors
 
@@ -92,10 +94,10 @@ def test_a_wrong_product_is_found(damage: str) -> None:
                 {damage}
 
         class Backend(CpuBackend):
-            def matmul(self, dtype, size):
-                return Damaged(self._device, dtype, size)
+            def matmul(self, dtype, shape, *, cold):
+                return Damaged(self._device, dtype, shape, cold=cold)
 
-        parameters = dict(size=256, dtypes=["fp32"], unit="gflops", scale=1e9)
+        parameters = dict(products=dict(fp32=[256, 256, 512]), unit="gflops", scale=1e9)
         parameters["timing"] = dict(warm_up_s=0, measure_s=0, least=1)
         request = Request("the CPU", "", "cpu", parameters=parameters)
         answer = encode(matmul.multiply(Backend(), request, lambda stage: None))
@@ -191,6 +193,7 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
         from tests.unit.validation import samples
         from validation.checks import collectives, matmul
         from validation.contract import encode
+        from validation.expectations import References
         from validation.measure import Timing
 
         def on_the_cpu(module):
@@ -204,14 +207,18 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
 
         on_the_cpu(collectives)
         on_the_cpu(matmul)
-        node = samples.node()
-        small = dict(gpu_matmul_size=256, gpu=Timing(0, 0.1), gpu_all_reduce_bytes=(4 << 20, 8 << 20))
+        of = dict(sustained=dict(any=dict(shape=[256, 512, 128])), best=dict(fp32=dict(shape=[64, 128, 512])))
+        references = References(dict(h100=samples.H100), {}, dict(hopper=dict(matmul=of)))
+        node = samples.node(expectation=samples.expectation(references=references))
+        small = dict(gpu=Timing(0, 0.1), gpu_best=Timing(0, 0.1), gpu_all_reduce_bytes=(4 << 20, 8 << 20))
         node = dataclasses.replace(node, plan=dataclasses.replace(node.plan, **small))
         answer = [encode(check.run(node)) for check in (matmul.GpuMatmul(), collectives.GpuAllReduce())]
     """)
     product, reduction = found
     assert (product["state"], reduction["state"]) == ("pass", "pass")
-    assert [m["name"] for m in product["measurements"]] == ["fp32_tflops", "fp32_peak_tflops"] * 2
+    measured = [(m["name"], m["conditions"]["m"]) for m in product["measurements"]]
+    assert measured == [("fp32_tflops", 256), ("fp32_peak_tflops", 256), ("fp32_best_tflops", 64)] * 2
+    assert product["details"]["GPU 0"]["shapes_of"] == "architecture hopper"
     sizes = [m["conditions"] for m in reduction["measurements"]]
     assert sizes == [{"size_bytes": size, "ranks": 2} for size in (4 << 20, 8 << 20)]
     assert {len(medians) for medians in reduction["details"]["rank_median_s"].values()} == {2}
@@ -339,8 +346,9 @@ def test_a_convolution_and_a_sum_are_checked_for_real() -> None:
 def test_eight_bit_products_and_checksums_are_right_for_real() -> None:
     error, digests, other = there("""
         import torch
+        from validation.backends import MatmulShape
         from validation.backends.operations import Matmul, checksum
-        product = Matmul(torch.device("cpu"), "fp8", 256)
+        product = Matmul(torch.device("cpu"), "fp8", MatmulShape(256, 256, 256))
         matrix = torch.randn(64, 64)
         changed = matrix.clone()
         changed[5, 7] = torch.nextafter(changed[5, 7], torch.tensor(9.0))
