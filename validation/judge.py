@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from validation import plausible, references
 from validation.comparison import Comparison, quantity
 from validation.contract import SCHEMA_VERSION, Finding, State, worst
+from validation.gpu_verdict import GpuVerdict, counts, judge_gpus, strangers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,6 +54,7 @@ class NodeVerdict:
     gpus: str
     tests: tuple[TestVerdict, ...]
     reasons: tuple[str, ...]
+    gpu_verdicts: tuple[GpuVerdict, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def judge_node(
     `headlines` are the measurements that stand for each test, the best first; `comparisons` what fleet and
     history say of a test, `more_tests` what was measured with other nodes.
     """
-    if result is None:
+    if result is None or expectation.not_run:
         reason = expectation.not_run or "no result came back from this node"
         return NodeVerdict(name, State.NOT_RUN, EXIT_ENVIRONMENT, _expected_gpus(expectation), (), (reason,))
     tests = tuple(
@@ -106,7 +108,7 @@ def judge_node(
     tests += more_tests
     left_out = [test for test in tests if test.required and test.state is State.NOT_RUN]
     ran = [test.state for test in tests if test.state is not State.NOT_RUN]
-    reasons = [f"{test.id}: {sentence}" for test in tests for sentence in _sentences(test.findings)] + [
+    reasons = [f"{test.id}: {sentence}" for test in tests for sentence in _why(test)] + [
         f"{test.id} is required and was not run: {test.reason}" for test in left_out
     ]
     if wrong := _wrong_count(result, expectation, tests):
@@ -122,7 +124,9 @@ def judge_node(
         reasons.append("no test could run on this node")
     elif state is State.DEGRADED and fail_on_degraded:
         exit_status = EXIT_FAIL
-    return NodeVerdict(name, state, exit_status, _found_gpus(result, expectation), tests, tuple(reasons))
+    gpus = judge_gpus(result, expectation.references, tests)
+    found = _found_gpus(result, expectation)
+    return NodeVerdict(name, state, exit_status, found, tests, tuple(reasons), gpus)
 
 
 def _wrong_count(result: NodeResult, expectation: Expectation, tests: tuple[TestVerdict, ...]) -> str:
@@ -145,6 +149,14 @@ def judge_fleet(nodes: Iterable[NodeVerdict]) -> FleetVerdict:
     if not verdicts:
         exit_status = EXIT_ENVIRONMENT
     return FleetVerdict(SCHEMA_VERSION, state, exit_status, _sentence(state, verdicts), verdicts)
+
+
+def _why(test: TestVerdict) -> list[str]:
+    """Why a test did not pass: no state but pass and not-run goes without a sentence."""
+    said = _sentences(test.findings)
+    if not said and test.state in {State.DEGRADED, State.FAIL}:
+        said = [f"{test.state}: {test.reason or 'its result does not say why'}"]
+    return said
 
 
 def _sentences(findings: Iterable[Finding]) -> list[str]:
@@ -231,7 +243,9 @@ def _sentence(state: State, nodes: tuple[NodeVerdict, ...]) -> str:
     ]
     nowhere = [test for test, ran in _where_run(nodes).items() if not ran]
     left_out = f" Not run on any node: {', '.join(nowhere)}." if nowhere else ""
-    return f"Verdict: {state}. {'; '.join(parts)}.{left_out}"
+    each = [(node.node, node.gpu_verdicts) for node in nodes]
+    more = "".join(f" {said}" for said in (counts(each), strangers(each)) if said)
+    return f"Verdict: {state}. {'; '.join(parts)}.{more}{left_out}"
 
 
 def _where_run(nodes: tuple[NodeVerdict, ...]) -> dict[str, bool]:

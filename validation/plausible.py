@@ -40,9 +40,12 @@ def findings(
 
 
 def _impossible(test: TestResult, result: NodeResult, references: References) -> Iterator[Finding]:
+    gpus = {gpu.index for gpu in result.gpus}
     for one in filter(has_unit, test.measurements):
         said = f"{label(one.name)} {quantity(one)}{on_gpu(one.device)}"
-        if one.value <= 0 or one.samples < 1 or one.spread < 0:
+        if one.device is not None and one.device not in gpus:
+            text = f"{said}, which this node has not: nvidia-smi lists {len(gpus)} GPUs"
+        elif one.value <= 0 or one.samples < 1 or one.spread < 0:
             text = (
                 f"{said} from {one.samples} runs with a spread of {one.spread:g}: no work was done or timed"
             )

@@ -27,7 +27,9 @@ def text(fleet: FleetVerdict, location: str = "") -> str:
     `location` says where the whole report is.
     """
     blocks = [_table(fleet.nodes)] if fleet.nodes else []
-    blocks += filter(None, [_reasons(fleet), _not_run(fleet), _notes(fleet), location, fleet.sentence])
+    blocks += filter(
+        None, [_reasons(fleet), _gpus(fleet), _not_run(fleet), _notes(fleet), location, fleet.sentence]
+    )
     return "\n\n".join(blocks) + "\n"
 
 
@@ -66,6 +68,18 @@ def _reasons(fleet: FleetVerdict) -> str:
             lines.append(f"{node.node}: {node.state}")
             lines += [f"  - {reason}" for reason in node.reasons]
     return "\n".join(lines)
+
+
+def _gpus(fleet: FleetVerdict) -> str:
+    """Each GPU that did not pass, with what a ticket about it needs."""
+    lines = [
+        f"  - {node.node} GPU {gpu.index}: {gpu.state} ({', '.join(gpu.findings) or 'no reason given'}); "
+        f"{gpu.model or gpu.name} at {gpu.pci_address}, {gpu.uuid}"
+        for node in fleet.nodes
+        for gpu in node.gpu_verdicts
+        if gpu.state in {State.DEGRADED, State.FAIL}
+    ]
+    return "\n".join(["GPUs that did not pass:", *lines]) if lines else ""
 
 
 def _not_run(fleet: FleetVerdict) -> str:
@@ -127,7 +141,8 @@ def page(fleet: FleetVerdict) -> str:
         if reasons:
             rows.append(f'<tr><td></td><td colspan="{len(columns) + 2}"><ul>{reasons}</ul></td></tr>')
     details = "".join(
-        f"<pre>{html.escape(block)}</pre>" for block in filter(None, [_not_run(fleet), _notes(fleet)])
+        f"<pre>{html.escape(block)}</pre>"
+        for block in filter(None, [_gpus(fleet), _not_run(fleet), _notes(fleet)])
     )
     return PAGE.format(
         state=fleet.state,

@@ -382,7 +382,7 @@ def test_the_sentence_names_the_nodes_that_did_not_pass_and_what_ran_nowhere() -
         ]
     )
     assert fleet.sentence == (
-        "Verdict: not-run. 1 of 2 nodes passed; 1 of 2 nodes not run (gpu02). "
+        "Verdict: not-run. 1 of 2 nodes passed; 1 of 2 nodes not run (gpu02). GPUs: 2 of 2 pass. "
         "Not run on any node: gpu_matmul."
     )
 
