@@ -1,21 +1,36 @@
-"""Run a program of the system with a time limit that holds.
+"""Run a program of the system within bounds that hold: of time, of what it prints, of its life.
 
 subprocess.run waits for a program that it has killed, for ever if that sleeps in the kernel: nvidia-smi does
-when a GPU is wedged, which is when its answer matters most.
+when a GPU is wedged, which is when its answer matters most. It waits for whoever else holds the pipes, and it
+reads a program that never stops printing until memory is full.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import select
+import selectors
+import signal
 import subprocess
+import time
 from dataclasses import dataclass
 
 #: How long a killed program may take to go away.
 REAP_S = 2.0
+#: The kernel log of a bad day has megabytes; what is longer than this is no answer.
+MOST_BYTES = 64 << 20
+PR_SET_PDEATHSIG = 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
-class CommandTimeoutError(Exception):
-    """A program gave no answer in time; the message says so, and whether it could be ended."""
+class CommandError(Exception):
+    """A program gave no answer; the message goes on after "the program gave"."""
+
+
+class CommandTimeoutError(CommandError):
+    """It gave none in time; the message says so, and whether it could be ended."""
 
 
 @dataclass(frozen=True)
@@ -28,35 +43,94 @@ class Done:
 
 
 def run(command: list[str], timeout_s: float) -> Done:
-    """Run a program to its end. Raises OSError where it cannot be started, CommandTimeoutError."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=os.environ | {"LC_ALL": "C.UTF-8"},
-    )
-    try:
-        output, errors = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired as error:
-        process.kill()
-        stuck = "" if _ends(process) else "; it cannot be killed: it is stuck in the kernel"
-        raise CommandTimeoutError(f"no answer within {timeout_s:.0f} s{stuck}") from error
-    except BaseException:
-        process.kill()
-        _ends(process)
-        raise
-    return Done(process.returncode, output, errors)
+    """Run a program to its end. Raises OSError where it cannot be started, CommandError."""
+    return Running(command).finish(timeout_s)
 
 
-def _ends(process: subprocess.Popen[str]) -> bool:
-    for pipe in (process.stdout, process.stderr):
-        if pipe:
-            pipe.close()
-    try:
-        process.wait(REAP_S)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+class Running:
+    """A program that was started; `finish` is to follow. Raises OSError where it cannot be started."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._started = time.monotonic()
+        parent = os.getpid()
+
+        def end_with_parent() -> None:
+            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"LC_ALL": "C.UTF-8"},
+            # Nobody would be left to end it. There are no threads here that could hold a lock.
+            preexec_fn=end_with_parent,  # noqa: PLW1509
+        )
+
+    def finish(self, timeout_s: float) -> Done:
+        """Wait for the end, not longer than so long after the start. Raises CommandError."""
+        try:
+            output, errors = self._read(self._started + timeout_s)
+        except BaseException:
+            self._end()
+            raise
+        status = self._process.poll()
+        stuck = "" if self._end() else "; it cannot be killed: it is stuck in the kernel"
+        if status is None:
+            raise CommandTimeoutError(f"no answer within {timeout_s:.0f} s{stuck}")
+        return Done(status, output.decode(errors="replace"), errors.decode(errors="replace"))
+
+    def _read(self, deadline: float) -> tuple[bytes, bytes]:
+        """What it prints until it ends, or until `deadline`; others may hold its pipes for longer."""
+        process = self._process
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+        end = os.pidfd_open(process.pid)
+        try:
+            with selectors.DefaultSelector() as selector:
+                for descriptor in (*said, end):
+                    selector.register(descriptor, selectors.EVENT_READ)
+                ended = False
+                while not ended and (left_s := deadline - time.monotonic()) > 0:
+                    for key, _ in selector.select(left_s):
+                        if key.fd == end:
+                            ended = True
+                        elif not _take(key.fd, said[key.fd]):
+                            selector.unregister(key.fd)
+                    self._limit(said)
+                for descriptor in said.keys() & {*selector.get_map()} if ended else ():
+                    while select.select([descriptor], [], [], 0)[0] and _take(descriptor, said[descriptor]):
+                        self._limit(said)
+        finally:
+            os.close(end)
+        if ended:
+            process.wait()
+        output, errors = said.values()
+        return bytes(output), bytes(errors)
+
+    @staticmethod
+    def _limit(said: dict[int, bytearray]) -> None:
+        if sum(map(len, said.values())) > MOST_BYTES:
+            raise CommandError(f"more than {MOST_BYTES >> 20} MiB of text")
+
+    def _end(self) -> bool:
+        """End it, if it has not ended; whether that worked."""
+        self._process.kill()
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe:
+                pipe.close()
+        try:
+            self._process.wait(REAP_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+def _take(descriptor: int, into: bytearray) -> bool:
+    """Whether there was something to read, and not the end."""
+    data = os.read(descriptor, 1 << 16)
+    into += data
+    return bool(data)

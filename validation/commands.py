@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validation import archive, burn_in, compare, explanations, machine, models, report
+from validation import archive, burn_in, compare, explanations, models, report
 from validation.checks.registry import CHECKS, HEADLINES, TESTS
 from validation.checks.storage import StorageRead
 from validation.contract import ContractError, dumps, node_result, parse
@@ -50,7 +50,6 @@ def run(options: argparse.Namespace) -> int:
         if expectation.gpus is not None:
             raise UsageError("--gpus and an expectation that names GPUs: leave one of them out")
         expectation = dataclasses.replace(expectation, gpus=(ExpectedGpus("any", ANY_MODEL, options.gpus),))
-    expectation = dataclasses.replace(expectation, required_tests=_required(options, expectation))
     to_file = options.output not in {None, STDIN}
     if to_file:
         report.claim(options.output)
@@ -58,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
         _claim_folder(options.traces)
     with burn_in.alone(options.state), Progress(len(tests)) as progress:
         result = run_plan(plan, expectation, options.node, tests, progress, options.state, wishes)
+    expectation = dataclasses.replace(expectation, required_tests=_required(options, expectation, result))
     verdict = judge_node(
         options.node, result, expectation, HEADLINES, fail_on_degraded=options.fail_on_degraded
     )
@@ -70,12 +70,12 @@ def run(options: argparse.Namespace) -> int:
     return verdict.exit_status
 
 
-def _required(options: argparse.Namespace, expectation: Expectation) -> tuple[str, ...]:
+def _required(options: argparse.Namespace, expectation: Expectation, result: NodeResult) -> tuple[str, ...]:
     """What must have run: what is expected, what was asked for by name, what proves a GPU where one is."""
     required = [*expectation.required_tests, *(options.tests or ())]
     if options.storage:
         required.append(StorageRead.id)
-    if options.expect is None and not options.tests and machine.pci_gpus():
+    if options.expect is None and not options.tests and result.gpus:
         required += PROVE_A_GPU
     return tuple(dict.fromkeys(required))
 

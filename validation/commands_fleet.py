@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import secrets
@@ -129,7 +130,8 @@ def take_part(options: argparse.Namespace) -> int:
     order = loads(fabric.Order, read(Path(options.order)))
     if order.plan not in PLANS or order.node not in {member.name for member in order.group}:
         raise UsageError(f"the order names plan {order.plan} and node {order.node}; one of them is unknown")
-    print(dumps(fabric_run.run(order, Node(PLANS[order.plan], Expectation()))), end="")
+    with contextlib.closing(Node(PLANS[order.plan], Expectation())) as node:
+        print(dumps(fabric_run.run(order, node)), end="")
     return EXIT_PASS
 
 

@@ -261,10 +261,22 @@ def _decode(kind: Any, value: Any, path: str) -> Any:
     if origin is dict:
         if not isinstance(value, dict):
             raise ContractError(f"{path}: expected an object, found {_show(value)}")
-        return {key: _decode(arguments[1], item, _join(path, key)) for key, item in value.items()}
+        return {
+            _key(arguments[0], key, path): _decode(arguments[1], item, _join(path, key))
+            for key, item in value.items()
+        }
     if dataclasses.is_dataclass(kind):
         return decode(typing.cast("type[Any]", kind), value, path)
     return _decode_scalar(kind, value, path)
+
+
+def _key(kind: Any, key: str, path: str) -> Any:
+    """A key of an object: JSON knows only text."""
+    if kind is not int:
+        return key
+    if not key.isascii() or not key.isdigit():
+        raise ContractError(f"{path}: expected a whole number as key, found {_show(key)}")
+    return int(key)
 
 
 def _decode_scalar(kind: Any, value: Any, path: str) -> Any:

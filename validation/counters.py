@@ -9,10 +9,13 @@ symbol errors) are its daily work and not counted.
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from validation import nvidia_smi
 from validation.contract import Finding, State
+
+if TYPE_CHECKING:
+    from validation.command import Running
 
 #: Counts by GPU index and name.
 Counts = dict[int, dict[str, int]]
@@ -37,12 +40,14 @@ NVLINK_ACTION = (
 
 def read() -> Counts:
     """All counters now; without those that nvidia-smi does not say, and empty where it does not answer."""
-    with ThreadPoolExecutor(2) as pool:
-        report = pool.submit(_report)
-        links = pool.submit(_links)
-        counts = report.result()
-        for index, of_links in links.result().items():
-            counts.setdefault(index, {}).update(of_links)
+    try:
+        # Both at once: with eight GPUs each takes a second and more.
+        links = nvidia_smi.start(["nvlink", "--errorcounters"])
+    except nvidia_smi.NvidiaSmiError:
+        return {}
+    counts = _report()
+    for index, of_links in _links(links).items():
+        counts.setdefault(index, {}).update(of_links)
     return counts
 
 
@@ -64,9 +69,9 @@ def _report() -> Counts:
     }
 
 
-def _links() -> Counts:
+def _links(asked: Running) -> Counts:
     try:
-        return parse(nvidia_smi.ask(["nvlink", "--errorcounters"], nvidia_smi.SAMPLE_TIMEOUT_S))
+        return parse(nvidia_smi.hear(asked))
     except nvidia_smi.NvidiaSmiError:
         return {}  # a GPU without NVLink is an error to some drivers
 

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from validation.command import CommandTimeoutError, run
+from validation.command import CommandError, run
 from validation.contract import Machine
 
 NVIDIA = "0x10de"
@@ -47,8 +47,8 @@ class PciGpu:
     pci_id: str
 
 
-def describe() -> Machine:
-    """This machine, for the result."""
+def describe(driver: str | None) -> Machine:
+    """This machine, with the driver that it has loaded, for the result."""
     torch = find_torch()
     return Machine(
         hostname=socket.gethostname(),
@@ -59,7 +59,7 @@ def describe() -> Machine:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         python=platform.python_version(),
         torch=torch.version if torch else None,
-        driver=loaded_driver(),
+        driver=driver,
     )
 
 
@@ -99,7 +99,7 @@ def fabric_manager_version() -> str | None:
     """The version of the fabric manager that is installed, None if there is none."""
     try:
         done = run(["nv-fabricmanager", "--version"], 10)
-    except (OSError, CommandTimeoutError):
+    except (OSError, CommandError):
         return None
     match = re.search(r"version is\s*:\s*([\d.]+\d)", done.output)
     return match[1] if match else None

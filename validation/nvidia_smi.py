@@ -13,7 +13,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import Any
 
-from validation.command import CommandTimeoutError, run
+from validation.command import CommandError, CommandTimeoutError, Running
 
 #: A node with eight GPUs and no persistence mode takes several seconds.
 TIMEOUT_S = 60.0
@@ -48,15 +48,18 @@ GPU_IDLE = 0x1
 FULL_SPEED_STATES = {"P0", "P1", "P2"}
 
 
+@dataclass(eq=False)
 class NvidiaSmiError(Exception):
     """nvidia-smi could not answer.
 
     `kind` is missing, mismatch, no-driver, lost, no-devices, timeout or other.
     """
 
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class Gpu:
     row_remap_failure: bool | None
     row_remap_pending: bool | None
     page_retirement_pending: bool | None
-    event_reasons: frozenset[str]
+    event_reasons: tuple[str, ...]
     pcie_generation: int | None
     pcie_generation_max: int | None
     pcie_width: int | None
@@ -221,14 +224,26 @@ def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, Any]]:
 
 def ask(arguments: list[str], timeout_s: float = TIMEOUT_S) -> str:
     """What nvidia-smi prints. Raises NvidiaSmiError."""
+    return hear(start(arguments), timeout_s)
+
+
+def start(arguments: list[str]) -> Running:
+    """Start nvidia-smi, of which `hear` says what it prints. Raises NvidiaSmiError."""
     try:
-        done = run(["nvidia-smi", *arguments], timeout_s)
+        return Running(["nvidia-smi", *arguments])
     except FileNotFoundError as error:
         raise NvidiaSmiError("missing", "nvidia-smi is not installed") from error
     except OSError as error:
         raise NvidiaSmiError("other", f"nvidia-smi cannot be started: {error}") from error
-    except CommandTimeoutError as error:
-        raise NvidiaSmiError("timeout", f"nvidia-smi gave {error}") from error
+
+
+def hear(asked: Running, timeout_s: float = TIMEOUT_S) -> str:
+    """What a nvidia-smi prints that was started. Raises NvidiaSmiError."""
+    try:
+        done = asked.finish(timeout_s)
+    except CommandError as error:
+        kind = "timeout" if isinstance(error, CommandTimeoutError) else "other"
+        raise NvidiaSmiError(kind, f"nvidia-smi gave {error}") from error
     output = done.output + done.errors
     if done.status != 0 or "Failed to initialize NVML" in output:
         raise NvidiaSmiError(_kind(done.status, output), f"nvidia-smi: {_first_line(output)}")
@@ -303,7 +318,7 @@ def _errors(counters: ET.Element | None, kind: str) -> int | None:
     return sum(known) if known else None
 
 
-def _event_reasons(element: ET.Element) -> frozenset[str]:
+def _event_reasons(element: ET.Element) -> tuple[str, ...]:
     reasons = set()
     for group, prefix in (
         ("clocks_event_reasons", "clocks_event_reason_"),
@@ -312,7 +327,7 @@ def _event_reasons(element: ET.Element) -> frozenset[str]:
         for reason in element.iterfind(f"{group}/*"):
             if (reason.text or "").strip() == "Active":
                 reasons.add(reason.tag.removeprefix(prefix))
-    return frozenset(reasons)
+    return tuple(sorted(reasons))
 
 
 def _watts(element: ET.Element, *names: str) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import time
 import traceback
@@ -43,23 +44,12 @@ def run_plan(
     rounds: burn_in.Rounds | None = None
     while True:
         # A new node each time: what was asked once is not asked again, and a round is to see what changed.
-        node, round_started = Node(plan, expectation, wishes), time.monotonic()
-        if rounds is None:
-            fresh = burn_in.Rounds(SCHEMA_VERSION, name, plan.name, kind=_kind(node, wanted))
-            rounds = burn_in.load(state, fresh) if plan.duration_s else fresh
-            if plan.duration_s:
-                burn_in.save(state, rounds)  # a place that cannot be written costs no hours
-        results = []
-        if "health" not in wanted:
-            node.look()
-        with scratch.folder(), contextlib.closing(node.kept):
-            for check in CHECKS.values():
-                if check.id in wanted:
-                    progress(check.id, None)
-                    results.append(_run(check, node))
-                    progress(check.id, results[-1])
-                    if plan.duration_s and results[-1].state is State.FAIL:
-                        break
+        with scratch.folder(), contextlib.closing(Node(plan, expectation, wishes)) as node:
+            if rounds is None:
+                rounds = _rounds(node, name, wanted, state)
+            round_started = time.monotonic()
+            results = _round(node, wanted, progress)
+            machine_now, gpus = machine.describe(node.loaded_driver), node.gpus
         rounds = rounds.plus(results, time.monotonic() - round_started)
         if not plan.duration_s or rounds.ended_early or rounds.elapsed_s >= plan.duration_s:
             break
@@ -72,10 +62,36 @@ def run_plan(
         plan=plan.name,
         started_at=started_at.isoformat(timespec="seconds"),
         duration_s=round(time.monotonic() - started, 3),
-        machine=machine.describe(),
-        gpus=node.gpus,
+        machine=machine_now,
+        gpus=gpus,
         tests=rounds.tests,
     )
+
+
+def _rounds(node: Node, name: str, tests: Iterable[str], state: Path | None) -> burn_in.Rounds:
+    """What an interrupted burn-in left to go on from, else a fresh start. Raises OSError."""
+    rounds = burn_in.Rounds(SCHEMA_VERSION, name, node.plan.name)
+    if node.plan.duration_s:
+        rounds = burn_in.load(state, dataclasses.replace(rounds, kind=_kind(node, tests)))
+        burn_in.save(state, rounds)  # a place that cannot be written costs no hours
+    return rounds
+
+
+def _round(
+    node: Node, wanted: set[str], progress: Callable[[str, TestResult | None], None]
+) -> list[TestResult]:
+    """Every test once; in a burn-in up to the first that fails."""
+    results = []
+    if "health" not in wanted:
+        node.look()
+    for check in CHECKS.values():
+        if check.id in wanted:
+            progress(check.id, None)
+            results.append(_run(check, node))
+            progress(check.id, results[-1])
+            if node.plan.duration_s and results[-1].state is State.FAIL:
+                break
+    return results
 
 
 def _kind(node: Node, tests: Iterable[str]) -> str:

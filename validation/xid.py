@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from validation.command import CommandTimeoutError, run
+from validation.command import CommandError, run
 from validation.contract import State
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def read_kernel_log() -> KernelLog:
                 and not done.errors.strip()
                 and bool(run([*JOURNAL, "--lines=1"], TIMEOUT_S).output.strip())
             )
-        except (OSError, CommandTimeoutError) as error:
+        except (OSError, CommandError) as error:
             reasons.append(f"{command[0]}: {error}")
             continue
         if found := events(done.output.splitlines() if heard else ()):

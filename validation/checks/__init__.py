@@ -14,17 +14,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-from validation import machine, nvidia_smi, nvlink, topology, xid
-from validation.child import Kept
+from validation import machine
+from validation.child import Kept, Outcome
 from validation.contract import GpuIdentity
+from validation.looking import Facts, Looker, why
+from validation.nvidia_smi import NvidiaSmiError, Report
 from validation.wishes import Wishes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from validation.contract import TestResult
     from validation.expectations import Expectation
+    from validation.nvlink import Links
     from validation.plans import Plan
+    from validation.topology import Topology
+    from validation.xid import KernelLog
 
 
 #: The most that a busy machine stretches a test's budget.
@@ -40,70 +43,76 @@ class Node:
     wishes: Wishes = field(default_factory=Wishes)
     cpus: int = field(default_factory=machine.available_cpus)
     torch: machine.Torch | None = field(default_factory=machine.find_torch)
-    pci_gpus: tuple[machine.PciGpu, ...] = field(default_factory=machine.pci_gpus)
-    nvswitch: bool = field(default_factory=machine.has_nvswitch)
-    loaded_driver: str | None = field(default_factory=machine.loaded_driver)
-    driver_libraries: dict[str, str] = field(default_factory=machine.driver_libraries)
-    query: Callable[[], nvidia_smi.Report] = nvidia_smi.query
-    read_nvlinks: Callable[[], dict[int, nvlink.Links]] = nvlink.query
-    read_kernel_log: Callable[[], xid.KernelLog] = xid.read_kernel_log
-    ask_fabric_manager: Callable[[], str | None] = machine.fabric_manager_version
-    kept: Kept = field(default_factory=Kept)
     visible_devices: str | None = field(default_factory=lambda: os.environ.get("CUDA_VISIBLE_DEVICES"))
-    read_topology: Callable[[tuple[str, ...]], topology.Topology] = topology.read
-    read_pci_gpus: Callable[[], tuple[machine.PciGpu, ...]] = machine.pci_gpus
+    kept: Kept = field(default_factory=Kept)
+    looker: Looker = field(default_factory=Looker)
 
     def again(self) -> Node:
         """The same node, looked at anew."""
-        return dataclasses.replace(self, pci_gpus=self.read_pci_gpus())
+        return dataclasses.replace(self)
 
     def look(self) -> None:
         """Read now what tells of faults, so that what comes later is known to be new."""
-        if self.pci_gpus:
-            _ = self.smi, self.nvlinks, self.kernel_log, self.fabric_manager
+        _ = self._seen
+
+    def close(self) -> None:
+        """End all processes that wait for more to do."""
+        self.kept.close()
+        self.looker.close()
 
     @cached_property
-    def smi(self) -> nvidia_smi.Report | nvidia_smi.NvidiaSmiError:
+    def _seen(self) -> Facts | Outcome:
+        return self.looker.facts(bool(self.expectation.nvswitch))
+
+    @property
+    def unseen(self) -> Outcome | None:
+        """What became of the process that was to look at this node, None where it came back with facts."""
+        return self._seen if isinstance(self._seen, Outcome) else None
+
+    @property
+    def facts(self) -> Facts:
+        """What this node says of itself; nothing at all where it is `unseen`."""
+        return Facts() if isinstance(self._seen, Outcome) else self._seen
+
+    @property
+    def pci_gpus(self) -> tuple[machine.PciGpu, ...]:
+        """The NVIDIA GPUs on the PCI bus."""
+        return self.facts.pci_gpus
+
+    @property
+    def loaded_driver(self) -> str | None:
+        """The version of the kernel module that is loaded, None where none is."""
+        return self.facts.loaded_driver
+
+    @property
+    def smi(self) -> Report | NvidiaSmiError:
         """What nvidia-smi reports, or why it does not."""
-        try:
-            return self.query()
-        except nvidia_smi.NvidiaSmiError as error:
-            return error
+        return self.facts.smi
 
-    @cached_property
-    def nvlinks(self) -> dict[int, nvlink.Links] | nvidia_smi.NvidiaSmiError:
+    @property
+    def nvlinks(self) -> dict[int, Links] | NvidiaSmiError:
         """The NVLinks of each GPU that has any, by its index, or why nvidia-smi does not say."""
-        if not isinstance(self.smi, nvidia_smi.Report):
-            return {}
-        try:
-            return self.read_nvlinks()
-        except nvidia_smi.NvidiaSmiError as error:
-            return error
+        return self.facts.nvlinks
 
-    @cached_property
-    def kernel_log(self) -> xid.KernelLog:
+    @property
+    def kernel_log(self) -> KernelLog:
         """The Xid errors since the driver was loaded."""
-        return self.read_kernel_log() if self.pci_gpus else xid.KernelLog()
+        return self.facts.kernel_log
 
     @property
     def on_switches(self) -> bool:
         """Whether NVSwitches join the GPUs. Those of the fifth generation are not on the PCI bus as such."""
-        return self.nvswitch or bool(self.expectation.nvswitch)
+        return self.facts.nvswitch or bool(self.expectation.nvswitch)
 
     @cached_property
-    def fabric_manager(self) -> str | None:
-        """The version of the fabric manager, None where there is none or none is needed."""
-        return self.ask_fabric_manager() if self.on_switches else None
-
-    @cached_property
-    def topology(self) -> topology.Topology:
-        """How the GPUs hang on this machine."""
-        return self.read_topology(tuple(gpu.address for gpu in self.pci_gpus))
+    def topology(self) -> Topology | Outcome:
+        """How the GPUs hang on this machine, or what became of the process that was to look."""
+        return self.looker.topology(tuple(gpu.address for gpu in self.pci_gpus))
 
     @property
     def gpus(self) -> tuple[GpuIdentity, ...]:
         """The GPUs that the driver drives; without a driver, what the PCI bus shows of them."""
-        if isinstance(self.smi, nvidia_smi.Report):
+        if isinstance(self.smi, Report):
             return tuple(
                 GpuIdentity(
                     index=gpu.index,
@@ -129,7 +138,7 @@ class Node:
     @property
     def exclusive_gpu(self) -> int | None:
         """A GPU that serves one process at a time, None where all serve many."""
-        if not isinstance(self.smi, nvidia_smi.Report):
+        if not isinstance(self.smi, Report):
             return None
         return next((gpu.index for gpu in self.smi.gpus if gpu.is_exclusive), None)
 
@@ -144,6 +153,12 @@ class Node:
             return f"torch is not installed for {machine.python_executable()}"
         return None
 
+    def why_no_gpu(self) -> str | None:
+        """Why this node has no GPU to look at, None if it has."""
+        if self.unseen:
+            return why(self.unseen)
+        return None if self.pci_gpus else "no NVIDIA GPU on the PCI bus"
+
     def _shows_all(self, devices: list[str]) -> bool:
         """Whether these are all GPUs in their order, by number or by UUID."""
         names = [device.strip() for device in devices]
@@ -151,11 +166,11 @@ class Node:
 
     def why_no_cuda(self) -> str | None:
         """Why no GPU can be measured here, from hardware up to framework; None if it can."""
-        if not self.pci_gpus:
-            return "no NVIDIA GPU on the PCI bus"
+        if reason := self.why_no_gpu():
+            return reason
         if self.loaded_driver is None:
             return "the NVIDIA driver is not loaded"
-        if isinstance(self.smi, nvidia_smi.NvidiaSmiError):
+        if isinstance(self.smi, NvidiaSmiError):
             return str(self.smi)
         if self.torch is None:
             return self.why_no_torch()

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from validation.checks import health
-from validation.checks.measured import not_run
+from validation.checks.measured import not_run, result
 from validation.contract import TestResult, worst
 
 if TYPE_CHECKING:
@@ -35,14 +35,17 @@ class HealthAfter:
     def run(self, node: Node) -> TestResult:
         """Run it on this node, after all that loads it."""
         started = time.monotonic()
-        if not node.pci_gpus:
-            return not_run(self, "no NVIDIA GPU on the PCI bus")
+        if reason := node.why_no_gpu():
+            return not_run(self, reason)
         if reason := health.why_nothing_to_check(node):
             return not_run(self, reason)
+        now = node.again()
+        if now.unseen:
+            return result(self, started, [now.unseen])
         before = {_key(finding) for finding in health.examine(node)}
         findings = tuple(
             finding
-            for finding in health.examine(node.again())
+            for finding in health.examine(now)
             if _key(finding) not in before and finding.code not in PASSING
         )
         return TestResult(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from validation.backends import NotRunError, make
-from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, failures, not_run, result
+from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result, watch
 from validation.checks.recorder import WRONG_DATA
 from validation.child import Ending, Outcome, Request, run_children
 from validation.comparison import NOISY_SPREAD
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from validation.backends import Backend
     from validation.checks import Check, Node
+    from validation.checks.measured import Telemetry
     from validation.child import Kept
     from validation.contract import TestResult
 
@@ -308,7 +309,7 @@ class GpuAllReduce:
             # An algorithm by name is for the all-reduce: NVLS does not do all of the others.
             collectives=("all_reduce",) if self.algorithm else None,
             algorithm=self.algorithm.lower(),
-            telemetry=Telemetry(node.gpus),
+            telemetry=watch(node),
             kept=None if self.algorithm else node.kept,
         )
 

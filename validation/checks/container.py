@@ -7,18 +7,24 @@ the NVIDIA Container Toolkit brings that along. The container has no network and
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from validation.checks.measured import not_run
-from validation.command import CommandTimeoutError, run
-from validation.contract import Finding, State, TestResult
+from validation.backends import NotRunError
+from validation.checks.measured import not_run, result
+from validation.child import Request, run_children
+from validation.command import CommandError, run
+from validation.contract import Finding, Measured, State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from validation.checks import Node
+    from validation.contract import TestResult
 
 TIMEOUT_S = 60.0
 #: What makes an engine hand over all GPUs: Docker and nerdctl by the toolkit's hook or CDI, Podman by CDI.
@@ -64,38 +70,41 @@ class GpuContainer:
 
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
-        if not node.pci_gpus:
-            return not_run(self, "no NVIDIA GPU on the PCI bus")
+        if reason := node.why_no_gpu():
+            return not_run(self, reason)
         if node.loaded_driver is None:
             return not_run(self, "the NVIDIA driver is not loaded")
         started = time.monotonic()
-        engine, reason = find_engine()
-        if engine is None:
-            return not_run(self, reason, started)
-        for image in engine.images[:MOST_IMAGES]:
-            try:
-                findings = tuple(_look(engine.name, image, len(node.gpus)))
-                break
-            except UnsuitableImageError as error:
-                reason = f"no image that {engine.name} has can run a program of the node; it says: {error}"
+        parameters = {"gpus": len(node.gpus), "timeout_s": TIMEOUT_S}
+        request = Request("the test of containers", f"{__name__}:measure", "none", parameters=parameters)
+        outcomes = run_children([request], node.budget_s)
+        return dataclasses.replace(result(self, started, outcomes), details=outcomes[0].measured.details)
+
+
+def measure(request: Request, stage: Callable[[str], None]) -> Measured:
+    """In a child: start a container with all GPUs by the first engine that can. Raises NotRunError."""
+    gpus, timeout_s = request.parameters["gpus"], request.parameters["timeout_s"]
+    stage("looking for a container engine with an image")
+    engine, reason = find_engine(timeout_s)
+    if engine is None:
+        raise NotRunError(reason)
+    for image in engine.images[:MOST_IMAGES]:
+        stage(f"starting a container of {engine.name} from image {image}")
+        try:
+            findings = tuple(_look(engine.name, image, gpus, timeout_s))
+        except UnsuitableImageError as error:
+            reason = f"no image that {engine.name} has can run a program of the node; it says: {error}"
         else:
-            return not_run(self, reason, started)
-        return TestResult(
-            id=self.id,
-            state=State.FAIL if findings else State.PASS,
-            method=self.method,
-            duration_s=round(time.monotonic() - started, 3),
-            findings=findings,
-            details={"engine": engine.name, "image": image},
-        )
+            return Measured(findings=findings, details={"engine": engine.name, "image": image})
+    raise NotRunError(reason)
 
 
-def find_engine() -> tuple[Engine | None, str]:
+def find_engine(timeout_s: float) -> tuple[Engine | None, str]:
     """The first engine that answers and has an image; else None, and why."""
     reasons = []
     for name in GPUS:
         try:
-            images = _ask([name, "image", "ls", "--quiet"]).split()
+            images = _ask([name, "image", "ls", "--quiet"], timeout_s).split()
         except FileNotFoundError:
             continue
         except ContainerError as error:
@@ -107,7 +116,7 @@ def find_engine() -> tuple[Engine | None, str]:
     return None, "; ".join(reasons) or "no container engine is installed"
 
 
-def _look(engine: str, image: str, gpus: int) -> list[Finding]:
+def _look(engine: str, image: str, gpus: int, timeout_s: float) -> list[Finding]:
     """What is wrong with a container of this image. Raises UnsuitableImageError."""
     name = f"temper-validation-{os.getpid()}"
     command = [engine, "run", "--rm", "--name", name, "--network", "none", *GPUS[engine]]
@@ -120,7 +129,7 @@ def _look(engine: str, image: str, gpus: int) -> list[Finding]:
         "-L",
     ]
     try:
-        seen = sum(line.startswith("GPU ") for line in _ask(command).splitlines())
+        seen = sum(line.startswith("GPU ") for line in _ask(command, timeout_s).splitlines())
     except ContainerError as error:
         if UNSUITABLE.search(str(error)):
             raise UnsuitableImageError(str(error)) from error
@@ -134,8 +143,8 @@ def _look(engine: str, image: str, gpus: int) -> list[Finding]:
         ]
     finally:
         # Gone already, unless it hung; an engine that hangs on this, too, has been said to.
-        with contextlib.suppress(CommandTimeoutError):
-            run([engine, "rm", "--force", name], TIMEOUT_S)
+        with contextlib.suppress(CommandError):
+            run([engine, "rm", "--force", name], timeout_s)
     if seen == gpus:
         return []
     return [
@@ -148,11 +157,11 @@ def _look(engine: str, image: str, gpus: int) -> list[Finding]:
     ]
 
 
-def _ask(command: list[str]) -> str:
+def _ask(command: list[str], timeout_s: float) -> str:
     """What a command prints. Raises ContainerError, FileNotFoundError."""
     try:
-        done = run(command, TIMEOUT_S)
-    except CommandTimeoutError as error:
+        done = run(command, timeout_s)
+    except CommandError as error:
         raise ContainerError(str(error)) from error
     if done.status != 0:
         words = (done.errors or done.output).strip().splitlines()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from validation import numa
 from validation.backends import NotRunError, make
-from validation.checks.measured import Telemetry, each_gpu, not_run, result, stay_near
+from validation.checks.measured import each_gpu, not_run, result, stay_near, watch
 from validation.checks.recorder import WRONG_DATA, Recorder
 from validation.checks.turns import blame, my_turn, taking_turns
 from validation.child import Request, run_children
@@ -122,7 +122,7 @@ class GpuTransfer:
         if reason := node.why_no_cuda():
             return not_run(self, reason)
         started = time.monotonic()
-        telemetry = Telemetry(node.gpus)
+        telemetry = watch(node)
         # All start at once, because starting takes longer than measuring, and take turns to measure.
         with taking_turns() as turn:
             requests = each_gpu(
@@ -154,7 +154,7 @@ class GpuTransferTogether:
             return not_run(self, "one GPU has nobody to share the host with")
         if reason := node.why_no_cuda():
             return not_run(self, reason)
-        started, telemetry = time.monotonic(), Telemetry(node.gpus)
+        started, telemetry = time.monotonic(), watch(node)
         parameters = {
             "size_bytes": node.plan.gpu_copy_bytes,
             "directions": ["h2d", "d2h"],
@@ -185,7 +185,7 @@ class GpuTransferRemote:
                 self,
                 f"GPU {unknown[0]} has no remote NUMA node: there is one only, or nobody says where it is",
             )
-        started, telemetry = time.monotonic(), Telemetry(node.gpus)
+        started, telemetry = time.monotonic(), watch(node)
         with taking_turns() as turn:
             parameters = {
                 "size_bytes": node.plan.gpu_copy_bytes,

@@ -45,7 +45,7 @@ def version(node: Node, report: Report) -> Iterator[Finding]:
 
 def parts(node: Node, report: Report) -> Iterator[Finding]:
     """Libraries and fabric manager must have exactly the driver's version."""
-    for name, found in node.driver_libraries.items():
+    for name, found in node.facts.driver_libraries.items():
         if found != report.driver_version:
             yield Finding(
                 "library-version",
@@ -54,7 +54,7 @@ def parts(node: Node, report: Report) -> Iterator[Finding]:
                 "CUDA cannot start",
                 "reboot the node if an upgrade was not finished, else install the driver's own libraries",
             )
-    fabric_manager = node.fabric_manager
+    fabric_manager = node.facts.fabric_manager
     if fabric_manager and fabric_manager != report.driver_version:
         yield Finding(
             "fabric-manager-version",

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from validation.checks import driver_health
+from validation.checks.measured import SLOWDOWNS, result
 from validation.contract import Finding, State, TestResult, worst
 from validation.expectations import ANY_MODEL
 from validation.nvidia_smi import FULL_SPEED_STATES, LOST, Gpu, NvidiaSmiError, Report
@@ -19,25 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from validation.checks import Node
-
-#: Reasons that hold clocks down through a fault of cooling or power supply, and what to look after.
-SLOWDOWNS = {
-    "hw_thermal_slowdown": (
-        State.FAIL,
-        "the hardware slows it down because it is too hot",
-        "check fans, air flow and heat sink",
-    ),
-    "hw_power_brake_slowdown": (
-        State.FAIL,
-        "the server's power brake slows it down",
-        "check power supplies and power capping",
-    ),
-    "sw_thermal_slowdown": (
-        State.DEGRADED,
-        "the driver slows it down because it is hot",
-        "check fans and air flow",
-    ),
-}
 
 
 class Health:
@@ -52,6 +34,8 @@ class Health:
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
         started = time.monotonic()
+        if node.unseen:
+            return result(self, started, [node.unseen])
         reason = why_nothing_to_check(node)
         findings = () if reason else tuple(examine(node))
         return TestResult(
@@ -240,9 +224,8 @@ def _clocks(gpu: Gpu) -> Iterator[Finding]:
     for reason, (state, text, action) in SLOWDOWNS.items():
         if reason in gpu.event_reasons:
             yield Finding(reason.replace("_", "-"), state, f"GPU {gpu.index}: {text}", action, gpu.index)
-    if "hw_slowdown" in gpu.event_reasons and not gpu.event_reasons & {
-        "hw_thermal_slowdown",
-        "hw_power_brake_slowdown",
+    if "hw_slowdown" in gpu.event_reasons and not {"hw_thermal_slowdown", "hw_power_brake_slowdown"} & {
+        *gpu.event_reasons
     }:
         yield Finding(
             "hw-slowdown",
@@ -330,9 +313,9 @@ def _facts(node: Node) -> dict[str, Any]:
     return {
         "driver_version": node.smi.driver_version,
         "pci_gpus": len(node.pci_gpus),
-        "nvswitch": node.nvswitch,
-        "driver_libraries": node.driver_libraries,
-        "fabric_manager": node.fabric_manager,
+        "nvswitch": node.facts.nvswitch,
+        "driver_libraries": node.facts.driver_libraries,
+        "fabric_manager": node.facts.fabric_manager,
         "xids": dict(Counter(event.name for event in node.kernel_log.events)),
         **({"kernel_log": node.kernel_log.unreadable} if node.kernel_log.unreadable else {}),
         "gpus": [
@@ -340,7 +323,7 @@ def _facts(node: Node) -> dict[str, Any]:
                 "device": gpu.index,
                 "performance_state": gpu.performance_state,
                 "pcie": f"generation {gpu.pcie_generation} x{gpu.pcie_width}",
-                "event_reasons": sorted(gpu.event_reasons),
+                "event_reasons": list(gpu.event_reasons),
                 "ecc_uncorrected_volatile": gpu.ecc_uncorrected_volatile,
                 "fabric_state": gpu.fabric_state,
                 "persistence": gpu.persistence,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from validation import shapes
 from validation.backends import MatmulShape, make
-from validation.checks.measured import Telemetry, each_gpu, failures, not_run, result
+from validation.checks.measured import each_gpu, failures, not_run, result, watch
 from validation.checks.recorder import WRONG_COMPUTATION, Recorder
 from validation.checks.turns import blame, my_turn, taking_turns
 from validation.child import Request, run_children
@@ -183,7 +183,7 @@ class GpuMatmul:
         if reason := node.why_no_cuda():
             return not_run(self, reason)
         started = time.monotonic()
-        telemetry = Telemetry(node.gpus)
+        telemetry = watch(node)
         requests = each_gpu(
             node,
             f"{__name__}:measure",
@@ -213,7 +213,7 @@ class GpuMatmulAlone:
         """Run it on this node."""
         if reason := node.why_no_cuda():
             return not_run(self, reason)
-        started, telemetry = time.monotonic(), Telemetry(node.gpus)
+        started, telemetry = time.monotonic(), watch(node)
         with taking_turns() as turn:
             requests = each_gpu(
                 node,

@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from validation import counters, machine, nvidia_smi
-from validation.checks.health import SLOWDOWNS
 from validation.child import Ending, Outcome, Request
 from validation.contract import Finding, State, TestResult, worst
 
@@ -19,6 +18,25 @@ if TYPE_CHECKING:
 
 #: GPUs are numbered as nvidia-smi numbers them.
 CUDA_ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+#: Reasons that hold clocks down through a fault of cooling or power supply, and what to look after.
+SLOWDOWNS = {
+    "hw_thermal_slowdown": (
+        State.FAIL,
+        "the hardware slows it down because it is too hot",
+        "check fans, air flow and heat sink",
+    ),
+    "hw_power_brake_slowdown": (
+        State.FAIL,
+        "the server's power brake slows it down",
+        "check power supplies and power capping",
+    ),
+    "sw_thermal_slowdown": (
+        State.DEGRADED,
+        "the driver slows it down because it is hot",
+        "check fans and air flow",
+    ),
+}
 
 #: Of how many samples, and in which part of them, a slowdown counts.
 LEAST_SAMPLES, SLOWDOWN_SHARE = 5, 0.1
@@ -78,7 +96,7 @@ def failures(outcomes: Iterable[Outcome]) -> list[Finding]:
             State.FAIL,
             outcome.problem,
             _ACTIONS[outcome.ending],
-            outcome.request.device,
+            outcome.request.device if outcome.request.backend == "cuda" else None,
         )
         for outcome in outcomes
         if outcome.ending in _CODES
@@ -133,14 +151,19 @@ def result(
     )
 
 
+def watch(node: Node) -> Telemetry:
+    """Look at the GPUs of this node while a test runs."""
+    return Telemetry(node.gpus, node.looker.sample, node.looker.counts)
+
+
 class Telemetry:
     """What nvidia-smi says of clocks, power, temperature and links while a test runs."""
 
     def __init__(
         self,
         gpus: Iterable[GpuIdentity],
-        sample: Callable[[], tuple[nvidia_smi.Sample, ...]] = nvidia_smi.sample,
-        count: Callable[[], counters.Counts] = counters.read,
+        sample: Callable[[], tuple[nvidia_smi.Sample, ...]],
+        count: Callable[[], counters.Counts],
     ) -> None:
         self._gpus = {gpu.index: gpu for gpu in gpus}
         self._sample = sample

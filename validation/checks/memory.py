@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from validation.backends import make
-from validation.checks.measured import CUDA_ENVIRONMENT, Telemetry, each_gpu, not_run, result
+from validation.checks.measured import CUDA_ENVIRONMENT, each_gpu, not_run, result, watch
 from validation.checks.recorder import WRONG_DATA, Recorder
 from validation.checks.turns import blame, my_turn, taking_turns
 from validation.child import Request, run_children
@@ -74,7 +74,7 @@ class GpuMemory:
         """Run it on this node."""
         if reason := node.why_no_cuda():
             return not_run(self, reason)
-        started, telemetry = time.monotonic(), Telemetry(node.gpus)
+        started, telemetry = time.monotonic(), watch(node)
         parameters = {
             "size_bytes": node.plan.gpu_copy_bytes,
             "timing": dataclasses.asdict(node.plan.gpu_copy),
@@ -137,7 +137,7 @@ class GpuPeers:
                 f"GPU {exclusive} is in an exclusive compute mode: it serves one process at a time, and here "
                 "the process of each GPU uses all others",
             )
-        started, telemetry = time.monotonic(), Telemetry(node.gpus)
+        started, telemetry = time.monotonic(), watch(node)
         with taking_turns() as turn:
             requests = [
                 Request(

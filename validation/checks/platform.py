@@ -6,7 +6,8 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from validation.checks.measured import not_run
+from validation.checks.measured import not_run, result
+from validation.child import Outcome
 from validation.contract import Finding, State, TestResult, worst
 
 if TYPE_CHECKING:
@@ -28,9 +29,11 @@ class Platform:
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
         started = time.monotonic()
-        if not node.pci_gpus:
-            return not_run(self, "no NVIDIA GPU on the PCI bus")
+        if reason := node.why_no_gpu():
+            return not_run(self, reason)
         topology = node.topology
+        if isinstance(topology, Outcome):
+            return result(self, started, [topology])
         findings = tuple(examine(node, topology))
         return TestResult(
             id=self.id,

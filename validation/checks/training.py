@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from validation.backends import Shape
-from validation.checks.measured import Telemetry, each_gpu, not_run, result
+from validation.checks.measured import each_gpu, not_run, result, watch
 from validation.child import Request, run_children
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def on_each_gpu(
     """
     if reason := node.why_no_cuda():
         return not_run(check, reason)
-    started, telemetry = time.monotonic(), Telemetry(node.gpus)
+    started, telemetry = time.monotonic(), watch(node)
     shared = {"shape": dataclasses.asdict(GPU_SHAPE), "timing": dataclasses.asdict(node.plan.gpu_copy)}
     requests = each_gpu(node, function, shared | parameters)
     if alone:

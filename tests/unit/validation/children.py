@@ -13,9 +13,10 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from validation import looking, machine, topology
 from validation.backends import NotRunError
 from validation.checks import turns
-from validation.contract import Measured, Measurement
+from validation.contract import Measured, Measurement, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,6 +168,21 @@ def take_turn(request: Request, stage: Stage) -> Measured:
     """Come back once it is its turn."""
     with turns.my_turn(request, stage):
         return Measured()
+
+
+def look_at_a_tree(request: Request, stage: Stage) -> Measured:
+    """Look as the product does, at the file system that $TREE names in place of the machine's own."""
+    root = Path(os.environ["TREE"])
+    if "topology" in request.parameters:
+        stage("reading the topology")
+        return Measured(details=encode(topology.read(tuple(request.parameters["topology"]), root)))
+    sources = looking.Sources(
+        pci_gpus=lambda: machine.pci_gpus(root),
+        nvswitch=lambda: machine.has_nvswitch(root),
+        loaded_driver=lambda: machine.loaded_driver(root),
+        driver_libraries=lambda: machine.driver_libraries(root),
+    )
+    return Measured(details=encode(looking.gather(sources, False, stage)))
 
 
 def write_note(request: Request, pid: int) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
-from validation import nvidia_smi
+from validation import counters, nvidia_smi
 from validation.checks import Node
 from validation.contract import (
     SCHEMA_VERSION,
@@ -18,6 +18,7 @@ from validation.contract import (
     TestResult,
 )
 from validation.expectations import Expectation, ExpectedGpus, References
+from validation.looking import Facts, Looker, Sources, gather
 from validation.machine import PciGpu, Torch
 from validation.nvlink import Links
 from validation.plans import PLANS
@@ -26,6 +27,8 @@ from validation.xid import KernelLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from validation.child import Outcome
 
 DRIVER = "580.178.04"
 
@@ -123,6 +126,30 @@ def expectation(count: int = 2, **changes: Any) -> Expectation:
     return dataclasses.replace(base, **changes)
 
 
+class Told(Looker):
+    """Looks at a node that is made up: what it is told, each time anew."""
+
+    def __init__(self, sources: Sources, topology: Callable[[tuple[str, ...]], Topology | Outcome]) -> None:
+        super().__init__()
+        self._sources, self._topology = sources, topology
+
+    def facts(self, on_switches: bool) -> Facts | Outcome:
+        return gather(self._sources, on_switches, lambda _: None)
+
+    def topology(self, gpus: tuple[str, ...]) -> Topology | Outcome:
+        return self._topology(gpus)
+
+    def sample(self) -> tuple[nvidia_smi.Sample, ...]:
+        raise nvidia_smi.NvidiaSmiError("missing", "nvidia-smi is not installed")
+
+    def counts(self) -> counters.Counts:
+        return {}
+
+
+def _say(said: Any) -> Any:
+    return said
+
+
 def node(xml: str | nvidia_smi.NvidiaSmiError | None = None, **changes: Any) -> Node:
     """A node with two healthy H100 as the checks see it. `xml` is what nvidia-smi says, or how it fails."""
 
@@ -133,24 +160,30 @@ def node(xml: str | nvidia_smi.NvidiaSmiError | None = None, **changes: Any) -> 
             xml or smi_xml(gpu_xml(), gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2"))
         )
 
+    told: dict[str, Any] = {
+        "pci_gpus": (PciGpu("0000:1b:00.0", "2330"), PciGpu("0000:43:00.0", "2330")),
+        "nvswitch": True,
+        "loaded_driver": DRIVER,
+        "driver_libraries": {"libcuda.so.1": DRIVER},
+        "fabric_manager": DRIVER,
+        "query": query,
+        "nvlinks": lambda: {0: Links(18, ()), 1: Links(18, ())},
+        "kernel_log": KernelLog,
+    }
     facts: dict[str, Any] = {
         "plan": PLANS["quick"],
         "expectation": expectation(),
         "cpus": 2,
         "torch": Torch("2.13.0+cu130", "13.0"),
-        "pci_gpus": (PciGpu("0000:1b:00.0", "2330"), PciGpu("0000:43:00.0", "2330")),
-        "nvswitch": True,
-        "loaded_driver": DRIVER,
-        "driver_libraries": {"libcuda.so.1": DRIVER},
-        "query": query,
-        "read_nvlinks": lambda: {0: Links(18, ()), 1: Links(18, ())},
-        "read_pci_gpus": lambda: (PciGpu("0000:1b:00.0", "2330"), PciGpu("0000:43:00.0", "2330")),
-        "read_kernel_log": KernelLog,
-        "ask_fabric_manager": lambda: DRIVER,
         "visible_devices": None,
-        "read_topology": lambda gpus: Topology(gpu_numa_node=dict.fromkeys(gpus, 0)),
     }
-    return Node(**facts | changes)
+    topology = changes.pop("topology", lambda gpus: Topology(gpu_numa_node=dict.fromkeys(gpus, 0)))
+    told |= {name: changes.pop(name) for name in tuple(changes) if name in told}
+    # What is no function is the answer.
+    sources = Sources(
+        **{name: said if callable(said) else lambda said=said: said for name, said in told.items()}
+    )
+    return Node(**{"looker": Told(sources, topology)} | facts | changes)
 
 
 def measurement(name: str = "bf16_tflops", value: float = 730.0, **changes: Any) -> Measurement:
@@ -193,3 +226,12 @@ def eventually(condition: Callable[[], bool], what: str, patience_s: float = 20.
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {patience_s} s"
         time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process does anything still; one that only waits to be collected does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as status:  # noqa: PTH123
+            return status.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -64,13 +64,14 @@ def test_what_was_there_before_is_not_said_twice() -> None:
 @pytest.mark.parametrize("before", [[], [OFF_THE_BUS]])
 def test_one_more_xid_is_found(before: list[str]) -> None:
     logs = [KernelLog(xid.events(before)), KernelLog(xid.events([*before, OFF_THE_BUS]))]
-    assert codes(read_kernel_log=lambda: logs.pop(0)) == ["xid-79"]
+    assert codes(kernel_log=lambda: logs.pop(0)) == ["xid-79"]
 
 
 def test_a_gpu_that_fell_off_the_bus_is_found() -> None:
-    left = (PciGpu("0000:1b:00.0", "2330"),)
+    both = PciGpu("0000:1b:00.0", "2330"), PciGpu("0000:43:00.0", "2330")
+    on_the_bus = [both, both[:1]]
     query = one_after_the_other(HEALTHY, smi_xml(gpu_xml()))
-    assert codes(query=query, read_pci_gpus=lambda: left) == ["gpu-count"]
+    assert codes(query=query, pci_gpus=lambda: on_the_bus.pop(0)) == ["gpu-count"]
 
 
 def test_a_driver_that_died_is_found() -> None:

@@ -647,7 +647,7 @@ def test_telemetry_stops_asking_a_nvidia_smi_that_fails() -> None:
         calls.append(1)
         raise NvidiaSmiError("timeout", "no answer")
 
-    telemetry = Telemetry(node().gpus, sample)
+    telemetry = Telemetry(node().gpus, sample, dict)
     telemetry.tick()
     telemetry.tick()
     assert len(calls) == 1
@@ -666,7 +666,7 @@ def scripted_telemetry(*rounds: str | NvidiaSmiError) -> Telemetry:
             raise said
         return parse_samples(said)
 
-    telemetry = Telemetry(node().gpus, sample)
+    telemetry = Telemetry(node().gpus, sample, dict)
     for _ in rounds:
         telemetry.tick()
     return telemetry

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.validation.samples import eventually
+from tests.unit.validation.samples import eventually, is_running
 from validation import child
 from validation.child import ROOT, Ending, Kept, Outcome, Request, run_children
 
@@ -26,15 +26,6 @@ SHORT_S = 1.5
 
 def request(function: str, name: str = "GPU 0", **parameters: Any) -> Request:
     return Request(name, f"tests.unit.validation.children:{function}", "cpu", parameters=parameters)
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process does anything still; one that only waits to be collected does not."""
-    try:
-        with open(f"/proc/{pid}/stat") as status:  # noqa: PTH123
-            return status.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def interrupt_once_exists(note: Path) -> Callable[[], None]:

@@ -20,6 +20,7 @@ from validation.child import ROOT
 from validation.contract import SCHEMA_VERSION, NodeResult, State, TestResult, dumps, encode, loads
 from validation.contract import node_result as read
 from validation.expectations import FleetExpectations
+from validation.looking import Facts, Looker
 from validation.plans import PLANS
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def test_a_test_that_was_asked_for_by_name_must_run(
 ) -> None:
     passing = Passing()
     monkeypatch.setattr(runner, "CHECKS", {passing.id: passing, "gpu_matmul": registry.CHECKS["gpu_matmul"]})
-    monkeypatch.setattr(machine, "pci_gpus", tuple)
+    monkeypatch.setattr(Looker, "facts", lambda *_: Facts())
     assert cli.main(["run", "--test=health", "--test=gpu_matmul"]) == 2
     assert "gpu_matmul is required and was not run: no NVIDIA GPU" in capsys.readouterr().out
     assert cli.main(["run", "--test=health"]) == 0
@@ -237,9 +238,10 @@ def test_where_there_is_a_gpu_it_must_be_measured_without_being_asked(
 ) -> None:
     passing = Passing()
     monkeypatch.setattr(runner, "CHECKS", {passing.id: passing})
-    monkeypatch.setattr(machine, "pci_gpus", tuple)
+    monkeypatch.setattr(Looker, "facts", lambda *_: Facts())
     assert cli.main(["run"]) == 0
-    monkeypatch.setattr(machine, "pci_gpus", lambda: (machine.PciGpu("0000:1b:00.0", "2330"),))
+    one = Facts(pci_gpus=(machine.PciGpu("0000:1b:00.0", "2330"),))
+    monkeypatch.setattr(Looker, "facts", lambda *_: one)
     assert cli.main(["run"]) == 2
     assert "gpu_matmul is required and was not run" in capsys.readouterr().out
 

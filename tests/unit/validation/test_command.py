@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.unit.validation.samples import eventually, is_running
 from validation import command
-from validation.command import CommandTimeoutError
+from validation.command import CommandError, CommandTimeoutError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_status_and_both_outputs_come_back_whatever_their_bytes() -> None:
@@ -25,10 +32,10 @@ def test_a_program_that_hangs_is_ended() -> None:
 
 def test_a_program_that_cannot_be_killed_does_not_hold_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that sleeps in the kernel: the signal is sent, and nothing happens."""
-    spared: list[subprocess.Popen[str]] = []
+    spared: list[subprocess.Popen[bytes]] = []
     kill = subprocess.Popen.kill
 
-    def spare(process: subprocess.Popen[str]) -> None:
+    def spare(process: subprocess.Popen[bytes]) -> None:
         spared.append(process)
 
     monkeypatch.setattr(subprocess.Popen, "kill", spare)
@@ -42,3 +49,33 @@ def test_a_program_that_cannot_be_killed_does_not_hold_its_caller(monkeypatch: p
         for process in spared:
             kill(process)
             process.wait()
+
+
+def test_a_program_that_never_stops_printing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "MOST_BYTES", 1 << 20)
+    with pytest.raises(CommandError, match="more than 1 MiB of text"):
+        command.run(["yes"], 60)
+
+
+def test_a_program_that_has_ended_is_not_waited_for_because_another_holds_its_pipes() -> None:
+    """As a driver's helper does that nvidia-smi starts and leaves behind."""
+    done = command.run(["sh", "-c", "sleep 600 & echo $!"], 60)
+    try:
+        assert done.status == 0
+    finally:
+        os.kill(int(done.output), signal.SIGKILL)
+
+
+def test_all_of_a_long_answer_arrives() -> None:
+    done = command.run(["sh", "-c", "head -c 3000000 /dev/zero; head -c 300000 /dev/zero >&2"], 60)
+    assert (len(done.output), len(done.errors)) == (3_000_000, 300_000)
+
+
+def test_a_program_ends_when_its_caller_is_killed(tmp_path: Path) -> None:
+    caller = "import sys; from validation import command; command.run(sys.argv[1:], 600)"
+    note = tmp_path / "pid"
+    deaf = f"trap '' TERM; echo $$ > {note}.new; mv {note}.new {note}; while :; do sleep 1; done"
+    with subprocess.Popen([sys.executable, "-c", caller, "sh", "-c", deaf]) as process:
+        eventually(note.exists, "the program has started")
+        process.kill()
+    eventually(lambda: not is_running(int(note.read_text())), "the program ends with its caller")

@@ -10,7 +10,7 @@ import pytest
 
 import validation
 from validation import cli, cohort, fabric, history, xid
-from validation.checks import driver_health, health, measured
+from validation.checks import driver_health, measured
 from validation.explanations import EXPLANATIONS
 
 if TYPE_CHECKING:
@@ -26,8 +26,10 @@ COMPUTED = {
         f"xid-{number}" for number in xid.REPORTED
     }
     | {"xid-unknown"},
-    ("checks/health.py", "reason.replace('_', '-')"): {name.replace("_", "-") for name in health.SLOWDOWNS},
-    ("checks/measured.py", "reason.replace('_', '-')"): {name.replace("_", "-") for name in health.SLOWDOWNS},
+    ("checks/health.py", "reason.replace('_', '-')"): {name.replace("_", "-") for name in measured.SLOWDOWNS},
+    ("checks/measured.py", "reason.replace('_', '-')"): {
+        name.replace("_", "-") for name in measured.SLOWDOWNS
+    },
     ("checks/measured.py", "_CODES[outcome.ending]"): set(measured._CODES.values()),
     ("comparison.py", "self.code"): {cohort.JUDGE.code, history.JUDGE.code},
     ("fabric.py", "code"): set(fabric.ACTIONS),

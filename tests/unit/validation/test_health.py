@@ -165,13 +165,13 @@ def test_a_library_of_another_version_is_found() -> None:
 
 
 def test_a_fabric_manager_of_another_version_is_found() -> None:
-    (finding,) = Health().run(node(ask_fabric_manager=lambda: "570.1")).findings
+    (finding,) = Health().run(node(fabric_manager=lambda: "570.1")).findings
     assert (finding.code, finding.state) == ("fabric-manager-version", State.FAIL)
 
 
 def test_without_nvswitches_no_fabric_manager_is_asked() -> None:
     facts: dict[str, Any] = {"nvswitch": False, "expectation": expectation(nvswitch=False)}
-    facts |= {"ask_fabric_manager": lambda: "570.1"}
+    facts |= {"fabric_manager": lambda: "570.1"}
     assert Health().run(node(**facts)).findings == ()
 
 
@@ -179,26 +179,26 @@ def test_without_nvswitches_no_fabric_manager_is_asked() -> None:
 def test_links_that_are_down_are_named(nvswitch: bool, code: str) -> None:
     links = {0: Links(18, ()), 1: Links(16, (3, 17))}
     facts: dict[str, Any] = {"nvswitch": nvswitch, "expectation": expectation(nvswitch=nvswitch)}
-    (finding,) = Health().run(node(read_nvlinks=lambda: links, **facts)).findings
+    (finding,) = Health().run(node(nvlinks=lambda: links, **facts)).findings
     assert (finding.code, finding.device) == (code, 1)
 
 
 def test_links_that_no_gpu_uses_are_no_fault_of_a_node_without_nvswitches() -> None:
     links = {0: Links(12, (4, 5)), 1: Links(12, (4, 5))}
     facts: dict[str, Any] = {"nvswitch": False, "expectation": expectation(nvswitch=False)}
-    assert Health().run(node(read_nvlinks=lambda: links, **facts)).findings == ()
+    assert Health().run(node(nvlinks=lambda: links, **facts)).findings == ()
 
 
 def test_links_that_nvidia_smi_does_not_show_are_down_where_there_are_nvswitches() -> None:
     """`Unable to retrieve NVLink information as all links are inActive` has no line for any link."""
-    (finding,) = Health().run(node(read_nvlinks=lambda: {0: Links(18, ())})).findings
+    (finding,) = Health().run(node(nvlinks=lambda: {0: Links(18, ())})).findings
     assert (finding.code, finding.state, finding.device) == ("nvlink-down", State.FAIL, 1)
     assert finding.text == "GPU 1: all NVLinks are down"
 
 
 def test_switches_that_are_not_on_the_pci_bus_are_known_from_the_plan() -> None:
     """Those of the fifth generation show as network adapters."""
-    findings = Health().run(node(nvswitch=False, read_nvlinks=dict)).findings
+    findings = Health().run(node(nvswitch=False, nvlinks=dict)).findings
     assert [finding.code for finding in findings] == ["nvlink-down", "nvlink-down"]
 
 
@@ -206,10 +206,10 @@ def test_links_that_cannot_be_looked_at_are_said() -> None:
     def fails() -> Any:
         raise NvidiaSmiError("timeout", "nvidia-smi gave no answer within 10 s")
 
-    (finding,) = Health().run(node(read_nvlinks=fails)).findings
+    (finding,) = Health().run(node(nvlinks=fails)).findings
     assert (finding.code, finding.state) == ("nvlink-unknown", State.DEGRADED)
     facts: dict[str, Any] = {"nvswitch": False, "expectation": expectation(nvswitch=False)}
-    assert Health().run(node(read_nvlinks=fails, **facts)).findings == ()
+    assert Health().run(node(nvlinks=fails, **facts)).findings == ()
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ OFF_THE_BUS = "NVRM: Xid (PCI:0000:43:00): 79, pid=12, name=python3, GPU has fal
 
 
 def test_an_xid_names_the_gpu_what_it_means_and_what_nvidia_recommends() -> None:
-    (finding,) = Health().run(node(read_kernel_log=kernel_log(OFF_THE_BUS, OFF_THE_BUS))).findings
+    (finding,) = Health().run(node(kernel_log=kernel_log(OFF_THE_BUS, OFF_THE_BUS))).findings
     assert (finding.code, finding.state, finding.device) == ("xid-79", State.FAIL, 1)
     assert finding.text == (
         "GPU 1: Xid 79, the GPU has fallen off the bus; 2 times since the driver was loaded, last: "
@@ -255,16 +255,16 @@ def test_an_xid_names_the_gpu_what_it_means_and_what_nvidia_recommends() -> None
 def test_a_programs_own_error_and_one_from_before_the_driver_was_loaded_are_no_fault(
     lines: list[str],
 ) -> None:
-    assert Health().run(node(read_kernel_log=kernel_log(*lines))).findings == ()
+    assert Health().run(node(kernel_log=kernel_log(*lines))).findings == ()
 
 
 def test_an_xid_that_no_catalogue_knows_is_said() -> None:
     line = "NVRM: Xid (PCI:0000:43:00): 999, something new"
-    assert [f.code for f in Health().run(node(read_kernel_log=kernel_log(line))).findings] == ["xid-unknown"]
+    assert [f.code for f in Health().run(node(kernel_log=kernel_log(line))).findings] == ["xid-unknown"]
 
 
 def test_a_kernel_log_that_cannot_be_read_is_said() -> None:
-    result = Health().run(node(read_kernel_log=lambda: KernelLog(unreadable="dmesg: not permitted")))
+    result = Health().run(node(kernel_log=lambda: KernelLog(unreadable="dmesg: not permitted")))
     assert result.details["kernel_log"] == "dmesg: not permitted"
     (finding,) = result.findings
     assert (finding.code, finding.state) == ("kernel-log-unreadable", State.DEGRADED)
@@ -275,13 +275,13 @@ SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, {}, Link 30 LTSSM Fa
 
 def test_a_fatal_error_of_an_nvswitch_is_found_and_one_that_was_handled_counted() -> None:
     fatal = kernel_log(SWITCH.format("Fatal"), SWITCH.format("Fatal"))
-    (finding,) = Health().run(node(read_kernel_log=fatal)).findings
+    (finding,) = Health().run(node(kernel_log=fatal)).findings
     assert (finding.code, finding.state) == ("sxid-fatal", State.FAIL)
     assert finding.text == (
         "the NVSwitch at 0000:c1:00.0: 2 fatal errors since the driver was loaded, last: SXid 20034, Fatal, "
         "Link 30 LTSSM Fault Up"
     )
-    handled = Health().run(node(read_kernel_log=kernel_log(SWITCH.format("Non-fatal"))))
+    handled = Health().run(node(kernel_log=kernel_log(SWITCH.format("Non-fatal"))))
     assert (handled.findings, handled.details["xids"]) == ((), {"SXid 20034": 1})
 
 

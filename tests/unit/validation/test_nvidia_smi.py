@@ -39,7 +39,7 @@ def test_event_reasons_have_one_name_in_old_and_new_drivers() -> None:
     new = gpu_xml(hw_thermal_slowdown="Active")
     old = new.replace("clocks_event_reason", "clocks_throttle_reason")
     for xml in (new, old):
-        assert nvidia_smi.parse(smi_xml(xml)).gpus[0].event_reasons == {"hw_thermal_slowdown"}
+        assert nvidia_smi.parse(smi_xml(xml)).gpus[0].event_reasons == ("hw_thermal_slowdown",)
 
 
 def test_a_process_is_named() -> None:

@@ -132,7 +132,7 @@ GOOD = (port("mlx5_0/1"), port("mlx5_1/1"), port("mlx5_2/1"))
     ],
 )
 def test_what_slows_data_down_is_found_and_nothing_else(found: Topology, codes: list[str]) -> None:
-    result = Platform().run(node(read_topology=lambda gpus: found))
+    result = Platform().run(node(topology=lambda gpus: found))
     assert [finding.code for finding in result.findings] == codes
     assert result.state is (State.DEGRADED if codes else State.PASS)
     assert all(finding.action for finding in result.findings)
@@ -142,7 +142,7 @@ def test_access_control_matters_only_where_devices_talk_to_each_other() -> None:
     redirecting = Topology(redirecting_bridges=(BRIDGE,))
     facts: dict[str, Any] = {
         "pci_gpus": (machine.PciGpu(GPU, "2330"),),
-        "read_topology": lambda gpus: redirecting,
+        "topology": lambda gpus: redirecting,
     }
     assert Platform().run(node(**facts)).findings == ()
 

@@ -1,0 +1,226 @@
+"""Looking at the node in a process of its own: facts come home whole, and a look that hangs is a verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.validation.samples import eventually, expectation, gpu_xml, is_running, node, smi_xml
+from validation import runner
+from validation.checks.aftermath import HealthAfter
+from validation.checks.container import GpuContainer
+from validation.checks.health import Health
+from validation.checks.matmul import GpuMatmul
+from validation.checks.platform import Platform
+from validation.child import ROOT
+from validation.contract import ContractError, State, decode, encode
+from validation.judge import judge_node
+from validation.looking import Facts, Looker
+from validation.machine import PciGpu
+from validation.nvidia_smi import NvidiaSmiError
+from validation.nvlink import Links
+from validation.plans import PLANS
+from validation.xid import Event, KernelLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CHILDREN = "tests.unit.validation.children"
+SHORT_S = 1.5
+GPU = "0000:1b:00.0"
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with one GPU, its driver and nothing else, on the PATH too."""
+    for name, content in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
+        path = tmp_path / "sys/bus/pci/devices" / GPU / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content + "\n")
+    version = tmp_path / "sys/module/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.write_text("580.178.04\n")
+    monkeypatch.setenv("TREE", str(tmp_path))
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    program(tmp_path, "dmesg", "echo booted")
+    (tmp_path / "report").write_text(smi_xml(gpu_xml()))
+    program(tmp_path, "nvidia-smi", f'[ "$1" = -q ] || exit 3; exec /bin/cat {tmp_path}/report')
+    return tmp_path
+
+
+def program(tree: Path, name: str, script: str) -> None:
+    path = tree / "bin" / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def lookers() -> Iterator[Any]:
+    """Makes lookers that look by one of the functions for tests, and ends them."""
+    made: list[Looker] = []
+
+    def make(function: str, budget_s: float = 60.0) -> Looker:
+        made.append(Looker(f"{CHILDREN}:{function}", budget_s))
+        return made[-1]
+
+    yield make
+    for looker in made:
+        looker.close()
+
+
+def in_place_of(path: Path) -> None:
+    """A FIFO that nobody writes to: to read it takes for ever, as a register of a GPU that is gone can."""
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+
+
+def test_facts_are_the_same_after_their_way_home() -> None:
+    facts = Facts(
+        pci_gpus=(PciGpu(GPU, "2330"),),
+        nvswitch=True,
+        driver_libraries={"libcuda.so.1": "580"},
+        smi=node(smi_xml(gpu_xml(hw_slowdown="Active"))).smi,
+        nvlinks={3: Links(17, (4,))},
+        kernel_log=KernelLog((Event("0000:1b:00", 79, "gone"),)),
+    )
+    assert decode(Facts, json.loads(json.dumps(encode(facts)))) == facts
+
+
+def test_an_error_of_nvidia_smi_comes_home_as_what_it_is() -> None:
+    facts = Facts(smi=NvidiaSmiError("lost", "GPU is lost"), nvlinks=NvidiaSmiError("timeout", "no answer"))
+    home = decode(Facts, json.loads(json.dumps(encode(facts))))
+    assert isinstance(home.smi, NvidiaSmiError)
+    assert isinstance(home.nvlinks, NvidiaSmiError)
+    assert (home.smi.kind, str(home.smi), home.nvlinks.kind) == ("lost", "GPU is lost", "timeout")
+
+
+def test_a_gpu_whose_number_is_none_is_no_fact() -> None:
+    with pytest.raises(ContractError, match="nvlinks: expected a whole number as key, found 'first'"):
+        decode(Facts, {"nvlinks": {"first": {"up": 1, "down": []}}})
+
+
+def test_a_machine_is_looked_at_in_another_process(tree: Path, lookers: Any) -> None:
+    looker = lookers("look_at_a_tree")
+    facts = looker.facts(False)
+    assert (facts.pci_gpus, facts.loaded_driver) == ((PciGpu(GPU, "2330"),), "580.178.04")
+    assert facts.smi.gpus[0].name == "NVIDIA H100 80GB HBM3"
+    assert looker.topology((GPU,)).gpu_numa_node == {GPU: None}
+
+
+def test_what_changes_between_two_looks_is_seen(tree: Path, lookers: Any) -> None:
+    looker = lookers("look_at_a_tree")
+    assert looker.facts(False).smi.gpus
+    program(tree, "nvidia-smi", "echo 'GPU is lost'; exit 15")
+    assert looker.facts(False).smi.kind == "lost"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "stage"),
+    [
+        (f"sys/bus/pci/devices/{GPU}/vendor", "listing the GPUs on the PCI bus"),
+        ("sys/module/nvidia/version", "looking for the driver and its libraries"),
+    ],
+)
+def test_a_read_that_never_comes_back_fails_health_and_says_where(
+    blocks: str, stage: str, tree: Path, lookers: Any
+) -> None:
+    in_place_of(tree / blocks)
+    result = Health().run(node(looker=lookers("look_at_a_tree", SHORT_S)))
+    (finding,) = result.findings
+    assert (result.state, finding.code, finding.device) == (State.FAIL, "process-hung", None)
+    assert finding.text == (
+        f"the process that looks at the node gave no result within 2 s; it hung in stage: {stage}"
+    )
+
+
+def test_no_gpu_is_measured_on_a_node_that_cannot_be_looked_at(tree: Path, lookers: Any) -> None:
+    in_place_of(tree / "sys/module/nvidia/version")
+    unseen = node(looker=lookers("look_at_a_tree", SHORT_S))
+    for check in (Platform(), GpuContainer(), GpuMatmul(), HealthAfter()):
+        result = check.run(unseen)
+        assert result.state is State.NOT_RUN
+        assert "hung in stage: looking for the driver and its libraries" in result.reason
+
+
+def test_a_topology_that_cannot_be_read_fails_the_platform_alone(tree: Path, lookers: Any) -> None:
+    in_place_of(tree / "sys/bus/pci/devices" / GPU / "numa_node")
+    seen = node(looker=lookers("look_at_a_tree", 8.0), expectation=expectation(1, nvswitch=False))
+    assert Health().run(seen).state is State.PASS
+    (finding,) = Platform().run(seen).findings
+    assert (finding.code, finding.state) == ("process-hung", State.FAIL)
+    assert "hung in stage: reading the topology" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "words"),
+    [
+        ("die", "process-died", "ended with exit status 1 and without a result in stage: dividing"),
+        ("kill_itself", "process-died", "was killed by SIGKILL"),
+        ("answer", "result-unreadable", "answered something that is no result: name: no such field in Facts"),
+        ("nonsense", "result-unreadable", "answered something that is no result: measurements: expected"),
+    ],
+)
+def test_a_look_that_ends_badly_fails_health(function: str, code: str, words: str, lookers: Any) -> None:
+    result = Health().run(node(looker=lookers(function)))
+    (finding,) = result.findings
+    assert (result.state, finding.code) == (State.FAIL, code)
+    assert words in finding.text
+
+
+def test_a_look_without_memory_is_not_run(lookers: Any) -> None:
+    result = Health().run(node(looker=lookers("host_memory_taken")))
+    assert result.state is State.NOT_RUN
+    assert result.reason.startswith("memory ran out")
+
+
+def test_a_gpu_that_takes_the_driver_along_under_load_is_found_afterwards(tree: Path, lookers: Any) -> None:
+    tested = node(looker=lookers("look_at_a_tree", 8.0), expectation=expectation(1, nvswitch=False))
+    tested.look()
+    in_place_of(tree / "sys/module/nvidia/version")
+    (finding,) = HealthAfter().run(tested).findings
+    assert (finding.code, finding.state) == ("process-hung", State.FAIL)
+
+
+def test_telemetry_of_a_node_that_cannot_be_looked_at_has_a_reason(lookers: Any) -> None:
+    looker = lookers("hang", SHORT_S)
+    with pytest.raises(NvidiaSmiError, match=r"gave no result within 2 s; it hung in stage: waiting"):
+        looker.sample()
+    assert looker.counts() == {}
+
+
+def test_a_node_that_cannot_be_looked_at_fails_with_all_that_is_required(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_place_of(tree / "sys/module/nvidia/version")
+    monkeypatch.setattr(Looker.__init__, "__defaults__", (f"{CHILDREN}:look_at_a_tree", SHORT_S))
+    required = expectation(required_tests=("health", "gpu_matmul"))
+    result = runner.run_plan(PLANS["quick"], required, "gpu01", required.required_tests, lambda *_: None)
+    assert [test.state for test in result.tests] == [State.FAIL, State.NOT_RUN]
+    verdict = judge_node("gpu01", result, required, {})
+    assert (verdict.state, verdict.exit_status) == (State.FAIL, 1)
+
+
+def test_ctrl_c_ends_a_run_at_once_whatever_nvidia_smi_does(tree: Path) -> None:
+    note = tree / "pid"
+    deaf = (
+        f"trap '' TERM INT; echo $$ > {note}.new; /bin/mv {note}.new {note}; while :; do /bin/sleep 1; done"
+    )
+    program(tree, "nvidia-smi", deaf)
+    command = [sys.executable, "-m", "validation", "run", "--test=health"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
+        eventually(note.exists, "nvidia-smi was asked")
+        run.send_signal(signal.SIGINT)
+        _, errors = run.communicate(timeout=30)  # of the 60 s that nvidia-smi may take
+    assert run.returncode == 130
+    assert b"interrupted" in errors
+    eventually(lambda: not is_running(int(note.read_text())), "nvidia-smi ends with the run")
