@@ -12,6 +12,7 @@ import os
 import re
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.backends import NotRunError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from validation.contract import TestResult
 
 TIMEOUT_S = 60.0
+PREFIX = "temper-validation-"
 #: What makes an engine hand over all GPUs: Docker and nerdctl by the toolkit's hook or CDI, Podman by CDI.
 GPUS = {
     "docker": ["--gpus", "all"],
@@ -88,6 +90,8 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
     engine, reason = find_engine(timeout_s)
     if engine is None:
         raise NotRunError(reason)
+    stage(f"removing what killed runs left in {engine.name}")
+    sweep(engine.name, timeout_s)
     for image in engine.images[:MOST_IMAGES]:
         stage(f"starting a container of {engine.name} from image {image}")
         try:
@@ -116,9 +120,19 @@ def find_engine(timeout_s: float) -> tuple[Engine | None, str]:
     return None, "; ".join(reasons) or "no container engine is installed"
 
 
+def sweep(engine: str, timeout_s: float) -> None:
+    """Remove containers of runs that were killed: ours, by their name, and of a process that is gone."""
+    listing = [engine, "ps", "--all", "--filter", f"name={PREFIX}", "--format", "{{.Names}}"]
+    with contextlib.suppress(ContainerError):
+        for name in _ask(listing, timeout_s).split():
+            owner = name.removeprefix(PREFIX)
+            if name.startswith(PREFIX) and owner.isdigit() and not Path(f"/proc/{owner}").exists():
+                _ask([engine, "rm", "--force", name], timeout_s)
+
+
 def _look(engine: str, image: str, gpus: int, timeout_s: float) -> list[Finding]:
     """What is wrong with a container of this image. Raises UnsuitableImageError."""
-    name = f"temper-validation-{os.getpid()}"
+    name = f"{PREFIX}{os.getpid()}"
     command = [engine, "run", "--rm", "--name", name, "--network", "none", *GPUS[engine]]
     command += [
         "--env",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.validation.samples import node
+from tests.unit.validation.samples import eventually, is_running, node
 from validation.checks import container
 from validation.checks.container import GpuContainer
+from validation.child import ROOT
 from validation.contract import State, TestResult
 
 if TYPE_CHECKING:
@@ -22,11 +26,12 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def engine(programs: Path, name: str, images: str, run: str) -> None:
-    """A container engine with these images that answers `run` like this, and notes what it is asked."""
+def engine(programs: Path, name: str, images: str, run: str, containers: str = "true") -> None:
+    """A container engine with these images and containers; it answers `run` so, and notes all questions."""
     path = programs / name
     path.write_text(
-        f'#!/bin/sh\necho "$@" >> {programs}/asked\ncase "$1" in\nimage) {images} ;;\nrun) {run} ;;\nesac\n'
+        f'#!/bin/sh\necho "$@" >> {programs}/asked\n'
+        f'case "$1" in\nimage) {images} ;;\nrun) {run} ;;\nps) {containers} ;;\nesac\n'
     )
     path.chmod(0o755)
 
@@ -130,3 +135,30 @@ def test_without_a_driver_no_container_is_started(programs: Path) -> None:
     engine(programs, "docker", "echo 0123abcd", TWO_GPUS)
     assert GpuContainer().run(node(loaded_driver=None)).state is State.NOT_RUN
     assert not (programs / "asked").exists()
+
+
+def test_what_a_killed_run_left_is_removed_and_nothing_else(programs: Path) -> None:
+    with subprocess.Popen(["/bin/true"]) as gone:
+        pass
+    names = f"temper-validation-{gone.pid} temper-validation-{os.getpid()} temper-validation-db web"
+    engine(programs, "docker", "echo 0123abcd", TWO_GPUS, f"echo {names}")
+    assert result().state is State.PASS
+    removed = [line for line in (programs / "asked").read_text().splitlines() if line.startswith("rm ")]
+    assert removed[0] == f"rm --force temper-validation-{gone.pid}"
+    assert len(removed) == 2  # and its own
+
+
+def test_an_engine_is_ended_with_a_run_that_is_killed(programs: Path) -> None:
+    note = programs / "pid"
+    hang = f"echo $$ > {note}.new; /bin/mv {note}.new {note}; exec /bin/sleep 600"
+    engine(programs, "docker", hang, "true")
+    run = [
+        sys.executable,
+        "-c",
+        "from tests.unit.validation.samples import node; "
+        "from validation.checks.container import GpuContainer; GpuContainer().run(node())",
+    ]
+    with subprocess.Popen(run, cwd=ROOT) as process:
+        eventually(note.exists, "docker was asked")
+        process.kill()
+    eventually(lambda: not is_running(int(note.read_text())), "docker ends with the run")

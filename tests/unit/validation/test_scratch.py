@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.unit.validation.samples import expectation, one_test
 from validation import runner, scratch
-from validation.child import Ending, Request, run_children
+from validation.child import ROOT, Ending, Request, run_children
 from validation.contract import State
 from validation.plans import PLANS
 
@@ -46,3 +49,49 @@ def test_without_room_for_a_folder_a_run_goes_on(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
     with scratch.folder():
         assert scratch.environment() == {}
+
+
+HOLD = """
+import sys, tempfile, time
+from validation import scratch
+with scratch.folder():
+    tempfile.mkdtemp()
+    print(tempfile.gettempdir(), flush=True)
+    time.sleep(600)
+"""
+
+
+def hold() -> subprocess.Popen[str]:
+    """A run that says where its folder is and waits."""
+    return subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def test_the_next_run_removes_what_a_killed_one_left_and_leaves_one_that_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "temper-validation-of-somebody").mkdir()
+    (tmp_path / f"{scratch.PREFIX}link").symlink_to(tmp_path / "temper-validation-of-somebody")
+    with hold() as killed, hold() as running:
+        left, alive = (
+            Path((process.stdout or sys.stdin).readline().strip()) for process in (killed, running)
+        )
+        for path in (left, alive):
+            os.utime(path, (0, 0))
+        killed.kill()
+        killed.wait()
+        assert list(left.iterdir())
+        with scratch.folder():
+            assert not left.exists()
+            assert list(alive.iterdir())
+        running.kill()
+    assert (tmp_path / "temper-validation-of-somebody").is_dir()
+
+
+def test_a_run_keeps_its_own_temporary_files_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with scratch.folder():
+        assert tempfile.gettempdir() == scratch.environment()["TMPDIR"]
+    assert tempfile.gettempdir() == str(tmp_path)
+    assert list(tmp_path.iterdir()) == []
