@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 NO_TRACE = (
     "an earlier step failed on this node or its connection broke; the error stands further up in this run"
 )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from validation import bits
 from validation.comparison import conditions_key, is_rate
 from validation.contract import ContractError, Finding, State, TestResult, dumps, loads, worst
 from validation.report import write_atomically
@@ -74,13 +75,15 @@ def merge(before: TestResult | None, now: TestResult) -> TestResult:
         other = lowest.get(key)
         if other is None or (is_rate(one) and one.value < other.value):
             lowest[key] = one
+    changed = tuple(bits.changed(before, now))
     return dataclasses.replace(
         now,
-        state=worse.state,
+        state=State.FAIL if changed else worse.state,
         reason=worse.reason,
         duration_s=round(before.duration_s + now.duration_s, 3),
         measurements=tuple(lowest.values()),
-        findings=before.findings + new,
+        findings=before.findings + new + changed,
+        digests=now.digests or before.digests,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from validation import bits
 from validation.comparison import (
     Comparison,
     Crowd,
@@ -65,6 +66,8 @@ def compare(results: Mapping[str, NodeResult]) -> dict[tuple[str, str], Comparis
         for member in members:
             place = (member.node, member.test.id)
             said[place] = said.get(place, Comparison()) + _judge(member, crowd)
+    for place, comparison in bits.among_nodes(results).items():
+        said[place] = said.get(place, Comparison()) + comparison
     return said
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import hypot
 from typing import TYPE_CHECKING
 
+from validation import bits
 from validation.comparison import (
     IQR_TO_SIGMA,
     conditions_key,
@@ -24,7 +25,7 @@ from validation.contract import State, Word
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
 
-    from validation.contract import Finding, Measurement, NodeResult, TestResult
+    from validation.contract import Digest, Finding, Measurement, NodeResult, TestResult
 
 #: A smaller change is none: GPUs repeat themselves to 1 or 2 %.
 LEAST_CHANGE = 0.02
@@ -110,6 +111,7 @@ def _node(name: str, before: NodeResult, after: NodeResult) -> Iterator[Change]:
             yield from _states(name, old_test, new_test)
             yield from _findings(name, old_test, new_test)
             yield from _numbers(name, before, old_test, after, new_test)
+            yield from _digests(name, before, old_test, after, new_test)
         else:
             never = old_test is not None and old_test.state is State.NOT_RUN
             yield _only(name, test_id, old_test is not None, expected=before.plan == after.plan and not never)
@@ -166,6 +168,44 @@ def _numbers(
             yield _change(name, what, one, other)
         else:
             yield _only(name, what, one is not None, expected=before.plan == after.plan)
+
+
+def _digests(
+    name: str, before: NodeResult, old: TestResult, after: NodeResult, new: TestResult
+) -> Iterator[Change]:
+    """The bits of products: they stay what they were, where hardware and software did."""
+    if not (old.digests and new.digests):
+        return
+    same_gpus = {gpu.uuid for gpu in before.gpus} == {gpu.uuid for gpu in after.gpus}
+
+    def keys(test: TestResult, result: NodeResult) -> dict[Hashable, Digest]:
+        return {
+            (
+                test.method,
+                one.name,
+                conditions_key(one.conditions),
+                gpu.pci_id,
+                gpu.uuid if same_gpus else gpu.index,
+            ): one
+            for one in test.digests
+            if (gpu := bits.gpu_of(one, result))
+        }
+
+    was, now = keys(old, before), keys(new, after)
+    common = [key for key in now if key in was]
+    if len(common) < max(len(was), len(now)):
+        left = max(len(was), len(now)) - len(common)
+        text = f"{new.id}: {left} products not compared bit for bit: shapes, GPUs or libraries are others"
+        yield Change(name, Trend.UNKNOWN, text)
+    other_driver = before.machine.driver != after.machine.driver
+    for key in common:
+        what = f"{new.id}: the bits of the {bits.product(now[key])}{on_gpu(now[key].device)}"
+        if was[key].value == now[key].value:
+            yield Change(name, Trend.SAME, f"{what} are the same")
+        elif other_driver:
+            yield Change(name, Trend.UNKNOWN, f"{what} are others, with another driver")
+        else:
+            yield Change(name, Trend.WORSE, f"{what} are others, with the same software")
 
 
 def _only(name: str, what: str, in_first: bool, *, expected: bool = True) -> Change:

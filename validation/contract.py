@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 T = TypeVar("T")
 
@@ -76,6 +76,20 @@ class Measurement:
 
 
 @dataclass(frozen=True)
+class Digest:
+    """A checksum of every bit of a result.
+
+    `conditions` say what the bits depend on, all that is known of it: where they are equal, the checksums
+    must be. `device` is a GPU's index.
+    """
+
+    name: str
+    value: str
+    device: int | None = None
+    conditions: dict[str, int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Measured:
     """What one measuring process brings home. With `not_run`, the reason why it could not measure."""
 
@@ -83,6 +97,7 @@ class Measured:
     findings: tuple[Finding, ...] = ()
     not_run: str | None = None
     details: dict[str, Any] = field(default_factory=dict)
+    digests: tuple[Digest, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,6 +117,7 @@ class TestResult:
     measurements: tuple[Measurement, ...] = ()
     findings: tuple[Finding, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
+    digests: tuple[Digest, ...] = ()
 
 
 @dataclass(frozen=True)

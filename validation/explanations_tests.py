@@ -114,6 +114,28 @@ EXPLANATIONS: dict[str, Explanation] = {
         ("take the node out of service now", "run the test again to see that it stays with this GPU"),
         "https://docs.nvidia.com/cuda/cublas/index.html",
     ),
+    "differs-from-fleet": Explanation(
+        "A GPU computes another product than equal GPUs of other nodes",
+        "GPUs of one model give the same bits for the same product with the same torch and cuBLAS",
+        (
+            "a GPU that computes wrong without an error message",
+            "without a majority: any of the GPUs that are named",
+            "where the driver is another one, too: kernels that the driver compiled otherwise",
+        ),
+        ("take the node out of service now", "run the test again to see that it stays with this GPU"),
+        "https://docs.nvidia.com/cuda/cublas/index.html",
+    ),
+    "differs-from-own-past": Explanation(
+        "A GPU computes another product than in an earlier run",
+        "The same GPU with the same torch, cuBLAS and driver gives the same bits at every run",
+        ("a GPU that began to compute wrong without an error message", "memory that changes bits"),
+        (
+            "take the node out of service now",
+            "run the test again; `validation compare OLD NEW` shows which products changed",
+            "if the older run was the wrong one, remove the node's file from the history",
+        ),
+        "https://docs.nvidia.com/cuda/cublas/index.html",
+    ),
     "below-floor": Explanation(
         "A number is below the floor for its GPU model",
         "The floor is published or in production use; its source and date are in data/gpu_models.yml",

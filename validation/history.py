@@ -1,5 +1,8 @@
 """The third judge: the node's own past. One file a node, one line a run, kept beside the reports.
 
+Numbers of GPUs, and the checksums of their products: one that changed on the same GPU with the same software
+is silent data corruption (bits.py).
+
 Compared is like with like: the same test and method, metric and conditions, GPU (by its UUID) and torch, and
 only with runs that passed. A driver is what one upgrades to be faster or to be rid of a fault, so another one
 compares, and is named.
@@ -12,13 +15,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from validation import bits
 from validation.comparison import Comparison, Crowd, CrowdJudge, Sensitivity, conditions_key, is_rate
 from validation.contract import SCHEMA_VERSION, ContractError, Finding, State, decode, encode, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from validation.contract import Measurement, NodeResult, TestResult
+    from validation.contract import Digest, Measurement, NodeResult, TestResult
     from validation.judge import NodeVerdict
 
 #: One GPU repeats itself to 1 or 2 %.
@@ -31,6 +35,8 @@ JUDGE = CrowdJudge(
 #: Of how many runs the median is taken: of the latest, and of the first, so that a GPU which becomes slower
 #: bit by bit cannot take its measure along.
 MOST_RUNS = 20
+#: Versions of a line that mean the same as this one: 2 had no checksums.
+READABLE = {2, SCHEMA_VERSION}
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,18 @@ class PastNumber:
 
 
 @dataclass(frozen=True)
+class PastDigest:
+    """One checksum, of a test with nothing wrong about its bits. `where` is the UUID of its GPU."""
+
+    test: str
+    method: int
+    name: str
+    where: str
+    value: str
+    conditions: dict[str, int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class PastRun:
     """What is kept of a run: one line of a node's history."""
 
@@ -56,6 +74,7 @@ class PastRun:
     torch: str | None
     driver: str | None
     numbers: tuple[PastNumber, ...]
+    digests: tuple[PastDigest, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,7 +106,7 @@ def read(directory: Path, node: str) -> Past:
     for line in path.read_text(errors="replace").splitlines():
         try:
             value = parse(line)
-            if isinstance(value, dict) and value.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
+            if isinstance(value, dict) and value.get("schema_version", SCHEMA_VERSION) not in READABLE:
                 other_version += 1
                 continue
             runs.append(decode(PastRun, value))
@@ -105,7 +124,16 @@ def append(directory: Path, result: NodeResult, verdict: NodeVerdict) -> None:
         if test.id in passed
         for one in filter(is_rate, test.measurements)
     )
-    if not numbers or any(run.started_at == result.started_at for run in read(directory, result.node).runs):
+    digests = tuple(
+        PastDigest(test.id, test.method, one.name, gpu.uuid, one.value, one.conditions)
+        for test in result.tests
+        if test.id in _with_sound_bits(verdict)
+        for one in test.digests
+        if (gpu := bits.gpu_of(one, result)) and gpu.uuid
+    )
+    if not (numbers or digests) or any(
+        run.started_at == result.started_at for run in read(directory, result.node).runs
+    ):
         return
     machine = result.machine
     run = PastRun(
@@ -116,6 +144,7 @@ def append(directory: Path, result: NodeResult, verdict: NodeVerdict) -> None:
         machine.torch,
         machine.driver,
         numbers,
+        digests,
     )
     directory.mkdir(parents=True, exist_ok=True)
     with _path(directory, result.node).open("a") as file:
@@ -134,11 +163,78 @@ def compare(result: NodeResult, past: Past) -> dict[str, Comparison]:
             found = _numbers_like(test, measurement, result, earlier)
             said.setdefault(test.id, Comparison(notes=past.notes))
             said[test.id] += _judge(test, measurement, result, found)
+        if test.digests:
+            said.setdefault(test.id, Comparison(notes=past.notes))
+            said[test.id] += _same_bits(test, result, earlier)
     if result.tests:
         # Health tells of GPUs; a run without it must not lose them either.
         place = next((test.id for test in result.tests if test.id == "health"), result.tests[0].id)
         said[place] = said.get(place, Comparison()) + _gone(result, earlier)
     return said
+
+
+def _with_sound_bits(verdict: NodeVerdict) -> set[str]:
+    """Tests of which the checksums may be the measure of later ones; a slow GPU's may, too."""
+    return {
+        test.id
+        for test in verdict.tests
+        if test.state in {State.PASS, State.DEGRADED}
+        and not bits.CODES & {finding.code for finding in test.findings}
+    }
+
+
+def _same_bits(test: TestResult, result: NodeResult, earlier: list[PastRun]) -> Comparison:
+    """Whether the products of each GPU still have the bits that they had."""
+    findings, alone, other_driver = [], 0, []
+    for digest in test.digests:
+        past = _digests_like(test, digest, result, earlier)
+        with_driver = [one for one in past if one[0].driver == result.machine.driver]
+        if not past:
+            alone += 1
+        elif not with_driver:
+            # The driver compiles what a library does not bring for a newer GPU: other bits prove nothing.
+            other_driver += [(run, digest) for run, value in past[-1:] if value != digest.value]
+        elif with_driver[-1][1] != digest.value:
+            findings.append(
+                Finding(
+                    "differs-from-own-past",
+                    State.FAIL,
+                    f"GPU {digest.device}: its {bits.product(digest)} is not bit for bit that of its run of "
+                    f"{with_driver[-1][0].started_at[:10]}, with the same software",
+                    bits.TAKE_OUT,
+                    digest.device,
+                )
+            )
+    notes = []
+    if alone:
+        every = "products were" if alone == len(test.digests) else f"{alone} of its products were"
+        notes.append(
+            f"{every} not compared bit for bit with its own past: no earlier run with the same software"
+        )
+    if other_driver:
+        what = ", ".join(dict.fromkeys(bits.product(digest) for _, digest in other_driver))
+        run = other_driver[-1][0]
+        notes.append(
+            f"other bits than in its run of {run.started_at[:10]}, which proves nothing, because the driver "
+            f"was {run.driver or 'unknown'} then and is {result.machine.driver or 'unknown'} now: {what}"
+        )
+    return Comparison(tuple(findings), tuple(notes))
+
+
+def _digests_like(
+    test: TestResult, digest: Digest, result: NodeResult, runs: list[PastRun]
+) -> list[tuple[PastRun, str]]:
+    """The same product on the same GPU in earlier runs with the same libraries."""
+    gpu = bits.gpu_of(digest, result)
+    if gpu is None or not gpu.uuid:
+        return []
+    wanted = (test.id, test.method, digest.name, gpu.uuid, conditions_key(digest.conditions))
+    return [
+        (run, one.value)
+        for run in runs
+        for one in run.digests
+        if (one.test, one.method, one.name, one.where, conditions_key(one.conditions)) == wanted
+    ]
 
 
 def _gone(result: NodeResult, earlier: list[PastRun]) -> Comparison:

@@ -130,6 +130,10 @@ class Backend(Protocol):
         """The number formats that this device multiplies in: fp32, tf32, fp16, bf16, fp8."""
         ...
 
+    def software(self) -> dict[str, int | str]:
+        """What the bits of a product depend on beside its operands: versions of libraries, number of SMs."""
+        ...
+
     def free_bytes(self) -> int:
         """Memory that an operation may take."""
         ...

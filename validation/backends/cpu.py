@@ -49,6 +49,10 @@ class CpuBackend:
         """Only fp32: many CPUs emulate the others."""
         return ("fp32",)
 
+    def software(self) -> dict[str, int | str]:
+        """Torch's version, and into how many threads it divides the work."""
+        return {"torch": torch.__version__, "threads": torch.get_num_threads()}
+
     def free_bytes(self) -> int:
         """Memory that is free now, without what the kernel could give back."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

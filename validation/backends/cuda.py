@@ -11,6 +11,7 @@ import torch.distributed
 from validation.backends import NotRunError
 from validation.backends import loading as data
 from validation.backends.exchange import Exchange, highest, join
+from validation.backends.libraries import loaded_version
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, MemoryPattern, Triad, pattern
 from validation.backends.training import TrainingStep, loss_if_it_fits, write_trace
 
@@ -68,6 +69,16 @@ class CudaBackend:
             return ("fp32", "fp16")
         fp8 = capability >= (8, 9) and release(torch.__version__) >= FP8_TORCH
         return ("fp32", "tf32", "fp16", "bf16", *(("fp8",) if fp8 else ()))
+
+    def software(self) -> dict[str, int | str]:
+        """CuBLAS and cuBLASLt, both of which torch calls, and what comes before them."""
+        return {
+            "torch": torch.__version__,
+            "cuda": str(torch.version.cuda),
+            "cublas": loaded_version("libcublas.so", "cublasGetProperty"),
+            "cublaslt": loaded_version("libcublasLt.so", "cublasLtGetProperty"),
+            "sms": torch.cuda.get_device_properties(self._device).multi_processor_count,
+        }
 
     def free_bytes(self) -> int:
         """Free memory of the GPU, as the driver sees it."""

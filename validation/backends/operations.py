@@ -72,8 +72,7 @@ class Matmul:
     def digest(self) -> str:
         """Run once; a checksum of every bit of the product.
 
-        cuBLAS gives the same bits at every run on GPUs of one model (its manual, "Results Reproducibility"):
-        another checksum is silent data corruption.
+        The same at every run on equal GPUs (bits.py says why): another one is silent data corruption.
         """
         self.prepare()
         self.run()

@@ -7,17 +7,18 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from validation import shapes
+from validation import bits, shapes
 from validation.backends import MatmulShape, make
 from validation.checks.measured import each_gpu, failures, not_run, result, watch
 from validation.checks.recorder import WRONG_COMPUTATION, Recorder
 from validation.checks.turns import blame, my_turn, taking_turns
 from validation.child import Request, run_children
-from validation.contract import Finding, State
+from validation.comparison import conditions_key
+from validation.contract import Digest, Finding, State
 from validation.measure import Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from validation.backends import Backend
     from validation.checks import Node
@@ -52,27 +53,29 @@ def multiply(backend: Backend, request: Request, stage: Callable[[str], None]) -
     wanted = [name for name in products if dtypes[name] in supported]
     cold_bytes = COLD_BYTES if any(name.endswith(BEST) for name in wanted) else 0
     recorder.need(max((products[name].needed_bytes for name in wanted), default=0) + cold_bytes)
-    digests: dict[str, str] = {}
+    digests: dict[str, Digest] = {}
     for name in wanted:
         dtype, shape, best = dtypes[name], products[name], name.endswith(BEST)
         operation = backend.matmul(dtype, shape, cold=best)
+        conditions: dict[str, int | str] = {**shape._asdict(), "dtype": dtype}
         if parameters.get("compare_bits"):
             stage(f"taking the checksum of a {dtype} product of {shape}")
-            digests[name] = operation.digest()
+            taken = operation.digest()
+            digests[name] = Digest(name, taken, recorder.device, conditions | backend.software())
         recorder.rate(
             f"{name}_{unit}",
             operation,
             doing=f"multiplying {shape} in {dtype}",
             scale=parameters["scale"],
-            conditions=shape._asdict() | {"dtype": dtype} | ({"cache": "emptied"} if best else {}),
+            conditions=conditions | ({"cache": "emptied"} if best else {}),
             peak="" if best else f"{name}_peak_{unit}",
             timing=Timing(**parameters["best_timing"]) if best else None,
         )
-        if name in digests and (again := operation.digest()) != digests[name]:
+        if name in digests and (again := operation.digest()) != digests[name].value:
             recorder.find(
                 "not-repeatable",
-                f"{request.name}: the same {dtype} product had checksum {digests[name]}, and after the load "
-                f"{again}",
+                f"{request.name}: the same {dtype} product had checksum {digests[name].value}, and after the "
+                f"load {again}",
                 WRONG_COMPUTATION,
             )
         recorder.check(
@@ -87,7 +90,7 @@ def multiply(backend: Backend, request: Request, stage: Callable[[str], None]) -
     details: dict[str, Any] = {"not_supported": skipped} if skipped else {}
     if origin := parameters.get("shapes_of"):
         details["shapes_of"] = origin
-    return recorder.measured(details | ({"digests": digests} if digests else {}))
+    return recorder.measured(details, digests=digests.values())
 
 
 def multiplied(node: Node, gpu: GpuIdentity, formats: Iterable[str], *, best: bool = False) -> dict[str, Any]:
@@ -105,30 +108,27 @@ def multiplied(node: Node, gpu: GpuIdentity, formats: Iterable[str], *, best: bo
 def odd_ones_out(outcomes: list[Outcome], gpus: tuple[GpuIdentity, ...]) -> list[Finding]:
     """GPUs whose product differs in some bit from that of the others of their model."""
     names = {gpu.index: gpu.name for gpu in gpus}
-    groups: dict[tuple[str, str], dict[str, list[int]]] = {}
+    equals: dict[Hashable, list[tuple[int, Digest]]] = {}
     for outcome in outcomes:
         device = outcome.request.device
-        for dtype, digest in outcome.measured.details.get("digests", {}).items():
-            group = groups.setdefault((names.get(device, ""), dtype), {})
-            group.setdefault(digest, []).append(device)
+        for digest in outcome.measured.digests:
+            key = (names.get(device), digest.name, conditions_key(digest.conditions))
+            equals.setdefault(key, []).append((device, digest))
     findings = []
-    for (_, dtype), devices_of in groups.items():
-        most = max(map(len, devices_of.values()))
-        majority = 2 * most > sum(map(len, devices_of.values()))
-        if len(devices_of) == 1:
-            continue
-        # Without a majority nobody can say which of them is wrong: then none is condemned, and all are named.
-        suspects = [d for d in devices_of.values() if not majority or len(d) < most]
+    for digests in equals.values():
+        states = bits.odd_ones([digest.value for _, digest in digests])
+        alike = states.count(State.PASS)
         findings += [
             Finding(
                 "gpu-differs",
-                State.FAIL if majority else State.DEGRADED,
-                f"GPU {device}: its {dtype} product is not bit for bit that of "
-                + (f"the {most} others of its model" if majority else "all others of its model"),
-                WRONG_COMPUTATION if majority else "run again, and compare with another node of this model",
+                state,
+                f"GPU {device}: its {bits.product(digest)} is not bit for bit that of "
+                + (f"the {alike} others of its model" if alike else "all others of its model"),
+                bits.TAKE_OUT if alike else bits.COMPARE,
                 device,
             )
-            for device in sorted(device for devices in suspects for device in devices)
+            for (device, digest), state in zip(digests, states, strict=True)
+            if state is not State.PASS
         ]
     return findings
 

@@ -148,6 +148,7 @@ def result(
         measurements=tuple(gathered if measurements is None else measurements),
         findings=tuple(found),
         details=notes | (details or {}) | (telemetry.details() if telemetry else {}),
+        digests=tuple(digest for outcome in outcomes for digest in outcome.measured.digests),
     )
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from validation.backends import Backend, Operation
     from validation.child import Request
+    from validation.contract import Digest
 
 #: Of the first warm-up, what later numbers of the same process need: the device is warm, only their code is
 #: not loaded yet.
@@ -96,6 +97,16 @@ class Recorder:
         """Keep a finding about this device."""
         self._findings.append(Finding(code, state, text, action, self.device))
 
-    def measured(self, details: dict[str, Any] | None = None, more: Iterable[Measurement] = ()) -> Measured:
+    def measured(
+        self,
+        details: dict[str, Any] | None = None,
+        more: Iterable[Measurement] = (),
+        digests: Iterable[Digest] = (),
+    ) -> Measured:
         """All of it, for the parent; `more` are numbers that were taken in another way."""
-        return Measured((*self._measurements, *more), tuple(self._findings), details=details or {})
+        return Measured(
+            (*self._measurements, *more),
+            tuple(self._findings),
+            details=details or {},
+            digests=tuple(digests),
+        )

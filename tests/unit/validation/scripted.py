@@ -105,6 +105,9 @@ class ScriptedBackend:
     def dtypes(self) -> tuple[str, ...]:
         return self.formats
 
+    def software(self) -> dict[str, int | str]:
+        return {"torch": "2.13.0", "cublas": "13.1.0"}
+
     def free_bytes(self) -> int:
         return self.free
 

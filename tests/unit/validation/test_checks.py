@@ -21,7 +21,7 @@ from validation.checks.measured import Telemetry, not_run, result
 from validation.checks.registry import CHECKS
 from validation.child import Ending, Outcome, Request, run_children
 from validation.comparison import NOISY_SPREAD
-from validation.contract import Finding, GpuIdentity, Measured, State
+from validation.contract import Digest, Finding, GpuIdentity, Measured, State
 from validation.expectations import References
 from validation.machine import PciGpu, Torch
 from validation.measure import Timing
@@ -515,9 +515,9 @@ def test_a_product_that_changes_under_load_is_found() -> None:
     assert "had checksum aa, and after the load ab" in finding.text
 
 
-def gpu_with_digest(device: int, digest: str) -> Outcome:
+def gpu_with_digest(device: int, digest: str, cublas: str = "13.1.0") -> Outcome:
     asked = Request(f"GPU {device}", "", "cuda", device=device)
-    measured = Measured(details={"digests": {"bf16": digest}})
+    measured = Measured(digests=(Digest("bf16", digest, device, {"m": 64, "cublas": cublas}),))
     return Outcome(asked, Ending.DONE, measured, "", "", 1.0)
 
 
@@ -546,6 +546,15 @@ def test_the_gpu_whose_bits_differ_is_named_and_condemned_only_by_a_majority(
 def test_gpus_of_different_models_may_differ() -> None:
     gpus = (GpuIdentity(0, "H100", "", "", ""), GpuIdentity(1, "L4", "", "", ""))
     assert matmul.odd_ones_out([gpu_with_digest(0, "a"), gpu_with_digest(1, "b")], gpus) == []
+
+
+def test_a_checksum_says_all_that_the_bits_depend_on() -> None:
+    asked = matmul_request(products={"bf16": [8, 16, 32]}, compare_bits=True)
+    (digest,) = matmul.multiply(ScriptedBackend(), asked, STAGES.append).digests
+    edges = {"m": 8, "n": 16, "k": 32}
+    assert digest == Digest(
+        "bf16", "same", 3, edges | {"dtype": "bf16", "torch": "2.13.0", "cublas": "13.1.0"}
+    )
 
 
 def memory_request(**changes: Any) -> Request:

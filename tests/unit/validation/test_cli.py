@@ -444,7 +444,14 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
 
 
 def test_an_order_for_a_stranger_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    order = {"schema_version": 2, "node": "x", "group": [], "port": 1, "library": "gloo", "plan": "quick"}
+    order = {
+        "schema_version": SCHEMA_VERSION,
+        "node": "x",
+        "group": [],
+        "port": 1,
+        "library": "gloo",
+        "plan": "quick",
+    }
     order["run"] = "5c1a-0"
     (tmp_path / "order.json").write_text(json.dumps(order))
     assert cli.main(["fabric", "--order", str(tmp_path / "order.json")]) == 2

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from tests.unit.validation import samples
 from validation import contract, schema
-from validation.contract import ContractError, Finding, Measured, Measurement, NodeResult, State
+from validation.contract import ContractError, Digest, Finding, Measured, Measurement, NodeResult, State
 from validation.expectations import FleetExpectations
-from validation.history import PastNumber, PastRun
+from validation.history import PastDigest, PastNumber, PastRun
 from validation.judge import judge_fleet, judge_node
 
 SCHEMAS = Path(schema.__file__).parent / "schemas"
@@ -54,6 +54,7 @@ def whole_result() -> NodeResult:
         samples.measurement(conditions={"size": 8192, "dtype": "bf16"}),
         findings=(Finding("wrong-result", State.FAIL, "it is wrong", "take it out", 0),),
         details={"telemetry": [{"device": 0, "event_reason_shares": {}}]},
+        digests=(Digest("bf16", "00ff", 0, {"m": 8192, "torch": "2.13.0"}),),
     )
     return samples.node_result(test)
 
@@ -118,7 +119,7 @@ def test_a_number_that_is_none_is_found_in_free_details_too() -> None:
 
 
 def test_a_result_of_another_schema_version_is_refused() -> None:
-    with pytest.raises(ContractError, match="schema version 1; this program reads version 2"):
+    with pytest.raises(ContractError, match="schema version 1; this program reads version 3"):
         contract.node_result(changed(["schema_version"], 1))
 
 
@@ -153,8 +154,16 @@ def test_expectations_fit_their_schema() -> None:
 
 def test_a_line_of_a_history_fits_its_schema() -> None:
     number = PastNumber("gpu_matmul", 1, "bf16_tflops", "GPU-1", 730.0, {"size": 8192})
+    digest = PastDigest("gpu_matmul", 1, "bf16", "GPU-1", "00ff", {"torch": "2.13.0"})
     run = PastRun(
-        contract.SCHEMA_VERSION, "gpu01", "2026-11-21T12:00:00+00:00", "quick", None, None, (number,)
+        contract.SCHEMA_VERSION,
+        "gpu01",
+        "2026-11-21T12:00:00+00:00",
+        "quick",
+        None,
+        None,
+        (number,),
+        (digest,),
     )
     jsonschema.validate(json.loads(contract.dumps(run)), load("history-run"))
 

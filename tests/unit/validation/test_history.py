@@ -110,7 +110,7 @@ def test_a_run_is_kept_once(tmp_path: Path) -> None:
 def test_a_damaged_line_is_left_out_and_that_is_said(tmp_path: Path) -> None:
     keep(tmp_path, result_of(50.0, 1))
     with (tmp_path / "gpu01.jsonl").open("ab") as file:
-        file.write(b'{"schema_version": 2, "no\xff\n')
+        file.write(b'{"schema_version": 3, "no\xff\n')
     found = history.read(tmp_path, "gpu01")
     assert (len(found.runs), found.unreadable) == (1, 1)
     said = history.compare(result_of(40.0, 4), found)["gpu_matmul"]
@@ -125,7 +125,7 @@ def test_a_node_has_no_past_at_first(tmp_path: Path) -> None:
 def test_a_file_of_another_schema_version_is_not_passed_over_in_silence(tmp_path: Path) -> None:
     keep(tmp_path, result_of(50.0, 1))
     path = tmp_path / "gpu01.jsonl"
-    path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 1'))
+    path.write_text(path.read_text().replace('"schema_version": 3', '"schema_version": 1'))
     said = history.compare(result_of(40.0, 4), history.read(tmp_path, "gpu01"))["gpu_matmul"]
     assert said.findings == ()
     assert "1 lines of the node's history are of another schema version and are left out" in said.notes

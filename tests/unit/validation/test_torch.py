@@ -212,13 +212,20 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
         node = samples.node(expectation=samples.expectation(references=references))
         small = dict(gpu=Timing(0, 0.1), gpu_best=Timing(0, 0.1), gpu_all_reduce_bytes=(4 << 20, 8 << 20))
         node = dataclasses.replace(node, plan=dataclasses.replace(node.plan, **small))
+        import torch
         answer = [encode(check.run(node)) for check in (matmul.GpuMatmul(), collectives.GpuAllReduce())]
+        answer.append(torch.__version__)
     """)
-    product, reduction = found
+    product, reduction, torch_version = found
     assert (product["state"], reduction["state"]) == ("pass", "pass")
     measured = [(m["name"], m["conditions"]["m"]) for m in product["measurements"]]
     assert measured == [("fp32_tflops", 256), ("fp32_peak_tflops", 256), ("fp32_best_tflops", 64)] * 2
     assert product["details"]["GPU 0"]["shapes_of"] == "architecture hopper"
+    assert [(d["name"], d["conditions"]["torch"]) for d in product["digests"]] == [
+        ("fp32", torch_version),
+        ("fp32_best", torch_version),
+    ] * 2
+    assert len({d["value"] for d in product["digests"]}) == 2
     sizes = [m["conditions"] for m in reduction["measurements"]]
     assert sizes == [{"size_bytes": size, "ranks": 2} for size in (4 << 20, 8 << 20)]
     assert {len(medians) for medians in reduction["details"]["rank_median_s"].values()} == {2}
