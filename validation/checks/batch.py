@@ -7,10 +7,9 @@ import gc
 import math
 from typing import TYPE_CHECKING
 
-from validation.backends import NotRunError, Shape, make, out_of_memory
-from validation.checks.measured import stay_near
+from validation.backends import NotRunError, Shape, out_of_memory
 from validation.checks.recorder import WRONG_COMPUTATION, Recorder
-from validation.checks.training import on_each_gpu, on_the_cpu
+from validation.checks.training import in_a_child, on_each_gpu, on_the_cpu
 from validation.contract import State
 
 if TYPE_CHECKING:
@@ -29,13 +28,6 @@ CPU_BUDGET_BYTES = 128 << 20
 #: fill the memory of no GPU with this model.
 PARTS = 32
 MOST_SAMPLES = 4096
-
-
-def measure(request: Request, stage: Callable[[str], None]) -> Measured:
-    """In a child: its allocator is limited for good. Raises NotRunError."""
-    stay_near(request)
-    stage("loading torch")
-    return search(make(request.backend, request.device), request, stage)
 
 
 def search(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
@@ -92,6 +84,9 @@ def search(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         recorder.keep("largest_batch_samples", batch)
     details = {"format": way, "budget_bytes": budget, "tried": sorted(losses)}
     return recorder.measured(details | ({"ran_out_when_timed": ran_out} if ran_out else {}))
+
+
+measure = in_a_child(search)
 
 
 def largest_that_goes_on(train: Callable[[int], None], batch: int) -> tuple[int, list[int]]:

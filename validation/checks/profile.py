@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from validation import traces
-from validation.backends import Shape, make
-from validation.checks.measured import stay_near
+from validation.backends import Shape
 from validation.checks.recorder import Recorder
-from validation.checks.training import memory_of, on_each_gpu, on_the_cpu
+from validation.checks.training import in_a_child, memory_of, on_each_gpu, on_the_cpu
 from validation.contract import State
 
 if TYPE_CHECKING:
@@ -27,13 +26,6 @@ if TYPE_CHECKING:
 STEPS = 3
 #: A larger trace is not kept, compressed as it is: a thousand times what three steps need is a mistake.
 MOST_TRACE_BYTES = 32 << 20
-
-
-def measure(request: Request, stage: Callable[[str], None]) -> Measured:
-    """In a child: a few steps under torch's profiler. Raises NotRunError."""
-    stay_near(request)
-    stage("loading torch")
-    return profile(make(request.backend, request.device), request, stage)
 
 
 def profile(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
@@ -65,6 +57,9 @@ def profile(backend: Backend, request: Request, stage: Callable[[str], None]) ->
         name = f"gpu{request.device}" if on_gpu else "cpu"
         details["trace"] = keep(content, Path(directory, f"trace-{name}.json.gz"))
     return recorder.measured(details)
+
+
+measure = in_a_child(profile)
 
 
 def keep(content: bytes, path: Path) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from validation.backends import Shape, make
-from validation.checks.measured import stay_near
+from validation.backends import Shape
 from validation.checks.recorder import WRONG_COMPUTATION, Recorder
-from validation.checks.training import memory_of, on_each_gpu, on_the_cpu
+from validation.checks.training import in_a_child, memory_of, on_each_gpu, on_the_cpu
 from validation.contract import State
 
 if TYPE_CHECKING:
@@ -24,13 +23,6 @@ WAYS = {"fp32": "plain", "accumulated": "accumulated", "checkpointed": "checkpoi
 #: The largest difference of gradients, as a part of their norm, that another order of adding in fp32
 #: explains: sums of 10^4 numbers, each rounded to 2^-24, and a margin of ten.
 TOLERANCE = 1e-3
-
-
-def measure(request: Request, stage: Callable[[str], None]) -> Measured:
-    """In a child: the plain step, then the others. Raises NotRunError."""
-    stay_near(request)
-    stage("loading torch")
-    return compare(make(request.backend, request.device), request, stage)
 
 
 def compare(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
@@ -75,6 +67,9 @@ def compare(backend: Backend, request: Request, stage: Callable[[str], None]) ->
             "speed_over_plain": {name: round(rates[name] / rates["plain"], 3) for name in others},
         }
     )
+
+
+measure = in_a_child(compare)
 
 
 def _other_gradients(name: str, error: float) -> str:

@@ -6,18 +6,36 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
-from validation.backends import Shape
-from validation.checks.measured import each_gpu, not_run, result, watch
+from validation.backends import Shape, make
+from validation.checks.measured import each_gpu, not_run, result, stay_near, watch
 from validation.child import Request, run_children
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from validation.backends import Backend
     from validation.checks import Check, Node
-    from validation.contract import TestResult
+    from validation.contract import Measured, TestResult
+
+    Stage = Callable[[str], None]
 
 #: Both fixed, so that numbers compare. On the CPU a step of a fraction of a second; on a GPU one of 10^13
 #: operations, in matrices wide enough for tensor cores, that fits in 16 GB.
 CPU_SHAPE = Shape(layers=4, width=256, heads=4, tokens=64, batch=8)
 GPU_SHAPE = Shape(layers=4, width=2048, heads=16, tokens=1024, batch=8)
+
+
+def in_a_child(
+    measurement: Callable[[Backend, Request, Stage], Measured],
+) -> Callable[[Request, Stage], Measured]:
+    """What a child runs: the measurement on its real device, from the CPUs next to that."""
+
+    def measure(request: Request, stage: Stage) -> Measured:
+        stay_near(request)
+        stage("loading torch")
+        return measurement(make(request.backend, request.device), request, stage)
+
+    return measure
 
 
 def on_the_cpu(check: Check, node: Node, function: str, parameters: dict[str, Any]) -> TestResult:

@@ -75,6 +75,13 @@ def test_mixed_precision_that_is_slower_on_a_gpu_is_degraded() -> None:
     assert "16.0 samples/s in bf16, 20.0 in tf32" in finding.text
 
 
+def test_noise_alone_does_not_make_mixed_precision_slower() -> None:
+    steps = {"fp32": 0.8, "tf32": 0.4}
+    noisy = ScriptedBackend(steps=steps, run_seconds=[0.3, 0.9] * 1000)
+    assert amp(noisy).findings == ()
+    assert [f.code for f in amp(ScriptedBackend(steps=steps, run_seconds=[0.6])).findings] == ["amp-no-gain"]
+
+
 def test_mixed_precision_that_is_slower_on_a_cpu_is_no_fault() -> None:
     assert amp(ScriptedBackend("cpu", steps=STEPS | {"bf16": 5.0})).findings == ()
 

@@ -54,6 +54,28 @@ def test_losses_and_gradients_of_every_way_are_those_of_plain_fp32_up_to_roundin
     assert 0 <= checkpointed < 1e-5
 
 
+@pytest.mark.parametrize("damage", ["mul_(0)", "mul_(1.1)", "mul_(float('nan'))"])
+def test_gradients_of_mixed_precision_that_are_wrong_are_seen_though_losses_hardly_change(
+    damage: str,
+) -> None:
+    right, wrong = there(
+        STEP
+        + f"""
+    from validation.checks.precision import TOLERANCE
+
+    class Damaged(TrainingStep):
+        def backward(self, batch, target):
+            loss = super().backward(batch, target)
+            if self.way == "bf16":
+                self._model.parameters[-1].grad.{damage}
+            return loss
+
+    answer = [kind(cpu, shape, "bf16").error() <= TOLERANCE["bf16"] for kind in (TrainingStep, Damaged)]
+    """
+    )
+    assert (right, wrong) == (True, False)
+
+
 def test_losses_that_are_wrong_are_seen() -> None:
     nan, large, none = there(
         STEP
