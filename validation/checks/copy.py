@@ -12,7 +12,7 @@ from validation import numa
 from validation.backends import NotRunError, make
 from validation.checks.measured import each_gpu, not_run, result, stay_near, watch
 from validation.checks.recorder import WRONG_DATA, Recorder
-from validation.checks.turns import blame, my_turn, taking_turns
+from validation.checks.turns import blame, in_turn, my_turn, taking_turns, together
 from validation.child import Request, run_children
 
 if TYPE_CHECKING:
@@ -119,24 +119,16 @@ class GpuTransfer:
 
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
-        if reason := node.why_no_cuda():
-            return not_run(self, reason)
-        started = time.monotonic()
-        telemetry = watch(node)
-        # All start at once, because starting takes longer than measuring, and take turns to measure.
-        with taking_turns() as turn:
-            requests = each_gpu(
-                node,
-                f"{__name__}:measure",
-                {
-                    "size_bytes": node.plan.gpu_copy_bytes,
-                    "directions": list(node.plan.gpu_directions),
-                    "timing": dataclasses.asdict(node.plan.gpu_copy),
-                    "turn": turn,
-                },
-            )
-            outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
-        return result(self, started, outcomes, findings=blame(outcomes), telemetry=telemetry)
+        return in_turn(
+            self,
+            node,
+            f"{__name__}:measure",
+            {
+                "size_bytes": node.plan.gpu_copy_bytes,
+                "directions": list(node.plan.gpu_directions),
+                "timing": dataclasses.asdict(node.plan.gpu_copy),
+            },
+        )
 
 
 class GpuTransferTogether:
@@ -152,18 +144,17 @@ class GpuTransferTogether:
         """Run it on this node."""
         if len(node.gpus) == 1:
             return not_run(self, "one GPU has nobody to share the host with")
-        if reason := node.why_no_cuda():
-            return not_run(self, reason)
-        started, telemetry = time.monotonic(), watch(node)
-        parameters = {
-            "size_bytes": node.plan.gpu_copy_bytes,
-            "directions": ["h2d", "d2h"],
-            "timing": dataclasses.asdict(node.plan.gpu_copy),
-            "how": "together",
-        }
-        requests = each_gpu(node, f"{__name__}:measure", parameters)
-        outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
-        return result(self, started, outcomes, telemetry=telemetry)
+        return together(
+            self,
+            node,
+            f"{__name__}:measure",
+            {
+                "size_bytes": node.plan.gpu_copy_bytes,
+                "directions": ["h2d", "d2h"],
+                "timing": dataclasses.asdict(node.plan.gpu_copy),
+                "how": "together",
+            },
+        )
 
 
 class GpuTransferRemote:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from validation import bits, shapes
 from validation.backends import MatmulShape, make
-from validation.checks.measured import each_gpu, failures, not_run, result, watch
+from validation.checks.measured import failures, not_run, result
 from validation.checks.recorder import WRONG_COMPUTATION, Recorder
-from validation.checks.turns import blame, my_turn, taking_turns
+from validation.checks.turns import in_turn, my_turn, together
 from validation.child import Request, run_children
 from validation.comparison import conditions_key
 from validation.contract import Digest, Finding, State
@@ -180,11 +180,8 @@ class GpuMatmul:
 
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
-        if reason := node.why_no_cuda():
-            return not_run(self, reason)
-        started = time.monotonic()
-        telemetry = watch(node)
-        requests = each_gpu(
+        return together(
+            self,
             node,
             f"{__name__}:measure",
             {
@@ -194,10 +191,8 @@ class GpuMatmul:
                 "scale": 1e12,
             },
             lambda gpu: multiplied(node, gpu, shapes.FORMATS, best=True),
+            lambda outcomes: failures(outcomes) + odd_ones_out(outcomes, node.gpus),
         )
-        outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
-        findings = failures(outcomes) + odd_ones_out(outcomes, node.gpus)
-        return result(self, started, outcomes, findings=findings, telemetry=telemetry)
 
 
 class GpuMatmulAlone:
@@ -211,20 +206,14 @@ class GpuMatmulAlone:
 
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
-        if reason := node.why_no_cuda():
-            return not_run(self, reason)
-        started, telemetry = time.monotonic(), watch(node)
-        with taking_turns() as turn:
-            requests = each_gpu(
-                node,
-                f"{__name__}:measure",
-                {
-                    "timing": dataclasses.asdict(node.plan.gpu_copy),
-                    "unit": "alone_tflops",
-                    "scale": 1e12,
-                    "turn": turn,
-                },
-                lambda gpu: multiplied(node, gpu, ("fp16", "bf16")),
-            )
-            outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
-        return result(self, started, outcomes, findings=blame(outcomes), telemetry=telemetry)
+        return in_turn(
+            self,
+            node,
+            f"{__name__}:measure",
+            {
+                "timing": dataclasses.asdict(node.plan.gpu_copy),
+                "unit": "alone_tflops",
+                "scale": 1e12,
+            },
+            lambda gpu: multiplied(node, gpu, ("fp16", "bf16")),
+        )

@@ -7,18 +7,19 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from validation.backends import make
-from validation.checks.measured import CUDA_ENVIRONMENT, each_gpu, not_run, result, watch
+from validation.backends import NotRunError, make
+from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result, watch
 from validation.checks.recorder import WRONG_DATA, Recorder
-from validation.checks.turns import blame, my_turn, taking_turns
+from validation.checks.turns import together
 from validation.child import Request, run_children
+from validation.contract import Measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from validation.backends import Backend, Operation
     from validation.checks import Node
-    from validation.contract import Measured, TestResult
+    from validation.contract import TestResult
 
 #: Of the free memory, what the pattern test leaves to libraries.
 PATTERN_SHARE = 0.9
@@ -72,25 +73,42 @@ class GpuMemory:
 
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
-        if reason := node.why_no_cuda():
-            return not_run(self, reason)
-        started, telemetry = time.monotonic(), watch(node)
         parameters = {
             "size_bytes": node.plan.gpu_copy_bytes,
             "timing": dataclasses.asdict(node.plan.gpu_copy),
             "pattern_bytes": node.plan.gpu_pattern_bytes,
         }
-        requests = each_gpu(node, f"{__name__}:measure", parameters)
-        outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
-        return result(self, started, outcomes, telemetry=telemetry)
+        return together(self, node, f"{__name__}:measure", parameters)
 
 
 def measure_peers(request: Request, stage: Callable[[str], None]) -> Measured:
-    """In a child: copies from its GPU to each other one. Raises NotRunError."""
+    """In a child: copies between all pairs of GPUs. Raises NotRunError."""
     stage("loading torch")
-    backend = make(request.backend, request.device)
-    with my_turn(request, stage):
-        return send(backend, request, stage)
+    return exchange(lambda gpu: make(request.backend, gpu), request, stage)
+
+
+def exchange(
+    backend_of: Callable[[int], Backend], request: Request, stage: Callable[[str], None]
+) -> Measured:
+    """The measurement itself, on any backends: from each GPU of `gpus` to all others, row by row."""
+    gpus, rows = request.parameters["gpus"], {}
+    for gpu in gpus:
+        peers = {"peers": [other for other in gpus if other != gpu]}
+        row = dataclasses.replace(
+            request, name=f"GPU {gpu}", device=gpu, parameters=request.parameters | peers
+        )
+        stage(f"making room on GPU {gpu}")
+        try:
+            rows[row.name] = send(backend_of(gpu), row, stage)
+        except NotRunError as error:
+            rows[row.name] = Measured(not_run=str(error))
+    left_out = [f"{name}: {row.not_run}" for name, row in rows.items() if row.not_run]
+    return Measured(
+        measurements=tuple(one for row in rows.values() for one in row.measurements),
+        findings=tuple(finding for row in rows.values() for finding in row.findings),
+        not_run="; ".join(left_out) or None,
+        details={name: row.details for name, row in rows.items() if row.details},
+    )
 
 
 def send(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
@@ -102,12 +120,12 @@ def send(backend: Backend, request: Request, stage: Callable[[str], None]) -> Me
         recorder.rate(
             "peer_gb_s",
             operation,
-            doing=f"copying to GPU {peer}",
+            doing=f"copying from {request.name} to GPU {peer}",
             conditions={"size_bytes": int(operation.work), "to": peer},
         )
         recorder.check(
             operation,
-            doing=f"checking the copy to GPU {peer}",
+            doing=f"checking the copy from {request.name} to GPU {peer}",
             wrong=partial(_wrong_data, f"the copy to GPU {peer}"),
             action=WRONG_DATA,
         )
@@ -122,7 +140,7 @@ class GpuPeers:
     id = "gpu_peers"
     title = "copies from GPU to GPU, every pair"
     needs = "two or more NVIDIA GPUs with their driver, torch built with CUDA"
-    method = 1
+    method = 2  # 2: all pairs from one process
     headline: tuple[str, ...] = ("peer_gb_s",)
 
     def run(self, node: Node) -> TestResult:
@@ -131,29 +149,24 @@ class GpuPeers:
             return not_run(self, "one GPU has no other to copy to")
         if reason := node.why_no_cuda():
             return not_run(self, reason)
-        if (exclusive := node.exclusive_gpu) is not None:
-            return not_run(
-                self,
-                f"GPU {exclusive} is in an exclusive compute mode: it serves one process at a time, and here "
-                "the process of each GPU uses all others",
-            )
         started, telemetry = time.monotonic(), watch(node)
-        with taking_turns() as turn:
-            requests = [
-                Request(
-                    f"GPU {gpu.index}",
-                    f"{__name__}:measure_peers",
-                    "cuda",
-                    device=gpu.index,
-                    parameters={
-                        "size_bytes": node.plan.gpu_peer_bytes,
-                        "timing": dataclasses.asdict(node.plan.gpu_peer),
-                        "peers": [other.index for other in node.gpus if other is not gpu],
-                        "turn": turn,
-                    },
-                    environment=CUDA_ENVIRONMENT,
-                )
-                for gpu in node.gpus
-            ]
-            outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
-        return result(self, started, outcomes, findings=blame(outcomes), telemetry=telemetry)
+        # One process: with one for each GPU, every GPU would get a context of each of them, which takes time
+        # and some hundred MB, and a GPU that serves one process at a time would turn the others away.
+        request = Request(
+            "the process that uses all GPUs",
+            f"{__name__}:measure_peers",
+            "cuda",
+            parameters={
+                "size_bytes": node.plan.gpu_peer_bytes,
+                "timing": dataclasses.asdict(node.plan.gpu_peer),
+                "gpus": [gpu.index for gpu in node.gpus],
+            },
+            environment=CUDA_ENVIRONMENT,
+        )
+        node.make_room()
+        (outcome,) = run_children([request], node.budget_s, tick=telemetry.tick)
+        # Of which GPU it died, its stage says, and not the device of its request.
+        findings = [dataclasses.replace(finding, device=None) for finding in failures([outcome])]
+        rows = outcome.measured.details
+        outcome = dataclasses.replace(outcome, measured=dataclasses.replace(outcome.measured, details={}))
+        return result(self, started, [outcome], findings=findings, details=rows, telemetry=telemetry)

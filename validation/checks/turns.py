@@ -1,22 +1,57 @@
-"""One after the other: measuring processes start together, because starting takes long, and take turns."""
+"""A process for each GPU: all at the same time, or in turns, but started together: starting takes long."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import tempfile
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from validation.checks.measured import failures
+from validation.checks.measured import each_gpu, failures, not_run, result, watch
+from validation.child import run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from validation.checks import Check, Node
     from validation.child import Outcome, Request
-    from validation.contract import Finding
+    from validation.contract import Finding, GpuIdentity, TestResult
 
 WAITING = "waiting for its turn"
+
+
+def together(
+    check: Check,
+    node: Node,
+    function: str,
+    parameters: dict[str, Any],
+    own: Callable[[GpuIdentity], dict[str, Any]] = lambda _: {},
+    judge: Callable[[list[Outcome]], list[Finding]] = failures,
+) -> TestResult:
+    """Run `function` for all GPUs at the same time, in processes that may be kept.
+
+    `own` are parameters of one GPU; `judge` finds what is wrong with processes and between GPUs.
+    """
+    if reason := node.why_no_cuda():
+        return not_run(check, reason)
+    started, telemetry = time.monotonic(), watch(node)
+    requests = each_gpu(node, function, parameters, own)
+    outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
+    return result(check, started, outcomes, findings=judge(outcomes), telemetry=telemetry)
+
+
+def in_turn(
+    check: Check,
+    node: Node,
+    function: str,
+    parameters: dict[str, Any],
+    own: Callable[[GpuIdentity], dict[str, Any]] = lambda _: {},
+) -> TestResult:
+    """The same with one GPU after the other where `function` waits for its turn (my_turn)."""
+    with taking_turns() as turn:
+        return together(check, node, function, parameters | {"turn": turn}, own, blame)
 
 
 @contextlib.contextmanager

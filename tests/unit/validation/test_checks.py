@@ -457,16 +457,15 @@ def test_a_gpu_that_no_program_can_use_is_not_measured() -> None:
     assert CHECKS["gpu_matmul"].run(in_compute_mode("Prohibited")).reason == reason
 
 
-def test_copies_between_gpus_that_serve_one_process_are_not_run() -> None:
-    found = CHECKS["gpu_peers"].run(in_compute_mode("Exclusive_Process"))
-    assert found.state is State.NOT_RUN
-    assert found.reason.startswith("GPU 1 is in an exclusive compute mode")
-
-
 @pytest.mark.parametrize(("mode", "waits"), [("Exclusive_Process", False), ("Default", True)])
 @pytest.mark.parametrize(
     ("test", "module"),
-    [("gpu_transfer_remote", copy), ("gpu_all_reduce_ring", collectives), ("data_loading", loading)],
+    [
+        ("gpu_transfer_remote", copy),
+        ("gpu_peers", memory),
+        ("gpu_all_reduce_ring", collectives),
+        ("data_loading", loading),
+    ],
 )
 def test_no_process_waits_on_an_exclusive_gpu_when_new_ones_start(
     test: str, module: ModuleType, mode: str, waits: bool, monkeypatch: pytest.MonkeyPatch
@@ -591,6 +590,51 @@ def test_copies_to_each_other_gpu_are_measured_and_checked() -> None:
     ]
     wrong = memory.send(ScriptedBackend(wrong=1e-9), memory_request(), STAGES.append)
     assert [finding.code for finding in wrong.findings] == ["wrong-result"] * 2
+
+
+def peers_request() -> Request:
+    parameters = {"size_bytes": 1_000_000_000, "timing": TIMING, "gpus": [0, 1, 2]}
+    return Request("all", "", "cuda", parameters=parameters)
+
+
+def test_one_process_copies_between_all_pairs_of_gpus() -> None:
+    backends = {
+        gpu: ScriptedBackend(run_seconds=[0.5 * (gpu + 1)], beyond=(2,) if gpu == 0 else ())
+        for gpu in range(3)
+    }
+    found = memory.exchange(backends.__getitem__, peers_request(), STAGES.append)
+    assert [(m.device, m.conditions["to"], m.value) for m in found.measurements] == [
+        *((0, 1, 2.0), (0, 2, 2.0)),
+        *((1, 0, 1.0), (1, 2, 1.0)),
+        *((2, 0, 0.6667), (2, 1, 0.6667)),
+    ]
+    assert (found.not_run, found.details) == (None, {"GPU 0": {"through_host_memory_to": [2]}})
+    assert STAGES[-1] == "checking the copy from GPU 2 to GPU 1"
+
+
+def test_a_gpu_without_room_for_its_copies_is_named_and_the_others_are_measured() -> None:
+    backends = {gpu: ScriptedBackend(free=1000 if gpu == 1 else 80 << 30) for gpu in range(3)}
+    found = memory.exchange(backends.__getitem__, peers_request(), STAGES.append)
+    assert {m.device for m in found.measurements} == {0, 2}
+    assert found.not_run == "GPU 1: 4.0 GB of free memory needed, 0.0 GB found"
+
+
+def test_wrong_data_between_two_gpus_names_the_one_that_sent_it() -> None:
+    backends = {gpu: ScriptedBackend(wrong=1.0 if gpu == 2 else 0.0) for gpu in range(3)}
+    found = memory.exchange(backends.__getitem__, peers_request(), STAGES.append)
+    assert [(finding.code, finding.device) for finding in found.findings] == [("wrong-result", 2)] * 2
+
+
+def test_a_process_of_all_gpus_that_hangs_blames_none_of_them_but_says_where(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hang(requests: list[Request], *_: Any, **__: Any) -> list[Outcome]:
+        return [Outcome(requests[0], Ending.HUNG, Measured(), "it hung", "copying from GPU 1 to GPU 0", 1.0)]
+
+    monkeypatch.setattr(memory, "run_children", hang)
+    found = CHECKS["gpu_peers"].run(node())
+    (finding,) = [finding for finding in found.findings if finding.code == "process-hung"]
+    assert (found.state, finding.device) == (State.FAIL, None)
 
 
 def test_all_gpus_at_once_have_numbers_of_their_own() -> None:

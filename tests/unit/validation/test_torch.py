@@ -191,7 +191,7 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
     found = there("""
         import dataclasses
         from tests.unit.validation import samples
-        from validation.checks import collectives, matmul
+        from validation.checks import collectives, matmul, turns
         from validation.contract import encode
         from validation.expectations import References
         from validation.measure import Timing
@@ -206,7 +206,7 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
             module.run_children = run
 
         on_the_cpu(collectives)
-        on_the_cpu(matmul)
+        on_the_cpu(turns)
         of = dict(sustained=dict(any=dict(shape=[256, 512, 128])), best=dict(fp32=dict(shape=[64, 128, 512])))
         references = References(dict(h100=samples.H100), {}, dict(hopper=dict(matmul=of)))
         node = samples.node(expectation=samples.expectation(references=references))
