@@ -1,8 +1,9 @@
-"""The payload's CPU numbers beside torch called directly, in one process each, turn by turn in the same run.
+"""The payload's numbers beside torch called directly, in one process each, turn by turn in the same run.
 
     TEMPER_PAYLOAD_PYTHON=/path/to/python3 python -m tests.bench.payload [--rounds N]
 
-matmul: the same shape through CpuBackend and as a plain loop around torch.mm. all-reduce: the same buffer
+matmul, copies: the same shape and size through the backend and as a plain loop around torch, on the CPU and,
+where there is one, on the first GPU, whose settings are not touched. all-reduce: the same buffer
 between two processes through the payload and as a plain loop around torch.distributed.all_reduce. Both sides
 alternate, and so does which of them is first, so that what else the machine does hits both. Beside the
 medians stands the difference of the fastest tenths, which other work on the machine hits least. Last, the
@@ -25,30 +26,49 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MATMUL = """
+OPERATION = """
     import json, time, torch
-    from validation.backends import MatmulShape
-    from validation.backends.cpu import CpuBackend
+    from validation.backends import MatmulShape, make
 
-    size, rounds = {size}, {rounds}
-    backend = CpuBackend()
-    operation = backend.matmul("fp32", MatmulShape(size, size, size))
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    c = torch.empty(size, size)
+    device, rounds = torch.device("{device}"), {rounds}
+    backend = make("{device}", 0)
+    {operation}
 
     def plain(count):
-        times = []
-        for _ in range(count):
-            start = time.perf_counter()
-            torch.mm(a, b.t(), out=c)
-            times.append(time.perf_counter() - start)
-        return times
+        if device.type == "cpu":
+            times = []
+            for _ in range(count):
+                start = time.perf_counter()
+                once()
+                times.append(time.perf_counter() - start)
+            return times
+        pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
+        for start, end in pairs:
+            start.record()
+            once()
+            end.record()
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) / 1e3 for start, end in pairs]
 
-    backend.seconds(operation, 5), plain(5)
+    # A GPU is not warm after a few runs.
+    until = time.monotonic() + {warm_up_s}
+    while True:
+        backend.seconds(operation, 5), plain(5)
+        if time.monotonic() >= until:
+            break
     sides = [lambda: backend.seconds(operation, 5), lambda: plain(5)]
     pairs = [[side() for side in sides[::order]][::order] for order in [1, -1] * (rounds // 2)]
     print(json.dumps(pairs))
 """
+MATMUL = """operation = backend.matmul("{dtype}", MatmulShape({size}, {size}, {size}))
+    a, b = (torch.randn({size}, {size}, device=device).to(torch.{kind}) for _ in range(2))
+    c = torch.empty_like(a)
+    once = lambda: torch.mm(a, b.t(), out=c)"""
+COPY = """operation = backend.copy("{direction}", {size_bytes})
+    source, target = (torch.empty({size_bytes}, dtype=torch.uint8, **where) for where in {places})
+    source.random_()
+    once = lambda: target.copy_(source, non_blocking=True)"""
+PINNED, ON_GPU = {"pin_memory": True}, {"device": "cuda"}
 
 ALL_REDUCE = """
     import json, os, sys, time, torch, torch.distributed
@@ -97,6 +117,12 @@ def run(python: str, program: str, arguments: list[list[str]]) -> list[list[list
     return [json.loads(process.communicate()[0]) for process in processes]
 
 
+def has_gpu(python: str) -> bool:
+    """Whether this Python's torch computes on a GPU."""
+    question = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([python, "-c", question], check=False).returncode == 0
+
+
 def line(name: str, pairs: list[tuple[list[float], list[float]]]) -> str:
     """Both medians and their difference, and the difference of the fastest tenths."""
     sides = [[seconds for pair in pairs for seconds in pair[side]] for side in (0, 1)]
@@ -122,7 +148,7 @@ def looking(python: str, rounds: int = 5) -> str:
 
 def main() -> int:
     """Measure and print the table."""
-    parser = argparse.ArgumentParser(description="The payload's CPU numbers against torch called directly.")
+    parser = argparse.ArgumentParser(description="The payload's numbers against torch called directly.")
     parser.add_argument("--rounds", type=int, default=30)
     rounds = parser.parse_args().rounds
     python = os.environ.get("TEMPER_PAYLOAD_PYTHON")
@@ -130,8 +156,31 @@ def main() -> int:
         print("TEMPER_PAYLOAD_PYTHON names no Python with torch; see the Makefile.", file=sys.stderr)
         return 2
     print(f"{'':34}{'payload ms':>12}{'plain ms':>12}{'difference':>12}{'fastest tenth':>16}")
-    (pairs,) = run(python, MATMUL.format(size=1024, rounds=rounds), [[]])
-    print(line("fp32 matmul, 1024 x 1024", [(a, b) for a, b in pairs]))
+    rows = {
+        "fp32 matmul, 1024 x 1024": ("cpu", MATMUL.format(dtype="fp32", kind="float32", size=1024)),
+        "memory copy, 64 MiB": ("cpu", COPY.format(direction="local", size_bytes=64 << 20, places=[{}, {}])),
+    }
+    if has_gpu(python):
+        square = {
+            "bf16 matmul, 8192 x 8192": ("bf16", "bfloat16"),
+            "fp32 matmul, 8192 x 8192": ("fp32", "float32"),
+        }
+        for name, (dtype, kind) in square.items():
+            rows[f"GPU {name}"] = ("cuda", MATMUL.format(dtype=dtype, kind=kind, size=8192))
+        for direction, places in {
+            "h2d": [PINNED, ON_GPU],
+            "d2h": [ON_GPU, PINNED],
+            "local": [ON_GPU, ON_GPU],
+        }.items():
+            copy = COPY.format(direction=direction, size_bytes=512 << 20, places=places)
+            rows[f"GPU copy {direction}, 512 MiB"] = ("cuda", copy)
+    else:
+        print("No GPU that this torch can use: the rows of a GPU are left out.", file=sys.stderr)
+    for name, (device, operation) in rows.items():
+        warm_up_s = 0 if device == "cpu" else 10
+        program = OPERATION.format(device=device, rounds=rounds, operation=operation, warm_up_s=warm_up_s)
+        (pairs,) = run(python, program, [[]])
+        print(line(name, [(a, b) for a, b in pairs]))
     store = Path(f"/tmp/temper-bench-store-{os.getpid()}")
     program = ALL_REDUCE.format(size_bytes=16 << 20, rounds=rounds)
     try:
