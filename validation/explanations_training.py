@@ -46,10 +46,14 @@ EXPLANATIONS: dict[str, Explanation] = {
         "Nobody can tell whether storage is as fast as the operator wants",
         "The file system has a cache of its own that reads cannot be kept out of; the number, which is above "
         "gpu_validation_storage_floor_gb_s, may be the cache's",
-        ("ZFS, which takes O_DIRECT for a hint and keeps its cache when it is asked to drop it",),
+        (
+            "ZFS, which takes O_DIRECT for a hint and keeps its cache when it is asked to drop it",
+            "FUSE, whose process on this node may have the data in its memory",
+            "a file that programs map into their memory, on a file system without O_DIRECT",
+        ),
         (
             "name a path on this node that another file system is on",
-            "run without the floor, and measure ZFS with files larger than the memory of the node",
+            "run without the floor, and measure it with files larger than the memory of the node",
         ),
         "https://openzfs.github.io/openzfs-docs/man/master/7/zfsprops.7.html",
     ),

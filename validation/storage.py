@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import mmap
 import os
 import stat
-import struct
 import tempfile
 import time
+from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,14 +29,17 @@ MIB = 1 << 20
 #: Bytes of one read, and of what is read between two looks at the clock.
 BLOCK = 4 * MIB
 SECTION = 64 * BLOCK
+#: Less is too little to measure: a block for each of eight threads.
+LEAST_BYTES = 8 * BLOCK
 PAGE = 4096
 #: Free space that is left alone: this part of the file system, and this much at least.
 KEPT_SHARE, KEPT_BYTES = 0.05, 1 << 30
-MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
+MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "devtmpfs")
 #: How caches are kept out. ZFS takes O_DIRECT for a hint, and drops nothing of its own cache when asked to:
-#: nobody can tell from outside whether it read its disks (OpenZFS, zfsprops(7): direct).
+#: nobody can tell from outside whether it read its disks (OpenZFS, zfsprops(7): direct). Nor what a process
+#: on this node, which is what FUSE asks for data, has in its memory.
 DIRECT, DROPPED, UNKNOWN = "direct", "dropped", "unknown"
-OWN_CACHE_FILE_SYSTEMS = ("zfs",)
+OWN_CACHE_FILE_SYSTEMS = ("zfs", "fuse")
 
 
 @dataclass(frozen=True)
@@ -49,20 +53,29 @@ class Source:
     size_bytes: int
     how: str
     content: Content | None
+    changed_ns: int
 
     def seconds(self, pool: ThreadPoolExecutor, threads: int, offset: int, size_bytes: int) -> float:
         """Read a part, each thread a piece of it from start to end. Raises OSError."""
         self.forget(offset, size_bytes)
         pieces = _pieces(offset, size_bytes, threads)
-        start = time.perf_counter()
-        for done in [pool.submit(self._read, *piece) for piece in pieces]:
+        with contextlib.ExitStack() as stack:
+            # Their pages are there before: to ask the kernel for them is no reading.
+            buffers = [stack.enter_context(_buffer()) for _ in pieces]
+            start = time.perf_counter()
+            reads = [
+                pool.submit(self._read, *piece, into) for piece, into in zip(pieces, buffers, strict=True)
+            ]
+            wait(reads)
+            seconds = time.perf_counter() - start
+        for done in reads:
             done.result()
-        return time.perf_counter() - start
+        return seconds
 
     def read(self, number: int) -> bytes:
         """Block `number`, not from the page cache. Raises OSError."""
         self.forget(number * BLOCK, BLOCK)
-        with mmap.mmap(-1, BLOCK) as buffer:
+        with _buffer() as buffer:
             _fill(self.descriptor, buffer, number * BLOCK)
             return bytes(buffer)
 
@@ -71,29 +84,31 @@ class Source:
         right = self.content.block(number) if self.content else self.read(number)
         return self.read(number) != right
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether somebody has written to it since it was opened. Of our own nobody else knows."""
+        return self.content is None and os.fstat(self.descriptor).st_mtime_ns != self.changed_ns
+
     def forget(self, offset: int, size_bytes: int) -> None:
         """Let the page cache drop a part."""
         os.posix_fadvise(self.descriptor, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
-    def _read(self, offset: int, size_bytes: int) -> None:
-        with mmap.mmap(-1, BLOCK) as buffer:  # aligned, as O_DIRECT wants it
-            for position in range(offset, offset + size_bytes, BLOCK):
-                _fill(self.descriptor, buffer, position)
+    def _read(self, offset: int, size_bytes: int, buffer: mmap.mmap) -> None:
+        for position in range(offset, offset + size_bytes, BLOCK):
+            _fill(self.descriptor, buffer, position)
 
 
 class Content:
-    """Blocks that do not compress and of which no two pages are alike."""
+    """Blocks that do not compress and of which no two sectors are alike: nothing is stored only once."""
 
     def __init__(self) -> None:
-        self._random = os.urandom(BLOCK)
+        self._key = os.urandom(16)
+        self._random = int.from_bytes(os.urandom(BLOCK), "little")
 
     def block(self, number: int) -> bytes:
-        """Block `number`: random, with the number of each page in front of it."""
-        block = bytearray(self._random)
-        pages = BLOCK // PAGE
-        for page in range(pages):
-            struct.pack_into("<Q", block, page * PAGE, number * pages + page)
-        return bytes(block)
+        """Block `number`: each of its pages is another random one, turned by a random one of its own."""
+        mask = hashlib.shake_128(self._key + number.to_bytes(8, "little")).digest(PAGE)
+        return (self._random ^ int.from_bytes(mask * (BLOCK // PAGE), "little")).to_bytes(BLOCK, "little")
 
 
 @contextlib.contextmanager
@@ -102,9 +117,6 @@ def opened(path: Path, most_bytes: int, write_s: float) -> Iterator[Source]:
 
     It is written for `write_s` at most. Raises NotRunError, with the reason, and OSError.
     """
-    kind = _file_system(path)
-    if kind in MEMORY_FILE_SYSTEMS:
-        raise NotRunError(f"{path} is on {kind}, which is memory and no storage")
     try:
         # Before it is opened: that alone waits at a FIFO, and makes a tape rewind.
         ours = _is_folder(path, path.stat().st_mode)
@@ -113,16 +125,20 @@ def opened(path: Path, most_bytes: int, write_s: float) -> Iterator[Source]:
         raise NotRunError(f"{path} cannot be used: {error.strerror}") from error
     try:
         _is_folder(path, os.fstat(descriptor).st_mode)  # it may be another by now
+        kind = _file_system(descriptor)
+        if kind in MEMORY_FILE_SYSTEMS:
+            raise NotRunError(f"{path} is on {kind}, which is memory and no storage")
         content = Content() if ours else None
         size = (
             _write(descriptor, path, content, most_bytes, write_s)
             if content
-            else min(most_bytes, os.fstat(descriptor).st_size) // BLOCK * BLOCK
+            else _found(descriptor, path, most_bytes)
         )
-        if size < BLOCK:
-            raise NotRunError(f"{path} is smaller than {BLOCK // MIB} MiB: too little to measure")
         how = _past_the_cache(descriptor)
-        yield Source(descriptor, size, UNKNOWN if kind in OWN_CACHE_FILE_SYSTEMS else how, content)
+        # fuse, fuseblk, fuse.juicefs and the like
+        if kind.startswith(OWN_CACHE_FILE_SYSTEMS) or (how == DROPPED and _is_cached(descriptor, size)):
+            how = UNKNOWN
+        yield Source(descriptor, size, how, content, os.fstat(descriptor).st_mtime_ns)
     finally:
         os.close(descriptor)
 
@@ -153,25 +169,56 @@ def _nameless(folder: Path) -> int:
     return descriptor
 
 
+def _found(descriptor: int, path: Path, most_bytes: int) -> int:
+    """How much of a file that is there to read: whole blocks, all of them really stored."""
+    size = min(most_bytes, os.fstat(descriptor).st_size) // BLOCK * BLOCK
+    if size < LEAST_BYTES:
+        raise NotRunError(f"{path} is smaller than {LEAST_BYTES // MIB} MiB: too little to measure")
+    with contextlib.suppress(OSError):  # not every file system tells
+        if (hole := os.lseek(descriptor, 0, os.SEEK_HOLE)) < size:
+            raise NotRunError(
+                f"{path} has a hole at byte {hole}, for which nothing is read: name a file without any"
+            )
+    return size
+
+
 def _write(descriptor: int, folder: Path, content: Content, most_bytes: int, write_s: float) -> int:
     """Write whole blocks for some time, up to what may be; how many bytes there are then."""
     allowed = min(most_bytes, room(folder))
-    if allowed < BLOCK:
+    if allowed < LEAST_BYTES:
         raise NotRunError(f"{folder} is too full: what is free is kept free, and nothing is written to it")
-    deadline, written = time.monotonic() + write_s, 0
-    while written + BLOCK <= allowed and time.monotonic() < deadline:
-        try:
-            os.pwrite(descriptor, content.block(written // BLOCK), written)
-            written += BLOCK
-            if written % SECTION == 0:
-                os.fdatasync(descriptor)
-        except OSError as error:
-            os.ftruncate(descriptor, 0)
-            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-                raise NotRunError(f"{folder} is full, or its quota is: {error.strerror}") from error
-            raise
-    os.fdatasync(descriptor)
+    started, written, portion = time.monotonic(), 0, BLOCK
+    deadline = started + write_s
+    try:
+        while written + BLOCK <= allowed and time.monotonic() < deadline:
+            portion_started, end = time.monotonic(), min(written + portion, allowed // BLOCK * BLOCK)
+            while written < end and time.monotonic() < deadline:
+                _write_block(descriptor, content.block(written // BLOCK), written)
+                written += BLOCK
+            # Each portion twice the last one, or as slow storage needs minutes for what the cache took.
+            os.fdatasync(descriptor)
+            portion = min(2 * portion, SECTION)
+            if time.monotonic() + (time.monotonic() - portion_started) > deadline:
+                break
+    except OSError as error:
+        os.ftruncate(descriptor, 0)
+        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+            raise NotRunError(f"{folder} is full, or a limit or quota is: {error.strerror}") from error
+        raise
+    if written < LEAST_BYTES:
+        spent = time.monotonic() - started
+        raise NotRunError(
+            f"only {written // MIB} MiB could be written to {folder} in {spent:.0f} s, too little to measure"
+        )
     return written
+
+
+def _write_block(descriptor: int, block: bytes, offset: int) -> None:
+    """Write all of it: a disk that gets full takes a part first, and says so only the next time."""
+    rest = memoryview(block)
+    while rest:
+        count = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[count:], offset + count
 
 
 def _past_the_cache(descriptor: int) -> str:
@@ -179,20 +226,40 @@ def _past_the_cache(descriptor: int) -> str:
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
-        with mmap.mmap(-1, BLOCK) as buffer:
+        with _buffer() as buffer:
             os.preadv(descriptor, [buffer], 0)
     except OSError as error:
-        if error.errno != errno.EINVAL:
+        if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
             raise
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
         return DROPPED
     return DIRECT
 
 
+def _is_cached(descriptor: int, size_bytes: int) -> bool:
+    """Whether pages stay in the cache that it was asked to drop: those of files that somebody maps do."""
+    os.posix_fadvise(descriptor, 0, size_bytes, os.POSIX_FADV_DONTNEED)
+    with contextlib.suppress(OSError):  # BlockingIOError: not there; others: not every file system tells
+        page = bytearray(PAGE)
+        return os.preadv(descriptor, [page], size_bytes // 2, os.RWF_NOWAIT) > 0
+    return False
+
+
+def _buffer() -> mmap.mmap:
+    """Memory for a block: aligned, as O_DIRECT wants it, with all its pages."""
+    return mmap.mmap(-1, BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+
+
 def _fill(descriptor: int, buffer: mmap.mmap, offset: int) -> None:
-    count = os.preadv(descriptor, [buffer], offset)
-    if count != BLOCK:
-        raise OSError(errno.EIO, f"a read at byte {offset} brought {count} bytes of {BLOCK}")
+    with memoryview(buffer) as whole:
+        done = 0
+        while done < BLOCK:
+            count = os.preadv(descriptor, [whole[done:]], offset + done)
+            if not count:
+                if os.fstat(descriptor).st_size < offset + BLOCK:
+                    raise NotRunError("the file became shorter while it was read")
+                raise OSError(errno.EIO, f"a read at byte {offset} brought {done} bytes of {BLOCK}")
+            done += count
 
 
 def _pieces(offset: int, size_bytes: int, threads: int) -> list[tuple[int, int]]:
@@ -206,15 +273,15 @@ def _pieces(offset: int, size_bytes: int, threads: int) -> list[tuple[int, int]]
     return pieces
 
 
-def _file_system(path: Path) -> str | None:
-    """The kind of file system that a path is on."""
-    kinds = {}
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+def _file_system(descriptor: int) -> str:
+    """The kind of file system that an open file is on; empty where the kernel does not say."""
+    own = f"/proc/self/fdinfo/{descriptor}"
+    mount = next(
+        (line.split()[1] for line in Path(own).read_text().splitlines() if line.startswith("mnt_id:")), ""
+    )
+    # As bytes: mounted folders may have any name.
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
         fields = line.split()
-        mounted_at = fields[4].encode().decode("unicode_escape")
-        kinds[mounted_at] = fields[fields.index("-") + 1]
-    resolved = path.resolve()
-    for place in (resolved, *resolved.parents):
-        if kind := kinds.get(str(place)):
-            return kind
-    return None
+        if fields[0].decode() == mount:
+            return fields[fields.index(b"-") + 1].decode()
+    return ""

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+import subprocess
+import sys
+import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +19,10 @@ import pytest
 from tests.unit.validation.samples import measurement, node
 from validation import storage
 from validation.backends import NotRunError
-from validation.checks.storage import StorageRead, below_floor, measure
+from validation.checks.storage import StorageRead, below_floor, measure, read
 from validation.child import Request, run_children
 from validation.contract import State
+from validation.plans import PLANS
 from validation.storage import BLOCK
 from validation.wishes import Wishes
 
@@ -57,10 +63,10 @@ def test_a_folder_is_measured_with_a_file_that_nobody_sees(tmp_path: Path, how: 
 
 def test_a_file_is_only_read(tmp_path: Path, how: str) -> None:
     path = tmp_path / "data"
-    path.write_bytes(os.urandom(3 * BLOCK + 5))
+    path.write_bytes(os.urandom(9 * BLOCK + 5))
     before = path.read_bytes(), path.stat().st_mtime_ns
     found = measured(path)
-    assert found.details["file_bytes"] == 3 * BLOCK
+    assert found.details["file_bytes"] == 8 * BLOCK
     assert found.findings == ()
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
 
@@ -72,11 +78,14 @@ def test_every_byte_is_read_once_by_some_thread() -> None:
         assert blocks == [BLOCK * number for number in range(1, 8)]
 
 
-def test_no_two_pages_are_alike() -> None:
+def test_no_two_sectors_are_alike_so_that_no_storage_keeps_one_for_many() -> None:
     content = storage.Content()
     blocks = content.block(0) + content.block(1)
-    pages = {blocks[start : start + 4096] for start in range(0, len(blocks), 4096)}
-    assert len(pages) == len(blocks) // 4096
+    sectors = {blocks[start : start + 512] for start in range(0, len(blocks), 512)}
+    assert len(sectors) == len(blocks) // 512
+    assert len(zlib.compress(blocks[: 1 << 20], 1)) > 1 << 20
+    assert content.block(1) == blocks[BLOCK:]
+    assert storage.Content().block(1) != content.block(1)
 
 
 def test_a_file_system_without_nameless_files_keeps_none_either(
@@ -90,7 +99,7 @@ def test_a_file_system_without_nameless_files_keeps_none_either(
         return opened(path, flags, *mode, **options)
 
     monkeypatch.setattr(os, "open", refuse)
-    with storage.opened(tmp_path, 2 * BLOCK, 60) as source:
+    with storage.opened(tmp_path, 8 * BLOCK, 60) as source:
         assert not list(tmp_path.iterdir())
         assert not source.wrong(1)
 
@@ -121,13 +130,116 @@ def test_an_error_while_reading_fails_with_what_the_system_said(
     assert "Input/output error" in finding.text
 
 
-def test_a_file_that_became_shorter_is_an_error_and_no_rate(tmp_path: Path) -> None:
+def test_a_file_that_becomes_shorter_is_no_fault_of_the_storage_and_no_rate(tmp_path: Path) -> None:
     path = tmp_path / "data"
-    path.write_bytes(bytes(2 * BLOCK))
-    with storage.opened(path, 2 * BLOCK, 60) as source, ThreadPoolExecutor(1) as pool:
+    path.write_bytes(bytes(8 * BLOCK))
+    with storage.opened(path, 8 * BLOCK, 60) as source, ThreadPoolExecutor(1) as pool:
         os.truncate(path, BLOCK)
-        with pytest.raises(OSError, match="brought 0 bytes of"):
-            source.seconds(pool, 1, 0, 2 * BLOCK)
+        with pytest.raises(NotRunError, match="became shorter while it was read"):
+            source.seconds(pool, 1, 0, 8 * BLOCK)
+
+
+def test_a_read_that_brings_nothing_though_the_file_is_longer_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "preadv", lambda *_arguments: 0)
+    (finding,) = measured(tmp_path).findings
+    assert finding.code == "storage-error"
+    assert "brought 0 bytes of" in finding.text
+
+
+def test_reads_and_writes_that_come_in_parts_are_whole_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that gets full takes a part of a block; a server answers with as much as it likes."""
+    write, read = os.pwrite, os.preadv
+    part = BLOCK // 2
+    monkeypatch.setattr(os, "pwrite", lambda file, data, place: write(file, data[:part], place))
+    monkeypatch.setattr(
+        os, "preadv", lambda file, data, place: read(file, [memoryview(data[0])[:part]], place)
+    )
+    found = measured(tmp_path)
+    assert (found.findings, found.details["file_bytes"]) == ((), 8 * BLOCK)
+
+
+def test_a_file_with_holes_is_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.write(os.urandom(8 * BLOCK))
+        file.truncate(64 * BLOCK)
+    assert measured(path).findings == ()  # what is read of it is there
+    with pytest.raises(NotRunError, match=f"has a hole at byte {8 * BLOCK}"):
+        measured(path, most_bytes=16 * BLOCK)
+
+
+def test_a_file_that_somebody_writes_to_accuses_no_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(8 * BLOCK))
+    read = storage.Source.read
+
+    def overtaken(self: storage.Source, number: int) -> bytes:
+        block = read(self, number)
+        path.write_bytes(os.urandom(8 * BLOCK))
+        return block
+
+    monkeypatch.setattr(storage.Source, "read", overtaken)
+    with pytest.raises(NotRunError, match="was written to while it was read"):
+        measured(path)
+
+
+class SlowSource:
+    """Storage of so many bytes a second, without any."""
+
+    size_bytes, how, content, has_changed = 64 * storage.SECTION, storage.DIRECT, None, False
+
+    def __init__(self, rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rate, self.now = rate, 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def seconds(self, _pool: Any, _threads: int, _offset: int, size_bytes: int) -> float:
+        self.now += size_bytes / self.rate
+        # Noisy enough to be measured again.
+        return size_bytes / self.rate * (1 + int(self.now) % 2)
+
+    def wrong(self, _number: int) -> bool:
+        self.now += 2 * BLOCK / self.rate
+        return False
+
+
+@pytest.mark.parametrize("rate", [1e6, 1e7, 1e8, 1e10])
+def test_slow_storage_is_measured_within_the_budget_of_the_quick_plan(
+    rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = PLANS["quick"]
+    source: Any = SlowSource(rate, monkeypatch)
+    found = read(source, tmp_path, quick.cpu, None, lambda _stage: None)
+    assert source.now + 2 * quick.storage_write_s < quick.budget_s
+    assert 1 <= found.details["checked_blocks"] <= 32
+    assert all(m.value > 0 and m.samples >= quick.cpu.least for m in found.measurements)
+
+
+def test_slow_storage_is_written_to_for_about_as_long_as_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the page cache takes at once, a slow disk takes when it is synchronised."""
+    now, dirty = [0.0], [0]
+
+    def write(_descriptor: int, data: Any, _place: int) -> int:
+        dirty[0] += len(data)
+        return len(data)
+
+    def synchronise(_descriptor: int) -> None:
+        now[0] += dirty[0] / 5e6
+        dirty[0] = 0
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(os, "pwrite", write)
+    monkeypatch.setattr(os, "fdatasync", synchronise)
+    written = storage._write(0, tmp_path, storage.Content(), 1 << 30, 30)
+    assert written >= storage.LEAST_BYTES
+    assert now[0] <= 2 * 30
 
 
 def test_below_the_operators_floor_fails(tmp_path: Path) -> None:
@@ -157,7 +269,7 @@ def test_a_disk_is_not_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         measured(tmp_path)
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_quota_is_no_fault_of_the_storage(
     error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +277,7 @@ def test_a_quota_is_no_fault_of_the_storage(
         raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(NotRunError, match="is full, or its quota is"):
+    with pytest.raises(NotRunError, match="is full, or a limit or quota is"):
         measured(tmp_path)
 
 
@@ -208,15 +320,44 @@ def test_a_file_that_becomes_a_pipe_before_it_is_opened_holds_nothing_up(
         measured(path)
 
 
+@pytest.mark.parametrize("kind", ["zfs", "fuse.juicefs", "fuse"])
 def test_above_a_floor_out_of_a_cache_that_nobody_sees_through_is_degraded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "_file_system", lambda _path: "zfs")
+    monkeypatch.setattr(storage, "_file_system", lambda _descriptor: kind)
     found = measured(tmp_path, floor_gb_s=1e-6)
     assert [(f.code, f.state) for f in found.findings] == [("storage-cache-unknown", State.DEGRADED)]
     assert {found.details["cache"], *(m.conditions["cache"] for m in found.measurements)} == {"unknown"}
     assert measured(tmp_path).findings == ()
     assert [f.code for f in measured(tmp_path, floor_gb_s=1e6).findings] == ["storage-below-floor"]
+
+
+def test_pages_that_cannot_be_dropped_are_a_cache_that_nobody_sees_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_past_the_cache", lambda _descriptor: storage.DROPPED)
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(8 * BLOCK))
+    os.sync()
+    assert measured(path).details["cache"] == storage.DROPPED
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert len(bytes(mapped)) == 8 * BLOCK
+        assert measured(path).details["cache"] == storage.UNKNOWN
+
+
+def test_a_file_system_is_found_whatever_its_folder_is_called(tmp_path: Path) -> None:
+    """In a mount namespace of its own: a tmpfs with a name that mountinfo writes in another way."""
+    folder = tmp_path / "a b\\ü\n"
+    folder.mkdir()
+    code = "import sys; from pathlib import Path; from validation import storage"
+    script = f"{code}\nwith storage.opened(Path(sys.argv[1]), 1 << 25, 60): pass"
+    command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$1" && exec "$2" -c "$3" "$1"', "sh"]
+    done = subprocess.run(
+        [*command, str(folder), sys.executable, script], capture_output=True, text=True, check=False
+    )
+    if "Operation not permitted" in done.stderr:
+        pytest.skip("only root may mount")
+    assert "is on tmpfs, which is memory" in done.stderr
 
 
 def test_without_a_path_the_test_is_not_run() -> None:
@@ -227,7 +368,7 @@ def test_without_a_path_the_test_is_not_run() -> None:
 
 def test_each_path_is_read_and_one_that_cannot_be_is_named(tmp_path: Path) -> None:
     wishes = Wishes((tmp_path, tmp_path / "missing"))
-    plan = node().plan.__class__(**{**vars(node().plan), "storage_bytes": 2 * BLOCK})
+    plan = node().plan.__class__(**{**vars(node().plan), "storage_bytes": 8 * BLOCK})
     result = StorageRead().run(node(wishes=wishes, plan=plan, cpus=2))
     assert result.state is State.NOT_RUN
     assert f"{tmp_path}/missing cannot be used" in result.reason
