@@ -44,6 +44,10 @@ class References:
         """The model with this PCI device id (4 hexadecimal digits, lower case)."""
         return next((model for model in self.models.values() if pci_id in model["pci_ids"]), None)
 
+    def is_superchip(self, pci_id: str) -> bool:
+        """Whether this GPU copies over NVLink-C2C, several times as fast as the PCIe link it has, too."""
+        return (self.model_of(pci_id) or {}).get("form_factor") == "superchip"
+
 
 @dataclass(frozen=True)
 class Expectation:

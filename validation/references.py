@@ -167,11 +167,8 @@ def _held_for(entries: list[dict[str, Any]]) -> str:
 
 
 def _of_link(gpu: GpuIdentity, references: References, kind: str, name: str) -> float | None:
-    """A number of the GPU's PCIe link, in proportion to its lanes.
-
-    None for a superchip: it copies over NVLink-C2C, several times as fast as the PCIe link that it has, too.
-    """
-    if (references.model_of(gpu.pci_id) or {}).get("form_factor") == "superchip":
+    """A number of the GPU's PCIe link, in proportion to its lanes; None for a superchip, as it has C2C."""
+    if references.is_superchip(gpu.pci_id):
         return None
     entry = references.pcie_x16.get(str(gpu.pcie_generation_max), {}).get(kind, {}).get(name)
     value = None if entry is None or not gpu.pcie_width_max else _value(entry)

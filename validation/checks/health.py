@@ -237,16 +237,20 @@ def _clocks(gpu: Gpu) -> Iterator[Finding]:
 
 
 def _link(node: Node, gpu: Gpu) -> Iterator[Finding]:
-    """An idle GPU may lower its link to generation 1; one at full speed may not, and lanes never go."""
+    """An idle GPU may lower its link to generation 1; one at full speed may not, and lanes never go.
+
+    A superchip's link is idle at full speed, too: it copies over NVLink-C2C, so a lost lane slows nothing.
+    """
+    superchip = node.expectation.references.is_superchip(gpu.pci_id)
     generation, width = gpu.pcie_generation, gpu.pcie_width
     generation_max, width_max = gpu.pcie_generation_max, gpu.pcie_width_max
-    at_full_speed = gpu.performance_state in FULL_SPEED_STATES
+    at_full_speed = gpu.performance_state in FULL_SPEED_STATES and not superchip
     slow = at_full_speed and generation and generation_max and generation < generation_max
     narrow = width and width_max and width < width_max
     if slow or narrow:
         yield Finding(
             "pcie-link-down-trained",
-            State.FAIL,
+            State.DEGRADED if superchip else State.FAIL,
             f"GPU {gpu.index}: PCIe link at generation {generation} x{width}, it can do generation "
             f"{generation_max} x{width_max}",
             "reseat the GPU or its riser; look for AER errors in the kernel log",

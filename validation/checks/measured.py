@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -153,8 +154,14 @@ def result(
 
 
 def watch(node: Node) -> Telemetry:
-    """Look at the GPUs of this node while a test runs."""
-    return Telemetry(node.gpus, node.looker.sample, node.looker.counts)
+    """Look at the GPUs of this node while a test runs; at the PCIe link only of those that copy over it."""
+    gpus = [
+        dataclasses.replace(gpu, pcie_generation_max=None, pcie_width_max=None)
+        if node.expectation.references.is_superchip(gpu.pci_id)
+        else gpu
+        for gpu in node.gpus
+    ]
+    return Telemetry(gpus, node.looker.sample, node.looker.counts)
 
 
 class Telemetry:

@@ -17,7 +17,7 @@ from tests.unit.validation.scripted import ScriptedBackend, ScriptedOperation
 from validation import measure
 from validation.backends import NotRunError
 from validation.checks import collectives, copy, loading, matmul, memory, turns
-from validation.checks.measured import Telemetry, not_run, result
+from validation.checks.measured import Telemetry, not_run, result, watch
 from validation.checks.registry import CHECKS
 from validation.child import Ending, Outcome, Request, run_children
 from validation.comparison import NOISY_SPREAD
@@ -836,6 +836,21 @@ def test_what_shows_only_under_load_fails_the_test_that_loaded_the_gpu(
 
 IDLE = "0, 300, 90, 30, 5, 16, 0x1, P0, 0"
 WORKING = "0, 1400, 700, 60, 5, 16, 0x4, P0, 0"
+
+
+@pytest.mark.parametrize(
+    ("form_factor", "codes"), [("sxm", ["pcie-link-slow-under-load"]), ("superchip", [])]
+)
+def test_the_pcie_link_is_looked_at_under_load_where_a_gpu_copies_over_it(
+    form_factor: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    references = References({"h100": H100 | {"form_factor": form_factor}})
+    tested = node(expectation=expectation(references=references))
+    slow = parse_samples("0, 1980, 700, 60, 3, 16, 0x0, P0, 0")
+    monkeypatch.setattr(tested.looker, "sample", lambda: slow)
+    telemetry = watch(tested)
+    telemetry.tick()
+    assert [finding.code for finding in telemetry.findings()] == codes
 
 
 def test_errors_between_the_last_sample_and_the_end_are_seen() -> None:

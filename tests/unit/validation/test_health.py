@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.validation.samples import DRIVER, expectation, gpu_xml, node, smi_xml
+from tests.unit.validation.samples import DRIVER, H100, expectation, gpu_xml, node, smi_xml
 from validation import xid
 from validation.checks.health import Health
 from validation.contract import State
-from validation.expectations import ANY_MODEL, Expectation, ExpectedGpus
+from validation.expectations import ANY_MODEL, Expectation, ExpectedGpus, References
 from validation.machine import PciGpu
 from validation.nvidia_smi import NvidiaSmiError
 from validation.nvlink import Links
@@ -61,6 +61,23 @@ def test_a_fault_of_one_gpu_is_one_finding_that_names_it(
     assert "GPU 0" in finding.text
     assert finding.action
     assert result.state is state
+
+
+@pytest.mark.parametrize(
+    ("changes", "states"),
+    [
+        ({"current_link_gen": "1"}, []),
+        ({"current_link_width": "8x"}, [State.DEGRADED]),
+    ],
+)
+def test_the_pcie_link_of_a_superchip_fails_nothing(changes: dict[str, str], states: list[State]) -> None:
+    gh200 = {"gh200": H100 | {"form_factor": "superchip"}}
+    tested = node(
+        smi_xml(gpu_xml(**changes), gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2")),
+        expectation=expectation(references=References(gh200)),
+    )
+    found = Health().run(tested).findings
+    assert [one.state for one in found if one.code.startswith("pcie")] == states
 
 
 def test_an_idle_gpu_may_lower_its_link() -> None:
