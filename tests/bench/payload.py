@@ -5,16 +5,17 @@
 matmul, copies: the same shape and size through the backend and as a plain loop around torch, on the CPU and,
 where there is one, on the first GPU, whose settings are not touched. all-reduce: the same buffer
 between two processes through the payload and as a plain loop around torch.distributed.all_reduce. Both sides
-alternate, and so does which of them is first, so that what else the machine does hits both. Beside the
-medians stands the difference of the fastest tenths, which other work on the machine hits least. Last, the
-tests that only look (health, platform), as a whole program, by the clock and in CPU time. The numbers are
-printed, nothing is asserted.
+alternate, and so does which of them is first, so that what else the machine does hits both. The difference
+is the median of those of each pair, which are neighbours in time; beside it stands the standard error of
+that median: on a busy machine it says how far to trust it. Last, the tests that only look (health,
+platform), as a whole program, by the clock and in CPU time. The numbers are printed, nothing is asserted.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import statistics
@@ -24,6 +25,8 @@ import textwrap
 import time
 from pathlib import Path
 
+#: Of normally distributed values: sigma over their median absolute deviation, a median's error over a mean's.
+MAD_TO_SIGMA, MEDIAN_TO_MEAN = 1.4826, 1.2533
 ROOT = Path(__file__).resolve().parents[2]
 
 OPERATION = """
@@ -124,12 +127,13 @@ def has_gpu(python: str) -> bool:
 
 
 def line(name: str, pairs: list[tuple[list[float], list[float]]]) -> str:
-    """Both medians and their difference, and the difference of the fastest tenths."""
-    sides = [[seconds for pair in pairs for seconds in pair[side]] for side in (0, 1)]
-    ours, plain = (statistics.median(side) for side in sides)
-    fast, fast_plain = (sorted(side)[len(side) // 10] for side in sides)
-    numbers = f"{ours * 1e3:12.2f}{plain * 1e3:12.2f}{ours / plain - 1:+12.1%}{fast / fast_plain - 1:+16.1%}"
-    return f"{name:34}{numbers}"
+    """Both medians, and the difference of neighbours with its standard error."""
+    ours, plain = (statistics.median(seconds for pair in pairs for seconds in pair[side]) for side in (0, 1))
+    differences = [statistics.median(one) / statistics.median(other) - 1 for one, other in pairs]
+    difference = statistics.median(differences)
+    spread = statistics.median(abs(one - difference) for one in differences) * MAD_TO_SIGMA
+    error = MEDIAN_TO_MEAN * spread / math.sqrt(len(differences))
+    return f"{name:34}{ours * 1e3:12.2f}{plain * 1e3:12.2f}{difference:+12.1%}{error:12.1%}"
 
 
 def looking(python: str, rounds: int = 5) -> str:
@@ -155,7 +159,7 @@ def main() -> int:
     if not python:
         print("TEMPER_PAYLOAD_PYTHON names no Python with torch; see the Makefile.", file=sys.stderr)
         return 2
-    print(f"{'':34}{'payload ms':>12}{'plain ms':>12}{'difference':>12}{'fastest tenth':>16}")
+    print(f"{'':34}{'payload ms':>12}{'plain ms':>12}{'difference':>12}{'+/-':>12}")
     rows = {
         "fp32 matmul, 1024 x 1024": ("cpu", MATMUL.format(dtype="fp32", kind="float32", size=1024)),
         "memory copy, 64 MiB": ("cpu", COPY.format(direction="local", size_bytes=64 << 20, places=[{}, {}])),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -135,7 +136,11 @@ def test_the_one_file_build_runs_on_a_machine_without_torch_and_says_what_is_mis
     command = [sys.executable, "-I", "-S", str(payload), "run", f"--output={output}", "--node=bare"]
     done = run(command, cwd=tmp_path, env={"PATH": ""})
     assert done.returncode == 2, done.stderr
-    result = read(json.loads(output.read_text()))
+    written = json.loads(output.read_text())
+    jsonschema.validate(
+        written, json.loads((ROOT / "validation/schemas/node-result.schema.json").read_text())
+    )
+    result = read(written)
     assert (result.node, {test.state for test in result.tests}) == ("bare", {State.NOT_RUN})
     assert [test.id for test in result.tests] == [
         test for test in registry.TESTS if test not in PLANS["quick"].leaves_out
@@ -354,6 +359,9 @@ def test_a_fleet_with_a_missing_node_names_it_and_has_not_passed(
 ) -> None:
     done = judge(fleet)
     assert done.returncode == 2
+    for name, file in (("summary", "summary.json"), ("expectations", "expectations.json")):
+        schema = json.loads((ROOT / f"validation/schemas/{name}.schema.json").read_text())
+        jsonschema.validate(json.loads((tmp_path / "reports/latest" / file).read_text()), schema)
     assert "gpu02: not-run\n  - it cannot be reached" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("Verdict: not-run. 1 of 2 nodes passed")
     assert json.loads((tmp_path / "reports" / "latest" / "summary.json").read_text())["exit_status"] == 2
