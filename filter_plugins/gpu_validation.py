@@ -14,6 +14,9 @@ NO_TRACE = (
     "an earlier step failed on this node or its connection broke; the error stands further up in this run"
 )
 
+#: What Ansible's wrapper of tasks with a time limit says when it has ended one.
+TIMED_OUT = "Timeout exceeded"
+
 Values = Mapping[str, Any]
 
 
@@ -59,6 +62,11 @@ def validation_outcome(run: Values) -> dict[str, Any]:
 
 
 def _why_no_result(run: Values) -> str:
+    if str(run.get("msg")) == TIMED_OUT:
+        return (
+            "it was ended when the time was over that gpu_validation_timeout_s gives a node; see what it "
+            "waits for (validation run on the node shows it), or give it more"
+        )
     words = [line for line in str(run.get("stderr") or "").splitlines() if line.strip()]
     said = words[-1].strip() if words else _one_line(run.get("msg") or "nothing")
     status = f"exit status {run['rc']}" if run.get("rc") is not None else "no exit status"

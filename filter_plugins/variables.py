@@ -31,7 +31,7 @@ from ansible.module_utils.nftables_rules import interfaces, networks, parse_rule
 from ansible.module_utils.ssh_keys import public_keys
 
 from planning.os_controls import waiver_problems
-from validation.plans import PLANS
+from validation.plans import MOST_HOURS, PLANS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -82,6 +82,12 @@ def check_waivers(waivers: list[Mapping[str, Any]]) -> None:
         raise RefusedError("; ".join(problems))
 
 
+def check_hours(hours: float) -> None:
+    """Refuse a time that the payload would refuse."""
+    if not 0 <= hours <= MOST_HOURS:
+        raise RefusedError(f"expected hours, 0 (what the plan says) to {MOST_HOURS}, found {hours:g}")
+
+
 def check_storage_floor(floor: float) -> None:
     """Refuse a floor that nothing could be compared with."""
     if not 0 <= floor < math.inf:
@@ -95,6 +101,7 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "firewall_rules": lambda rules: [parse_rule(index, rule) for index, rule in enumerate(rules)],
     "firewall_services": lambda services: [parse_service(*service) for service in services.items()],
     "firewall_trusted_interfaces": interfaces,
+    "gpu_validation_hours": check_hours,
     "gpu_validation_storage_floor_gb_s": check_storage_floor,
     "os_hardening_waivers": check_waivers,
     "ssh_hardening_revoked_keys": lambda texts: public_keys("revoked keys", texts),
@@ -184,11 +191,16 @@ def unknown_variables(names: Iterable[str], known: Iterable[str], roles: Iterabl
 def time_problems(values: Mapping[str, Any]) -> list[str]:
     """A sentence where the measurement would be ended before its plan is over, and nothing be known."""
     plan, given_s = PLANS.get(values.get("gpu_validation_plan", "")), values.get("gpu_validation_timeout_s")
-    if not plan or given_s is None or given_s > plan.duration_s:
+    if not plan or given_s is None:
+        return []
+    hours = values.get("gpu_validation_hours") or 0
+    duration_s = hours * 3600 or plan.duration_s
+    if given_s > duration_s:
         return []
     return [
-        f"gpu_validation_timeout_s: the plan {plan.name} measures for {plan.duration_s:.0f} s and is given "
-        f"{given_s}; set it to {plan.duration_s * 1.25:.0f} or more"
+        f"gpu_validation_timeout_s: the plan {plan.name} measures for {duration_s:.0f} s"
+        f"{' (gpu_validation_hours)' if hours else ''} and is given {given_s}; set it to "
+        f"{duration_s * 1.25:.0f} or more"
     ]
 
 

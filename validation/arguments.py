@@ -12,12 +12,10 @@ from validation import commands, commands_fleet, fabric
 from validation.checks.registry import TESTS
 from validation.contract import ContractError
 from validation.expectations import file_name
-from validation.plans import PLANS
+from validation.plans import MOST_HOURS, PLANS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-MOST_HOURS = 1000
 
 
 def _number(expected: str, most: float) -> Callable[[str], float]:

@@ -75,6 +75,9 @@ TRAINING = frozenset(
     }
 )
 
+#: How long an operator may have tests repeated at most.
+MOST_HOURS = 1000
+
 PLANS = {
     plan.name: plan
     for plan in (

@@ -279,6 +279,8 @@ def test_a_variable_of_the_operator_s_own_is_left_alone() -> None:
         ("ssh_hardening_user_ca_keys", ["-----BEGIN OPENSSH PRIVATE KEY-----"], "it is a private key"),
         ("os_hardening_waivers", [{"id": "core-dump", "reason": "x"}], "did you mean core-dumps?"),
         ("os_hardening_waivers", [{"id": "core-dumps", "reason": ""}], "expected a reason, found none"),
+        ("gpu_validation_hours", -1, "expected hours, 0 (what the plan says) to 1000, found -1"),
+        ("gpu_validation_hours", float("nan"), "found nan"),
         ("gpu_validation_storage_floor_gb_s", -1, "expected GB/s, 0 (no floor) or above, found -1"),
         (
             "gpu_validation_storage_floor_gb_s",
@@ -305,6 +307,17 @@ def test_a_burn_in_that_would_be_cut_off_is_refused() -> None:
     (problem,) = role_variables(wishes, specs())["problems"]
     assert "measures for 14400 s and is given 3600; set it to 18000 or more" in problem
     assert not role_variables(wishes | {"gpu_validation_timeout_s": "18000"}, specs())["problems"]
+
+
+def test_hours_of_the_operators_own_count_instead_of_the_plans() -> None:
+    short = {"gpu_validation_plan": "burn-in", "gpu_validation_hours": 0.5}
+    assert not role_variables(short, specs())["problems"]
+    long = {"gpu_validation_plan": "quick", "gpu_validation_hours": 2}
+    (problem,) = role_variables(long, specs())["problems"]
+    assert (
+        "quick measures for 7200 s (gpu_validation_hours) and is given 3600; set it to 9000 or more"
+        in problem
+    )
 
 
 # ---------------------------------------------------------------- yes and no

@@ -60,14 +60,14 @@ def test_a_container_that_sees_every_gpu_passes_and_is_removed(name: str, gpus: 
 def test_a_container_that_sees_fewer_gpus_is_a_failure(programs: Path) -> None:
     engine(programs, "docker", "echo 0123abcd", "echo 'GPU 0: NVIDIA H100'")
     (finding,) = result().findings
-    assert finding.code == "container-gpu-count"
+    assert (finding.code, finding.state) == ("container-gpu-count", State.FAIL)
     assert finding.text == "a container of docker sees 1 GPUs, the node has 2"
 
 
 def test_an_engine_that_cannot_give_gpus_says_why(programs: Path) -> None:
     engine(programs, "docker", "echo 0123abcd", "echo 'could not select device driver' >&2; exit 125")
     (finding,) = result().findings
-    assert finding.code == "container-no-gpu"
+    assert (finding.code, finding.state) == ("container-no-gpu", State.FAIL)
     assert "could not select device driver" in finding.text
 
 

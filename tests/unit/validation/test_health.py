@@ -117,7 +117,9 @@ def test_gpus_and_driver_must_be_the_expected_ones(
 ) -> None:
     facts: dict[str, Any] = {} if pci_gpus is None else {"pci_gpus": pci_gpus}
     result = Health().run(node(xml, **facts))
-    assert [finding.code for finding in result.findings] == codes
+    assert [(finding.code, finding.state) for finding in result.findings] == [
+        (code, State.FAIL) for code in codes
+    ]
     assert result.state is State.FAIL
 
 
@@ -177,7 +179,7 @@ def test_a_library_of_another_version_is_found() -> None:
     (finding,) = (
         Health().run(node(driver_libraries={"libcuda.so.1": "570.1", "libnvidia-ml.so.1": DRIVER})).findings
     )
-    assert finding.code == "library-version"
+    assert (finding.code, finding.state) == ("library-version", State.FAIL)
     assert finding.text.startswith(f"libcuda.so.1 has version 570.1, the driver that is loaded {DRIVER}")
 
 
@@ -192,12 +194,15 @@ def test_without_nvswitches_no_fabric_manager_is_asked() -> None:
     assert Health().run(node(**facts)).findings == ()
 
 
-@pytest.mark.parametrize(("nvswitch", "code"), [(True, "nvlink-down"), (False, "nvlink-fewer")])
-def test_links_that_are_down_are_named(nvswitch: bool, code: str) -> None:
+@pytest.mark.parametrize(
+    ("nvswitch", "code", "state"),
+    [(True, "nvlink-down", State.FAIL), (False, "nvlink-fewer", State.DEGRADED)],
+)
+def test_links_that_are_down_are_named(nvswitch: bool, code: str, state: State) -> None:
     links = {0: Links(18, ()), 1: Links(16, (3, 17))}
     facts: dict[str, Any] = {"nvswitch": nvswitch, "expectation": expectation(nvswitch=nvswitch)}
     (finding,) = Health().run(node(nvlinks=lambda: links, **facts)).findings
-    assert (finding.code, finding.device) == (code, 1)
+    assert (finding.code, finding.state, finding.device) == (code, state, 1)
 
 
 def test_links_that_no_gpu_uses_are_no_fault_of_a_node_without_nvswitches() -> None:
