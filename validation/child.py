@@ -48,6 +48,8 @@ TAIL_BYTES = 2000
 GRACE_S = 5.0
 #: How long a killed process may take to go away before it is called unkillable.
 REAP_S = 10.0
+#: Of as much as `read` takes at once, more than any pipe holds.
+MOST_READS = 17
 PR_SET_PDEATHSIG = 1
 NOT_YET = float("inf")
 
@@ -191,9 +193,10 @@ class _Child:
 
     def _begin(self, request: Request) -> None:
         self.request = request
-        self.answer = b""
+        self.answer = bytearray()
         self.tail = b""
         self.stopped_by: str | None = None
+        self._oom_kills_before = oom_kills()
         self.out_of_time = False
         self.ended = NOT_YET
         self.__dict__.pop("measured", None)
@@ -215,14 +218,14 @@ class _Child:
     @property
     def may_serve_again(self) -> bool:
         """Whether it answered well and waits for another request."""
-        if not self.request.keep or self._is_gone() or not self.answer.endswith(b"\n"):
+        if not self.request.keep or self.is_gone() or not self.answer.endswith(b"\n"):
             return False
         try:
             return self.measured.not_run is None
         except ContractError:
             return False
 
-    def _is_gone(self) -> bool:
+    def is_gone(self) -> bool:
         """Whether it has ended; it is not reaped, so that its group's number stays its own until kill()."""
         return bool(os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
 
@@ -239,9 +242,16 @@ class _Child:
             self.ended = time.monotonic()
 
     def hear_out(self) -> None:
-        """Take what a process that answered has said before, so that its stage is the last."""
-        while not self._stderr.closed and select.select([self._stderr], [], [], 0)[0]:
-            self.read(self._stderr.fileno())
+        """Take what a process has said before it answered or ended, so that its stage is the last."""
+        for _ in range(MOST_READS):  # others may go on to write
+            for descriptor in select.select(self.open, [], [], 0)[0]:
+                self.read(descriptor)
+
+    def close(self) -> None:
+        """Take the rest of what a process said that is gone."""
+        self.hear_out()
+        for descriptor in list(self.open):
+            self._close(descriptor)
 
     def _close(self, descriptor: int) -> None:
         self.open.discard(descriptor)
@@ -255,7 +265,7 @@ class _Child:
     @cached_property
     def measured(self) -> Measured:
         """Its answer, once it has ended. Raises ContractError."""
-        return loads(Measured, self.answer)
+        return loads(Measured, bytes(self.answer))
 
     @property
     def failed(self) -> bool:
@@ -315,6 +325,10 @@ class _Child:
                 Measured(),
                 f"{name} gave no result within {budget_s:.0f} s; it hung in stage: {self.stage}",
             )
+        if self.process.returncode == -signal.SIGKILL and oom_kills() > self._oom_kills_before:
+            # Who has the memory is a matter of the environment; no hardware is blamed for it.
+            reason = f"memory ran out, and the kernel ended {name} in stage: {self.stage}"
+            return Ending.DONE, Measured(not_run=reason), ""
         # Half an answer is none, whatever can be read of it.
         if not self.answer or (self.process.returncode != 0 and not self.answer.endswith(b"\n")):
             return (
@@ -341,6 +355,16 @@ class _Child:
             if line.strip() and not line.startswith(STAGE)
         ]
         return f"; it said last: {lines[-1][:TAIL_BYTES]}" if lines else ""
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has ended for lack of memory, also of a control group's."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return 0
 
 
 def _end(children: list[_Child]) -> None:
@@ -377,6 +401,12 @@ def _wait(children: list[_Child], budget_s: float, together: bool, tick: Callabl
                     for descriptor in child.open & {*selector.get_map()}:
                         selector.unregister(descriptor)
                     child.hear_out()
+            for child in children:
+                if child.open and child.is_gone():
+                    # Whoever else holds its pipes: what it said before it went is in them.
+                    for descriptor in child.open & {*selector.get_map()}:
+                        selector.unregister(descriptor)
+                    child.close()
             if together and (first := _first_failed(children)):
                 deadline = min(deadline, first.ended + GRACE_S)
     culprit = _first_failed(children) if together else None

@@ -7,9 +7,9 @@ reads a program that never stops printing until memory is full.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-import select
 import selectors
 import signal
 import subprocess
@@ -20,6 +20,8 @@ from dataclasses import dataclass
 REAP_S = 2.0
 #: The kernel log of a bad day has megabytes; what is longer than this is no answer.
 MOST_BYTES = 64 << 20
+#: How often to see whether a program has ended whose pipes somebody else holds.
+LOOK_S = 0.2
 PR_SET_PDEATHSIG = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -40,6 +42,14 @@ class Done:
     status: int
     output: str
     errors: str
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words."""
+        if self.status >= 0:
+            return f"it ended with exit status {self.status}"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"it was killed by {names.get(-self.status, f'signal {-self.status}')}"
 
 
 def run(command: list[str], timeout_s: float) -> Done:
@@ -88,33 +98,24 @@ class Running:
         assert process.stdout is not None
         assert process.stderr is not None
         said = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
-        end = os.pidfd_open(process.pid)
-        try:
-            with selectors.DefaultSelector() as selector:
-                for descriptor in (*said, end):
-                    selector.register(descriptor, selectors.EVENT_READ)
-                ended = False
-                while not ended and (left_s := deadline - time.monotonic()) > 0:
-                    for key, _ in selector.select(left_s):
-                        if key.fd == end:
-                            ended = True
-                        elif not _take(key.fd, said[key.fd]):
-                            selector.unregister(key.fd)
-                    self._limit(said)
-                for descriptor in said.keys() & {*selector.get_map()} if ended else ():
-                    while select.select([descriptor], [], [], 0)[0] and _take(descriptor, said[descriptor]):
-                        self._limit(said)
-        finally:
-            os.close(end)
-        if ended:
-            process.wait()
+        with selectors.DefaultSelector() as selector:
+            for descriptor in said:
+                selector.register(descriptor, selectors.EVENT_READ)
+            while selector.get_map() and (left_s := deadline - time.monotonic()) > 0:
+                # In this order: what it said before it ended is there when it has ended.
+                ended = process.poll() is not None
+                ready = selector.select(0 if ended else min(left_s, LOOK_S))
+                for key, _ in ready:
+                    if not _take(key.fd, said[key.fd]):
+                        selector.unregister(key.fd)
+                if ended and not ready:
+                    break
+                if sum(map(len, said.values())) > MOST_BYTES:
+                    raise CommandError(f"more than {MOST_BYTES >> 20} MiB of text")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
         output, errors = said.values()
         return bytes(output), bytes(errors)
-
-    @staticmethod
-    def _limit(said: dict[int, bytearray]) -> None:
-        if sum(map(len, said.values())) > MOST_BYTES:
-            raise CommandError(f"more than {MOST_BYTES >> 20} MiB of text")
 
     def _end(self) -> bool:
         """End it, if it has not ended; whether that worked."""

@@ -141,7 +141,12 @@ def parse(text: str) -> Report:
     try:
         root = ET.fromstring(text[start:] if start >= 0 else text)  # noqa: S314 - from this node's own driver
     except ET.ParseError as error:
-        raise NvidiaSmiError("other", f"nvidia-smi -q -x gave no XML: {_first_line(text)}") from error
+        problem = (
+            f"nvidia-smi -q -x gave no XML: {_first_line(text)}"
+            if start < 0
+            else f"nvidia-smi -q -x gave XML that breaks off or is damaged ({error})"
+        )
+        raise NvidiaSmiError("other", problem) from error
     driver = _text(root, "driver_version")
     if driver is None:
         raise NvidiaSmiError("other", "nvidia-smi -q -x names no driver version")
@@ -246,7 +251,8 @@ def hear(asked: Running, timeout_s: float = TIMEOUT_S) -> str:
         raise NvidiaSmiError(kind, f"nvidia-smi gave {error}") from error
     output = done.output + done.errors
     if done.status != 0 or "Failed to initialize NVML" in output:
-        raise NvidiaSmiError(_kind(done.status, output), f"nvidia-smi: {_first_line(output)}")
+        said = _first_line(output) if output.strip() else f"{done.ending} and said nothing"
+        raise NvidiaSmiError(_kind(done.status, output), f"nvidia-smi: {said}")
     if re.search(r"No devices were found", output):
         raise NvidiaSmiError("no-devices", "nvidia-smi: No devices were found")
     return done.output

@@ -229,6 +229,13 @@ def claim(path: Path) -> None:
 
 def write_atomically(path: Path, content: str) -> None:
     """Write a file so that a reader sees all of it or the old one, also after a crash. Raises OSError."""
+    try:
+        _write_atomically(path, content)
+    except OSError as error:
+        raise OSError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _write_atomically(path: Path, content: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

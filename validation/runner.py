@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from validation import burn_in, machine, scratch
 from validation.checks import Node
+from validation.checks.measured import not_run
 from validation.checks.registry import CHECKS
 from validation.contract import SCHEMA_VERSION, Finding, NodeResult, State, TestResult
 from validation.wishes import NOTHING
@@ -106,6 +107,9 @@ def _run(check: Check, node: Node) -> TestResult:
     started = time.monotonic()
     try:
         return check.run(node)
+    except (OSError, MemoryError) as error:
+        # No disk space, no process, no memory: what the machine did not give says nothing about its hardware.
+        return not_run(check, f"the system did not let it run: {type(error).__name__}: {error}", started)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other tests go on and this one failed
         place = traceback.extract_tb(error.__traceback__)[-1]
         finding = Finding(

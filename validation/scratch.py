@@ -28,9 +28,9 @@ _folders: list[str] = []
 @contextlib.contextmanager
 def folder() -> Iterator[None]:
     """Have such a folder for a while; what is in it at the end is removed. Without room for one go on."""
-    sweep(Path(tempfile.gettempdir()))
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
+            sweep(Path(tempfile.gettempdir()))
             own = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
             _folders.append(stack.enter_context(own))
             stack.callback(_folders.pop)

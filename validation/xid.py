@@ -74,7 +74,7 @@ UNKNOWN = Xid("an error that no catalogue of this program knows", State.DEGRADED
 
 @dataclass(frozen=True)
 class Event:
-    """An Xid in the kernel log: on which GPU (`0000:1b:00`), and what the line says of it.
+    """An Xid in the kernel log: on which GPU (`0000:1b:00`), how often, and what the last line says of it.
 
     `of_switch`: an SXid, of the NVSwitch at that address.
     """
@@ -83,6 +83,7 @@ class Event:
     number: int
     detail: str
     of_switch: bool = False
+    count: int = 1
 
     @property
     def name(self) -> str:
@@ -104,18 +105,21 @@ def find(number: int) -> Xid | None:
 
 
 def events(lines: Iterable[str]) -> tuple[Event, ...]:
-    """The Xid events in lines of the kernel log, since the driver was loaded last."""
-    found: list[Event] = []
+    """The Xid events in lines of the kernel log, since the driver was loaded last.
+
+    Of one GPU each number once, of a switch also by whether it is fatal: a log may have a million lines.
+    """
+    found: dict[tuple[str, int, bool, str], Event] = {}
     for line in lines:
         if LOADED.search(line):
             found.clear()
-        elif match := LINE.search(line):
-            found.append(Event(match["address"].lower(), int(match["number"]), match["rest"].strip()))
-        elif match := SWITCH_LINE.search(line):
-            found.append(
-                Event(match["address"].lower(), int(match["number"]), match["rest"].strip(), of_switch=True)
-            )
-    return tuple(found)
+        elif match := LINE.search(line) or SWITCH_LINE.search(line):
+            of_switch = match.re is SWITCH_LINE
+            address, number, rest = match["address"].lower(), int(match["number"]), match["rest"].strip()
+            key = address, number, of_switch, rest.partition(",")[0] if of_switch else ""
+            before = found.pop(key, None)  # in the order of their last lines
+            found[key] = Event(address, number, rest, of_switch, before.count + 1 if before else 1)
+    return tuple(found.values())
 
 
 def read_kernel_log() -> KernelLog:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from validation import xid
@@ -76,18 +75,16 @@ def xids(node: Node) -> Iterator[Finding]:
         )
     yield from _switch_errors(node)
     gpus = {gpu.pci_address.rpartition(".")[0]: gpu.index for gpu in node.gpus}
-    events = [event for event in node.kernel_log.events if not event.of_switch]
-    times = Counter((event.address, event.number) for event in events)
-    last = {(event.address, event.number): event.detail for event in events}
-    for (address, number), count in times.items():
-        if entry := xid.find(number):
-            device = gpus.get(address)
-            where = f"GPU {device}" if device is not None else f"the GPU at {address}"
+    for event in node.kernel_log.events:
+        number = event.number
+        if not event.of_switch and (entry := xid.find(number)):
+            device = gpus.get(event.address)
+            where = f"GPU {device}" if device is not None else f"the GPU at {event.address}"
             yield Finding(
                 f"xid-{number}" if number in xid.REPORTED else "xid-unknown",
                 entry.state,
-                f"{where}: Xid {number}, {entry.title}; {count} times since the driver was loaded, last: "
-                f"{last[address, number] or 'no detail'}",
+                f"{where}: Xid {number}, {entry.title}; {event.count} times since the driver was loaded, "
+                f"last: {event.detail or 'no detail'}",
                 entry.action,
                 device,
             )
@@ -103,10 +100,11 @@ def _switch_errors(node: Node) -> Iterator[Finding]:
     ]
     for address in dict.fromkeys(event.address for event in fatal):
         mine = [event for event in fatal if event.address == address]
+        count = sum(event.count for event in mine)
         yield Finding(
             "sxid-fatal",
             State.FAIL,
-            f"the NVSwitch at {address}: {len(mine)} fatal errors since the driver was loaded, last: SXid "
+            f"the NVSwitch at {address}: {count} fatal errors since the driver was loaded, last: SXid "
             f"{mine[-1].number}, {mine[-1].detail}",
             "reset all GPUs and NVSwitches together; if it comes back, have the baseboard looked at",
         )

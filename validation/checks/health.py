@@ -305,6 +305,13 @@ def _use(gpu: Gpu) -> Iterator[Finding]:
         )
 
 
+def _xids(node: Node) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for event in node.kernel_log.events:
+        counts[event.name] += event.count
+    return dict(counts)
+
+
 def _facts(node: Node) -> dict[str, Any]:
     """What was found, for the reader of the result."""
     if isinstance(node.smi, NvidiaSmiError):
@@ -320,7 +327,7 @@ def _facts(node: Node) -> dict[str, Any]:
         "nvswitch": node.facts.nvswitch,
         "driver_libraries": node.facts.driver_libraries,
         "fabric_manager": node.facts.fabric_manager,
-        "xids": dict(Counter(event.name for event in node.kernel_log.events)),
+        "xids": _xids(node),
         **({"kernel_log": node.kernel_log.unreadable} if node.kernel_log.unreadable else {}),
         "gpus": [
             {

@@ -157,6 +157,14 @@ def leave_a_grandchild(request: Request, _stage: Stage) -> Measured:
     return Measured()
 
 
+def answer_and_leave_a_grandchild(request: Request, _stage: Stage) -> Measured:
+    """Answer well, and leave a process of its own that holds on to both pipes."""
+    grandchild = subprocess.Popen(
+        [sys.executable, "-c", f"import time; time.sleep({FOREVER_S})"], pass_fds=[int(sys.argv[1])]
+    )
+    return Measured(details={"pid": grandchild.pid})
+
+
 def note_and_hang(request: Request, _stage: Stage) -> Measured:
     """Note its own number and hang."""
     write_note(request, os.getpid())

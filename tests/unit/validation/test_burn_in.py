@@ -158,6 +158,12 @@ def test_a_test_that_breaks_fails_and_takes_no_other_along(run: Callable[..., No
     assert "KeyError: 'telemetry'" in test.findings[0].text
 
 
+def test_what_the_system_does_not_give_is_no_fault_of_the_hardware(run: Callable[..., NodeResult]) -> None:
+    (test,) = run(Scripted(OSError(28, "No space left on device", "/tmp/turn")), 0).tests
+    assert (test.state, test.findings) == (State.NOT_RUN, ())
+    assert test.reason.startswith("the system did not let it run: OSError: [Errno 28] No space left")
+
+
 def test_a_damaged_file_costs_the_rounds_and_not_the_run(tmp_path: Path) -> None:
     state = tmp_path / "rounds.json"
     state.write_text('{"schema')

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,6 @@ from validation.child import ROOT, Ending, Kept, Outcome, Request, run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 BUDGET_S = 60.0
 SHORT_S = 1.5
@@ -93,6 +93,19 @@ def test_memory_that_somebody_else_has_is_not_run(function: str) -> None:
     assert (outcome.measured.not_run or "").startswith("memory ran out: ")
 
 
+def test_a_child_that_the_kernel_ended_for_lack_of_memory_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter([3, 4])
+    monkeypatch.setattr(child, "oom_kills", lambda: next(counts))
+    (outcome,) = run_children([request("kill_itself")], BUDGET_S)
+    assert outcome.ending is Ending.DONE
+    assert outcome.measured.not_run == "memory ran out, and the kernel ended GPU 0 in stage: starting"
+
+
+def test_the_kernel_says_how_many_it_has_ended() -> None:
+    assert child.oom_kills() >= 0
+    assert "oom_kill " in Path("/proc/vmstat").read_text()
+
+
 @pytest.mark.parametrize(
     ("function", "ending", "words"),
     [
@@ -127,6 +140,12 @@ def test_a_child_that_hangs_is_killed_and_its_last_stage_named(function: str) ->
 def test_one_that_hangs_does_not_hide_the_result_of_another() -> None:
     hung, good = run_children([request("hang"), request("answer", name="GPU 1")], 8.0)
     assert (hung.ending, good.ending) == (Ending.HUNG, Ending.DONE)
+
+
+def test_a_process_that_a_child_leaves_behind_holds_up_nobody_and_is_killed() -> None:
+    (outcome,) = run_children([request("answer_and_leave_a_grandchild")], BUDGET_S)
+    assert (outcome.ending, outcome.problem) == (Ending.DONE, "")
+    eventually(lambda: not is_running(outcome.measured.details["pid"]), "the grandchild ends")
 
 
 def test_what_a_child_started_is_killed_with_it(tmp_path: Path) -> None:

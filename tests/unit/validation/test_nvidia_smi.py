@@ -65,6 +65,11 @@ def test_text_that_is_no_report_is_an_error_with_its_first_line() -> None:
         nvidia_smi.parse("\nsomething else\n")
 
 
+def test_a_report_that_breaks_off_is_an_error_that_says_so() -> None:
+    with pytest.raises(NvidiaSmiError, match=r"gave XML that breaks off or is damaged \(.*line \d+"):
+        nvidia_smi.parse(smi_xml(gpu_xml())[:900])
+
+
 def test_samples_are_read_with_values_that_a_gpu_does_not_have() -> None:
     first, second = nvidia_smi.parse_samples(
         "0, 1980, 512.30, 61, 5, 16, 0x0000000000000004, P0, 2\n"
@@ -144,6 +149,18 @@ def test_a_failure_has_a_kind_and_the_first_line_as_its_message(
         nvidia_smi.query()
     assert caught.value.kind == kind
     assert output[:30] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "ending"),
+    [("exit 255", "it ended with exit status 255"), ("kill -SEGV $$", "it was killed by SIGSEGV")],
+)
+def test_a_failure_without_a_word_says_how_it_ended(fake: Path, script: str, ending: str) -> None:
+    program = fake / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    with pytest.raises(NvidiaSmiError, match=f"nvidia-smi: {ending} and said nothing"):
+        nvidia_smi.query()
 
 
 @pytest.mark.usefixtures("fake")

@@ -214,6 +214,16 @@ def test_xids_are_found_in_the_journal_or_in_the_kernels_buffer(
     assert xid.read_kernel_log().events == (xid.Event("0000:1b:00", 95, "pid=7, Uncontained: FBHUB"),)
 
 
+def test_a_log_with_a_million_xids_is_as_short_as_what_it_says() -> None:
+    storm = ["NVRM: Xid (PCI:0000:1B:00): 31, first", *["NVRM: Xid (PCI:0000:1b:00): 31, pid=7"] * 999_999]
+    found = xid.events([*storm, LINE, LINE.replace("1b:00", "43:00")])
+    assert found == (
+        xid.Event("0000:1b:00", 31, "pid=7", count=1_000_000),
+        xid.Event("0000:1b:00", 95, "pid=7, Uncontained: FBHUB"),
+        xid.Event("0000:43:00", 95, "pid=7, Uncontained: FBHUB"),
+    )
+
+
 def test_a_quiet_kernel_log_has_no_event(fake: Path) -> None:
     program(fake, "journalctl", "exit 1")
     program(fake, "dmesg", "echo booted")

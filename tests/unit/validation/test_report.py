@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation import report
+from validation.child import ROOT
 from validation.contract import SCHEMA_VERSION, Finding, State
 from validation.expectations import Expectation, FleetExpectations
 from validation.judge import FleetVerdict, judge_fleet, judge_node
@@ -153,3 +156,14 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
         report.write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    """A file size limit of nothing stands for a full disk."""
+    path = tmp_path / "result.json"
+    write = "import sys, pathlib; from validation import report; "
+    write += "report.write_atomically(pathlib.Path(sys.argv[1]), 'x')"
+    limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-c", write, str(path)]
+    done = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert f"OSError: {path}: cannot be written: File too large" in done.stderr
+    assert list(tmp_path.iterdir()) == []
