@@ -41,6 +41,13 @@ if TYPE_CHECKING:
 
 #: Where `import validation` finds this package: the checkout, or the one-file build.
 ROOT = Path(__file__).parents[1]
+#: Python imports from the current folder first, for which an empty entry stands; anybody may write to /tmp.
+START = """\
+import sys
+sys.path[:] = filter(None, sys.path)
+from validation.child import main
+raise SystemExit(main(sys.argv[1:]))
+"""
 STAGE = "stage: "
 TAIL_BYTES = 2000
 #: How long the other processes of a group may go on after one of them failed: time for their own error
@@ -171,11 +178,10 @@ class _Child:
         path = [str(ROOT), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
-        # With -m Python would import from the current folder first, and anybody may write to /tmp.
-        environment["PYTHONSAFEPATH"] = "1"
+        environment["PYTHONSAFEPATH"] = "1"  # for what the process starts; Python 3.10 does not know it
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "validation.child", str(write), str(os.getpid())],
+                [sys.executable, "-c", START, str(write), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -474,7 +480,3 @@ def _tidy() -> None:
 def tell_stage(stage: str) -> None:
     """Say what this process is about to do, so that its parent can say where it hung or died."""
     print(f"{STAGE}{stage}", file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

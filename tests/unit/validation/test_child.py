@@ -73,9 +73,18 @@ def test_a_request_can_set_the_environment() -> None:
     assert outcome.measured.details["environment"]["COLOUR"] == "blue"
 
 
-def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("safe_path", [True, False])
+def test_nothing_is_imported_from_the_current_folder(
+    safe_path: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.10 does not know PYTHONSAFEPATH; without a value 3.11 does as if it did not."""
+    for name in ("validation", "torch", "json"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current folder')\n")
     monkeypatch.chdir(tmp_path)
-    (outcome,) = run_children([request("search_path")], BUDGET_S)
+    asked = request("search_path")
+    if not safe_path:
+        asked = dataclasses.replace(asked, environment={"PYTHONSAFEPATH": ""})
+    (outcome,) = run_children([asked], BUDGET_S)
     folders = outcome.measured.details["folders"]
     assert str(tmp_path.resolve()) not in folders
     assert str(ROOT) in folders
