@@ -1,7 +1,8 @@
 """The second judge: the rest of the fleet, each number among its equals.
 
-Equal are numbers of one metric, taken by the same method under the same conditions, on GPUs of one model
-with the same link, power limit, driver branch and torch; CPU numbers compare between nodes with the same CPU.
+Equal are numbers of one metric, taken by the same method in the same plan under the same conditions, on GPUs
+of one model with the same link, power limit, driver branch and torch; CPU numbers compare between nodes with
+the same CPU.
 The rule is one-sided (a fast GPU is no fault) and robust: median and median absolute deviation, which up to
 half of the fleet may be broken without bending. Fewer than four equals are not compared, and that is said.
 """
@@ -55,6 +56,7 @@ def compare(results: Mapping[str, NodeResult]) -> dict[tuple[str, str], Comparis
             key = (
                 member.test.id,
                 member.test.method,
+                result.plan,
                 measurement.name,
                 conditions_key(measurement.conditions),
                 member.kind,

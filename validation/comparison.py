@@ -105,6 +105,13 @@ class CrowdJudge:
         on_gpu_test = of_gpus(test)
         state = crowd.state_of(measurement, self.gpu if on_gpu_test else self.cpu)
         if state is State.PASS:
+            blind = OUTLIER_Z * crowd.sigma / crowd.median if crowd.median else 0.0
+            if on_gpu_test and self.gpu.fail is not None and blind > self.gpu.fail:
+                said = (
+                    f"{label(measurement.name)}: {whose} ({number(crowd.median)} {unit(measurement.name)}) "
+                    f"comes of numbers that scatter so far that only {blind:.0%} below it is told from chance"
+                )
+                return Comparison(notes=(said,))
             return Comparison()
         text = (
             f"{label(measurement.name)} {quantity(measurement)}{on_gpu(measurement.device)}, "

@@ -3,9 +3,9 @@
 Numbers of GPUs, and the checksums of their products: one that changed on the same GPU with the same software
 is silent data corruption (bits.py).
 
-Compared is like with like: the same test and method, metric and conditions, GPU (by its UUID) and torch, and
-only with runs that passed. A driver is what one upgrades to be faster or to be rid of a fault, so another one
-compares, and is named.
+Compared is like with like: the same test and method, plan (a GPU that is loaded for longer is warmer, and
+slower), metric and conditions, GPU (by its UUID) and torch, and only with runs that passed. A driver is what
+one upgrades to be faster or to be rid of a fault, so another one compares, and is named.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def _numbers_like(
     return [
         (run, one.value)
         for run in runs
-        if run.torch == result.machine.torch
+        if (run.torch, run.plan) == (result.machine.torch, result.plan)
         for one in run.numbers
         if (one.test, one.method, one.name, one.where, conditions_key(one.conditions)) == wanted
     ]
@@ -286,9 +286,9 @@ def _judge(
     latest, first = found[-MOST_RUNS:], found[:MOST_RUNS]
     whose = "its only earlier run" if len(latest) == 1 else f"the median of its {len(latest)} earlier runs"
     said = _hold_against(test, measurement, result, latest, whose)
-    if said == Comparison() and len(found) > MOST_RUNS:
+    if not said.findings and len(found) > MOST_RUNS:
         since = f"the median of its first {len(first)} runs, from {first[0][0].started_at[:10]} on"
-        said = _hold_against(test, measurement, result, first, since)
+        said += _hold_against(test, measurement, result, first, since)
     return said
 
 

@@ -32,7 +32,7 @@ MEMORY_NUMBERS = ("memory_copy_gb_s", "memory_triad_gb_s")
 
 def compare(test: TestResult, result: NodeResult, references: References) -> Comparison:
     """Findings for numbers below their floor, and which numbers of GPUs there was no floor for, and why."""
-    if not of_gpus(test) or not result.gpus:
+    if not of_gpus(test):
         return Comparison()
     below: list[Finding] = []
     without: dict[str, list[str]] = {}
@@ -103,7 +103,8 @@ def _floor(measurement: Measurement, result: NodeResult, references: References)
     """The floor of a number, or why it has none, a sentence without its beginning."""
     gpus = [gpu for gpu in result.gpus if measurement.device in {None, gpu.index}]
     found = {gpu.pci_id: references.model_of(gpu.pci_id) for gpu in gpus}
-    names = " and ".join(sorted({gpu.name for gpu in gpus})) or f"GPU {measurement.device}"
+    unknown = "GPUs that nobody named" if measurement.device is None else f"GPU {measurement.device}"
+    names = " and ".join(sorted({gpu.name for gpu in gpus})) or unknown
     models = list(found.values())
     if len(models) != 1 or models[0] is None:
         return f"no reference for {names}, so not compared with one"

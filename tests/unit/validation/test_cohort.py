@@ -75,7 +75,9 @@ def test_a_hair_below_equals_that_are_all_alike_is_no_fault() -> None:
 
 
 def test_a_wide_scatter_excuses_what_a_narrow_one_does_not() -> None:
-    assert findings(cohort.compare(fleet_of(640, 690, 730, 770, 820, 660))) == {}
+    said = cohort.compare(fleet_of(640, 690, 730, 770, 820, 660))
+    assert findings(said) == {}
+    assert all("told from chance" in " ".join(comparison.notes) for comparison in said.values())
     assert findings(cohort.compare(fleet_of(728, 729, 730, 731, 732, 660))).keys() == {"gpu05"}
 
 
@@ -121,7 +123,7 @@ def test_gpus_of_one_node_are_equals_too() -> None:
     assert finding.device == 5
 
 
-@pytest.mark.parametrize("other", ["model", "link", "driver", "torch", "method", "conditions"])
+@pytest.mark.parametrize("other", ["model", "link", "driver", "torch", "method", "plan", "conditions"])
 def test_only_equals_compare(other: str) -> None:
     results = fleet_of(730, 731, 728, 735, 300)
     result = results["gpu04"]
@@ -134,7 +136,8 @@ def test_only_equals_compare(other: str) -> None:
         ),
         "torch": dataclasses.replace(result, machine=dataclasses.replace(result.machine, torch="2.9.0")),
         "method": dataclasses.replace(result, tests=(dataclasses.replace(test, method=2),)),
-        "conditions": changed(result, conditions={"size": 4096}),
+        "plan": dataclasses.replace(result, plan="standard"),
+        "conditions": changed(result, conditions={"m": 4096}),
     }[other]
     said = cohort.compare(results)
     assert findings(said) == {}

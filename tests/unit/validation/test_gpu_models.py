@@ -132,6 +132,28 @@ def test_a_peak_marked_calculated_can_be_calculated() -> None:
         for path, number in numbers(model["peak"]):
             if number["source"] == "calculated":
                 assert {"chip", "sm_count", "sm_clock_mhz"} < set(model), f"{name} {path}"
+                # What is made of numbers that nobody checked is not checked either.
+                assert verified(model["sm_count"]), f"{name} {path}"
+                assert verified(model["sm_clock_mhz"]), f"{name} {path}"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tensor_peaks_double_from_format_to_format(name: str) -> None:
+    """Twice the rate for half the bits: what a slip of a unit or of sparsity would break."""
+    peak = {dtype: MODELS[name]["peak"].get(f"{dtype}_tflops", {}).get("value") for dtype in DTYPES}
+    for narrow, wide, factor in (("bf16", "tf32", 2), ("fp8", "bf16", 2), ("bf16", "fp16", 1)):
+        if peak[narrow] and peak[wide]:
+            assert peak[narrow] == pytest.approx(factor * peak[wide], rel=0.03), (narrow, wide)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_was_measured_is_of_the_size_of_the_peak(name: str) -> None:
+    """Less than two fifths of it is another unit or another GPU."""
+    model = MODELS[name]
+    for metric_name in model.get("measured", {}):
+        for entry in metric(model["measured"], metric_name):
+            if entry.get("gpus", 8) == 8:
+                assert entry["value"] >= 0.4 * (ceiling(model, metric_name, entry) or 0), metric_name
 
 
 def ceiling(model: dict[str, Any], metric_name: str, entry: dict[str, Any]) -> float | None:

@@ -46,6 +46,16 @@ def test_a_gpu_that_was_faster_before_is_named(value: float, state: State | None
     assert [finding.state for finding in said.findings] == ([state] if state else [])
 
 
+def test_a_past_that_scatters_too_far_to_tell_anything_is_said(tmp_path: Path) -> None:
+    before = past(tmp_path, *(result_of(value, day) for day, value in enumerate((50, 40, 60, 45, 55), 1)))
+    said = history.compare(result_of(40.0, 6), before)["gpu_matmul"]
+    assert said.findings == ()
+    assert said.notes == (
+        "fp32: the median of its 5 earlier runs (50.0 TFLOP/s) comes of numbers that scatter so far that "
+        "only 52% below it is told from chance",
+    )
+
+
 def test_the_reason_says_both_numbers_and_how_many_runs(tmp_path: Path) -> None:
     before = past(tmp_path, result_of(50.0, 1), result_of(50.2, 2), result_of(49.9, 3))
     (finding,) = history.compare(result_of(40.0, 4), before)["gpu_matmul"].findings
@@ -69,6 +79,7 @@ def uncomparable() -> dict[str, NodeResult]:
     (test,) = fast.tests
     return {
         "torch": result_of(50.0, 1, torch="2.9.0"),
+        "plan": dataclasses.replace(fast, plan="standard"),
         "method": dataclasses.replace(fast, tests=(dataclasses.replace(test, method=2),)),
         "gpu": dataclasses.replace(fast, gpus=(dataclasses.replace(fast.gpus[0], uuid="GPU-other"),)),
         "later": result_of(50.0, 9),

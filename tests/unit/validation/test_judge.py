@@ -305,6 +305,14 @@ def test_a_model_without_a_floor_is_not_compared_and_that_is_said() -> None:
     assert node.tests[0].notes == ("fp32: no reference for H100 SXM 80 GB, so not compared with one",)
 
 
+def test_numbers_of_gpus_that_the_result_does_not_name_are_not_compared_and_that_is_said() -> None:
+    result = node_result(one_test("gpu_all_reduce", State.PASS, busbw(1.0, 17179869184, 8)), gpus=0)
+    node = judge_node("gpu01", result, expectation(gpus=None), HEADLINES)
+    assert node.tests[0].notes == (
+        "busbw: no reference for GPUs that nobody named, so not compared with one",
+    )
+
+
 def test_a_gpu_that_no_table_knows_is_not_compared_and_that_is_said() -> None:
     result = node_result(one_test("gpu_matmul", State.PASS, measurement()))
     node = judge_node("gpu01", result, Expectation(), HEADLINES)
