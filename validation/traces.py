@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from validation.backends import NotRunError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +27,15 @@ class Shares:
     loading: float
     idle: float
     seconds: float
+
+
+def events(content: bytes) -> list[dict[str, Any]]:
+    """The events of a Chrome trace. Raises NotRunError for what is none, as where a disk became full."""
+    try:
+        found: list[dict[str, Any]] = json.loads(content)["traceEvents"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotRunError(f"torch's profiler wrote a trace that cannot be read: {error!r}") from error
+    return found
 
 
 def shares(events: Iterable[dict[str, Any]], *, on_gpu: bool) -> Shares | None:

@@ -11,10 +11,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from typing import NamedTuple, Protocol
 
 #: Variables that somebody may have set for another program, and that would change what is measured: they make
 #: every launch wait, forbid or force tensor cores, or keep copies from overlapping. NCCL's own stay: they are
@@ -185,8 +182,8 @@ class Backend(Protocol):
         """Train two steps and forget them; the loss of the second, None if memory did not suffice."""
         ...
 
-    def trace(self, shape: Shape, way: str, steps: int, path: Path) -> None:
-        """Train so many steps under torch's profiler, and write a Chrome trace; marked as traces.py says."""
+    def trace(self, shape: Shape, way: str, steps: int) -> bytes:
+        """A Chrome trace of so many training steps; marked as traces.py says. Raises NotRunError."""
         ...
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:

@@ -14,11 +14,9 @@ from validation.backends import loading as data
 from validation.backends.exchange import Exchange, highest, join
 from validation.backends.memory import MemoryBudget, peak_of_allocations
 from validation.backends.operations import AllReduce, Copy, Matmul, MemoryPattern, Triad, pattern
-from validation.backends.training import TrainingStep, loss_if_it_fits, write_trace
+from validation.backends.training import TrainingStep, loss_if_it_fits, trace
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from validation.backends import Loading, MatmulShape, Operation, Product, Shape
 
 
@@ -97,9 +95,9 @@ class CpuBackend:
         with MemoryBudget(self._budget_bytes):
             return loss_if_it_fits(self._device, shape, way)
 
-    def trace(self, shape: Shape, way: str, steps: int, path: Path) -> None:
+    def trace(self, shape: Shape, way: str, steps: int) -> bytes:
         """Profile some steps."""
-        write_trace(TrainingStep(self._device, shape, way), steps, path)
+        return trace(TrainingStep(self._device, shape, way), steps)
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:
         """Samples from so many processes."""

@@ -13,11 +13,9 @@ from validation.backends import loading as data
 from validation.backends.exchange import Exchange, highest, join
 from validation.backends.libraries import loaded_version
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, MemoryPattern, Triad, pattern
-from validation.backends.training import TrainingStep, loss_if_it_fits, write_trace
+from validation.backends.training import TrainingStep, loss_if_it_fits, trace
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from validation.backends import Loading, MatmulShape, Operation, Product, Shape
 
 
@@ -149,9 +147,9 @@ class CudaBackend:
         torch.cuda.empty_cache()
         return loss
 
-    def trace(self, shape: Shape, way: str, steps: int, path: Path) -> None:
+    def trace(self, shape: Shape, way: str, steps: int) -> bytes:
         """Profile some steps."""
-        write_trace(TrainingStep(self._device, shape, way), steps, path)
+        return trace(TrainingStep(self._device, shape, way), steps)
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:
         """Samples from so many processes."""

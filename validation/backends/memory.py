@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import tempfile
 import weakref
 from pathlib import Path
@@ -12,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.profiler
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from validation import traces
+from validation.backends import NotRunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,9 +62,17 @@ def peak_of_allocations(run: Callable[[], None], forget: Callable[[], None]) -> 
     ) as profile:
         run()
         forget()
-    with tempfile.TemporaryDirectory(prefix="temper-validation-") as folder:
-        path = Path(folder, "trace.json")
-        profile.export_chrome_trace(str(path))
-        events = json.loads(path.read_text())["traceEvents"]
+    events = traces.events(exported(profile))
     changes = [(event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"]
     return max(itertools.accumulate(change for _, change in sorted(changes)), default=0)
+
+
+def exported(profile: torch.profiler.profile) -> bytes:
+    """What torch's profiler found, as a Chrome trace. Raises NotRunError where there is no room for it."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="temper-validation-") as folder:
+            path = Path(folder, "trace.json")
+            profile.export_chrome_trace(str(path))
+            return path.read_bytes()
+    except OSError as error:
+        raise NotRunError(f"there is no room for the profiler's trace: {error}") from error

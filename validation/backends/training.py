@@ -15,11 +15,10 @@ import torch.profiler
 import torch.utils.checkpoint
 
 from validation.backends import out_of_memory
+from validation.backends.memory import exported
 from validation.traces import LOADING, STEP
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from validation.backends import Shape
 
 #: Steps after which the losses of two number formats are compared.
@@ -118,14 +117,14 @@ class TrainingStep:
             total += loss.detach()
         return total
 
-    def new_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Another batch with its targets, in host memory."""
+    def host_batch(self) -> list[torch.Tensor]:
+        """A batch with its targets as a DataLoader leaves it: ready in host memory, for a GPU pinned."""
         size = (self._shape.batch, self._shape.tokens, self._shape.width)
-        return torch.randn(size), torch.randn(size)
+        return [torch.randn(size, pin_memory=self.device.type == "cuda") for _ in range(2)]
 
     def to_device(self, host: torch.Tensor) -> torch.Tensor:
-        """The same where the step runs."""
-        return host.to(self.device)
+        """A copy where the step runs."""
+        return host.to(self.device, non_blocking=True, copy=True)
 
     def error(self) -> float:
         """How far the losses of some steps and the gradients of one are from those in plain fp32.
@@ -176,21 +175,28 @@ def _loss_of_two_steps(device: torch.device, shape: Shape, way: str) -> float:
     return float(step.step(*step.data))
 
 
-def write_trace(step: TrainingStep, steps: int, path: Path) -> None:
-    """Profile `steps` steps, each with the loading of its batch, after one that is not profiled."""
+def trace(step: TrainingStep, steps: int) -> bytes:
+    """A Chrome trace of `steps` steps, each with the loading of its batch, when all is warm.
+
+    The first step under the profiler pays for what the profiler itself sets up, and is not in the trace.
+    Raises NotRunError.
+    """
     step.prepare()
     step.run()
+    batch = step.host_batch()
     # Only what the step runs on: a profile of the CPU leaves the GPUs of the node alone.
     on_gpu = step.device.type == "cuda"
     activities = [torch.profiler.ProfilerActivity.CPU]
     if on_gpu:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=activities) as profile:
-        for _ in range(steps):
+    schedule = torch.profiler.schedule(wait=0, warmup=1, active=steps, repeat=1)
+    with torch.profiler.profile(activities=activities, schedule=schedule) as profile:
+        for number in range(1 + steps):
             with torch.profiler.record_function(LOADING):
-                batch = [step.to_device(host) for host in step.new_batch()]
+                loaded = [step.to_device(host) for host in batch]
             with torch.profiler.record_function(STEP):
-                step.step(*batch)
-        if on_gpu:
-            torch.cuda.synchronize(step.device)
-    profile.export_chrome_trace(str(path))
+                step.step(*loaded)
+            if on_gpu and number in {0, steps}:  # nothing of before in the trace, and nothing missing
+                torch.cuda.synchronize(step.device)
+            profile.step()
+    return exported(profile)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import tempfile
 from pathlib import Path
@@ -35,12 +34,9 @@ def profile(backend: Backend, request: Request, stage: Callable[[str], None]) ->
     on_gpu = backend.name == "cuda"
     way = "bf16" if on_gpu and "bf16" in backend.dtypes() else "fp32"
     stage(f"profiling {STEPS} training steps")
-    with tempfile.TemporaryDirectory(prefix="temper-validation-") as folder:
-        path = Path(folder, "trace.json")
-        backend.trace(shape, way, STEPS, path)
-        stage("reading the trace")
-        content = path.read_bytes()
-    found = traces.shares(json.loads(content)["traceEvents"], on_gpu=on_gpu)
+    content = backend.trace(shape, way, STEPS)
+    stage("reading the trace")
+    found = traces.shares(traces.events(content), on_gpu=on_gpu)
     if found is None or found.computing is None:
         work = "kernels" if on_gpu else "operators"
         recorder.find(
@@ -93,7 +89,7 @@ class CpuProfile:
     id = "cpu_profile"
     title = "a profile of training steps on the CPU"
     needs = "torch"
-    method = 1
+    method = 2
     headline: tuple[str, ...] = ("computing_share",)
 
     def run(self, node: Node) -> TestResult:
@@ -107,7 +103,7 @@ class GpuProfile:
     id = "gpu_profile"
     title = "a profile of training steps on every GPU"
     needs = "an NVIDIA GPU with its driver, torch built with CUDA"
-    method = 1
+    method = 2
     headline: tuple[str, ...] = ("computing_share",)
 
     def run(self, node: Node) -> TestResult:

@@ -13,6 +13,7 @@ from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
 from tests.unit.validation.test_training import ignore, request
 from validation import cli, commands, traces
+from validation.backends import NotRunError
 from validation.checks import profile
 from validation.contract import State
 from validation.traces import LOADING, STEP
@@ -65,6 +66,12 @@ def test_the_shares_are_numbers_of_the_test() -> None:
 def test_a_trace_without_kernels_is_degraded(events: list[dict[str, Any]]) -> None:
     measured = profile.profile(ScriptedBackend(events=events), request(), ignore)
     assert [(f.code, f.state, f.device) for f in measured.findings] == [("profile-empty", State.DEGRADED, 3)]
+
+
+@pytest.mark.parametrize("written", [b"", b'{"traceEvents": [{"ph": "X", "dur"', b"{}", b"\xff\xfe{}"])
+def test_a_trace_that_cannot_be_read_is_not_run(written: bytes) -> None:
+    with pytest.raises(NotRunError, match="wrote a trace that cannot be read"):
+        profile.profile(ScriptedBackend(written=written), request(), ignore)
 
 
 def test_a_trace_is_kept_where_the_operator_wants_it(tmp_path: Path) -> None:
@@ -164,27 +171,48 @@ def test_real_steps_are_profiled(tmp_path: Path) -> None:
     assert 0 < shares["computing_share"] <= 1
     assert 0 < shares["loading_share"] < 1
     trace = json.loads(gzip.decompress((tmp_path / "trace-cpu.json.gz").read_bytes()))
-    assert sum(one.get("name") == STEP for one in trace["traceEvents"]) == profile.STEPS
+    names = [one.get("name") for one in trace["traceEvents"]]
+    assert names.count(STEP) == names.count(LOADING) == profile.STEPS
+    # A DataLoader's batch is ready: making numbers on one CPU would be nearly all of a GPU's profile.
+    assert not {"aten::randn", "aten::normal_"} & {*names}
 
 
 @pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
-def test_a_profile_of_the_cpu_leaves_the_gpus_of_the_node_alone(tmp_path: Path) -> None:
-    asked = there(f"""
-        import pathlib
+def test_without_room_for_the_trace_the_profile_is_not_run() -> None:
+    (said,) = there("""
+        import errno, tempfile
+        from validation.backends import NotRunError, Shape
+        from validation.backends.cpu import CpuBackend
+
+        def full(**_options):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        tempfile.TemporaryDirectory, answer = full, []
+        try:
+            CpuBackend().trace(Shape(layers=1, width=64, heads=2, tokens=32, batch=4), "fp32", 1)
+        except NotRunError as reason:
+            answer.append(str(reason))
+    """)
+    assert said == "there is no room for the profiler's trace: [Errno 28] No space left on device"
+
+
+@pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+def test_a_profile_of_the_cpu_leaves_the_gpus_of_the_node_alone() -> None:
+    asked = there("""
         import torch
         from validation.backends import Shape
         from validation.backends.cpu import CpuBackend
 
         answer, profile = [], torch.profiler.profile
 
-        def watched(*, activities):
+        def watched(*, activities, schedule):
             answer.extend(activity.name for activity in activities)
-            return profile(activities=activities)
+            return profile(activities=activities, schedule=schedule)
 
         torch.profiler.profile = watched
         torch.cuda.is_available = lambda: True
         torch.cuda.synchronize = lambda *_: answer.append("synchronize")
         shape = Shape(layers=2, width=64, heads=2, tokens=32, batch=8)
-        CpuBackend().trace(shape, "fp32", 1, pathlib.Path({str(tmp_path / "trace.json")!r}))
+        CpuBackend().trace(shape, "fp32", 1)
     """)
     assert asked == ["CPU"]
