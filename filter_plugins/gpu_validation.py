@@ -97,10 +97,11 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
     }
 
 
-def validation_fabric(
-    hostvars: Values, nodes: Iterable[str], library: str, plan: str, port: int, always_pairs: bool
-) -> dict[str, Any]:
-    """The nodes that were measured, and the rounds between them so far, as `validation groups` reads it."""
+def validation_fabric(hostvars: Values, nodes: Iterable[str], settings: Values) -> dict[str, Any]:
+    """The nodes that were measured, and the rounds between them so far, as `validation groups` reads it.
+
+    `settings` are those of its fields that the operator chooses.
+    """
     members: list[dict[str, Any]] = []
     rounds: list[dict[str, Any]] = []
     for node in nodes:
@@ -112,7 +113,7 @@ def validation_fabric(
             {
                 "name": node,
                 "address": variables.get("ansible_host") or node,
-                "ranks": count if library == "nccl" else 1,
+                "ranks": count if settings["library"] == "nccl" else 1,
             }
         )
         for number, attempt in enumerate(variables.get("__gpu_validation_rounds") or []):
@@ -122,10 +123,7 @@ def validation_fabric(
                 rounds[number][node] = attempt
     return {
         "schema_version": SCHEMA_VERSION,
-        "library": library,
-        "plan": plan,
-        "port": port,
-        "always_pairs": always_pairs,
+        **settings,
         "nodes": members,
         "rounds": [attempts for attempts in rounds if attempts],
     }

@@ -88,10 +88,16 @@ def check_hours(hours: float) -> None:
         raise RefusedError(f"expected hours, 0 (what the plan says) to {MOST_HOURS}, found {hours:g}")
 
 
-def check_storage_floor(floor: float) -> None:
+def check_floor(floor: float) -> None:
     """Refuse a floor that nothing could be compared with."""
     if not 0 <= floor < math.inf:
         raise RefusedError(f"expected GB/s, 0 (no floor) or above, found {floor}")
+
+
+def check_rounds(count: int) -> None:
+    """Refuse a number of rounds that nobody can count."""
+    if count < 1:
+        raise RefusedError(f"expected 1 or more, found {count}; gpu_validation_fabric_pairs says whether")
 
 
 # What the modules would refuse on the node, in the middle of a run, as far as it does not depend on the node.
@@ -102,7 +108,9 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "firewall_services": lambda services: [parse_service(*service) for service in services.items()],
     "firewall_trusted_interfaces": interfaces,
     "gpu_validation_hours": check_hours,
-    "gpu_validation_storage_floor_gb_s": check_storage_floor,
+    "gpu_validation_fabric_floor_gb_s": check_floor,
+    "gpu_validation_fabric_pair_rounds": check_rounds,
+    "gpu_validation_storage_floor_gb_s": check_floor,
     "os_hardening_waivers": check_waivers,
     "ssh_hardening_revoked_keys": lambda texts: public_keys("revoked keys", texts),
     "ssh_hardening_user_ca_keys": lambda texts: public_keys("user CA keys", texts),

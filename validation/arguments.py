@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validation import commands, commands_fleet, fabric
+from validation import commands, commands_fleet
 from validation.checks.registry import TESTS
 from validation.contract import ContractError
 from validation.expectations import file_name
@@ -157,9 +157,8 @@ def parser() -> argparse.ArgumentParser:
         "--order", required=True, metavar="FILE", help="what to do, as JSON; - reads standard input"
     )
 
-    grouping = command.add_parser("groups", help="say which nodes measure with which in a round")
+    grouping = command.add_parser("groups", help="say which nodes measure with which in the next rounds")
     grouping.set_defaults(function=commands_fleet.group)
-    grouping.add_argument("--round", choices=[str(one) for one in fabric.Round], required=True)
 
     building = command.add_parser("build", help="write the payload as one file that Python runs")
     building.set_defaults(function=commands.build)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from validation import cohort, fabric, fabric_run, history, report
+from validation import cohort, fabric, fabric_run, fabric_search, fabric_verdict, history, report
 from validation.checks import Node
 from validation.checks.registry import HEADLINES, TESTS
 from validation.commands import STDIN, UsageError, read, results_in
@@ -44,7 +44,7 @@ def judge(options: argparse.Namespace) -> int:
         raise UsageError(
             f"there is a result of {strangers[0]}, but nothing is expected of a node of this name"
         )
-    between_nodes = fabric.judge(given.between_nodes) if given.between_nodes else {}
+    between_nodes = fabric_verdict.judge(given.between_nodes) if given.between_nodes else {}
     among_equals = cohort.compare(given.results)
     fleet = judge_fleet(
         judge_node(
@@ -135,10 +135,11 @@ def take_part(options: argparse.Namespace) -> int:
     return EXIT_PASS
 
 
-def group(options: argparse.Namespace) -> int:
-    """Say which nodes measure with which in a round."""
+def group(_options: argparse.Namespace) -> int:
+    """Say which nodes measure with which in the next rounds."""
     fleet = loads(fabric.Fleet, read(STDIN))
-    groups = fabric.next_groups(fleet, fabric.Round(options.round))
-    found = fabric.orders(fleet, groups, secrets.token_hex(8))
-    print(json.dumps({name: encode(order) for name, order in found.items()}))
+    rounds = [
+        fabric.orders(fleet, groups, secrets.token_hex(8)) for groups in fabric_search.next_rounds(fleet)
+    ]
+    print(json.dumps([{name: encode(order) for name, order in found.items()} for found in rounds]))
     return EXIT_PASS

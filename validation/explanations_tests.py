@@ -77,13 +77,35 @@ EXPLANATIONS: dict[str, Explanation] = {
     ),
     "fabric-node": Explanation(
         "A node fails or is slow with other nodes, and they do well without it",
-        "It was measured again with a partner that had done well with another node, and failed again",
+        "It was measured with two nodes that do well with others, and was bad with both",
         (
             "a cable, transceiver or switch port",
             "a network adapter or its firmware",
             "a firewall on this node",
         ),
         ("check this node's network adapters, cables, switch ports and firewall",),
+    ),
+    "fabric-link": Explanation(
+        "Two nodes are bad with each other, and both do well with others",
+        "Neither node is to blame: what only these two share is the way between them",
+        (
+            "a switch port, cable or link between switches that the routing gives to this pair",
+            "traffic of several pairs that hashing sends the same way",
+        ),
+        ("check routing and error counters of the switches between them", "measure again", "leave both in"),
+    ),
+    "fabric-slow": Explanation(
+        "All nodes together are slow, and no pair of them is",
+        "Below the operator's floor, below 60 % of what the links carry, or below half of what pairs reach",
+        (
+            "an oversubscribed network: many pairs at once share links between switches",
+            "routing, congestion control or one slow switch",
+            "NCCL takes sockets instead of RDMA, or not all adapters, if pairs are slow as well",
+        ),
+        (
+            "measure more pairs: gpu_validation_fabric_pair_rounds",
+            "check switches and routing; see what NCCL chose with NCCL_DEBUG=INFO",
+        ),
     ),
     "fabric-unresolved": Explanation(
         "A collective between nodes fails, and no group tells why",

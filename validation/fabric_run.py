@@ -13,7 +13,9 @@ from validation.checks.measured import CUDA_ENVIRONMENT
 from validation.child import Ending, Request, run_children
 from validation.contract import SCHEMA_VERSION
 from validation.fabric import Part, Rank
+from validation.fabric_links import link_gb_s
 from validation.measure import MOST_ATTEMPTS
+from validation.topology import Topology
 
 if TYPE_CHECKING:
     from validation.checks import Node
@@ -65,7 +67,24 @@ def run(order: Order, node: Node) -> Part:
     started, started_at = time.monotonic(), time.time()
     outcomes = run_children(requests, budget_s, together=True)
     ranks = tuple(_rank(outcome, started_at + outcome.ended_at - started) for outcome in outcomes)
-    return Part(SCHEMA_VERSION, order.node, ranks, tuple(node.plan.collectives), tuple(sizes))
+    return Part(
+        SCHEMA_VERSION,
+        order.node,
+        ranks,
+        tuple(node.plan.collectives),
+        tuple(sizes),
+        link_gb_s=_link_gb_s(order, node, others[0]),
+    )
+
+
+def _link_gb_s(order: Order, node: Node, peer: str) -> float | None:
+    """What this node's links carry; looked at only after it has measured."""
+    if order.library != "nccl":
+        return link_gb_s(order.library, interface_towards(peer), ())
+    topology = node.topology
+    if isinstance(topology, Topology):
+        return link_gb_s(order.library, interface_towards(peer), topology.rdma_ports)
+    return None
 
 
 def _rank(outcome: Outcome, ended_at: float) -> Rank:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import validation
-from validation import cli, cohort, fabric, history, xid
+from validation import cli, cohort, fabric_verdict, history, xid
 from validation.checks import driver_health, measured
 from validation.explanations import EXPLANATIONS
 
@@ -32,7 +32,7 @@ COMPUTED = {
     },
     ("checks/measured.py", "_CODES[outcome.ending]"): set(measured._CODES.values()),
     ("comparison.py", "self.code"): {cohort.JUDGE.code, history.JUDGE.code},
-    ("fabric.py", "code"): set(fabric.ACTIONS),
+    ("fabric_verdict.py", "code"): set(fabric_verdict.ACTIONS),
     ("checks/recorder.py", "code"): set(),  # handed on: its callers are looked at
 }
 

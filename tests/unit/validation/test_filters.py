@@ -15,9 +15,17 @@ from validation import shapes
 from validation.checks.registry import TESTS
 from validation.contract import dumps, encode, loads
 from validation.expectations import fleet_from, parse_expectation
-from validation.fabric import Attempt, Fleet
+from validation.fabric import Attempt, Fleet, Pairs
 
 MODELS = yaml.safe_load((Path(__file__).parents[3] / "data" / "gpu_models.yml").read_text())
+FABRIC = {
+    "library": "nccl",
+    "plan": "quick",
+    "port": 29511,
+    "pairs": "always",
+    "pair_rounds": 3,
+    "floor_gb_s": 1.5,
+}
 PLAN = {
     "gpus": [{"model": "h100_sxm_80gb", "name": "H100 SXM 80 GB", "architecture": "hopper", "count": 8}],
     "unknown_gpus": [],
@@ -132,8 +140,9 @@ def test_the_fleet_of_a_collective_has_the_nodes_that_were_measured_and_their_ro
         "b": measured | {"__gpu_validation_rounds": [{}, {}]},
         "refused": {"preflight_plan": PLAN, "__gpu_validation_outcome": {"problem": "it hung"}},
     }
-    value = gpu_validation.validation_fabric(hostvars, hostvars, "nccl", "quick", 29511, True)
+    value = gpu_validation.validation_fabric(hostvars, hostvars, FABRIC)
     fleet = loads(Fleet, json.dumps(value))
+    assert (fleet.pairs, fleet.pair_rounds, fleet.floor_gb_s) == (Pairs.ALWAYS, 3, 1.5)
     assert [(node.name, node.address, node.ranks) for node in fleet.nodes] == [
         ("a", "192.0.2.1", 8),
         ("b", "b", 8),
@@ -143,7 +152,7 @@ def test_the_fleet_of_a_collective_has_the_nodes_that_were_measured_and_their_ro
 
 def test_with_gloo_a_node_has_one_rank() -> None:
     hostvars = {"a": {"preflight_plan": PLAN, "__gpu_validation_outcome": {"result": {}}}}
-    value = gpu_validation.validation_fabric(hostvars, hostvars, "gloo", "quick", 29511, False)
+    value = gpu_validation.validation_fabric(hostvars, hostvars, FABRIC | {"library": "gloo"})
     assert [node["ranks"] for node in value["nodes"]] == [1]
 
 

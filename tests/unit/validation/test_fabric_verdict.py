@@ -1,0 +1,264 @@
+"""Between nodes: which node or link is to blame, and when nobody is, on made-up rounds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.unit.validation.fabric_rounds import (
+    NAMES,
+    SIZE,
+    attempts,
+    bad_rank,
+    findings,
+    fleet,
+    good_rank,
+    measured,
+    slow_rank,
+    states,
+)
+from validation import fabric_verdict
+from validation.contract import SCHEMA_VERSION, Finding, State
+from validation.fabric import Attempt, Fleet, Pairs, Part
+from validation.fabric_search import circle_rounds, next_rounds
+
+HUNG = attempts(
+    NAMES, **{name: bad_rank(name, stage="warming up with all-reduce of 16 MiB") for name in NAMES}
+)
+PAIRS = [("a", "f"), ("b", "e"), ("c", "d")]
+#: c and d failed with each other; a and b, which did well, try them.
+C_AND_D = attempts(*PAIRS, c=bad_rank("c"), d=bad_rank("d"))
+
+
+def test_the_node_that_fails_with_good_partners_is_to_blame_and_only_it() -> None:
+    assert next_rounds(fleet(HUNG, C_AND_D)) == [[("a", "c"), ("f", "d")]]
+    suspects = attempts(("a", "c"), ("f", "d"), f=bad_rank("f"), d=bad_rank("d"))
+    found = fleet(HUNG, C_AND_D, suspects)
+    assert states(found) == {name: "fail" if name == "d" else "pass" for name in NAMES}
+    finding = findings(found)["d"]
+    assert finding.code == "fabric-node"
+    assert finding.text.startswith("d fails with c, f, which did well with others: d rank 0 gave no result")
+
+
+def test_one_good_node_is_not_enough_to_condemn_another() -> None:
+    both = attempts(("a", "c"), ("f", "d"), **{name: bad_rank(name) for name in "acfd"})
+    found = fleet(HUNG, C_AND_D, both)
+    assert next_rounds(found) == [[("f", "c"), ("a", "d")]]
+    again = attempts(("f", "c"), ("a", "d"), d=bad_rank("d"), a=bad_rank("a"))
+    found = fleet(HUNG, C_AND_D, both, again)
+    # a and c are both good now, and were bad with each other.
+    assert next_rounds(found) == [[("a", "c")]]
+    said = findings(dataclasses.replace(found, rounds=(*found.rounds, attempts(("a", "c"), a=bad_rank("a")))))
+    assert {name: finding.code for name, finding in said.items()} == {
+        "a": "fabric-link",  # c did well with f
+        "c": "fabric-link",
+        "d": "fabric-node",
+    }
+
+
+def test_two_good_nodes_that_were_slow_with_each_other_only_once_are_not_blamed() -> None:
+    rounds = [attempts(*pairs) for pairs in circle_rounds(NAMES)]
+    disturbed = attempts(*PAIRS, c=slow_rank(), d=slow_rank())
+    found = fleet(attempts(NAMES), disturbed, *rounds[1:], pair_rounds=5)
+    assert next_rounds(found) == [[("c", "d")]]
+    again = dataclasses.replace(found, rounds=(*found.rounds, attempts(("c", "d"))))
+    assert next_rounds(again) == []
+    assert set(states(again).values()) == {"pass"}
+    slow_again = attempts(("c", "d"), c=slow_rank())
+    found = dataclasses.replace(found, rounds=(*found.rounds, slow_again))
+    assert {finding.code for finding in findings(found).values()} == {"fabric-link"}
+
+
+def test_a_slow_pair_that_nobody_was_left_to_meet_does_not_pass_because_all_together_worked() -> None:
+    found = fleet(attempts(NAMES), attempts(*PAIRS, c=slow_rank(), d=slow_rank()))
+    assert states(found) == dict.fromkeys("abef", "pass") | dict.fromkeys("cd", "degraded")
+    assert findings(found)["c"].code == "fabric-unresolved"
+
+
+def test_ranks_that_did_not_measure_the_same_are_no_number_and_cost_no_report() -> None:
+    other = dataclasses.replace(good_rank(), seconds={f"all_reduce {SIZE}": (0.01,) * 4})
+    found = fleet(attempts(("a", "b"), b=other), names=("a", "b"))
+    assert set(states(found).values()) == {"fail"}
+    assert "its ranks did not measure the same" in findings(found)["a"].text
+    none = fleet(attempts(("a", "b"), b=dataclasses.replace(other, seconds={})), names=("a", "b"))
+    assert set(states(none).values()) == {"fail"}
+
+
+def test_a_slow_node_is_found_by_pairs() -> None:
+    found = measured(NAMES, ["c"], how=lambda _: slow_rank())
+    assert states(found) == {name: "fail" if name == "c" else "pass" for name in NAMES}
+    text = findings(found)["c"].text
+    assert text == (
+        "c reaches 0.17 GB/s with d, a, which did well with others, the best pair 1.68 GB/s: "
+        "its network is slow"
+    )
+
+
+def test_pairs_that_are_all_alike_have_no_suspect() -> None:
+    alike = fleet(attempts(NAMES), attempts(*PAIRS, a=good_rank(0.013)), pairs=Pairs.ALWAYS)
+    assert next_rounds(alike) == []
+    assert set(states(alike).values()) == {"pass"}
+
+
+def test_what_the_floor_tells_from_the_others_is_slow_too() -> None:
+    found = measured(NAMES, ["c"], how=lambda _: good_rank(0.018), floor_gb_s=1.6)
+    assert states(found) == {name: "fail" if name == "c" else "pass" for name in NAMES}
+    assert findings(found)["c"].code == "fabric-node"
+
+
+def linked(link_gb_s: float, *rounds: dict[str, Attempt], **changes: Any) -> Fleet:
+    """A fleet of nodes with such links; all together are slow, all pairs alike."""
+    slow = attempts(NAMES, **{name: slow_rank() for name in NAMES})
+    whole = {
+        name: dataclasses.replace(one, part=dataclasses.replace(one.part, link_gb_s=link_gb_s))
+        for name, one in slow.items()
+        if one.part
+    }
+    return fleet(whole, *rounds, **changes)
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "words"),
+    [
+        (
+            linked(1.0, attempts(*PAIRS)),
+            State.DEGRADED,
+            "the links of the slowest node carry 1.00 GB/s; pairs",
+        ),
+        (linked(1.0, attempts(*PAIRS), floor_gb_s=2.0), State.FAIL, "the floor is 2.00 GB/s; pairs of nodes"),
+        (linked(1.0, floor_gb_s=2.0, pairs=Pairs.NEVER), State.FAIL, "no pairs of nodes were measured"),
+        (linked(0.3, floor_gb_s=2.0, pairs=Pairs.NEVER), State.FAIL, "0.28 GB/s, the floor is 2.00"),
+        (linked(0.3, attempts(*PAIRS)), State.DEGRADED, "0.28 GB/s; pairs of nodes reach 1.68 to 1.68"),
+        (linked(1.0, library="gloo", pairs=Pairs.NEVER), State.PASS, ""),
+        (linked(1.0, attempts(*PAIRS), library="gloo"), State.DEGRADED, "carry 1.00 GB/s"),
+    ],
+)
+def test_a_whole_that_is_slow_with_good_pairs_is_the_fault_of_no_node(
+    found: Fleet, state: State, words: str
+) -> None:
+    assert set(states(found).values()) == {str(state)}
+    for finding in findings(found).values():
+        assert (finding.code, finding.state) == ("fabric-slow", state)
+        assert finding.text.startswith("all 6 nodes together reach 0.28 GB/s")
+        assert words in finding.text
+
+
+def test_a_floor_that_is_missed_because_of_one_node_is_that_nodes_fault() -> None:
+    found = measured(NAMES, ["c"], how=lambda _: slow_rank(), floor_gb_s=2.0)
+    assert states(found) == {name: "fail" if name == "c" else "pass" for name in NAMES}
+    assert findings(found)["c"].code == "fabric-node"
+
+
+@pytest.mark.parametrize(
+    ("how", "floor_gb_s", "state"),
+    [(lambda _: slow_rank(), 0, "degraded"), (lambda _: slow_rank(), 2, "fail"), (bad_rank, 0, "fail")],
+)
+def test_a_slow_link_fails_only_what_was_asked_for(how: object, floor_gb_s: float, state: str) -> None:
+    links = [("b", "e")]
+    found = measured(NAMES, bad_links=links, how=how, floor_gb_s=floor_gb_s)  # type: ignore[arg-type]
+    assert states(found) == dict.fromkeys("acdf", "pass") | dict.fromkeys("be", state)
+    assert findings(found)["b"].code == "fabric-link"
+
+
+def test_when_every_pair_fails_nobody_is_blamed_alone() -> None:
+    nothing = attempts(*PAIRS, **{name: bad_rank(name) for name in NAMES})
+    found = fleet(HUNG, nothing)
+    assert {finding.code for finding in findings(found).values()} == {"fabric-unresolved"}
+    assert set(states(found).values()) == {"fail"}
+
+
+def test_when_every_pair_works_but_not_all_together_that_is_no_pass() -> None:
+    found = fleet(HUNG, attempts(*PAIRS))
+    assert {finding.code for finding in findings(found).values()} == {"fabric-unresolved"}
+
+
+def test_of_two_nodes_the_one_that_got_less_far_is_named() -> None:
+    ranks = {"a": bad_rank("a", stage="warming up with all-reduce of 16 MiB"), "b": bad_rank("b")}
+    found = fleet(attempts(("a", "b"), **ranks), names=("a", "b"))
+    assert findings(found)["b"].code == "fabric-node"
+    assert "meeting the other ranks" in findings(found)["b"].text
+    assert findings(found)["a"].code == "fabric-unresolved"
+
+
+def test_of_nodes_that_died_the_first_is_named() -> None:
+    ranks = {"a": bad_rank("a", "died", at=109.0), "b": bad_rank("b", "died", at=100.0)}
+    found = fleet(attempts(("a", "b"), **ranks), names=("a", "b"))
+    assert findings(found)["b"].code == "fabric-node"
+
+
+def test_a_node_that_cannot_take_part_is_not_run_and_so_are_those_that_waited_for_it() -> None:
+    ranks = {name: bad_rank(name) for name in ("a", "b")}
+    first = attempts(("a", "b", "c"), **ranks)
+    first["c"] = Attempt(("a", "b", "c"), Part(SCHEMA_VERSION, "c", not_run="torch is built without CUDA"))
+    verdicts = fabric_verdict.judge(fleet(first, names=("a", "b", "c")))
+    assert {str(verdict.state) for verdict in verdicts.values()} == {"not-run"}
+    assert verdicts["c"].reason == "torch is built without CUDA"
+    assert verdicts["a"].reason == "not all nodes could take part (c: torch is built without CUDA)"
+
+
+def test_those_that_can_are_paired_without_it() -> None:
+    first = attempts(NAMES, **{name: bad_rank(name) for name in NAMES})
+    first["c"] = Attempt(NAMES, None, "the connection broke")
+    found = fleet(first)
+    while rounds := next_rounds(found):
+        found = dataclasses.replace(found, rounds=(*found.rounds, *(attempts(*pairs) for pairs in rounds)))
+    assert states(found) == {name: "not-run" if name == "c" else "pass" for name in NAMES}
+
+
+def test_pairs_below_a_floor_that_all_together_reach_are_not_slow() -> None:
+    pairs = attempts(*PAIRS, c=good_rank(0.013), d=good_rank(0.013))
+    found = fleet(attempts(NAMES), pairs, floor_gb_s=1.5, pairs=Pairs.ALWAYS)
+    assert next_rounds(found) == []
+    assert set(states(found).values()) == {"pass"}
+
+
+def test_wrong_numbers_are_the_fault_of_the_node_that_has_them() -> None:
+    wrong = Finding("wrong-result", State.FAIL, "b rank 1: 1 of the numbers are wrong", "take it out")
+    first = attempts(("a", "b"), b=dataclasses.replace(good_rank(), findings=(wrong,)))
+    found = fleet(first, names=("a", "b"))
+    assert findings(found)["b"] == wrong
+    assert states(found)["b"] == "fail"
+
+
+def test_what_is_measured_stands_beside_the_node() -> None:
+    verdict = fabric_verdict.judge(fleet(attempts(NAMES)))["a"]
+    assert (verdict.state, verdict.headline) == (State.PASS, "2.80 GB/s")
+
+
+def test_wrong_numbers_that_all_of_a_group_have_are_the_fault_of_the_node_that_pairs_find() -> None:
+    wrong = Finding("wrong-result", State.FAIL, "rank 1: 1 of the numbers are wrong", "take it out")
+    found = measured(NAMES, ["c"], how=lambda _: dataclasses.replace(good_rank(), findings=(wrong,)))
+    assert states(found) == {name: "fail" if name == "c" else "pass" for name in NAMES}
+
+
+def test_a_node_that_is_lost_among_the_pairs_is_not_run() -> None:
+    lost = attempts(*PAIRS)
+    lost["c"] = Attempt(("c", "d"), None, "the connection broke")
+    found = fleet(attempts(NAMES), lost)
+    assert states(found) == {name: "not-run" if name == "c" else "pass" for name in NAMES}
+
+
+@pytest.mark.parametrize(
+    ("found", "note"),
+    [
+        (fleet(attempts(NAMES), pairs=Pairs.NEVER), "not compared: no floor was given, and the rate"),
+        (fleet(attempts(NAMES), floor_gb_s=2.0), "at or above the floor of 2.00 GB/s"),
+        (fleet(attempts(NAMES), attempts(*PAIRS)), "compared with pairs of nodes only (1.68 to 1.68 GB/s)"),
+    ],
+)
+def test_a_pass_says_what_it_was_compared_with(found: Fleet, note: str) -> None:
+    for verdict in fabric_verdict.judge(found).values():
+        (said,) = verdict.notes
+        assert said.startswith(note)
+
+
+def test_what_there_was_no_time_for_is_said() -> None:
+    whole = {
+        name: dataclasses.replace(one, part=dataclasses.replace(one.part, left_out=("all-reduce of 1 MiB",)))
+        for name, one in attempts(NAMES).items()
+        if one.part
+    }
+    verdict = fabric_verdict.judge(fleet(whole))["a"]
+    assert verdict.notes[0] == "left out, for want of time: all-reduce of 1 MiB"
