@@ -173,6 +173,9 @@ def test_a_number_without_runs_has_not_passed() -> None:
         ("h2d_pinned_gb_s", 550.0, "impossible-number"),  # Gb/s for GB/s
         ("h2d_pinned_gb_s", 56.0, None),
         ("bf16_peak_tflops", 5000.0, "impossible-number"),
+        ("bf16_best_tflops", 5000.0, "impossible-number"),
+        ("bf16_alone_tflops", 5000.0, "impossible-number"),
+        ("bf16_best_tflops", 794.5, None),
         ("both_pinned_gb_s", 110.0, None),
     ],
 )
