@@ -22,6 +22,17 @@ EXPLANATIONS: dict[str, Explanation] = {
         ),
         "https://docs.docker.com/reference/cli/docker/container/run/",
     ),
+    "loader-limited": Explanation(
+        "The environment allows fewer workers of a DataLoader than it has CPUs for",
+        "A worker is a process, and each batch that it hands over is an open file of the job for a moment",
+        ("a low --pids-limit or TasksMax=", "a limit of 1024 open files or fewer"),
+        (
+            "raise the limits of what starts training jobs: TasksMax= and LimitNOFILE= of a unit, "
+            "--pids-limit and --ulimit nofile= of a container",
+            "use fewer workers",
+        ),
+        "https://docs.pytorch.org/docs/stable/multiprocessing.html",
+    ),
     "loader-worker-died": Explanation(
         "A worker of a DataLoader died or hung",
         "It was loading synthetic samples from memory, which fails on no healthy node",

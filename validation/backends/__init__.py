@@ -84,6 +84,10 @@ class WorkerError(Exception):
     """A process that loads data died or hung; the message says how."""
 
 
+class LimitError(Exception):
+    """The system lets this process have no more processes or open files; the message says which."""
+
+
 class Operation(Protocol):
     """Something to be timed, with its buffers ready."""
 
@@ -109,11 +113,11 @@ class Loading(Protocol):
     work: float
 
     def take(self, batches: int) -> float:
-        """Seconds that so many batches took to come. Raises WorkerError."""
+        """Seconds that so many batches took to come. Raises WorkerError and LimitError."""
         ...
 
     def error(self) -> float:
-        """The part of the next samples that are wrong. Raises WorkerError."""
+        """The part of the next samples that are wrong. Raises WorkerError and LimitError."""
         ...
 
     def close(self) -> None:
@@ -194,7 +198,7 @@ class Backend(Protocol):
         ...
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:
-        """Samples from so many processes; to a GPU through pinned host memory, or not."""
+        """Samples from so many processes; to a GPU through pinned host memory, or not. Raises LimitError."""
         ...
 
     def shared_bytes(self, workers: int) -> int:

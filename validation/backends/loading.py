@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils.data
 
-from validation.backends import WorkerError
+from validation.backends import LimitError, WorkerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,8 @@ BATCH_BYTES = BATCH * 3 * CROP * CROP * 4
 #: After which a worker that brings nothing is said to hang.
 PATIENCE_S = 60
 PR_SET_PDEATHSIG = 1
+#: What torch says, in the process and of its workers, where there may be no more open files.
+TOO_MANY_FILES = ("Too many open files", "received 0 items of ancdata")
 
 
 class Images:
@@ -69,11 +71,15 @@ class Loading:
             # Starts in no time; newer Pythons would start each worker from scratch.
             multiprocessing_context="fork" if workers else None,
         )
-        self._batches: Iterator[Any] | None = iter(loader)
         self._next = 0
+        try:
+            self._batches: Iterator[Any] | None = iter(loader)
+        except OSError as error:
+            self.close()  # those that had started
+            raise LimitError(f"no more can be started: {error.strerror or error}") from error
 
     def take(self, batches: int) -> float:
-        """Seconds that so many batches took to come, and to be on the device. Raises WorkerError."""
+        """Seconds that so many batches took to come and be on the device. Raises WorkerError, LimitError."""
         start = time.perf_counter()
         for _ in range(batches):
             self._take()
@@ -105,7 +111,9 @@ class Loading:
         except (EOFError, ConnectionError) as error:
             # It died while it handed over a batch, and torch has not noticed yet.
             raise WorkerError(f"a DataLoader worker closed its connection: {error!r}") from error
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
+            if any(words in str(error) for words in TOO_MANY_FILES):
+                raise LimitError("too many open files") from error
             # These two sentences of torch's have no exception of their own.
             if "DataLoader worker" in str(error) or "DataLoader timed out" in str(error):
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()]

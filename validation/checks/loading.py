@@ -8,7 +8,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from validation.backends import WorkerError, make
+from validation.backends import LimitError, WorkerError, make
 from validation.checks.measured import CUDA_ENVIRONMENT, not_run, result
 from validation.checks.recorder import WRONG_DATA, Recorder
 from validation.child import Request, run_children
@@ -32,6 +32,10 @@ FULL = ("Bus error", "shared memory", "No space left on device")
 LARGER_SHARED_MEMORY = (
     "start containers with --ipc=host or a larger --shm-size; on the node itself, mount /dev/shm with a "
     "larger size="
+)
+HIGHER_LIMITS = (
+    "raise the limits on processes and open files of what starts training jobs: TasksMax= and LimitNOFILE= "
+    "of a unit, --pids-limit and --ulimit nofile= of a container"
 )
 
 
@@ -60,18 +64,26 @@ def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shar
     for pinned in (False, True) if backend.name == "cuda" else (False,):
         for workers in fitting:
             stage(f"loading with {workers} workers{', pinned' if pinned else ''}")
-            with contextlib.closing(backend.loading(workers, pinned=pinned)) as loading:
-                try:
-                    loading.take(
-                        2 * workers + 2
-                    )  # what the workers had ready, and the first of their own pace
+            try:
+                with contextlib.closing(backend.loading(workers, pinned=pinned)) as loading:
+                    # What the workers had ready, and the first of their own pace.
+                    loading.take(2 * workers + 2)
                     timing = Timing(**request.parameters["timing"])
                     # The lambda is called before the loop goes on.
                     seconds, attempts = calm(lambda: _windows(loading.take, workers, timing))  # noqa: B023
                     error = loading.error()
-                except WorkerError as reason:
-                    _blame(recorder, workers, str(reason))
-                    continue
+            except WorkerError as reason:
+                _blame(recorder, workers, str(reason))
+                continue
+            except LimitError as reason:
+                recorder.find(
+                    "loader-limited",
+                    f"{workers} workers are more than this environment allows: {reason}",
+                    HIGHER_LIMITS,
+                    State.DEGRADED,
+                )
+                fitting = fitting[: fitting.index(workers)]  # for pinned memory, too
+                break
             conditions: dict[str, int | str] = {"workers": workers, "pin_memory": int(pinned)}
             work = loading.work * _window(workers)
             found.append(rate("loading_samples_s", work, seconds, 1, None, conditions, attempts))

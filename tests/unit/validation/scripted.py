@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from validation.backends import WorkerError
+from validation.backends import LimitError, WorkerError
 
 if TYPE_CHECKING:
     from validation.backends import MatmulShape, Operation, Shape
@@ -79,6 +79,8 @@ class ScriptedBackend:
     deaths: dict[int, int] = field(default_factory=dict)
     last_words: str = "DataLoader worker (pid 7) is killed by signal: Killed."
     loadings: list[ScriptedLoading] = field(default_factory=list)
+    #: So many processes may be started.
+    most_workers: int = 1000
     #: The loss of a training step in try_step(), by its batch; the largest batch is the last that fits.
     losses: dict[int, float] = field(default_factory=dict)
     #: After so many tries only so large a batch still fits.
@@ -154,6 +156,8 @@ class ScriptedBackend:
         return json.dumps({"traceEvents": self.events}).encode() if self.written is None else self.written
 
     def loading(self, workers: int, *, pinned: bool) -> ScriptedLoading:
+        if workers > self.most_workers:
+            raise LimitError("no more can be started: Resource temporarily unavailable")
         batch_s = self.batches[workers] / (2 if pinned else 1)
         self.loadings.append(
             ScriptedLoading(32, batch_s, self.wrong, self.deaths.get(workers), self.last_words)

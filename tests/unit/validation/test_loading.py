@@ -81,6 +81,16 @@ def test_a_worker_that_dies_fails_and_the_others_are_still_measured(words: str, 
     assert all(one.closed for one in backend.loadings)
 
 
+def test_a_limit_of_the_environment_is_degraded_and_the_sweep_ends_below_it() -> None:
+    measured = sweep(ScriptedBackend("cuda", batches=BATCHES, most_workers=2))
+    (finding,) = measured.findings
+    assert (finding.code, finding.state) == ("loader-limited", State.DEGRADED)
+    assert "4 workers are more than this environment allows" in finding.text
+    assert "--pids-limit" in finding.action
+    assert [m.conditions.get("workers") for m in measured.measurements] == [0, 1, 2, 0, 1, 2, None]
+    assert measured.details["advice"].startswith("num_workers=2")
+
+
 @pytest.mark.parametrize("wrong", [math.nan, 1 / 32])
 def test_one_wrong_sample_fails(wrong: float) -> None:
     measured = sweep(ScriptedBackend("cpu", batches=BATCHES, wrong=wrong), cpus=1)
@@ -173,6 +183,47 @@ def test_workers_that_are_wrong_die_or_hang_are_found_and_none_is_left() -> None
     for _, processes in said:
         assert len(processes) == 1
         assert not Path(f"/proc/{processes[0]}").exists()
+
+
+@needs_torch
+def test_limits_on_files_and_processes_are_told_from_workers_that_die() -> None:
+    """Of open files some are left, so that workers start or not, and batches come or not."""
+    said, left = there("""
+        import multiprocessing, os, resource
+        from validation.backends import LimitError, loading
+
+        answer, left = [], 0
+        here, (_, hard) = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
+        for more in (1, 4, 8, 12):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (here + more, hard))
+            one = None
+            try:
+                one = loading.Loading(2, pinned=False, device=None)
+                one.take(20)
+                answer.append("no limit")
+            except LimitError as reason:
+                answer.append(str(reason))
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+                if one:
+                    one.close()
+            left += len(multiprocessing.active_children())
+
+        def none():
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+        fork, os.fork = os.fork, none
+        try:
+            loading.Loading(1, pinned=False, device=None)
+        except LimitError as reason:
+            answer.append(str(reason))
+        os.fork = fork
+        answer = [answer, left + len(multiprocessing.active_children())]
+    """)
+    assert "no more can be started: Too many open files" in said
+    assert said[-1] == "no more can be started: Resource temporarily unavailable"
+    assert len(said) == 5
+    assert left == 0
 
 
 @needs_torch
