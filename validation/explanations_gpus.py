@@ -220,6 +220,26 @@ EXPLANATIONS: dict[str, Explanation] = {
         ("set it: gpu_settings_power_limit_w", "look at power capping in the server's management"),
         NVIDIA_SMI,
     ),
+    "application-clock-low": Explanation(
+        "The application clock of a GPU is below its default",
+        "Programs run at that clock at most, so that numbers are lower without any fault",
+        ("somebody lowered it with nvidia-smi -ac", "a scheduler's prologue did and nothing gave it back"),
+        ("nvidia-smi --reset-applications-clocks",),
+        NVIDIA_SMI,
+    ),
+    "ecc-off": Explanation(
+        "ECC is off on a data-centre GPU",
+        "Memory errors are not corrected, and not counted: a healthy report says nothing about the memory",
+        ("somebody switched it off for a little more memory or speed",),
+        ("nvidia-smi --ecc-config=1, then reset the GPU or reboot",),
+        NVIDIA_SMI,
+    ),
+    "gpu-memory-taken": Explanation(
+        "Memory of a GPU is in use, and no process is seen that uses it",
+        "Somebody measures or computes at the same time, or a process that died left its memory",
+        ("a job in another container", "a process that hangs in the driver"),
+        ("look at the node from outside of the container", "reset the GPU where nobody uses it"),
+    ),
     "persistence-off": Explanation(
         "Persistence mode is off",
         "The driver unloads a GPU's state when nobody uses it: settings are lost, every start takes seconds",

@@ -9,6 +9,14 @@ FABRIC_MANAGER = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-g
 CUDA_COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility/index.html"
 
 EXPLANATIONS: dict[str, Explanation] = {
+    "fabric-manager-stopped": Explanation(
+        "The fabric manager of a node with NVSwitches does not run",
+        "What it has set up may go on to work, so that everything looks healthy; after the next reset of a "
+        "GPU, or a reboot, CUDA does not start",
+        ("it crashed, or met an NVLink error that it is told to stop at", "it was never enabled"),
+        ("journalctl --unit nvidia-fabricmanager", "systemctl enable --now nvidia-fabricmanager"),
+        FABRIC_MANAGER,
+    ),
     "nvlink-unknown": Explanation(
         "The NVLinks of a node with NVSwitches cannot be looked at",
         "nvidia-smi nvlink --status failed, so links that are down would not be found",
@@ -53,6 +61,12 @@ EXPLANATIONS: dict[str, Explanation] = {
         "Processes and pinned memory cannot be placed near it: transfers may cross the sockets' link",
         ("old firmware", "NUMA is switched off", "a virtual machine without NUMA placement"),
         ("update the firmware or change its settings", "for a virtual machine, ask the host for placement"),
+    ),
+    "acs-unknown": Explanation(
+        "Nobody knows whether PCIe access control redirects traffic between devices",
+        "The kernel shows the registers of bridges to root alone",
+        ("the payload was run by another user", "a container without the host's sysfs"),
+        ("run it as root",),
     ),
     "acs-redirects": Explanation(
         "PCIe access control redirects traffic between devices",

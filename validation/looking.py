@@ -45,6 +45,7 @@ class Facts:
     nvlinks: dict[int, nvlink.Links] | NvidiaSmiError = field(default_factory=dict)
     kernel_log: KernelLog = field(default_factory=KernelLog)
     fabric_manager: str | None = None
+    fabric_manager_runs: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Sources:
     nvlinks: Callable[[], dict[int, nvlink.Links]] = nvlink.query
     kernel_log: Callable[[], KernelLog] = xid.read_kernel_log
     fabric_manager: Callable[[], str | None] = machine.fabric_manager_version
+    fabric_manager_runs: Callable[[], bool | None] = machine.fabric_manager_runs
 
 
 def gather(sources: Sources, on_switches: bool, stage: Stage) -> Facts:
@@ -75,7 +77,8 @@ def gather(sources: Sources, on_switches: bool, stage: Stage) -> Facts:
     nvlinks = _or_error(sources.nvlinks) if isinstance(smi, Report) else {}
     stage("asking the fabric manager for its version")
     fabric_manager = sources.fabric_manager() if nvswitch or on_switches else None
-    return Facts(gpus, nvswitch, driver, libraries, smi, nvlinks, kernel_log, fabric_manager)
+    runs = sources.fabric_manager_runs() if nvswitch and fabric_manager else None
+    return Facts(gpus, nvswitch, driver, libraries, smi, nvlinks, kernel_log, fabric_manager, runs)
 
 
 def _or_error(ask: Callable[[], T]) -> T | NvidiaSmiError:

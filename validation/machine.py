@@ -105,6 +105,14 @@ def fabric_manager_version() -> str | None:
     return match[1] if match else None
 
 
+def fabric_manager_runs(root: Path = Path("/")) -> bool | None:
+    """Whether there is a process of the fabric manager, None where this user may not see all processes."""
+    if not _read(root / "proc/1/cmdline"):
+        return None
+    names = (_read(process / "cmdline") or "" for process in (root / "proc").glob("[0-9]*"))
+    return any(Path(name.partition("\0")[0]).name == "nv-fabricmanager" for name in names)
+
+
 def pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...]:
     """The NVIDIA GPUs on the PCI bus."""
     return tuple(

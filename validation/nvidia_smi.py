@@ -30,6 +30,13 @@ ABSENT = {
 UNANSWERED = {"Unknown Error", "ERR!", "GPU is lost", "GPU requires reset"}
 LOST = {"GPU is lost", "GPU requires reset"}
 
+#: What an exit status says that came with the report itself (nvidia-smi(1), "RETURN VALUE").
+STATUSES = {
+    8: "external power cables of a GPU are not attached",
+    10: "an interrupt of a GPU does not arrive",
+    14: "the infoROM of a GPU is corrupted",
+}
+
 #: Bits of clocks_event_reasons.active (nvml.h) by the name of their XML element.
 EVENT_REASONS = {
     "sw_power_cap": 0x4,
@@ -95,6 +102,10 @@ class Gpu:
     compute_mode: str
     #: What it did not answer, as "element: error".
     unanswered: tuple[str, ...] = ()
+    ecc: bool | None = None
+    memory_used_mib: int | None = None
+    application_clock_mhz: int | None = None
+    application_clock_default_mhz: int | None = None
 
     @property
     def is_exclusive(self) -> bool:
@@ -252,6 +263,7 @@ def hear(asked: Running, timeout_s: float = TIMEOUT_S) -> str:
     output = done.output + done.errors
     if done.status != 0 or "Failed to initialize NVML" in output:
         said = _first_line(output) if output.strip() else f"{done.ending} and said nothing"
+        said = STATUSES.get(done.status, said)
         raise NvidiaSmiError(_kind(done.status, output), f"nvidia-smi: {said}")
     if re.search(r"No devices were found", output):
         raise NvidiaSmiError("no-devices", "nvidia-smi: No devices were found")
@@ -303,6 +315,10 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
             for process in element.iterfind("processes/process_info")
         ),
         compute_mode=_text(element, "compute_mode") or "Default",
+        ecc=_flag(element, "ecc_mode/current_ecc", "Enabled"),
+        memory_used_mib=_integer(_text(element, "fb_memory_usage/used")),
+        application_clock_mhz=_integer(_text(element, "applications_clocks/graphics_clock")),
+        application_clock_default_mhz=_integer(_text(element, "default_applications_clocks/graphics_clock")),
         unanswered=tuple(
             dict.fromkeys(
                 f"{part.tag}: {text}"

@@ -11,6 +11,8 @@ from pathlib import Path
 #: PCI Express extended capabilities start here; each names the next. ACS is number 13, and its control
 #: register six bytes on (PCI Express base specification 5.0, 7.7.8).
 FIRST_EXTENDED = 0x100
+#: Bytes of a conventional PCI device, which has no extended ones.
+WHOLE_CONVENTIONAL = 0x100
 ACS_CAPABILITY = 0x000D
 ACS_CONTROL = 6
 #: Request redirect and completion redirect: with either, traffic between devices takes the way through the
@@ -40,21 +42,22 @@ class Topology:
     iommu: str = "off"  # off, passthrough, translating
     virtual: bool = False
     redirecting_bridges: tuple[str, ...] = ()  # above a GPU, with ACS redirection on
+    unread_bridges: tuple[str, ...] = ()  # above a GPU, of which nobody knows that
     rdma_ports: tuple[RdmaPort, ...] = ()
 
 
 def read(gpus: tuple[str, ...], root: Path = Path("/")) -> Topology:
     """The topology around the GPUs with these PCI addresses; what cannot be read is left out."""
     devices = root / "sys/bus/pci/devices"
+    bridges = {bridge.name: _redirects(bridge) for gpu in gpus for bridge in _bridges(devices / gpu)}
     return Topology(
         architecture=platform.machine(),
         numa_nodes=len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or 1,
         gpu_numa_node={gpu: _numa_node(devices / gpu) for gpu in gpus},
         iommu=_iommu(root),
         virtual=bool(re.search(r"^flags\s*:.*\bhypervisor\b", _read(root / "proc/cpuinfo"), re.MULTILINE)),
-        redirecting_bridges=tuple(
-            sorted({bridge.name for gpu in gpus for bridge in _bridges(devices / gpu) if _redirects(bridge)})
-        ),
+        redirecting_bridges=tuple(sorted(name for name, redirects in bridges.items() if redirects)),
+        unread_bridges=tuple(sorted(name for name, redirects in bridges.items() if redirects is None)),
         rdma_ports=tuple(_rdma_ports(root)),
     )
 
@@ -81,12 +84,17 @@ def _bridges(device: Path) -> list[Path]:
     return [parent for parent in place.parents if PCI_ADDRESS.fullmatch(parent.name)]
 
 
-def _redirects(bridge: Path) -> bool:
-    """Whether a bridge's access control (ACS) sends traffic between its devices through the root complex."""
+def _redirects(bridge: Path) -> bool | None:
+    """Whether a bridge's access control (ACS) sends traffic between its devices through the root complex.
+
+    None where the configuration space does not show: the kernel gives others than root its first 64 bytes.
+    """
     try:
         space = (bridge / "config").read_bytes()
     except OSError:
-        return False
+        return None
+    if len(space) < WHOLE_CONVENTIONAL:
+        return None
     offset, seen = FIRST_EXTENDED, set()
     while FIRST_EXTENDED <= offset <= len(space) - 8 and offset not in seen:
         seen.add(offset)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Of these more may have come, which the text says.
 COUNTED = ("xid-", "sxid-", "ecc-")
 #: What load leaves for a moment: heat, a link that is about to save power, a context that is being torn down.
-PASSING = {"sw-thermal-slowdown", "pcie-link-down-trained", "gpu-busy"}
+PASSING = {"sw-thermal-slowdown", "pcie-link-down-trained", "gpu-busy", "gpu-memory-taken"}
 
 
 class HealthAfter:

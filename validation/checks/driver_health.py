@@ -62,6 +62,14 @@ def parts(node: Node, report: Report) -> Iterator[Finding]:
             f"{report.driver_version}: it will not start",
             "install the fabric manager of exactly the driver's version",
         )
+    elif node.facts.fabric_manager_runs is False:
+        yield Finding(
+            "fabric-manager-stopped",
+            State.FAIL,
+            f"the fabric manager {fabric_manager} of this node with NVSwitches does not run: programs may "
+            "go on, but after the next reset CUDA cannot start",
+            "read its log (journalctl --unit nvidia-fabricmanager), then start it",
+        )
 
 
 def xids(node: Node) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ Needs no torch, changes nothing.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from validation.checks import Node
+
+#: More than the driver and its daemons take of an idle GPU.
+IDLE_MEMORY_MIB = 2048
+#: Product lines that come with ECC off, where they have it.
+WORKSTATION = re.compile("GeForce|RTX|Quadro|TITAN")
 
 
 class Health:
@@ -185,6 +191,14 @@ def _unanswered(gpu: Gpu) -> Iterator[Finding]:
 
 
 def _memory(gpu: Gpu) -> Iterator[Finding]:
+    if gpu.ecc is False and not WORKSTATION.search(gpu.name):
+        yield Finding(
+            "ecc-off",
+            State.DEGRADED,
+            f"GPU {gpu.index}: ECC is off, so memory errors are neither corrected nor counted",
+            "switch it on (nvidia-smi --ecc-config=1) and reset the GPU",
+            gpu.index,
+        )
     if gpu.ecc_uncorrected_volatile:
         yield Finding(
             "ecc-uncorrected",
@@ -221,6 +235,15 @@ def _memory(gpu: Gpu) -> Iterator[Finding]:
 
 
 def _clocks(gpu: Gpu) -> Iterator[Finding]:
+    clock, default = gpu.application_clock_mhz, gpu.application_clock_default_mhz
+    if clock and default and clock < default:
+        yield Finding(
+            "application-clock-low",
+            State.DEGRADED,
+            f"GPU {gpu.index}: its application clock is {clock} MHz, the default is {default} MHz",
+            "give it back (nvidia-smi --reset-applications-clocks), or find out who lowered it",
+            gpu.index,
+        )
     for reason, (state, text, action) in SLOWDOWNS.items():
         if reason in gpu.event_reasons:
             yield Finding(reason.replace("_", "-"), state, f"GPU {gpu.index}: {text}", action, gpu.index)
@@ -301,6 +324,15 @@ def _use(gpu: Gpu) -> Iterator[Finding]:
             State.DEGRADED,
             f"GPU {gpu.index} is in use by {', '.join(gpu.processes)}: numbers will be too low",
             "drain the node, then validate again",
+            gpu.index,
+        )
+    elif (gpu.memory_used_mib or 0) > IDLE_MEMORY_MIB and not gpu.mig:
+        yield Finding(
+            "gpu-memory-taken",
+            State.DEGRADED,
+            f"GPU {gpu.index}: {gpu.memory_used_mib} MiB of its memory are in use, by nobody that can be "
+            "seen from here: numbers may be too low",
+            "look for its user outside of this container (fuser -v /dev/nvidia*); reset the GPU without one",
             gpu.index,
         )
 

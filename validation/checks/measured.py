@@ -225,7 +225,7 @@ class Telemetry:
                     Finding(
                         "pcie-link-slow-under-load",
                         State.FAIL,
-                        f"GPU {gpu.index}: under load its PCIe link ran at generation {generation:.0f} "
+                        f"GPU {gpu.index}: under load its PCIe link ran at generation {generation or 0:.0f} "
                         f"x{width or 0:.0f}, it can do generation {gpu.pcie_generation_max} "
                         f"x{gpu.pcie_width_max}",
                         "reseat the GPU or its riser; look for AER errors in the kernel log",

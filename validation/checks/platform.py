@@ -76,6 +76,14 @@ def _redirection(topology: Topology) -> Iterator[Finding]:
             "or hang",
             "switch ACS off in the firmware, or by setpci at boot, on machines that host no virtual machines",
         )
+    elif topology.unread_bridges:
+        yield Finding(
+            "acs-unknown",
+            State.DEGRADED,
+            f"the PCIe access control (ACS) of {', '.join(topology.unread_bridges)} cannot be read, so "
+            "nobody knows whether copies between GPUs go through the CPU",
+            "run this as root",
+        )
     # Grace and its like translate at full speed, by design.
     if topology.iommu == "translating" and topology.architecture == "x86_64":
         yield Finding(

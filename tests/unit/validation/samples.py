@@ -70,6 +70,9 @@ def gpu_xml(**changes: str) -> str:
         "status": "Success",
         "gpu_recovery_action": "None",
         "free": "81080 MiB",
+        "used": "4 MiB",
+        "current_ecc": "Enabled",
+        "application_clock": "1980 MHz",
         "compute_mode": "Default",
         "processes": "",
         "current_power_limit": "700.00 W",
@@ -93,7 +96,10 @@ def gpu_xml(**changes: str) -> str:
 <current_link_width>{v["current_link_width"]}</current_link_width></link_widths></pci_gpu_link_info></pci>
 <performance_state>{v["performance_state"]}</performance_state>
 <clocks_event_reasons>{reasons}</clocks_event_reasons>
-<fb_memory_usage><free>{v["free"]}</free></fb_memory_usage>
+<fb_memory_usage><used>{v["used"]}</used><free>{v["free"]}</free></fb_memory_usage>
+<ecc_mode><current_ecc>{v["current_ecc"]}</current_ecc></ecc_mode>
+<applications_clocks><graphics_clock>{v["application_clock"]}</graphics_clock></applications_clocks>
+<default_applications_clocks><graphics_clock>1980 MHz</graphics_clock></default_applications_clocks>
 <compute_mode>{v["compute_mode"]}</compute_mode>
 <gpu_power_readings><current_power_limit>{v["current_power_limit"]}</current_power_limit>
 <default_power_limit>700.00 W</default_power_limit></gpu_power_readings>
@@ -166,6 +172,7 @@ def node(xml: str | nvidia_smi.NvidiaSmiError | None = None, **changes: Any) -> 
         "loaded_driver": DRIVER,
         "driver_libraries": {"libcuda.so.1": DRIVER},
         "fabric_manager": DRIVER,
+        "fabric_manager_runs": True,
         "query": query,
         "nvlinks": lambda: {0: Links(18, ()), 1: Links(18, ())},
         "kernel_log": KernelLog,

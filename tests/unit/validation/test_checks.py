@@ -834,6 +834,12 @@ def test_what_shows_only_under_load_fails_the_test_that_loaded_the_gpu(
     assert found.state is (State.FAIL if codes else State.PASS)
 
 
+def test_a_link_that_lost_lanes_is_found_where_its_generation_is_not_known() -> None:
+    telemetry = scripted_telemetry("0, 1980, 700, 70, [N/A], 8, 0x0, P0, 0\n")
+    (finding,) = telemetry.findings()
+    assert finding.code == "pcie-link-slow-under-load"
+
+
 IDLE = "0, 300, 90, 30, 5, 16, 0x1, P0, 0"
 WORKING = "0, 1400, 700, 60, 5, 16, 0x4, P0, 0"
 

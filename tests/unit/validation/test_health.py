@@ -41,6 +41,9 @@ def test_a_healthy_node_has_no_finding() -> None:
         ({"hw_slowdown": "Active"}, "hw-slowdown", State.FAIL),
         ({"sw_thermal_slowdown": "Active"}, "sw-thermal-slowdown", State.DEGRADED),
         ({"current_power_limit": "500.00 W"}, "power-limit-low", State.DEGRADED),
+        ({"current_ecc": "Disabled"}, "ecc-off", State.DEGRADED),
+        ({"used": "20480 MiB"}, "gpu-memory-taken", State.DEGRADED),
+        ({"application_clock": "900 MHz"}, "application-clock-low", State.DEGRADED),
         ({"current_link_gen": "1"}, "pcie-link-down-trained", State.FAIL),
         ({"current_link_width": "8x"}, "pcie-link-down-trained", State.FAIL),
         ({"max_link_width": "8x", "current_link_width": "8x"}, "pcie-slot-limits", State.DEGRADED),
@@ -186,6 +189,12 @@ def test_a_library_of_another_version_is_found() -> None:
 def test_a_fabric_manager_of_another_version_is_found() -> None:
     (finding,) = Health().run(node(fabric_manager=lambda: "570.1")).findings
     assert (finding.code, finding.state) == ("fabric-manager-version", State.FAIL)
+
+
+@pytest.mark.parametrize(("runs", "codes"), [(False, ["fabric-manager-stopped"]), (True, []), (None, [])])
+def test_a_fabric_manager_that_does_not_run_is_found(runs: bool | None, codes: list[str]) -> None:
+    findings = Health().run(node(fabric_manager_runs=runs)).findings
+    assert [finding.code for finding in findings] == codes
 
 
 def test_without_nvswitches_no_fabric_manager_is_asked() -> None:

@@ -137,6 +137,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (6, "No devices were found", "no-devices"),
         (0, "No devices were found", "no-devices"),
         (255, "Unknown Error", "other"),
+        (14, "the infoROM of a GPU is corrupted", "other"),
     ],
 )
 def test_a_failure_has_a_kind_and_the_first_line_as_its_message(

@@ -81,6 +81,14 @@ def test_access_control_is_read_from_the_bridge(
     assert topology.read((GPU,), machine_tree).redirecting_bridges == ((BRIDGE,) if redirects else ())
 
 
+@pytest.mark.parametrize(("size", "unread"), [(64, True), (256, False), (4096, False)])
+def test_registers_that_the_kernel_does_not_show_are_no_good_ones(
+    size: int, unread: bool, machine_tree: Path
+) -> None:
+    write(machine_tree / "sys/devices/pci0000:1a" / BRIDGE / "config", config_space(0)[:size])
+    assert topology.read((GPU,), machine_tree).unread_bridges == ((BRIDGE,) if unread else ())
+
+
 def test_a_config_space_that_points_to_itself_ends(machine_tree: Path) -> None:
     space = bytearray(4096)
     struct.pack_into("<I", space, 0x100, 0x0001 | 0x100 << 20)
@@ -120,6 +128,8 @@ GOOD = (port("mlx5_0/1"), port("mlx5_1/1"), port("mlx5_2/1"))
         (Topology(numa_nodes=2, gpu_numa_node={GPU: 1}), []),
         (Topology(numa_nodes=2, gpu_numa_node={GPU: None}), ["numa-unknown"]),
         (Topology(redirecting_bridges=(BRIDGE,)), ["acs-redirects"]),
+        (Topology(unread_bridges=(BRIDGE,)), ["acs-unknown"]),
+        (Topology(unread_bridges=(BRIDGE,), virtual=True), []),
         (Topology(iommu="translating"), ["iommu-translates"]),
         (Topology(iommu="translating", architecture="aarch64"), []),
         (Topology(iommu="translating", redirecting_bridges=(BRIDGE,), virtual=True), []),
@@ -192,6 +202,22 @@ def test_the_fabric_manager_says_its_version(fake: Path) -> None:
     assert machine.fabric_manager_version() is None
     program(fake, "nv-fabricmanager", "echo 'Fabric Manager version is : 580.178.04'")
     assert machine.fabric_manager_version() == "580.178.04"
+
+
+@pytest.mark.parametrize(
+    ("processes", "runs"),
+    [
+        ({1: "/sbin/init", 77: "/usr/bin/nv-fabricmanager\0-c\0/etc/x.cfg"}, True),
+        ({1: "/sbin/init", 77: "vi\0nv-fabricmanager"}, False),
+        ({77: "bash"}, None),
+    ],
+)
+def test_whether_the_fabric_manager_runs_is_seen_where_processes_can_be_seen(
+    processes: dict[int, str], runs: bool | None, tmp_path: Path
+) -> None:
+    for number, command in processes.items():
+        write(tmp_path / f"proc/{number}/cmdline", command)
+    assert machine.fabric_manager_runs(tmp_path) is runs
 
 
 LINE = "NVRM: Xid (PCI:0000:1b:00): 95, pid=7, Uncontained: FBHUB"
