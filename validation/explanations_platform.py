@@ -62,6 +62,12 @@ EXPLANATIONS: dict[str, Explanation] = {
         ("old firmware", "NUMA is switched off", "a virtual machine without NUMA placement"),
         ("update the firmware or change its settings", "for a virtual machine, ask the host for placement"),
     ),
+    "pcie-uplink-slow": Explanation(
+        "The PCIe link above a network adapter or a PCIe switch is slower than both of its ends can be",
+        "All traffic behind it is: to the fabric, or between host and every GPU behind the switch",
+        ("dirty or loose contacts", "a riser or cable that is damaged", "firmware settings"),
+        ("reseat card and riser", "look for AER errors in the kernel log"),
+    ),
     "acs-unknown": Explanation(
         "Nobody knows whether PCIe access control redirects traffic between devices",
         "The kernel shows the registers of bridges to root alone",

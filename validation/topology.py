@@ -33,6 +33,18 @@ class RdmaPort:
 
 
 @dataclass(frozen=True)
+class SlowLink:
+    """A PCIe link that runs below what both of its ends can do. Speeds in GT/s."""
+
+    above: str  # of which device: "mlx5_0", "the PCIe switch of the GPU at 0000:1b:00.0"
+    address: str  # of its lower end
+    speed_gt: float
+    speed_gt_max: float
+    width: int
+    width_max: int
+
+
+@dataclass(frozen=True)
 class Topology:
     """What the kernel says of this machine's buses."""
 
@@ -44,6 +56,7 @@ class Topology:
     redirecting_bridges: tuple[str, ...] = ()  # above a GPU, with ACS redirection on
     unread_bridges: tuple[str, ...] = ()  # above a GPU, of which nobody knows that
     rdma_ports: tuple[RdmaPort, ...] = ()
+    slow_links: tuple[SlowLink, ...] = ()  # of network adapters and of PCIe switches, not a GPU's own
 
 
 def read(gpus: tuple[str, ...], root: Path = Path("/")) -> Topology:
@@ -59,6 +72,7 @@ def read(gpus: tuple[str, ...], root: Path = Path("/")) -> Topology:
         redirecting_bridges=tuple(sorted(name for name, redirects in bridges.items() if redirects)),
         unread_bridges=tuple(sorted(name for name, redirects in bridges.items() if redirects is None)),
         rdma_ports=tuple(_rdma_ports(root)),
+        slow_links=tuple(_slow_links(gpus, root)),
     )
 
 
@@ -104,6 +118,45 @@ def _redirects(bridge: Path) -> bool | None:
             return bool(control & ACS_REDIRECT)
         offset = header >> 20
     return False
+
+
+def _slow_links(gpus: tuple[str, ...], root: Path) -> list[SlowLink]:
+    """Links above network adapters, and those above the switches of GPUs: an idle GPU lowers its own."""
+    found: dict[str, SlowLink] = {}
+    for gpu in gpus:
+        ways = _way_up(root / "sys/bus/pci/devices" / gpu)
+        for lower, upper in ways[1:]:
+            if slow := _slow_link(f"the PCIe switch of the GPU at {gpu}", lower, upper):
+                found.setdefault(slow.address, slow)
+    for adapter in sorted((root / "sys/class/infiniband").glob("*")):
+        for lower, upper in _way_up(adapter / "device"):
+            if slow := _slow_link(adapter.name, lower, upper):
+                found.setdefault(slow.address, slow)
+    return list(found.values())
+
+
+def _way_up(device: Path) -> list[tuple[Path, Path]]:
+    """Both ends of each link from a device up to the root: within a switch, from port to port, is none."""
+    bridges = _bridges(device)
+    ends = [device.resolve(), *bridges] if bridges else []
+    return list(zip(ends[::2], ends[1::2], strict=False))
+
+
+def _slow_link(above: str, lower: Path, upper: Path) -> SlowLink | None:
+    """A link that is slow, None if it is not or nobody says. Its state is in the lower end's registers."""
+    speed = _leading_number(lower / "current_link_speed")
+    width = _leading_number(lower / "current_link_width")
+    speed_max = min(_leading_number(end / "max_link_speed") for end in (lower, upper))
+    width_max = min(_leading_number(end / "max_link_width") for end in (lower, upper))
+    if not (0 < speed < speed_max or 0 < width < width_max):
+        return None
+    return SlowLink(above, lower.name, speed, speed_max, int(width), int(width_max))
+
+
+def _leading_number(path: Path) -> float:
+    """`16.0 GT/s PCIe`: 16; 0 for `Unknown`, and where there is none."""
+    match = re.match(r"[\d.]+", _read(path))
+    return float(match.group()) if match else 0.0
 
 
 def _rdma_ports(root: Path) -> list[RdmaPort]:

@@ -51,6 +51,8 @@ def examine(node: Node, topology: Topology) -> Iterator[Finding]:
     peers = len(node.pci_gpus) > 1 or bool(topology.rdma_ports)
     if peers and not topology.virtual:
         yield from _redirection(topology)
+    if not topology.virtual:  # there, ports are made up
+        yield from _links(topology)
     yield from _ports(topology.rdma_ports)
 
 
@@ -92,6 +94,17 @@ def _redirection(topology: Topology) -> Iterator[Finding]:
             "the IOMMU translates every transfer between devices: GPU-to-GPU copies over PCIe and GPUDirect "
             "RDMA are slow or do not work",
             "boot with iommu=pt, or switch the IOMMU off in the firmware",
+        )
+
+
+def _links(topology: Topology) -> Iterator[Finding]:
+    for link in topology.slow_links:
+        yield Finding(
+            "pcie-uplink-slow",
+            State.DEGRADED,
+            f"the PCIe link above {link.above} ({link.address}) runs at {link.speed_gt:g} GT/s "
+            f"x{link.width}, both its ends can do {link.speed_gt_max:g} GT/s x{link.width_max}",
+            "reseat the card or its riser; look for AER errors in the kernel log",
         )
 
 

@@ -13,7 +13,7 @@ from validation.checks.platform import Platform
 from validation.contract import State
 from validation.nvidia_smi import NvidiaSmiError
 from validation.nvlink import Links
-from validation.topology import RdmaPort, Topology
+from validation.topology import RdmaPort, SlowLink, Topology
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,6 +89,77 @@ def test_registers_that_the_kernel_does_not_show_are_no_good_ones(
     assert topology.read((GPU,), machine_tree).unread_bridges == ((BRIDGE,) if unread else ())
 
 
+def link(
+    device: Path, speed: str, width: int, speed_max: str = "32.0 GT/s PCIe", width_max: int = 16
+) -> None:
+    for name, value in (
+        ("current_link_speed", speed),
+        ("current_link_width", width),
+        ("max_link_speed", speed_max),
+        ("max_link_width", width_max),
+    ):
+        write(device / name, f"{value}\n")
+
+
+FULL = "32.0 GT/s PCIe"
+
+
+@pytest.fixture
+def switch(tmp_path: Path) -> tuple[Path, Path, Path, Path]:
+    """A root port, a PCIe switch below it, and a GPU and an adapter below that: all links at full speed."""
+    root_port = tmp_path / "sys/devices/pci0000:15/0000:15:01.0"
+    upstream = root_port / "0000:16:00.0"
+    gpu, adapter = upstream / "0000:17:00.0" / GPU, upstream / "0000:17:01.0" / "0000:1c:00.0"
+    for device in (root_port, upstream, gpu.parent, gpu, adapter.parent, adapter):
+        link(device, FULL, 16)
+    devices = tmp_path / "sys/bus/pci/devices"
+    devices.mkdir(parents=True)
+    (devices / GPU).symlink_to(gpu)
+    (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
+    (tmp_path / "sys/class/infiniband/mlx5_0/device").symlink_to(adapter)
+    return root_port, upstream, gpu, adapter
+
+
+def slow(tmp_path: Path) -> list[tuple[str, str]]:
+    return [(found.above, found.address) for found in topology.read((GPU,), tmp_path).slow_links]
+
+
+def test_links_at_full_speed_and_that_of_an_idle_gpu_are_no_slow_ones(
+    switch: tuple[Path, Path, Path, Path], tmp_path: Path
+) -> None:
+    _, _, gpu, _ = switch
+    link(gpu, "2.5 GT/s PCIe", 16)
+    link(gpu.parent, "2.5 GT/s PCIe", 16)
+    assert slow(tmp_path) == []
+
+
+@pytest.mark.parametrize(("speed", "width"), [("16.0 GT/s PCIe", 16), (FULL, 8)])
+def test_a_link_above_a_switch_that_lost_speed_or_lanes_is_named_once(
+    speed: str, width: int, switch: tuple[Path, Path, Path, Path], tmp_path: Path
+) -> None:
+    root_port, upstream, _, _ = switch
+    link(root_port, speed, width)
+    link(upstream, speed, width)
+    assert slow(tmp_path) == [(f"the PCIe switch of the GPU at {GPU}", "0000:16:00.0")]
+
+
+def test_an_adapter_in_a_slot_that_cannot_do_more_is_no_slow_one(
+    switch: tuple[Path, Path, Path, Path], tmp_path: Path
+) -> None:
+    adapter = switch[3]
+    link(adapter, "16.0 GT/s PCIe", 8)
+    assert slow(tmp_path) == [("mlx5_0", "0000:1c:00.0")]
+    link(adapter.parent, "16.0 GT/s PCIe", 8, "16.0 GT/s PCIe", 8)
+    assert slow(tmp_path) == []
+
+
+def test_a_link_of_which_nobody_says_its_speed_is_no_slow_one(
+    switch: tuple[Path, Path, Path, Path], tmp_path: Path
+) -> None:
+    link(switch[3], "Unknown", 16, "Unknown")
+    assert slow(tmp_path) == []
+
+
 def test_a_config_space_that_points_to_itself_ends(machine_tree: Path) -> None:
     space = bytearray(4096)
     struct.pack_into("<I", space, 0x100, 0x0001 | 0x100 << 20)
@@ -118,6 +189,7 @@ def port(name: str, **changes: Any) -> RdmaPort:
     return RdmaPort(name, **values | changes)
 
 
+SLOW = SlowLink("mlx5_0", "0000:1c:00.0", 16.0, 32.0, 16, 16)
 GOOD = (port("mlx5_0/1"), port("mlx5_1/1"), port("mlx5_2/1"))
 
 
@@ -133,6 +205,8 @@ GOOD = (port("mlx5_0/1"), port("mlx5_1/1"), port("mlx5_2/1"))
         (Topology(iommu="translating"), ["iommu-translates"]),
         (Topology(iommu="translating", architecture="aarch64"), []),
         (Topology(iommu="translating", redirecting_bridges=(BRIDGE,), virtual=True), []),
+        (Topology(slow_links=(SLOW,)), ["pcie-uplink-slow"]),
+        (Topology(slow_links=(SLOW,), virtual=True), []),
         (Topology(rdma_ports=GOOD), []),
         (Topology(rdma_ports=(*GOOD, port("x/1", state="DOWN", physical="Disabled"))), ["rdma-port-down"]),
         (Topology(rdma_ports=(*GOOD, port("x/1", state="DOWN", kind="other"))), ["rdma-port-not-active"]),
