@@ -74,8 +74,7 @@ class Crowd:
         a GPU, the slower it could be and pass.
         """
         value = measurement.value
-        # Both, so that a wide scatter excuses more, and a narrow one does not condemn for nothing.
-        if self.deficit(value) <= sensitivity.degraded or self.median - value <= OUTLIER_Z * self.sigma:
+        if not self.is_below(value, sensitivity):
             return State.PASS
         fails = sensitivity.fail is not None and self.deficit(value) > sensitivity.fail
         noise = value * measurement.spread / IQR_TO_SIGMA
@@ -83,9 +82,21 @@ class Crowd:
             return State.DEGRADED if fails else State.PASS
         return State.FAIL if fails else State.DEGRADED
 
+    def is_below(self, value: float, sensitivity: Sensitivity) -> bool:
+        """Whether a number lies below by more than what is allowed, and by more than the others scatter.
+
+        Both, so that a wide scatter excuses more, and a narrow one does not condemn for nothing.
+        """
+        return self.deficit(value) > sensitivity.degraded and self.median - value > OUTLIER_Z * self.sigma
+
     def deficit(self, value: float) -> float:
         """How much less than the median, as a part of it; negative for more."""
         return (self.median - value) / self.median if self.median else 0.0
+
+    @property
+    def blind_below(self) -> float:
+        """How much less than the median still counts as chance, as a part of it."""
+        return OUTLIER_Z * self.sigma / self.median if self.median else 0.0
 
 
 @dataclass(frozen=True)
@@ -103,24 +114,32 @@ class CrowdJudge:
     ) -> Comparison:
         """What it says of one number; `whose` says what the crowd is, `more` stands behind its median."""
         on_gpu_test = of_gpus(test)
-        state = crowd.state_of(measurement, self.gpu if on_gpu_test else self.cpu)
-        if state is State.PASS:
-            blind = OUTLIER_Z * crowd.sigma / crowd.median if crowd.median else 0.0
-            if on_gpu_test and self.gpu.fail is not None and blind > self.gpu.fail:
-                said = (
-                    f"{label(measurement.name)}: {whose} ({number(crowd.median)} {unit(measurement.name)}) "
-                    f"comes of numbers that scatter so far that only {blind:.0%} below it is told from chance"
-                )
-                return Comparison(notes=(said,))
-            return Comparison()
+        sensitivity = self.gpu if on_gpu_test else self.cpu
+        state = crowd.state_of(measurement, sensitivity)
         text = (
             f"{label(measurement.name)} {quantity(measurement)}{on_gpu(measurement.device)}, "
             f"{crowd.deficit(measurement.value):.0%} below {whose} ({number(crowd.median)} "
             f"{unit(measurement.name)}){more}{noise(measurement)}{held_back(test, measurement.device)}"
         )
+        if state is State.PASS:
+            return Comparison(notes=self._unseen(measurement, crowd, sensitivity, whose, text))
         if not on_gpu_test:
             return Comparison(notes=(text,))
         return Comparison((Finding(self.code, state, text, self.action, measurement.device),))
+
+    def _unseen(
+        self, measurement: Measurement, crowd: Crowd, sensitivity: Sensitivity, whose: str, text: str
+    ) -> tuple[str, ...]:
+        """What kept a number from being blamed that may deserve it; for GPUs, which repeat themselves."""
+        if crowd.is_below(measurement.value, sensitivity):
+            return (f"{text}; excused by its own noise",)
+        if sensitivity.fail is not None and crowd.blind_below > sensitivity.fail:
+            median = f"{number(crowd.median)} {unit(measurement.name)}"
+            return (
+                f"{label(measurement.name)}: {whose} ({median}) comes of numbers that scatter so far that "
+                f"only {crowd.blind_below:.0%} below it is told from chance",
+            )
+        return ()
 
 
 def of_gpus(test: TestResult) -> bool:

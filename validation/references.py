@@ -105,7 +105,8 @@ def _floor(measurement: Measurement, result: NodeResult, references: References)
     found = {gpu.pci_id: references.model_of(gpu.pci_id) for gpu in gpus}
     unknown = "GPUs that nobody named" if measurement.device is None else f"GPU {measurement.device}"
     names = " and ".join(sorted({gpu.name for gpu in gpus})) or unknown
-    models = list(found.values())
+    # One model may have several PCI ids.
+    models = list({model["name"] if model else None: model for model in found.values()}.values())
     if len(models) != 1 or models[0] is None:
         return f"no reference for {names}, so not compared with one"
     model, whose = models[0], models[0]["name"]
@@ -113,9 +114,10 @@ def _floor(measurement: Measurement, result: NodeResult, references: References)
     entries = _entries(model, "floor", measurement.name.replace("_alone_", "_"))
     if entry := _fitting(entries, measurement):
         value = _value(entry)
-        return (
-            f"no reference for {whose}, so not compared with one" if value is None else _Floor(whose, value)
-        )
+        if value is None:
+            return f"no reference for {whose}, so not compared with one"
+        # A switch that adds makes it faster than the links are: without it, a good node stays below.
+        return _Floor(f"{whose} with NVLS" if entry.get("algorithm") == "nvls" else whose, value)
     if measurement.name.endswith("_pinned_gb_s"):
         floor = _of_link(gpus[0], references, "floor", measurement.name)
         if floor is not None:

@@ -84,7 +84,11 @@ def test_a_wide_scatter_excuses_what_a_narrow_one_does_not() -> None:
 def test_a_noisy_number_blames_nobody() -> None:
     results = fleet_of(730, 731, 728, 735, 660)
     results["gpu04"] = changed(results["gpu04"], spread=0.3)
-    assert findings(cohort.compare(results)) == {}
+    said = cohort.compare(results)
+    assert findings(said) == {}
+    (note,) = said["gpu04", "gpu_matmul"].notes
+    assert note.startswith("bf16 660 TFLOP/s on GPU 0, 10% below the median of 5 equal GPUs")
+    assert note.endswith("; excused by its own noise")
 
 
 @pytest.mark.parametrize(("value", "state"), [(600.0, State.DEGRADED), (250.0, State.FAIL)])

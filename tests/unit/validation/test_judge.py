@@ -350,6 +350,24 @@ def test_the_floor_of_a_collective_holds_for_its_number_of_gpus_and_size(
     assert verdict(one_test("gpu_all_reduce", State.PASS, busbw(400.0, size_bytes, ranks))).state is state
 
 
+def test_a_floor_that_only_a_switch_that_adds_can_reach_says_so() -> None:
+    entry = H100["floor"]["busbw_gb_s"][0] | {"algorithm": "nvls"}  # type: ignore[index]
+    model = H100 | {"floor": {"busbw_gb_s": [entry]}}
+    result = node_result(one_test("gpu_all_reduce", State.PASS, busbw(365.0, 16 << 30, 8)), gpus=8)
+    wanted = expectation(8, references=References({"h100": model}))
+    (text,) = below_floor(judge_node("gpu01", result, wanted, HEADLINES))
+    assert text == "busbw 365 GB/s, floor 460 (H100 SXM 80 GB with NVLS)"
+
+
+def test_gpus_of_one_model_with_two_pci_ids_have_its_reference() -> None:
+    result = node_result(one_test("gpu_all_reduce", State.PASS, busbw(300.0, 16 << 30, 8)), gpus=8)
+    gpus = (dataclasses.replace(result.gpus[0], pci_id="2331"), *result.gpus[1:])
+    model = H100 | {"pci_ids": ["2330", "2331"]}
+    wanted = expectation(8, references=References({"h100": model}))
+    node = judge_node("gpu01", dataclasses.replace(result, gpus=gpus), wanted, HEADLINES)
+    assert codes(node) == ["below-floor"]
+
+
 def test_a_cpu_number_is_never_held_against_a_gpu() -> None:
     node = verdict(one_test("cpu_matmul", State.PASS, measurement("fp32_gflops", 1.0, device=None)))
     assert (node.state, node.tests[0].notes) == (State.PASS, ())
