@@ -67,8 +67,9 @@ def merge(before: TestResult | None, now: TestResult) -> TestResult:
     if before is None:
         return now
     worse = min((before, now), key=lambda test: SEVERITY.index(test.state))
-    seen = {(finding.code, finding.device) for finding in before.findings}
-    new = tuple(finding for finding in now.findings if (finding.code, finding.device) not in seen)
+    # By its state, too: what was degraded and then failed is to be read as both.
+    seen = {(finding.code, finding.device, finding.state) for finding in before.findings}
+    new = tuple(one for one in now.findings if (one.code, one.device, one.state) not in seen)
     lowest: dict[object, Measurement] = {}
     for one in (*before.measurements, *now.measurements):
         key = one.name, one.device, conditions_key(one.conditions)

@@ -99,7 +99,8 @@ def _kind(node: Node, tests: Iterable[str]) -> str:
     """What rounds must have in common to be rounds of one burn-in."""
     gpus = ", ".join(gpu.uuid or gpu.pci_address for gpu in node.gpus)
     torch = node.torch.version if node.torch else "none"
-    return f"driver {node.loaded_driver}, torch {torch}, GPUs {gpus}, tests {', '.join(sorted(tests))}"
+    methods = ", ".join(f"{test} {CHECKS[test].method}" for test in sorted(tests))
+    return f"driver {node.loaded_driver}, torch {torch}, GPUs {gpus}, tests {methods}"
 
 
 def _run(check: Check, node: Node) -> TestResult:

@@ -170,6 +170,24 @@ def test_a_damaged_file_costs_the_rounds_and_not_the_run(tmp_path: Path) -> None
     assert burn_in.load(state, FRESH).count == 0
 
 
+def test_what_was_degraded_before_it_failed_keeps_both_findings() -> None:
+    noisy = dataclasses.replace(SLOW, state=State.DEGRADED, text="noisy")
+    first = dataclasses.replace(good(), state=State.DEGRADED, findings=(noisy,))
+    merged = burn_in.merge(first, bad())
+    assert (merged.state, merged.findings) == (State.FAIL, (noisy, SLOW))
+
+
+def test_rounds_of_another_method_are_not_taken_up(run: Callable[..., NodeResult], tmp_path: Path) -> None:
+    state, check = tmp_path / "rounds.json", Scripted(good(), good(), KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(check, 3600, state)
+    for method, count in ((1, 2), (2, 0)):
+        check.method, check.results = method, [KeyboardInterrupt()]
+        with pytest.raises(KeyboardInterrupt):
+            run(check, 3600, state)
+        assert json.loads(state.read_text())["count"] == count
+
+
 def test_rounds_keep_the_worst_of_each_number_and_every_finding_once() -> None:
     worn = Finding("persistence-off", State.DEGRADED, "off", device=0)
     first = dataclasses.replace(good(730.0), state=State.DEGRADED, findings=(worn,))
