@@ -228,9 +228,17 @@ def test_memory_that_does_not_come_back_is_degraded() -> None:
     assert [m.value for m in measured.measurements if not is_rate(m)] == [3]
 
 
-def test_memory_of_which_nothing_comes_back_fails() -> None:
-    measured = search(ScriptedBackend(losses={6: 1.0}, exhausted_after=6))
-    assert [(f.code, f.state) for f in measured.findings] == [("memory-not-returned", State.FAIL)]
+def test_memory_of_which_nothing_comes_back_is_not_run_for_another_process_may_have_it() -> None:
+    with pytest.raises(NotRunError, match=r"a batch of 6 fitted in .* something else took it meanwhile"):
+        search(ScriptedBackend(losses={6: 1.0}, exhausted_after=6))
+
+
+def test_a_loss_that_is_no_number_fails_though_no_memory_comes_back() -> None:
+    measured = search(ScriptedBackend(losses={4: math.nan, 6: 1.0}, exhausted_after=6))
+    assert [(f.code, f.state) for f in measured.findings] == [
+        ("wrong-result", State.FAIL),
+        ("memory-not-returned", State.DEGRADED),
+    ]
     assert measured.measurements == ()
 
 
