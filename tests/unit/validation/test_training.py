@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from tests.unit.validation.samples import node
 from tests.unit.validation.scripted import ScriptedBackend
 from validation.backends import NotRunError
-from validation.checks import batch, precision, step_memory
+from validation.checks import batch, precision, profile, step_memory
 from validation.checks.registry import CHECKS
+from validation.checks.training import GPU_SHAPE
 from validation.child import Request
 from validation.comparison import is_rate
 from validation.contract import State
@@ -91,9 +93,18 @@ def test_a_gpu_without_bf16_is_not_run() -> None:
         amp(ScriptedBackend(formats=("fp32", "fp16")))
 
 
-def test_a_gpu_that_is_full_is_not_run() -> None:
-    with pytest.raises(NotRunError, match="of free memory needed"):
-        amp(ScriptedBackend(free=1000))
+@pytest.mark.parametrize("measurement", [precision.compare, step_memory.compare, profile.profile])
+def test_a_gpu_with_less_memory_than_the_step_takes_is_not_run(measurement: Any) -> None:
+    small = ScriptedBackend(free=int(7.6e9), steps=STEPS, peaks=[3, 2, 1])
+    asked = request(shape=dataclasses.asdict(GPU_SHAPE), ways=["fp32", "tf32", "bf16"])
+    with pytest.raises(NotRunError, match=r"13\.4 GB of free memory needed, 7\.6 GB found"):
+        measurement(small, asked, ignore)
+
+
+def test_a_small_gpu_still_finds_its_largest_batch() -> None:
+    asked = request(shape=dataclasses.asdict(GPU_SHAPE))
+    measured = batch.search(ScriptedBackend(free=int(7.6e9), losses={2: 1.0}), asked, ignore)
+    assert {m.name: m.value for m in measured.measurements}["largest_batch_samples"] == 2
 
 
 def memory(backend: ScriptedBackend) -> Any:
