@@ -59,6 +59,8 @@ class Expectation:
     driver_version: str | None = None
     nvswitch: bool | None = None
     power_limit_w: float | None = None
+    #: Where graphics clocks are locked: what they must not exceed under load.
+    graphics_clock_mhz: float | None = None
     references: References = field(default_factory=References)
     #: Why the node was not measured at all: unreachable, refused by preflight, ...
     not_run: str | None = None
@@ -115,9 +117,11 @@ def _checked(expectation: Expectation, known_tests: tuple[str, ...], where: str)
         )
     _check_references(expectation.references, where)
     counts = [gpus.count for gpus in expectation.gpus or ()]
-    limit_w = expectation.power_limit_w
-    if any(count < 0 for count in counts) or (limit_w is not None and limit_w <= 0):
-        raise ContractError(f"{where}: expected no negative count of GPUs, and a power limit above 0 W")
+    limits = [expectation.power_limit_w, expectation.graphics_clock_mhz]
+    if any(count < 0 for count in counts) or any(limit is not None and limit <= 0 for limit in limits):
+        raise ContractError(
+            f"{where}: expected no negative count of GPUs, and a power limit and a clock above 0"
+        )
     if unknown := [test for test in expectation.required_tests if test not in known_tests]:
         raise ContractError(
             f"{where}: required test {unknown[0]} is unknown; known are {', '.join(known_tests)}"

@@ -227,6 +227,16 @@ EXPLANATIONS: dict[str, Explanation] = {
         ("nvidia-smi --reset-applications-clocks",),
         NVIDIA_SMI,
     ),
+    "clocks-not-locked": Explanation(
+        "A GPU runs faster under load than the clock that it is to be locked at",
+        "Numbers are not those that were planned for, and power is not either",
+        (
+            "the unit that locks clocks did not run after the driver was loaded",
+            "somebody gave the clocks back",
+        ),
+        ("run the role gpu_settings", "nvidia-smi --lock-gpu-clocks sets them until the next load"),
+        NVIDIA_SMI,
+    ),
     "ecc-off": Explanation(
         "ECC is off on a data-centre GPU",
         "Memory errors are not corrected, and not counted: a healthy report says nothing about the memory",

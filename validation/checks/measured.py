@@ -39,6 +39,8 @@ SLOWDOWNS = {
     ),
 }
 
+#: Clocks have steps of 15 MHz, and a locked one settles on the next.
+CLOCK_STEP_MHZ = 30.0
 #: Of how many samples, and in which part of them, a slowdown counts.
 LEAST_SAMPLES, SLOWDOWN_SHARE = 5, 0.1
 
@@ -161,7 +163,7 @@ def watch(node: Node) -> Telemetry:
         else gpu
         for gpu in node.gpus
     ]
-    return Telemetry(gpus, node.looker.sample, node.looker.counts)
+    return Telemetry(gpus, node.looker.sample, node.looker.counts, node.expectation.graphics_clock_mhz)
 
 
 class Telemetry:
@@ -172,7 +174,9 @@ class Telemetry:
         gpus: Iterable[GpuIdentity],
         sample: Callable[[], tuple[nvidia_smi.Sample, ...]],
         count: Callable[[], counters.Counts],
+        locked_mhz: float | None = None,
     ) -> None:
+        self._locked_mhz = locked_mhz
         self._gpus = {gpu.index: gpu for gpu in gpus}
         self._sample = sample
         self._rounds: list[tuple[nvidia_smi.Sample, ...]] = []
@@ -204,10 +208,12 @@ class Telemetry:
     def details(self) -> dict[str, Any]:
         """For TestResult.details."""
         grown = {f"GPU {index}": counts for index, counts in self._grown.items()}
+        unread = self._before == {} and not self._broken
         return (
             {"telemetry": nvidia_smi.summary(self._rounds)}
             | ({"counters": grown} if grown else {})
             | ({"telemetry_problem": str(self._broken)} if self._broken else {})
+            | ({"counters_problem": "nvidia-smi does not say them"} if unread else {})
         )
 
     def findings(self) -> list[Finding]:
@@ -244,6 +250,18 @@ class Telemetry:
                     )
                 )
             found += _slowdowns(seen)
+            clock = seen["sm_clock_mhz_median"]
+            if self._locked_mhz and clock and clock > self._locked_mhz + CLOCK_STEP_MHZ:
+                found.append(
+                    Finding(
+                        "clocks-not-locked",
+                        State.DEGRADED,
+                        f"GPU {gpu.index}: under load it ran at {clock:.0f} MHz, its clock is to be locked "
+                        f"at {self._locked_mhz:.0f} MHz",
+                        "run the role gpu_settings; look at the unit that sets clocks at boot",
+                        gpu.index,
+                    )
+                )
         return found
 
     def _lost(self) -> Iterator[Finding]:

@@ -834,6 +834,23 @@ def test_what_shows_only_under_load_fails_the_test_that_loaded_the_gpu(
     assert found.state is (State.FAIL if codes else State.PASS)
 
 
+@pytest.mark.parametrize(
+    ("locked_mhz", "codes"), [(1200.0, ["clocks-not-locked"]), (1395.0, []), (1980.0, []), (None, [])]
+)
+def test_a_clock_above_that_which_was_locked_is_found(locked_mhz: float | None, codes: list[str]) -> None:
+    telemetry = Telemetry(node().gpus, lambda: parse_samples(WORKING), dict, locked_mhz)
+    telemetry.tick()
+    assert [finding.code for finding in telemetry.findings()] == codes
+    assert telemetry.details()["counters_problem"] == "nvidia-smi does not say them"
+
+
+def test_the_clock_that_is_expected_is_that_which_is_watched() -> None:
+    watched = watch(node(expectation=expectation(graphics_clock_mhz=1200.0)))
+    watched._sample = lambda: parse_samples(WORKING)
+    watched.tick()
+    assert [finding.code for finding in watched.findings()] == ["clocks-not-locked"]
+
+
 def test_a_link_that_lost_lanes_is_found_where_its_generation_is_not_known() -> None:
     telemetry = scripted_telemetry("0, 1980, 700, 70, [N/A], 8, 0x0, P0, 0\n")
     (finding,) = telemetry.findings()
