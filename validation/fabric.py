@@ -7,6 +7,7 @@ what it means, fabric_run.py measures. Pure functions.
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -121,6 +122,7 @@ class Group:
     suspects: dict[str, str] = field(default_factory=dict)  # who failed first or got least far, and how
     left_out: tuple[str, ...] = ()
     link_gb_s: float | None = None  # of the node whose links carry least
+    fastest_gb_s: float = 0.0  # like busbw_gb_s, in the fastest run: others may have disturbed the rest
 
     @property
     def works(self) -> bool:
@@ -195,7 +197,12 @@ def _group(nodes: tuple[str, ...], attempts: dict[str, Attempt]) -> Group:
     )
     reductions = [one for one in measurements if one.name == "busbw_gb_s"]
     others = [one for one in measurements if one.name != "busbw_gb_s"]
-    return dataclasses.replace(group, measurements=(*others, *reductions))
+    if not reductions:
+        return dataclasses.replace(group, measurements=tuple(others))
+    step = f"all_reduce {reductions[-1].conditions['size_bytes']}"
+    slowest = [max(run) for run in zip(*(rank.seconds[step] for _, rank in ranks), strict=True)]
+    fastest_gb_s = reductions[-1].value * statistics.median(slowest) / min(slowest)
+    return dataclasses.replace(group, measurements=(*others, *reductions), fastest_gb_s=fastest_gb_s)
 
 
 def _suspects(parts: dict[str, Part]) -> dict[str, str]:

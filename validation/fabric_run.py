@@ -26,6 +26,10 @@ SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 BACKENDS = {"gloo": "cpu", "nccl": "cuda"}
 #: What runs may take of the budget; the rest is for starting, warming up and checking.
 RUNS_SHARE = 0.5
+#: By this part of it the largest size must have been measured, or is left out: a slow network has a number.
+SIZES_SHARE = 0.8
+#: The first size, from which the time of the larger ones is estimated. Even 10 Mb/s manage it in time.
+PROBE_BYTES = 1 << 20
 
 
 def run(order: Order, node: Node) -> Part:
@@ -39,10 +43,12 @@ def run(order: Order, node: Node) -> Part:
             break
         before += me.ranks
     budget_s = node.plan.fabric_budget_s
-    sizes = node.plan.fabric_gloo_bytes if order.library == "gloo" else node.plan.gpu_all_reduce_bytes[:3]
+    gloo, nccl = node.plan.fabric_gloo_bytes, (PROBE_BYTES, *node.plan.gpu_all_reduce_bytes[:3])
+    sizes = gloo if order.library == "gloo" else nccl
     steps = len(node.plan.collectives) * len(sizes)
     # A slow network is to run less often, not to look as if it hung.
     at_most_s = min(node.plan.all_reduce_s, RUNS_SHARE * budget_s / (MOST_ATTEMPTS * steps))
+    started, started_at = time.monotonic(), time.time()
     others = [member.address for member in order.group if member.name != order.node]
     requests = [
         Request(
@@ -59,12 +65,12 @@ def run(order: Order, node: Node) -> Part:
                 "sizes_bytes": list(sizes),
                 "runs": node.plan.all_reduce_runs,
                 "at_most_s": at_most_s,
+                "until": started + SIZES_SHARE * budget_s,
             },
             environment=_environment(order.library, others[0]),
         )
         for local in range(me.ranks)
     ]
-    started, started_at = time.monotonic(), time.time()
     outcomes = run_children(requests, budget_s, together=True)
     ranks = tuple(_rank(outcome, started_at + outcome.ended_at - started) for outcome in outcomes)
     return Part(
@@ -73,6 +79,7 @@ def run(order: Order, node: Node) -> Part:
         ranks,
         tuple(node.plan.collectives),
         tuple(sizes),
+        left_out=tuple(next((outcome.measured.details.get("left_out", ()) for outcome in outcomes), ())),
         link_gb_s=_link_gb_s(order, node, others[0]),
     )
 

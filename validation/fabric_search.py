@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from validation.fabric import Fleet, Group
 
-#: A pair that reaches less than this part of the fastest one is slow.
+#: A pair that even in its fastest run reaches less than this part of the fastest pair is slow: a disturbance
+#: slows some runs, a slow link all of them.
 SLOW_SHARE = 0.5
 #: What is fast, as a part of what the node's links carry. Healthy networks reach 0.95: "24 GB/s per 200G NIC"
 #: (github.com/NVIDIA/nccl-tests/issues/119), 381.8 of 400 GB/s on 4x8 B200 (github.com/stas00/ml-engineering,
@@ -165,7 +166,7 @@ def evidence(fleet: Fleet) -> Evidence:
     fast: list[Group] = []
     slow: list[Group] = []
     for group in pairs:
-        (fast if group.works and group.busbw_gb_s >= least else slow).append(group)
+        (fast if group.works and group.fastest_gb_s >= least else slow).append(group)
     good = tuple(dict.fromkeys(name for group in fast for name in group.nodes))
     links = _links(fast, slow, good)
     return Evidence(

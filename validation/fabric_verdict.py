@@ -118,7 +118,7 @@ def _slow(fleet: Fleet, whole: Group, seen: Evidence) -> Finding | None:
     elif not fleet.floor_gb_s and expected is not None and by_links and whole.busbw_gb_s < expected:
         carried = f", the links of the slowest node carry {number(whole.link_gb_s or 0)} GB/s"
         state, against = State.DEGRADED, carried
-    elif whole.busbw_gb_s < SLOW_SHARE * seen.slowest_gb_s:
+    elif whole.fastest_gb_s < SLOW_SHARE * seen.slowest_gb_s:
         state, against = State.DEGRADED, ""
     else:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import tempfile
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 WARM_UP_RUNS = 3
 LEAST_RUNS = 5
+#: Of the same length, for preparing and checking.
+MORE_RUNS = 2
 NO_NVLS = "the GPUs have no NVLS: that needs NVSwitches that reduce (Hopper or newer) and a fabric manager"
 MEETING = "meeting the other ranks"
 #: Ranks wait longer for each other than their parent waits for them: it sees which one is behind, they only
@@ -64,13 +67,19 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
     seconds_of: dict[str, list[float]] = {}
     attempts: dict[str, int] = {}
     findings = []
+    clock = _Clock(backend, parameters.get("until"))
+    left_out = []
     for kind, size_bytes in _steps(parameters):
         label = _label(kind, size_bytes)
+        if not clock.has_time_for(size_bytes):
+            left_out.append(label)
+            continue
         stage(f"preparing {label}")
         operation = backend.collective(kind, size_bytes)
         stage(f"warming up with {label}")
         # All ranks must run equally often: as often as the slowest of them has the time for.
         typical = backend.highest(min(backend.seconds(operation, WARM_UP_RUNS)))
+        clock.note(size_bytes, typical)
         runs = affordable_runs(typical, parameters["runs"], parameters.get("at_most_s"))
         stage(f"measuring {label}")
         step = f"{kind} {int(operation.work)}"
@@ -78,7 +87,7 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
             seconds = backend.seconds(operation, runs)
             seconds_of[step], attempts[step] = [round(run, 7) for run in seconds], attempt
             # All ranks measure again, or none: the last attempt of all belongs together.
-            if backend.highest(spread(seconds)) <= NOISY_SPREAD:
+            if backend.highest(spread(seconds)) <= NOISY_SPREAD or clock.left_s() < runs * typical:
                 break
         stage(f"checking {label}")
         if (error := operation.error()) != 0.0:
@@ -93,7 +102,37 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         del operation
     stage("leaving")
     backend.barrier()
-    return Measured((), tuple(findings), details={"seconds": seconds_of, "attempts": attempts})
+    details = {"seconds": seconds_of, "attempts": attempts}
+    return Measured((), tuple(findings), details=details | ({"left_out": left_out} if left_out else {}))
+
+
+class _Clock:
+    """What there is time for, on which all ranks agree: what one of them left out the others would wait for.
+
+    `until` is when the last size must have been measured, in the time.monotonic() of this rank's machine;
+    None where the sizes fit in any case.
+    """
+
+    def __init__(self, backend: Backend, until: float | None) -> None:
+        self._backend, self._until = backend, until
+        self._size_bytes, self._typical_s = 0, 0.0
+
+    def note(self, size_bytes: int, typical_s: float) -> None:
+        """How long the slowest rank takes for a run of this size."""
+        self._size_bytes, self._typical_s = size_bytes, typical_s
+
+    def left_s(self) -> float:
+        """What the rank that has least time has left. All ranks must ask together."""
+        if self._until is None:
+            return math.inf
+        return -self._backend.highest(time.monotonic() - self._until)
+
+    def has_time_for(self, size_bytes: int) -> bool:
+        """Whether a size can be measured. All ranks must ask together; the first size always can."""
+        if self._until is None or not self._size_bytes:
+            return True
+        run_s = self._typical_s * size_bytes / self._size_bytes
+        return run_s * (WARM_UP_RUNS + LEAST_RUNS + MORE_RUNS) <= self.left_s()
 
 
 def affordable_runs(typical_s: float, wanted: int, at_most_s: float | None) -> int:

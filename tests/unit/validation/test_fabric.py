@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -89,3 +90,5 @@ def test_the_runs_between_nodes_fit_the_budget_on_a_slow_network(
     steps = len(parameters["collectives"]) * len(parameters["sizes_bytes"])
     assert 0 < parameters["at_most_s"] * MOST_ATTEMPTS * steps <= plan.fabric_budget_s / 2 + 0.001
     assert parameters["at_most_s"] <= plan.all_reduce_s
+    assert 0 < parameters["until"] - time.monotonic() < plan.fabric_budget_s
+    assert parameters["sizes_bytes"][0] == 1 << 20  # small enough for any network

@@ -207,6 +207,14 @@ def test_those_that_can_are_paired_without_it() -> None:
     assert states(found) == {name: "not-run" if name == "c" else "pass" for name in NAMES}
 
 
+def test_a_pair_that_was_disturbed_is_not_slow() -> None:
+    """Half of its runs are as fast as everybody's."""
+    disturbed = dataclasses.replace(good_rank(), seconds={f"all_reduce {SIZE}": (0.01, 0.01, 0.1, 0.1, 0.1)})
+    found = fleet(attempts(NAMES), attempts(*PAIRS, c=disturbed))
+    assert next_rounds(found) == []
+    assert set(states(found).values()) == {"pass"}
+
+
 def test_pairs_below_a_floor_that_all_together_reach_are_not_slow() -> None:
     pairs = attempts(*PAIRS, c=good_rank(0.013), d=good_rank(0.013))
     found = fleet(attempts(NAMES), pairs, floor_gb_s=1.5, pairs=Pairs.ALWAYS)
