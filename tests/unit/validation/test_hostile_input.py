@@ -238,9 +238,3 @@ def test_the_one_file_builds_itself(tmp_path: Path) -> None:
     assert cli.main(["build", f"--output={first}"]) == 0
     subprocess.run([sys.executable, "-I", "-S", first, "build", f"--output={second}"], check=True)
     assert second.read_bytes() == first.read_bytes()
-
-
-def test_a_round_of_another_name_is_refused_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["groups", "--round=whole"])
-    assert "choose from 'all', 'pairs', 'suspects'" in capsys.readouterr().err
