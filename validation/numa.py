@@ -21,6 +21,12 @@ def node_of(pci_address: str, root: Path = Path("/")) -> int | None:
     return int(text) if text.isdigit() else None  # -1: unknown
 
 
+def farthest(pci_address: str, root: Path = Path("/")) -> int | None:
+    """The node farthest from a PCI device, None where there is no other or nobody says which is near."""
+    near = node_of(pci_address, root)
+    return None if near is None else farthest_from(near, root)
+
+
 def farthest_from(node: int, root: Path = Path("/")) -> int | None:
     """Of the other nodes with CPUs and memory the one at the largest distance; None without another."""
     distances = [int(word) for word in _read(root / NODES / f"node{node}/distance").split()]

@@ -8,6 +8,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from validation import numa
+
 #: PCI Express extended capabilities start here; each names the next. ACS is number 13, and its control
 #: register six bytes on (PCI Express base specification 5.0, 7.7.8).
 FIRST_EXTENDED = 0x100
@@ -51,6 +53,7 @@ class Topology:
     architecture: str = "x86_64"
     numa_nodes: int = 1
     gpu_numa_node: dict[str, int | None] | None = None  # by PCI address; None: the firmware does not say
+    gpu_far_numa_node: dict[str, int | None] | None = None  # by PCI address; None: there is no other
     iommu: str = "off"  # off, passthrough, translating
     virtual: bool = False
     redirecting_bridges: tuple[str, ...] = ()  # above a GPU, with ACS redirection on
@@ -67,6 +70,7 @@ def read(gpus: tuple[str, ...], root: Path = Path("/")) -> Topology:
         architecture=platform.machine(),
         numa_nodes=len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or 1,
         gpu_numa_node={gpu: _numa_node(devices / gpu) for gpu in gpus},
+        gpu_far_numa_node={gpu: numa.farthest(gpu, root) for gpu in gpus},
         iommu=_iommu(root),
         virtual=bool(re.search(r"^flags\s*:.*\bhypervisor\b", _read(root / "proc/cpuinfo"), re.MULTILINE)),
         redirecting_bridges=tuple(sorted(name for name, redirects in bridges.items() if redirects)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation import numa
@@ -13,7 +12,8 @@ from validation.backends import NotRunError, make
 from validation.checks.measured import each_gpu, not_run, result, stay_near, watch
 from validation.checks.recorder import WRONG_DATA, Recorder
 from validation.checks.turns import blame, in_turn, my_turn, taking_turns, together
-from validation.child import Request, run_children
+from validation.child import Outcome, Request, run_children
+from validation.looking import why
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +170,10 @@ class GpuTransferRemote:
         """Run it on this node."""
         if reason := node.why_no_cuda():
             return not_run(self, reason)
-        far = {gpu.index: farthest(gpu.pci_address) for gpu in node.gpus}
+        topology = node.topology
+        if isinstance(topology, Outcome):
+            return not_run(self, why(topology))
+        far = {gpu.index: (topology.gpu_far_numa_node or {}).get(gpu.pci_address) for gpu in node.gpus}
         if unknown := [index for index, place in far.items() if place is None]:
             return not_run(
                 self,
@@ -197,9 +200,3 @@ class GpuTransferRemote:
             node.make_room()
             outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
         return result(self, started, outcomes, findings=blame(outcomes), telemetry=telemetry)
-
-
-def farthest(pci_address: str, root: Path = Path("/")) -> int | None:
-    """The NUMA node farthest from a GPU, None where there is no other or nobody says which is near."""
-    near = numa.node_of(pci_address, root)
-    return None if near is None else numa.farthest_from(near, root)

@@ -64,14 +64,14 @@ def each_gpu(
     parameters: dict[str, Any],
     own: Callable[[GpuIdentity], dict[str, Any]] = lambda _: {},
 ) -> list[Request]:
-    """One request for each GPU of the node, with the CPUs next to it as parameter `cpus`, and its `own`."""
+    """One request for each GPU of the node, which is to stay near it, and its `own`."""
     return [
         Request(
             f"GPU {gpu.index}",
             function,
             "cuda",
             device=gpu.index,
-            parameters=parameters | own(gpu) | {"cpus": machine.cpus_near(gpu.pci_address)},
+            parameters=parameters | own(gpu) | {"near": gpu.pci_address},
             environment=CUDA_ENVIRONMENT,
             keep=True,
         )
@@ -81,7 +81,8 @@ def each_gpu(
 
 def stay_near(request: Request) -> None:
     """In a child, before anything is allocated: pinned memory on the wrong socket halves the rate."""
-    if near := request.parameters.get("cpus"):
+    address = request.parameters.get("near")
+    if address and (near := machine.cpus_near(address)):
         os.sched_setaffinity(0, set(near) & os.sched_getaffinity(0) or os.sched_getaffinity(0))
 
 

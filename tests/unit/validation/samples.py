@@ -152,6 +152,10 @@ class Told(Looker):
         return {}
 
 
+def _two_numa_nodes(gpus: tuple[str, ...]) -> Topology:
+    return Topology(gpu_numa_node=dict.fromkeys(gpus, 0), gpu_far_numa_node=dict.fromkeys(gpus, 1))
+
+
 def _say(said: Any) -> Any:
     return said
 
@@ -184,7 +188,7 @@ def node(xml: str | nvidia_smi.NvidiaSmiError | None = None, **changes: Any) -> 
         "torch": Torch("2.13.0+cu130", "13.0"),
         "visible_devices": None,
     }
-    topology = changes.pop("topology", lambda gpus: Topology(gpu_numa_node=dict.fromkeys(gpus, 0)))
+    topology = changes.pop("topology", _two_numa_nodes)
     told |= {name: changes.pop(name) for name in tuple(changes) if name in told}
     # What is no function is the answer.
     sources = Sources(

@@ -481,7 +481,6 @@ def test_no_process_waits_on_an_exclusive_gpu_when_new_ones_start(
         waiting = Request("GPU 0", "tests.unit.validation.children:who", "cuda", keep=True)
         run_children([waiting], 60, kept=kept)
         monkeypatch.setattr(module, "run_children", start)
-        monkeypatch.setattr(copy, "farthest", lambda _: 1)
         with pytest.raises(StartedError):
             CHECKS[test].run(tested)
         child = kept.take(waiting)

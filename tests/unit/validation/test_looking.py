@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.validation.samples import eventually, expectation, gpu_xml, is_running, node, smi_xml
-from validation import runner
+from validation import machine, runner
+from validation.checks import measured
 from validation.checks.aftermath import HealthAfter
 from validation.checks.container import GpuContainer
 from validation.checks.health import Health
 from validation.checks.matmul import GpuMatmul
 from validation.checks.platform import Platform
+from validation.checks.registry import CHECKS
 from validation.child import ROOT
 from validation.contract import ContractError, State, decode, encode
 from validation.judge import judge_node
@@ -224,3 +226,53 @@ def test_ctrl_c_ends_a_run_at_once_whatever_nvidia_smi_does(tree: Path) -> None:
     assert run.returncode == 130
     assert b"interrupted" in errors
     eventually(lambda: not is_running(int(note.read_text())), "nvidia-smi ends with the run")
+
+
+AUDITED = """
+import sys
+
+seen = []
+
+def note(event, arguments):
+    if event in ("open", "os.listdir", "os.scandir"):
+        path = str(arguments[0])
+        if path.startswith(("/sys", "/dev/", "/proc/driver")) and path != "/dev/null":
+            seen.append(path)
+    elif event == "subprocess.Popen" and arguments[0] != sys.executable:
+        seen.append(arguments[0])
+
+sys.addaudithook(note)
+from validation import cli
+from validation.looking import Looker
+
+Looker.__init__.__defaults__ = ("tests.unit.validation.children:look_at_a_tree", 60.0)
+cli.main(["run", "--output=-"])
+print(seen, file=sys.stderr)
+"""
+
+
+def test_the_payload_itself_reads_no_hardware_and_starts_nothing_but_its_own_processes(tree: Path) -> None:
+    program(tree, "docker", "exit 1")
+    done = subprocess.run(
+        [sys.executable, "-c", AUDITED], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    states = {test["id"]: test["state"] for test in json.loads(done.stdout)["tests"]}
+    assert (states["health"], states["platform"], states["health_after"]) == ("pass", "pass", "pass")
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_remote_transfer_on_a_node_whose_topology_nobody_knows_is_not_run(tree: Path, lookers: Any) -> None:
+    in_place_of(tree / "sys/bus/pci/devices" / GPU / "numa_node")
+    seen = node(looker=lookers("look_at_a_tree", 8.0))
+    result = CHECKS["gpu_transfer_remote"].run(seen)
+    assert (result.state, "hung in stage: reading the topology" in result.reason) == (State.NOT_RUN, True)
+
+
+def test_what_measures_a_gpu_stays_on_the_cpus_next_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[set[int]] = []
+    mine = min(os.sched_getaffinity(0))
+    monkeypatch.setattr(machine, "cpus_near", {GPU: [mine, 4000]}.get)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: bound.append(cpus))
+    (first, _) = measured.each_gpu(node(), "", {})
+    measured.stay_near(first)
+    assert bound == [{mine}]

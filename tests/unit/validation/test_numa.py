@@ -17,6 +17,7 @@ from validation.checks import copy
 from validation.checks.registry import CHECKS
 from validation.child import ROOT, Request
 from validation.contract import State
+from validation.topology import Topology
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,7 @@ def machine(root: Path, *distances: str, memory: str = "0-7", cpus: str = "0", g
 
 def test_the_farthest_node_is_that_of_the_largest_distance(tmp_path: Path) -> None:
     rows = ("10 12 32 30", "12 10 30 32", "32 30 10 12", "30 32 12 10")
-    assert copy.farthest(GPU, machine(tmp_path, *rows)) == 2
+    assert numa.farthest(GPU, machine(tmp_path, *rows)) == 2
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_the_farthest_node_is_that_of_the_largest_distance(tmp_path: Path) -> No
 def test_without_another_whole_node_there_is_no_farthest(
     rows: tuple[str, ...], changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    assert copy.farthest(GPU, machine(tmp_path, *rows, **changes)) is None
+    assert numa.farthest(GPU, machine(tmp_path, *rows, **changes)) is None
 
 
 def bound(number: int, root: Path) -> str:
@@ -90,9 +91,8 @@ def test_a_process_that_may_not_run_there_is_said(tmp_path: Path) -> None:
     assert numa.bind(0, machine(tmp_path, "10", cpus="4000")) == "this process may not run on NUMA node 0"
 
 
-def test_a_machine_with_one_numa_node_does_not_run_the_remote_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copy, "farthest", lambda _: None)
-    found = CHECKS["gpu_transfer_remote"].run(node())
+def test_a_machine_with_one_numa_node_does_not_run_the_remote_test() -> None:
+    found = CHECKS["gpu_transfer_remote"].run(node(topology=lambda _: Topology()))
     assert found.state is State.NOT_RUN
     assert found.reason.startswith("GPU 0 has no remote NUMA node")
 
