@@ -16,6 +16,8 @@ NO_TRACE = (
 
 #: What Ansible's wrapper of tasks with a time limit says when it has ended one.
 TIMED_OUT = "Timeout exceeded"
+#: What it says of one that it knows nothing of.
+JOB_LOST = "could not find job"
 
 Values = Mapping[str, Any]
 
@@ -67,6 +69,8 @@ def _why_no_result(run: Values) -> str:
             "it was ended when the time was over that gpu_validation_timeout_s gives a node; see what it "
             "waits for (validation run on the node shows it), or give it more"
         )
+    if str(run.get("msg")) == JOB_LOST:
+        return "the node booted while it was measured, or its run was removed; see journalctl -b -1 there"
     words = [line for line in str(run.get("stderr") or "").splitlines() if line.strip()]
     said = words[-1].strip() if words else _one_line(run.get("msg") or "nothing")
     status = f"exit status {run['rc']}" if run.get("rc") is not None else "no exit status"

@@ -40,9 +40,14 @@ EXPLANATIONS: dict[str, Explanation] = {
     ),
     "impossible-number": Explanation(
         "A number cannot be true",
-        "It is zero or negative, stands for no run, or is more than a quarter above the hardware's peak: no "
-        "work was done, or it was not timed",
-        ("a kernel that was not started", "a clock that jumped", "a fault of this program"),
+        "It is zero or negative, stands for no run, is more than a quarter above the hardware's peak, or is "
+        "one of a GPU that nvidia-smi does not list: no work was done, it was not timed, or not there",
+        (
+            "a kernel that was not started",
+            "a clock that jumped",
+            "a GPU that went away while it was measured",
+            "a fault of this program",
+        ),
         ("run again", "if it happens again, report it with the result"),
     ),
     "process-died": Explanation(

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,6 +165,42 @@ def test_a_run_that_takes_too_long_is_given_up_and_leaves_no_process(tmp_path: P
     while int(lab_command("shell", SECOND.name, "sh", "-c", running)):
         assert time.monotonic() < deadline, "the payload's processes are still there"
         time.sleep(0.2)
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (("shell", SECOND.name, "systemctl", "poweroff", "--force", "--force"), "the connection broke"),
+        (("reboot", SECOND.name), "the node booted while it was measured"),
+    ],
+)
+def test_a_node_that_goes_down_while_it_is_measured_is_named_soon(
+    command: tuple[str, ...], reason: str, tmp_path: Path
+) -> None:
+    running = "ps -eo args | grep -c '[v]alidation.pyz run'; true"
+    done: list[tuple[int, str, dict[str, Any]]] = []
+    arguments = {"gpu_validation_plan": "standard", "__gpu_validation_grace_s": 20}
+    run = threading.Thread(
+        target=lambda: done.append(validate(tmp_path, "--limit", SECOND.name, **arguments))
+    )
+    run.start()
+    try:
+        deadline = time.monotonic() + 120
+        while not int(lab_command("shell", SECOND.name, "sh", "-c", running)):
+            assert time.monotonic() < deadline, "the payload does not start"
+            time.sleep(0.2)
+        lab_command(*command)
+        # Far less than the hour that a run may take.
+        run.join(240)
+        assert not run.is_alive()
+    finally:
+        lab_command("up")
+        run.join()
+    ((status, _, summary),) = done
+    assert status != 0
+    (node,) = summary["nodes"]
+    assert node["state"] == "not-run"
+    assert reason in node["reasons"][0]
 
 
 def test_check_mode_says_what_would_be_measured_and_measures_nothing(tmp_path: Path) -> None:

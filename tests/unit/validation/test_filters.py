@@ -94,6 +94,7 @@ def test_a_result_is_passed_on_as_it_is() -> None:
             ["exit status 127", "non-zero return code"],
         ),
         ({"msg": "async task did not complete within the requested time - 60s"}, ["no exit status", "60s"]),
+        ({"msg": "could not find job", "finished": 1}, ["the node booted while it was measured"]),
         ({"msg": "Timeout exceeded"}, ["ended when the time was over that gpu_validation_timeout_s gives"]),
         ({}, ["nothing"]),
     ],
