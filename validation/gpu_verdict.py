@@ -15,7 +15,7 @@ from validation.contract import State, worst
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from validation.contract import NodeResult
+    from validation.contract import Finding, NodeResult
     from validation.expectations import References
     from validation.judge import TestVerdict
 
@@ -54,6 +54,7 @@ def judge_gpus(
     )
     known = {gpu.index for gpu in result.gpus}
     suspected = [test for test in tests if _of_gpus(test) and _names_none_of(known, test)]
+    unhealthy = [code for test in tests if test.id == HEALTH for code in _of_the_node(test.findings)]
     looked_at = _looked_at(result)
     verdicts = []
     for gpu in sorted(result.gpus, key=lambda gpu: gpu.index):
@@ -64,6 +65,8 @@ def judge_gpus(
             codes = [finding.code for test in suspected for finding in test.findings]
         elif state is State.PASS and (kept_from_running or gpu.index not in looked_at):
             state = State.NOT_RUN
+        elif state is State.PASS and unhealthy:
+            state, codes = State.DEGRADED, unhealthy
         model = references.model_of(gpu.pci_id)
         name = str(model["name"]) if model else ""
         verdicts.append(
@@ -85,10 +88,15 @@ def _names_none_of(gpus: set[int], test: TestVerdict) -> bool:
     return not test.findings or any(finding.device not in gpus for finding in test.findings)
 
 
+def _of_the_node(findings: Iterable[Finding]) -> list[str]:
+    """Codes of what fails the node as a whole: a driver that hangs says nothing of any of its GPUs."""
+    return [finding.code for finding in findings if finding.state is State.FAIL and finding.device is None]
+
+
 def _looked_at(result: NodeResult) -> set[int]:
-    """GPUs that some test brought a number of; all of them, where their health was read."""
+    """GPUs that some test brought a number of; all of them, where their health could be read."""
     ran = [test for test in result.tests if test.state is not State.NOT_RUN]
-    if any(test.id == HEALTH for test in ran):
+    if any(test.id == HEALTH and not _of_the_node(test.findings) for test in ran):
         return {gpu.index for gpu in result.gpus}
     return {
         one.device for test in ran if of_gpus(test) for one in test.measurements if one.device is not None

@@ -17,6 +17,7 @@ BOTH = (measurement(value=730.0), measurement(value=730.0, device=1))
 RIGHT = one_test("gpu_matmul", State.PASS, *BOTH)
 BROKEN = Finding("ecc-uncorrected", State.FAIL, "GPU 1: 3 uncorrectable errors", "replace it", 1)
 WORN = Finding("persistence-off", State.DEGRADED, "GPU 1: persistence mode is off", "switch it on", 1)
+HANGS = Finding("driver-timeout", State.FAIL, "nvidia-smi gave no answer", "reboot the node")
 ALL = Finding("wrong-result", State.FAIL, "all_reduce: 1 % of the numbers are wrong")
 
 
@@ -45,6 +46,9 @@ def states(node: NodeVerdict) -> list[str]:
         ([RIGHT, one_test("gpu_all_reduce", State.FAIL, findings=(ALL,))], ["degraded", "degraded"]),
         ([RIGHT, one_test("gpu_container", State.FAIL, findings=(ALL,))], ["pass", "pass"]),
         ([one_test("gpu_matmul", State.FAIL, *BOTH)], ["degraded", "degraded"]),
+        ([one_test("health", State.FAIL, findings=(HANGS,))], ["not-run", "not-run"]),
+        ([RIGHT, one_test("health", State.FAIL, findings=(HANGS,))], ["degraded", "degraded"]),
+        ([RIGHT, one_test("health", State.FAIL, findings=(HANGS, BROKEN))], ["degraded", "fail"]),
     ],
 )
 def test_a_gpu_is_as_bad_as_what_was_found_on_it(tests: list[TestResult], expected: list[str]) -> None:
