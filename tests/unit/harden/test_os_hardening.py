@@ -122,6 +122,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     monkeypatch.setattr(os_hardening, "RECORD", node.record)
     monkeypatch.setattr(os_hardening, "UNIT_FILES", f"file:{tmp_path}/etc/systemd/")
     monkeypatch.setattr(os_hardening, "ssh_login", lambda: None)
+    # Whatever else runs on this machine, a lab with simulated GPUs say.
+    monkeypatch.setattr(busy, "gpu_processes", list)
     monkeypatch.setattr(reversible_system, "PROC_SYS", node.sysctl)
     monkeypatch.setattr(reversible_system, "SYSCTL_DIRECTORIES", (str(node.sysctl_d),))
     monkeypatch.setattr(reversible_files, "PAM_STACKS", node.stacks)
