@@ -198,7 +198,10 @@ def noise(measurement: Measurement) -> str:
 
 
 def held_back(test: TestResult, device: int | None) -> str:
-    """`; sw power cap was active 38% of the time`: what telemetry showed on this GPU during the test."""
+    """What telemetry showed on this GPU during the test.
+
+    `; sw power cap was active 38% of the time; PCIe link generation 3 of 5`.
+    """
     hints = []
     for gpu in test.details.get("telemetry", []):
         if device in {None, gpu["device"]}:
@@ -206,4 +209,5 @@ def held_back(test: TestResult, device: int | None) -> str:
                 f"; {name.replace('_', ' ')} was active {share:.0%} of the time"
                 for name, share in gpu["event_reason_shares"].items()
             ]
+            hints += [f"; {gpu['slow_link']}"] if "slow_link" in gpu else []
     return "".join(dict.fromkeys(hints))

@@ -210,8 +210,13 @@ class Telemetry:
         """For TestResult.details."""
         grown = {f"GPU {index}": counts for index, counts in self._grown.items()}
         unread = self._before == {} and not self._broken
+        seen = [
+            one | ({"slow_link": words} if gpu and (words := _slow_link(one, gpu)) else {})
+            for one in nvidia_smi.summary(self._rounds)
+            for gpu in [self._gpus.get(one["device"])]
+        ]
         return (
-            {"telemetry": nvidia_smi.summary(self._rounds)}
+            {"telemetry": seen}
             | ({"counters": grown} if grown else {})
             | ({"telemetry_problem": str(self._broken)} if self._broken else {})
             | ({"counters_problem": "nvidia-smi does not say them"} if unread else {})
@@ -224,10 +229,8 @@ class Telemetry:
             gpu = self._gpus.get(seen["device"])
             if gpu is None:
                 continue
-            generation, width = seen["pcie_generation_max"], seen["pcie_width_max"]
-            if (generation and gpu.pcie_generation_max and generation < gpu.pcie_generation_max) or (
-                width and gpu.pcie_width_max and width < gpu.pcie_width_max
-            ):
+            if _slow_link(seen, gpu):
+                generation, width = seen["pcie_generation_max"], seen["pcie_width_max"]
                 found.append(
                     Finding(
                         "pcie-link-slow-under-load",
@@ -284,6 +287,19 @@ class Telemetry:
                     "look for Xid errors in the kernel log; power-cycle the node",
                     index,
                 )
+
+
+def _slow_link(seen: dict[str, Any], gpu: GpuIdentity) -> str:
+    """`PCIe link generation 3 of 5`: what the link was below what it can do, even while its GPU worked."""
+    parts = [
+        f"{what}{found:.0f} of {sign}{possible}"
+        for what, sign, found, possible in (
+            ("generation ", "", seen["pcie_generation_max"], gpu.pcie_generation_max),
+            ("x", "x", seen["pcie_width_max"], gpu.pcie_width_max),
+        )
+        if found and possible and found < possible
+    ]
+    return f"PCIe link {', '.join(parts)}" if parts else ""
 
 
 def _slowdowns(seen: dict[str, Any]) -> Iterator[Finding]:

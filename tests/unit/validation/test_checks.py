@@ -850,6 +850,20 @@ def test_the_clock_that_is_expected_is_that_which_is_watched() -> None:
     assert [finding.code for finding in watched.findings()] == ["clocks-not-locked"]
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("0, 1980, 700, 60, 3, 16, 0x0, P0, 0", "PCIe link generation 3 of 5"),
+        ("0, 1980, 700, 60, 5, 8, 0x0, P0, 0", "PCIe link x8 of x16"),
+        ("0, 1980, 700, 60, 4, 8, 0x0, P0, 0", "PCIe link generation 4 of 5, x8 of x16"),
+        ("0, 1980, 700, 60, 5, 16, 0x0, P0, 0", None),
+    ],
+)
+def test_a_slow_link_is_noted_beside_the_numbers_that_it_explains(line: str, words: str | None) -> None:
+    (seen,) = scripted_telemetry(f"{line}\n").details()["telemetry"]
+    assert seen.get("slow_link") == words
+
+
 def test_a_link_that_lost_lanes_is_found_where_its_generation_is_not_known() -> None:
     telemetry = scripted_telemetry("0, 1980, 700, 70, [N/A], 8, 0x0, P0, 0\n")
     (finding,) = telemetry.findings()

@@ -235,12 +235,16 @@ def test_a_number_at_its_floor_passes() -> None:
 
 def test_a_low_number_says_what_held_the_gpu_back() -> None:
     telemetry = [
-        {"device": 0, "event_reason_shares": {"sw_power_cap": 0.38}},
+        {
+            "device": 0,
+            "event_reason_shares": {"sw_power_cap": 0.38},
+            "slow_link": "PCIe link generation 3 of 5",
+        },
         {"device": 1, "event_reason_shares": {"hw_slowdown": 1.0}},
     ]
     test = one_test("gpu_matmul", State.PASS, measurement(value=612.0), details={"telemetry": telemetry})
     (text,) = below_floor(verdict(test))
-    assert text.endswith("; sw power cap was active 38% of the time")
+    assert text.endswith("; sw power cap was active 38% of the time; PCIe link generation 3 of 5")
 
 
 def test_an_unverified_floor_judges_nobody_and_that_is_said() -> None:
