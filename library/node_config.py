@@ -213,6 +213,20 @@ def unit_states(module: AnsibleModule, names: list[str]) -> dict[str, tuple[str,
     }
 
 
+def needs_reload(module: AnsibleModule, left_over: list[str], differing: list[str]) -> bool:
+    """Whether systemd holds something else of a unit than what these files are going to say.
+
+    A unit that it has not met is read when it is started.
+    """
+    units = [path for path in {*left_over, *differing} if path.startswith(UNIT_DIRECTORIES)]
+    if any(path in left_over or Path(path).exists() for path in units):
+        return True
+    drop_ins = sorted({Path(path).parent.stem for path in units if Path(path).parent.suffix == ".d"})
+    return any(
+        any(states) and states != ("", "inactive") for states in unit_states(module, drop_ins).values()
+    )
+
+
 def settle_units(module: AnsibleModule, units: list[dict[str, Any]], changed: set[str]) -> list[str]:
     """Enable, start or restart units; returns what was done."""
     names = [unit["name"] if "." in unit["name"] else f"{unit['name']}.service" for unit in units]
@@ -278,9 +292,7 @@ def main() -> None:
     pending = Pending(module.params["name"])
     left_over = pending.read()
     differing = [file.path for file in files if file.differs()]
-    # A unit that systemd has not met is read when it is started.
-    known = [path for path in [*left_over, *differing] if path in left_over or Path(path).exists()]
-    reloads = any(path.startswith(UNIT_DIRECTORIES) for path in known)
+    reloads = needs_reload(module, left_over, differing)
     due = [
         reaction["command"]
         for reaction in module.params["on_change"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import node_config
@@ -14,7 +15,6 @@ from ansible.module_utils.files import write_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Run = Callable[..., dict[str, Any]]
 
@@ -49,6 +49,11 @@ PROGRAM = """\
 echo "$*" >> "$0.log"
 [ ! -e "$(dirname "$0")/broken" ] || { echo "no space left" >&2; exit 3; }
 """
+
+
+def _texts(role: Path, *folders: str) -> str:
+    """All files of these folders of a role, one after the other."""
+    return "".join(path.read_text() for folder in folders for path in sorted((role / folder).glob("*.yml")))
 
 
 class Killed(BaseException):
@@ -377,6 +382,17 @@ def test_a_new_unit_is_started_without_having_systemd_read_all_others(configure:
     assert node.systemctl_calls == ["enable --no-reload a.service", "restart a.service"]
 
 
+def test_systemd_reads_a_new_drop_in_of_a_unit_that_it_knows(configure: Run, node: Node) -> None:
+    node.unit("a.service", "disabled", "active")
+    assert configure(files=[node.file("systemd/a.service.d/temper.conf")])["actions"] == [
+        "systemctl daemon-reload"
+    ]
+
+
+def test_a_drop_in_of_a_unit_that_is_to_be_installed_is_read_with_it(configure: Run, node: Node) -> None:
+    assert configure(files=[node.file("systemd/a.service.d/temper.conf")])["actions"] == []
+
+
 @pytest.mark.parametrize("content", ["other\n", None])
 def test_systemd_reads_a_unit_that_changed_or_went(configure: Run, node: Node, content: str | None) -> None:
     configure(files=[node.file("systemd/a.service")])
@@ -432,6 +448,20 @@ def test_a_new_unit_asks_no_container(configure: Run, node: Node) -> None:
     node.unit("a.service", "disabled", "inactive")
     unit = node.file("systemd/a.service")
     assert configure(files=[unit], units=[{"name": "a", "restart_on": [unit["path"]]}])["changed"]
+
+
+ROLES = Path(__file__).parents[2] / "roles"
+
+
+@pytest.mark.parametrize(
+    "role",
+    [role.name for role in sorted(ROLES.iterdir()) if "/etc/systemd/" in _texts(role, "tasks", "vars")],
+)
+def test_a_role_with_units_gives_the_operator_the_variable_that_a_refusal_names(role: str) -> None:
+    tasks = _texts(ROLES / role, "tasks")
+    if "node_config:" in tasks:
+        assert f"{role}_busy_ok:" in _texts(ROLES / role, "defaults")
+        assert f'busy_ok: "{{{{ {role}_busy_ok }}}}"' in tasks
 
 
 # ---------------------------------------------------------------- what systemctl answers
