@@ -158,7 +158,8 @@ def _nvidia_devices(root: Path) -> list[Path]:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text().strip()
+        # A command line may hold any bytes.
+        return path.read_text(errors="replace").strip()
     except OSError:
         return None
 

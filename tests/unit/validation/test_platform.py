@@ -294,6 +294,14 @@ def test_whether_the_fabric_manager_runs_is_seen_where_processes_can_be_seen(
     assert machine.fabric_manager_runs(tmp_path) is runs
 
 
+def test_a_command_line_that_is_no_text_hides_no_process(tmp_path: Path) -> None:
+    write(tmp_path / "proc/1/cmdline", "/sbin/init")
+    odd = tmp_path / "proc/20/cmdline"
+    odd.parent.mkdir()
+    odd.write_bytes(b"vim\0caf\xe9\0")
+    assert machine.fabric_manager_runs(tmp_path) is False
+
+
 LINE = "NVRM: Xid (PCI:0000:1b:00): 95, pid=7, Uncontained: FBHUB"
 
 
@@ -322,6 +330,12 @@ def test_a_log_with_a_million_xids_is_as_short_as_what_it_says() -> None:
         xid.Event("0000:1b:00", 95, "pid=7, Uncontained: FBHUB"),
         xid.Event("0000:43:00", 95, "pid=7, Uncontained: FBHUB"),
     )
+
+
+@pytest.mark.parametrize("instance", ["GPU-I:05", "GPU-I:05 GPU-CI:02"])
+def test_an_xid_of_a_mig_instance_is_one_of_its_gpu(instance: str) -> None:
+    (found,) = xid.events([f"NVRM: Xid (PCI:0000:01:00 {instance}): 94, pid=7, Contained: SM"])
+    assert found == xid.Event("0000:01:00", 94, "pid=7, Contained: SM")
 
 
 def test_a_quiet_kernel_log_has_no_event(fake: Path) -> None:
