@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from validation.backends import NotRunError, out_of_memory
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result
 from validation.child import Request, run_children
 from validation.contract import ContractError, Finding, Measured, State, decode, encode
@@ -48,7 +51,7 @@ class Facts:
 
 
 def gather(_request: Request, stage: Callable[[str], None]) -> Measured:
-    """In a child: ask torch everything, and let each GPU compute something."""
+    """In a child: ask torch everything, and let each GPU compute something. Raises NotRunError."""
     stage("loading torch")
     import torch
 
@@ -67,12 +70,12 @@ def gather(_request: Request, stage: Callable[[str], None]) -> Measured:
                 index,
                 torch.cuda.get_device_name(index),
                 torch.cuda.get_device_capability(index),
-                _error_of(lambda index=index: _compute(f"cuda:{index}")),  # type: ignore[misc]
+                error_of(index, lambda index=index: _compute(f"cuda:{index}")),  # type: ignore[misc]
             )
         )
     stage("loading cuDNN")
     has_cudnn = torch.backends.cudnn.is_available()
-    cudnn_error = _error_of(lambda: _convolve("cuda:0")) if available and has_cudnn else ""
+    cudnn_error = error_of(0, lambda: _convolve("cuda:0")) if available and has_cudnn else ""
     stage("loading NCCL")
     facts = Facts(
         torch=torch.__version__,
@@ -90,12 +93,21 @@ def gather(_request: Request, stage: Callable[[str], None]) -> Measured:
     return Measured(details={"facts": encode(facts)})
 
 
-def _error_of(compute: Callable[[], str]) -> str:
-    """What went wrong: the first line of an exception, or what the function itself says."""
+def error_of(gpu: int, compute: Callable[[], str]) -> str:
+    """What went wrong: the first line of an exception, or what the function itself says.
+
+    Raises NotRunError where somebody else has this GPU.
+    """
     try:
         return compute()
     except RuntimeError as error:
-        return str(error).splitlines()[0]
+        words = (str(error) or type(error).__name__).splitlines()[0]
+        if taken := out_of_memory(error):
+            raise NotRunError(f"GPU {gpu}: {taken}") from error
+        # cudaErrorDevicesUnavailable: another process has a GPU that serves one at a time.
+        if "busy or unavailable" in words:
+            raise NotRunError(f"GPU {gpu} is taken: {words}") from error
+        return words
 
 
 def _compute(device: str) -> str:
@@ -260,9 +272,12 @@ class Frameworks:
 
 def conclude(check: Frameworks, node: Node, started: float, outcome: Outcome) -> TestResult:
     """From what the child said, or did not, to the result."""
-    findings = failures([outcome])
+    # Of which GPU it died, if of any, its stage says, and not the device of its request.
+    at = re.fullmatch(r"computing on GPU (\d+)", outcome.stage)
+    gpu = int(at[1]) if at else None
+    findings = [dataclasses.replace(finding, device=gpu) for finding in failures([outcome])]
     details: dict[str, Any] = {}
-    if not findings:
+    if not findings and outcome.measured.not_run is None:
         try:
             facts = decode(Facts, outcome.measured.details.get("facts"))
         except ContractError as error:

@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from tests.unit.validation.samples import node
-from validation.checks.frameworks import Device, Facts, Frameworks, conclude, driver_cuda, examine, runs_on
+from validation.backends import NotRunError
+from validation.checks.frameworks import (
+    Device,
+    Facts,
+    Frameworks,
+    conclude,
+    driver_cuda,
+    error_of,
+    examine,
+    runs_on,
+)
 from validation.child import Ending, Outcome, Request
 from validation.contract import Measured, State, dumps
 
@@ -126,6 +136,50 @@ def outcome(ending: Ending = Ending.DONE, details: dict[str, Any] | None = None)
 def test_what_the_child_says_or_does_not_say_is_judged(came: Outcome, state: State, codes: list[str]) -> None:
     result = conclude(Frameworks(), node(), 0.0, came)
     assert (result.state, [finding.code for finding in result.findings]) == (state, codes)
+
+
+def test_a_gpu_without_room_is_no_fault_of_torch() -> None:
+    reason = "memory ran out, and the kernel ended torch in stage: loading torch"
+    came = dataclasses.replace(outcome(), measured=Measured(not_run=reason))
+    result = conclude(Frameworks(), node(), 0.0, came)
+    assert (result.state, result.reason, result.findings) == (State.NOT_RUN, reason, ())
+
+
+@pytest.mark.parametrize(
+    ("stage", "device"), [("computing on GPU 5", 5), ("computing on GPU 12", 12), ("loading NCCL", None)]
+)
+@pytest.mark.parametrize("ending", [Ending.HUNG, Ending.DIED])
+def test_only_the_gpu_that_torch_was_computing_on_is_named(
+    ending: Ending, stage: str, device: int | None
+) -> None:
+    came = dataclasses.replace(outcome(ending), stage=stage)
+    (finding,) = conclude(Frameworks(), node(), 0.0, came).findings
+    assert finding.device == device
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("CUDA error: out of memory\nCUDA kernel errors might", "memory ran out: CUDA error: out of memory"),
+        ("CUDA error: all CUDA-capable devices are busy or unavailable", "all CUDA-capable devices are busy"),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "is/are busy or unavailable"),
+    ],
+)
+def test_a_gpu_that_somebody_else_has_is_not_judged(words: str, reason: str) -> None:
+    with pytest.raises(NotRunError, match=r"^GPU 3\b") as caught:
+        error_of(3, lambda: fails(words))
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_any_other_error_of_a_computation_is_its_first_line() -> None:
+    assert error_of(3, lambda: fails("CUDA error: uncorrectable ECC error\nmore")) == (
+        "CUDA error: uncorrectable ECC error"
+    )
+
+
+def fails(words: str) -> str:
+    raise RuntimeError(words)
 
 
 def test_without_the_drivers_library_there_is_no_cuda() -> None:
