@@ -74,8 +74,9 @@ def _judge_node(name: str, case: _Case) -> TestVerdict:
     if name in mine[-1].absent:
         return _verdict(State.NOT_RUN, reason=mine[-1].absent[name])
     alone = [group for group in mine if group in case.pairs and not group.absent and name not in seen.good]
-    if alone and whole.works:
-        # Nobody who did well was left to meet it: all together may have worked, and hidden who is slow.
+    if alone and (whole.works or whole.absent):
+        # Nobody who did well was left to meet it. All together may have worked, and hidden who is slow; where
+        # one could not take part, that does not excuse this pair.
         return _unresolved_pair(name, alone[-1], seen)
     return _by_the_whole(name, mine[-1], case)
 
@@ -89,7 +90,7 @@ def _by_the_whole(name: str, last: Group, case: _Case) -> TestVerdict:
         notes = (*left_out, _compared(case))
         return _verdict(State.PASS, headline=_headline(whole), notes=notes)
     if whole.absent and good:
-        return _verdict(State.PASS, headline=_headline(last), notes=(_compared(case),))
+        return _by_pairs(name, last, case)
     if whole.absent:
         missing = "; ".join(f"{node}: {reason}" for node, reason in whole.absent.items())
         return _verdict(State.NOT_RUN, reason=f"not all nodes could take part ({missing})")
@@ -97,32 +98,50 @@ def _by_the_whole(name: str, last: Group, case: _Case) -> TestVerdict:
         return _verdict(State.FAIL, (_finding("fabric-node", f"{name}: {whole.suspects[name]}"),))
     if good and (case.solved or set(whole.nodes) - set(case.seen.good)):
         # Another node is to blame, and says so.
-        return _verdict(State.PASS, headline=_headline(last), notes=(_compared(case),))
+        return _by_pairs(name, last, case)
     text = f"the collective between {_some(whole.nodes)} failed, and no group tells who is to blame: "
     return _verdict(State.FAIL, (_finding("fabric-unresolved", text + _how(whole)),))
 
 
-def _slow(fleet: Fleet, whole: Group, seen: Evidence) -> Finding | None:
-    """What to say of a whole that works and is slow.
+def _by_pairs(name: str, last: Group, case: _Case) -> TestVerdict:
+    """The verdict on a good node where all together did not work: its pairs are all that it has shown."""
+    reached = max(group.fastest_gb_s for group in case.pairs if name in group.nodes and group.works)
+    missed = _missed(reached, case.fleet, case.whole, case.seen)
+    if not missed:
+        return _verdict(State.PASS, headline=_headline(last), notes=(_compared(case),))
+    text = f"{name} reaches {number(reached)} GB/s in the fastest run of its fastest pair{missed[1]}; "
+    finding = _finding("fabric-slow", text + _pairs_alike(case.seen), missed[0])
+    return _verdict(missed[0], (finding,), headline=_headline(last))
 
-    Only an operator's floor fails nodes. gloo goes through the CPUs, which can be what holds it back, so that
-    only pairs can show that the network is slow.
-    """
+
+def _slow(fleet: Fleet, whole: Group, seen: Evidence) -> Finding | None:
+    """What to say of a whole that works and is slow."""
     if not whole.works:
         return None
     reached = f"all {len(whole.nodes)} nodes together reach {number(whole.busbw_gb_s)} GB/s"
-    expected = expected_gb_s(fleet, whole)
-    by_links = fleet.library == "nccl" or (expected is not None and seen.best_gb_s >= expected)
-    if fleet.floor_gb_s and whole.busbw_gb_s < fleet.floor_gb_s:
-        state, against = State.FAIL, f", the floor is {number(fleet.floor_gb_s)} GB/s"
-    elif not fleet.floor_gb_s and expected is not None and by_links and whole.busbw_gb_s < expected:
-        carried = f", the links of the slowest node carry {number(whole.link_gb_s or 0)} GB/s"
-        state, against = State.DEGRADED, carried
+    if missed := _missed(whole.busbw_gb_s, fleet, whole, seen):
+        state, against = missed
     elif whole.fastest_gb_s < SLOW_SHARE * seen.slowest_gb_s:
         state, against = State.DEGRADED, ""
     else:
         return None
     return _finding("fabric-slow", f"{reached}{against}; {_pairs_alike(seen)}", state)
+
+
+def _missed(reached_gb_s: float, fleet: Fleet, whole: Group, seen: Evidence) -> tuple[State, str] | None:
+    """What is slow about a rate that is below what this fleet is expected to reach; None where it is not.
+
+    Only an operator's floor fails nodes. gloo goes through the CPUs, which can be what holds it back, so that
+    only pairs can show that the network is slow.
+    """
+    expected = expected_gb_s(fleet, whole)
+    if expected is None or reached_gb_s >= expected:
+        return None
+    if fleet.floor_gb_s > 0:
+        return State.FAIL, f", the floor is {number(fleet.floor_gb_s)} GB/s"
+    if fleet.library != "nccl" and seen.best_gb_s < expected:
+        return None
+    return State.DEGRADED, f", the links of the slowest node carry {number(whole.link_gb_s or 0)} GB/s"
 
 
 def _pairs_alike(seen: Evidence) -> str:
@@ -188,7 +207,13 @@ def _compared(case: _Case) -> str:
         return f"{share:.0%} of the {number(whole.link_gb_s)} GB/s that the links of the slowest node carry"
     if case.seen.best_gb_s:
         rates = f"{number(case.seen.slowest_gb_s)} to {number(case.seen.best_gb_s)} GB/s"
-        return f"compared with pairs of nodes only ({rates}): no floor, and no known rate of the links"
+        if fleet.floor_gb_s > 0:
+            known = f"against a floor of {number(fleet.floor_gb_s)} GB/s"
+        elif whole.link_gb_s is not None:
+            known = f"the links of the slowest node carry {number(whole.link_gb_s)} GB/s"
+        else:
+            known = "no floor, and no known rate of the links"
+        return f"compared with pairs of nodes only ({rates}): {known}"
     return "not compared: no floor was given, and the rate of the nodes' links is not known"
 
 

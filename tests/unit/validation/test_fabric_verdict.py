@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +16,7 @@ from tests.unit.validation.fabric_rounds import (
     fleet,
     good_rank,
     measured,
+    part,
     slow_rank,
     states,
 )
@@ -23,6 +24,11 @@ from validation import fabric_verdict
 from validation.contract import SCHEMA_VERSION, Finding, State
 from validation.fabric import Attempt, Fleet, Pairs, Part
 from validation.fabric_search import circle_rounds, next_rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from validation.fabric import Rank
 
 HUNG = attempts(
     NAMES, **{name: bad_rank(name, stage="warming up with all-reduce of 16 MiB") for name in NAMES}
@@ -198,13 +204,63 @@ def test_a_node_that_cannot_take_part_is_not_run_and_so_are_those_that_waited_fo
     assert verdicts["a"].reason == "not all nodes could take part (c: torch is built without CUDA)"
 
 
-def test_those_that_can_are_paired_without_it() -> None:
-    first = attempts(NAMES, **{name: bad_rank(name) for name in NAMES})
+def without_c(link_gb_s: float | None = None, **changes: Any) -> Fleet:
+    """A fleet of which c could not take part; all pairs of the others reach 1.68 GB/s."""
+    waited = {name: dataclasses.replace(part(name, bad_rank(name)), link_gb_s=link_gb_s) for name in NAMES}
+    first = {name: Attempt(NAMES, waited[name]) for name in NAMES}
     first["c"] = Attempt(NAMES, None, "the connection broke")
-    found = fleet(first)
+    found = fleet(first, **changes)
     while rounds := next_rounds(found):
         found = dataclasses.replace(found, rounds=(*found.rounds, *(attempts(*pairs) for pairs in rounds)))
-    assert states(found) == {name: "not-run" if name == "c" else "pass" for name in NAMES}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "words"),
+    [
+        (without_c(), State.PASS, "no floor, and no known rate of the links"),
+        (without_c(floor_gb_s=1.5), State.PASS, "against a floor of 1.50 GB/s"),
+        (without_c(link_gb_s=2.0), State.PASS, "the links of the slowest node carry 2.00 GB/s"),
+        (without_c(floor_gb_s=100.0), State.FAIL, "the floor is 100 GB/s; pairs of nodes reach 1.68"),
+        (without_c(link_gb_s=10.0), State.DEGRADED, "the links of the slowest node carry 10.0 GB/s; pairs"),
+        (without_c(link_gb_s=10.0, library="gloo"), State.PASS, "the slowest node carry 10.0 GB/s"),
+    ],
+)
+def test_those_that_can_are_paired_without_it_and_held_against_what_is_expected(
+    found: Fleet, state: State, words: str
+) -> None:
+    assert states(found) == {name: "not-run" if name == "c" else str(state) for name in NAMES}
+    for name, verdict in fabric_verdict.judge(found).items():
+        (said,) = (*(one.text for one in verdict.findings), *verdict.notes, *([words] if name == "c" else []))
+        assert words in said
+
+
+def test_a_floor_that_no_pair_reaches_counts_beside_a_bad_node_too() -> None:
+    found = measured(NAMES, ["c"], floor_gb_s=100.0)
+    assert set(states(found).values()) == {"fail"}
+    assert {name: one.code for name, one in findings(found).items() if one.code != "fabric-slow"} == {
+        "c": "fabric-node"
+    }
+
+
+@pytest.mark.parametrize("how", [bad_rank, lambda name: bad_rank(name, "died")])
+def test_a_pair_that_fails_is_not_excused_by_a_node_that_could_not_take_part(
+    how: Callable[[str], Rank],
+) -> None:
+    names = ("a", "b", "c")
+    first = attempts(names, **{name: bad_rank(name) for name in names})
+    first["c"] = Attempt(names, None, "the connection broke")
+    found = fleet(first, attempts(("a", "b"), a=how("a"), b=how("b")), names=names)
+    assert next_rounds(found) == []
+    assert states(found) == {"a": "fail", "b": "fail", "c": "not-run"}
+    assert {finding.code for finding in findings(found).values()} == {"fabric-unresolved"}
+
+
+def test_a_note_does_not_say_that_there_was_no_floor_where_there_was() -> None:
+    found = measured(NAMES, ["c"], how=lambda _: slow_rank(), floor_gb_s=2.0)
+    assert fabric_verdict.judge(found)["a"].notes == (
+        "compared with pairs of nodes only (1.68 to 1.68 GB/s): against a floor of 2.00 GB/s",
+    )
 
 
 def test_a_pair_that_was_disturbed_is_not_slow() -> None:
