@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from validation.backends import LimitError, WorkerError, make
-from validation.checks.measured import CUDA_ENVIRONMENT, not_run, result
+from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result
 from validation.checks.recorder import WRONG_DATA, Recorder
 from validation.child import Request, run_children
 from validation.contract import Measured, State
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from validation.backends import Backend
     from validation.checks import Node
+    from validation.child import Outcome
     from validation.contract import Measurement, TestResult
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where torch's workers leave their batches
@@ -47,7 +48,8 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 
 def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shared_bytes: int) -> Measured:
     """The measurement itself, on any backend, with so much shared memory."""
-    recorder = Recorder(backend, request, stage)
+    # Workers, limits and shared memory are the node's.
+    recorder = Recorder(backend, request, stage, of_gpu=False)
     counts = worker_counts(request.parameters["cpus"])
     fitting = [count for count in counts if backend.shared_bytes(count) <= shared_bytes]
     if len(fitting) < len(counts):
@@ -178,4 +180,10 @@ class DataLoading:
             environment=CUDA_ENVIRONMENT,
         )
         node.make_room()
-        return result(self, started, run_children([request], node.budget_s))
+        return conclude(self, started, run_children([request], node.budget_s))
+
+
+def conclude(check: DataLoading, started: float, outcomes: list[Outcome]) -> TestResult:
+    """From how the process ended to the result: nothing that goes wrong in it is of one GPU."""
+    findings = [dataclasses.replace(finding, device=None) for finding in failures(outcomes)]
+    return result(check, started, outcomes, findings=findings)

@@ -27,11 +27,16 @@ WRONG_DATA = "take the node out: it corrupts data without an error message"
 
 
 class Recorder:
-    """What one measuring process found so far: numbers, and results that were wrong."""
+    """What one measuring process found so far: numbers, and results that were wrong.
 
-    def __init__(self, backend: Backend, request: Request, stage: Callable[[str], None]) -> None:
+    With `of_gpu`, they are the request's GPU's, if it has one; else the node's.
+    """
+
+    def __init__(
+        self, backend: Backend, request: Request, stage: Callable[[str], None], *, of_gpu: bool = True
+    ) -> None:
         self.backend = backend
-        self.device = request.device if request.backend == "cuda" else None
+        self.device = request.device if of_gpu and request.backend == "cuda" else None
         self._name = request.name
         self._timing = Timing(**request.parameters["timing"])
         self._stage = stage
@@ -94,7 +99,7 @@ class Recorder:
             self.find("wrong-result", f"{self._name}: {wrong(error)}", action)
 
     def find(self, code: str, text: str, action: str, state: State = State.FAIL) -> None:
-        """Keep a finding about this device."""
+        """Keep a finding about this device, or the node."""
         self._findings.append(Finding(code, state, text, action, self.device))
 
     def measured(

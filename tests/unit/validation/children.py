@@ -114,6 +114,11 @@ def host_memory_taken(_request: Request, _stage: Stage) -> Measured:
     raise RuntimeError("CUDA error: out of memory")
 
 
+def no_memory_for_an_object(_request: Request, _stage: Stage) -> Measured:
+    """Find no room, as Python itself says it: without a word."""
+    raise MemoryError
+
+
 def die(_request: Request, stage: Stage) -> Measured:
     """End with an exception, as code with a mistake does."""
     stage("dividing")

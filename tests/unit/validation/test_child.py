@@ -95,7 +95,7 @@ def test_a_reason_not_to_run_comes_back_as_one() -> None:
     assert (outcome.ending, outcome.measured.not_run) == (Ending.DONE, "no such device")
 
 
-@pytest.mark.parametrize("function", ["gpu_memory_taken", "host_memory_taken"])
+@pytest.mark.parametrize("function", ["gpu_memory_taken", "host_memory_taken", "no_memory_for_an_object"])
 def test_memory_that_somebody_else_has_is_not_run(function: str) -> None:
     (outcome,) = run_children([request(function)], BUDGET_S)
     assert (outcome.ending, outcome.problem) == (Ending.DONE, "")

@@ -12,8 +12,8 @@ from tests.unit.validation.samples import eventually, node
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
 from validation.checks import loading
-from validation.child import Request
-from validation.contract import State
+from validation.child import Ending, Outcome, Request
+from validation.contract import Measured, State
 
 TIMING = {"warm_up_s": 0, "measure_s": 1.0, "least": 5, "most": 100}
 #: Seconds of a batch by workers: from 4 on no faster.
@@ -89,6 +89,22 @@ def test_a_limit_of_the_environment_is_degraded_and_the_sweep_ends_below_it() ->
     assert "--pids-limit" in finding.action
     assert [m.conditions.get("workers") for m in measured.measurements] == [0, 1, 2, 0, 1, 2, None]
     assert measured.details["advice"].startswith("num_workers=2")
+
+
+def test_what_limits_or_ends_workers_is_no_fault_of_a_gpu() -> None:
+    full = sweep(ScriptedBackend("cuda", batches=BATCHES, deaths={2: 6}), shared_bytes=250)
+    limited = sweep(ScriptedBackend("cuda", batches=BATCHES, most_workers=2))
+    found = [(finding.code, finding.device) for finding in (*full.findings, *limited.findings)]
+    assert {code for code, _ in found} == {"shm-too-small", "loader-worker-died", "loader-limited"}
+    assert {device for _, device in found} == {None}
+
+
+@pytest.mark.parametrize("ending", [Ending.HUNG, Ending.DIED])
+def test_a_loader_that_gives_no_result_is_no_fault_of_a_gpu(ending: Ending) -> None:
+    request = Request("the loader", "", "cuda")
+    outcome = Outcome(request, ending, Measured(), "the loader gave no result", "loading", 1.0)
+    (finding,) = loading.conclude(loading.DataLoading(), 0.0, [outcome]).findings
+    assert (finding.state, finding.device) == (State.FAIL, None)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, 1 / 32])
