@@ -61,9 +61,9 @@ def _judge_node(name: str, case: _Case) -> TestVerdict:
     mine = [group for group in (whole, *case.pairs) if name in group.nodes]
     if not mine:
         return _verdict(State.NOT_RUN, reason="it took part in no group")
-    wrong = tuple(dict.fromkeys(one for group in mine for one in group.wrong.get(name, ())))
-    if wrong and not (name in seen.good and seen.bad.keys() - {name}):
-        # Else they came from a node that is known.
+    # A good node may have had them from a node or over a link that is known.
+    its_own = [group for group in mine if name not in seen.good or not _has_culprit(group, name, seen)]
+    if wrong := tuple(dict.fromkeys(one for group in its_own for one in group.wrong.get(name, ()))):
         return _verdict(State.FAIL, wrong)
     if name in seen.bad:
         return _verdict(State.FAIL, (_bad_node(name, case),))
@@ -81,6 +81,13 @@ def _judge_node(name: str, case: _Case) -> TestVerdict:
     return _by_the_whole(name, mine[-1], case)
 
 
+def _has_culprit(group: Group, name: str, seen: Evidence) -> bool:
+    """Whether another node that is to blame, or a link, was in this group; one that is only slow is none."""
+    nodes = {one for one, groups in seen.bad.items() if not all(pair.works for pair in groups)}
+    links = (set(link.nodes) for link in seen.links if not link.works)
+    return bool((set(group.nodes) - {name}) & nodes) or any(link <= set(group.nodes) for link in links)
+
+
 def _by_the_whole(name: str, last: Group, case: _Case) -> TestVerdict:
     whole, good = case.whole, name in case.seen.good
     left_out = (f"left out, for want of time: {', '.join(whole.left_out)}",) if whole.left_out else ()
@@ -96,7 +103,8 @@ def _by_the_whole(name: str, last: Group, case: _Case) -> TestVerdict:
         return _verdict(State.NOT_RUN, reason=f"not all nodes could take part ({missing})")
     if name in whole.suspects and len(whole.suspects) < len(whole.nodes) and not good:
         return _verdict(State.FAIL, (_finding("fabric-node", f"{name}: {whole.suspects[name]}"),))
-    if good and (case.solved or set(whole.nodes) - set(case.seen.good)):
+    others_wrong = whole.measurements and whole.wrong.keys() - {name}
+    if good and (case.solved or others_wrong or set(whole.nodes) - set(case.seen.good)):
         # Another node is to blame, and says so.
         return _by_pairs(name, last, case)
     text = f"the collective between {_some(whole.nodes)} failed, and no group tells who is to blame: "

@@ -38,6 +38,12 @@ PAIRS = [("a", "f"), ("b", "e"), ("c", "d")]
 C_AND_D = attempts(*PAIRS, c=bad_rank("c"), d=bad_rank("d"))
 
 
+def wrong_rank(name: str) -> Rank:
+    text = f"{name} rank 0: 1 of the numbers are wrong"
+    wrong = Finding("wrong-result", State.FAIL, text, "take it out")
+    return dataclasses.replace(good_rank(), findings=(wrong,))
+
+
 def test_the_node_that_fails_with_good_partners_is_to_blame_and_only_it() -> None:
     assert next_rounds(fleet(HUNG, C_AND_D)) == [[("a", "c"), ("f", "d")]]
     suspects = attempts(("a", "c"), ("f", "d"), f=bad_rank("f"), d=bad_rank("d"))
@@ -292,9 +298,48 @@ def test_what_is_measured_stands_beside_the_node() -> None:
 
 
 def test_wrong_numbers_that_all_of_a_group_have_are_the_fault_of_the_node_that_pairs_find() -> None:
-    wrong = Finding("wrong-result", State.FAIL, "rank 1: 1 of the numbers are wrong", "take it out")
-    found = measured(NAMES, ["c"], how=lambda _: dataclasses.replace(good_rank(), findings=(wrong,)))
+    found = measured(NAMES, ["c"], how=wrong_rank)
     assert states(found) == {name: "fail" if name == "c" else "pass" for name in NAMES}
+
+
+def test_wrong_numbers_over_a_bad_link_are_the_fault_of_no_node() -> None:
+    found = measured(NAMES, bad_links=[("b", "e")], how=wrong_rank)
+    assert states(found) == {name: "fail" if name in "be" else "pass" for name in NAMES}
+    assert {finding.code for finding in findings(found).values()} == {"fabric-link"}
+    assert "fail with each other (b rank 0: 1 of the numbers" in findings(found)["b"].text
+
+
+def test_wrong_numbers_of_one_node_alone_fail_no_other_though_they_do_not_come_again() -> None:
+    found = fleet(attempts(NAMES, b=wrong_rank("b")), attempts(*PAIRS))
+    assert next_rounds(found) == []
+    assert states(found) == {name: "fail" if name == "b" else "pass" for name in NAMES}
+    assert findings(found)["b"].code == "wrong-result"
+
+
+def test_a_node_that_is_only_slow_is_no_excuse_for_wrong_numbers() -> None:
+    pairs = attempts(*PAIRS, c=slow_rank(), d=slow_rank())
+    again = attempts(("a", "c"), ("f", "d"), c=slow_rank())
+    slow = fleet(
+        attempts(NAMES, a=wrong_rank("a"), c=slow_rank()), pairs, again, attempts(("f", "c"), c=slow_rank())
+    )
+    assert next_rounds(slow) == []
+    assert states(slow) == {name: "fail" if name in "ac" else "pass" for name in NAMES}
+    assert findings(slow)["a"].code == "wrong-result"
+
+
+def test_wrong_numbers_without_the_node_that_is_to_blame_are_not_excused_by_it() -> None:
+    """Those of e came in a pair with b: c, which hangs, was in another one."""
+    pairs = attempts(*PAIRS, e=wrong_rank("e"), c=bad_rank("c"), d=bad_rank("d"))
+    again = attempts(("a", "b"), ("f", "e"))
+    found = fleet(HUNG, pairs, again, attempts(("a", "c"), ("f", "d"), c=bad_rank("c"), a=bad_rank("a")))
+    found = dataclasses.replace(
+        found, rounds=(*found.rounds, attempts(("f", "c"), ("b", "e"), f=bad_rank("f"), c=bad_rank("c")))
+    )
+    assert states(found) == {name: "fail" if name in "ce" else "pass" for name in NAMES}
+    assert {name: one.code for name, one in findings(found).items()} == {
+        "c": "fabric-node",
+        "e": "wrong-result",
+    }
 
 
 def test_a_node_that_is_lost_among_the_pairs_is_not_run() -> None:
