@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from validation.checks import health
 from validation.checks.measured import not_run, result
 from validation.contract import TestResult, worst
+from validation.nvidia_smi import Report
 
 if TYPE_CHECKING:
     from validation.checks import Node
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
 #: Of these more may have come, which the text says.
 COUNTED = ("xid-", "sxid-", "ecc-")
+LINK = "pcie-link-down-trained"
 #: What load leaves for a moment: heat, a link that is about to save power, a context that is being torn down.
-PASSING = {"sw-thermal-slowdown", "pcie-link-down-trained", "gpu-busy", "gpu-memory-taken"}
+PASSING = {"sw-thermal-slowdown", LINK, "gpu-busy", "gpu-memory-taken"}
 
 
 class HealthAfter:
@@ -42,11 +44,12 @@ class HealthAfter:
         now = node.again()
         if now.unseen:
             return result(self, started, [now.unseen])
-        before = {_key(finding) for finding in health.examine(node)}
+        before, narrowed = {_key(finding) for finding in health.examine(node)}, _narrowed(node, now)
         findings = tuple(
             finding
             for finding in health.examine(now)
-            if _key(finding) not in before and finding.code not in PASSING
+            if _key(finding) not in before
+            and (finding.code not in PASSING or (finding.code == LINK and finding.device in narrowed))
         )
         return TestResult(
             id=self.id,
@@ -55,6 +58,18 @@ class HealthAfter:
             duration_s=round(time.monotonic() - started, 3),
             findings=findings,
         )
+
+
+def _narrowed(node: Node, now: Node) -> set[int]:
+    """The GPUs whose PCIe link has lost lanes: saving power never takes any."""
+    if not isinstance(now.smi, Report):
+        return set()
+    before = {gpu.uuid: gpu.pcie_width for gpu in node.smi.gpus} if isinstance(node.smi, Report) else {}
+    return {
+        gpu.index
+        for gpu in now.smi.gpus
+        if gpu.pcie_width and gpu.pcie_width < (before.get(gpu.uuid) or gpu.pcie_width_max or 0)
+    }
 
 
 def _key(finding: Finding) -> tuple[str, int | None, str]:

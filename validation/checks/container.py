@@ -111,6 +111,9 @@ def find_engine(timeout_s: float) -> tuple[Engine | None, str]:
             images = _ask([name, "image", "ls", "--quiet"], timeout_s).split()
         except FileNotFoundError:
             continue
+        except OSError as error:  # a folder or program on PATH that this user may not use
+            reasons.append(f"{name}: {error.strerror or error}")
+            continue
         except ContainerError as error:
             reasons.append(f"{name}: {error}")
             continue
@@ -172,7 +175,7 @@ def _look(engine: str, image: str, gpus: int, timeout_s: float) -> list[Finding]
 
 
 def _ask(command: list[str], timeout_s: float) -> str:
-    """What a command prints. Raises ContainerError, FileNotFoundError."""
+    """What a command prints. Raises ContainerError, OSError where it cannot be started."""
     try:
         done = run(command, timeout_s)
     except CommandError as error:

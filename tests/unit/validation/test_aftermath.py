@@ -50,6 +50,8 @@ def test_nothing_came() -> None:
         ({"remapped_row_pending": "Yes"}, ["memory-repair-pending"]),
         ({"gpu_recovery_action": "Reset"}, ["recovery-action"]),
         ({"sw_thermal_slowdown": "Active"}, []),
+        ({"current_link_gen": "1"}, []),
+        ({"current_link_width": "8x"}, ["pcie-link-down-trained"]),
     ],
 )
 def test_what_the_load_brought_to_light_is_found(changes: dict[str, str], expected: list[str]) -> None:

@@ -125,6 +125,13 @@ def test_without_engine_daemon_or_image_it_is_not_run(
     assert (found.state, found.reason) == (State.NOT_RUN, reason)
 
 
+def test_an_engine_that_this_user_may_not_run_is_passed_over(programs: Path) -> None:
+    (programs / "docker").write_text("#!/bin/sh\n")
+    assert container.find_engine(10.0) == (None, "docker: Permission denied")
+    engine(programs, "podman", "echo 0123abcd", TWO_GPUS)
+    assert result().details["engine"] == "podman"
+
+
 def test_an_engine_with_an_image_is_taken_before_one_without(programs: Path) -> None:
     engine(programs, "docker", "true", "true")
     engine(programs, "podman", "echo 0123abcd", TWO_GPUS)
