@@ -157,6 +157,17 @@ def test_a_whole_that_is_slow_with_good_pairs_is_the_fault_of_no_node(
         assert words in finding.text
 
 
+@pytest.mark.parametrize("seconds", [0.0107, 0.018], ids=["just below", "well below"])
+def test_the_rate_of_the_links_makes_no_node_slow_that_pairs_with_others_at_about_their_rate(
+    seconds: float,
+) -> None:
+    """The links' line is at 1.6 GB/s: c reaches 1.57 or 0.93, the others 1.68."""
+    found = linked(2.667, attempts(*PAIRS, c=good_rank(seconds)))
+    assert next_rounds(found) == []
+    assert set(states(found).values()) == {"degraded"}
+    assert {finding.code for finding in findings(found).values()} == {"fabric-slow"}
+
+
 def test_a_floor_that_is_missed_because_of_one_node_is_that_nodes_fault() -> None:
     found = measured(NAMES, ["c"], how=lambda _: slow_rank(), floor_gb_s=2.0)
     assert states(found) == {name: "fail" if name == "c" else "pass" for name in NAMES}
