@@ -162,7 +162,7 @@ def evidence(fleet: Fleet) -> Evidence:
     best = _best(rounds[1:])
     missed = missed_gb_s(fleet, rounds[0][0])
     least = SLOW_SHARE * best
-    # A floor that all together miss and some pairs reach all must reach; one that none reaches separates nobody.
+    # A floor that all together miss and some pairs reach all must reach; what none reaches separates nobody.
     # A share of the links' rate is no such line: healthy nodes lie on both sides of it.
     if fleet.floor_gb_s > 0 and missed is not None and best >= missed:
         least = max(least, missed)

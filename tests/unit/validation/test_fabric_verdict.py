@@ -157,12 +157,9 @@ def test_a_whole_that_is_slow_with_good_pairs_is_the_fault_of_no_node(
         assert words in finding.text
 
 
-@pytest.mark.parametrize("seconds", [0.0107, 0.018], ids=["just below", "well below"])
-def test_the_rate_of_the_links_makes_no_node_slow_that_pairs_with_others_at_about_their_rate(
-    seconds: float,
-) -> None:
-    """The links' line is at 1.6 GB/s: c reaches 1.57 or 0.93, the others 1.68."""
-    found = linked(2.667, attempts(*PAIRS, c=good_rank(seconds)))
+def test_the_rate_of_the_links_makes_no_node_slow_that_is_about_as_fast_as_the_others() -> None:
+    """60 % of the links are 1.60 GB/s: c reaches 1.57, the others 1.68."""
+    found = linked(2.667, attempts(*PAIRS, c=good_rank(0.0107)))
     assert next_rounds(found) == []
     assert set(states(found).values()) == {"degraded"}
     assert {finding.code for finding in findings(found).values()} == {"fabric-slow"}
