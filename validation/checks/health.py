@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from validation.checks import driver_health
-from validation.checks.measured import SLOWDOWNS, result
+from validation.checks.measured import HW_CAUSES, HW_SLOWDOWN, SLOWDOWNS, UNEXPLAINED, result
 from validation.contract import Finding, State, TestResult, worst
 from validation.expectations import ANY_MODEL
 from validation.nvidia_smi import FULL_SPEED_STATES, LOST, Gpu, NvidiaSmiError, Report
@@ -247,16 +247,9 @@ def _clocks(gpu: Gpu) -> Iterator[Finding]:
     for reason, (state, text, action) in SLOWDOWNS.items():
         if reason in gpu.event_reasons:
             yield Finding(reason.replace("_", "-"), state, f"GPU {gpu.index}: {text}", action, gpu.index)
-    if "hw_slowdown" in gpu.event_reasons and not {"hw_thermal_slowdown", "hw_power_brake_slowdown"} & {
-        *gpu.event_reasons
-    }:
-        yield Finding(
-            "hw-slowdown",
-            State.FAIL,
-            f"GPU {gpu.index}: the hardware slows it down and does not say why",
-            "check temperature, power supply and the server's event log",
-            gpu.index,
-        )
+    if HW_SLOWDOWN in gpu.event_reasons and not {*HW_CAUSES} & {*gpu.event_reasons}:
+        state, text, action = UNEXPLAINED
+        yield Finding("hw-slowdown", state, f"GPU {gpu.index}: {text}", action, gpu.index)
 
 
 def _link(node: Node, gpu: Gpu) -> Iterator[Finding]:

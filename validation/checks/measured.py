@@ -39,10 +39,19 @@ SLOWDOWNS = {
     ),
 }
 
+#: The hardware's own slowdown, whose cause is one of the first two above, or is not said.
+HW_SLOWDOWN, HW_CAUSES = "hw_slowdown", ("hw_thermal_slowdown", "hw_power_brake_slowdown")
+UNEXPLAINED = (
+    State.FAIL,
+    "the hardware slows it down and does not say why",
+    "check temperature, power supply and the server's event log",
+)
+
 #: Clocks have steps of 15 MHz, and a locked one settles on the next.
 CLOCK_STEP_MHZ = 30.0
-#: Of how many samples, and in which part of them, a slowdown counts.
+#: Of how many samples, and in which part of them, a slowdown counts; of so few only if all show it.
 LEAST_SAMPLES, SLOWDOWN_SHARE = 5, 0.1
+FEW_SAMPLES = 3
 
 _CODES = {
     Ending.DIED: "process-died",
@@ -304,15 +313,21 @@ def _slow_link(seen: dict[str, Any], gpu: GpuIdentity) -> str:
 
 def _slowdowns(seen: dict[str, Any]) -> Iterator[Finding]:
     """Faults of cooling and power supply that hold a GPU down while it works: a moment of it is none."""
-    if seen["samples"] < LEAST_SAMPLES:
-        return
-    for reason, (state, text, action) in SLOWDOWNS.items():
-        share = seen["event_reason_shares"].get(reason, 0.0)
-        if share > SLOWDOWN_SHARE:
-            yield Finding(
-                reason.replace("_", "-"),
-                state,
-                f"GPU {seen['device']}: under load, {share:.0%} of the time, {text}",
-                action,
-                seen["device"],
-            )
+    samples, shares = seen["samples"], seen["event_reason_shares"]
+
+    def say(code: str, share: float, state: State, text: str, action: str) -> Finding:
+        text = f"GPU {seen['device']}: under load, {share:.0%} of the time, {text}"
+        return Finding(code, state, text, action, seen["device"])
+
+    for reason, what in SLOWDOWNS.items():
+        if _lasts(share := shares.get(reason, 0.0), samples):
+            yield say(reason.replace("_", "-"), share, *what)
+    share = shares.get(HW_SLOWDOWN, 0.0) - sum(shares.get(cause, 0.0) for cause in HW_CAUSES)
+    # It also shows for a moment when clocks change (nvml.h), so one sample is not enough, nor are two.
+    if _lasts(share, samples) and round(share * samples) >= FEW_SAMPLES:
+        yield say("hw-slowdown", share, *UNEXPLAINED)
+
+
+def _lasts(share: float, samples: int) -> bool:
+    """Whether what showed in this part of the samples is more than a moment."""
+    return samples >= FEW_SAMPLES and share > (SLOWDOWN_SHARE if samples >= LEAST_SAMPLES else 0.99)

@@ -756,6 +756,43 @@ def test_a_slowdown_under_load_counts_when_it_lasts(slow: int, codes: list[str])
     assert [finding.code for finding in telemetry.findings()] == codes
 
 
+@pytest.mark.parametrize(
+    ("reasons", "slow", "samples", "codes"),
+    [
+        ("0x40", 3, 3, ["hw-thermal-slowdown"]),
+        ("0x40", 4, 4, ["hw-thermal-slowdown"]),
+        ("0x40", 3, 4, []),
+        ("0x40", 2, 2, []),
+        ("0x40", 1, 1, []),
+        ("0x80", 3, 3, ["hw-power-brake-slowdown"]),
+    ],
+)
+def test_of_few_samples_a_slowdown_counts_if_all_show_it(
+    reasons: str, slow: int, samples: int, codes: list[str]
+) -> None:
+    hot = sampled(0, reasons) + sampled(1)
+    telemetry = scripted_telemetry(*[hot] * slow, *[BOTH] * (samples - slow))
+    assert [finding.code for finding in telemetry.findings()] == codes
+
+
+@pytest.mark.parametrize(
+    ("reasons", "slow", "codes"),
+    [
+        ("0x8", 6, ["hw-slowdown"]),
+        ("0x8", 3, ["hw-slowdown"]),
+        ("0x8", 2, []),
+        ("0x48", 6, ["hw-thermal-slowdown"]),
+        ("0x88", 6, ["hw-power-brake-slowdown"]),
+    ],
+)
+def test_a_slowdown_of_the_hardware_without_a_cause_counts_when_it_lasts(
+    reasons: str, slow: int, codes: list[str]
+) -> None:
+    held = sampled(0, reasons) + sampled(1)
+    found = scripted_telemetry(*[held] * slow, *[BOTH] * (6 - slow)).findings()
+    assert [(one.code, one.state, one.device) for one in found] == [(code, State.FAIL, 0) for code in codes]
+
+
 @given(
     seconds=st.floats(min_value=1e-6, max_value=100),
     warm_up_s=st.floats(min_value=0, max_value=5),

@@ -27,8 +27,8 @@ COMPUTED = {
     }
     | {"xid-unknown"},
     ("checks/health.py", "reason.replace('_', '-')"): {name.replace("_", "-") for name in measured.SLOWDOWNS},
-    ("checks/measured.py", "reason.replace('_', '-')"): {
-        name.replace("_", "-") for name in measured.SLOWDOWNS
+    ("checks/measured.py", "code"): {
+        name.replace("_", "-") for name in (*measured.SLOWDOWNS, measured.HW_SLOWDOWN)
     },
     ("checks/measured.py", "_CODES[outcome.ending]"): set(measured._CODES.values()),
     ("comparison.py", "self.code"): {cohort.JUDGE.code, history.JUDGE.code},
