@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from validation.checks.collectives import RANK_PATIENCE
 from validation.checks.measured import CUDA_ENVIRONMENT
-from validation.child import Ending, Request, run_children
+from validation.child import Request, run_children
 from validation.contract import SCHEMA_VERSION
 from validation.fabric import Part, Rank
 from validation.fabric_links import link_gb_s
@@ -72,6 +72,10 @@ def run(order: Order, node: Node) -> Part:
         for local in range(me.ranks)
     ]
     outcomes = run_children(requests, budget_s, together=True)
+    for outcome in outcomes:
+        # Somebody else has the memory, say: no rank died, and no network is to blame.
+        if reason := outcome.measured.not_run:
+            return Part(SCHEMA_VERSION, order.node, not_run=f"{outcome.request.name}: {reason}")
     ranks = tuple(_rank(outcome, started_at + outcome.ended_at - started) for outcome in outcomes)
     return Part(
         SCHEMA_VERSION,
@@ -95,10 +99,6 @@ def _link_gb_s(order: Order, node: Node, peer: str) -> float | None:
 
 
 def _rank(outcome: Outcome, ended_at: float) -> Rank:
-    if outcome.measured.not_run:
-        return Rank(
-            Ending.DIED, outcome.stage, f"{outcome.request.name}: {outcome.measured.not_run}", ended_at
-        )
     seconds = {step: tuple(runs) for step, runs in outcome.measured.details.get("seconds", {}).items()}
     return Rank(outcome.ending, outcome.stage, outcome.problem, ended_at, seconds, outcome.measured.findings)
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.validation.fabric_rounds import attempts, bad_rank, fleet
+from tests.unit.validation.fabric_rounds import NAMES, attempts, bad_rank, fleet, states
 from tests.unit.validation.samples import node
 from validation import fabric, fabric_run
-from validation.contract import SCHEMA_VERSION, dumps, loads
-from validation.fabric import Fleet, Member, Order
+from validation.child import Ending, Outcome
+from validation.contract import SCHEMA_VERSION, Measured, dumps, loads
+from validation.fabric import Attempt, Fleet, Member, Order
+from validation.fabric_search import next_rounds
 from validation.measure import MOST_ATTEMPTS
 from validation.plans import PLANS
 
 if TYPE_CHECKING:
-    from validation.child import Outcome, Request
+    from validation.child import Request
     from validation.plans import Plan
 
 
@@ -66,6 +69,24 @@ def test_rounds_are_written_and_read_back_the_same() -> None:
 def test_a_node_without_torch_says_that_it_cannot_take_part() -> None:
     order = fabric.orders(fleet(library="gloo"), [("a", "b")], "5c1a")["a"]
     assert "torch is not installed" in fabric_run.run(order, node(torch=None)).not_run
+
+
+def test_a_rank_that_could_not_run_is_no_rank_that_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
+        short = Measured(not_run="memory ran out: CUDA out of memory")
+        stopped = Outcome(requests[0], Ending.STOPPED, Measured(), "it was stopped", "measuring", 100.0)
+        return [stopped, *(Outcome(one, Ending.DONE, short, "", "measuring", 99.0) for one in requests[1:2])]
+
+    monkeypatch.setattr(fabric_run, "run_children", start)
+    order = fabric.orders(fleet(), [NAMES], "5c1a")["c"]
+    given = fabric_run.run(order, node())
+    assert given.not_run == "c rank 17: memory ran out: CUDA out of memory"
+    whole = attempts(NAMES, **{name: bad_rank(name) for name in NAMES})
+    whole["c"] = Attempt(NAMES, given)
+    found = fleet(whole)
+    while rounds := next_rounds(found):
+        found = dataclasses.replace(found, rounds=(*found.rounds, *(attempts(*pairs) for pairs in rounds)))
+    assert states(found) == {name: "not-run" if name == "c" else "pass" for name in NAMES}
 
 
 @pytest.mark.parametrize(("address", "name"), [("127.0.0.1", "lo"), ("::1", "lo"), ("not an address", None)])
