@@ -169,6 +169,8 @@ def _group(nodes: tuple[str, ...], attempts: dict[str, Attempt]) -> Group:
             absent[name] = (attempt.problem if attempt else "") or "it brought no result"
         elif attempt.part.not_run:
             absent[name] = attempt.part.not_run
+        elif not attempt.part.ranks:
+            absent[name] = "it brought nothing of any rank"
         else:
             parts[name] = attempt.part
     links = [part.link_gb_s for part in parts.values() if part.link_gb_s is not None]

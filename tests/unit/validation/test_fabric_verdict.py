@@ -218,6 +218,14 @@ def test_a_node_that_cannot_take_part_is_not_run_and_so_are_those_that_waited_fo
     assert verdicts["a"].reason == "not all nodes could take part (c: torch is built without CUDA)"
 
 
+def test_a_node_without_ranks_measured_nothing() -> None:
+    whole = attempts(NAMES)
+    whole["c"] = Attempt(NAMES, Part(SCHEMA_VERSION, "c"))
+    found = fleet(whole, pairs=Pairs.NEVER)
+    assert set(states(found).values()) == {"not-run"}
+    assert fabric_verdict.judge(found)["c"].reason == "it brought nothing of any rank"
+
+
 def without_c(link_gb_s: float | None = None, **changes: Any) -> Fleet:
     """A fleet of which c could not take part; all pairs of the others reach 1.68 GB/s."""
     waited = {name: dataclasses.replace(part(name, bad_rank(name)), link_gb_s=link_gb_s) for name in NAMES}
