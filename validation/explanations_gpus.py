@@ -37,8 +37,12 @@ EXPLANATIONS: dict[str, Explanation] = {
     "kernel-log-unreadable": Explanation(
         "The kernel log cannot be read",
         "Xid errors stand only there, so nobody knows whether there were any",
-        ("not run as root, on a system that keeps the kernel log from users", "inside a container"),
-        ("run this as root, or as a member of the groups adm or systemd-journal",),
+        (
+            "not run as root, on a system that keeps the kernel log from users",
+            "inside a container",
+            "the journal gave no answer, and the kernel's own buffer has lost its beginning",
+        ),
+        ("run this as root, or as a member of the groups adm or systemd-journal", "journalctl --verify"),
         xid.SOURCE,
     ),
     "sxid-fatal": Explanation(

@@ -28,6 +28,8 @@ SWITCH_LINE = re.compile(
 )
 #: What the module says when it is loaded; errors of before are gone with the module that had them.
 LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
+#: What the kernel's own buffer has as long as it has lost nothing that matters here: it is a ring.
+BEGINNING = re.compile(rf"{LOADED.pattern}|\bLinux version ")
 
 _RESET = "drain the node and reset the GPU; if it comes back, have the GPU looked at"
 _REBOOT = "drain and reboot the node; if it comes back, have the GPU looked at"
@@ -94,7 +96,7 @@ class Event:
 
 @dataclass(frozen=True)
 class KernelLog:
-    """The Xid events since the driver was loaded, or why the kernel log cannot be read."""
+    """The Xid events since the driver was loaded, and why there may be more that cannot be read."""
 
     events: tuple[Event, ...] = ()
     unreadable: str = ""
@@ -125,7 +127,7 @@ def events(lines: Iterable[str]) -> tuple[Event, ...]:
 
 def read_kernel_log() -> KernelLog:
     """The Xid events of this boot: from the journal, which is complete, else from the kernel's own buffer."""
-    readable, reasons = False, []
+    readable, journal_lost, reasons = False, False, []
     for command in (
         # Since boot, messages only; the journal finds the kernel's lines by an index.
         [*JOURNAL, "--grep=NVRM: |SXid"],
@@ -142,8 +144,13 @@ def read_kernel_log() -> KernelLog:
             )
         except (OSError, CommandError) as error:
             reasons.append(f"{command[0]}: {error}")
+            journal_lost |= isinstance(error, CommandError)
             continue
-        if found := events(done.output.splitlines() if heard else ()):
+        lines = done.output.splitlines() if heard else []
+        found = events(lines)
+        if heard and journal_lost and not any(map(BEGINNING.search, lines)):
+            return KernelLog(found, "; ".join([*reasons, f"{command[0]}: it has lost its beginning"]))
+        if found:
             return KernelLog(found)
         readable |= heard
         if not heard:

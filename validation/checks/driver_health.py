@@ -78,8 +78,9 @@ def xids(node: Node) -> Iterator[Finding]:
         yield Finding(
             "kernel-log-unreadable",
             State.DEGRADED,
-            f"the kernel log cannot be read, so nobody knows of Xid errors ({node.kernel_log.unreadable})",
-            "run this as root, or as a user that may read the kernel log",
+            "the kernel log cannot be read, so nobody knows of all Xid errors "
+            f"({node.kernel_log.unreadable})",
+            "run this as root, or as a user that may read the kernel log; see that journalctl answers",
         )
     yield from _switch_errors(node)
     gpus = {gpu.pci_address.rpartition(".")[0]: gpu.index for gpu in node.gpus}

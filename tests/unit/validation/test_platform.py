@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.validation.samples import node
-from validation import machine, nvlink, topology, xid
+from validation import command, machine, nvlink, topology, xid
 from validation.checks.platform import Platform
 from validation.contract import State
 from validation.nvidia_smi import NvidiaSmiError
@@ -289,8 +289,8 @@ def test_the_fabric_manager_says_its_version(fake: Path) -> None:
 def test_whether_the_fabric_manager_runs_is_seen_where_processes_can_be_seen(
     processes: dict[int, str], runs: bool | None, tmp_path: Path
 ) -> None:
-    for number, command in processes.items():
-        write(tmp_path / f"proc/{number}/cmdline", command)
+    for number, words in processes.items():
+        write(tmp_path / f"proc/{number}/cmdline", words)
     assert machine.fabric_manager_runs(tmp_path) is runs
 
 
@@ -349,6 +349,31 @@ def test_a_journal_that_shows_this_user_nothing_is_not_a_quiet_one(fake: Path) -
     program(fake, "journalctl", "exit 1")
     program(fake, "dmesg", "exit 1")
     assert "journalctl: it shows no line of the kernel" in xid.read_kernel_log().unreadable
+
+
+@pytest.mark.parametrize(
+    ("first", "lost"),
+    [
+        ("[    0.000000] Linux version 6.8.0-87-generic", False),
+        ("[   14.2] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.178.04", False),
+        ("[22793.38] br0: port 1 entered disabled state", True),
+    ],
+)
+@pytest.mark.parametrize("xids", [(), (LINE,)])
+def test_without_the_journals_answer_the_kernels_buffer_says_all_only_from_its_beginning(
+    first: str, lost: bool, xids: tuple[str, ...], fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(words: list[str], timeout_s: float) -> command.Done:
+        if words[0] == "journalctl":
+            raise command.CommandTimeoutError("no answer within 5 s")
+        return command.run(words, timeout_s)
+
+    monkeypatch.setattr(xid, "run", run)
+    program(fake, "dmesg", *[f"echo '{line}'" for line in (first, *xids)])
+    found = xid.read_kernel_log()
+    assert found.events == xid.events(xids)
+    reason = "journalctl: no answer within 5 s; dmesg: it has lost its beginning"
+    assert found.unreadable == (reason if lost else "")
 
 
 def test_a_quiet_journal_is_enough_where_the_kernels_buffer_is_closed(fake: Path) -> None:
