@@ -7,6 +7,7 @@ scattered, what is sent.
 from __future__ import annotations
 
 import datetime
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 from validation.backends.operations import ROW, row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class Exchange:
@@ -28,26 +29,40 @@ class Exchange:
     """
 
     def __init__(self, device: torch.device, kind: str, size_bytes: int) -> None:
-        rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        self._part = max(1, size_bytes // (4 * ranks))
-        self.work = float(self._part * ranks * 4)
+        self._rank, self._ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self._part = max(1, size_bytes // (4 * self._ranks))
+        self.work = float(self._part * self._ranks * 4)
         self._kind = kind
-        if kind == "all_gather":
-            sent, expected = [row(rank, device)], [row(r, device) for r in range(ranks)]
-        elif kind == "all_to_all":
-            sent = [row(rank * ranks + to, device) for to in range(ranks)]
-            expected = [row(r * ranks + rank, device) for r in range(ranks)]
-        else:
-            sent = [row(rank * ranks + to, device) for to in range(ranks)]
-            zeros = torch.zeros(ROW, device=device)
-            expected = [sum((row(r * ranks + rank, device) for r in range(ranks)), zeros)]
-        self._expected = expected
+        self._device = device
         # In place: a second copy of a buffer that takes much of the GPU would not fit.
-        self._source = torch.empty(self._part * len(sent), device=device)
-        for part, numbers in zip(self._source.split(self._part), sent, strict=True):
+        self._source = torch.empty(self._part * (1 if kind == "all_gather" else self._ranks), device=device)
+        for part, numbers in zip(self._source.split(self._part), self._sent(), strict=True):
             for block in part.split(ROW):
                 block.copy_(numbers[: block.numel()])
-        self._target = torch.empty(self._part * len(expected), device=device)
+        self._target = torch.empty(
+            self._part * (1 if kind == "reduce_scatter" else self._ranks), device=device
+        )
+
+    def _sent(self) -> Iterator[torch.Tensor]:
+        """The row of each part of the source, one at a time: those of all ranks would fill a GPU."""
+        if self._kind == "all_gather":
+            yield self._row(self._rank)
+        else:
+            yield from (self._row(self._rank * self._ranks + to) for to in range(self._ranks))
+
+    def _expected(self) -> Iterator[torch.Tensor]:
+        """The row of each part of the target, one at a time."""
+        if self._kind == "all_gather":
+            yield from (self._row(rank) for rank in range(self._ranks))
+            return
+        received = (self._row(rank * self._ranks + self._rank) for rank in range(self._ranks))
+        if self._kind == "all_to_all":
+            yield from received
+        else:
+            yield functools.reduce(torch.add, received)
+
+    def _row(self, number: int) -> torch.Tensor:
+        return row(number, self._device, min(ROW, self._part))
 
     def prepare(self) -> None:
         """Nothing: the source stays as it is."""
@@ -61,7 +76,7 @@ class Exchange:
         self._target.fill_(float("nan"))
         self.run()
         wrong = 0
-        for part, numbers in zip(self._target.split(self._part), self._expected, strict=True):
+        for part, numbers in zip(self._target.split(self._part), self._expected(), strict=True):
             for block in part.split(ROW):
                 wrong += int((block != numbers[: block.numel()]).sum())
         return wrong / int(self._target.numel())

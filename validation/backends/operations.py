@@ -280,7 +280,7 @@ class AllReduce:
         return sum(wrong) / int(self._buffer.numel())
 
 
-def row(rank: int, device: torch.device) -> torch.Tensor:
+def row(rank: int, device: torch.device, length: int = ROW) -> torch.Tensor:
     """Whole numbers from 0 to 7 that differ between ranks and positions."""
-    positions = torch.arange(ROW, device=device, dtype=torch.int64)
+    positions = torch.arange(length, device=device, dtype=torch.int64)
     return ((positions * 40503 + rank * 9973) >> 7 & 7).float()

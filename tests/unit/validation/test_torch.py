@@ -420,6 +420,41 @@ def test_every_collective_is_exact_between_real_ranks() -> None:
 
 
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_to_all"])
+def test_a_collective_of_many_ranks_takes_memory_by_its_size_not_by_their_number(kind: str) -> None:
+    """Two buffers, and one row at a time: a fixed 4 MiB for each of 64 ranks were 256 times its size."""
+    largest, held, wrong = there(f"""
+        import torch
+        from torch.utils._python_dispatch import TorchDispatchMode
+        from validation.backends.exchange import Exchange
+
+        class Largest(TorchDispatchMode):
+            size_bytes = 0
+
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                made = function(*args, **(kwargs or {{}}))
+                if isinstance(made, torch.Tensor):
+                    self.size_bytes = max(self.size_bytes, made.untyped_storage().nbytes())
+                return made
+
+        class Alone(Exchange):
+            def run(self):
+                for part, numbers in zip(self._target.split(self._part), self._expected(), strict=True):
+                    part.copy_(numbers)
+
+        torch.distributed.get_rank, torch.distributed.get_world_size = (lambda: 5), (lambda: 64)
+        with Largest() as seen:
+            exchange = Alone(torch.device("cpu"), "{kind}", 1 << 20)
+            wrong = exchange.error()
+        kept = [value if isinstance(value, list) else [value] for value in vars(exchange).values()]
+        tensors = [one for values in kept for one in values if isinstance(one, torch.Tensor)]
+        answer = [seen.size_bytes, sum(one.untyped_storage().nbytes() for one in tensors), wrong]
+    """)
+    assert largest <= 1 << 20
+    assert held <= 2 << 20
+    assert wrong == 0
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_to_all"])
 def test_one_changed_number_of_a_collective_is_found(kind: str) -> None:
     errors = there(f"""
         import tempfile
