@@ -122,7 +122,7 @@ class Group:
     suspects: dict[str, str] = field(default_factory=dict)  # who failed first or got least far, and how
     left_out: tuple[str, ...] = ()
     link_gb_s: float | None = None  # of the node whose links carry least
-    fastest_gb_s: float = 0.0  # like busbw_gb_s, in the fastest run: others may have disturbed the rest
+    fastest: dict[int, float] = field(default_factory=dict)  # GB/s of the fastest all-reduce of each size
 
     @property
     def works(self) -> bool:
@@ -133,6 +133,25 @@ class Group:
     def busbw_gb_s(self) -> float:
         """Bus bandwidth of the largest all-reduce; 0 where there is none."""
         return self.measurements[-1].value if self.measurements else 0.0
+
+    @property
+    def fastest_gb_s(self) -> float:
+        """Like busbw_gb_s, in the fastest run: others may have disturbed the rest."""
+        return self.fastest[max(self.fastest)] if self.fastest else 0.0
+
+    def up_to(self, size_bytes: int) -> Group:
+        """The same without larger all-reduces: rates of different sizes do not compare."""
+        if not any(size <= size_bytes for size in self.fastest):
+            return self
+        return dataclasses.replace(
+            self,
+            measurements=tuple(
+                one
+                for one in self.measurements
+                if one.name != "busbw_gb_s" or int(one.conditions["size_bytes"]) <= size_bytes
+            ),
+            fastest={size: rate for size, rate in self.fastest.items() if size <= size_bytes},
+        )
 
 
 def orders(fleet: Fleet, groups: Iterable[tuple[str, ...]], run: str) -> dict[str, Order]:
@@ -199,12 +218,19 @@ def _group(nodes: tuple[str, ...], attempts: dict[str, Attempt]) -> Group:
     )
     reductions = [one for one in measurements if one.name == "busbw_gb_s"]
     others = [one for one in measurements if one.name != "busbw_gb_s"]
-    if not reductions:
-        return dataclasses.replace(group, measurements=tuple(others))
-    step = f"all_reduce {reductions[-1].conditions['size_bytes']}"
-    slowest = [max(run) for run in zip(*(rank.seconds[step] for _, rank in ranks), strict=True)]
-    fastest_gb_s = reductions[-1].value * statistics.median(slowest) / min(slowest)
-    return dataclasses.replace(group, measurements=(*others, *reductions), fastest_gb_s=fastest_gb_s)
+    fastest: dict[int, float] = {}
+    for one in reductions:
+        size_bytes = int(one.conditions["size_bytes"])
+        runs = zip(*(rank.seconds[f"all_reduce {size_bytes}"] for _, rank in ranks), strict=True)
+        slowest = [max(run) for run in runs]
+        fastest[size_bytes] = one.value * statistics.median(slowest) / min(slowest)
+    return dataclasses.replace(group, measurements=(*others, *reductions), fastest=fastest)
+
+
+def common_size_bytes(groups: Iterable[Group]) -> int:
+    """The largest all-reduce that all groups that work have measured; 0 where there is none."""
+    measured = [group.fastest.keys() for group in groups if group.works]
+    return max(set(measured[0]).intersection(*measured[1:]), default=0) if measured else 0
 
 
 def _suspects(parts: dict[str, Part]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from validation.fabric import Pairs, groups_of
+from validation.fabric import Pairs, common_size_bytes, groups_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -45,6 +45,10 @@ class Evidence:
     best_gb_s: float = 0.0
     #: The good pair that is slowest.
     slowest_gb_s: float = 0.0
+    #: The pairs that did well.
+    fast: tuple[Group, ...] = ()
+    #: The largest size that all pairs measured: all rates here, and the pairs to blame, are of it.
+    size_bytes: int = 0
 
 
 def circle_rounds(nodes: Sequence[str]) -> list[list[tuple[str, ...]]]:
@@ -159,17 +163,17 @@ def evidence(fleet: Fleet) -> Evidence:
     pairs = [group for group in tried if not group.absent]
     if not pairs:
         return Evidence()
-    best = _best(rounds[1:])
-    missed = missed_gb_s(fleet, rounds[0][0])
-    least = SLOW_SHARE * best
-    # A floor that all together miss and some pairs reach all must reach; what none reaches separates nobody.
-    # A share of the links' rate is no such line: healthy nodes lie on both sides of it.
-    if fleet.floor_gb_s > 0 and missed is not None and best >= missed:
-        least = max(least, missed)
+    size_bytes = common_size_bytes(pairs)
+    best = _best([[group.up_to(size_bytes) for group in groups] for groups in rounds[1:]])
+    floor_gb_s = _floor_for_pairs(fleet, rounds[0][0], _best(rounds[1:]))
     fast: list[Group] = []
     slow: list[Group] = []
     for group in pairs:
-        (fast if group.works and group.fastest_gb_s >= least else slow).append(group)
+        alike = group.up_to(size_bytes)
+        does_well = (
+            group.works and alike.fastest_gb_s >= SLOW_SHARE * best and group.fastest_gb_s >= floor_gb_s
+        )
+        (fast if does_well else slow).append(group if does_well else alike)
     good = tuple(dict.fromkeys(name for group in fast for name in group.nodes))
     links = _links(fast, slow, good)
     return Evidence(
@@ -178,8 +182,20 @@ def evidence(fleet: Fleet) -> Evidence:
         tuple(groups[-1] for groups in links if len(groups) > 1),
         tuple(groups[0] for groups in links if len(groups) == 1),
         best,
-        min((group.busbw_gb_s for group in fast), default=0.0),
+        min((group.up_to(size_bytes).busbw_gb_s for group in fast), default=0.0),
+        tuple(fast),
+        size_bytes,
     )
+
+
+def _floor_for_pairs(fleet: Fleet, whole: Group, best_gb_s: float) -> float:
+    """What each pair must reach: a floor that all together miss and some pairs reach.
+
+    What none reaches separates nobody. A share of the links' rate is no such line: healthy nodes lie on both
+    sides of it.
+    """
+    missed = missed_gb_s(fleet, whole)
+    return missed if fleet.floor_gb_s > 0 and missed is not None and best_gb_s >= missed else 0.0
 
 
 def _links(fast: Sequence[Group], slow: Sequence[Group], good: Collection[str]) -> list[list[Group]]:

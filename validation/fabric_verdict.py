@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from validation.comparison import number
 from validation.contract import Finding, State
-from validation.fabric import groups_of
+from validation.fabric import common_size_bytes, groups_of
 from validation.fabric_search import SLOW_SHARE, Evidence, evidence, expected_gb_s
 from validation.judge import TestVerdict
 
@@ -77,7 +77,7 @@ def _judge_node(name: str, case: _Case) -> TestVerdict:
     if alone and (whole.works or whole.absent):
         # Nobody who did well was left to meet it. All together may have worked, and hidden who is slow; where
         # one could not take part, that does not excuse this pair.
-        return _unresolved_pair(name, alone[-1], seen)
+        return _unresolved_pair(name, alone[-1].up_to(seen.size_bytes), seen)
     return _by_the_whole(name, mine[-1], case)
 
 
@@ -129,11 +129,19 @@ def _slow(fleet: Fleet, whole: Group, seen: Evidence) -> Finding | None:
     reached = f"all {len(whole.nodes)} nodes together reach {number(whole.busbw_gb_s)} GB/s"
     if missed := _missed(whole.busbw_gb_s, fleet, whole, seen):
         state, against = missed
-    elif whole.fastest_gb_s < SLOW_SHARE * seen.slowest_gb_s:
+    elif _far_slower(whole, seen.fast):
         state, against = State.DEGRADED, ""
     else:
         return None
     return _finding("fabric-slow", f"{reached}{against}; {_pairs_alike(seen)}", state)
+
+
+def _far_slower(whole: Group, pairs: Sequence[Group]) -> bool:
+    """Whether all together are far slower than the slowest of these pairs, at a size that all measured."""
+    if not (size_bytes := common_size_bytes((whole, *pairs))):
+        return False
+    slowest_gb_s = min((pair.up_to(size_bytes).busbw_gb_s for pair in pairs), default=0.0)
+    return whole.up_to(size_bytes).fastest_gb_s < SLOW_SHARE * slowest_gb_s
 
 
 def _missed(reached_gb_s: float, fleet: Fleet, whole: Group, seen: Evidence) -> tuple[State, str] | None:

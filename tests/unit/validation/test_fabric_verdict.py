@@ -108,6 +108,48 @@ def test_a_slow_node_is_found_by_pairs() -> None:
     )
 
 
+SMALL = 4 << 20
+
+
+def sized_rank(small_s: float, large_s: float | None = None) -> Rank:
+    """One that measured the small size, and the large one if there was time."""
+    seconds: dict[str, tuple[float, ...]] = {f"all_reduce {SMALL}": (small_s,) * 5}
+    if large_s is not None:
+        seconds[f"all_reduce {SIZE}"] = (large_s,) * 5
+    return dataclasses.replace(good_rank(), seconds=seconds)
+
+
+def test_pairs_are_compared_at_a_size_that_all_of_them_measured() -> None:
+    """Larger sizes reach four times the rate: c and d had no time for them, and are as fast as the others."""
+    ranks = {name: sized_rank(0.01, 0.01) for name in "abef"} | {name: sized_rank(0.01) for name in "cd"}
+    found = fleet(attempts(NAMES), attempts(*PAIRS, **ranks))
+    assert next_rounds(found) == []
+    assert set(states(found).values()) == {"pass"}
+
+
+def test_a_slow_pair_is_found_at_the_size_that_all_measured() -> None:
+    def round_of(*pairs: tuple[str, ...]) -> dict[str, Attempt]:
+        names = {
+            name: sized_rank(0.1) if "c" in pair else sized_rank(0.01, 0.01)
+            for pair in pairs
+            for name in pair
+        }
+        return attempts(*pairs, **names)
+
+    found = fleet(attempts(NAMES), round_of(*PAIRS), round_of(("a", "c"), ("f", "d")), round_of(("f", "c")))
+    assert next_rounds(found) == []
+    assert states(found) == {name: "fail" if name == "c" else "pass" for name in NAMES}
+    assert "c reaches 0.04 GB/s with d, a, f, " in findings(found)["c"].text
+    assert "the best pair 0.42 GB/s" in findings(found)["c"].text
+
+
+def test_all_together_are_compared_with_pairs_at_a_size_that_both_measured() -> None:
+    """The whole had no time for the large size, at which pairs reach four times the rate."""
+    whole = attempts(NAMES, **{name: sized_rank(0.01) for name in NAMES})
+    pairs = attempts(*PAIRS, **{name: sized_rank(0.01, 0.01) for name in NAMES})
+    assert set(states(fleet(whole, pairs)).values()) == {"pass"}
+
+
 def test_pairs_that_are_all_alike_have_no_suspect() -> None:
     alike = fleet(attempts(NAMES), attempts(*PAIRS, a=good_rank(0.013)), pairs=Pairs.ALWAYS)
     assert next_rounds(alike) == []
