@@ -76,10 +76,14 @@ class Request:
 
 
 class Kept:
-    """Processes that wait for another request. Whoever made it closes it."""
+    """Processes that wait for another request. Whoever made it closes it.
+
+    `stuck`: what became of those that did not end when it was closed.
+    """
 
     def __init__(self) -> None:
         self._idle: dict[str, list[_Child]] = {}
+        self.stuck: list[Outcome] = []
 
     def take(self, request: Request) -> _Child | None:
         """A living process for this request, None where none was kept."""
@@ -97,8 +101,10 @@ class Kept:
 
     def close(self) -> None:
         """End all of them."""
-        _end([child for children in self._idle.values() for child in children])
+        children = [child for waiting in self._idle.values() for child in waiting]
+        _end(children)
         self._idle.clear()
+        self.stuck += [child.outcome(0) for child in children if child.unkillable]
 
 
 def _kind(request: Request) -> str:

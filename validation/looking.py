@@ -149,6 +149,11 @@ class Looker:
         """End the process."""
         self._kept.close()
 
+    @property
+    def stuck(self) -> list[Outcome]:
+        """What became of the process if it did not end."""
+        return self._kept.stuck
+
     def _ask(self, kind: type[T], budget_s: float, **parameters: Any) -> T | Outcome:
         request = Request(NAME, self._function, "none", parameters=parameters, keep=True)
         (outcome,) = run_children([request], budget_s, kept=self._kept)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from validation import burn_in, machine, scratch
 from validation.checks import Node
-from validation.checks.measured import not_run
+from validation.checks.measured import failures, not_run
 from validation.checks.registry import CHECKS
 from validation.contract import SCHEMA_VERSION, Finding, NodeResult, State, TestResult
 from validation.wishes import NOTHING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from validation.checks import Check
+    from validation.child import Outcome
     from validation.expectations import Expectation
     from validation.plans import Plan
     from validation.wishes import Wishes
@@ -51,6 +52,7 @@ def run_plan(
             round_started = time.monotonic()
             results = _round(node, wanted, progress)
             machine_now, gpus = machine.describe(node.loaded_driver), node.gpus
+        results = _with_stuck(results, node.stuck)
         rounds = rounds.plus(results, time.monotonic() - round_started)
         if not plan.duration_s or rounds.ended_early or rounds.elapsed_s >= plan.duration_s:
             break
@@ -93,6 +95,15 @@ def _round(
             if node.plan.duration_s and results[-1].state is State.FAIL:
                 break
     return results
+
+
+def _with_stuck(results: list[TestResult], stuck: list[Outcome]) -> list[TestResult]:
+    """Processes that only the end of the round found stuck in the kernel, told with its last test."""
+    if not (results and stuck):
+        return results
+    last = results[-1]
+    findings = (*last.findings, *failures(stuck))
+    return [*results[:-1], dataclasses.replace(last, state=State.FAIL, reason="", findings=findings)]
 
 
 def _kind(node: Node, tests: Iterable[str]) -> str:

@@ -60,6 +60,11 @@ class Node:
         self.kept.close()
         self.looker.close()
 
+    @property
+    def stuck(self) -> list[Outcome]:
+        """What became of processes that waited for more to do, and did not end when they were to."""
+        return [*self.kept.stuck, *self.looker.stuck]
+
     @cached_property
     def _seen(self) -> Facts | Outcome:
         return self.looker.facts(bool(self.expectation.nvswitch))

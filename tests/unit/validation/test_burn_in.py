@@ -11,7 +11,8 @@ import pytest
 from tests.unit.validation.samples import expectation, measurement, one_test
 from validation import burn_in, runner
 from validation.burn_in import Rounds
-from validation.contract import SCHEMA_VERSION, Finding, State, TestResult
+from validation.child import Ending, Outcome, Request
+from validation.contract import SCHEMA_VERSION, Finding, Measured, State, TestResult
 from validation.plans import PLANS
 
 if TYPE_CHECKING:
@@ -67,6 +68,22 @@ def test_a_plan_without_a_duration_runs_once(run: Callable[..., NodeResult]) -> 
     check = Scripted(good())
     run(check, 0)
     assert check.runs == 1
+
+
+def test_a_process_that_was_found_stuck_at_the_end_fails_the_last_test(
+    run: Callable[..., NodeResult],
+) -> None:
+    class LeavesOneStuck(Scripted):
+        def run(self, node: Any) -> TestResult:
+            asked = Request("GPU 3", "", "cuda", device=3)
+            words = "GPU 3 did not end when it was killed"
+            node.kept.stuck.append(Outcome(asked, Ending.UNKILLABLE, Measured(), words, "waiting", 1.0))
+            return super().run(node)
+
+    (test,) = run(LeavesOneStuck(good()), 0).tests
+    assert test.state is State.FAIL
+    assert test.measurements == good().measurements
+    assert [(one.code, one.device) for one in test.findings] == [("process-unkillable", 3)]
 
 
 def test_a_burn_in_repeats_until_its_time_is_over(run: Callable[..., NodeResult]) -> None:

@@ -311,6 +311,23 @@ def test_no_kept_process_outlives_its_keeper(kept: Kept) -> None:
     assert not is_running(pid)
 
 
+def test_a_kept_process_that_cannot_be_killed_is_remembered(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that sleeps in the kernel: the signal is sent, and nothing happens."""
+    waiting = kept.take(ask(kept, "who").request)
+    assert waiting
+    kept.put(waiting)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "killpg", lambda *_: None)
+        patched.setattr(child, "REAP_S", 0.1)
+        kept.close()
+    (stuck,) = kept.stuck
+    assert (stuck.ending, stuck.request.name) == (Ending.UNKILLABLE, "GPU 0")
+    assert "stuck in the kernel" in stuck.problem
+    waiting.kill()
+
+
 def test_no_kept_process_outlives_an_interrupted_call(kept: Kept, tmp_path: Path) -> None:
     pid = ask(kept, "who").measured.details["pid"]
     note = tmp_path / "pid"
