@@ -69,7 +69,12 @@ EXPLANATIONS: dict[str, Explanation] = {
     "gpu-not-driven": Explanation(
         "The driver drives fewer GPUs than the PCI bus has",
         "A GPU is there, but the driver refused it or gave it up",
-        ("the driver does not support the model", "the GPU failed to initialise", "it is bound to vfio-pci"),
+        (
+            "the driver does not support the model",
+            "the GPU failed to initialise",
+            "it is bound to vfio-pci",
+            "a container or job was given a part of the GPUs; where a variable says so, it is only degraded",
+        ),
         ("read the kernel log for lines with NVRM", "power-cycle the node", "replace the GPU if it stays"),
     ),
     "gpu-model": Explanation(

@@ -11,9 +11,13 @@ import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from validation.command import CommandError, run
 from validation.contract import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NVIDIA = "0x10de"
 GPU_CLASSES = ("0x0300", "0x0302")  # VGA controller, 3D controller
@@ -25,6 +29,8 @@ LIBRARY_FOLDERS = (
     "usr/lib/x86_64-linux-gnu/nvidia/current",
     "usr/lib/aarch64-linux-gnu/nvidia/current",
 )
+#: What gives a container, or a job of Slurm, a part of the GPUs.
+GRANTS = ("NVIDIA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 SWITCH_CLASS = "0x0680"  # bridge, other: NVSwitch up to the fourth NVLink generation
 
 
@@ -45,6 +51,14 @@ class PciGpu:
 
     address: str
     pci_id: str
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A variable that gives this process so many GPUs."""
+
+    variable: str
+    gpus: int
 
 
 def describe(driver: str | None) -> Machine:
@@ -125,6 +139,17 @@ def pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...]:
 def has_nvswitch(root: Path = Path("/")) -> bool:
     """Whether this node has NVSwitches of its own on the PCI bus."""
     return any((_read(device / "class") or "").startswith(SWITCH_CLASS) for device in _nvidia_devices(root))
+
+
+def granted_gpus(environment: Mapping[str, str] = os.environ) -> Grant | None:
+    """What names GPUs that this process is to have, by number or UUID; None where nothing does."""
+    for variable in GRANTS:
+        parts = [part.strip() for part in environment.get(variable, "").split(",")]
+        if all(re.fullmatch(r"\d{1,3}(-\d{1,3})?|GPU-[\w-]+", part) for part in parts):
+            return Grant(
+                variable, sum(1 if part.startswith("GPU-") else len(cpu_list(part)) for part in parts)
+            )
+    return None
 
 
 def cpus_near(pci_address: str, root: Path = Path("/")) -> list[int] | None:

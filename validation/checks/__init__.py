@@ -44,6 +44,7 @@ class Node:
     cpus: int = field(default_factory=machine.available_cpus)
     torch: machine.Torch | None = field(default_factory=machine.find_torch)
     visible_devices: str | None = field(default_factory=lambda: os.environ.get("CUDA_VISIBLE_DEVICES"))
+    granted: machine.Grant | None = field(default_factory=machine.granted_gpus)
     kept: Kept = field(default_factory=Kept)
     looker: Looker = field(default_factory=Looker)
 

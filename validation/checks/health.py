@@ -100,7 +100,15 @@ def _gpu_count(node: Node) -> Iterator[Finding]:
             else "correct what is expected of this node",
         )
     driven = len(node.smi.gpus) if isinstance(node.smi, Report) else found
-    if driven != found:
+    if node.granted and driven == node.granted.gpus < found:
+        yield Finding(
+            "gpu-not-driven",
+            State.DEGRADED,
+            f"only {driven} of the {found} GPUs on the PCI bus can be looked at: "
+            f"{node.granted.variable} gives this process no more",
+            "validate outside of this container or job, where all GPUs of the node can be seen",
+        )
+    elif driven != found:
         yield Finding(
             "gpu-not-driven",
             State.FAIL,

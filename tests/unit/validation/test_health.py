@@ -11,7 +11,7 @@ from validation import xid
 from validation.checks.health import Health
 from validation.contract import State
 from validation.expectations import ANY_MODEL, Expectation, ExpectedGpus, References
-from validation.machine import PciGpu
+from validation.machine import Grant, PciGpu
 from validation.nvidia_smi import NvidiaSmiError
 from validation.nvlink import Links
 from validation.xid import KernelLog
@@ -124,6 +124,19 @@ def test_gpus_and_driver_must_be_the_expected_ones(
         (code, State.FAIL) for code in codes
     ]
     assert result.state is State.FAIL
+
+
+@pytest.mark.parametrize(
+    ("granted", "state"),
+    [
+        (Grant("NVIDIA_VISIBLE_DEVICES", 1), State.DEGRADED),
+        (Grant("NVIDIA_VISIBLE_DEVICES", 2), State.FAIL),
+        (None, State.FAIL),
+    ],
+)
+def test_gpus_that_a_container_was_not_given_fail_nothing(granted: Grant | None, state: State) -> None:
+    (finding,) = Health().run(node(smi_xml(gpu_xml()), granted=granted)).findings
+    assert (finding.code, finding.state) == ("gpu-not-driven", state)
 
 
 def test_a_mismatch_names_the_module_that_is_loaded_and_asks_for_a_reboot() -> None:

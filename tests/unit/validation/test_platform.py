@@ -294,6 +294,26 @@ def test_whether_the_fabric_manager_runs_is_seen_where_processes_can_be_seen(
     assert machine.fabric_manager_runs(tmp_path) is runs
 
 
+@pytest.mark.parametrize(
+    ("environment", "granted"),
+    [
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-1f2e-3d,GPU-2a"}, machine.Grant("NVIDIA_VISIBLE_DEVICES", 2)),
+        ({"NVIDIA_VISIBLE_DEVICES": "0"}, machine.Grant("NVIDIA_VISIBLE_DEVICES", 1)),
+        (
+            {"NVIDIA_VISIBLE_DEVICES": "void", "SLURM_JOB_GPUS": "0-2, 5"},
+            machine.Grant("SLURM_JOB_GPUS", 4),
+        ),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, None),
+        ({"NVIDIA_VISIBLE_DEVICES": ""}, None),
+        ({}, None),
+    ],
+)
+def test_how_many_gpus_a_container_or_a_job_was_given(
+    environment: dict[str, str], granted: machine.Grant | None
+) -> None:
+    assert machine.granted_gpus(environment) == granted
+
+
 def test_a_command_line_that_is_no_text_hides_no_process(tmp_path: Path) -> None:
     write(tmp_path / "proc/1/cmdline", "/sbin/init")
     odd = tmp_path / "proc/20/cmdline"
