@@ -70,8 +70,8 @@ class Rank:
 class Part:
     """What one node brings home from a group; `not_run` says why it could not take part.
 
-    `left_out`: collectives and sizes that there was no time for. `link_gb_s`: what the node's links to
-    others carry, None where that is not known.
+    `left_out`: collectives and sizes that there was no time or memory for. `link_gb_s`: what the node's links
+    to others carry, None where that is not known.
     """
 
     schema_version: int

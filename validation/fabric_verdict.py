@@ -90,7 +90,9 @@ def _has_culprit(group: Group, name: str, seen: Evidence) -> bool:
 
 def _by_the_whole(name: str, last: Group, case: _Case) -> TestVerdict:
     whole, good = case.whole, name in case.seen.good
-    left_out = (f"left out, for want of time: {', '.join(whole.left_out)}",) if whole.left_out else ()
+    left_out = (
+        (f"left out, for want of time or memory: {', '.join(whole.left_out)}",) if whole.left_out else ()
+    )
     if whole.works:
         if case.slow and not case.solved:
             return _verdict(case.slow.state, (case.slow,), headline=_headline(whole), notes=left_out)

@@ -40,7 +40,7 @@ class Plan:
 
     #: For how long the tests are repeated; 0: once.
     duration_s: float = 0
-    #: Of one group of nodes; a node that does not come costs this.
+    #: Of one group of nodes, once they have met; a node that does not come costs this and the time to meet.
     fabric_budget_s: float = 120
     fabric_gloo_bytes: tuple[int, ...] = (1 << 20, 8 << 20)
     collectives: tuple[str, ...] = ("all_reduce",)

@@ -33,6 +33,7 @@ LEAST_RUNS = 5
 MORE_RUNS = 2
 NO_NVLS = "the GPUs have no NVLS: that needs NVSwitches that reduce (Hopper or newer) and a fabric manager"
 MEETING = "meeting the other ranks"
+AGREEING = "agreeing on what there is room for"
 #: Ranks wait longer for each other than their parent waits for them: it sees which one is behind, they only
 #: see that one is missing.
 RANK_PATIENCE = 2
@@ -67,11 +68,11 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
     seconds_of: dict[str, list[float]] = {}
     attempts: dict[str, int] = {}
     findings = []
-    clock = _Clock(backend, parameters.get("until"))
+    limits = _agree(backend, parameters.get("measure_s"), stage)
     left_out = []
     for kind, size_bytes in _steps(parameters):
         label = _label(kind, size_bytes)
-        if not clock.has_time_for(size_bytes):
+        if not limits.allow(size_bytes):
             left_out.append(label)
             continue
         stage(f"preparing {label}")
@@ -79,7 +80,7 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         stage(f"warming up with {label}")
         # All ranks must run equally often: as often as the slowest of them has the time for.
         typical = backend.highest(min(backend.seconds(operation, WARM_UP_RUNS)))
-        clock.note(size_bytes, typical)
+        limits.note(size_bytes, typical)
         runs = affordable_runs(typical, parameters["runs"], parameters.get("at_most_s"))
         stage(f"measuring {label}")
         step = f"{kind} {int(operation.work)}"
@@ -87,7 +88,7 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
             seconds = backend.seconds(operation, runs)
             seconds_of[step], attempts[step] = [round(run, 7) for run in seconds], attempt
             # All ranks measure again, or none: the last attempt of all belongs together.
-            if backend.highest(spread(seconds)) <= NOISY_SPREAD or clock.left_s() < runs * typical:
+            if backend.highest(spread(seconds)) <= NOISY_SPREAD or limits.left_s() < runs * typical:
                 break
         stage(f"checking {label}")
         if (error := operation.error()) != 0.0:
@@ -106,15 +107,28 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
     return Measured((), tuple(findings), details=details | ({"left_out": left_out} if left_out else {}))
 
 
-class _Clock:
-    """What there is time for, on which all ranks agree: what one of them left out the others would wait for.
+def _agree(backend: Backend, measure_s: float | None, stage: Callable[[str], None]) -> _Limits:
+    """What all ranks have memory for; the time of `measure_s` begins when all are there.
+
+    None: whoever asked knows that there is time and memory for all sizes.
+    """
+    if measure_s is None:
+        return _Limits(backend)
+    stage(AGREEING)
+    # The first collective of all, in which NCCL connects them. Until then they wait for each other to start.
+    free_bytes = -backend.highest(-backend.free_bytes())
+    return _Limits(backend, time.monotonic() + measure_s, MEMORY_SHARE * free_bytes)
+
+
+class _Limits:
+    """What there is time and room for. All ranks agree: what one left out the others would wait for.
 
     `until` is when the last size must have been measured, in the time.monotonic() of this rank's machine;
     None where the sizes fit in any case.
     """
 
-    def __init__(self, backend: Backend, until: float | None) -> None:
-        self._backend, self._until = backend, until
+    def __init__(self, backend: Backend, until: float | None = None, room_bytes: float = math.inf) -> None:
+        self._backend, self._until, self._room_bytes = backend, until, room_bytes
         self._size_bytes, self._typical_s = 0, 0.0
 
     def note(self, size_bytes: int, typical_s: float) -> None:
@@ -127,10 +141,12 @@ class _Clock:
             return math.inf
         return -self._backend.highest(time.monotonic() - self._until)
 
-    def has_time_for(self, size_bytes: int) -> bool:
+    def allow(self, size_bytes: int) -> bool:
         """Whether a size can be measured. All ranks must ask together; the first size always can."""
         if self._until is None or not self._size_bytes:
             return True
+        if size_bytes > self._room_bytes:
+            return False
         run_s = self._typical_s * size_bytes / self._size_bytes
         return run_s * (WARM_UP_RUNS + LEAST_RUNS + MORE_RUNS) <= self.left_s()
 
@@ -212,7 +228,7 @@ def name_the_culprit(outcomes: list[Outcome], budget_s: float) -> list[Finding]:
 
 def stage_order(parameters: dict[str, Any]) -> Callable[[str], int]:
     """How far a rank is that is in this stage; -1 for a stage that is none."""
-    stages = ["starting", "loading torch", MEETING]
+    stages = ["starting", "loading torch", MEETING, AGREEING]
     for step in _steps(parameters):
         stages += [
             f"{doing} {_label(*step)}" for doing in ("preparing", "warming up with", "measuring", "checking")

@@ -428,4 +428,4 @@ def test_what_there_was_no_time_for_is_said() -> None:
         if one.part
     }
     verdict = fabric_verdict.judge(fleet(whole))["a"]
-    assert verdict.notes[0] == "left out, for want of time: all-reduce of 1 MiB"
+    assert verdict.notes[0] == "left out, for want of time or memory: all-reduce of 1 MiB"

@@ -25,7 +25,12 @@ class SlowNetwork(ScriptedBackend):
         super().collective(kind, size_bytes)
         return ScriptedOperation(float(size_bytes), self.wrong, takes=size_bytes / 1e8)
 
+    #: Of the rank that has least.
+    least_free: int = 80 << 30
+
     def highest(self, value: float) -> float:
+        if value == -self.free:
+            return -self.least_free
         return value + self.behind_s if value < 0 else value
 
 
@@ -49,7 +54,7 @@ def test_sizes_that_a_slow_network_has_no_time_for_are_left_out_by_all_ranks_and
         "collectives": ["all_reduce"],
         "sizes_bytes": [1 << 20, 1 << 26, 1 << 32],
         "runs": 5,
-        "until": time.monotonic() + left_s,
+        "measure_s": left_s,
     }
     request = Request("", "", "cpu", parameters=parameters)
     found = collectives.reduce(SlowNetwork(behind_s=behind_s), request, STAGES.append)
@@ -65,7 +70,56 @@ def test_noisy_numbers_are_not_measured_again_when_time_is_up() -> None:
         "timeout_s": 9,
         "collectives": ["all_reduce"],
     }
-    parameters |= {"sizes_bytes": [64], "runs": 8, "until": time.monotonic() - 1}
+    parameters |= {"sizes_bytes": [64], "runs": 8, "measure_s": -1.0}
     request = Request("", "", "cpu", parameters=parameters)
     noisy = collectives.reduce(ScriptedBackend(run_seconds=[0.1, 0.9] * 40), request, STAGES.append)
     assert noisy.details["attempts"] == {"all_reduce 64": 1}
+
+
+@pytest.mark.parametrize("collectives_", [["all_reduce"], ["all_reduce", "all_gather"]])
+def test_sizes_that_one_rank_has_no_memory_for_are_left_out_by_all_ranks_and_named(
+    collectives_: list[str],
+) -> None:
+    """4096 MiB take 10 GiB with their copies; one rank has 9."""
+    parameters: dict[str, Any] = {
+        "rank": 0,
+        "world_size": 2,
+        "store": "s",
+        "timeout_s": 9,
+        "collectives": collectives_,
+        "sizes_bytes": [1 << 20, 1 << 32],
+        "runs": 5,
+        "measure_s": 1e6,
+    }
+    request = Request("", "", "cpu", parameters=parameters)
+    found = collectives.reduce(SlowNetwork(least_free=9 << 30), request, STAGES.append)
+    assert list(found.details["seconds"]) == [f"{kind} {1 << 20}" for kind in collectives_]
+    assert found.details["left_out"] == [f"{kind.replace('_', '-')} of 4096 MiB" for kind in collectives_]
+    enough = collectives.reduce(SlowNetwork(least_free=11 << 30), request, STAGES.append)
+    assert "left_out" not in enough.details
+
+
+def test_the_time_in_which_the_ranks_meet_is_none_in_which_they_measure() -> None:
+    now = [0.0]
+
+    @dataclasses.dataclass
+    class Late(SlowNetwork):
+        def highest(self, value: float) -> float:
+            # Another rank comes 300 s after this one: the first collective waits for it.
+            now[0] = max(now[0], 300.0)
+            return super().highest(value)
+
+    parameters: dict[str, Any] = {
+        "rank": 0,
+        "world_size": 2,
+        "store": "s",
+        "timeout_s": 9,
+        "collectives": ["all_reduce"],
+        "sizes_bytes": [1 << 20, 1 << 26],
+        "runs": 5,
+        "measure_s": 60.0,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: now[0])
+        found = collectives.reduce(Late(), Request("", "", "cpu", parameters=parameters), STAGES.append)
+    assert list(found.details["seconds"]) == [f"all_reduce {1 << 20}", f"all_reduce {1 << 26}"]
