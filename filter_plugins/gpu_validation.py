@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ansible.module_utils.parsing.convert_bool import boolean
+
 SCHEMA_VERSION = 3
 NO_TRACE = (
     "an earlier step failed on this node or its connection broke; the error stands further up in this run"
@@ -104,15 +106,20 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
 def validation_fabric(hostvars: Values, nodes: Iterable[str], settings: Values) -> dict[str, Any]:
     """The nodes that were measured, and the rounds between them so far, as `validation groups` reads it.
 
-    `settings` are those of its fields that the operator chooses.
+    Only those that are to be measured with others (`gpu_validation_fabric`); empty where none is. `settings`
+    are those of its fields that the operator chooses.
     """
+    nodes = [node for node in nodes if boolean(hostvars[node].get("gpu_validation_fabric", False))]
+    if not nodes:
+        return {}
     members: list[dict[str, Any]] = []
     rounds: list[dict[str, Any]] = []
     for node in nodes:
         variables = hostvars[node]
         if "result" not in (variables.get("__gpu_validation_outcome") or {}):
             continue
-        count = sum(gpu["count"] for gpu in variables["preflight_plan"]["gpus"])
+        plan = variables["preflight_plan"]
+        count = sum(gpu["count"] for gpu in plan["gpus"]) + len(plan.get("unknown_gpus", []))
         members.append(
             {
                 "name": node,
@@ -133,13 +140,24 @@ def validation_fabric(hostvars: Values, nodes: Iterable[str], settings: Values) 
     }
 
 
-def validation_attempt(run: Values, orders: Values, node: str) -> dict[str, Any]:
+def validation_order(groups: Iterable[Values], node: str) -> dict[str, Any]:
+    """What a node is asked to do in a round, of which `validation groups` says the groups; empty: nothing.
+
+    Each order names its whole group: those of all nodes of a large fleet would be too much to pass on.
+    """
+    for group in groups:
+        if any(member["name"] == node for member in group["group"]):
+            return {**group, "node": node}
+    return {}
+
+
+def validation_attempt(run: Values, order: Values) -> dict[str, Any]:
     """What came of a node's part in a round, from what its task returned; nothing where it had no order."""
-    if node not in orders:
+    if not order:
         return {}
     outcome = validation_outcome(run)
     return {
-        "group": [member["name"] for member in orders[node]["group"]],
+        "group": [member["name"] for member in order["group"]],
         "part": outcome.get("result"),
         "problem": outcome.get("problem", ""),
     }
@@ -170,6 +188,7 @@ class FilterModule:
             "validation_expectation": validation_expectation,
             "validation_fabric": validation_fabric,
             "validation_fleet": validation_fleet,
+            "validation_order": validation_order,
             "validation_outcome": validation_outcome,
             "validation_required": validation_required,
         }

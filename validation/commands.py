@@ -39,7 +39,9 @@ def run(options: argparse.Namespace) -> int:
     expectation = _expectation(options.expect)
     plan = PLANS[options.plan]
     if options.hours is not None:
-        plan = dataclasses.replace(plan, duration_s=options.hours * 3600)
+        # A plan of its own: what is lowest in many rounds does not compare with one of them.
+        name = f"{plan.name}, repeated for {options.hours:g} h"
+        plan = dataclasses.replace(plan, name=name, duration_s=options.hours * 3600)
     if options.storage_floor is not None and not options.storage:
         raise UsageError("--storage-floor needs a --storage to read from; name one, or leave it out")
     wishes = Wishes(tuple(options.storage), options.storage_floor, options.traces)

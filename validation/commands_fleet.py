@@ -136,10 +136,11 @@ def take_part(options: argparse.Namespace) -> int:
 
 
 def group(_options: argparse.Namespace) -> int:
-    """Say which nodes measure with which in the next rounds."""
+    """Say which nodes measure with which in the next rounds: one order for each group, of no node yet."""
     fleet = loads(fabric.Fleet, read(STDIN))
     rounds = [
         fabric.orders(fleet, groups, secrets.token_hex(8)) for groups in fabric_search.next_rounds(fleet)
     ]
-    print(json.dumps([{name: encode(order) for name, order in found.items()} for found in rounds]))
+    by_group = [{order.run: encode(order) | {"node": ""} for order in found.values()} for found in rounds]
+    print(json.dumps([list(groups.values()) for groups in by_group]))
     return EXIT_PASS

@@ -203,6 +203,22 @@ def test_a_node_that_goes_down_while_it_is_measured_is_named_soon(
     assert reason in node["reasons"][0]
 
 
+def test_the_only_node_that_goes_down_before_it_is_measured_has_a_report(tmp_path: Path) -> None:
+    deadly = b"#!/bin/sh\nsystemctl poweroff --force --force\nsleep 60\n"
+    write = "cat > /run/python3; chmod +x /run/python3"
+    lab_command("shell", SECOND.name, "sh", "-c", write, given=deadly)
+    try:
+        status, _, summary = validate(
+            tmp_path, "--limit", SECOND.name, gpu_validation_python="/run/python3", __gpu_validation_grace_s=5
+        )
+    finally:
+        lab_command("up")
+    assert status != 0
+    (node,) = summary["nodes"]
+    assert node["state"] == "not-run"
+    assert "the connection broke" in node["reasons"][0]
+
+
 def test_check_mode_says_what_would_be_measured_and_measures_nothing(tmp_path: Path) -> None:
     done = playbook(
         "playbooks/validate.yml",

@@ -22,7 +22,7 @@ from validation.contract import SCHEMA_VERSION, NodeResult, State, TestResult, d
 from validation.contract import node_result as read
 from validation.expectations import FleetExpectations
 from validation.looking import Facts, Looker
-from validation.plans import PLANS
+from validation.plans import PLANS, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -436,10 +436,10 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
         "rounds": [],
     }
     command = [*PYTHON, "-m", "validation", "groups"]
-    (orders,) = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)
-    assert orders.keys() == {"gpu01", "gpu02"}
-    (again,) = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)
-    assert orders["gpu01"]["run"] == orders["gpu02"]["run"] != again["gpu01"]["run"]
+    ((group,),) = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)
+    assert [member["name"] for member in group["group"]] == ["gpu01", "gpu02"]
+    ((again,),) = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)
+    assert group["run"] != again["run"]
     part = {"schema_version": SCHEMA_VERSION, "node": "gpu01", "not_run": "torch is not installed"}
     attempt = {"group": ["gpu01", "gpu02"], "part": part, "problem": ""}
     done = judge(fleet | {"fabric": between | {"rounds": [{"gpu01": attempt}]}})
@@ -449,6 +449,23 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
     again += [f"--fabric={first / 'fabric.json'}", f"--output={tmp_path / 'again'}"]
     assert cli.main(again) == done.returncode
     assert (tmp_path / "again" / "summary.json").read_text() == (first / "summary.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"), [([], "quick"), (["--hours", "4"], "quick, repeated for 4 h")]
+)
+def test_what_is_lowest_in_hours_is_not_compared_with_a_single_run(
+    arguments: list[str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def start(plan: Plan, *_: object) -> NodeResult:
+        asked.append(plan.name)
+        return node_result(one_test("health", State.PASS))
+
+    monkeypatch.setattr(commands, "run_plan", start)
+    assert cli.main(["run", "--test", "health", *arguments]) == 0
+    assert asked == [name]
 
 
 def test_an_order_for_a_stranger_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,11 +135,16 @@ def test_every_node_of_the_run_is_in_the_fleet_with_its_result_or_its_reason() -
 
 def test_the_fleet_of_a_collective_has_the_nodes_that_were_measured_and_their_rounds() -> None:
     attempt = {"group": ["a", "b"], "part": None, "problem": "the connection broke"}
-    measured = {"preflight_plan": PLAN, "__gpu_validation_outcome": {"result": {}}}
+    measured = {
+        "gpu_validation_fabric": "yes",
+        "preflight_plan": PLAN,
+        "__gpu_validation_outcome": {"result": {}},
+    }
     hostvars = {
         "a": measured | {"ansible_host": "192.0.2.1", "__gpu_validation_rounds": [attempt, {}]},
         "b": measured | {"__gpu_validation_rounds": [{}, {}]},
-        "refused": {"preflight_plan": PLAN, "__gpu_validation_outcome": {"problem": "it hung"}},
+        "refused": measured | {"__gpu_validation_outcome": {"problem": "it hung"}},
+        "of another group": measured | {"gpu_validation_fabric": False},
     }
     value = gpu_validation.validation_fabric(hostvars, hostvars, FABRIC)
     fleet = loads(Fleet, json.dumps(value))
@@ -151,17 +156,32 @@ def test_the_fleet_of_a_collective_has_the_nodes_that_were_measured_and_their_ro
     assert fleet.rounds == ({"a": Attempt(("a", "b"), None, "the connection broke")},)
 
 
-def test_with_gloo_a_node_has_one_rank() -> None:
+def test_without_a_node_that_is_to_be_measured_with_others_there_is_no_fabric() -> None:
     hostvars = {"a": {"preflight_plan": PLAN, "__gpu_validation_outcome": {"result": {}}}}
-    value = gpu_validation.validation_fabric(hostvars, hostvars, FABRIC | {"library": "gloo"})
-    assert [node["ranks"] for node in value["nodes"]] == [1]
+    assert gpu_validation.validation_fabric(hostvars, hostvars, FABRIC) == {}
+
+
+@pytest.mark.parametrize(("library", "ranks"), [("gloo", 1), ("nccl", 9)])
+def test_each_gpu_is_a_rank_also_one_that_no_table_knows_and_with_gloo_each_node(
+    library: str, ranks: int
+) -> None:
+    plan = PLAN | {"unknown_gpus": ["abcd"]}
+    node = {"preflight_plan": plan, "gpu_validation_fabric": True, "__gpu_validation_outcome": {"result": {}}}
+    value = gpu_validation.validation_fabric({"a": node}, ["a"], FABRIC | {"library": library})
+    assert [node["ranks"] for node in value["nodes"]] == [ranks]
+
+
+def test_a_node_gets_the_order_of_its_group_with_its_own_name() -> None:
+    groups = [{"node": "", "run": run, "group": [{"name": one} for one in run]} for run in ("ab", "cd")]
+    assert gpu_validation.validation_order(groups, "d") == groups[1] | {"node": "d"}
+    assert gpu_validation.validation_order(groups, "e") == {}
 
 
 def test_what_came_of_a_part_is_kept_with_its_group() -> None:
-    orders = {"a": {"group": [{"name": "a"}, {"name": "b"}]}}
-    kept = gpu_validation.validation_attempt({"stdout": '{"node": "a"}', "rc": 0}, orders, "a")
+    order = {"group": [{"name": "a"}, {"name": "b"}]}
+    kept = gpu_validation.validation_attempt({"stdout": '{"node": "a"}', "rc": 0}, order)
     assert kept == {"group": ["a", "b"], "part": {"node": "a"}, "problem": ""}
-    lost = gpu_validation.validation_attempt({"unreachable": True, "msg": "gone"}, orders, "a")
+    lost = gpu_validation.validation_attempt({"unreachable": True, "msg": "gone"}, order)
     assert lost["part"] is None
     assert "connection broke" in lost["problem"]
-    assert gpu_validation.validation_attempt({}, orders, "c") == {}
+    assert gpu_validation.validation_attempt({}, {}) == {}
