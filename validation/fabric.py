@@ -49,6 +49,7 @@ class Order:
     library: str  # nccl or gloo
     plan: str
     run: str  # of this group in this round only: who comes late from another one meets nobody
+    nodes_in_round: int  # of all groups: they are started one after the other
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class Group:
 
 def orders(fleet: Fleet, groups: Iterable[tuple[str, ...]], run: str) -> dict[str, Order]:
     """What each node is asked to do. `run` is a name that no other round has, nor one of another day."""
-    members = {member.name: member for member in fleet.nodes}
+    members, groups = {member.name: member for member in fleet.nodes}, list(groups)
     return {
         name: Order(
             SCHEMA_VERSION,
@@ -166,6 +167,7 @@ def orders(fleet: Fleet, groups: Iterable[tuple[str, ...]], run: str) -> dict[st
             fleet.library,
             fleet.plan,
             f"{run}-{number}",
+            sum(map(len, groups)),
         )
         for number, group in enumerate(groups)
         for name in group

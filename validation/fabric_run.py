@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 BACKENDS = {"gloo": "cpu", "nccl": "cuda"}
-#: Beside the budget, until all ranks have met: to load torch from a cold disk, and for each node of the group
+#: Beside the budget, until all ranks have met: to load torch from a cold disk, and for each node of the round
 #: the time in which it is started. Ansible starts a thousand in 40 to 150 s.
 MEETING_S = 30.0
 MEETING_S_PER_NODE = 0.2
@@ -48,7 +48,7 @@ def run(order: Order, node: Node) -> Part:
             break
         before += me.ranks
     budget_s = node.plan.fabric_budget_s
-    all_s = MEETING_S + MEETING_S_PER_NODE * len(order.group) + budget_s
+    all_s = MEETING_S + MEETING_S_PER_NODE * order.nodes_in_round + budget_s
     gloo, nccl = node.plan.fabric_gloo_bytes, (PROBE_BYTES, *node.plan.gpu_all_reduce_bytes[:3])
     sizes = gloo if order.library == "gloo" else nccl
     steps = len(node.plan.collectives) * len(sizes)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 #: Of these more may have come, which the text says.
 COUNTED = ("xid-", "sxid-", "ecc-")
 LINK = "pcie-link-down-trained"
-#: What load leaves for a moment: heat, a link that is about to save power, a context that is being torn down.
-PASSING = {"sw-thermal-slowdown", LINK, "gpu-busy", "gpu-memory-taken"}
+#: What load leaves for a moment: heat, clocks that change, a link that is about to save power, a context that
+#: is being torn down. (nvml.h: the plain slowdown "may be also reported during PState or clock change".)
+PASSING = {"sw-thermal-slowdown", "hw-slowdown", LINK, "gpu-busy", "gpu-memory-taken"}
 
 
 class HealthAfter:

@@ -50,6 +50,7 @@ def test_nothing_came() -> None:
         ({"remapped_row_pending": "Yes"}, ["memory-repair-pending"]),
         ({"gpu_recovery_action": "Reset"}, ["recovery-action"]),
         ({"sw_thermal_slowdown": "Active"}, []),
+        ({"hw_slowdown": "Active"}, []),
         ({"current_link_gen": "1"}, []),
         ({"current_link_width": "8x"}, ["pcie-link-down-trained"]),
     ],

@@ -477,7 +477,7 @@ def test_an_order_for_a_stranger_is_refused(tmp_path: Path, capsys: pytest.Captu
         "library": "gloo",
         "plan": "quick",
     }
-    order["run"] = "5c1a-0"
+    order |= {"run": "5c1a-0", "nodes_in_round": 2}
     (tmp_path / "order.json").write_text(json.dumps(order))
     assert cli.main(["fabric", "--order", str(tmp_path / "order.json")]) == 2
     assert "one of them is unknown" in capsys.readouterr().err

@@ -32,6 +32,7 @@ def test_an_order_names_the_group_and_where_to_meet() -> None:
         "nccl",
         "quick",
         "5c1a-1",
+        4,
     )
 
 
