@@ -211,6 +211,8 @@ class _Child:
         self._oom_kills_before = oom_kills()
         self.out_of_time = False
         self.ended = NOT_YET
+        #: When its parent last looked. What it finds at one time ended at one time: nobody knows the order.
+        self.now = time.monotonic()
         self.__dict__.pop("measured", None)
 
     def _ask(self) -> None:
@@ -251,7 +253,7 @@ class _Child:
         if not data:
             self._close(descriptor)
         elif self.request.keep and self.answer.endswith(b"\n") and self.ended == NOT_YET:
-            self.ended = time.monotonic()
+            self.ended = self.now
 
     def hear_out(self) -> None:
         """Take what a process has said before it answered or ended, so that its stage is the last."""
@@ -272,7 +274,7 @@ class _Child:
         else:
             self._stderr.close()
         if not self.open and self.ended == NOT_YET:
-            self.ended = time.monotonic()
+            self.ended = self.now
 
     @cached_property
     def measured(self) -> Measured:
@@ -401,7 +403,11 @@ def _wait(children: list[_Child], budget_s: float, together: bool, tick: Callabl
                 tick()
                 next_tick = time.monotonic() + 1.0
             until = min(deadline, next_tick) if tick else deadline
-            for key, _ in selector.select(min(1.0, max(0.0, until - time.monotonic()))):
+            ready = selector.select(min(1.0, max(0.0, until - time.monotonic())))
+            now = time.monotonic()
+            for child in children:
+                child.now = now
+            for key, _ in ready:
                 child = key.data
                 if key.fd not in selector.get_map():
                     continue

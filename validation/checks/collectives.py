@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import statistics
@@ -202,10 +203,16 @@ def combine(
 
 
 def name_the_culprit(outcomes: list[Outcome], budget_s: float) -> list[Finding]:
-    """The rank that broke the collective: it failed first, or, of ranks that hang, got least far."""
-    ended = [outcome for outcome in outcomes if outcome.ending is not Ending.HUNG]
-    if found := failures(sorted(ended, key=lambda outcome: outcome.ended_at)):
-        return found[:1]  # the others failed because of it
+    """The rank that broke the collective: it failed first, or, of ranks that hang, got least far.
+
+    Of several that were found to have failed at one time nobody knows the first: all are named, and no GPU.
+    """
+    failed = [outcome for outcome in outcomes if outcome.ending is not Ending.HUNG and failures([outcome])]
+    if failed:
+        when = min(outcome.ended_at for outcome in failed)
+        found = failures(outcome for outcome in failed if outcome.ended_at == when)
+        # The others failed because of it.
+        return found if len(found) == 1 else [dataclasses.replace(one, device=None) for one in found]
     hung = [outcome for outcome in outcomes if outcome.ending is Ending.HUNG]
     if not hung:
         return []

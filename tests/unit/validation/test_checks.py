@@ -345,6 +345,12 @@ def test_of_ranks_that_died_the_first_is_to_blame() -> None:
     assert [f.text for f in collectives.name_the_culprit(outcomes, 60)] == ["rank 1 died"]
 
 
+def test_of_ranks_that_were_found_dead_at_one_time_all_are_named_and_no_gpu() -> None:
+    outcomes = [outcome(f"rank {rank}", Ending.DIED, ended_at=at) for rank, at in enumerate((9.0, 9.0, 9.5))]
+    found = collectives.name_the_culprit(outcomes, 60)
+    assert [(one.text, one.device) for one in found] == [("rank 0 died", None), ("rank 1 died", None)]
+
+
 def test_of_ranks_that_hang_the_one_behind_is_to_blame() -> None:
     outcomes = [
         outcome("rank 0", Ending.HUNG, "measuring all-reduce of 1 MiB"),

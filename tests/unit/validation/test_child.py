@@ -50,6 +50,15 @@ def test_outcomes_come_in_the_order_of_the_requests() -> None:
     assert [outcome.measured.details["name"] for outcome in outcomes] == names
 
 
+def test_of_children_that_end_while_nobody_looks_none_is_said_to_have_ended_first() -> None:
+    def look_away() -> None:
+        started = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        eventually(lambda: not any(is_running(int(pid)) for pid in started), "the end of both")
+
+    first, second = run_children([request("die"), request("die")], BUDGET_S, tick=look_away)
+    assert first.ended_at == second.ended_at
+
+
 def test_an_answer_larger_than_a_pipe_comes_back_whole() -> None:
     (outcome,) = run_children([request("large_answer")], BUDGET_S)
     assert len(outcome.measured.details["seconds"]) == 100_000
