@@ -83,6 +83,6 @@ def fleet(nodes: list[tuple[str, str]]) -> dict[str, list[str]]:
 class LookupModule(LookupBase):  # type: ignore[misc]  # Ansible ships no types
     """lookup('fleet_addresses', pairs): a mapping of `addresses` and `unknown`."""
 
-    def run(self, terms: list[Any], variables: Any = None, **kwargs: Any) -> list[dict[str, list[str]]]:  # noqa: ARG002
+    def run(self, terms: list[Any], variables: Any = None, **kwargs: Any) -> list[dict[str, list[str]]]:
         """Look all names up at once."""
         return [fleet([(str(name), str(host)) for name, host in terms[0]])]

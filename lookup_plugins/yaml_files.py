@@ -25,7 +25,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class LookupModule(LookupBase):  # type: ignore[misc]  # Ansible ships no types
     """lookup('yaml_files', folder, pattern): a list with one mapping per file: its path and its content."""
 
-    def run(self, terms: list[str], variables: Any = None, **kwargs: Any) -> list[dict[str, Any]]:  # noqa: ARG002
+    def run(self, terms: list[str], variables: Any = None, **kwargs: Any) -> list[dict[str, Any]]:
         """Read the files in the order of their names.
 
         Raises AnsibleError where none matches or one is no YAML.

@@ -193,6 +193,7 @@ class Root:
 
     def write_status(self, text: str, without: set[str]) -> None:
         """The status file of dpkg without some packages, for apt alone."""
+        # Each stanza of that file names its package; one that did not would be an error worth seeing.
         stanzas = [
             stanza
             for stanza in text.split("\n\n")

@@ -76,7 +76,7 @@ class Running:
             stderr=subprocess.PIPE,
             env=os.environ | {"LC_ALL": "C.UTF-8"},
             # Nobody would be left to end it. There are no threads here that could hold a lock.
-            preexec_fn=end_with_parent,  # noqa: PLW1509
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - no threads, see above
         )
 
     def finish(self, timeout_s: float) -> Done:

@@ -242,7 +242,7 @@ def decode(kind: type[T], value: Any, path: str = "") -> T:
     if not isinstance(value, dict):
         raise ContractError(f"{path or 'the top level'}: expected an object, found {_show(value)}")
     hints = typing.get_type_hints(kind)
-    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is one
     if unknown := sorted(value.keys() - known.keys()):
         raise ContractError(f"{_join(path, unknown[0])}: no such field in {kind.__name__}")
     arguments = {}

@@ -59,12 +59,12 @@ class CpuBackend:
         """A product in this format."""
         return Matmul(self._device, dtype, shape, cold=cold)
 
-    def copy(self, direction: str, size_bytes: int) -> Operation:  # noqa: ARG002
+    def copy(self, direction: str, size_bytes: int) -> Operation:
         """A copy from memory to memory, whatever the direction is called: a CPU has no other."""
         source = pattern(size_bytes)
         return Copy(source, torch.empty_like(source))
 
-    def reaches(self, peer: int) -> bool:  # noqa: ARG002
+    def reaches(self, peer: int) -> bool:
         """Always: it is the same memory."""
         return True
 

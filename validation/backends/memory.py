@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class MemoryBudget(TorchDispatchMode):  # type: ignore[misc]
+class MemoryBudget(TorchDispatchMode):  # type: ignore[misc]  # mypy sees no torch
     """While it is entered, the tensors that are made may hold so many bytes together.
 
     The tensor that exceeds it raises MemoryError. What an operation needs only inside of itself is not seen.

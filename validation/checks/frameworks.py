@@ -70,7 +70,7 @@ def gather(_request: Request, stage: Callable[[str], None]) -> Measured:
                 index,
                 torch.cuda.get_device_name(index),
                 torch.cuda.get_device_capability(index),
-                error_of(index, lambda index=index: _compute(f"cuda:{index}")),  # type: ignore[misc]
+                error_of(index, lambda index=index: _compute(f"cuda:{index}")),  # type: ignore[misc]  # a default
             )
         )
     stage("loading cuDNN")

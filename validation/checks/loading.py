@@ -72,7 +72,7 @@ def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shar
                     loading.take(2 * workers + 2)
                     timing = Timing(**request.parameters["timing"])
                     # The lambda is called before the loop goes on.
-                    seconds, attempts = calm(lambda: _windows(loading.take, workers, timing))  # noqa: B023
+                    seconds, attempts = calm(lambda: _windows(loading.take, workers, timing))  # noqa: B023 - called at once
                     error = loading.error()
             except WorkerError as reason:
                 _blame(recorder, workers, str(reason))
