@@ -1,0 +1,1 @@
+"""Settings of a node: one class for each kind, and the engine that carries them out."""

@@ -1,0 +1,111 @@
+"""What every setting of a node can do, whatever its kind: be read, compared, made and taken back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+# What a state is on disk: JSON. None means "was not there".
+State = Any
+
+
+class RefusedError(Exception):
+    """A change is refused before anything was touched; the message says why and what to do."""
+
+
+class SettingError(Exception):
+    """A setting could not be made; the message is a sentence for the operator."""
+
+
+class Node(Protocol):
+    """What a setting needs of the Ansible module that drives it."""
+
+    check_mode: bool
+
+    def warn(self, warning: str) -> None:
+        """Show a warning in the run."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Before and after of one setting, for people. `name` says what of."""
+
+    name: str
+    before: str
+    after: str
+
+    def as_dict(self) -> dict[str, str]:
+        """The form that Ansible's --diff prints."""
+        return {
+            "before_header": self.name,
+            "after_header": self.name,
+            "before": self.before,
+            "after": self.after,
+        }
+
+
+@dataclass(frozen=True)
+class WayIn:
+    """How a change that may lock the operator out is undone unless a new connection confirms it.
+
+    `name` is the change's name ("ssh"), `subject` the same in words, `files` what the change writes, creates
+    or removes, and `live` the shell commands that make restored files effective.
+    """
+
+    name: str
+    subject: str
+    files: Sequence[Path] = ()
+    live: Sequence[str] = ()
+
+
+class Setting:
+    """One setting, or several that can only be made together (the rules of a firewall).
+
+    Reading never changes anything. `apply` and `restore` may be cut off anywhere: what `read` says after that
+    is again the truth.
+    """
+
+    #: Names it in the record and in what the operator reads: "sysctl:kernel.kptr_restrict".
+    key: str
+    #: What makes this object again, only to restore it.
+    spec: dict[str, Any]
+
+    def read(self) -> State:
+        """The present state, enough to restore it."""
+        raise NotImplementedError
+
+    def settled(self) -> bool:
+        """Whether nothing is left to do."""
+        raise NotImplementedError
+
+    def change(self) -> list[Difference]:
+        """What `apply` would change."""
+        raise NotImplementedError
+
+    def apply(self) -> None:
+        """Make the setting. Raises SettingError, CommandError, OSError."""
+        raise NotImplementedError
+
+    def restore(self, state: State) -> None:
+        """Return to a state that `read` has returned."""
+        raise NotImplementedError
+
+    def obstacle(self) -> str | None:
+        """Why it cannot be made here, known before anything is changed, or None."""
+        return None
+
+    def way_in(self) -> WayIn | None:
+        """How it is undone, where it changes a way into the node; None where it does not."""
+        return None
+
+    def warnings(self) -> list[str]:
+        """What the operator should know whether or not anything changes."""
+        return []
+
+    def result(self) -> dict[str, Any]:
+        """What the module returns of it, beside `changed` and `diff`."""
+        return {}
