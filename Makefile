@@ -100,12 +100,11 @@ docs: setup ## Write the roles' README files from their argument specs, and the 
 	$(BIN)/python -m tools.control_docs
 
 .PHONY: requirements
-requirements: setup ## Renew the pins and hashes in requirements/*.txt from requirements/*.in
-	cd requirements && for name in controller dev; do \
-		$(BIN)/uv --no-config pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
-			--no-emit-index-url --no-emit-find-links --custom-compile-command "make requirements" \
-			--output-file "$$name.txt" "$$name.in" || exit; \
-	done
+requirements: setup ## Renew the pins and hashes in requirements/*.txt from pyproject.toml
+	cd requirements && pin() { $(BIN)/uv --no-config pip compile --quiet --upgrade --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make requirements" \
+		../pyproject.toml "$$@"; } && \
+	pin --output-file controller.txt && pin --group ../pyproject.toml:dev --output-file dev.txt
 
 .PHONY: clean
 clean: ## Remove the virtual environment and the tools' caches from the checkout; keeps reports/ and the lab
