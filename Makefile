@@ -104,7 +104,7 @@ requirements: setup ## Renew the pins and hashes in requirements/*.txt from pypr
 	cd requirements && pin() { $(BIN)/uv --no-config pip compile --quiet --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make requirements" \
 		../pyproject.toml "$$@"; } && \
-	pin --output-file controller.txt && pin --group ../pyproject.toml:dev --output-file dev.txt
+	pin --output-file controller.txt && pin --constraint controller.txt --group ../pyproject.toml:dev --output-file dev.txt
 
 .PHONY: clean
 clean: ## Remove the virtual environment and the tools' caches from the checkout; keeps reports/ and the lab

@@ -7,14 +7,16 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import node_config
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.engines import busy
-from ansible.module_utils.files import write_all
+from ansible.module_utils.files import File
+from ansible.module_utils.settings import engine, record, system
+
+from tests.unit.settings.role_plans import carried_out, item, role_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     Run = Callable[..., dict[str, Any]]
 
@@ -107,18 +109,36 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     node = Node(tmp_path)
-    monkeypatch.setattr(node_config, "PENDING", node.pending)
-    monkeypatch.setattr(node_config, "PROC_SYS", node.sysctl)
+    monkeypatch.setattr(record, "RECORDS", node.path / "records")
+    monkeypatch.setattr(system, "PROC_SYS", node.sysctl)
     monkeypatch.setattr(busy, "gpu_processes", list)
-    monkeypatch.setattr(node_config, "UNIT_DIRECTORIES", (f"{tmp_path}/etc/systemd/",))
+    monkeypatch.setattr(engine, "UNIT_DIRECTORIES", (f"{tmp_path}/etc/systemd/",))
     monkeypatch.setenv("PATH", f"{node.bin}:{os.environ['PATH']}")
     return node
 
 
 @pytest.fixture
 def configure(run_module: Run) -> Run:
-    def run(check_mode: bool = False, **parameters: Any) -> dict[str, Any]:
-        return run_module(node_config.main, check_mode=check_mode, name="role", **parameters)
+    def run(
+        files: Iterable[dict[str, Any]] = (),
+        sysctls: dict[str, Any] | None = None,
+        services: Iterable[str] = (),
+        units: Iterable[dict[str, Any]] = (),
+        on_change: Iterable[dict[str, Any]] = (),
+        *,
+        check_mode: bool = False,
+        busy_ok: bool = False,
+        role: str = "role",
+    ) -> dict[str, Any]:
+        items = [
+            item("file", file["path"], {key: value for key, value in file.items() if key != "path"})
+            for file in files
+        ]
+        items += [item("sysctl", name, value) for name, value in (sysctls or {}).items()]
+        items += [item("unit", name, {"on": True}) for name in services]
+        items += [item("unit", unit["name"], {"on": True, "restart_on": unit["restart_on"]}) for unit in units]
+        plan = role_plan(role, items, on_change, busy_ok=busy_ok)
+        return carried_out(run_module, plan, check_mode=check_mode)
 
     return run
 
@@ -280,12 +300,12 @@ def test_check_mode_shows_what_a_cut_off_run_left_undone(configure: Run, node: N
     assert node.snapshot() == before
 
 
-def test_another_configuration_does_not_finish_this_one(run_module: Run, configure: Run, node: Node) -> None:
+def test_another_role_does_not_finish_this_one(configure: Run, node: Node) -> None:
     file = node.file("a")
     (node.bin / "broken").touch()
     configure(files=[file], on_change=rebuild_on(file))
     (node.bin / "broken").unlink()
-    run_module(node_config.main, name="another", files=[node.file("b")])
+    configure([node.file("b")], role="another")
     assert configure(files=[file], on_change=rebuild_on(file))["actions"] == ["rebuild --all"]
 
 

@@ -1,4 +1,4 @@
-"""Reversible settings that are files: whole ones, keywords in others', permissions, profiles of PAM."""
+"""Settings that are files: whole ones, keywords in files of others, permissions, profiles of PAM."""
 
 from __future__ import annotations
 
@@ -7,30 +7,39 @@ import contextlib
 import grp
 import os
 import re
+import ssl
 import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.reversible import Setting, SettingError, replace_file, run
+from ansible.module_utils.files import File, replace_file
+from ansible.module_utils.process import run
+from ansible.module_utils.settings.base import Difference, Setting, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ansible.module_utils.reversible import State
+    from ansible.module_utils.settings.base import State
 
 PAM_STACKS = Path("/etc/pam.d")
 
 
 class WholeFile(Setting):
-    """A file that is Temper's own. `validate` is a command that must accept it, with %s for its path."""
+    """A file that is Temper's own; `content` None: it must not exist.
+
+    `validate` is a command that must accept it, with %s for its path. The text of a `secret` one is neither
+    shown nor recorded.
+    """
 
     def __init__(
         self,
         path: str,
-        content: str,
+        content: str | None,
         mode: str = "0644",
         validate: Sequence[str] = (),
+        encoding: str = "text",
+        secret: bool = False,
         directories: Sequence[str] | None = None,
     ) -> None:
         self.key = f"file:{path}"
@@ -39,8 +48,10 @@ class WholeFile(Setting):
         missing = [str(parent) for parent in self.path.parents if not parent.exists()]
         self.directories = missing if directories is None else directories
         self.spec = {"path": path, "content": "", "directories": self.directories}
-        self.content = content.encode()
-        self.mode = int(mode, 8)
+        binary = content is not None and encoding == "der"
+        data = ssl.PEM_cert_to_DER_cert(str(content).strip()) if binary else content
+        self.file = File(path, data, mode, public=not secret)
+        self.secret = secret
         self.validate = validate
 
     def read(self) -> State:
@@ -49,6 +60,8 @@ class WholeFile(Setting):
             status = self.path.lstat()
         except FileNotFoundError:
             return None
+        if stat.S_ISLNK(status.st_mode) and self.file.content is None:
+            return {"link": str(self.path.readlink())}
         if not stat.S_ISREG(status.st_mode):
             raise SettingError(f"{self.path}: expected a file, found something else; move it away.")
         return {
@@ -59,19 +72,17 @@ class WholeFile(Setting):
         }
 
     def settled(self) -> bool:
-        """Same bytes, mode and owner."""
-        state = self.read()
-        wanted = {"content": base64.b64encode(self.content).decode(), "mode": self.mode, "uid": 0, "gid": 0}
-        return bool(state == wanted)
+        """Same bytes, mode and owner; or none, where there must be none."""
+        return not self.file.differs()
 
     def apply(self) -> None:
-        """Write it, if its own program accepts it."""
-        if self.validate:
+        """Write it, if its own program accepts it; or take it away."""
+        if self.validate and self.file.content is not None:
             with tempfile.NamedTemporaryFile(prefix="temper-", mode="wb") as candidate:
-                candidate.write(self.content)
+                candidate.write(self.file.data)
                 candidate.flush()
                 run([word.replace("%s", candidate.name) for word in self.validate])
-        replace_file(self.path, self.content, self.mode)
+        self.file.write()
 
     def restore(self, state: State) -> None:
         """Bring the former file back, or take ours away."""
@@ -80,14 +91,17 @@ class WholeFile(Setting):
             for directory in self.directories:
                 with contextlib.suppress(OSError):  # somebody else has put something there
                     Path(directory).rmdir()
+        elif "link" in state:
+            self.path.unlink(missing_ok=True)
+            self.path.symlink_to(state["link"])
         else:
             content = base64.b64decode(state["content"])
             replace_file(self.path, content, state["mode"], state["uid"], state["gid"])
 
-    def change(self) -> tuple[str, str]:
-        """The whole file."""
-        before = self.path.read_text(errors="replace") if self.path.is_file() else ""
-        return before, self.content.decode()
+    def change(self) -> list[Difference]:
+        """The whole file, unless not everybody may read it."""
+        diff = self.file.diff()
+        return [Difference(self.key, diff["before"], diff["after"])]
 
 
 class Keyword(Setting):
@@ -126,9 +140,9 @@ class Keyword(Setting):
         if state is not None and self.path.is_file():
             self._replace(state)
 
-    def change(self) -> tuple[str, str]:
+    def change(self) -> list[Difference]:
         """The lines."""
-        return "\n".join(self.read() or []), self.line
+        return [Difference(self.key, "\n".join(self.read() or []), self.line)]
 
     def _lines(self) -> list[str]:
         # Only what ends a line for its readers, too; bytes that are no UTF-8 stay as they are.
@@ -191,10 +205,11 @@ class Access(Setting):
             os.chown(self.path, state["uid"], state["gid"], follow_symlinks=False)
             self.path.chmod(state["mode"])
 
-    def change(self) -> tuple[str, str]:
+    def change(self) -> list[Difference]:
         """The modes."""
         state = self.read()
-        return f"{state['mode']:04o} {state['uid']}:{state['gid']}", f"{state['mode'] & self.mode:04o} root"
+        before = f"{state['mode']:04o} {state['uid']}:{state['gid']}"
+        return [Difference(self.key, before, f"{state['mode'] & self.mode:04o} root")]
 
     def _gids(self) -> list[int]:
         known = []
@@ -251,6 +266,6 @@ class PamProfile(Setting):
         if not state and self.read():
             run(["pam-auth-update", "--package", "--remove", self.name])
 
-    def change(self) -> tuple[str, str]:
+    def change(self) -> list[Difference]:
         """Which module."""
-        return "", f"{self.name} in {self.stack}"
+        return [Difference(self.key, "", f"{self.name} in {self.stack}")]

@@ -1,4 +1,4 @@
-"""Reversible settings of the running system: kernel parameters, options of mount points, units."""
+"""Settings of the running system: kernel parameters, options of mount points, units."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.reversible import Setting, SettingError, run
+from ansible.module_utils.process import run, succeeds
+from ansible.module_utils.settings.base import Difference, Setting, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ansible.module_utils.reversible import State
+    from ansible.module_utils.settings.base import State
 
 PROC_SYS = Path("/proc/sys")
 MOUNTINFO = Path("/proc/self/mountinfo")
@@ -59,9 +60,9 @@ class Sysctl(Setting):
         if state is not None and self.path.exists() and self.read() != state and not self.locked():
             self._write(state)
 
-    def change(self) -> tuple[str, str]:
+    def change(self) -> list[Difference]:
         """The values."""
-        return str(self.read()), self.value
+        return [Difference(self.key, str(self.read()), self.value)]
 
     def _write(self, value: str) -> None:
         try:
@@ -158,10 +159,10 @@ class MountOptions(Setting):
         former = state or []
         self._remount([*former, *(MOUNT_OPPOSITES[option] for option in now if option not in former)])
 
-    def change(self) -> tuple[str, str]:
+    def change(self) -> list[Difference]:
         """The options."""
-        state = self.read()
-        return ",".join(state or []), ",".join(sorted({*(state or []), *self.options}))
+        state = self.read() or []
+        return [Difference(self.key, ",".join(state), ",".join(sorted({*state, *self.options})))]
 
     def _remount(self, options: list[str]) -> None:
         # `bind` changes the mount point alone: neither its file system nor its size.
@@ -180,17 +181,29 @@ STARTS_AT_BOOT = ("enabled", "enabled-runtime", "static", "alias", "indirect", "
 class Unit(Setting):
     """A unit that is enabled and runs, or (`on` false) is neither.
 
-    One that is not installed is settled, unless its file is another setting (`made_here`); nor is one
-    missed while another that does the same runs (`unless`: names or patterns).
+    One that is not installed is settled where it is `optional`, unless its file is another setting
+    (`made_here`); nor is one missed while another that does the same runs (`unless`: names or patterns). It
+    is restarted where one of the files `restart_on` has changed.
     """
 
-    def __init__(self, name: str, on: bool, made_here: bool = False, unless: Sequence[str] = ()) -> None:
-        self.key = f"unit:{name}"
-        self.spec = {"name": name, "on": on}
-        self.name = name
+    def __init__(
+        self,
+        name: str,
+        on: bool,
+        made_here: bool = False,
+        unless: Sequence[str] = (),
+        restart_on: Sequence[str] = (),
+        optional: bool = True,
+    ) -> None:
+        self.name = name if "." in name else f"{name}.service"
+        self.key = f"unit:{self.name}"
+        self.spec = {"name": self.name, "on": on}
         self.on = on
-        self.made_here = made_here
+        self.required = made_here or not optional
+        self.optional = optional
         self.unless = unless
+        self.restart_on = restart_on
+        self.restart = False
         self._known: dict[str, str] | None = None
 
     def _show(self) -> dict[str, str]:
@@ -212,8 +225,10 @@ class Unit(Setting):
     def settled(self) -> bool:
         """Whether it is as wanted. A unit whose own condition keeps it from running is let be."""
         show, state = self._show(), self.read()
+        if self.restart:
+            return False
         if state is None:
-            return not self.made_here
+            return not self.required
         enabled = state["enabled"] in STARTS_AT_BOOT
         if not self.on:
             return not state["active"] and state["enabled"] not in ("enabled", "enabled-runtime")
@@ -222,8 +237,7 @@ class Unit(Setting):
         if enabled and (state["active"] or kept):
             return True
         # Of several patterns it is enough that one has a unit that runs.
-        instead = ["systemctl", "is-active", "--quiet", "--", *self.unless]
-        return bool(self.unless) and not run(instead, check=False).returncode
+        return bool(self.unless) and succeeds(["systemctl", "is-active", "--quiet", "--", *self.unless])
 
     def obstacle(self) -> str | None:
         """Whether somebody has masked what is to run."""
@@ -232,15 +246,28 @@ class Unit(Setting):
         return None
 
     def apply(self) -> None:
-        """Enable and start, or disable and stop."""
-        if self.on:
-            # Reloads systemd, too: it remembers a condition's answer only for units known to be enabled.
-            run(["systemctl", "enable", "--quiet", self.name])
-            run(["systemctl", "start", self.name])
-        else:
-            run(["systemctl", "disable", "--quiet", self.name])
-            run(["systemctl", "stop", self.name])
+        """Enable and start (or restart), or disable and stop."""
+        for verb in self._steps():
+            run(["systemctl", verb, *self._options(verb), self.name])
+        self.restart = False
         self._known = None
+
+    def _steps(self) -> list[str]:
+        """The verbs of systemctl that are due."""
+        if not self.on:
+            return ["disable", "stop"]
+        state = self.read() or {"enabled": "", "active": False}
+        enable = [] if state["enabled"] in STARTS_AT_BOOT else ["enable"]
+        if self.restart:
+            return [*enable, "restart"]
+        return [*enable, *([] if state["active"] else ["start"])]
+
+    def _options(self, verb: str) -> list[str]:
+        if verb not in ("enable", "disable"):
+            return []
+        # To read all units anew can cost containers their GPUs. Where a unit's own condition may keep it from
+        # running it is needed: systemd remembers the answer only for units that it knows to be enabled.
+        return ["--quiet"] if self.optional else ["--quiet", "--no-reload"]
 
     def restore(self, state: State) -> None:
         """Return to the former state; a unit that has come since is switched off."""
@@ -253,11 +280,12 @@ class Unit(Setting):
         run(["systemctl", "start" if active else "stop", self.name])
         self._known = None
 
-    def change(self) -> tuple[str, str]:
+    def change(self) -> list[Difference]:
         """The states."""
         state = self.read() or {"enabled": "", "active": False}
         before = f"{state['enabled'] or 'absent'}, {'running' if state['active'] else 'not running'}"
-        return before, "enabled, running" if self.on else "disabled, not running"
+        wanted = "enabled, running" if self.on else "disabled, not running"
+        return [Difference(self.key, before, "restarted" if self.restart else wanted)]
 
 
 UNIT_PROPERTIES = "LoadState,UnitFileState,ActiveState,ConditionResult,ConditionTimestampMonotonic"
@@ -267,7 +295,7 @@ def unit_states(names: Sequence[str]) -> dict[str, dict[str, str]]:
     """Properties of units, asked in one call."""
     if not names:
         return {}
-    output = run(["systemctl", "show", f"--property={UNIT_PROPERTIES}", "--", *names]).stdout
+    output = run(["systemctl", "show", f"--property={UNIT_PROPERTIES}", "--", *names])
     blocks = [
         dict(line.split("=", 1) for line in block.splitlines()) for block in output.strip().split("\n\n")
     ]

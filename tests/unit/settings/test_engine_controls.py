@@ -8,15 +8,16 @@ import platform
 import stat
 from typing import TYPE_CHECKING, Any
 
-import os_hardening
 import pytest
-from ansible.module_utils import reversible_files, reversible_system
+from ansible.module_utils.access.ssh_login import Login
 from ansible.module_utils.engines import busy
-from ansible.module_utils.packages import Package
-from ansible.module_utils.ssh_login import Login
+from ansible.module_utils.packaging.packages import Package
+from ansible.module_utils.settings import engine, files, record, system
+
+from tests.unit.settings.role_plans import carried_out, item, role_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     Run = Callable[..., dict[str, Any]]
@@ -82,7 +83,7 @@ class Node:
         self.sysctl = path / "proc-sys"
         self.sysctl_d = path / "sysctl.d"
         self.stacks = path / "pam.d"
-        self.record = path / "record.json"
+        self.record = path / "records" / "os_hardening.json"
         for directory in (self.units, self.bin, self.sysctl, self.sysctl_d, self.stacks):
             directory.mkdir()
         (self.stacks / "common-auth").write_text("auth required pam_unix.so\n")
@@ -119,31 +120,51 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     node = Node(tmp_path)
-    monkeypatch.setattr(os_hardening, "RECORD", node.record)
-    monkeypatch.setattr(os_hardening, "UNIT_FILES", f"file:{tmp_path}/etc/systemd/")
-    monkeypatch.setattr(os_hardening, "ssh_login", lambda: None)
+    monkeypatch.setattr(record, "RECORDS", node.record.parent)
+    monkeypatch.setattr(record, "FORMER", {})
+    monkeypatch.setattr(engine, "UNIT_DIRECTORIES", (f"{tmp_path}/etc/systemd/",))
+    monkeypatch.setattr(engine, "ssh_login", lambda: None)
     # Whatever else runs on this machine, a lab with simulated GPUs say.
     monkeypatch.setattr(busy, "gpu_processes", list)
-    monkeypatch.setattr(reversible_system, "PROC_SYS", node.sysctl)
-    monkeypatch.setattr(reversible_system, "SYSCTL_DIRECTORIES", (str(node.sysctl_d),))
-    monkeypatch.setattr(reversible_files, "PAM_STACKS", node.stacks)
+    monkeypatch.setattr(system, "PROC_SYS", node.sysctl)
+    monkeypatch.setattr(system, "SYSCTL_DIRECTORIES", (str(node.sysctl_d),))
+    monkeypatch.setattr(files, "PAM_STACKS", node.stacks)
     monkeypatch.setenv("PATH", f"{node.bin}:{os.environ['PATH']}")
     return node
+
+
+def as_item(kind: str, spec: dict[str, Any], control: str) -> dict[str, Any]:
+    """A setting of a control, as the plan has it."""
+    details = dict(spec)
+    if kind == "keyword":
+        return item(kind, f"{details['path']}:{details['keyword']}", details["value"], control)
+    if kind == "sysctl":
+        return item(kind, details["name"], details["value"], control)
+    return item(kind, details.pop("path", details.pop("name", "")), details, control)
 
 
 @pytest.fixture
 def harden(run_module: Run) -> Run:
     def run(
-        *settings: tuple[str, dict[str, Any]], check_mode: bool = False, **parameters: Any
+        *settings: tuple[str, dict[str, Any]],
+        check_mode: bool = False,
+        packages: Iterable[Any] = (),
+        on_change: Iterable[dict[str, Any]] = (),
+        busy_ok: bool = False,
     ) -> dict[str, Any]:
-        wanted = [{"control": f"c{n}", "kind": kind, "spec": spec} for n, (kind, spec) in enumerate(settings)]
-        return run_module(
-            os_hardening.main,
-            check_mode=check_mode,
-            settings=wanted,
+        items = [as_item(kind, spec, f"c{n}") for n, (kind, spec) in enumerate(settings)]
+        for choice in packages:
+            names = [choice] if isinstance(choice, str) else choice
+            items.append(item("package_choice", names[0], {"any": names}))
+        plan = role_plan(
+            "os_hardening",
+            items,
+            on_change,
+            atomic=True,
+            busy_ok=busy_ok,
             sysctl_file="90-temper-hardening.conf",
-            **parameters,
         )
+        return carried_out(run_module, plan, check_mode=check_mode)
 
     return run
 
@@ -312,7 +333,7 @@ def test_a_file_that_the_system_does_not_let_us_read_is_a_sentence(harden: Run, 
 @pytest.fixture
 def through_ops(node: Node, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A node that the run has come to through the account ops."""
-    monkeypatch.setattr(os_hardening, "ssh_login", lambda: Login("ops", "10.0.0.1", 50000, "10.0.0.2", 22))
+    monkeypatch.setattr(engine, "ssh_login", lambda: Login("ops", "10.0.0.1", 50000, "10.0.0.2", 22))
     return node
 
 
@@ -340,7 +361,7 @@ def test_what_a_cut_off_run_left_undone_is_done_by_the_next(harden: Run, node: N
     node.program("restart-it", f"#!/bin/sh\n[ -e {node.path}/works ] || exit 1\ntouch {node.path}/done\n")
     setting = ("file", {"path": f"{node.path}/etc/journald", "content": "x\n"})
     rule = {
-        "path": f"{node.path}/etc/journald",
+        "paths": [f"{node.path}/etc/journald"],
         "unit": "systemd-journald.service",
         "command": ["restart-it"],
     }
@@ -353,7 +374,7 @@ def test_what_a_cut_off_run_left_undone_is_done_by_the_next(harden: Run, node: N
 
 def test_a_service_that_does_not_run_is_not_told(harden: Run, node: Node) -> None:
     node.unit("auditd.service", "enabled", "inactive")
-    rule = {"path": f"{node.path}/etc", "unit": "auditd.service", "command": ["not-installed"]}
+    rule = {"paths": [f"{node.path}/etc/"], "unit": "auditd.service", "command": ["not-installed"]}
     assert "msg" not in harden(("file", {"path": f"{node.path}/etc/x", "content": "x\n"}), on_change=[rule])
 
 
@@ -668,7 +689,7 @@ def test_options_in_force_are_those_of_the_mount_on_top(
         "mountinfo",
         "30 1 0:1 / /tmp rw,nodev shared:1 - ext4 /dev/sda rw\n31 30 0:2 / /tmp rw,nosuid - tmpfs tmpfs rw\n",
     )
-    monkeypatch.setattr(reversible_system, "MOUNTINFO", mounts)
+    monkeypatch.setattr(system, "MOUNTINFO", mounts)
     result = harden(("mount", {"path": "/tmp", "options": ["nodev", "nosuid"]}), check_mode=True)
     assert result["actions"] == ["mount:/tmp: nosuid -> nodev,nosuid"]
 
@@ -685,7 +706,7 @@ def mount_calls(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[], lis
     for name in ("mount", "umount"):
         node.program(name, f"#!/bin/sh\necho {name} $* >>{node.path}/calls\n")
     monkeypatch.setattr(
-        reversible_system, "MOUNTINFO", node.file("mountinfo", "1 0 0:1 / / rw - ext4 x rw\n")
+        system, "MOUNTINFO", node.file("mountinfo", "1 0 0:1 / / rw - ext4 x rw\n")
     )
     return lambda: (node.path / "calls").read_text().splitlines()
 
@@ -712,17 +733,12 @@ def test_what_is_mounted_below_a_directory_does_not_go_with_the_hardening(
     assert mount_calls()[-1] == last
 
 
-def test_a_setting_for_another_processor_is_left_out(harden: Run, node: Node, run_module: Run) -> None:
+def test_a_setting_for_another_processor_is_left_out(harden: Run, node: Node) -> None:
     wanted = [
-        {
-            "control": "c",
-            "machine": machine,
-            "kind": "file",
-            "spec": {"path": f"{node.path}/{machine}", "content": "x"},
-        }
+        ("file", {"path": f"{node.path}/{machine}", "content": "x", "machine": machine})
         for machine in ("x86_64", "sparc")
     ]
-    result = run_module(os_hardening.main, check_mode=True, settings=wanted, sysctl_file="90-x.conf")
+    result = harden(*wanted, check_mode=True)
     assert result["actions"] == [f"file:{node.path}/{platform.machine()}: unset -> x"]
 
 

@@ -1,0 +1,69 @@
+#!/usr/bin/python3
+"""What a node shall be: the settings of any number of roles, made, proven and taken back in one call."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: node_settings
+short_description: Carry out roles' parts of a node's plan, in one call
+description:
+  - Reads every setting of the roles, makes those that differ in a stated order, and records what was there
+    before, so that a setting which is no longer in the plan returns to what it was.
+  - What a change still has to cause (a restart, an initramfs) is noted on the node before the first change,
+    and done by the next run where this one is cut off.
+  - Stops where only the controller can go on, and says so in the role's C(needs). A new connection must confirm a
+    change of a way into the node; a new driver may need a reboot. The same call after that does the rest.
+options:
+  roles:
+    description: The roles' parts of the plan in their order, as JSON (planning/node_plan.py, C(RolePlan)).
+    type: str
+    required: true
+  secrets:
+    description: Path -> content of files whose content the plan does not hold.
+    type: dict
+    default: {}
+author: Temper developers
+"""
+
+EXAMPLES = r"""
+- name: Set limits and kernel parameters
+  node_settings:
+    roles: "[{{ preflight_plan.roles.os_tuning }}]"
+"""
+
+RETURN = r"""
+roles:
+  description: Role -> what was done for it (in check mode, would be), C(changed), C(diff), C(actions) in words,
+    C(controls) that asked for it, C(results) that single settings have to say. C(needs) is what the controller
+    must do before the rest is done, C(confirm) with the name of a change, or C(driver) with what is loaded.
+    C(failed) with C(msg) ends the list.
+  returned: always
+  type: dict
+"""
+
+import json
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.settings.base import RefusedError
+from ansible.module_utils.settings.engine import carry_out
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            # A long text, of no use in the node's log.
+            "roles": {"type": "str", "required": True, "no_log": True},
+            "secrets": {"type": "dict", "default": {}, "no_log": True},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        result = carry_out(module, json.loads(module.params["roles"]), module.params["secrets"])
+    except RefusedError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,480 @@
+"""Carries out a role's part of a node's plan: reads, refuses, notes, makes what differs, reacts, restores.
+
+What is about to change is noted on the node before the first change and struck off after the last one, so
+that the next run completes one that was cut off: it makes the settings that still differ, and does what the
+files changed before the cut have yet to cause. What was there before is recorded, so that a setting which
+nobody asks for any more returns to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.access.commit_confirm import Change, settle_the_past
+from ansible.module_utils.access.ssh_login import ssh_login
+from ansible.module_utils.engines.busy import containers_with_gpus
+from ansible.module_utils.process import CommandError, run, succeeds, which
+from ansible.module_utils.settings.base import Difference, RefusedError, SettingError
+from ansible.module_utils.settings.files import PamProfile, WholeFile
+from ansible.module_utils.settings.kinds import build, rebuild
+from ansible.module_utils.settings.record import Record
+from ansible.module_utils.settings.system import (
+    Sysctl,
+    Unit,
+    of_temper,
+    overruled_by,
+    overruling,
+    unit_states,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ansible.module_utils.settings.base import Node, Setting, State
+
+UNIT_DIRECTORIES = ("/etc/systemd/system/", "/usr/local/lib/systemd/system/")
+REEXECUTE = ["systemctl", "daemon-reexec"]
+#: What programs that the settings below stand on make effective: commands that are due run before these.
+ACTING = ("package:", "driver:", "unit:", "container_engine:", "account:", "firewall:", "sshd:", "gpu:")
+FAILURES = (SettingError, CommandError, OSError)
+
+
+@dataclass
+class Outcome:
+    """What was done for a role, or would be, in the form that the module returns."""
+
+    changed: bool = False
+    actions: list[str] = field(default_factory=list)
+    controls: list[str] = field(default_factory=list)
+    #: In the form that Ansible's --diff prints.
+    diff: list[dict[str, str]] = field(default_factory=list)
+    #: What single settings have to say beside: a new SSH port, ports that listen for nobody.
+    results: dict[str, Any] = field(default_factory=dict)
+    #: What the controller must do before the rest can be done: {"confirm": "ssh"}, {"driver": {...}}.
+    needs: dict[str, Any] = field(default_factory=dict)
+
+
+class Role:
+    """The wanted settings of one role beside what is on the node."""
+
+    def __init__(self, node: Node, plan: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
+        self.node = node
+        self.name: str = plan["role"]
+        self.options: Mapping[str, Any] = plan["options"]
+        self.items = [with_secret(item, secrets) for item in plan["settings"]]
+        self.reactions: list[Mapping[str, Any]] = plan["reactions"]
+        self.record = Record(self.name)
+        #: What files that sort after this one of /etc/sysctl.d set is theirs.
+        self.sysctl_file: str | None = self.options["sysctl_file"]
+        self.look()
+
+    def look(self) -> None:
+        """Read what is there and set it against what is wanted."""
+        self.wanted: dict[str, Setting] = {}
+        self.item_of: dict[str, Mapping[str, Any]] = {}
+        self.overruled: dict[str, str] = {}
+        self.given_away: dict[str, str] = {}
+        later = overruling(self.sysctl_file) if self.sysctl_file else {}
+        for setting, item in build(self.name, self.items, self.options):
+            if isinstance(setting, Sysctl) and (file := overruled_by(setting.name, later)):
+                self.overruled[setting.name] = file
+                if not setting.settled() and not of_temper(file):
+                    self.given_away[setting.name] = f"{setting.name} ({setting.read()} in {file})"
+                continue
+            self.wanted[setting.key] = setting
+            self.item_of[setting.key] = item
+        self.look_at_units()
+        self.unsettled = [setting for setting in self.wanted.values() if self.is_due(setting)]
+        former = [
+            rebuild(key, original["spec"])
+            for key, original in reversed(self.record.originals.items())
+            if key not in self.wanted
+        ]
+        # Another file's by now, or of an interface that is gone: neither to make nor to take back.
+        self.given_up = [
+            s for s in former if isinstance(s, Sysctl) and (overruled_by(s.name, later) or s.read() is None)
+        ]
+        self.unwanted = [setting for setting in former if setting not in self.given_up]
+
+    def look_at_units(self) -> None:
+        """Ask systemd for all units at once; those whose files differ, or did in a run cut off, restart."""
+        units = [setting for setting in self.wanted.values() if isinstance(setting, Unit)]
+        states = unit_states([unit.name for unit in units])
+        files = {
+            str(setting.path)
+            for setting in self.wanted.values()
+            if isinstance(setting, WholeFile) and not setting.settled()
+        } | self.left_over
+        for unit in units:
+            unit.know(states[unit.name])
+            unit.restart = bool(files & set(unit.restart_on))
+
+    @property
+    def left_over(self) -> set[str]:
+        """Paths (and other names) of settings that a run which was cut off was changing."""
+        return {path_of(key) for key in self.record.pending}
+
+    def is_due(self, setting: Setting) -> bool:
+        """Whether a setting differs, or is one whose proof a run that was cut off still owes."""
+        return not setting.settled() or (is_driver(setting) and setting.key in self.record.pending)
+
+    @property
+    def touched(self) -> list[str]:
+        """Paths that this run changes, or that one which was cut off has changed."""
+        keys = [setting.key for setting in [*self.unsettled, *self.unwanted]]
+        return [*self.left_over, *map(path_of, keys)]
+
+    def obstacles(self) -> list[str]:
+        """Sentences about settings that cannot be made on this node."""
+        found = []
+        for setting in self.unsettled:
+            if obstacle := setting.obstacle():
+                found.append(f"{obstacle}{self.or_waive(setting)}")
+        return found
+
+    def or_waive(self, setting: Setting) -> str:
+        """What may be done instead, for a setting that a control of the hardening asks for."""
+        controls = self.item_of[setting.key]["controls"]
+        return f", or waive the control {', '.join(controls)}" if controls and self.options["atomic"] else ""
+
+    def reloads_systemd(self) -> bool:
+        """Whether systemd holds something else of a unit than what its files are going to say.
+
+        A unit that it has not met is read when it is started.
+        """
+        files = [path for path in self.touched if path.startswith(UNIT_DIRECTORIES)]
+        if self.options["atomic"]:
+            keys = [*self.record.pending, *(s.key for s in [*self.unsettled, *self.unwanted])]
+            return bool(files) or any(key.startswith("unit:") for key in keys)
+        present = [path for path in files if path in self.left_over or is_file(self.wanted, path)]
+        drop_ins = sorted({path.split("/")[-2][:-2] for path in files if path.split("/")[-2].endswith(".d")})
+        known = unit_states(drop_ins).values()
+        return bool(present) or any(
+            (state["UnitFileState"], state["ActiveState"]) not in (("", ""), ("", "inactive"))
+            for state in known
+        )
+
+    def due_commands(self) -> list[list[str]]:
+        """The commands that are due for what has changed, now or in a run that was cut off."""
+        due = [
+            reaction
+            for reaction in self.reactions
+            if any(matches(path, reaction["paths"]) for path in self.touched)
+            and which(reaction["command"][0])
+        ]
+        states = unit_states([reaction["unit"] for reaction in due if reaction["unit"]])
+        running = {name for name, state in states.items() if state["ActiveState"] == "active"}
+        return [r["command"] for r in due if not r["unit"] or r["unit"] in running]
+
+    def settle(self) -> Outcome:
+        """Bring the role's part to the wanted state; in check mode say what would be done.
+
+        Raises:
+            RefusedError: nothing was changed, with every reason.
+            SettingError, CommandError, OSError: a change failed; the next run completes it.
+        """
+        tools = next((s for s in self.unsettled if s.key == "package:tools"), None)
+        if obstacles := self.obstacles():
+            raise RefusedError(f"Nothing was changed: {'; '.join(obstacles)}.")
+        commands = self.due_commands()
+        reload = self.reloads_systemd()
+        # A package's installation has systemd read its units, too.
+        self.refuse_to_disturb(reload or bool(tools and self.options["atomic"]) or REEXECUTE in commands)
+        self.warn()
+        outcome = self.planned(commands, reload)
+        if self.node.check_mode or not outcome.changed:
+            outcome.results = self.results()
+            return outcome
+        if tools:
+            outcome.actions += self.prepare()
+            self.note([tools.key])
+            tools.apply()
+            self.look()
+            if obstacles := self.obstacles():
+                raise RefusedError("; ".join(obstacles))
+            rest = self.planned(self.due_commands(), self.reloads_systemd())
+            outcome.actions += [action for action in rest.actions if action not in outcome.actions]
+            outcome.diff += [diff for diff in rest.diff if diff not in outcome.diff]
+            outcome.controls = sorted({*outcome.controls, *rest.controls})
+        outcome.needs = self.make()
+        outcome.results = self.results()
+        return outcome
+
+    def refuse_to_disturb(self, reload: bool) -> None:
+        """Refuse where systemd, as it reads its units anew, can take their GPUs from running containers.
+
+        In check mode it warns. Source: NVIDIA/nvidia-container-toolkit issues 48 and 1227; containers that
+        came by their GPUs through CDI keep them, which cannot be told from outside.
+        """
+        containers = containers_with_gpus() if reload and not self.options["busy_ok"] else ""
+        if not containers:
+            return
+        sentence = f"{containers}, and systemd has to read its units anew, which can take their GPUs away"
+        remedy = f"Drain the node, or set {self.name}_busy_ok: true."
+        if not self.node.check_mode:
+            raise RefusedError(f"{sentence[0].upper()}{sentence[1:]}. Nothing was changed. {remedy}")
+        self.node.warn(f"A run would be refused: {sentence}. {remedy}")
+
+    def warn(self) -> None:
+        """Say what the operator should know whether or not anything changes."""
+        if self.given_away:
+            self.node.warn(
+                f"Files that sort after {self.sysctl_file} set other values, which stay: "
+                f"{', '.join(self.given_away.values())}."
+            )
+        if not self.options["atomic"]:
+            for name in self.unavailable:
+                self.node.warn(f"This node's kernel has no parameter {name}; it is left out.")
+        for setting in self.wanted.values():
+            for warning in setting.warnings():
+                self.node.warn(warning)
+
+    @property
+    def unavailable(self) -> list[str]:
+        """Kernel parameters that this kernel does not have."""
+        return [s.name for s in self.wanted.values() if isinstance(s, Sysctl) and s.read() is None]
+
+    def planned(self, commands: list[list[str]], reload: bool) -> Outcome:
+        """What there is to do, in words and as differences."""
+        changes = {setting.key: setting.change() for setting in self.unsettled}
+        actions = [f"{setting.key}: restored" for setting in self.unwanted]
+        actions += [short(change) for found in changes.values() for change in found]
+        actions += [" ".join(command) for command in commands]
+        if reload and not self.options["atomic"]:
+            actions.append("systemctl daemon-reload")
+        controls = {name for key in changes for name in self.item_of[key]["controls"]}
+        shown = [
+            Difference(" ".join([*self.item_of[key]["controls"], change.name]), change.before, change.after)
+            for key, found in changes.items()
+            for change in found
+        ]
+        shown += [Difference(f"restored {setting.key}", "set\n", "") for setting in self.unwanted]
+        return Outcome(
+            changed=bool(self.unsettled or self.unwanted or self.record.pending),
+            actions=actions,
+            controls=sorted(controls),
+            diff=[difference.as_dict() for difference in shown],
+        )
+
+    def results(self) -> dict[str, Any]:
+        """What single settings have to say beside."""
+        found: dict[str, Any] = {"overruled": self.overruled, "unavailable": self.unavailable}
+        for setting in self.wanted.values():
+            found.update(setting.result())
+        return found
+
+    def note(self, keys: list[str]) -> None:
+        """Write down what is about to change."""
+        self.record.pending = sorted({*self.record.pending, *keys})
+        self.record.save()
+
+    def prepare(self) -> list[str]:
+        """What has to be done before missing packages come; returns the files written.
+
+        What is not there yet must be known to be taken back, and conditions of units must keep their services
+        from starting where they cannot run.
+        """
+        for setting in self.wanted.values():
+            if isinstance(setting, (Unit, PamProfile, WholeFile)) and not setting.read():
+                self.remember(setting, setting.read())
+        drop_ins = [
+            setting
+            for setting in self.unsettled
+            if isinstance(setting, WholeFile)
+            and setting.key.startswith(f"file:{UNIT_DIRECTORIES[0]}")
+            and setting.key.endswith(".conf")
+        ]
+        self.note([setting.key for setting in drop_ins])
+        for setting in drop_ins:
+            setting.apply()
+        return [setting.key for setting in drop_ins]
+
+    def remember(self, setting: Setting, state: State) -> None:
+        """Record what a setting was, unless that is known; those with a record of their own have no spec."""
+        if hasattr(setting, "spec") and not (isinstance(setting, WholeFile) and setting.secret):
+            self.record.originals.setdefault(setting.key, {"spec": setting.spec, "state": state})
+
+    def make(self) -> dict[str, Any]:
+        """Make what differs and take back what nobody wants any more; returns what the controller must do."""
+        before = {s.key: s.read() for s in self.unsettled if hasattr(s, "spec")}
+        for setting in self.unsettled:
+            self.remember(setting, before.get(setting.key))
+        account = administrator() if self.options["atomic"] else None
+        self.note([setting.key for setting in [*self.unsettled, *self.unwanted]])
+        # Once more for PAM: a profile that was taken out counts as new when the next one is, and comes back.
+        for setting in [*self.unwanted, *(s for s in self.unwanted if isinstance(s, PamProfile))]:
+            setting.restore(self.record.originals[setting.key]["state"])
+        made: list[Setting] = []
+        commands, reload = self.due_commands(), self.reloads_systemd()
+        try:
+            for setting in self.unsettled:
+                if setting.key.startswith(ACTING) and not self.options["atomic"]:
+                    self.react(commands, reload)
+                    commands, reload = [], False
+                elif isinstance(setting, Unit) and reload:
+                    self.react([], reload)
+                    reload = False
+                made.append(setting)
+                if needs := self.apply(setting):
+                    self.unsettled = self.unsettled[len(made) :]
+                    return needs
+            if account and not may_sudo(account):
+                raise SettingError(
+                    f"After these changes {account} could no longer become root, so they were undone. "
+                    "Look at `sudo -l` and at the journal of the node, and run again."
+                )
+        except FAILURES as error:
+            if not self.options["atomic"]:
+                raise
+            sentence = told(error, "After the settings were made")
+            raise SettingError(" ".join([sentence, *self.undo(made, before)])) from error
+        self.react(commands, reload)
+        for setting in [*self.unwanted, *self.given_up]:
+            del self.record.originals[setting.key]
+        self.record.pending = []
+        self.record.save()
+        return {}
+
+    def apply(self, setting: Setting) -> dict[str, Any]:
+        """Make one setting; returns what the controller must do before the next one."""
+        try:
+            if way_in := setting.way_in():
+                change = Change(way_in.name, way_in.subject)
+                with change.armed(
+                    way_in.files, way_in.live, self.options["rollback_after_s"], ssh_login()
+                ):
+                    setting.apply()
+                self.strike_off(setting)
+                return {"confirm": way_in.name}
+            setting.apply()
+        except FAILURES as error:
+            if not self.options["atomic"]:
+                raise
+            raise SettingError(
+                f"{', '.join(self.item_of[setting.key]['controls'])}: {told(error, setting.key)} What this run "
+                "had made was undone: mend it, or waive the control."
+            ) from error
+        if needs := setting.needs():
+            return needs
+        if setting.key.startswith("package:"):
+            # A new driver is proven before the note of it goes.
+            drivers = [s for s in self.wanted.values() if is_driver(s) and s not in self.unsettled]
+            self.note([driver.key for driver in drivers])
+            position = self.unsettled.index(setting) + 1
+            self.unsettled[position:position] = drivers
+        return {}
+
+    def strike_off(self, setting: Setting) -> None:
+        """Forget the note of a change that its timer undoes, should nobody confirm it."""
+        self.record.pending = [key for key in self.record.pending if key != setting.key]
+        self.record.save()
+
+    def react(self, commands: list[list[str]], reload: bool) -> None:
+        """Let systemd read unit files that have changed, and tell those who read theirs only when told."""
+        if reload and any(path.startswith(UNIT_DIRECTORIES) for path in self.touched):
+            run(["systemctl", "daemon-reload"])
+        for command in commands:
+            run(command, timeout_s=REACTION_TIMEOUT_S)
+
+    def undo(self, made: list[Setting], before: Mapping[str, State]) -> list[str]:
+        """Return to `before`, as far as that is possible; returns sentences about what is not."""
+        complaints = []
+        for setting in reversed(made):
+            try:
+                setting.restore(before[setting.key])
+            except FAILURES as error:
+                if not is_back(setting, before[setting.key]):
+                    complaints.append(f"{setting.key} could not be undone: {error}")
+        if any(setting.key.startswith(f"file:{UNIT_DIRECTORIES[0]}") for setting in made):
+            succeeds(["systemctl", "daemon-reload"])
+        return complaints
+
+
+#: An initramfs for every kernel takes minutes on a slow disk.
+REACTION_TIMEOUT_S = 1800
+
+
+def with_secret(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Mapping[str, Any]:
+    """The item with the content that does not travel in the plan."""
+    wanted = item["wanted"]
+    if item["kind"] != "file" or not wanted or not wanted.get("secret"):
+        return item
+    return {**item, "wanted": {**wanted, "content": secrets[item["key"]]}}
+
+
+def is_driver(setting: Setting) -> bool:
+    """Whether a setting is the loaded driver, which is proven after every change of its packages."""
+    return setting.key.startswith("driver:")
+
+
+def path_of(key: str) -> str:
+    """The path (or other name) in a setting's key: `keyword:/etc/login.defs:UMASK` is about a file."""
+    return key.split(":")[1]
+
+
+def matches(path: str, patterns: list[str]) -> bool:
+    """Whether a path is one of these, or lies in one that ends with a slash."""
+    return any(path == entry or (entry.endswith("/") and path.startswith(entry)) for entry in patterns)
+
+
+def is_file(wanted: Mapping[str, Setting], path: str) -> bool:
+    """Whether a wanted file is there already."""
+    setting = wanted.get(f"file:{path}")
+    return isinstance(setting, WholeFile) and setting.path.exists()
+
+
+def told(error: BaseException, subject: str) -> str:
+    """An error as a sentence: of an OSError, what could not be done."""
+    return f"{subject}: {error}." if isinstance(error, OSError) else str(error)
+
+
+def is_back(setting: Setting, state: State) -> bool:
+    """Whether a setting is in this state, as one is that could not be made in the first place."""
+    try:
+        return bool(setting.read() == state)
+    except FAILURES:
+        return False
+
+
+def short(change: Difference) -> str:
+    """Before and after in a line; of a file only whether there was one."""
+    if "\n" in change.after or "\n" in change.before:
+        after = "written" if change.after else "removed"
+        return f"{change.name}: {'other content' if change.before else 'absent'} -> {after}"
+    return f"{change.name}: {change.before or 'unset'} -> {change.after or 'unset'}"
+
+
+def administrator() -> str | None:
+    """The account that this run came through, if it may become root without a password."""
+    login = ssh_login()
+    if login is None or login.account == "root":
+        return None
+    return login.account if may_sudo(login.account) else None
+
+
+def may_sudo(account: str) -> bool:
+    """Whether an account can become root without a password, asked of sudo and PAM themselves."""
+    return succeeds(["runuser", "-u", account, "--", "sudo", "-n", "true"])
+
+
+def carry_out(node: Node, plans: list[Mapping[str, Any]], secrets: Mapping[str, str]) -> dict[str, Any]:
+    """Settle roles in their order; returns the module's result.
+
+    Ends behind the first that needs the controller. The failure of one is part of its result, and ends it too.
+    """
+    if any(item["way_in"] for plan in plans for item in plan["settings"]):
+        settle_the_past(node)
+    result: dict[str, Any] = {"changed": False, "roles": {}}
+    for plan in plans:
+        try:
+            outcome = Role(node, plan, secrets).settle()
+        except (RefusedError, *FAILURES) as error:
+            subject = "A file of this node could not be read or written; mend that and run again"
+            result["roles"][plan["role"]] = {"failed": True, "changed": False, "msg": told(error, subject)}
+            break
+        result["changed"] |= outcome.changed
+        result["roles"][plan["role"]] = asdict(outcome)
+        if outcome.needs:
+            break
+    return result
