@@ -78,7 +78,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.administrators import (
+from ansible.module_utils.access.administrators import (
     HEADER,
     KEY_FILES,
     Account,
@@ -98,8 +98,7 @@ from ansible.module_utils.administrators import (
     superfluous_groups,
     write_key_files,
 )
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.commit_confirm import (
+from ansible.module_utils.access.commit_confirm import (
     ARGUMENTS,
     Change,
     CommandError,
@@ -108,9 +107,10 @@ from ansible.module_utils.commit_confirm import (
     succeeds,
     write_durably,
 )
+from ansible.module_utils.access.ssh_access import SECONDS_PER_DAY
+from ansible.module_utils.access.ssh_login import ssh_login
+from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.files import File
-from ansible.module_utils.ssh_access import SECONDS_PER_DAY
-from ansible.module_utils.ssh_login import ssh_login
 
 SUDOERS = Path("/etc/sudoers.d/temper_admins")
 RECORD = Path("/var/lib/temper/admin_accounts.json")

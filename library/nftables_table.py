@@ -138,11 +138,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.commit_confirm import ARGUMENTS, Change, CommandError, RefusedError, run
-from ansible.module_utils.files import File
-from ansible.module_utils.listeners import Listener, listeners
-from ansible.module_utils.nftables_rules import (
+from ansible.module_utils.access.commit_confirm import ARGUMENTS, Change, CommandError, RefusedError, run
+from ansible.module_utils.access.listeners import Listener, listeners
+from ansible.module_utils.access.nftables_rules import (
     TABLE,
     Limits,
     Rule,
@@ -154,13 +152,15 @@ from ansible.module_utils.nftables_rules import (
     port_ranges,
     render,
 )
-from ansible.module_utils.ssh_login import ssh_login
-from ansible.module_utils.sshd import listening_ports, parse_effective
+from ansible.module_utils.access.ssh_login import ssh_login
+from ansible.module_utils.access.sshd import listening_ports, parse_effective
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.files import File
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ansible.module_utils.ssh_login import Login
+    from ansible.module_utils.access.ssh_login import Login
 
 RULES = Path("/etc/temper/firewall.nft")
 UNIT = "temper-firewall.service"

@@ -110,6 +110,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils import packages as dpkg
+from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.engines import busy
 from ansible.module_utils.reversible import Record, Setting, SettingError, available, run
@@ -124,7 +125,6 @@ from ansible.module_utils.reversible_system import (
     sysctls,
     unit_states,
 )
-from ansible.module_utils.ssh_login import ssh_login
 
 RECORD = Path("/var/lib/temper/os_hardening.json")
 UNIT_FILES = "file:/etc/systemd/system/"

@@ -99,14 +99,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.commit_confirm import ARGUMENTS, Change, CommandError, RefusedError, run
-from ansible.module_utils.files import File
-from ansible.module_utils.listeners import listeners
-from ansible.module_utils.ssh_access import login_refusal, read_account
-from ansible.module_utils.ssh_keys import parse_public_key, public_keys
-from ansible.module_utils.ssh_login import ssh_login
-from ansible.module_utils.sshd import (
+from ansible.module_utils.access.commit_confirm import ARGUMENTS, Change, CommandError, RefusedError, run
+from ansible.module_utils.access.listeners import listeners
+from ansible.module_utils.access.ssh_access import login_refusal, read_account
+from ansible.module_utils.access.ssh_keys import parse_public_key, public_keys
+from ansible.module_utils.access.ssh_login import ssh_login
+from ansible.module_utils.access.sshd import (
     DROP_IN,
     MAIN,
     RELOAD_IN_SHELL,
@@ -117,9 +115,11 @@ from ansible.module_utils.sshd import (
     refuse_what_sshd_cannot_listen_on,
     reload_sshd,
 )
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.files import File
 
 if TYPE_CHECKING:
-    from ansible.module_utils.sshd import Effective
+    from ansible.module_utils.access.sshd import Effective
 
 FOLDER = Path("/etc/ssh")
 MODULI = FOLDER / "moduli"

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 import admin_accounts
 import pytest
-from ansible.module_utils import administrators
-from ansible.module_utils.administrators import Account, KeyFile, Shadow, User, parse_user, parse_users
-from ansible.module_utils.commit_confirm import Change, CommandError, RefusedError
-from ansible.module_utils.ssh_keys import parse_public_key
-from ansible.module_utils.ssh_login import Login
+from ansible.module_utils.access import administrators
+from ansible.module_utils.access.administrators import Account, KeyFile, Shadow, User, parse_user, parse_users
+from ansible.module_utils.access.commit_confirm import Change, CommandError, RefusedError
+from ansible.module_utils.access.ssh_keys import parse_public_key
+from ansible.module_utils.access.ssh_login import Login
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMP/JIfnXzGl0FmT5rCEOw2Y8sIp9EyInaNs4E2UMwMO alice@office"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKvB7zSxUi0oTkVYCWkr4zHLPW2RXjdbJXiPSF7CQvcr alice@home"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils import commit_confirm
-from ansible.module_utils.commit_confirm import Change, CommandError, NotConfirmedError, RefusedError
-from ansible.module_utils.ssh_login import Login, ssh_login
+from ansible.module_utils.access import commit_confirm
+from ansible.module_utils.access.commit_confirm import Change, CommandError, NotConfirmedError, RefusedError
+from ansible.module_utils.access.ssh_login import Login, ssh_login
 
 LOGIN = Login("ops", "192.0.2.1", 40000, "192.0.2.9", 22)
 

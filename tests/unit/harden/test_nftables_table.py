@@ -9,11 +9,11 @@ from typing import Any
 
 import nftables_table
 import pytest
-from ansible.module_utils import nftables_rules
-from ansible.module_utils.commit_confirm import RefusedError
-from ansible.module_utils.listeners import Listener
-from ansible.module_utils.nftables_rules import Limits, Rule, networks, parse_rule
-from ansible.module_utils.ssh_login import Login
+from ansible.module_utils.access import nftables_rules
+from ansible.module_utils.access.commit_confirm import RefusedError
+from ansible.module_utils.access.listeners import Listener
+from ansible.module_utils.access.nftables_rules import Limits, Rule, networks, parse_rule
+from ansible.module_utils.access.ssh_login import Login
 
 EVERYONE = ["0.0.0.0/0", "::/0"]
 LOGIN = Login("ops", "192.0.2.7", 40000, "192.0.2.9", 22)

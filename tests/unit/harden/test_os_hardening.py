@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import os_hardening
 import pytest
 from ansible.module_utils import reversible_files, reversible_system
+from ansible.module_utils.access.ssh_login import Login
 from ansible.module_utils.engines import busy
 from ansible.module_utils.packages import Package
-from ansible.module_utils.ssh_login import Login
 
 if TYPE_CHECKING:
     from collections.abc import Callable

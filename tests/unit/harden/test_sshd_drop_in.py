@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import sshd_drop_in
-from ansible.module_utils import ssh_access, ssh_keys, sshd
-from ansible.module_utils.commit_confirm import Change, RefusedError
-from ansible.module_utils.listeners import Listener
-from ansible.module_utils.ssh_access import Account
-from ansible.module_utils.ssh_login import Login
+from ansible.module_utils.access import ssh_access, ssh_keys, sshd
+from ansible.module_utils.access.commit_confirm import Change, RefusedError
+from ansible.module_utils.access.listeners import Listener
+from ansible.module_utils.access.ssh_access import Account
+from ansible.module_utils.access.ssh_login import Login
 
 from tests.unit.tables import specs
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
-from ansible.module_utils.commit_confirm import RefusedError
+from ansible.module_utils.access.commit_confirm import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

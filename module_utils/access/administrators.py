@@ -15,9 +15,9 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.commit_confirm import CommandError, RefusedError
-from ansible.module_utils.ssh_access import SECONDS_PER_DAY
-from ansible.module_utils.ssh_keys import PublicKey, parse_public_key
+from ansible.module_utils.access.commit_confirm import CommandError, RefusedError
+from ansible.module_utils.access.ssh_access import SECONDS_PER_DAY
+from ansible.module_utils.access.ssh_keys import PublicKey, parse_public_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

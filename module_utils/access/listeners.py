@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible.module_utils.commit_confirm import run
+from ansible.module_utils.access.commit_confirm import run
 
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 # A client waits for answers on its own port, without being a service.

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ansible.module_utils.access.ssh_login import Login
     from ansible.module_utils.basic import AnsibleModule
-    from ansible.module_utils.ssh_login import Login
 
 # What all modules that change a way into the node take.
 ARGUMENTS: dict[str, Any] = {
