@@ -141,9 +141,9 @@ class Pending:
             return []
         return paths
 
-    def note(self, module: AnsibleModule, paths: list[str]) -> None:
+    def note(self, paths: list[str]) -> None:
         """Remember these paths until `clear`. On disk in one step: an earlier note must not get lost."""
-        File(str(self.path), json.dumps(paths)).write(module)
+        File(str(self.path), json.dumps(paths)).write()
 
     def clear(self) -> None:
         """Forget the note: everything was done."""
@@ -301,8 +301,8 @@ def main() -> None:
     if (reloads or REEXECUTE in due) and not module.params["busy_ok"]:
         busy.refuse_to_reload(module, f"{module.params['name']}_busy_ok")
     if differing and not module.check_mode:
-        pending.note(module, sorted({*differing, *left_over}))
-    result = write_all(module, files)
+        pending.note(sorted({*differing, *left_over}))
+    result = write_all(files, check_mode=module.check_mode)
     changed = {*result.changed_files, *left_over}
 
     actions, unknown = apply_sysctls(module, module.params["sysctls"])

@@ -10,14 +10,13 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.files import make_directories
+from ansible.module_utils.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 # What a state is on disk: JSON. None means "was not there".
 State = Any
@@ -77,22 +76,6 @@ class Setting:
     def change(self) -> tuple[str, str]:
         """Before and after, for people: what `apply` would change."""
         raise NotImplementedError
-
-
-def replace_file(path: Path, content: bytes, mode: int, uid: int = 0, gid: int = 0) -> None:
-    """Replace a file in one step, so that no reader and no crash ever sees half of it."""
-    make_directories(path.parent)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chown(temporary, uid, gid)
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 class Record:

@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.reversible import Setting, SettingError, replace_file, run
+from ansible.module_utils.files import replace_file
+from ansible.module_utils.reversible import Setting, SettingError, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

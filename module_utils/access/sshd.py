@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.access.commit_confirm import CommandError, RefusedError, run, succeeds
+from ansible.module_utils.process import CommandError, run, succeeds
+from ansible.module_utils.settings.base import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
