@@ -25,10 +25,10 @@ if MODULE_UTILS not in ansible.module_utils.__path__:
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
-from ansible.module_utils.administrators import parse_users
-from ansible.module_utils.commit_confirm import RefusedError
-from ansible.module_utils.nftables_rules import interfaces, networks, parse_rule, parse_service
-from ansible.module_utils.ssh_keys import public_keys
+from ansible.module_utils.access.administrators import parse_users
+from ansible.module_utils.access.nftables_rules import interfaces, networks, parse_rule, parse_service
+from ansible.module_utils.access.ssh_keys import public_keys
+from ansible.module_utils.settings.base import RefusedError
 
 from planning.os_controls import waiver_problems
 from validation.plans import MOST_HOURS, PLANS

@@ -28,9 +28,9 @@ EXAMPLES = r"""
     ansible_ssh_extra_args: -o ControlPath=none
 """
 
+from ansible.module_utils.access.commit_confirm import Change, NotConfirmedError
+from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.commit_confirm import Change, NotConfirmedError
-from ansible.module_utils.ssh_login import ssh_login
 
 SUBJECTS = {"accounts": "the accounts", "ssh": "sshd's settings", "firewall": "the firewall"}
 

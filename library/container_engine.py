@@ -159,15 +159,14 @@ def disturbed(plans: list[Plan]) -> str:
 class Node:
     """Carries plans out, and takes back what an engine refuses."""
 
-    def __init__(self, module: AnsibleModule) -> None:
-        self.module = module
+    def __init__(self) -> None:
         self.actions: list[str] = []
 
     def write(self, contents: dict[str, str | None]) -> None:
         """Write files with the mode they have; content None removes one."""
         for path, content in contents.items():
             mode = f"{Path(path).stat().st_mode & 0o7777:04o}" if Path(path).exists() else "0644"
-            File(path, content, mode).write(self.module)
+            File(path, content, mode).write()
 
     def carry_out(self, engine: Engine, wish: Wish, plan: Plan) -> None:
         """Write, restart, read back. Raises EngineError after everything is as it was."""
@@ -225,12 +224,12 @@ def load_state() -> dict[str, Any]:
     return state
 
 
-def store_state(module: AnsibleModule, state: dict[str, Any]) -> None:
+def store_state(state: dict[str, Any]) -> None:
     """Replace the state file; an empty state needs none."""
     kept = {key: value for key, value in state.items() if value}
     file = File(str(STATE), json.dumps(kept, indent=1) + "\n" if kept else None, "0600")
     if file.differs():
-        file.write(module)
+        file.write()
 
 
 def make_plans(engines: list[Engine], wish: Wish, state: dict[str, Any]) -> list[Plan]:
@@ -297,7 +296,7 @@ def settle(module: AnsibleModule) -> dict[str, Any]:
     for plan in plans:
         for warning in plan.warnings:
             module.warn(warning)
-    node = Node(module)
+    node = Node()
     result = {
         "changed": bool(due or specification.actions),
         "engines": {plan.engine: {"version": plan.version, "cdi": plan.cdi} for plan in plans},
@@ -314,7 +313,7 @@ def settle(module: AnsibleModule) -> dict[str, Any]:
     if not wish.present and state.get("cdi_units") and not state.get("records"):
         cdi.switch_off(state.pop("cdi_units"))
         result["changed"] = True
-    store_state(module, state)
+    store_state(state)
     return {**result, "actions": node.actions + specification.actions}
 
 
@@ -334,12 +333,12 @@ def carry_out_all(
             records.pop(plan.engine, None)
         if not plan.due:
             continue
-        store_state(node.module, {**state, "records": {plan.engine: before, **records}})
+        store_state({**state, "records": {plan.engine: before, **records}})
         try:
             node.carry_out(by_name[plan.engine], wish, plan)
         except EngineError:
             records[plan.engine] = before
-            store_state(node.module, {**state, "pending": [p for p in state["pending"] if p != plan.engine]})
+            store_state({**state, "pending": [p for p in state["pending"] if p != plan.engine]})
             raise
         state["pending"].remove(plan.engine)
 

@@ -37,11 +37,29 @@ options:
     type: list
     elements: dict
     default: []
+    suboptions:
+      packages:
+        description: Patterns of package names, separated by spaces.
+        type: str
+        required: true
+      version:
+        description: The version, which may end in C(*).
+        type: str
+        required: true
   module_streams:
     description: Module streams that are enabled before (dnf).
     type: list
     elements: dict
     default: []
+    suboptions:
+      name:
+        description: Name of the module.
+        type: str
+        required: true
+      stream:
+        description: The stream of it.
+        type: str
+        required: true
   from_bare:
     description: As if nothing of the NVIDIA family were installed, which is what a mirror has to serve.
     type: bool

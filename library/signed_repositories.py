@@ -177,7 +177,7 @@ def main() -> None:
                 module.warn(warning)
     except signing_keys.RepositoryError as error:
         module.fail_json(msg=str(error))
-    module.exit_json(**write_all(module, files).as_dict())
+    module.exit_json(**write_all(files, check_mode=module.check_mode).as_dict())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import errno
 import os
 import stat
 import tempfile
@@ -9,9 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.process import succeeds, which
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SELINUX = Path("/sys/fs/selinux/enforce")
 HIDDEN = "(not shown: not everybody may read this file)\n"
 HIDDEN_NEW = "(other content or mode, not shown)\n"
 
@@ -49,38 +54,102 @@ class File:
             return True
         return path.read_bytes() != self.data
 
-    def diff(self) -> dict[str, str]:
-        """Before and after in the form that Ansible's --diff prints."""
+    def before_and_after(self) -> tuple[str, str]:
+        """What the file says and what it should say, for people."""
         path = Path(self.path)
         exists = path.is_file()
-        headers = {"before_header": self.path, "after_header": self.path}
         private = not int(self.mode, 8) & stat.S_IROTH or (exists and not path.stat().st_mode & stat.S_IROTH)
         if private and not self.public:
-            after = HIDDEN_NEW if self.content is not None else ""
-            return headers | {"before": HIDDEN if exists else "", "after": after}
-        before = path.read_text(errors="replace") if exists else ""
-        return headers | {"before": before, "after": self.data.decode(errors="replace")}
+            return HIDDEN if exists else "", HIDDEN_NEW if self.content is not None else ""
+        return path.read_text(errors="replace") if exists else "", self.data.decode(errors="replace")
 
-    def write(self, module: AnsibleModule) -> None:
-        """Replace (or remove) the file in one step, so that no reader and no crash ever sees half of it."""
-        path = Path(self.path)
+    def diff(self) -> dict[str, str]:
+        """Before and after in the form that Ansible's --diff prints."""
+        before, after = self.before_and_after()
+        return {
+            "before_header": self.path,
+            "after_header": self.path,
+            "before": before,
+            "after": after,
+        }
+
+    def write(self) -> None:
+        """Replace or remove the file."""
         if self.content is None:
-            path.unlink(missing_ok=True)
-            return
+            Path(self.path).unlink(missing_ok=True)
+        else:
+            replace_file(Path(self.path), self.data, int(self.mode, 8))
+
+
+def replace_file(path: Path, data: bytes, mode: int, uid: int = 0, gid: int = 0) -> None:
+    """Replace a file in one step, so that no reader and no crash ever sees half of it.
+
+    Only root can give a file to another account: who acts as somebody else writes that one's own.
+    """
+    make_directories(path.parent)
+    # In the same directory, as a rename must not cross file systems. No *.conf pattern takes this name in.
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            if os.geteuid() == 0:
+                os.fchown(stream.fileno(), uid, gid)
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    _sync_entries(path.parent)
+    if SELINUX.exists() and (restorecon := which("restorecon")):
+        # It fails where the file system has no labels (NFS, say), and nothing is amiss there.
+        succeeds([restorecon, str(path)])
+
+
+def saved(path: Path) -> dict[str, Any] | None:
+    """A regular file as JSON can hold it, or where a link leads to; None where there is neither."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    if stat.S_ISLNK(status.st_mode):
+        return {"link": str(path.readlink())}
+    content = base64.b64encode(path.read_bytes()).decode()
+    return {
+        "content": content,
+        "mode": stat.S_IMODE(status.st_mode),
+        "uid": status.st_uid,
+        "gid": status.st_gid,
+    }
+
+
+def put_back(path: Path, state: dict[str, Any] | None) -> None:
+    """Make a file what `saved` has returned."""
+    if state and "content" in state:
+        replace_file(path, base64.b64decode(state["content"]), state["mode"], state["uid"], state["gid"])
+        return
+    path.unlink(missing_ok=True)
+    if state:
         make_directories(path.parent)
-        # In the same directory: the rename must not cross file systems.
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(self.data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            Path(temporary).chmod(int(self.mode, 8))
-            module.atomic_move(temporary, self.path)
-            os.chown(self.path, 0, 0)
-            path.chmod(int(self.mode, 8))
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+        path.symlink_to(state["link"])
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a directory's entries, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_entries(directory: Path) -> None:
+    try:
+        sync(directory)
+    except OSError as error:
+        # Not every file system can (EINVAL), nor may every account read the directory that it writes in.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
+            raise
 
 
 def make_directories(path: Path) -> None:
@@ -104,7 +173,7 @@ class Result:
         return {"changed": self.changed, "changed_files": self.changed_files, "diff": self.diff}
 
 
-def write_all(module: AnsibleModule, files: list[File]) -> Result:
+def write_all(files: Iterable[File], *, check_mode: bool) -> Result:
     """Bring all files to the wanted state (or, in check mode, say which would change)."""
     result = Result()
     for file in files:
@@ -113,6 +182,6 @@ def write_all(module: AnsibleModule, files: list[File]) -> Result:
         result.changed = True
         result.changed_files.append(file.path)
         result.diff.append(file.diff())
-        if not module.check_mode:
-            file.write(module)
+        if not check_mode:
+            file.write()
     return result

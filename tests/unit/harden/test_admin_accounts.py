@@ -13,11 +13,14 @@ from typing import Any, ClassVar
 
 import admin_accounts
 import pytest
-from ansible.module_utils import administrators
-from ansible.module_utils.administrators import Account, KeyFile, Shadow, User, parse_user, parse_users
-from ansible.module_utils.commit_confirm import Change, CommandError, RefusedError
-from ansible.module_utils.ssh_keys import parse_public_key
-from ansible.module_utils.ssh_login import Login
+from ansible.module_utils.access import accounts as node_accounts
+from ansible.module_utils.access import administrators
+from ansible.module_utils.access.administrators import Account, KeyFile, Shadow, User, parse_user, parse_users
+from ansible.module_utils.access.commit_confirm import Change
+from ansible.module_utils.access.ssh_keys import parse_public_key
+from ansible.module_utils.access.ssh_login import Login
+from ansible.module_utils.process import CommandError
+from ansible.module_utils.settings.base import RefusedError
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMP/JIfnXzGl0FmT5rCEOw2Y8sIp9EyInaNs4E2UMwMO alice@office"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKvB7zSxUi0oTkVYCWkr4zHLPW2RXjdbJXiPSF7CQvcr alice@home"
@@ -154,18 +157,18 @@ def test_rotation_and_other_accounts_are_not_refused(user: User) -> None:
 
 def test_diff_shows_fingerprints_and_no_keys() -> None:
     shown = administrators.diff(replace(ALICE, keys=(parse_public_key(OTHER),)), AS_WANTED)
-    assert shown["before"].startswith("SHA256:")
-    assert "alice@office" in shown["before"]
-    assert "alice@home" in shown["after"]
-    assert "AAAA" not in shown["before"] + shown["after"]
+    assert shown.before.startswith("SHA256:")
+    assert "alice@office" in shown.before
+    assert "alice@home" in shown.after
+    assert "AAAA" not in shown.before + shown.after
 
 
 def test_record_keeps_what_was_there_first(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
-    record = admin_accounts.Record(path)
+    record = node_accounts.Record(path)
     record.remember(ALICE, replace(AS_WANTED, key_files=keys("before"), shadow=EXPIRED))
     record.write()
-    record = admin_accounts.Record(path)
+    record = node_accounts.Record(path)
     record.remember(replace(ALICE, sudo=False), AS_WANTED)
     assert record.accounts["alice"]["keys"] == [["before", 0o600], None]
     assert record.accounts["alice"]["shadow"] == ["", "", "1"]
@@ -173,13 +176,13 @@ def test_record_keeps_what_was_there_first(tmp_path: Path) -> None:
 
 
 def test_drop_in_names_all_in_one_order() -> None:
-    text = admin_accounts.sudoers(["bob", "alice"])
+    text = node_accounts.sudoers(["bob", "alice"])
     assert text
     assert [line.split()[0] for line in text.splitlines()] == ["#", "alice", "bob"]
 
 
 def test_no_drop_in_for_nobody() -> None:
-    assert admin_accounts.sudoers([]) is None
+    assert node_accounts.sudoers([]) is None
 
 
 @pytest.mark.parametrize(
@@ -292,8 +295,8 @@ def test_who_was_deleted_leaves_no_rights_to_the_next_of_that_name(
     record, drop_in = tmp_path / "record.json", tmp_path / "sudoers"
     record.write_text('{"no-such-account": {"created": true, "present": true, "sudo": true}}')
     drop_in.write_text("no-such-account ALL=(ALL:ALL) NOPASSWD: ALL\n")
-    monkeypatch.setattr(admin_accounts, "SUDOERS", drop_in)
-    monkeypatch.setattr(admin_accounts, "RECORD", record)
+    monkeypatch.setattr(node_accounts, "SUDOERS", drop_in)
+    monkeypatch.setattr(node_accounts, "RECORD", record)
     result = run_module(admin_accounts.main, check_mode=True, users=[])
     assert result["changed"]
     assert result["diff"][0]["after"] == ""
@@ -311,8 +314,8 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         commands.append(" ".join(command))
         return ""
 
-    monkeypatch.setattr(admin_accounts, "run", note)
-    monkeypatch.setattr(admin_accounts, "succeeds", note)
+    monkeypatch.setattr(node_accounts, "run", note)
+    monkeypatch.setattr(node_accounts, "succeeds", note)
     return commands
 
 
@@ -324,13 +327,13 @@ def with_keys(home: Path) -> Account:
 
 
 def test_revoked_account_of_this_node_loses_its_keys_and_expires(tmp_path: Path, commands: list[str]) -> None:
-    admin_accounts.revoke(with_keys(tmp_path))
+    node_accounts.revoke(with_keys(tmp_path))
     assert (tmp_path / ".ssh/authorized_keys").read_text() == administrators.HEADER
     assert commands == ["chage --expiredate 1 alice"]
 
 
 def test_revoked_account_of_a_directory_loses_its_keys(tmp_path: Path, commands: list[str]) -> None:
-    admin_accounts.revoke(replace(with_keys(tmp_path), shadow=OF_DIRECTORY))
+    node_accounts.revoke(replace(with_keys(tmp_path), shadow=OF_DIRECTORY))
     assert (tmp_path / ".ssh/authorized_keys").read_text() == administrators.HEADER
     assert commands == []
 
@@ -339,20 +342,20 @@ def test_account_whose_keys_stay_expires_all_the_same(tmp_path: Path, commands: 
     (tmp_path / ".ssh").touch()
     account = replace(AS_WANTED, home=str(tmp_path), uid=os.getuid(), gid=os.getgid())
     with pytest.raises(CommandError, match="alice cannot write its keys"):
-        admin_accounts.revoke(account)
+        node_accounts.revoke(account)
     assert commands == ["chage --expiredate 1 alice"]
 
 
 def test_account_of_a_directory_gets_its_groups_without_usermod(commands: list[str]) -> None:
     account = replace(AS_WANTED, shadow=OF_DIRECTORY)
-    admin_accounts.ensure_user(replace(ALICE, groups=("adm", "video")), account)
+    node_accounts.ensure_user(replace(ALICE, groups=("adm", "video")), account)
     assert commands == ["gpasswd --add alice adm", "gpasswd --add alice video"]
 
 
 def test_account_of_a_directory_gets_keys_and_groups_back(tmp_path: Path, commands: list[str]) -> None:
     account = replace(with_keys(tmp_path), shadow=OF_DIRECTORY, groups=frozenset({"adm", "video"}))
     entry = {"keys": [["before", 0o600], None], "groups": ["audio", "gone", "video"], "shadow": ["", "", ""]}
-    admin_accounts.give_back(account, entry)
+    node_accounts.give_back(account, entry)
     assert (tmp_path / ".ssh/authorized_keys").read_text() == "before"
     assert commands == ["gpasswd --delete alice adm", "gpasswd --add alice audio"]
 
@@ -379,15 +382,15 @@ def accounts(
 ) -> dict[str, Account | None]:
     """The accounts of a node that Ansible reaches as ops; tests add theirs. Nothing is done to them."""
     accounts: dict[str, Account | None] = {"ops": replace(AS_WANTED, name="ops", home="/home/ops")}
-    monkeypatch.setattr(admin_accounts, "SUDOERS", tmp_path / "sudoers")
-    monkeypatch.setattr(admin_accounts, "RECORD", tmp_path / "record.json")
-    monkeypatch.setattr(admin_accounts, "Change", lambda *_: Saved("accounts", "it", tmp_path / "state"))
+    monkeypatch.setattr(node_accounts, "SUDOERS", tmp_path / "sudoers")
+    monkeypatch.setattr(node_accounts, "RECORD", tmp_path / "record.json")
+    monkeypatch.setattr(node_accounts.Accounts, "pending", Saved("accounts", "it", tmp_path / "state"))
     monkeypatch.setattr(Saved, "files", [])
-    monkeypatch.setattr(admin_accounts, "ssh_login", lambda: Login("ops", "192.0.2.1", 1, "192.0.2.9", 22))
-    monkeypatch.setattr(admin_accounts, "check_sudoers", lambda *_: None)
-    monkeypatch.setattr(admin_accounts, "read_account", accounts.get)
-    monkeypatch.setattr(admin_accounts, "ensure_user", lambda *_: None)
-    monkeypatch.setattr(admin_accounts, "give_back", lambda *_: None)
+    monkeypatch.setattr(node_accounts, "ssh_login", lambda: Login("ops", "192.0.2.1", 1, "192.0.2.9", 22))
+    monkeypatch.setattr(node_accounts, "check_sudoers", lambda *_: None)
+    monkeypatch.setattr(node_accounts, "read_account", accounts.get)
+    monkeypatch.setattr(node_accounts, "ensure_user", lambda *_: None)
+    monkeypatch.setattr(node_accounts, "give_back", lambda *_: None)
     return accounts
 
 
@@ -402,7 +405,7 @@ def test_keys_of_ansible_that_nobody_changes_need_not_be_saved(
     """Which root cannot do in a home on NFS."""
     accounts["alice"] = None
     assert run_module(admin_accounts.main, users=[item()])["confirm"]
-    assert Saved.files == [admin_accounts.SUDOERS]
+    assert Saved.files == [node_accounts.SUDOERS]
 
 
 @needs_root
@@ -410,7 +413,7 @@ def test_keys_of_ansible_that_change_are_saved(
     run_module: RunModule, accounts: dict[str, Account | None]
 ) -> None:
     run_module(admin_accounts.main, users=[item(name="ops", keys=[KEY, OTHER])])
-    assert Saved.files == [admin_accounts.SUDOERS, *OWN_KEYS]
+    assert Saved.files == [node_accounts.SUDOERS, *OWN_KEYS]
 
 
 @pytest.mark.parametrize(
@@ -421,9 +424,9 @@ def test_only_keys_that_are_given_back_are_saved_first(
 ) -> None:
     accounts["alice"] = AS_WANTED
     entry = {"created": False, "present": True, "sudo": True, "keys": [[ALICE.key_file, 0o600], None]}
-    admin_accounts.RECORD.write_text(json.dumps({name: entry}))
+    node_accounts.RECORD.write_text(json.dumps({name: entry}))
     assert run_module(admin_accounts.main, state="absent")["confirm"]
-    assert Saved.files == [admin_accounts.SUDOERS, admin_accounts.RECORD, *own_keys]
+    assert Saved.files == [node_accounts.SUDOERS, node_accounts.RECORD, *own_keys]
 
 
 def test_account_of_a_directory_that_is_to_be_revoked_is_named(
@@ -443,7 +446,7 @@ def test_file_that_cannot_be_read_is_a_sentence(
     def stale(_name: str) -> None:
         raise OSError(errno.ESTALE, "Stale file handle", "/home/alice/.ssh/authorized_keys")
 
-    monkeypatch.setattr(admin_accounts, "read_account", stale)
+    monkeypatch.setattr(node_accounts, "read_account", stale)
     message = run_module(admin_accounts.main, users=[item()])["msg"]
     assert message.startswith("A file of this node could not be read or written")
     assert "Stale file handle: '/home/alice/.ssh/authorized_keys'" in message

@@ -5,13 +5,17 @@ import shlex
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils import commit_confirm
-from ansible.module_utils.commit_confirm import Change, CommandError, NotConfirmedError, RefusedError
-from ansible.module_utils.ssh_login import Login, ssh_login
+from ansible.module_utils import process as processes
+from ansible.module_utils.access import commit_confirm
+from ansible.module_utils.access.commit_confirm import Change, NotConfirmedError
+from ansible.module_utils.access.ssh_login import Login, ssh_login
+from ansible.module_utils.process import CommandError
+from ansible.module_utils.settings.base import RefusedError
 
 LOGIN = Login("ops", "192.0.2.1", 40000, "192.0.2.9", 22)
 
@@ -37,15 +41,15 @@ class Node:
 def timers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The commands for systemd, which the host's must not see."""
     commands: list[str] = []
-    real = commit_confirm._complete
+    real = processes.complete
 
-    def complete(command: list[str]) -> subprocess.CompletedProcess[str]:
+    def complete(command: list[str], *options: Any) -> subprocess.CompletedProcess[str]:
         if command[0] not in ("systemd-run", "systemctl"):
-            return real(command)
+            return real(command, *options)
         commands.append(shlex.join(command))
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(commit_confirm, "_complete", complete)
+    monkeypatch.setattr(processes, "complete", complete)
     return commands
 
 
@@ -138,6 +142,7 @@ def test_nothing_is_changed_where_no_timer_starts(node: Node, monkeypatch: pytes
 
 def test_nothing_is_changed_where_the_old_state_cannot_be_saved(node: Node) -> None:
     node.units.rmdir()
+    node.units.touch()
     with pytest.raises(CommandError, match=r"so nothing is changed about the settings: .*units"):
         node.apply("after")
     assert node.file.read_text() == "before"
@@ -171,10 +176,10 @@ def test_file_that_cannot_be_looked_at_is_not_taken_for_missing(node: Node) -> N
 
 def test_command_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would keep the lock that the undo waits for."""
-    monkeypatch.setattr(commit_confirm, "COMMAND_TIMEOUT_S", 0.05)
     with pytest.raises(CommandError, match=r"`sleep 60` has not come to an end within 0\.05 s"):
-        commit_confirm.run(["sleep", "60"])
-    assert not commit_confirm.succeeds(["sleep", "60"])
+        processes.run(["sleep", "60"], 0.05)
+    monkeypatch.setattr(processes, "complete", partial(processes.complete, timeout_s=0.05))
+    assert not processes.succeeds(["sleep", "60"])
 
 
 def test_second_run_leaves_the_change_of_a_first_one_alone(node: Node) -> None:
@@ -248,7 +253,6 @@ def test_undo_needs_no_file_system_that_programs_run_from(
 class Module:
     """What `settle_the_past` needs of an AnsibleModule."""
 
-    params: dict[str, Any] = field(default_factory=lambda: {"rollback_after_s": 120})
     check_mode: bool = False
     warnings: list[str] = field(default_factory=list)
 
@@ -260,10 +264,10 @@ def test_change_of_another_name_is_undone_first_too(node: Node) -> None:
     """A firewall that fits a port which sshd is about to leave again would lock everybody out."""
     node.apply("after")
     firewall = Change("firewall", "the firewall", state=node.change.state, units=node.units)
-    firewall.settle_the_past(Module())
+    firewall.settle_the_past(Module(), 120)
     assert node.file.read_text() == "before"
     module = Module()
-    node.change.settle_the_past(module)
+    node.change.settle_the_past(module, 120)
     assert len(module.warnings) == 1
     assert module.warnings[0].endswith("was undone because another run began before it was confirmed")
 
@@ -272,14 +276,14 @@ def test_save_that_was_cut_off_is_not_undone(node: Node) -> None:
     node.change.staging.mkdir(parents=True)
     (node.change.staging / "undo").write_text(f"touch {node.created}")
     module = Module()
-    node.change.settle_the_past(module)
+    node.change.settle_the_past(module, 120)
     assert not node.created.exists()
 
 
 def test_check_mode_tells_of_a_pending_change_and_leaves_it(node: Node) -> None:
     node.apply("after")
     module = Module(check_mode=True)
-    node.change.settle_the_past(module)
+    node.change.settle_the_past(module, 120)
     assert node.file.read_text() == "after"
     assert "still waits for its confirmation" in module.warnings[0]
 
@@ -287,7 +291,7 @@ def test_check_mode_tells_of_a_pending_change_and_leaves_it(node: Node) -> None:
 @pytest.mark.parametrize("seconds", [-1, 0, 4, 86400])
 def test_time_that_protects_nobody_is_refused(node: Node, seconds: int) -> None:
     with pytest.raises(RefusedError, match=f"expected 5 to 3600 seconds, found {seconds}"):
-        node.change.settle_the_past(Module({"rollback_after_s": seconds}))
+        node.change.settle_the_past(Module(), seconds)
 
 
 def test_save_that_was_cut_off_is_neither_pending_nor_in_the_way(node: Node) -> None:

@@ -1,6 +1,6 @@
 """What `ss` says of the ports that wait for packets."""
 
-from ansible.module_utils.listeners import Listener, parse
+from ansible.module_utils.access.listeners import Listener, parse
 
 OUTPUT = """\
 udp UNCONN 0 0 0.0.0.0:111 0.0.0.0:* users:(("rpcbind",pid=1,fd=5),("systemd",pid=1,fd=9))

@@ -4,16 +4,14 @@ import dataclasses
 import os
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import nftables_table
 import pytest
-from ansible.module_utils import nftables_rules
-from ansible.module_utils.commit_confirm import RefusedError
-from ansible.module_utils.listeners import Listener
-from ansible.module_utils.nftables_rules import Limits, Rule, networks, parse_rule
-from ansible.module_utils.ssh_login import Login
+from ansible.module_utils.access import firewall, nftables_rules
+from ansible.module_utils.access.listeners import Listener
+from ansible.module_utils.access.nftables_rules import Limits, Rule, networks, parse_rule
+from ansible.module_utils.access.ssh_login import Login
+from ansible.module_utils.settings.base import RefusedError
 
 EVERYONE = ["0.0.0.0/0", "::/0"]
 LOGIN = Login("ops", "192.0.2.7", 40000, "192.0.2.9", 22)
@@ -115,8 +113,13 @@ def test_nothing_but_our_table_is_touched() -> None:
 
 
 def ssh_line(login: Login | None = LOGIN, **changes: Any) -> str:
-    params = {"management_networks": ["192.0.2.0/24"], "ssh_ports": [22], "peers": [], **changes}
-    return "\n".join(nftables_table.ssh_rule(params, login).lines())
+    params: dict[str, Any] = {
+        "management_networks": ["192.0.2.0/24"],
+        "ssh_ports": [22],
+        "peers": [],
+        **changes,
+    }
+    return "\n".join(firewall.ssh_rule(firewall.Parameters(**params), login).lines())
 
 
 def test_controller_outside_the_management_networks_is_refused() -> None:
@@ -135,7 +138,7 @@ def test_port_of_the_present_connection_stays_open() -> None:
 
 
 def test_port_of_a_listen_address_is_open_where_sshds_ports_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nftables_table, "run", lambda _: "port 22\nlistenaddress 192.0.2.9:2222\n")
+    monkeypatch.setattr(firewall, "run", lambda _: "port 22\nlistenaddress 192.0.2.9:2222\n")
     assert "tcp dport { 2222 }" in ssh_line(None, ssh_ports=[])
 
 
@@ -146,7 +149,7 @@ def test_no_management_network_is_refused() -> None:
 
 @needs_kernel
 def test_kernel_takes_the_rules() -> None:
-    listing = nftables_table.trial_table(
+    listing = firewall.trial_table(
         table(
             rule(sources=EVERYONE),
             rule(
@@ -168,14 +171,14 @@ def test_kernel_takes_the_rules() -> None:
 @needs_kernel
 def test_same_rules_list_alike_and_one_more_does_not() -> None:
     text = table(rule(), peers=["192.0.2.2", "192.0.2.9"])
-    assert nftables_table.trial_table(text) == nftables_table.trial_table(text)
-    assert nftables_table.trial_table(text) != nftables_table.trial_table(table(rule(), rule(ports=["1"])))
+    assert firewall.trial_table(text) == firewall.trial_table(text)
+    assert firewall.trial_table(text) != firewall.trial_table(table(rule(), rule(ports=["1"])))
 
 
 @needs_kernel
 def test_loading_again_replaces_and_does_not_add() -> None:
     text = table(rule())
-    assert nftables_table.trial_table(text + text) == nftables_table.trial_table(text)
+    assert firewall.trial_table(text + text) == firewall.trial_table(text)
 
 
 def test_no_log_line_where_none_is_wanted() -> None:
@@ -189,7 +192,7 @@ def test_no_set_where_no_limit_is_wanted() -> None:
 @needs_kernel
 @pytest.mark.parametrize("limit", ["ssh_new_per_minute", "ssh_connections", "new_per_second", "connections"])
 def test_kernel_takes_each_limit_alone(limit: str) -> None:
-    assert "dynamic" in nftables_table.trial_table(table(rule(), limits=Limits(**{limit: 7})))
+    assert "dynamic" in firewall.trial_table(table(rule(), limits=Limits(**{limit: 7})))
 
 
 def test_limits_hold_for_what_is_open_to_everybody_alone() -> None:
@@ -253,14 +256,14 @@ def test_peers_that_this_node_may_be_among_are_taken(peers: list[str], own: list
 def test_report_names_listeners_that_no_rule_opens_and_rules_without_a_listener() -> None:
     rules = [SSH, parse_rule(0, rule()), parse_rule(1, rule(name="range", ports=["6000-6100"]))]
     found = [Listener("tcp", 22, "sshd"), Listener("udp", 111, "rpcbind"), Listener("tcp", 6050, "srun")]
-    assert nftables_table.report(rules, found) == [
+    assert firewall.report(rules, found) == [
         "Listening, but open to nobody outside of the fleet: udp 111 (rpcbind).",
         "Open, but nothing listens there: tcp 9100 (exporter).",
     ]
 
 
 def test_report_is_empty_where_all_is_well() -> None:
-    assert nftables_table.report([SSH], [Listener("tcp", 22, "sshd")]) == []
+    assert firewall.report([SSH], [Listener("tcp", 22, "sshd")]) == []
 
 
 @pytest.fixture
@@ -269,15 +272,20 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "nftables.service.d"
     folder.mkdir()
     (folder / "temper.conf").touch()
-    for name in ("RULES", "LINK", "UNIT_FILE"):
-        monkeypatch.setattr(nftables_table, name, tmp_path / name)
-    monkeypatch.setattr(nftables_table, "FLUSHING_DROP_IN", folder / "temper.conf")
+    paths = {name: tmp_path / name for name in ("RULES", "LINK", "UNIT_FILE")}
+    paths["FLUSHING_DROP_IN"] = folder / "temper.conf"
+    for name, path in paths.items():
+        monkeypatch.setattr(firewall, name, path)
+    monkeypatch.setattr(firewall, "OUR_FILES", tuple(paths.values()))
+    monkeypatch.setattr(firewall, "which", lambda _: None)
     return folder
 
 
 def remove() -> None:
-    module: Any = SimpleNamespace(check_mode=False, get_bin_path=lambda _: None)
-    assert nftables_table.ensure_absent(module)["changed"]
+    setting = firewall.Firewall({"state": "absent"}, 120, None)
+    assert not setting.settled()
+    setting.apply()
+    assert setting.settled()
 
 
 def test_absent_leaves_no_empty_folder(installed: Path) -> None:

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.ssh_keys import parse_public_key
+from ansible.module_utils.access.ssh_keys import parse_public_key
 
 
 def generate(folder: Path, *arguments: str) -> Path:

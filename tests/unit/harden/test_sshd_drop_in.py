@@ -9,12 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import sshd_drop_in
-from ansible.module_utils import ssh_access, ssh_keys, sshd
-from ansible.module_utils.commit_confirm import Change, RefusedError
-from ansible.module_utils.listeners import Listener
-from ansible.module_utils.ssh_access import Account
-from ansible.module_utils.ssh_login import Login
+from ansible.module_utils.access import ssh_access, ssh_keys, sshd, sshd_settings
+from ansible.module_utils.access.listeners import Listener
+from ansible.module_utils.access.ssh_access import Account
+from ansible.module_utils.access.ssh_login import Login
+from ansible.module_utils.settings.base import RefusedError
 
 from tests.unit.tables import specs
 
@@ -47,28 +46,28 @@ def refusal(account: Account = OPS, **effective: str) -> str | None:
     ],
 )
 def test_value_becomes_what_sshd_reads(value: Any, lines: list[str]) -> None:
-    assert sshd_drop_in.values("Keyword", value) == lines
+    assert sshd_settings.values("Keyword", value) == lines
 
 
 @pytest.mark.parametrize("keyword", ["Match", "include", "Two Words", "Banner\nPort"])
 def test_keyword_that_would_change_the_files_structure_is_refused(keyword: str) -> None:
     with pytest.raises(RefusedError, match="expected a keyword"):
-        sshd_drop_in.values(keyword, "x")
+        sshd_settings.values(keyword, "x")
 
 
 @pytest.mark.parametrize("value", ["", "/etc/issue\nPermitRootLogin yes"])
 def test_value_that_is_not_one_line_is_refused(value: str) -> None:
     with pytest.raises(RefusedError, match="Banner: expected a value in one line"):
-        sshd_drop_in.values("Banner", value)
+        sshd_settings.values("Banner", value)
 
 
 def test_block_whose_criteria_are_not_one_line_is_refused() -> None:
     with pytest.raises(RefusedError, match="Match: expected criteria in one line"):
-        sshd_drop_in.check_criteria(["Group data\nPermitRootLogin yes"])
+        sshd_settings.check_criteria(["Group data\nPermitRootLogin yes"])
 
 
 def test_later_layer_wins_whatever_its_case() -> None:
-    merged = sshd_drop_in.merge(
+    merged = sshd_settings.merge(
         {"PermitRootLogin": False, "Port": []}, {"permitrootlogin": "prohibit-password"}
     )
     assert merged == {"permitrootlogin": ["prohibit-password"]}
@@ -76,12 +75,12 @@ def test_later_layer_wins_whatever_its_case() -> None:
 
 def test_algorithms_of_newer_versions_are_left_out() -> None:
     wanted = ["mlkem768x25519-sha256", "b", "a"]
-    assert sshd_drop_in.known_algorithms("KexAlgorithms", wanted, ["a", "b", "c"]) == "b,a"
+    assert sshd_settings.known_algorithms("KexAlgorithms", wanted, ["a", "b", "c"]) == "b,a"
 
 
 def test_a_misspelt_algorithm_among_others_is_refused() -> None:
     with pytest.raises(RefusedError, match=r"has aes256-gmc@openssh\.com; choose"):
-        sshd_drop_in.known_algorithms(
+        sshd_settings.known_algorithms(
             "Ciphers", ["aes256-ctr", "aes256-gmc@openssh.com"], ["aes256-ctr", "aes256-gcm@openssh.com"]
         )
 
@@ -89,12 +88,12 @@ def test_a_misspelt_algorithm_among_others_is_refused() -> None:
 @pytest.mark.parametrize("name", ["kex_algorithms", "ciphers", "macs"])
 def test_the_roles_own_algorithms_are_known_to_some_openssh(name: str) -> None:
     option = specs()["ssh_hardening"]["argument_specs"]["main"]["options"][f"ssh_hardening_{name}"]
-    assert set(option["default"]) <= sshd_drop_in.ALGORITHMS
+    assert set(option["default"]) <= sshd_settings.ALGORITHMS
 
 
 def test_list_without_a_known_algorithm_is_refused() -> None:
     with pytest.raises(RefusedError, match="knows none of new"):
-        sshd_drop_in.known_algorithms("Ciphers", ["new"], ["a"])
+        sshd_settings.known_algorithms("Ciphers", ["new"], ["a"])
 
 
 def test_include_is_written_out_in_sshds_order(tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def test_configuration_that_does_not_read_the_drop_in_for_all_is_refused(text: s
 
 
 def test_setting_that_something_else_overrules_is_named() -> None:
-    wrong = sshd_drop_in.disagreements(
+    wrong = sshd_settings.disagreements(
         {"PasswordAuthentication": ["no"], "Port": ["22"]},
         sshd.parse_effective("port 22\npasswordauthentication no\n"),
         sshd.parse_effective("port 22\npasswordauthentication yes\n"),
@@ -140,14 +139,14 @@ def test_setting_that_something_else_overrules_is_named() -> None:
 
 
 def test_port_that_another_file_adds_is_named() -> None:
-    wrong = sshd_drop_in.disagreements({"Port": ["22"]}, {"port": ["22"]}, {"port": ["22", "2222"]})
+    wrong = sshd_settings.disagreements({"Port": ["22"]}, {"port": ["22"]}, {"port": ["22", "2222"]})
     assert wrong == {"Port": "Port is 22, 2222, expected 22"}
 
 
 def test_lines_in_the_way_are_found(tmp_path: Path) -> None:
     file = tmp_path / "50-cloud-init.conf"
     file.write_text("# PasswordAuthentication no\npasswordauthentication yes\nPasswordAuthenticationX no\n")
-    assert sshd_drop_in.where("PasswordAuthentication", [file]) == f"{file}:2"
+    assert sshd_settings.where("PasswordAuthentication", [file]) == f"{file}:2"
 
 
 def test_ordinary_account_with_a_key_gets_in() -> None:
@@ -279,35 +278,22 @@ def test_undo_reloads_an_sshd_that_runs_and_starts_one_that_failed(
     assert done == calls
 
 
-class Planned:
-    """A module that would set sshd to another address and port, and is only asked what that means."""
-
-    check_mode = True
-
-    def __init__(self) -> None:
-        self.params = {"state": "present", "settings": {"Port": [22]}}
-        self.warnings: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
-
-
 @pytest.mark.parametrize(("server_port", "port"), [(2222, None), (22, 2222)])
 def test_port_of_a_listen_address_is_the_one_to_connect_to(
     server_port: int, port: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     effective = OPEN | {"port": ["22"], "listenaddress": ["127.0.0.1:2222"]}
-    planned = sshd_drop_in.Plan({tmp_path / "drop-in.conf": "Port 22\n"}, effective)
-    monkeypatch.setattr(sshd_drop_in, "plan", lambda *_: planned)
-    monkeypatch.setattr(sshd_drop_in, "is_active", lambda _: False)
-    monkeypatch.setattr(sshd_drop_in, "listeners", list)
-    monkeypatch.setattr(sshd_drop_in, "read_account", lambda *_: OPS)
+    planned = sshd_settings.Plan({tmp_path / "drop-in.conf": "Port 22\n"}, effective)
+    monkeypatch.setattr(sshd_settings, "which", lambda program: program)
+    monkeypatch.setattr(sshd_settings, "Sshd", lambda *_: SimpleNamespace(whole=lambda _: effective))
+    monkeypatch.setattr(sshd_settings, "plan", lambda *_: planned)
+    monkeypatch.setattr(sshd_settings, "is_active", lambda _: False)
+    monkeypatch.setattr(sshd_settings, "listeners", list)
+    monkeypatch.setattr(sshd_settings, "read_account", lambda *_: OPS)
     login = Login("ops", "192.0.2.7", 40000, "192.0.2.9", server_port)
-    node: Any = SimpleNamespace(login=login, whole=lambda _: effective)
-    module: Any = Planned()
-    change = Change("ssh", "the settings", state=tmp_path)
-    assert sshd_drop_in.converge(module, node, change)["port"] == port
-    assert bool(module.warnings) is bool(port)
+    setting = sshd_settings.SshdSettings(sshd_settings.Parameters(settings={"Port": [22]}), 120, login)
+    assert setting.result()["port"] == port
+    assert bool(setting.warnings()) is bool(port)
 
 
 TODAY = 20000
@@ -369,7 +355,7 @@ def test_revoked_key_is_no_key(tmp_path: Path) -> None:
 
 
 def test_block_follows_the_settings() -> None:
-    text = sshd_drop_in.render({"Port": ["22"]}, {"Group data": {"AllowTcpForwarding": ["local"]}})
+    text = sshd_settings.render({"Port": ["22"]}, {"Group data": {"AllowTcpForwarding": ["local"]}})
     assert text.splitlines()[1:] == ["Port 22", "Match Group data", "    AllowTcpForwarding local"]
 
 
@@ -377,7 +363,7 @@ def test_small_moduli_are_left_out(tmp_path: Path) -> None:
     moduli = tmp_path / "moduli"
     small, large = "20240101000000 2 6 100 2047 2 AB\n", "20240101000000 2 6 100 3071 2 CD\n"
     moduli.write_text(f"# Time Type Tests Tries Size Generator Modulus\n{small}{large}")
-    assert sshd_drop_in.strong_moduli(3072, moduli) == large
+    assert sshd_settings.strong_moduli(3072, moduli) == large
 
 
 def host_key(folder: Path, *arguments: str) -> str:
@@ -390,14 +376,14 @@ def test_host_keys_of_the_wanted_kinds_are_offered_and_weak_ones_are_named(tmp_p
     keys = {
         name: host_key(tmp_path, *name.split()) for name in ("ed25519", "ecdsa", "rsa -b 2048", "rsa -b 3072")
     }
-    offered, weak = sshd_drop_in.offered_host_keys(["ed25519", "rsa"], list(keys.values()))
+    offered, weak = sshd_settings.offered_host_keys(["ed25519", "rsa"], list(keys.values()))
     assert offered == [keys["ed25519"], keys["rsa -b 3072"]]
     assert weak == [f"{keys['rsa -b 2048']} has 2048 bits"]
 
 
 def test_node_without_a_host_key_of_the_wanted_kinds_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="ssh-keygen -A"):
-        sshd_drop_in.offered_host_keys(["ed25519"], [host_key(tmp_path, "ecdsa")])
+        sshd_settings.offered_host_keys(["ed25519"], [host_key(tmp_path, "ecdsa")])
 
 
 def test_wrong_key_is_named_by_its_place_and_not_repeated() -> None:

@@ -245,9 +245,9 @@ def test_a_run_that_was_killed_while_it_wrote_is_carried_through(
 ) -> None:
     file = node.file("a")
 
-    def killed(module: Any, files: list[Any]) -> None:
+    def killed(files: list[Any], *, check_mode: bool) -> None:
         if written:
-            write_all(module, files)
+            write_all(files, check_mode=check_mode)
         raise Killed
 
     with monkeypatch.context() as patch:

@@ -15,9 +15,11 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.commit_confirm import CommandError, RefusedError
-from ansible.module_utils.ssh_access import SECONDS_PER_DAY
-from ansible.module_utils.ssh_keys import PublicKey, parse_public_key
+from ansible.module_utils.access.ssh_access import SECONDS_PER_DAY
+from ansible.module_utils.access.ssh_keys import PublicKey, parse_public_key
+from ansible.module_utils.files import replace_file
+from ansible.module_utils.process import CommandError
+from ansible.module_utils.settings.base import Difference, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -165,7 +167,7 @@ def parse_user(index: int, item: Mapping[str, Any]) -> User:
     return User(name, tuple(keys.values()), item["sudo"], tuple(item["groups"]), present)
 
 
-def parse_users(items: list[dict[str, Any]]) -> list[User]:
+def parse_users(items: Iterable[Mapping[str, Any]]) -> list[User]:
     """Check all users."""
     users = [parse_user(index, item) for index, item in enumerate(items)]
     names = [user.name for user in users]
@@ -247,14 +249,7 @@ def _write_key_file(path: Path, file: KeyFile | None) -> None:
             path.unlink()
         return
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as stream:
-        stream.write(file.text.encode(errors="surrogateescape"))
-        stream.flush()
-        os.fchmod(stream.fileno(), file.mode)
-        # Else a power failure could leave an empty file, and nobody gets in.
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    replace_file(path, file.text.encode(errors="surrogateescape"), file.mode)
 
 
 def remove_empty_ssh(account: Account) -> None:
@@ -354,13 +349,9 @@ def describe(keys: list[str]) -> str:
     return "".join(f"{line}\n" for line in sorted(lines))
 
 
-def diff(user: User, account: Account | None) -> dict[str, str]:
-    """Return before and after in the form that Ansible's --diff prints."""
-    header = f"account {user.name}"
+def diff(user: User, account: Account | None) -> Difference:
+    """Before and after of one account, for --diff."""
     after = [key.line for key in user.keys] if user.present else []
-    return {
-        "before_header": header if account else f"{header} (missing)",
-        "after_header": header if user.present else f"{header} (revoked)",
-        "before": describe(account.keys) if account else "",
-        "after": describe(after),
-    }
+    note = " (revoked)" if not user.present else "" if account else " (missing)"
+    before = describe(account.keys) if account else ""
+    return Difference(f"account {user.name}{note}", before, describe(after))

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
-from ansible.module_utils.commit_confirm import RefusedError
+from ansible.module_utils.settings.base import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -155,7 +155,7 @@ def parse_rule(index: int, rule: Mapping[str, Any]) -> Rule:
             raise RefusedError(f"{where}: expected at least one item in {key}{everyone}, found none.")
     return Rule(
         name=name,
-        protocol=rule["protocol"],
+        protocol=rule.get("protocol", "tcp"),
         ports=port_ranges(f"{where}, ports", rule["ports"]),
         sources=networks(f"{where}, sources", rule["sources"]),
     )

@@ -18,15 +18,18 @@ import fcntl
 import os
 import shlex
 import shutil
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.files import replace_file, sync
+from ansible.module_utils.process import CommandError, run, succeeds
+from ansible.module_utils.settings.base import RefusedError, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ansible.module_utils.basic import AnsibleModule
-    from ansible.module_utils.ssh_login import Login
+    from ansible.module_utils.access.ssh_login import Login
+    from ansible.module_utils.settings.base import Node
 
 # What all modules that change a way into the node take.
 ARGUMENTS: dict[str, Any] = {
@@ -36,7 +39,6 @@ ARGUMENTS: dict[str, Any] = {
 
 # Below, a loaded node could undo what it is about to confirm; above, nobody waits for it.
 ROLLBACK_AFTER_S = (5, 3600)
-COMMAND_TIMEOUT_S = 90
 RETRY_AFTER_S = 10
 
 STATE = Path("/var/lib/temper/rollback")
@@ -88,76 +90,8 @@ undo "${{1:-somebody asked for it}}"
 """
 
 
-class CommandError(Exception):
-    """A program on the node failed; the message names it, its status and its complaint."""
-
-
-class RefusedError(Exception):
-    """A change is refused before anything was touched; the message says why and what to do."""
-
-
 class NotConfirmedError(Exception):
     """A change cannot be confirmed; the message says why."""
-
-
-def run(command: Sequence[str]) -> str:
-    """Return what the command prints; raise CommandError with its complaint when it fails."""
-    try:
-        completed = _complete(command)
-    except subprocess.TimeoutExpired:
-        raise CommandError(
-            f"`{shlex.join(command)}` has not come to an end within {COMMAND_TIMEOUT_S} s"
-        ) from None
-    if completed.returncode:
-        complaint = " ".join((completed.stderr or completed.stdout).split())
-        raise CommandError(f"`{shlex.join(command)}` failed with status {completed.returncode}: {complaint}")
-    return completed.stdout
-
-
-def succeeds(command: Sequence[str]) -> bool:
-    """Whether the command ends with status 0, and in time."""
-    try:
-        return _complete(command).returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
-
-
-def _complete(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    # A login by key need not have the administrator's programs on its PATH.
-    environment = {
-        **os.environ,
-        "LC_ALL": "C",
-        "PATH": f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin",
-    }
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        timeout=COMMAND_TIMEOUT_S,  # one that hangs would keep the lock that the undo needs
-    )
-
-
-def write_durably(path: Path, text: str, mode: int) -> None:
-    """Replace a file in one step and only after its content is on the disk."""
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fchmod(stream.fileno(), mode)
-        os.fsync(stream.fileno())
-    temporary.replace(path)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file's content, or a directory's entries, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _is_there(path: Path) -> bool:
@@ -197,28 +131,27 @@ class Change:
             self.report.unlink()
         return sentence
 
-    def settle_the_past(self, module: AnsibleModule) -> None:
-        """Undo what earlier runs left unconfirmed, and tell of it, before a module looks at the node.
+    def settle_the_past(self, node: Node, rollback_after_s: int) -> None:
+        """Undo what earlier runs left unconfirmed, and tell of it, before anything looks at the node.
 
         All changes, not only this one: rules that fit a port which sshd is about to leave would lock
         everybody out. Raises RefusedError where the time until the undo makes no sense.
         """
         shortest, longest = ROLLBACK_AFTER_S
-        after_s = module.params["rollback_after_s"]
-        if not shortest <= after_s <= longest:
+        if not shortest <= rollback_after_s <= longest:
             raise RefusedError(
-                f"rollback_after_s: expected {shortest} to {longest} seconds, found {after_s}; nothing was "
-                "changed."
+                f"rollback_after_s: expected {shortest} to {longest} seconds, found {rollback_after_s}; "
+                "nothing was changed."
             )
         for script in sorted(self.state.glob("*/undo")):
             if script.parent.name.startswith("."):  # a save that was cut off half way
                 continue
-            if module.check_mode:
-                module.warn("An earlier change still waits for its confirmation; a run would undo it first.")
+            if node.check_mode:
+                node.warn("An earlier change still waits for its confirmation; a run would undo it first.")
             else:
                 _undo(script.parent, "another run began before it was confirmed")
-        if past := self.past_rollback(keep=module.check_mode):
-            module.warn(past)
+        if past := self.past_rollback(keep=node.check_mode):
+            node.warn(past)
 
     @contextlib.contextmanager
     def armed(
@@ -303,14 +236,14 @@ class Change:
                 continue
             copy = self.staging / str(index)
             run(["cp", "--archive", "--", str(file), str(copy)])
-            sync = ""
+            wait = ""
             # A link's copy is a link, which may lead nowhere from there and has no content to wait for.
             if not copy.is_symlink():
-                _sync(copy)
-                sync = f"sync {target}.undo && "
+                sync(copy)
+                wait = f"sync {target}.undo && "
             saved = shlex.quote(str(self.directory / str(index)))
             # The temporary name ends differently, so that no *.conf pattern takes it in.
-            steps.append(f"cp --archive {saved} {target}.undo && {sync}mv -f {target}.undo {target}")
+            steps.append(f"cp --archive {saved} {target}.undo && {wait}mv -f {target}.undo {target}")
         script = UNDO_SCRIPT.format(
             subject=self.subject,
             unit=self.unit,
@@ -319,19 +252,19 @@ class Change:
             report=shlex.quote(str(self.report)),
             steps="\n".join(f"    {{ {step}; }} || failed=1" for step in (*steps, *live)),
         )
-        write_durably(self.staging / "undo", script, 0o700)
-        write_durably(self.staging / "login", repr(login), 0o600)
+        replace_file(self.staging / "undo", script.encode(), 0o700)
+        replace_file(self.staging / "login", repr(login).encode(), 0o600)
         self._enable_at_boot()
-        _sync(self.staging)
+        sync(self.staging)
         self.staging.rename(self.directory)
-        _sync(self.state)
+        sync(self.state)
 
     def _enable_at_boot(self) -> None:
         """Install the boot unit. No daemon-reload: it can cost containers their GPUs; the boot needs none."""
         text = BOOT_UNIT_TEXT.format(state=self.state)
         unit, link = self.units / BOOT_UNIT, self.units / "sysinit.target.wants" / BOOT_UNIT
         if not unit.exists() or unit.read_text(encoding="utf-8") != text:
-            write_durably(unit, text, 0o644)
+            replace_file(unit, text.encode(), 0o644)
         if not link.is_symlink():
             link.parent.mkdir(mode=0o755, exist_ok=True)
             link.symlink_to(unit)
@@ -361,6 +294,40 @@ class Change:
         # Fails where there is none, which is what this asks for. The service may wait for its next try.
         for kind in ("timer", "service"):
             succeeds(["systemctl", "--quiet", "stop", f"{self.unit}.{kind}"])
+
+
+class ConfirmedSetting(Setting):
+    """A setting whose change may lock the operator out, so that a new connection has to confirm it.
+
+    It looks at the node once, at the first question, and again after it has changed something. `login` is the
+    one that Ansible comes by.
+    """
+
+    #: Which Change it is: its name and, in words, what it changes.
+    change_name: str
+    subject: str
+
+    def __init__(self, rollback_after_s: int, login: Login | None) -> None:
+        self.rollback_after_s = rollback_after_s
+        self.login = login
+        self.spec = {}
+
+    @property
+    def pending(self) -> Change:
+        """The change, to settle its past and to arm."""
+        return Change(self.change_name, self.subject)
+
+    @property
+    def missing_packages(self) -> list[str]:
+        """What has to be installed first."""
+        return []
+
+    def prepare(self) -> None:
+        """Do what must come before the timer starts."""
+
+    def _forget(self) -> None:
+        """Look at the node anew when next asked."""
+        self.__dict__.pop("_outlook", None)
 
 
 def _undo(directory: Path, reason: str) -> None:

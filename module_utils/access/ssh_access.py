@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ansible.module_utils.sshd import Effective
+    from ansible.module_utils.access.sshd import Effective
 SECONDS_PER_DAY = 86400
 
 

@@ -13,13 +13,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.commit_confirm import CommandError, RefusedError, run, succeeds
+from ansible.module_utils.process import CommandError, run, succeeds
+from ansible.module_utils.settings.base import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ansible.module_utils.listeners import Listener
-    from ansible.module_utils.ssh_login import Login
+    from ansible.module_utils.access.listeners import Listener
+    from ansible.module_utils.access.ssh_login import Login
 
 MAIN = Path("/etc/ssh/sshd_config")
 DROP_IN = Path("/etc/ssh/sshd_config.d/00-temper.conf")

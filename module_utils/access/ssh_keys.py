@@ -8,7 +8,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from ansible.module_utils.commit_confirm import RefusedError
+from ansible.module_utils.settings.base import RefusedError
 
 # RequiredRSASize of the role ssh_hardening: sshd would not take a shorter one.
 MINIMUM_RSA_BITS = 2048

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible.module_utils.commit_confirm import run
+from ansible.module_utils.process import run, which
 
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 # A client waits for answers on its own port, without being a service.
@@ -25,11 +25,10 @@ class Listener:
 
 def listeners() -> list[Listener]:
     """Ask the kernel; nothing is known where iproute2 is not installed."""
-    first_ephemeral = int(EPHEMERAL.read_text(encoding="ascii").split()[0])
-    try:
-        return parse(run(["ss", "-H", "-l", "-n", "-t", "-u", "-p"]), first_ephemeral)
-    except FileNotFoundError:
+    if not which("ss"):
         return []
+    first_ephemeral = int(EPHEMERAL.read_text(encoding="ascii").split()[0])
+    return parse(run(["ss", "-H", "-l", "-n", "-t", "-u", "-p"]), first_ephemeral)
 
 
 def parse(text: str, first_ephemeral: int) -> list[Listener]:

@@ -1,0 +1,390 @@
+"""An input filter in a table of its own, now and after a reboot, and nothing of anybody else's touched."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import tempfile
+import time
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.access.commit_confirm import ConfirmedSetting
+from ansible.module_utils.access.listeners import Listener, listeners
+from ansible.module_utils.access.nftables_rules import (
+    TABLE,
+    Limits,
+    Rule,
+    check_fleet,
+    interfaces,
+    networks,
+    parse_rule,
+    parse_service,
+    port_ranges,
+    render,
+)
+from ansible.module_utils.access.ssh_login import ssh_login
+from ansible.module_utils.access.sshd import listening_ports, parse_effective
+from ansible.module_utils.files import File, put_back, saved
+from ansible.module_utils.process import CommandError, run, which
+from ansible.module_utils.settings.base import Difference, RefusedError, WayIn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ansible.module_utils.access.ssh_login import Login
+    from ansible.module_utils.settings.base import State
+
+RULES = Path("/etc/temper/firewall.nft")
+UNIT = "temper-firewall.service"
+UNITS = Path("/etc/systemd/system")
+UNIT_FILE = UNITS / UNIT
+LINK = UNITS / "sysinit.target.wants" / UNIT
+FLUSHING_UNIT = "nftables.service"
+FLUSHING_DROP_IN = UNITS / f"{FLUSHING_UNIT}.d" / "temper.conf"
+OUR_FILES = (RULES, FLUSHING_DROP_IN, LINK, UNIT_FILE)
+LIMITS = tuple(limit.name for limit in fields(Limits))
+
+REMOVE = f"add table {TABLE}; delete table {TABLE};"  # "add" first: deleting a missing table is an error
+# Until a rule asks for connections, the kernel knows none, and what comes on an open one looks new to it.
+WATCH = (
+    f"table {TABLE} {{ chain input {{ type filter hook input priority 0; ct state established accept; }}; }}"
+)
+WATCH_S = 3
+# The unit is stopped, too: one that is active without rules would fail every start of nftables.service.
+RELOAD_IN_SHELL = (
+    f"if [ -e {RULES} ]; then nft -f {RULES}; elif systemctl --quiet is-active {UNIT}; then "
+    f"systemctl stop {UNIT}; else nft '{REMOVE}'; fi"
+)
+
+UNIT_TEXT = f"""\
+# Managed by Temper.
+[Unit]
+Description=Firewall (nftables table {TABLE})
+DefaultDependencies=no
+# Not stopped at shutdown: the node stays closed until its network is gone.
+RequiresMountsFor={RULES.parent}
+Wants=network-pre.target
+Before=network-pre.target
+After={FLUSHING_UNIT}
+ConditionPathExists={RULES}
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/sbin/nft -f {RULES}
+ExecReload=/usr/sbin/nft -f {RULES}
+ExecStop=/usr/sbin/nft '{REMOVE}'
+
+[Install]
+WantedBy=sysinit.target
+"""
+
+LOAD_AGAIN = (
+    f"/bin/sh -c 'if systemctl --quiet is-active {UNIT} && [ -e {RULES} ]; then exec nft -f {RULES}; fi'"
+)
+FLUSHING_DROP_IN_TEXT = f"""\
+# Managed by Temper. Whatever this unit does flushes all tables, so that {UNIT}'s is loaded again.
+[Service]
+ExecStartPost={LOAD_AGAIN}
+ExecReload={LOAD_AGAIN}
+ExecStopPost={LOAD_AGAIN}
+"""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What is wanted of the firewall, as the module nftables_table documents it."""
+
+    state: str = "present"
+    management_networks: list[str] = field(default_factory=list)
+    ssh_ports: list[int] = field(default_factory=list)
+    peers: list[str] = field(default_factory=list)
+    trusted_interfaces: list[str] = field(default_factory=list)
+    unknown_peers: list[str] = field(default_factory=list)
+    rules: list[dict[str, Any]] = field(default_factory=list)
+    services: dict[str, list[str]] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Parameters:
+        """From names and values, in which the limits stand among the others."""
+        limits = Limits(**{name: value for name, value in params.items() if name in LIMITS})
+        return cls(**{name: value for name, value in params.items() if name not in LIMITS}, limits=limits)
+
+
+def sshd_ports() -> list[int]:
+    """Return the ports that sshd is configured to listen on, or its default port where there is no sshd."""
+    try:
+        dump = run(["sshd", "-T"])
+    except CommandError:
+        return [22]
+    return [int(port) for port in listening_ports(parse_effective(dump))]
+
+
+def ssh_rule(wanted: Parameters, login: Login | None) -> Rule:
+    """Return the rule for SSH; raise RefusedError where it would keep Ansible itself out."""
+    sources = networks("management networks", wanted.management_networks)
+    ports = set(wanted.ssh_ports or sshd_ports())
+    if login:
+        ports.add(login.server_port)
+        client = ipaddress.ip_address(login.client)
+        trusted = [*sources, *networks("peers", wanted.peers)]
+        if not any(client in network for network in trusted):
+            raise RefusedError(
+                f"This would lock Ansible out; nothing was changed: it comes from {client}, which is in none "
+                f"of the management networks ({', '.join(map(str, sources)) or 'none'}): add its network."
+            )
+    elif not sources:
+        raise RefusedError("management networks: expected at least one network, else nobody could use SSH.")
+    return Rule("ssh", "tcp", port_ranges("SSH ports", ports), sources)
+
+
+def live_table() -> str:
+    """Return the table as the kernel has it, without what it has counted; empty where there is none."""
+    try:
+        return run(["nft", "--stateless", "--terse", "list", "table", *TABLE.split()])
+    except CommandError as error:
+        if "No such file or directory" in str(error):
+            return ""
+        raise
+
+
+def trial_table(text: str) -> str:
+    """Return the table as the kernel would have it, by loading the text in an empty network namespace."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        script = f'nft -f "$1" && nft --stateless --terse list table {TABLE}'
+        return run(["unshare", "--net", "sh", "-c", script, "sh", file.name])
+
+
+def own_addresses() -> list[str]:
+    """Return the node's addresses, without those of loopback and of links alone."""
+    if not which("ip"):
+        return []
+    return [
+        entry["local"]
+        for interface in json.loads(run(["ip", "-json", "address", "show"]))
+        for entry in interface.get("addr_info", [])
+        if entry.get("scope") == "global"
+    ]
+
+
+def needs_daemon_reload(*, written: bool) -> bool:
+    """Whether systemd runs the unit that flushes everything without having read our drop-in for it.
+
+    `written` says that the drop-in is about to be.
+    """
+    names = "--property=ActiveState,NeedDaemonReload"
+    states = set(run(["systemctl", "show", FLUSHING_UNIT, names, "--value"]).split())
+    return "active" in states and (written or "yes" in states)
+
+
+def report(rules: list[Rule], found: list[Listener]) -> list[str]:
+    """Return a line on listening ports that are open to nobody, and one on open ports without a listener."""
+
+    def reaches(rule: Rule, one: Listener) -> bool:
+        return rule.protocol == one.protocol and any(first <= one.port <= last for first, last in rule.ports)
+
+    closed = [
+        f"{one.protocol} {one.port} ({one.process})"
+        for one in found
+        if not any(reaches(rule, one) for rule in rules)
+    ]
+    silent = [
+        f"{rule.protocol} {first if first == last else f'{first}-{last}'} ({rule.name})"
+        for rule in rules
+        for first, last in rule.ports
+        if not any(one.protocol == rule.protocol and first <= one.port <= last for one in found)
+    ]
+    lines = []
+    if closed:
+        lines.append(f"Listening, but open to nobody outside of the fleet: {', '.join(closed)}.")
+    if silent:
+        lines.append(f"Open, but nothing listens there: {', '.join(silent)}.")
+    return lines
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The firewall as it should be, and what of it is missing, from one look at the node."""
+
+    text: str
+    rules: list[Rule]
+    live: str
+    wanted: str
+    differing: list[File]
+
+    @property
+    def settled(self) -> bool:
+        """Whether kernel and files are as they should be."""
+        return self.live == self.wanted and not self.differing
+
+
+class Firewall(ConfirmedSetting):
+    """The table, its file, and the units that load it at boot and after others have flushed it."""
+
+    key = "firewall"
+    change_name = "firewall"
+    subject = f"the firewall (table {TABLE})"
+
+    def __init__(self, wanted: Mapping[str, Any], rollback_after_s: int, login: Login | None) -> None:
+        super().__init__(rollback_after_s, login)
+        self.wanted = dict(wanted)
+        self.present = self.wanted.get("state", "present") == "present"
+
+    @classmethod
+    def from_parameters(cls, params: Mapping[str, Any]) -> Firewall:
+        """From the parameters of the module nftables_table."""
+        wanted = {name: value for name, value in params.items() if name != "rollback_after_s"}
+        return cls(wanted, params["rollback_after_s"], ssh_login())
+
+    @classmethod
+    def from_items(cls, items: Mapping[str, Any], options: Mapping[str, Any]) -> Firewall:
+        """From a plan's items, which have the names of the parameters."""
+        state = "absent" if options.get("absent") else "present"
+        return cls({**items, "state": state}, options.get("rollback_after_s", 120), ssh_login())
+
+    @cached_property
+    def _outlook(self) -> Outlook:
+        """Raises RefusedError, CommandError."""
+        return self._present() if self.present else self._absent()
+
+    def _present(self) -> Outlook:
+        wanted = Parameters.of(self.wanted)
+        ssh, peers = ssh_rule(wanted, self.login), networks("peers", wanted.peers)
+        rules = [
+            *(parse_service(name, sources) for name, sources in wanted.services.items()),
+            *(parse_rule(index, rule) for index, rule in enumerate(wanted.rules)),
+        ]
+        check_fleet(peers, own_addresses(), wanted.unknown_peers)
+        text = render(ssh, rules, peers, wanted.limits, interfaces(wanted.trusted_interfaces))
+        files = [
+            File(str(RULES), text, "0600", public=True),
+            File(str(FLUSHING_DROP_IN), FLUSHING_DROP_IN_TEXT),
+            File(str(UNIT_FILE), UNIT_TEXT),
+        ]
+        live = live_table() if which("nft") else ""
+        # A trial would load nftables' kernel modules, and to read a bare node must not.
+        table = trial_table(text) if live else text
+        return Outlook(text, [ssh, *rules], live, table, [file for file in files if file.differs()])
+
+    def _absent(self) -> Outlook:
+        live = live_table() if which("nft") else ""
+        files = [File(str(path), None) for path in OUR_FILES]
+        return Outlook("", [], live, "", [file for file in files if file.differs()])
+
+    @property
+    def missing_packages(self) -> list[str]:
+        """What has to be installed first."""
+        return ["nftables"] if self.present and not which("nft") else []
+
+    def obstacle(self) -> str | None:
+        """Rules that make no sense, or would keep Ansible or the fleet's own network out."""
+        try:
+            self._outlook  # noqa: B018 - to look is enough
+        except RefusedError as error:
+            return str(error)
+        return None
+
+    def read(self) -> State:
+        """Our files as they are; the kernel's table is what they say."""
+        return {str(path): saved(path) for path in OUR_FILES}
+
+    def settled(self) -> bool:
+        """Whether the kernel holds the rules, and the next boot loads them."""
+        return self._outlook.settled and (LINK.is_symlink() or not self.present)
+
+    def change(self) -> list[Difference]:
+        """The files, and the kernel's table where only that one differs."""
+        outlook = self._outlook
+        lines = [Difference(file.path, *file.before_and_after()) for file in outlook.differing]
+        if (
+            self.present
+            and outlook.live != outlook.wanted
+            and str(RULES) not in [line.name for line in lines]
+        ):
+            lines.append(Difference(f"table {TABLE} in the kernel", outlook.live, outlook.wanted))
+        return lines
+
+    def way_in(self) -> WayIn | None:
+        """Other rules in the kernel. To take them away opens the node, which needs no proof."""
+        if not self.present or self._outlook.live == self._outlook.wanted:
+            return None
+        return WayIn(self.change_name, self.subject, [RULES], [RELOAD_IN_SHELL])
+
+    def prepare(self) -> None:
+        """Have a bare node's kernel accept the rules, and notice the connections that are open."""
+        if self.present and not self._outlook.live:
+            trial_table(self._outlook.text)
+            run(["nft", WATCH])
+            time.sleep(WATCH_S)
+
+    def apply(self) -> None:
+        """Write the files and load them, or take all away."""
+        outlook = self._outlook
+        try:
+            if self.present:
+                self._persist(outlook.differing)
+                if outlook.live != outlook.wanted:
+                    # By the unit, so that what is confirmed is what the next boot does.
+                    run(["systemctl", "reload-or-restart", UNIT])
+            else:
+                self._remove(outlook.live)
+        finally:
+            self._forget()
+
+    def _persist(self, differing: list[File]) -> None:
+        """Write and enable. No daemon-reload: it can cost running containers their GPUs."""
+        for file in differing:
+            file.write()
+        if not LINK.is_symlink():
+            LINK.parent.mkdir(mode=0o755, exist_ok=True)
+            LINK.symlink_to(UNIT_FILE)
+
+    def _remove(self, live: str) -> None:
+        if UNIT_FILE.exists():
+            run(["systemctl", "stop", UNIT])
+        if live:
+            run(["nft", REMOVE])
+        for path in OUR_FILES:
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it holds a drop-in of somebody else, or is not there
+            FLUSHING_DROP_IN.parent.rmdir()
+
+    def restore(self, state: State) -> None:
+        """Bring the files and the rules of before back."""
+        if state.get(str(RULES)) is None:
+            self._remove(live_table() if which("nft") else "")
+        for path in OUR_FILES:
+            put_back(path, state.get(str(path)))
+        if RULES.exists():
+            run(["systemctl", "reload-or-restart", UNIT])
+        self._forget()
+
+    def warnings(self) -> list[str]:
+        """Who may use SSH, and when the firewall would go."""
+        if not self.present:
+            return []
+        lines = []
+        if {"0.0.0.0/0", "::/0"} & set(self.wanted.get("management_networks", [])):
+            lines.append(
+                "Every address may use SSH: name the administrators' networks in "
+                "firewall_management_networks."
+            )
+        flushing = [file for file in self._outlook.differing if file.path == str(FLUSHING_DROP_IN)]
+        if needs_daemon_reload(written=bool(flushing) and not self.missing_packages):
+            lines.append(
+                f"{FLUSHING_UNIT} was running before the firewall came. Until the node's next boot, or "
+                "`systemctl daemon-reload`, its restart takes the firewall away."
+            )
+        return lines
+
+    def result(self) -> dict[str, Any]:
+        """Ports that listen or are open, but not both, and whether nftables is missing."""
+        lines = report(self._outlook.rules, listeners()) if self.present else []
+        return {"nftables_missing": bool(self.missing_packages), "report": lines}

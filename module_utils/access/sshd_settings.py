@@ -1,0 +1,453 @@
+"""sshd's settings in a drop-in that wins, proven against the effective configuration before it is written."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.access.commit_confirm import ConfirmedSetting
+from ansible.module_utils.access.listeners import listeners
+from ansible.module_utils.access.ssh_access import login_refusal, read_account
+from ansible.module_utils.access.ssh_keys import parse_public_key, public_keys
+from ansible.module_utils.access.ssh_login import ssh_login
+from ansible.module_utils.access.sshd import (
+    DROP_IN,
+    MAIN,
+    RELOAD_IN_SHELL,
+    Sshd,
+    is_active,
+    listening_ports,
+    ports_of_others,
+    refuse_what_sshd_cannot_listen_on,
+    reload_sshd,
+)
+from ansible.module_utils.files import File, put_back, saved
+from ansible.module_utils.process import run, which
+from ansible.module_utils.settings.base import Difference, RefusedError, WayIn
+
+if TYPE_CHECKING:
+    from ansible.module_utils.access.ssh_login import Login
+    from ansible.module_utils.access.sshd import Effective
+    from ansible.module_utils.settings.base import State
+
+FOLDER = Path("/etc/ssh")
+MODULI = FOLDER / "moduli"
+# Files that settings of the drop-in refer to. Nothing that the distribution installed is changed.
+BANNER = FOLDER / "temper_banner"
+USER_CA_KEYS = FOLDER / "temper_user_ca_keys"
+REVOKED_KEYS = FOLDER / "temper_revoked_keys"
+STRONG_MODULI = FOLDER / "temper_moduli"
+# The drop-in is the first to go and the last to come: whatever it names is there while it is read.
+FILES = (DROP_IN, BANNER, USER_CA_KEYS, REVOKED_KEYS, STRONG_MODULI)
+MINIMUM_RSA_HOST_KEY_BITS = 3072
+MODULUS_SIZE_COLUMN = 4  # moduli(5): its number of bits, less one
+
+# What a list for a whole fleet may name and a node may lack: its OpenSSH is older, or keeps to FIPS 140.
+# Source: `ssh -Q kex|cipher|mac` of OpenSSH 10.0 (Debian 13), without what nobody should ask for.
+ALGORITHMS = frozenset(
+    {
+        "mlkem768x25519-sha256",
+        "sntrup761x25519-sha512",
+        "sntrup761x25519-sha512@openssh.com",
+        "curve25519-sha256",
+        "curve25519-sha256@libssh.org",
+        "diffie-hellman-group14-sha256",
+        "diffie-hellman-group16-sha512",
+        "diffie-hellman-group18-sha512",
+        "diffie-hellman-group-exchange-sha256",
+        "ecdh-sha2-nistp256",
+        "ecdh-sha2-nistp384",
+        "ecdh-sha2-nistp521",
+        "aes128-ctr",
+        "aes192-ctr",
+        "aes256-ctr",
+        "aes128-gcm@openssh.com",
+        "aes256-gcm@openssh.com",
+        "chacha20-poly1305@openssh.com",
+        "hmac-sha2-256",
+        "hmac-sha2-512",
+        "hmac-sha2-256-etm@openssh.com",
+        "hmac-sha2-512-etm@openssh.com",
+        "umac-128@openssh.com",
+        "umac-128-etm@openssh.com",
+    }
+)
+
+HEADER = "# Managed by Temper. sshd takes the first value it reads, so this file's name sorts first.\n"
+
+Settings = Mapping[str, list[str]]
+
+
+def values(keyword: str, value: Any) -> list[str]:
+    """Return a setting's value as sshd writes it, one string for each line."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", keyword) or keyword.lower() in ("match", "include"):
+        raise RefusedError(
+            f"{keyword!r} cannot be set here: expected a keyword of sshd_config(5). Blocks (Match) and more "
+            f"files (Include) belong in a file of their own in {DROP_IN.parent}."
+        )
+    items = value if isinstance(value, list) else [value]
+    texts = [
+        {True: "yes", False: "no"}[item] if isinstance(item, bool) else str(item).strip() for item in items
+    ]
+    for text in texts:
+        if not text or "\n" in text:
+            raise RefusedError(f"{keyword}: expected a value in one line, found {text!r}.")
+    return texts
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Unite layers of settings; a later layer wins, whatever the case of its keyword."""
+    merged: dict[str, tuple[str, list[str]]] = {}
+    for layer in layers:
+        for keyword, value in layer.items():
+            merged[keyword.lower()] = (keyword, values(keyword, value))
+    return {keyword: lines for keyword, lines in merged.values() if lines}
+
+
+def check_criteria(blocks: Iterable[str]) -> None:
+    """Raise RefusedError for criteria of a Match block that would begin another line."""
+    for criteria in blocks:
+        if len(criteria.splitlines()) != 1:
+            raise RefusedError(f"Match: expected criteria in one line, found {criteria!r}.")
+
+
+def known_algorithms(keyword: str, wanted: list[str], known: Iterable[str]) -> str:
+    """Return the wanted algorithms that this OpenSSH knows, as the value of `keyword`."""
+    known = set(known)
+    usable = [name for name in wanted if name in known]
+    if not usable:
+        raise RefusedError(
+            f"{keyword}: this node's OpenSSH knows none of {', '.join(wanted) or 'an empty list'}; "
+            f"choose from the output of `ssh -Q {keyword}`."
+        )
+    # A typo must not leave the node, without a word, with less than was asked for.
+    if strange := sorted(set(wanted) - known - ALGORITHMS):
+        raise RefusedError(
+            f"{keyword}: neither this node's OpenSSH nor any other that we know of has {', '.join(strange)}; "
+            f"choose from the output of `ssh -Q {keyword}`."
+        )
+    return ",".join(usable)
+
+
+def render(settings: Settings, blocks: Mapping[str, Settings] | None = None) -> str:
+    """Return the drop-in's text. A block ends with the file that it stands in (sshd_config(5), Include)."""
+    lines = [f"{keyword} {line}" for keyword, lines in settings.items() for line in lines]
+    for criteria, inner in (blocks or {}).items():
+        lines.append(f"Match {criteria}")
+        lines += [f"    {keyword} {line}" for keyword, lines_ in inner.items() for line in lines_]
+    return HEADER + "".join(f"{line}\n" for line in lines)
+
+
+def disagreements(settings: Settings, wanted: Effective, effective: Effective) -> dict[str, str]:
+    """Return the settings whose effective value is not the wanted one, each with a sentence."""
+    wrong = {}
+    for keyword in settings:
+        found, expected = effective.get(keyword.lower()), wanted.get(keyword.lower())
+        if found != expected:
+            wrong[keyword] = (
+                f"{keyword} is {', '.join(found or ['unset'])}, expected {', '.join(expected or ['unset'])}"
+            )
+    return wrong
+
+
+def where(keyword: str, files: Iterable[Path]) -> str:
+    """Name the lines that set a keyword."""
+    places = [
+        f"{file}:{number}"
+        for file in files
+        for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1)
+        if re.match(rf"\s*{keyword}\b", line, re.IGNORECASE)
+    ]
+    return ", ".join(places) or "set by a file that these include"
+
+
+def understood(
+    sshd: Sshd,
+    settings: Settings,
+    blocks: Mapping[str, Settings],
+    optional: Set[str],
+    host_keys: list[str],
+) -> tuple[Settings, Effective]:
+    """Leave out the optional settings that this sshd does not know.
+
+    Returns the rest, and how sshd spells their values.
+    """
+    try:
+        return settings, sshd.alone(render(settings, blocks), host_keys)
+    except RefusedError as error:
+        unknown = set(re.findall(r"Bad configuration option: (\w+)", str(error))) & optional
+        if not unknown:
+            raise
+    rest = {keyword: lines for keyword, lines in settings.items() if keyword not in unknown}
+    return rest, sshd.alone(render(rest, blocks), host_keys)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What is wanted of sshd, as the module sshd_drop_in documents it."""
+
+    state: str = "present"
+    settings: dict[str, Any] = field(default_factory=dict)
+    settings_if_known: dict[str, Any] = field(default_factory=dict)
+    algorithms: dict[str, list[str]] = field(default_factory=dict)
+    blocks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    host_key_types: list[str] = field(default_factory=list)
+    minimum_modulus_bits: int = 0
+    banner: str = ""
+    user_ca_keys: list[str] = field(default_factory=list)
+    revoked_keys: list[str] = field(default_factory=list)
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The files as they should be (None: absent), and what sshd would make of them."""
+
+    files: dict[Path, str | None]
+    effective: Effective
+    revoked: frozenset[str] = frozenset()
+    weak_host_keys: list[str] = field(default_factory=list)
+
+
+def offered_host_keys(kinds: list[str], configured: list[str]) -> tuple[list[str], list[str]]:
+    """Return those of the configured host keys that are of the kinds and strong, and a word on weak ones."""
+    offered, weak = [], []
+    for name in configured:
+        try:
+            key = parse_public_key(Path(f"{name}.pub").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            continue  # a DSA key, or one that nobody can name the kind of
+        if key.bits and key.bits < MINIMUM_RSA_HOST_KEY_BITS:
+            weak.append(f"{name} has {key.bits} bits")
+        elif key.family in kinds:
+            offered.append(name)
+    if not offered:
+        raise RefusedError(
+            f"None of the host keys ({', '.join(configured)}) is of the kinds {', '.join(kinds)} and strong; "
+            "nothing was changed. `ssh-keygen -A` makes missing ones; put them into known_hosts."
+        )
+    return offered, weak
+
+
+def strong_moduli(minimum_bits: int, moduli: Path = MODULI) -> str:
+    """Return the lines of moduli(5) whose groups have at least so many bits."""
+    try:
+        lines = moduli.read_text(encoding="ascii").splitlines(keepends=True)
+    except FileNotFoundError:
+        return ""
+    fields = ((line, line.split()) for line in lines if not line.startswith("#"))
+    return "".join(
+        line
+        for line, columns in fields
+        if len(columns) > MODULUS_SIZE_COLUMN and int(columns[MODULUS_SIZE_COLUMN]) + 1 >= minimum_bits
+    )
+
+
+def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> Plan:
+    """Return the files, and the settings that they make effective; raise RefusedError where they do not."""
+    algorithms = {
+        keyword: known_algorithms(keyword, names, run(["ssh", "-Q", keyword]).split())
+        for keyword, names in wanted.algorithms.items()
+    }
+    revoked = public_keys("revoked keys", wanted.revoked_keys)
+    authorities = public_keys("user CA keys", wanted.user_ca_keys)
+    banner = wanted.banner.rstrip()
+    contents = {
+        BANNER: f"{banner}\n" if banner else None,
+        USER_CA_KEYS: "".join(f"{key.line}\n" for key in authorities) or None,
+        REVOKED_KEYS: "".join(f"{key.line}\n" for key in revoked) or None,
+        STRONG_MODULI: strong_moduli(wanted.minimum_modulus_bits) or None,
+    }
+    uses = {BANNER: "Banner", USER_CA_KEYS: "TrustedUserCAKeys", REVOKED_KEYS: "RevokedKeys"}
+    generated: dict[str, Any] = {keyword: str(path) for path, keyword in uses.items() if contents[path]}
+    optional = {**wanted.settings_if_known}
+    if contents[STRONG_MODULI]:
+        optional["ModuliFile"] = str(STRONG_MODULI)
+    weak: list[str] = []
+    if wanted.host_key_types:
+        generated["HostKey"], weak = offered_host_keys(wanted.host_key_types, base["hostkey"])
+    asked = merge(wanted.settings, generated, optional, algorithms, wanted.overrides)
+    blocks = {criteria: merge(inner) for criteria, inner in wanted.blocks.items()}
+    check_criteria(blocks)
+    host_keys = [] if "HostKey" in asked else base["hostkey"]
+    overridden = {keyword.lower() for keyword in wanted.overrides}
+    may_be_unknown = {keyword for keyword in optional if keyword.lower() not in overridden}
+    settings, understood_as = understood(sshd, asked, blocks, may_be_unknown, host_keys)
+    text = render(settings, blocks)
+    effective = sshd.whole(text)
+    if wrong := disagreements(settings, understood_as, effective):
+        others = [MAIN, *sorted(set(DROP_IN.parent.glob("*.conf")) - {DROP_IN})]
+        raise RefusedError(
+            "Settings elsewhere are in the way; nothing was changed: "
+            + "; ".join(f"{sentence} ({where(keyword, others)})" for keyword, sentence in wrong.items())
+            + ". Take them out there, or ask for the same value here."
+        )
+    return Plan({**contents, DROP_IN: text}, effective, frozenset(key.blob for key in revoked), weak)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What sshd would be after the change, from one look at the node."""
+
+    plan: Plan
+    files: list[File]
+    differing: list[File]
+    ports: list[str]
+    new_port: int | None = None
+
+
+class SshdSettings(ConfirmedSetting):
+    """The drop-in and the files that it names, made together."""
+
+    key = "sshd"
+    change_name = "ssh"
+    subject = f"sshd's settings ({DROP_IN})"
+
+    def __init__(self, wanted: Parameters, rollback_after_s: int = 120, login: Login | None = None) -> None:
+        super().__init__(rollback_after_s, login)
+        self.wanted = wanted
+        self.program = which("sshd")
+
+    @classmethod
+    def from_parameters(cls, params: Mapping[str, Any]) -> SshdSettings:
+        """From the parameters of the module sshd_drop_in."""
+        wanted = {name: value for name, value in params.items() if name != "rollback_after_s"}
+        return cls(Parameters(**wanted), params["rollback_after_s"], ssh_login())
+
+    @classmethod
+    def from_items(cls, items: Mapping[str, Any], options: Mapping[str, Any]) -> SshdSettings:
+        """From a plan's items: sshd:KEYWORD, sshd_algorithm:KEYWORD, sshd_parameter:NAME.
+
+        The key of a keyword within a block may have anything and a slash before the keyword.
+        """
+        wanted: dict[str, Any] = {
+            name: {} for name in ("settings", "settings_if_known", "algorithms", "blocks")
+        }
+        for item, value in items.items():
+            kind, _, key = item.partition(":")
+            if kind == "sshd_algorithm":
+                wanted["algorithms"][key] = value
+            elif kind == "sshd_parameter":
+                wanted[key] = value
+            elif block := value.get("block"):
+                wanted["blocks"].setdefault(block, {})[key.rpartition("/")[2]] = value["value"]
+            else:
+                layer = "settings_if_known" if value.get("if_known") else "settings"
+                wanted[layer][key] = value["value"]
+        state = "absent" if options.get("absent") else "present"
+        return cls(Parameters(state=state, **wanted), options.get("rollback_after_s", 120), ssh_login())
+
+    @cached_property
+    def _outlook(self) -> Outlook:
+        """Raises RefusedError, CommandError."""
+        if not self.program:
+            raise RefusedError("There is no sshd on this node: install the package openssh-server.")
+        with tempfile.TemporaryDirectory() as scratch:
+            sshd = Sshd(self.program, self.login, Path(scratch))
+            base = sshd.whole(None)
+            gone = Plan(dict.fromkeys(FILES), base)
+            planned = plan(self.wanted, sshd, base) if self.wanted.state == "present" else gone
+        files = [
+            File(str(path), text, "0600" if path == DROP_IN else "0644", public=True)
+            for path, text in planned.files.items()
+        ]
+        differing = [file for file in files if file.differs()]
+        ports = listening_ports(planned.effective)
+        outlook = Outlook(planned, files, differing, ports)
+        if not differing:
+            return outlook
+        if not is_active("ssh.socket"):
+            others = ports_of_others(listeners())
+            refuse_what_sshd_cannot_listen_on(planned.effective["listenaddress"], others)
+        elif ports != listening_ports(base):
+            raise RefusedError(
+                "Here ssh.socket decides on which ports sshd is reached, not sshd's Port: set ListenStream "
+                "in a drop-in of ssh.socket, and leave the list of ports empty."
+            )
+        return replace(outlook, new_port=self._new_port(planned, ports))
+
+    def _new_port(self, planned: Plan, ports: list[str]) -> int | None:
+        """The port to connect to from now on; raises RefusedError where Ansible would be kept out."""
+        if not self.login:
+            return None
+        account = read_account(self.login.account, planned.effective, planned.revoked)
+        if refusal := login_refusal(account, self.login.client, planned.effective):
+            raise RefusedError(f"This would lock Ansible out; nothing was changed: {refusal}.")
+        if str(self.login.server_port) in ports:
+            return None
+        listed = [*map(str, self.wanted.settings.get("Port") or []), *ports]
+        return int(next(port for port in listed if port in ports))
+
+    @property
+    def missing_packages(self) -> list[str]:
+        """What has to be installed first."""
+        return [] if self.program else ["openssh-server"]
+
+    def obstacle(self) -> str | None:
+        """A setting that would not be in effect, or would keep Ansible out."""
+        try:
+            self._outlook  # noqa: B018 - to look is enough
+        except RefusedError as error:
+            return str(error)
+        return None
+
+    def read(self) -> State:
+        """Our files as they are."""
+        return {str(path): saved(path) for path in FILES}
+
+    def settled(self) -> bool:
+        """Whether all files are as wanted; sshd has read what a run has written."""
+        return not self._outlook.differing
+
+    def change(self) -> list[Difference]:
+        """The files but for the long one of numbers."""
+        return [
+            Difference(file.path, *file.before_and_after())
+            for file in self._outlook.differing
+            if file.path != str(STRONG_MODULI)
+        ]
+
+    def way_in(self) -> WayIn | None:
+        """Any change is one."""
+        if not self._outlook.differing:
+            return None
+        return WayIn(self.change_name, self.subject, [*self._outlook.plan.files], [RELOAD_IN_SHELL])
+
+    def apply(self) -> None:
+        """Write the files and have sshd read them."""
+        outlook = self._outlook
+        try:
+            for file in outlook.differing:
+                file.write()
+            reload_sshd(outlook.ports)
+        finally:
+            self._forget()
+
+    def restore(self, state: State) -> None:
+        """Write the files as they were and have sshd read them."""
+        for path in reversed(FILES) if state.get(str(DROP_IN)) else FILES:
+            put_back(path, state.get(str(path)))
+        run(["sh", "-c", f"failed=0; {RELOAD_IN_SHELL}; exit $failed"])
+        self._forget()
+
+    def warnings(self) -> list[str]:
+        """Host keys that go, the port that changes, and a login that proves nothing."""
+        lines = []
+        if not self.login:
+            lines.append("Ansible does not come over SSH here, so nothing proves that it could.")
+        if weak := self._outlook.plan.weak_host_keys:
+            lines.append(f"A weak host key is no longer offered: {', '.join(weak)}.")
+        if self.login and (port := self._outlook.new_port):
+            lines.append(
+                f"sshd leaves port {self.login.server_port}: set ansible_port to {port} from now on."
+            )
+        return lines
+
+    def result(self) -> dict[str, Any]:
+        """The port to connect to from now on, where it is another one."""
+        return {"port": self._outlook.new_port if self.program else None}

@@ -1,0 +1,88 @@
+"""A module's DOCUMENTATION says what its argument spec says: every option, type, default and choice."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from ansible.module_utils import basic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LIBRARY = Path(__file__).resolve().parents[2] / "library"
+MODULES = sorted(path.stem for path in LIBRARY.glob("*.py"))
+# What both have to say alike. `no_log` has no place in a documentation.
+FACTS = ("type", "elements", "default", "required", "choices", "aliases")
+
+
+class CapturedError(Exception):
+    """A module has made its AnsibleModule, and goes no further."""
+
+
+def facts(option: Mapping[str, Any], suboptions: str) -> dict[str, Any]:
+    """What an option is, with the values that are implied left out."""
+    said = {name: option[name] for name in FACTS if option.get(name) not in (None, [], {}, False)}
+    # An empty or false default is not the same as none.
+    if option.get("default") is not None:
+        said["default"] = option["default"]
+    said.setdefault("type", "str")
+    if "choices" in said:
+        said["choices"] = list(said["choices"])
+    if option.get(suboptions):
+        said["options"] = {name: facts(inner, suboptions) for name, inner in option[suboptions].items()}
+    return said
+
+
+def specification(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The argument spec that the module gives to Ansible."""
+    captured: dict[str, Any] = {}
+
+    def capture(_self: object, argument_spec: dict[str, Any], **_options: Any) -> None:
+        captured.update(argument_spec)
+        raise CapturedError
+
+    monkeypatch.setattr(basic.AnsibleModule, "__init__", capture)
+    with pytest.raises(CapturedError):
+        importlib.import_module(name).main()
+    return captured
+
+
+def options(name: str) -> dict[str, Any]:
+    """The documented options; one that is "As in M(other)" has the suboptions of the other module's."""
+    said: dict[str, Any] = yaml.safe_load(importlib.import_module(name).DOCUMENTATION).get("options") or {}
+    for option, about in said.items():
+        if other := re.match(r"As in M\((\w+)\)", str(about["description"])):
+            about.setdefault("suboptions", options(other[1]).get(option, {}).get("suboptions"))
+    return said
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_documentation_and_argument_spec_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = specification(name, monkeypatch)
+    expected = {option: facts(inner, "options") for option, inner in spec.items()}
+    assert {option: facts(about, "suboptions") for option, about in options(name).items()} == expected
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_documentation_has_the_name_of_its_module(name: str) -> None:
+    assert yaml.safe_load(importlib.import_module(name).DOCUMENTATION)["module"] == name
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ({"type": "int", "default": 1}, {"type": "int", "default": 2}),
+        ({"type": "bool"}, {"type": "bool", "default": False}),
+        ({"type": "str"}, {"type": "str", "required": True}),
+        ({"type": "str", "choices": ["a"]}, {"type": "str", "choices": ["a", "b"]}),
+        ({"type": "list"}, {"type": "list", "elements": "str"}),
+        ({"type": "dict", "suboptions": {"a": {"type": "int"}}}, {"type": "dict", "options": {"a": {}}}),
+    ],
+)
+def test_drift_is_seen(said: dict[str, Any], meant: dict[str, Any]) -> None:
+    assert facts(said, "suboptions") != facts(meant, "options")
