@@ -11,13 +11,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.access.commit_confirm import Change, settle_the_past
+from ansible.module_utils.access.commit_confirm import ConfirmedSetting
 from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.engines.busy import containers_with_gpus
 from ansible.module_utils.process import CommandError, run, succeeds, which
 from ansible.module_utils.settings.base import Difference, RefusedError, SettingError
 from ansible.module_utils.settings.files import PamProfile, WholeFile
 from ansible.module_utils.settings.kinds import build, rebuild
+from ansible.module_utils.settings.module import make
 from ansible.module_utils.settings.record import Record
 from ansible.module_utils.settings.system import (
     Sysctl,
@@ -77,6 +78,8 @@ class Role:
         self.given_away: dict[str, str] = {}
         later = overruling(self.sysctl_file) if self.sysctl_file else {}
         for setting, item in build(self.name, self.items, self.options):
+            if isinstance(setting, ConfirmedSetting):
+                setting.pending.settle_the_past(self.node, setting.rollback_after_s)
             if isinstance(setting, Sysctl) and (file := overruled_by(setting.name, later)):
                 self.overruled[setting.name] = file
                 if not setting.settled() and not of_temper(file):
@@ -292,12 +295,12 @@ class Role:
 
     def remember(self, setting: Setting, state: State) -> None:
         """Record what a setting was, unless that is known; those with a record of their own have no spec."""
-        if hasattr(setting, "spec") and not (isinstance(setting, WholeFile) and setting.secret):
+        if has_spec(setting) and not (isinstance(setting, WholeFile) and setting.secret):
             self.record.originals.setdefault(setting.key, {"spec": setting.spec, "state": state})
 
     def make(self) -> dict[str, Any]:
         """Make what differs and take back what nobody wants any more; returns what the controller must do."""
-        before = {s.key: s.read() for s in self.unsettled if hasattr(s, "spec")}
+        before = {s.key: s.read() for s in self.unsettled if has_spec(s)}
         for setting in self.unsettled:
             self.remember(setting, before.get(setting.key))
         account = administrator() if self.options["atomic"] else None
@@ -339,15 +342,9 @@ class Role:
     def apply(self, setting: Setting) -> dict[str, Any]:
         """Make one setting; returns what the controller must do before the next one."""
         try:
-            if way_in := setting.way_in():
-                change = Change(way_in.name, way_in.subject)
-                with change.armed(
-                    way_in.files, way_in.live, self.options["rollback_after_s"], ssh_login()
-                ):
-                    setting.apply()
+            if make(setting) and isinstance(setting, ConfirmedSetting):
                 self.strike_off(setting)
-                return {"confirm": way_in.name}
-            setting.apply()
+                return {"confirm": setting.change_name}
         except FAILURES as error:
             if not self.options["atomic"]:
                 raise
@@ -401,6 +398,11 @@ def with_secret(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Mapping[
     if item["kind"] != "file" or not wanted or not wanted.get("secret"):
         return item
     return {**item, "wanted": {**wanted, "content": secrets[item["key"]]}}
+
+
+def has_spec(setting: Setting) -> bool:
+    """Whether a setting is restored from this record: ways in, packages and engines keep their own."""
+    return bool(getattr(setting, "spec", None))
 
 
 def is_driver(setting: Setting) -> bool:
@@ -463,8 +465,6 @@ def carry_out(node: Node, plans: list[Mapping[str, Any]], secrets: Mapping[str, 
 
     Ends behind the first that needs the controller. The failure of one is part of its result, and ends it too.
     """
-    if any(item["way_in"] for plan in plans for item in plan["settings"]):
-        settle_the_past(node)
     result: dict[str, Any] = {"changed": False, "roles": {}}
     for plan in plans:
         try:

@@ -38,11 +38,11 @@ def settle(node: Node, setting: Setting) -> dict[str, Any]:
         return {**result, "changed": False}
     result["diff"] = [difference.as_dict() for difference in setting.change()]
     if not node.check_mode:
-        result["confirm"] = _make(setting)
+        result["confirm"] = make(setting)
     return result
 
 
-def _make(setting: Setting) -> bool:
+def make(setting: Setting) -> bool:
     """Make a setting; returns whether it waits for its confirmation through a new connection."""
     way_in = setting.way_in()
     armed: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
