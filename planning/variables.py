@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
+from planning.plain import plain
+
 State = Literal["present", "absent"]
 
 
@@ -294,12 +296,3 @@ def _typed(kind: Any, value: Any) -> Any:
         known = {name: hint for name, hint in _hints(kind).items() if name in value}
         return typing.cast("type[Any]", kind)(**{name: _typed(known[name], value[name]) for name in known})
     return kind(value)
-
-
-def plain(value: Any) -> Any:
-    """A value of any form as built-in lists and mappings: those that Ansible makes refuse to be copied."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value
