@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import difflib
 import re
+from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from planning.node_plan import Kind, PlannedSetting, WaivedControl
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from planning.variables import OsHardening
 
 # From the least to the most strict.
 PROFILES = ("gpu", "cis-level1", "cis-level2")
@@ -17,6 +23,7 @@ MEASURED_BY = {"gpu": 2, "cis-level1": 1, "cis-level2": 2}
 SYSCTL_FILE = "/etc/sysctl.d/90-temper-hardening.conf"
 MODPROBE_FILE = "/etc/modprobe.d/temper-hardening.conf"
 MOUNT_UNIT = "temper-mount-options.service"
+MOUNT_UNIT_FILE = f"/etc/systemd/system/{MOUNT_UNIT}"
 WAIVER_FILE = "/etc/temper/os_hardening_waivers.txt"
 
 # Files that are not for everybody to read, by the beginning of their path.
@@ -98,86 +105,128 @@ def waiver_problems(controls: Mapping[str, Any], waivers: Iterable[Mapping[str, 
     return problems
 
 
+@dataclass(frozen=True)
+class Asker:
+    """A control, as far as each of its settings has to name it."""
+
+    name: str
+    title: str
+    waiver: str | None
+
+
+@dataclass(frozen=True)
+class Hardening:
+    """What one node gets, and the controls that it does not fulfil."""
+
+    settings: tuple[PlannedSetting, ...]
+    waived: tuple[WaivedControl, ...]
+
+
 class Composer:
     """Puts the settings of all controls together; some share a file or a mount point."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self.values = values
-        self.entries: list[dict[str, Any]] = []
-        self.packages: list[Any] = []
-        self.sysctl_lines: list[str] = []
-        self.modprobe_lines: list[str] = []
+        self.wanted: dict[tuple[Kind, str], Any] = {}
+        self.askers: dict[tuple[Kind, str], list[Asker]] = {}
         self.lines: dict[str, list[str]] = {}
         self.mounts: dict[str, set[str]] = {}
 
-    def add(self, name: str, control: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    def add(self, asker: Asker, settings: Mapping[str, Any]) -> None:
         """Add the settings of one control."""
         for package in settings.get("packages", []):
-            if package not in self.packages:
-                self.packages.append(package)
-        title = f"# {name}: {control['title']}"
-        if sysctls := settings.get("sysctls"):
-            self.sysctl_lines.append(title)
-            for key, value in sysctls.items():
-                self._sysctl(name, key, str(value))
-        if modules := settings.get("modules"):
-            self.modprobe_lines.append(title)
-            for module in modules:
-                self.modprobe_lines += [f"install {module} /bin/false", f"blacklist {module}"]
+            names = [package] if isinstance(package, str) else list(package)
+            self._set(asker, Kind.PACKAGE_CHOICE, names[0], {"any": names})
+        sysctls = {key: str(value) for key, value in settings.get("sysctls", {}).items()}
+        for key, value in sysctls.items():
+            self._set(asker, Kind.SYSCTL, key, {"value": value, "file": PurePath(SYSCTL_FILE).name})
+        self._lines(asker, SYSCTL_FILE, [line for item in sysctls.items() for line in sysctl_lines(*item)])
+        modules = settings.get("modules", [])
+        self._lines(
+            asker,
+            MODPROBE_FILE,
+            [line for name in modules for line in (f"install {name} /bin/false", f"blacklist {name}")],
+        )
         for path, lines in settings.get("lines", {}).items():
-            self.lines.setdefault(path, []).extend([title, *lines])
+            self._lines(asker, path, lines)
         for path, options in settings.get("mounts", {}).items():
             self.mounts.setdefault(path, set()).update(options)
+            for key in (Kind.MOUNT, path), (Kind.FILE, MOUNT_UNIT_FILE), (Kind.UNIT, MOUNT_UNIT):
+                self.askers.setdefault(key, []).append(asker)
         for path, content in settings.get("files", {}).items():
-            self._file(name, path, self._fill(content))
+            self._set(asker, Kind.FILE, path, file(path, self._fill(content)))
         for path, content in settings.get("files_x86_64", {}).items():
-            self._file(name, path, content)
-            self.entries[-1]["machine"] = "x86_64"
+            self._set(asker, Kind.FILE, path, file(path, content) | {"machine": "x86_64"})
         for path, keywords in settings.get("keywords", {}).items():
             for keyword, value in keywords.items():
-                self._entry(name, "keyword", path=path, keyword=keyword, value=value)
+                self._set(asker, Kind.KEYWORD, f"{path}:{keyword}", value)
         for path, access in settings.get("access", {}).items():
             mode, *groups = access.split()
-            self._entry(name, "access", path=path, mode=mode, groups=groups or ["root"])
+            self._set(asker, Kind.ACCESS, path, {"mode": mode, "groups": groups or ["root"]})
         for profile, (stack, *words) in settings.get("pam", {}).items():
-            self._entry(name, "pam", name=profile, stack=stack, words=words)
+            self._set(asker, Kind.PAM, profile, {"stack": stack, "words": words})
         for unit, wanted in settings.get("units", {}).items():
             state, *others = wanted.replace(" unless ", " ").split()
-            self._entry(name, "unit", name=unit, on=state == "running", unless=others)
+            self._set(asker, Kind.UNIT, unit, unit_state(on=state == "running", unless=others))
 
-    def finish(self) -> None:
-        """Add the files that several controls share."""
-        if self.sysctl_lines:
-            self._file("kernel parameters", SYSCTL_FILE, text(self.sysctl_lines))
-        if self.modprobe_lines:
-            self._file("kernel modules", MODPROBE_FILE, text(self.modprobe_lines))
+    def settings(self) -> list[PlannedSetting]:
+        """All settings, those that several controls share last."""
         for path, lines in self.lines.items():
-            self._file("shared files", path, text(lines))
+            self.wanted[Kind.FILE, path] = file(path, text(lines))
         for path, options in self.mounts.items():
-            wanted = sorted(options - {"bind"})
-            self._entry("mount options", "mount", path=path, options=wanted, bind="bind" in options)
+            wanted = {"options": sorted(options - {"bind"}), "bind": "bind" in options}
+            self.wanted[Kind.MOUNT, path] = wanted
         if self.mounts:
             commands = "\n".join(mount_command(path, options) for path, options in self.mounts.items())
             content = MOUNT_UNIT_TEXT.format(commands=commands)
-            self._file("mount options", f"/etc/systemd/system/{MOUNT_UNIT}", content)
-            self._entry("mount options", "unit", name=MOUNT_UNIT, on=True, made_here=True)
+            self.wanted[Kind.FILE, MOUNT_UNIT_FILE] = file(MOUNT_UNIT_FILE, content)
+            self.wanted[Kind.UNIT, MOUNT_UNIT] = unit_state(on=True, made_here=True)
+        return [
+            planned(kind, key, wanted, self.askers[kind, key]) for (kind, key), wanted in self.wanted.items()
+        ]
 
-    def _entry(self, control: str, kind: str, **spec: Any) -> None:
-        self.entries.append({"control": control, "kind": kind, "spec": spec})
+    def _set(self, asker: Asker, kind: Kind, key: str, wanted: Any) -> None:
+        if self.wanted.setdefault((kind, key), wanted) != wanted:
+            raise ValueError(f"data/os_controls: {asker.name} and another control differ on {kind} {key}")
+        self.askers.setdefault((kind, key), []).append(asker)
 
-    def _file(self, control: str, path: str, content: str) -> None:
-        mode = next((mode for prefix, mode in MODES.items() if path.startswith(prefix)), "0644")
-        validate = next((command for prefix, command in VALIDATORS.items() if path.startswith(prefix)), [])
-        self._entry(control, "file", path=path, content=content, mode=mode, validate=validate)
-
-    def _sysctl(self, control: str, key: str, value: str) -> None:
-        # `all` and `default` beside the pattern, for auditors that look for these names.
-        names = [key.replace("*", word) for word in ("all", "default")] if "*" in key else []
-        self.sysctl_lines += [f"{name} = {value}" for name in [*names, key]]
-        self._entry(control, "sysctl", name=key, value=value)
+    def _lines(self, asker: Asker, path: str, lines: list[str]) -> None:
+        if lines:
+            self.lines.setdefault(path, []).extend([f"# {asker.name}: {asker.title}", *lines])
+            self.askers.setdefault((Kind.FILE, path), []).append(asker)
 
     def _fill(self, content: str) -> str:
         return re.sub(r"@(\w+)@", lambda match: self.values[match[1]], content)
+
+
+def planned(kind: Kind, key: str, wanted: Any, askers: list[Asker]) -> PlannedSetting:
+    """A setting with all controls that ask for it. Reasons of several waivers stand in the list of them."""
+    first, *others = {asker.name: asker for asker in askers}.values()
+    if not others:
+        return PlannedSetting(kind, key, wanted, first.title, (first.name,), first.waiver)
+    names = (first.name, *(asker.name for asker in others))
+    return PlannedSetting(kind, key, wanted, f"{len(names)} controls share it", names)
+
+
+def file(path: str, content: str) -> dict[str, Any]:
+    """What is wanted of a file."""
+    mode = next((mode for prefix, mode in MODES.items() if path.startswith(prefix)), "0644")
+    validate = next((command for prefix, command in VALIDATORS.items() if path.startswith(prefix)), [])
+    return {"content": content, "mode": mode, "validate": validate}
+
+
+def unit_state(*, on: bool, made_here: bool = False, unless: Sequence[str] = ()) -> dict[str, Any]:
+    """What is wanted of a unit."""
+    return {"on": on, "made_here": made_here, "unless": list(unless), "restart_on": []}
+
+
+def sysctl_lines(key: str, value: str) -> list[str]:
+    """The lines of a kernel parameter in our file.
+
+    `all` and `default` stand beside a pattern, for auditors that look for these names.
+    """
+    names = [key.replace("*", word) for word in ("all", "default")] if "*" in key else []
+    return [f"{name} = {value}" for name in [*names, key]]
 
 
 def text(lines: Iterable[str]) -> str:
@@ -193,77 +242,56 @@ def mount_command(path: str, options: set[str]) -> str:
 
 
 def waived_controls(
-    controls: Mapping[str, Any],
-    profile: str,
-    waivers: Iterable[Mapping[str, Any]],
-    options: Mapping[str, Any],
-) -> list[dict[str, str]]:
-    """What this profile, or the operator, relaxes: id, title, references, reason, and whose waiver it is."""
-    own = {waiver["id"]: waiver["reason"] for waiver in waivers}
+    controls: Mapping[str, Any], wish: OsHardening, options: Mapping[str, object]
+) -> tuple[WaivedControl, ...]:
+    """What the profile, or the operator, relaxes."""
+    own = {waiver.id: waiver.reason for waiver in wish.waivers}
     found = []
     for name, control in controls.items():
         reason, by = own.get(name), "the operator"
-        if reason is None:
-            reason, by = waiver_of(control, profile), f"the profile {profile}"
-            if "option" in control and options.get(control["option"]):
-                reason = None
+        if reason is None and not options.get(control.get("option", "")):
+            reason, by = waiver_of(control, wish.profile), f"the profile {wish.profile}"
         if reason is not None:
-            entry = {"id": name, "title": control["title"], "references": references(control)}
-            found.append(entry | {"reason": reason.strip(), "by": by})
-    return found
+            found.append(WaivedControl(name, control["title"], references(control), reason.strip(), by))
+    return tuple(found)
 
 
-def waiver_text(profile: str, waived: Iterable[Mapping[str, str]]) -> str:
+def waiver_text(profile: str, waived: Iterable[WaivedControl]) -> str:
     """The list of waivers as it lies on the node."""
     lines = [f"Controls that the hardening of this node relaxes (profile {profile}).", ""]
     for waiver in waived:
         lines += [
-            f"{waiver['id']}: {waiver['title']} ({waiver['references']})",
-            f"    waived by {waiver['by']}: {waiver['reason']}",
+            f"{waiver.id}: {waiver.title} ({waiver.references})",
+            f"    waived by {waiver.by}: {waiver.reason}",
         ]
     return text([f"# {line}".rstrip() for line in lines])
 
 
-def os_hardening(
-    files: Iterable[Mapping[str, Any]],
-    profile: str,
-    waivers: list[Mapping[str, Any]],
-    options: Mapping[str, Any],
-) -> dict[str, Any]:
+def hardening(
+    controls: Mapping[str, Any], wish: OsHardening, options: Mapping[str, object] | None = None
+) -> Hardening:
     """What one node gets.
 
-    `files` are those of data/os_controls, `options` the role's os_hardening_banner and
-    os_hardening_upgrade_kernels. Returns `settings` and `packages` for the module os_hardening, `waived` and
-    `problems`.
+    `controls` are those of data/os_controls by their id, `options` the values of other roles' variables that
+    a control may name as its `option`.
     """
-    controls: dict[str, Any] = {}
-    for file in files:
-        controls |= file["content"]["os_controls"]
-    problems = waiver_problems(controls, waivers)
-    if profile not in PROFILES:
-        problems.append(f"os_hardening_profile: expected one of {', '.join(PROFILES)}, found {profile!r}")
-    if problems:
-        return {"settings": [], "packages": [], "waived": [], "problems": problems}
-    waived = waived_controls(controls, profile, waivers, options)
-    by_operator = {waiver["id"] for waiver in waivers}
-    kernels = [] if options.get("os_hardening_upgrade_kernels") else KERNELS
-    values = {
-        "banner": options.get("os_hardening_banner") or BANNER,
-        "kernels": "\n".join(f'  "{name}";' for name in kernels),
-    }
-    composer = Composer(values)
+    options = {"os_hardening_banner": wish.banner, **(options or {})}
+    waived = waived_controls(controls, wish, options)
+    reasons = {waiver.id: waiver.reason for waiver in waived}
+    by_operator = {waiver.id for waiver in wish.waivers}
+    kernels = [] if wish.upgrade_kernels else KERNELS
+    composer = Composer(
+        {"banner": wish.banner or BANNER, "kernels": "\n".join(f'  "{name}";' for name in kernels)}
+    )
     for name, control in controls.items():
-        if name in by_operator:
-            continue
-        chosen = "option" in control and options.get(control["option"])
-        composer.add(name, control, settings_of(control, PROFILES[-1] if chosen else profile))
-    composer.finish()
-    settings = [
-        *composer.entries,
-        {
-            "control": "waivers",
-            "kind": "file",
-            "spec": {"path": WAIVER_FILE, "content": waiver_text(profile, waived)},
-        },
-    ]
-    return {"settings": settings, "packages": composer.packages, "waived": waived, "problems": []}
+        if name not in by_operator:
+            strictest = bool(options.get(control.get("option", "")))
+            asker = Asker(name, control["title"], reasons.get(name))
+            composer.add(asker, settings_of(control, PROFILES[-1] if strictest else wish.profile))
+    waivers = PlannedSetting(
+        Kind.FILE,
+        WAIVER_FILE,
+        file(WAIVER_FILE, waiver_text(wish.profile, waived)),
+        "It lists what is waived",
+    )
+    return Hardening((*composer.settings(), waivers), waived)

@@ -33,21 +33,23 @@ SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 def documents() -> dict[str, str]:
     """The content of each schema file by its name."""
     return {
-        f"{name}.schema.json": json.dumps(_document(name, kind), indent=2) + "\n"
+        f"{name}.schema.json": document(f"Temper validation: {name}", kind, SCHEMA_VERSION)
         for name, kind in FILES.items()
     }
 
 
-def _document(name: str, kind: type) -> dict[str, Any]:
+def document(title: str, kind: type, version: int) -> str:
+    """The content of the schema file of a dataclass that has a field `schema_version`."""
     definitions: dict[str, Any] = {}
     reference = _schema(kind, definitions)
-    definitions[kind.__name__]["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
-    return {
+    definitions[kind.__name__]["properties"]["schema_version"] = {"const": version}
+    content = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"Temper validation: {name}, version {SCHEMA_VERSION}",
+        "title": f"{title}, version {version}",
         **reference,
         "$defs": definitions,
     }
+    return json.dumps(content, indent=2) + "\n"
 
 
 def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:

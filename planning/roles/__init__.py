@@ -1,0 +1,55 @@
+"""What each role sets on a node: a module for each, with one pure function `role_plan(context)`.
+
+The same context gives the same plan: nothing here reads the node, the inventory or the network, and of this
+machine's files only the roles' templates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from planning.roles import (
+    admin_accounts,
+    compute_environment,
+    container_engines,
+    firewall,
+    gpu_settings,
+    nvidia_stack,
+    os_hardening,
+    os_tuning,
+    profiling_tools,
+    ssh_hardening,
+)
+
+if TYPE_CHECKING:
+    from planning.node_plan import NodePlan
+    from planning.roles.context import Context
+
+# In the order in which they are carried out. The firewall comes before SSH, so that a new port is open when
+# sshd moves there, and the ways in are proven before the rest of the system is hardened.
+ROLES = (
+    nvidia_stack,
+    container_engines,
+    profiling_tools,
+    gpu_settings,
+    compute_environment,
+    os_tuning,
+    admin_accounts,
+    firewall,
+    ssh_hardening,
+    os_hardening,
+)
+
+
+def with_roles(context: Context) -> NodePlan:
+    """The plan of the context with what every role sets, and what hardening waives.
+
+    The plan must be whole: the package manager's simulation may have changed the driver's version.
+    """
+    hardens = context.variables.os_hardening.state == "present"
+    return replace(
+        context.plan,
+        roles=tuple(role.role_plan(context) for role in ROLES),
+        waived=context.hardening.waived if hardens else (),
+    )

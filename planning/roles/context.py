@@ -1,0 +1,71 @@
+"""What the roles' plans are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from planning.os_controls import Hardening, hardening
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from planning.node_plan import NodePlan
+    from planning.variables import Variables
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Addresses of all nodes of the inventory, and nodes of which none is known (lookup fleet_addresses)."""
+
+    addresses: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Context:
+    """One node, what it is to become, and what the controller knows.
+
+    `plan` has everything but the roles. `os_id`, `codename` and `kernel` (its release) are the node's own
+    words. `controls` are those of data/os_controls by id. `mok_certificate` is the operator's certificate as
+    PEM, empty without one. `programs` has the text of each program that the node runs by itself, by its file
+    name in /usr/local/lib/temper.
+    """
+
+    plan: NodePlan
+    variables: Variables
+    os_id: str
+    codename: str
+    kernel: str
+    controls: Mapping[str, Any]
+    fleet: Fleet = field(default_factory=Fleet)
+    mok_certificate: str = ""
+    programs: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: NodePlan, variables: Variables, node: Mapping[str, Any], **known: Any) -> Context:
+        """The context of a node, from the fact of module node_facts; `known` are the other fields."""
+        system = node["os"]
+        return cls(
+            plan=plan,
+            variables=variables,
+            os_id=system["id"],
+            codename=system["codename"],
+            kernel=node["kernel"]["release"],
+            **known,
+        )
+
+    @cached_property
+    def hardening(self) -> Hardening:
+        """The settings of the controls, and what is waived."""
+        ssh = self.variables.ssh_hardening
+        options = {
+            "ssh_hardening_banner": ssh.banner,
+            "ssh_hardening_access": [*ssh.allow_users, *ssh.allow_groups],
+        }
+        return hardening(self.controls, self.variables.os_hardening, options)
+
+    def waiver(self, control: str) -> str | None:
+        """Why a control is relaxed, None where it is not."""
+        return next((waived.reason for waived in self.hardening.waived if waived.id == control), None)

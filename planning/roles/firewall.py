@@ -1,0 +1,42 @@
+"""The nftables input filter, in a table of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planning.node_plan import Kind, RoleOptions, RolePlan, Stage
+from planning.roles.settings import package, parameters
+
+if TYPE_CHECKING:
+    from planning.roles.context import Context
+
+ROLE = "firewall"
+
+
+def role_plan(context: Context) -> RolePlan:
+    """The rules, and the package that loads them."""
+    wish = context.variables.firewall
+    options = RoleOptions(rollback_after_s=wish.rollback_after_s, absent=wish.state == "absent")
+    if options.absent:
+        return RolePlan(ROLE, Stage.HARDEN, options=options)
+    # What the inventory says itself about how nodes reach each other decides, even if it is an empty list.
+    by_name = wish.peer_addresses is None
+    rules = parameters(
+        Kind.FIREWALL,
+        "What was not asked for cannot be reached",
+        way_in=True,
+        management_networks=wish.management_networks,
+        ssh_ports=wish.ssh_ports,
+        peers=context.fleet.addresses if by_name else wish.peer_addresses,
+        unknown_peers=context.fleet.unknown if by_name else (),
+        trusted_interfaces=wish.trusted_interfaces,
+        services=wish.services,
+        rules=wish.rules,
+        ssh_new_per_minute=wish.ssh_new_per_minute,
+        ssh_connections=wish.ssh_connections,
+        new_per_second=wish.new_per_second,
+        connections=wish.connections,
+        log_per_minute=wish.log_per_minute,
+    )
+    nftables = package("nftables", "It loads the firewall's rules")
+    return RolePlan(ROLE, Stage.HARDEN, (nftables, *rules), options=options)

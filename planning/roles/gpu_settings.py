@@ -1,0 +1,57 @@
+"""Persistence mode, clocks and power limits of the GPUs, now and at every boot."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from planning.node_plan import Kind, RoleOptions, RolePlan, Stage
+from planning.plain import plain
+from planning.roles.settings import file, parameters, render, unit
+
+if TYPE_CHECKING:
+    from planning.roles.context import Context
+
+ROLE = "gpu_settings"
+WANTED = "/etc/temper/gpu-settings.json"
+UNIT = "/etc/systemd/system/temper-gpu-settings.service"
+PROGRAMS = "/usr/local/lib/temper"
+PROGRAM = "gpu_settings.py"
+
+
+def role_plan(context: Context) -> RolePlan:
+    """The unit that applies the settings at boot, and the settings themselves."""
+    wanted = wanted_settings(context)
+    at_boot = "No such setting survives a reboot"
+    programs = [
+        file(f"{PROGRAMS}/{name}", text, at_boot, mode="0755" if name == PROGRAM else "0644")
+        for name, text in context.programs.items()
+    ]
+    return RolePlan(
+        ROLE,
+        Stage.TUNE,
+        (
+            file(WANTED, json.dumps(wanted, indent=4, sort_keys=True) + "\n", at_boot),
+            *programs,
+            file(UNIT, render(ROLE, "temper-gpu-settings.service"), at_boot),
+            *(unit(name, "The hardware needs it to compute") for name in context.plan.services),
+            unit("temper-gpu-settings", at_boot, restart_on=[WANTED, UNIT]),
+            *parameters(Kind.GPU, "GPUs of one model run alike, and measure alike", **wanted),
+        ),
+        options=RoleOptions(busy_ok=context.variables.gpu_settings.busy_ok),
+    )
+
+
+def wanted_settings(context: Context) -> dict[str, Any]:
+    """What module gpu_settings, and its program at boot, take."""
+    wish = context.variables.gpu_settings
+    return {
+        "clocks": wish.clocks,
+        "power_limit_w": whole(wish.power_limit_w),
+        "locked_clocks": plain(context.plan.locked_clocks),
+    }
+
+
+def whole(number: float | None) -> float | None:
+    """A number as the operator wrote it: 300 and not 300.0."""
+    return int(number) if number is not None and number.is_integer() else number

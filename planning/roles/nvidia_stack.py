@@ -1,0 +1,162 @@
+"""Driver, CUDA and container toolkit: repositories, packages, files and services."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planning.node_plan import Kind, PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
+from planning.plain import plain
+from planning.roles.settings import file, package, render, unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from planning.node_plan import Driver
+    from planning.roles.context import Context
+
+ROLE = "nvidia_stack"
+SOURCES = "/etc/apt/sources.list.d"
+# What NVIDIA's own packages and install scripts leave: apt refuses two entries for one address with
+# different keys.
+OBSOLETE_SOURCES = (
+    "cuda-debian12-x86_64.list",
+    "cuda-debian12-sbsa.list",
+    "cuda-debian13-x86_64.list",
+    "cuda-debian13-sbsa.list",
+    "libnvidia-container.list",
+    "nvidia-container-runtime.list",
+    "nvidia-container-toolkit.list",
+    "nvidia-docker.list",
+)
+# Ours, of either source of packages.
+OWN_SOURCES = ("nvidia-cuda", "nvidia-container-toolkit", "debian", "debian-updates", "debian-security")
+
+NOUVEAU = "/etc/modprobe.d/temper-nouveau.conf"
+# Debian's tool, or dracut where that makes the initramfs.
+REBUILD_INITRAMFS = (
+    "if command -v update-initramfs >/dev/null; then update-initramfs -u -k all; "
+    "elif command -v dracut >/dev/null; then dracut --force --regenerate-all; fi"
+)
+
+# The pair that DKMS signs modules with. Only nodes with Secure Boot have it.
+MOK_KEY = "/var/lib/temper/module-signing/mok.key"
+MOK_CERTIFICATE = "/var/lib/temper/module-signing/mok.der"
+
+# A unit starts only where its hardware is, so that an image made from this node starts on any other. The
+# driver's own list of switches is asked, not /dev: those files appear only when the first client asks.
+SWITCHES = "ConditionDirectoryNotEmpty=/proc/driver/nvidia-nvswitch/devices"
+LOADED = "ConditionPathExists=/proc/driver/nvidia/version"
+GATED_SERVICES = ("nvidia-fabricmanager", "nvidia-imex", "nvidia-dcgm")
+
+
+def role_plan(context: Context) -> RolePlan:
+    """What the role sets; nothing where no driver could be planned."""
+    plan = context.plan
+    settings: list[PlannedSetting] = []
+    if plan.driver:
+        settings = [
+            *repositories(context),
+            *signing_pair(context),
+            *files(context),
+            *packages(context, plan.driver),
+            driver(context, plan.driver),
+            *(unit(name, "The hardware needs it to compute") for name in plan.services),
+        ]
+    return RolePlan(
+        ROLE,
+        Stage.PROVISION,
+        tuple(settings),
+        reactions=(Reaction((NOUVEAU,), ("sh", "-c", REBUILD_INITRAMFS)),),
+        options=RoleOptions(busy_ok=context.variables.nvidia_stack.busy_ok),
+    )
+
+
+def repositories(context: Context) -> Iterator[PlannedSetting]:
+    """Those of the plan, without sources that would contradict them."""
+    planned = {repository["name"]: repository for repository in context.plan.repositories}
+    for name, repository in planned.items():
+        yield PlannedSetting(Kind.REPOSITORY, name, plain(repository), "The stack's packages come from it")
+    if context.plan.package_manager == "apt":
+        for name in OBSOLETE_SOURCES:
+            yield file(f"{SOURCES}/{name}", None, "apt refuses one address with two keys")
+        for name in OWN_SOURCES:
+            if name not in planned:
+                yield file(f"{SOURCES}/temper-{name}.sources", None, "The plan no longer needs it")
+
+
+def signing_pair(context: Context) -> Iterator[PlannedSetting]:
+    """The key that DKMS signs modules with, which a node has only while it needs it."""
+    if not context.plan.mok:
+        why = "No module is signed here"
+        yield from (file(MOK_KEY, None, why), file(MOK_CERTIFICATE, None, why))
+        return
+    secret = {"content": None, "mode": "0600", "secret": True}
+    yield PlannedSetting(Kind.FILE, MOK_KEY, secret, "Secure Boot loads only signed modules")
+    yield file(
+        MOK_CERTIFICATE, context.mok_certificate, "Secure Boot knows the modules by it", encoding="der"
+    )
+
+
+def files(context: Context) -> Iterator[PlannedSetting]:
+    """What keeps nouveau, other versions and automatic upgrades away from the driver."""
+    plan = context.plan
+    yield file(NOUVEAU, render(ROLE, "nouveau.conf"), "nouveau and the driver cannot share a GPU")
+    dkms = render(ROLE, "dkms", key=MOK_KEY, certificate=MOK_CERTIFICATE)
+    yield file(
+        "/etc/dkms/framework.conf.d/temper.conf", dkms if plan.mok else None, "DKMS signs with our key"
+    )
+    for name in GATED_SERVICES:
+        switches = name == "nvidia-fabricmanager" and plan.fabric == "nvswitch"
+        gate = render(ROLE, "service.conf", condition=SWITCHES if switches else LOADED)
+        yield file(
+            f"/etc/systemd/system/{name}.service.d/temper.conf",
+            gate if name in plan.services else None,
+            "The service starts only where its hardware is",
+        )
+    if plan.package_manager == "apt":
+        yield file(
+            "/etc/apt/preferences.d/temper-nvidia",
+            render(ROLE, "preferences", pins=plan.pins),
+            "What the stack depends on stays at the stack's versions",
+        )
+        yield file(
+            "/etc/apt/apt.conf.d/52temper-nvidia",
+            render(ROLE, "unattended-upgrades"),
+            "A driver that changes under a loaded module breaks every new CUDA process",
+        )
+        yield file(
+            "/etc/needrestart/conf.d/temper-nvidia.conf",
+            render(ROLE, "needrestart"),
+            "Restarting these services takes GPUs from running jobs",
+        )
+
+
+def packages(context: Context, driver: Driver) -> Iterator[PlannedSetting]:
+    """The stack, in one transaction."""
+    plan = context.plan
+    for name, version in plan.packages.items():
+        yield package(name, "The stack is one set of versions", version, held=True)
+    for name in plan.present:
+        if name not in plan.packages:
+            yield package(name, "The stack is built with it")
+    for pin in plan.pins:
+        why = "What the stack depends on stays at the stack's versions"
+        yield PlannedSetting(Kind.PIN, pin.packages, {"version": pin.version}, why)
+    for stream in plan.module_streams:
+        why = "dnf offers the driver's packages only in this stream"
+        yield PlannedSetting(Kind.MODULE_STREAM, stream.name, plain(stream), why)
+    why = "Whatever has the driver's version changes only with it"
+    yield PlannedSetting(Kind.HOLD_VERSION, driver.package_version, True, why)
+
+
+def driver(context: Context, driver: Driver) -> PlannedSetting:
+    """The driver that must be loaded, and built for every kernel."""
+    plan = context.plan
+    wanted = {
+        "version": driver.version,
+        "dkms": driver.dkms,
+        "package_manager": plan.package_manager,
+        "mok_certificate": context.mok_certificate if plan.mok else "",
+        "runtime": dict(plan.runtime),
+    }
+    return PlannedSetting(Kind.DRIVER, "nvidia", wanted, "What is loaded must be what is installed")

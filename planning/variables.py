@@ -1,0 +1,298 @@
+"""The effective public variables of all roles, typed: what the operator asks for, every default in place.
+
+A class for each role, with the role's variables without their prefix: `Variables.firewall.ssh_ports` is
+`firewall_ssh_ports`. Types, defaults and documentation are those of roles/*/meta/argument_specs.yml.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
+
+from planning.plain import plain
+
+State = Literal["present", "absent"]
+
+
+@dataclass(frozen=True)
+class Administrator:
+    """One entry of `admin_accounts_users`."""
+
+    name: str
+    keys: tuple[str, ...] = ()
+    sudo: bool = True
+    groups: tuple[str, ...] = ()
+    state: State = "present"
+
+
+@dataclass(frozen=True)
+class AdminAccounts:
+    """Variables of the role admin_accounts."""
+
+    state: State
+    users: tuple[Administrator, ...]
+    rollback_after_s: int
+
+
+@dataclass(frozen=True)
+class ComputeEnvironment:
+    """Variables of the role compute_environment."""
+
+    nccl: Mapping[str, Any]
+    nccl_socket_ifname: str
+    omp_num_threads: int
+    profile: bool
+
+
+@dataclass(frozen=True)
+class Ulimits:
+    """`container_engines_ulimits`: bytes or counts, -1 for no limit, None to leave a limit alone."""
+
+    memlock: int | None = None
+    stack: int | None = None
+    nofile: int | None = None
+
+
+@dataclass(frozen=True)
+class ContainerEngines:
+    """Variables of the role container_engines."""
+
+    state: State
+    install: tuple[str, ...]
+    manage: tuple[str, ...]
+    exclude: tuple[str, ...]
+    default_runtime: bool
+    cdi: bool
+    shm_size: str
+    ulimits: Ulimits
+    busy_ok: bool
+
+
+@dataclass(frozen=True)
+class FirewallRule:
+    """One entry of `firewall_rules`."""
+
+    name: str
+    ports: tuple[str, ...]
+    sources: tuple[str, ...]
+    protocol: Literal["tcp", "udp"] = "tcp"
+
+
+@dataclass(frozen=True)
+class Firewall:
+    """Variables of the role firewall. `peer_addresses` is None for the addresses of the whole fleet."""
+
+    state: State
+    management_networks: tuple[str, ...]
+    ssh_ports: tuple[int, ...]
+    peer_addresses: tuple[str, ...] | None
+    trusted_interfaces: tuple[str, ...]
+    services: Mapping[str, tuple[str, ...]]
+    rules: tuple[FirewallRule, ...]
+    ssh_new_per_minute: int
+    ssh_connections: int
+    new_per_second: int
+    connections: int
+    log_per_minute: int
+    rollback_after_s: int
+
+
+@dataclass(frozen=True)
+class GpuSettings:
+    """Variables of the role gpu_settings. Clocks: max, default, or MHz of `graphics` and `memory`."""
+
+    busy_ok: bool
+    clocks: Any
+    power_limit_w: float | None
+
+
+@dataclass(frozen=True)
+class GpuValidation:
+    """Variables of the role gpu_validation."""
+
+    required_tests: tuple[str, ...]
+    plan: str
+    hours: float
+    storage_paths: tuple[str, ...]
+    storage_floor_gb_s: float
+    traces: bool
+    timeout_s: int
+    fail_on_degraded: bool
+    python: str
+    torch_version: str
+    pip_args: str
+    fabric: bool
+    fabric_library: str
+    fabric_pairs: str
+    fabric_pair_rounds: int
+    fabric_floor_gb_s: float
+    fabric_port: int
+    reports_directory: str
+
+
+@dataclass(frozen=True)
+class NvidiaStack:
+    """Variables of the role nvidia_stack."""
+
+    source: Literal["nvidia", "distro"]
+    name: str
+    kernel_modules: Literal["auto", "open", "proprietary"]
+    fabric: Literal["auto", "none", "nvswitch", "nvlink5"]
+    follow_kernels: bool
+    imex: bool
+    cuda_repository_url: str
+    cuda_key_url: str
+    cuda_key_fingerprints: tuple[str, ...]
+    container_repository_url: str
+    container_key_url: str
+    container_key_fingerprints: tuple[str, ...]
+    distro_mirror_url: str
+    distro_security_mirror_url: str
+    distro_driver: str
+    distro_cuda_toolkit: bool
+    distro_container_toolkit: bool
+    dcgm: bool
+    dcgm_exporter: bool
+    mok_certificate: str
+    mok_private_key: str
+    busy_ok: bool
+    reboot_ok: bool
+    reboot_timeout_s: int
+
+
+@dataclass(frozen=True)
+class Waiver:
+    """One entry of `os_hardening_waivers`."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class OsHardening:
+    """Variables of the role os_hardening."""
+
+    state: State
+    profile: str
+    waivers: tuple[Waiver, ...]
+    banner: str
+    busy_ok: bool
+    upgrade_kernels: bool
+
+
+@dataclass(frozen=True)
+class OsTuning:
+    """Variables of the role os_tuning."""
+
+    busy_ok: bool
+    memlock: str
+    nofile: int
+    stack_kib: int
+    sysctls: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """Variables of the role preflight."""
+
+    minimum_free_gib: int
+    plan_file: str
+    secure_boot_ok: bool
+    unknown_gpu_ok: bool
+
+
+@dataclass(frozen=True)
+class ProfilingTools:
+    """Variables of the role profiling_tools."""
+
+    install: bool
+    gpu_counters: bool
+    perf_event_paranoid: int | None
+
+
+@dataclass(frozen=True)
+class SshHardening:
+    """Variables of the role ssh_hardening."""
+
+    state: State
+    ports: tuple[int, ...]
+    allow_users: tuple[str, ...]
+    allow_groups: tuple[str, ...]
+    tcp_forwarding: Literal["no", "local", "remote", "yes"]
+    forwarding_groups: tuple[str, ...]
+    max_auth_tries: int
+    penalty_exempt_networks: tuple[str, ...]
+    banner: str
+    host_key_types: tuple[str, ...]
+    user_ca_keys: tuple[str, ...]
+    revoked_keys: tuple[str, ...]
+    kex_algorithms: tuple[str, ...]
+    ciphers: tuple[str, ...]
+    macs: tuple[str, ...]
+    extra_options: Mapping[str, Any]
+    rollback_after_s: int
+
+
+# Defaults that are another role's variable. The argument specs have them as templates, which nobody has
+# evaluated here: a text in the place of a list is one. A list that is empty is an answer.
+FALLBACKS = {
+    "firewall_ssh_ports": "ssh_hardening_ports",
+    "ssh_hardening_penalty_exempt_networks": "firewall_management_networks",
+}
+
+
+@dataclass(frozen=True)
+class Variables:
+    """The variables of all roles for one node, by the role's name."""
+
+    admin_accounts: AdminAccounts
+    compute_environment: ComputeEnvironment
+    container_engines: ContainerEngines
+    firewall: Firewall
+    gpu_settings: GpuSettings
+    gpu_validation: GpuValidation
+    nvidia_stack: NvidiaStack
+    os_hardening: OsHardening
+    os_tuning: OsTuning
+    preflight: Preflight
+    profiling_tools: ProfilingTools
+    ssh_hardening: SshHardening
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Variables:
+        """The variables from what filter role_variables returns as `values`: name -> converted value."""
+        resolved = {name: values[other] for name, other in FALLBACKS.items() if isinstance(values[name], str)}
+        values = {**values, **resolved}
+        roles = {}
+        for role, kind in _hints(cls).items():
+            own = {name: values[f"{role}_{name}"] for name in _hints(kind)}
+            roles[role] = _typed(kind, own)
+        return cls(**roles)
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """Field name -> type of a dataclass."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    """`value`, which has been checked against its argument spec, as an instance of `kind`."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return plain(value)
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else _typed(arguments[0], value)
+    if origin is tuple:
+        return tuple(_typed(arguments[0], item) for item in value)
+    if origin is Mapping:
+        return {str(key): _typed(arguments[1], item) for key, item in value.items()}
+    if origin is Literal:
+        return str(value)
+    if is_dataclass(kind):
+        known = {name: hint for name, hint in _hints(kind).items() if name in value}
+        return typing.cast("type[Any]", kind)(**{name: _typed(known[name], value[name]) for name in known})
+    return kind(value)

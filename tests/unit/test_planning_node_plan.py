@@ -1,0 +1,74 @@
+"""The typed plan: real plans fit it, it survives JSON, and nothing else is read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from planning.node_plan import Kind, NodePlan, PlannedSetting, RolePlan, Stage
+from planning.schema import FILE, node_plan_schema
+from tests.unit.planning_nodes import H100, L4, NVSWITCH, SWITCH, gpus, node, pci, plan, system
+from validation.contract import ContractError
+
+SCHEMA = json.loads(FILE.read_text())
+PLANS = {
+    "debian-12": plan,
+    "hgx": lambda: plan(node(pci=gpus(*[H100] * 8) + pci((SWITCH, NVSWITCH)))),
+    "distro": lambda: plan(nvidia_stack_source="distro"),
+    "rhel-9": lambda: plan(system("rhel", "9.6")),
+    "ubuntu-24": lambda: plan(system("ubuntu", "24.04")),
+    "unknown system": lambda: plan(system("plan9", "4")),
+    "no gpu": lambda: plan(node(pci=[])),
+}
+
+
+def test_the_schema_is_what_the_module_writes() -> None:
+    assert FILE.read_text() == node_plan_schema(), "run: python -m planning.schema"
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_real_plan_fits_the_types_and_the_schema(name: str) -> None:
+    of_dict = PLANS[name]()
+    typed = NodePlan.from_dict(of_dict)
+    document = json.loads(json.dumps(typed.as_dict()))
+    jsonschema.validate(document, SCHEMA)
+    assert {key: document[key] for key in of_dict} == of_dict
+    assert NodePlan.from_dict(document) == typed
+
+
+def test_a_node_that_could_not_be_read_has_a_plan_too() -> None:
+    plan = NodePlan.from_dict({"problems": ["unreachable"], "text": "", "driver": None})
+    assert plan.gpus is None
+    jsonschema.validate(plan.as_dict(), SCHEMA)
+
+
+def test_settings_survive_json() -> None:
+    setting = PlannedSetting(Kind.SYSCTL, "kernel.numa_balancing", "0", "It moves memory.", ("numa",))
+    whole = NodePlan(roles=(RolePlan("os_tuning", Stage.TUNE, (setting,)),))
+    document = json.loads(json.dumps(whole.as_dict()))
+    jsonschema.validate(document, SCHEMA)
+    assert document["roles"][0]["settings"][0]["kind"] == "sysctl"
+    assert type(whole.as_dict()["roles"][0]["stage"]) is str
+    assert NodePlan.from_dict(document).role("os_tuning").settings == (setting,)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema_version": 99}, "schema version 99"),
+        ({"surprise": 1}, "surprise: no such field"),
+        ({"packages": ["a"]}, "packages: expected an object"),
+        ({"roles": [{"role": "os_tuning", "stage": "later"}]}, "expected one of provision, tune, harden"),
+    ],
+)
+def test_what_is_no_plan_is_refused_with_the_place(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ContractError, match=words):
+        NodePlan.from_dict(NodePlan().as_dict() | change)
+
+
+def test_the_models_of_tests_are_in_the_plan() -> None:
+    found = NodePlan.from_dict(plan(node(pci=gpus(L4))))
+    assert [(gpu.count, gpu.architecture) for gpu in found.gpus or ()] == [(1, "ada")]
