@@ -86,13 +86,15 @@ class RoleOptions:
     """How the settings of a role are made.
 
     `busy_ok` allows what disturbs containers with a GPU, `rollback_after_s` is for ways in, `atomic` undoes
-    what a run has made where one setting fails, and `absent` takes back what the role has ever set.
+    what a run has made where one setting fails, and `absent` takes back what the role has ever set. Files of
+    /etc/sysctl.d that sort after `sysctl_file` win, as they do at boot.
     """
 
     busy_ok: bool = False
     rollback_after_s: int = 120
     atomic: bool = False
     absent: bool = False
+    sysctl_file: str | None = None
 
 
 @dataclass(frozen=True)

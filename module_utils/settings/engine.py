@@ -397,7 +397,8 @@ def with_secret(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Mapping[
     wanted = item["wanted"]
     if item["kind"] != "file" or not wanted or not wanted.get("secret"):
         return item
-    return {**item, "wanted": {**wanted, "content": secrets[item["key"]]}}
+    details = {key: value for key, value in wanted.items() if key != "source"}
+    return {**item, "wanted": {**details, "content": secrets[item["key"]]}}
 
 
 def has_spec(setting: Setting) -> bool:

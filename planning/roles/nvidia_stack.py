@@ -90,7 +90,8 @@ def signing_pair(context: Context) -> Iterator[PlannedSetting]:
         why = "No module is signed here"
         yield from (file(MOK_KEY, None, why), file(MOK_CERTIFICATE, None, why))
         return
-    secret = {"content": None, "mode": "0600", "secret": True}
+    source = context.variables.nvidia_stack.mok_private_key
+    secret = {"content": None, "mode": "0600", "secret": True, "source": source}
     yield PlannedSetting(Kind.FILE, MOK_KEY, secret, "Secure Boot loads only signed modules")
     yield file(
         MOK_CERTIFICATE, context.mok_certificate, "Secure Boot knows the modules by it", encoding="der"

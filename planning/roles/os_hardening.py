@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from planning.node_plan import Reaction, RoleOptions, RolePlan, Stage
+from planning.os_controls import SYSCTL_FILE
 
 if TYPE_CHECKING:
     from planning.roles.context import Context
@@ -39,5 +41,7 @@ def role_plan(context: Context) -> RolePlan:
         Stage.HARDEN,
         () if absent else context.hardening.settings,
         REACTIONS,
-        RoleOptions(busy_ok=wish.busy_ok, atomic=True, absent=absent),
+        RoleOptions(
+            busy_ok=wish.busy_ok, atomic=True, absent=absent, sysctl_file=PurePath(SYSCTL_FILE).name
+        ),
     )
