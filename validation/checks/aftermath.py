@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from validation.checks import health
 from validation.checks.measured import not_run, result
-from validation.contract import TestResult, worst
-from validation.nvidia_smi import Report
+from validation.model.contract import TestResult, worst
+from validation.probes.nvidia_smi import Report
 
 if TYPE_CHECKING:
-    from validation.checks import Node
-    from validation.contract import Finding
+    from validation.checks.node import Node
+    from validation.model.contract import Finding
 
 #: Of these more may have come, which the text says.
 COUNTED = ("xid-", "sxid-", "ecc-")

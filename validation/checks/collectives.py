@@ -11,22 +11,25 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from validation.backends import NotRunError, make
+from validation.backends.factory import make
+from validation.backends.sampling import MOST_ATTEMPTS, rate, spread
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result, watch
 from validation.checks.recorder import WRONG_DATA
-from validation.child import Ending, Outcome, Request, run_children
-from validation.comparison import NOISY_SPREAD
-from validation.contract import Finding, Measured, Measurement, State
-from validation.measure import MOST_ATTEMPTS, rate, spread
+from validation.model.contract import Finding, Measured, Measurement, State
+from validation.model.not_run import NotRunError
+from validation.model.quantities import NOISY_SPREAD
+from validation.processes.child import Request
+from validation.processes.pool import Ending, Outcome, run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends import Backend
-    from validation.checks import Check, Node
+    from validation.backends.protocol import Backend
+    from validation.checks.check import Check
     from validation.checks.measured import Telemetry
-    from validation.child import Kept
-    from validation.contract import TestResult
+    from validation.checks.node import Node
+    from validation.model.contract import TestResult
+    from validation.processes.pool import Kept
 
 WARM_UP_RUNS = 3
 LEAST_RUNS = 5

@@ -7,20 +7,22 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from validation import numa
-from validation.backends import NotRunError, make
+from validation.backends.factory import make
 from validation.checks.measured import each_gpu, not_run, result, stay_near, watch
 from validation.checks.recorder import WRONG_DATA, Recorder
 from validation.checks.turns import blame, in_turn, my_turn, taking_turns, together
-from validation.child import Outcome, Request, run_children
-from validation.looking import why
+from validation.model.not_run import NotRunError
+from validation.probes import numa
+from validation.probes.node_probe import why
+from validation.processes.child import Request
+from validation.processes.pool import Outcome, run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends import Backend
-    from validation.checks import Node
-    from validation.contract import Measured, TestResult
+    from validation.backends.protocol import Backend
+    from validation.checks.node import Node
+    from validation.model.contract import Measured, TestResult
 
 #: Measurement name and bytes moved per byte copied: a local copy reads and writes memory (as STREAM counts),
 #: a transfer crosses once.

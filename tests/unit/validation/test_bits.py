@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.validation.samples import DRIVER, expectation, measurement, node_result, one_test
-from validation import bits, burn_in, cohort, compare, history
 from validation.backends.libraries import UNKNOWN, loaded_version
-from validation.comparison import Comparison
-from validation.contract import Digest, Finding, NodeResult, State
-from validation.judge import judge_node
+from validation.model import checksums
+from validation.model.contract import Digest, Finding, NodeResult, State
+from validation.run import burn_in
+from validation.verdict import cohort, compare, fleet_checksums, history
+from validation.verdict.baseline import Comparison
+from validation.verdict.judge import judge_node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +76,7 @@ def notes(said: Said) -> set[str]:
 def test_who_differs_from_a_majority_of_the_fleet_fails_and_without_one_all_are_named(
     nodes: list[str], named: list[tuple[str, int]], state: State | None
 ) -> None:
-    found = findings(bits.among_nodes(fleet(*nodes)))
+    found = findings(fleet_checksums.among_nodes(fleet(*nodes)))
     assert sorted(found) == named
     assert {(one.code, one.state) for one in found.values()} == (
         {("differs-from-fleet", state)} if state else set()
@@ -82,7 +84,7 @@ def test_who_differs_from_a_majority_of_the_fleet_fails_and_without_one_all_are_
 
 
 def test_the_finding_names_node_gpu_product_and_how_many_agree() -> None:
-    (finding,) = findings(bits.among_nodes(fleet("aa", "ab", "aa"))).values()
+    (finding,) = findings(fleet_checksums.among_nodes(fleet("aa", "ab", "aa"))).values()
     assert finding.text == (
         "GPU 1 of gpu01: its bf16 product of 64 x 64 x 64 is not bit for bit that of 5 of 6 equal GPUs of "
         "the fleet"
@@ -97,7 +99,7 @@ def test_the_verdict_on_a_node_whose_gpu_differs_is_fail() -> None:
 
 def test_another_driver_makes_of_a_failure_a_degraded_one() -> None:
     results = fleet("a", "a", "a") | {"gpu03": node_of("gpu03", "b", driver="590.1")}
-    (finding,) = findings(bits.among_nodes(results)).values()
+    (finding,) = findings(fleet_checksums.among_nodes(results)).values()
     assert finding.state is State.DEGRADED
     assert finding.text.endswith(f"; driver 590.1 here, {DRIVER} there")
 
@@ -110,7 +112,7 @@ def test_another_driver_makes_of_a_failure_a_degraded_one() -> None:
     ],
 )
 def test_too_few_equals_are_not_compared_and_that_is_said(nodes: list[str], why: str) -> None:
-    said = bits.among_nodes(fleet(*nodes))
+    said = fleet_checksums.among_nodes(fleet(*nodes))
     assert findings(said) == {}
     assert notes(said) == {f"its products were not compared bit for bit with other nodes: {why}"}
     assert len(said) == len(nodes)
@@ -126,7 +128,7 @@ def test_only_equals_must_have_equal_bits_and_a_stranger_is_not_compared(other: 
     if other == "model":
         gpus = (dataclasses.replace(strange.gpus[0], pci_id="20b2"),)
         strange = dataclasses.replace(strange, gpus=gpus)
-    said = bits.among_nodes(fleet("a", "a", "a") | {"gpu03": strange})
+    said = fleet_checksums.among_nodes(fleet("a", "a", "a") | {"gpu03": strange})
     assert findings(said) == {}
     assert said["gpu03", "gpu_matmul"].notes
     assert not said["gpu00", "gpu_matmul"].notes
@@ -138,9 +140,9 @@ letters = st.text("abc", min_size=1, max_size=4)
 @given(st.lists(letters, min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_the_order_of_nodes_does_not_matter(nodes: list[str], random: Any) -> None:
     results = list(fleet(*nodes).items())
-    said = bits.among_nodes(dict(results))
+    said = fleet_checksums.among_nodes(dict(results))
     random.shuffle(results)
-    assert bits.among_nodes(dict(results)) == said
+    assert fleet_checksums.among_nodes(dict(results)) == said
 
 
 @given(st.lists(letters, min_size=1, max_size=6), st.integers(1, 30))
@@ -153,14 +155,14 @@ def test_healthy_nodes_more_never_condemn_a_healthy_one_and_find_the_others(
         for device, value in enumerate(values)
         if value != "a"
     }
-    found = findings(bits.among_nodes(fleet(*nodes, *(["aaaa"] * (more + len(nodes))))))
+    found = findings(fleet_checksums.among_nodes(fleet(*nodes, *(["aaaa"] * (more + len(nodes))))))
     assert set(found) == odd
     assert {one.state for one in found.values()} <= {State.FAIL}
 
 
 @given(st.text("ab", min_size=1, max_size=9))
 def test_a_condemned_value_is_always_that_of_a_minority(values: str) -> None:
-    states = bits.odd_ones(values)
+    states = checksums.odd_ones(values)
     failed = [value for value, state in zip(values, states, strict=True) if state is State.FAIL]
     assert 2 * len(failed) < len(values)
 

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.validation.samples import expectation, measurement, one_test
-from validation import burn_in, runner
-from validation.burn_in import Rounds
-from validation.child import Ending, Outcome, Request
-from validation.contract import SCHEMA_VERSION, Finding, Measured, State, TestResult
-from validation.plans import PLANS
+from validation.model.contract import SCHEMA_VERSION, Finding, Measured, State, TestResult
+from validation.model.plans import PLANS
+from validation.processes.child import Request
+from validation.processes.pool import Ending, Outcome
+from validation.run import burn_in, runner
+from validation.run.burn_in import Rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from validation.contract import NodeResult
+    from validation.model.contract import NodeResult
 
 SLOW = Finding("below-floor", State.FAIL, "slow", "look", 0)
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.validation.samples import eventually, is_running
-from validation import child
-from validation.child import ROOT, Ending, Kept, Outcome, Request, run_children
+from validation.processes import pool
+from validation.processes.child import Request
+from validation.processes.pool import ROOT, Ending, Kept, Outcome, run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,14 +114,14 @@ def test_memory_that_somebody_else_has_is_not_run(function: str) -> None:
 
 def test_a_child_that_the_kernel_ended_for_lack_of_memory_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([3, 4])
-    monkeypatch.setattr(child, "oom_kills", lambda: next(counts))
+    monkeypatch.setattr(pool, "oom_kills", lambda: next(counts))
     (outcome,) = run_children([request("kill_itself")], BUDGET_S)
     assert outcome.ending is Ending.DONE
     assert outcome.measured.not_run == "memory ran out, and the kernel ended GPU 0 in stage: starting"
 
 
 def test_the_kernel_says_how_many_it_has_ended() -> None:
-    assert child.oom_kills() >= 0
+    assert pool.oom_kills() >= 0
     assert "oom_kill " in Path("/proc/vmstat").read_text()
 
 
@@ -180,7 +181,7 @@ def test_what_a_child_started_is_killed_with_it(tmp_path: Path) -> None:
 def test_when_one_of_a_group_fails_the_others_are_stopped_and_say_why(
     function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "GRACE_S", 0.2)
+    monkeypatch.setattr(pool, "GRACE_S", 0.2)
     started = time.monotonic()
     others = [request("hang", name=f"rank {rank}") for rank in (0, 2)]
     first, failed, last = run_children(
@@ -209,7 +210,8 @@ def test_no_child_outlives_an_interrupted_call(tmp_path: Path) -> None:
 def test_no_child_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     program = (
-        "from validation.child import Request, run_children\n"
+        "from validation.processes.child import Request\n"
+        "from validation.processes.pool import run_children\n"
         f"parameters = {{'note': {str(note)!r}}}\n"
         "function = 'tests.unit.validation.children:note_and_hang'\n"
         "run_children([Request('GPU 0', function, 'cpu', parameters=parameters)], 600)\n"
@@ -311,7 +313,7 @@ def test_all_processes_are_signalled_before_one_is_waited_for(monkeypatch: pytes
     assert events[:3] == [None, None, None]
     waits = [event for event in events if event is not None]
     # They share what time a process may take to go.
-    assert child.REAP_S >= waits[0] > waits[1] > waits[2]
+    assert pool.REAP_S >= waits[0] > waits[1] > waits[2]
 
 
 def test_no_kept_process_outlives_its_keeper(kept: Kept) -> None:
@@ -329,7 +331,7 @@ def test_a_kept_process_that_cannot_be_killed_is_remembered(
     kept.put(waiting)
     with monkeypatch.context() as patched:
         patched.setattr(os, "killpg", lambda *_: None)
-        patched.setattr(child, "REAP_S", 0.1)
+        patched.setattr(pool, "REAP_S", 0.1)
         kept.close()
     (stuck,) = kept.stuck
     assert (stuck.ending, stuck.request.name) == (Ending.UNKILLABLE, "GPU 0")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.validation.samples import eventually, is_running
-from validation import command
-from validation.command import CommandError, CommandTimeoutError
+from validation.processes import command
+from validation.processes.command import CommandError, CommandTimeoutError
 
 if TYPE_CHECKING:
     from pathlib import Path

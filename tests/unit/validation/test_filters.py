@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from tests.unit.validation.samples import node_result, one_test
-from validation import shapes
 from validation.checks.registry import TESTS
-from validation.contract import dumps, encode, loads
-from validation.expectations import fleet_from, parse_expectation
-from validation.fabric import Attempt, Fleet, Pairs
+from validation.fabric.groups import Attempt, Fleet, Pairs
+from validation.model import shapes
+from validation.model.contract import dumps, encode, loads
+from validation.model.expectations import fleet_from, parse_expectation
 
 MODELS = yaml.safe_load((Path(__file__).parents[3] / "data" / "gpu_models.yml").read_text())
 FABRIC = {

@@ -12,8 +12,9 @@ from tests.unit.validation.samples import eventually, node
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
 from validation.checks import loading
-from validation.child import Ending, Outcome, Request
-from validation.contract import Measured, State
+from validation.model.contract import Measured, State
+from validation.processes.child import Request
+from validation.processes.pool import Ending, Outcome
 
 TIMING = {"warm_up_s": 0, "measure_s": 1.0, "least": 5, "most": 100}
 #: Seconds of a batch by workers: from 4 on no faster.

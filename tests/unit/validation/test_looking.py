@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.validation.samples import eventually, expectation, gpu_xml, is_running, node, smi_xml
-from validation import machine, runner
 from validation.checks import measured
 from validation.checks.aftermath import HealthAfter
 from validation.checks.container import GpuContainer
@@ -20,15 +19,17 @@ from validation.checks.health import Health
 from validation.checks.matmul import GpuMatmul
 from validation.checks.platform import Platform
 from validation.checks.registry import CHECKS
-from validation.child import ROOT
-from validation.contract import ContractError, State, decode, encode
-from validation.judge import judge_node
-from validation.looking import Facts, Looker
-from validation.machine import PciGpu
-from validation.nvidia_smi import NvidiaSmiError
-from validation.nvlink import Links
-from validation.plans import PLANS
-from validation.xid import Event, KernelLog
+from validation.model.contract import ContractError, State, decode, encode
+from validation.model.plans import PLANS
+from validation.probes import machine
+from validation.probes.kernel_log import Event, KernelLog
+from validation.probes.machine import PciGpu
+from validation.probes.node_probe import Facts, Looker
+from validation.probes.nvidia_smi import NvidiaSmiError
+from validation.probes.nvlink import Links
+from validation.processes.pool import ROOT
+from validation.run import runner
+from validation.verdict.judge import judge_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

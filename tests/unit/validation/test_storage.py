@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.validation.samples import measurement, node
-from validation import storage
-from validation.backends import NotRunError
+from validation.backends import storage
+from validation.backends.storage import BLOCK
 from validation.checks.storage import StorageRead, below_floor, measure, read
-from validation.child import Request, run_children
-from validation.contract import State
-from validation.plans import PLANS
-from validation.storage import BLOCK
-from validation.wishes import Wishes
+from validation.model.contract import State
+from validation.model.not_run import NotRunError
+from validation.model.plans import PLANS
+from validation.model.run_options import Wishes
+from validation.processes.child import Request
+from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
-    from validation.contract import Measured
+    from validation.model.contract import Measured
 
 
 @pytest.fixture(params=[storage.DIRECT, storage.DROPPED])

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from validation import cli
-from validation.child import ROOT
-from validation.contract import State, node_result
+from validation.cli import main
+from validation.model.contract import State, node_result
+from validation.processes.pool import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The quick plan, run from the one-file build."""
     folder: Path = tmp_path_factory.mktemp("payload")
     payload, output = folder / "temper-validation.pyz", folder / "result.json"
-    assert cli.main(["build", f"--output={payload}"]) == 0
+    assert main.main(["build", f"--output={payload}"]) == 0
     command = [str(PYTHON), str(payload), "run", "--plan=quick", "--node=here", f"--output={output}"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

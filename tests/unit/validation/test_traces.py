@@ -12,12 +12,13 @@ import pytest
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
 from tests.unit.validation.test_training import ignore, request
-from validation import cli, commands, traces
-from validation.backends import NotRunError
+from validation.backends import traces
+from validation.backends.traces import LOADING, STEP
 from validation.checks import profile
-from validation.contract import State
-from validation.traces import LOADING, STEP
-from validation.wishes import Wishes
+from validation.cli import commands, main
+from validation.model.contract import State
+from validation.model.not_run import NotRunError
+from validation.model.run_options import Wishes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,7 +125,7 @@ def asked_of(monkeypatch: pytest.MonkeyPatch, *options: str) -> list[Any]:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(commands, "run_plan", stop)
-    assert cli.main(["run", *options]) == cli.INTERRUPTED
+    assert main.main(["run", *options]) == main.INTERRUPTED
     return asked
 
 
