@@ -153,8 +153,8 @@ def _is_folder(path: Path, mode: int) -> bool:
 def room(path: Path) -> int:
     """Bytes that may be written in a folder, so that enough stays free."""
     found = os.statvfs(path)
-    kept = max(int(KEPT_SHARE * found.f_blocks * found.f_frsize), KEPT_BYTES)
-    return max(0, found.f_bavail * found.f_frsize - kept)
+    pool = max(int(KEPT_SHARE * found.f_blocks * found.f_frsize), KEPT_BYTES)
+    return max(0, found.f_bavail * found.f_frsize - pool)
 
 
 def _nameless(folder: Path) -> int:

@@ -42,9 +42,9 @@ class HealthAfter:
             return not_run(self, reason)
         if reason := health.why_nothing_to_check(node):
             return not_run(self, reason)
-        now = node.again()
-        if now.unseen:
-            return result(self, started, [now.unseen])
+        now = node.refreshed()
+        if now.probe_failure:
+            return result(self, started, [now.probe_failure])
         before, narrowed = {_key(finding) for finding in health.examine(node)}, _narrowed(node, now)
         findings = tuple(
             finding

@@ -13,7 +13,7 @@ from validation.checks.recorder import WRONG_DATA, Recorder
 from validation.checks.turns import blame, in_turn, my_turn, taking_turns, together
 from validation.model.not_run import NotRunError
 from validation.probes import numa
-from validation.probes.node_probe import why
+from validation.probes.node_probe import failure_reason
 from validation.processes.child import Request
 from validation.processes.pool import Outcome, run_children
 
@@ -105,9 +105,9 @@ class CpuCopy:
                 "directions": ["local"],
                 "timing": dataclasses.asdict(node.plan.cpu),
             },
-            keep=True,
+            reuse=True,
         )
-        return result(self, started, run_children([request], node.budget_s, kept=node.kept))
+        return result(self, started, run_children([request], node.budget_s, pool=node.pool))
 
 
 class GpuTransfer:
@@ -174,7 +174,7 @@ class GpuTransferRemote:
             return not_run(self, reason)
         topology = node.topology
         if isinstance(topology, Outcome):
-            return not_run(self, why(topology))
+            return not_run(self, failure_reason(topology))
         far = {gpu.index: (topology.gpu_far_numa_node or {}).get(gpu.pci_address) for gpu in node.gpus}
         if unknown := [index for index, place in far.items() if place is None]:
             return not_run(
@@ -195,10 +195,10 @@ class GpuTransferRemote:
                 dataclasses.replace(
                     request,
                     parameters=request.parameters | {"numa_node": far[request.device]},
-                    keep=False,
+                    reuse=False,
                 )
                 for request in each_gpu(node, f"{__name__}:measure", parameters)
             ]
-            node.make_room()
+            node.free_exclusive_gpu()
             outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
         return result(self, started, outcomes, findings=blame(outcomes), telemetry=telemetry)

@@ -40,8 +40,8 @@ class Health:
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
         started = time.monotonic()
-        if node.unseen:
-            return result(self, started, [node.unseen])
+        if node.probe_failure:
+            return result(self, started, [node.probe_failure])
         reason = why_nothing_to_check(node)
         findings = () if reason else tuple(examine(node))
         return TestResult(

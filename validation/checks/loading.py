@@ -182,7 +182,7 @@ class DataLoading:
             parameters={"cpus": node.cpus, "timing": dataclasses.asdict(node.plan.cpu)},
             environment=CUDA_ENVIRONMENT,
         )
-        node.make_room()
+        node.free_exclusive_gpu()
         return conclude(self, started, run_children([request], node.budget_s))
 
 

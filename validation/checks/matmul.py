@@ -118,7 +118,7 @@ def odd_ones_out(outcomes: list[Outcome], gpus: tuple[GpuIdentity, ...]) -> list
             equals.setdefault(key, []).append((device, digest))
     findings = []
     for digests in equals.values():
-        states = checksums.odd_ones([digest.value for _, digest in digests])
+        states = checksums.outliers([digest.value for _, digest in digests])
         alike = states.count(State.PASS)
         findings += [
             Finding(
@@ -166,9 +166,9 @@ class CpuMatmul:
                 "unit": "gflops",
                 "scale": 1e9,
             },
-            keep=True,
+            reuse=True,
         )
-        return result(self, started, run_children([request], node.budget_s, kept=node.kept))
+        return result(self, started, run_children([request], node.budget_s, pool=node.pool))
 
 
 class GpuMatmul:

@@ -84,7 +84,7 @@ def each_gpu(
             device=gpu.index,
             parameters=parameters | own(gpu) | {"near": gpu.pci_address},
             environment=CUDA_ENVIRONMENT,
-            keep=True,
+            reuse=True,
         )
         for gpu in node.gpus
     ]
@@ -175,7 +175,7 @@ def watch(node: Node) -> Telemetry:
         else gpu
         for gpu in node.gpus
     ]
-    return Telemetry(gpus, node.looker.sample, node.looker.counts, node.expectation.graphics_clock_mhz)
+    return Telemetry(gpus, node.probe.sample, node.probe.counts, node.expectation.graphics_clock_mhz)
 
 
 class Telemetry:

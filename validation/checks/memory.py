@@ -165,7 +165,7 @@ class GpuPeers:
             },
             environment=CUDA_ENVIRONMENT,
         )
-        node.make_room()
+        node.free_exclusive_gpu()
         (outcome,) = run_children([request], node.budget_s, tick=telemetry.tick)
         # Of which GPU it died, its stage says, and not the device of its request.
         findings = [dataclasses.replace(finding, device=None) for finding in failures([outcome])]

@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from validation.model.contract import GpuIdentity
-from validation.model.run_options import Wishes
+from validation.model.run_options import RunOptions
 from validation.probes import machine
-from validation.probes.node_probe import Facts, Looker, why
+from validation.probes.node_probe import Facts, NodeProbe, failure_reason
 from validation.probes.nvidia_smi import NvidiaSmiError, Report
-from validation.processes.pool import Kept, Outcome
+from validation.processes.pool import Outcome, WorkerPool
 
 if TYPE_CHECKING:
     from validation.model.expectations import Expectation
@@ -33,45 +33,45 @@ class Node:
 
     plan: Plan
     expectation: Expectation
-    wishes: Wishes = field(default_factory=Wishes)
+    run_options: RunOptions = field(default_factory=RunOptions)
     cpus: int = field(default_factory=machine.available_cpus)
     torch: machine.Torch | None = field(default_factory=machine.find_torch)
     visible_devices: str | None = field(default_factory=lambda: os.environ.get("CUDA_VISIBLE_DEVICES"))
     granted: machine.Grant | None = field(default_factory=machine.granted_gpus)
-    kept: Kept = field(default_factory=Kept)
-    looker: Looker = field(default_factory=Looker)
+    pool: WorkerPool = field(default_factory=WorkerPool)
+    probe: NodeProbe = field(default_factory=NodeProbe)
 
-    def again(self) -> Node:
+    def refreshed(self) -> Node:
         """The same node, looked at anew."""
         return dataclasses.replace(self)
 
-    def look(self) -> None:
+    def probe_now(self) -> None:
         """Read now what tells of faults, so that what comes later is known to be new."""
-        _ = self._seen
+        _ = self._probed
 
     def close(self) -> None:
         """End all processes that wait for more to do."""
-        self.kept.close()
-        self.looker.close()
+        self.pool.close()
+        self.probe.close()
 
     @property
     def stuck(self) -> list[Outcome]:
         """What became of processes that waited for more to do, and did not end when they were to."""
-        return [*self.kept.stuck, *self.looker.stuck]
+        return [*self.pool.stuck, *self.probe.stuck]
 
     @cached_property
-    def _seen(self) -> Facts | Outcome:
-        return self.looker.facts(bool(self.expectation.nvswitch))
+    def _probed(self) -> Facts | Outcome:
+        return self.probe.facts(bool(self.expectation.nvswitch))
 
     @property
-    def unseen(self) -> Outcome | None:
+    def probe_failure(self) -> Outcome | None:
         """What became of the process that was to look at this node, None where it came back with facts."""
-        return self._seen if isinstance(self._seen, Outcome) else None
+        return self._probed if isinstance(self._probed, Outcome) else None
 
     @property
     def facts(self) -> Facts:
-        """What this node says of itself; nothing at all where it is `unseen`."""
-        return Facts() if isinstance(self._seen, Outcome) else self._seen
+        """What this node says of itself; nothing at all after a `probe_failure`."""
+        return Facts() if isinstance(self._probed, Outcome) else self._probed
 
     @property
     def pci_gpus(self) -> tuple[machine.PciGpu, ...]:
@@ -105,8 +105,8 @@ class Node:
 
     @cached_property
     def topology(self) -> Topology | Outcome:
-        """How the GPUs hang on this machine, or what became of the process that was to look."""
-        return self.looker.topology(tuple(gpu.address for gpu in self.pci_gpus))
+        """How the GPUs hang on this machine, or what became of the process that was to read it."""
+        return self.probe.topology(tuple(gpu.address for gpu in self.pci_gpus))
 
     @property
     def gpus(self) -> tuple[GpuIdentity, ...]:
@@ -141,10 +141,10 @@ class Node:
             return None
         return next((gpu.index for gpu in self.smi.gpus if gpu.is_exclusive), None)
 
-    def make_room(self) -> None:
+    def free_exclusive_gpu(self) -> None:
         """Before new processes start on GPUs: those that wait would lock them out of an exclusive one."""
         if self.exclusive_gpu is not None:
-            self.kept.close()
+            self.pool.close()
 
     def why_no_torch(self) -> str | None:
         """Why nothing can be measured here, None if it can."""
@@ -154,8 +154,8 @@ class Node:
 
     def why_no_gpu(self) -> str | None:
         """Why this node has no GPU to look at, None if it has."""
-        if self.unseen:
-            return why(self.unseen)
+        if self.probe_failure:
+            return failure_reason(self.probe_failure)
         return None if self.pci_gpus else "no NVIDIA GPU on the PCI bus"
 
     def _shows_all(self, devices: list[str]) -> bool:

@@ -80,7 +80,7 @@ def keep(content: bytes, path: Path) -> str:
 
 
 def _parameters(node: Node) -> dict[str, Any]:
-    return {"traces": str(node.wishes.traces.absolute()) if node.wishes.traces else None}
+    return {"traces": str(node.run_options.traces.absolute()) if node.run_options.traces else None}
 
 
 class CpuProfile:

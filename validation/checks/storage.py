@@ -171,16 +171,16 @@ class StorageRead:
 
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
-        if not node.wishes.storage_paths:
+        if not node.run_options.storage_paths:
             return not_run(self, "no path was named (--storage, gpu_validation_storage_paths)")
         started, outcomes = time.monotonic(), []
-        for path in node.wishes.storage_paths:
+        for path in node.run_options.storage_paths:
             parameters = {
                 "path": str(path),
                 "timing": dataclasses.asdict(node.plan.cpu),
                 "most_bytes": node.plan.storage_bytes,
                 "write_s": node.plan.storage_write_s,
-                "floor_gb_s": node.wishes.storage_floor_gb_s,
+                "floor_gb_s": node.run_options.storage_floor_gb_s,
             }
             request = Request(str(path), f"{__name__}:measure", "cpu", parameters=parameters)
             outcomes += run_children([request], node.budget_s)

@@ -64,9 +64,9 @@ def on_each_gpu(
     shared = {"shape": dataclasses.asdict(GPU_SHAPE), "timing": dataclasses.asdict(node.plan.gpu_copy)}
     requests = each_gpu(node, function, shared | parameters)
     if alone:
-        node.kept.close()
-    kept = None if alone else node.kept
-    outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=kept)
+        node.pool.close()
+    pool = None if alone else node.pool
+    outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, pool=pool)
     return result(check, started, outcomes, telemetry=telemetry)
 
 

@@ -40,7 +40,7 @@ def together(
         return not_run(check, reason)
     started, telemetry = time.monotonic(), watch(node)
     requests = each_gpu(node, function, parameters, own)
-    outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
+    outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, pool=node.pool)
     return result(check, started, outcomes, findings=judge(outcomes), telemetry=telemetry)
 
 

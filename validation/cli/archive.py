@@ -18,7 +18,7 @@ SHEBANG = b"#!/usr/bin/env python3\n"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def itself() -> bytes | None:
+def own_archive() -> bytes | None:
     """The one file that this program runs from, if it does: its source is there and nowhere else."""
     loader = globals().get("__loader__")
     return Path(loader.archive).read_bytes() if isinstance(loader, zipimport.zipimporter) else None

@@ -17,7 +17,7 @@ from validation.model import gpu_models
 from validation.model.contract import ContractError, dumps, node_result, parse
 from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References, parse_expectation
 from validation.model.plans import PLANS
-from validation.model.run_options import Wishes
+from validation.model.run_options import RunOptions
 from validation.processes import files
 from validation.report import fleet_report
 from validation.report.progress import Progress
@@ -50,21 +50,21 @@ def run(options: argparse.Namespace) -> int:
         plan = dataclasses.replace(plan, name=name, duration_s=options.hours * 3600)
     if options.storage_floor is not None and not options.storage:
         raise UsageError("--storage-floor needs a --storage to read from; name one, or leave it out")
-    wishes = Wishes(tuple(options.storage), options.storage_floor, options.traces)
-    left_out = plan.leaves_out - wishes.tests
+    run_options = RunOptions(tuple(options.storage), options.storage_floor, options.traces)
+    left_out = plan.leaves_out - run_options.tests
     tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in left_out))
-    tests |= dict.fromkeys(test for test in TESTS if test in wishes.tests)
+    tests |= dict.fromkeys(test for test in TESTS if test in run_options.tests)
     if options.gpus is not None:
         if expectation.gpus is not None:
             raise UsageError("--gpus and an expectation that names GPUs: leave one of them out")
         expectation = dataclasses.replace(expectation, gpus=(ExpectedGpus("any", ANY_MODEL, options.gpus),))
     to_file = options.output not in {None, STDIN}
     if to_file:
-        files.claim(options.output)
+        files.ensure_writable(options.output)
     if options.traces:
-        _claim_folder(options.traces)
-    with burn_in.alone(options.state), Progress(len(tests)) as progress:
-        result = run_plan(plan, expectation, options.node, tests, progress, options.state, wishes)
+        _ensure_writable_folder(options.traces)
+    with burn_in.locked(options.state), Progress(len(tests)) as progress:
+        result = run_plan(plan, expectation, options.node, tests, progress, options.state, run_options)
     expectation = dataclasses.replace(expectation, required_tests=_required(options, expectation, result))
     verdict = judge_node(
         options.node, result, expectation, HEADLINES, fail_on_degraded=options.fail_on_degraded
@@ -90,17 +90,17 @@ def _required(options: argparse.Namespace, expectation: Expectation, result: Nod
 
 def _expectation(path: Path | None) -> Expectation:
     if path is None:
-        return Expectation(references=gpu_models.at_hand())
+        return Expectation(references=gpu_models.available())
     try:
         expectation = parse_expectation(read(path), TESTS)
     except ContractError as error:
         raise ContractError(f"{'standard input' if path == STDIN else path}: {error}") from error
     if expectation.references == References():
-        return dataclasses.replace(expectation, references=gpu_models.at_hand())
+        return dataclasses.replace(expectation, references=gpu_models.available())
     return expectation
 
 
-def _claim_folder(path: Path) -> None:
+def _ensure_writable_folder(path: Path) -> None:
     """Make sure before the work that a folder can be written to after it. Raises UsageError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -194,9 +194,9 @@ def explain(options: argparse.Namespace) -> int:
 
 def build(options: argparse.Namespace) -> int:
     """Write the payload as one file."""
-    if archive.itself() is None and gpu_models.table() is None:
+    if archive.own_archive() is None and gpu_models.table() is None:
         print("validation: this Python reads no YAML: the build carries no references", file=sys.stderr)
-    content = archive.itself() or archive.build()
+    content = archive.own_archive() or archive.build()
     with contextlib.suppress(FileNotFoundError):
         if options.output.read_bytes() == content:
             return EXIT_PASS

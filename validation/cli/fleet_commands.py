@@ -45,9 +45,9 @@ def judge(options: argparse.Namespace) -> int:
     if options.fleet == bool(options.results and options.expectations):
         raise UsageError("report needs either --results DIR and --expectations FILE, or --fleet")
     given = _from_stdin() if options.fleet else _from_files(options)
-    if strangers := sorted(given.results.keys() - given.expectations.nodes.keys()):
+    if unknown_nodes := sorted(given.results.keys() - given.expectations.nodes.keys()):
         raise UsageError(
-            f"there is a result of {strangers[0]}, but nothing is expected of a node of this name"
+            f"there is a result of {unknown_nodes[0]}, but nothing is expected of a node of this name"
         )
     between_nodes = judge_fabric(given.between_nodes) if given.between_nodes else {}
     among_equals = cohort.compare(given.results)

@@ -51,7 +51,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
     except Exception:  # noqa: BLE001 - Python would end with 1, which says that a GPU failed
         _tell(f"{traceback.format_exc()}validation: this is a fault of this program; nothing was judged\n")
         status = EXIT_ENVIRONMENT
-    _let_go_of_output()
+    _close_output()
     return status
 
 
@@ -66,7 +66,7 @@ def _tell(text: str) -> None:
         sys.stderr.flush()
 
 
-def _let_go_of_output() -> None:
+def _close_output() -> None:
     """Python flushes its streams once more at its end, and would end with 120 where nobody reads them."""
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from validation.checks.collectives import combine, stage_order
-from validation.model.contract import SCHEMA_VERSION, Finding, Measurement, Word
+from validation.model.contract import SCHEMA_VERSION, Finding, Measurement, StringEnum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SAME_TIME_S = 0.5
 
 
-class Pairs(Word):
+class Pairs(StringEnum):
     """When pairs of nodes are measured: unless the whole is known to be fast, always, or never."""
 
     AUTO = "auto"

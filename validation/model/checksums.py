@@ -24,7 +24,7 @@ COMPARE = "run again, and compare with another node of this model"
 CODES = frozenset({"gpu-differs", "differs-from-fleet", "differs-from-own-past", "not-repeatable"})
 
 
-def odd_ones(values: Sequence[str]) -> tuple[State, ...]:
+def outliers(values: Sequence[str]) -> tuple[State, ...]:
     """Of values that should be one, how each stands: those against a majority fail.
 
     Without a majority nobody can say which of them is wrong: then none is condemned, and all are named.

@@ -27,13 +27,13 @@ class ContractError(ValueError):
     """JSON that does not have the form it must have; the message says where."""
 
 
-class Word(str, Enum):
+class StringEnum(str, Enum):
     """A word out of a few. Python 3.11 has enum.StrEnum for it; machines with 3.10 are measured, too."""
 
     __str__ = str.__str__
 
 
-class State(Word):
+class State(StringEnum):
     """How a test, a node or a fleet came out."""
 
     PASS = "pass"  # noqa: S105 - a state
@@ -296,7 +296,7 @@ def _key(kind: Any, key: str, path: str) -> Any:
 
 
 def _decode_scalar(kind: Any, value: Any, path: str) -> Any:
-    if issubclass(kind, Word):
+    if issubclass(kind, StringEnum):
         if value not in list(kind):
             raise ContractError(f"{path}: expected one of {', '.join(kind)}, found {_show(value)}")
         return kind(value)

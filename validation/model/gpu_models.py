@@ -33,7 +33,7 @@ def table(path: Path = TABLE) -> dict[str, Any] | None:
     }
 
 
-def at_hand() -> References:
+def available() -> References:
     """The references that this copy of the payload carries or finds; empty ones where there are none."""
     try:
         carried = pkgutil.get_data("validation", CARRIED)

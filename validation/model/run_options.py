@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class RunOptions:
     """`storage_paths` are folders or files to read from."""
 
     storage_paths: tuple[Path, ...] = ()
@@ -21,9 +21,9 @@ class Wishes:
 
     @property
     def tests(self) -> frozenset[str]:
-        """Tests that whoever wishes this wants to run, in a plan that leaves them out, too."""
+        """Tests that these options ask for, in a plan that leaves them out, too."""
         storage = {"storage_read"} if self.storage_paths else set()
         return frozenset(storage | ({"cpu_profile", "gpu_profile"} if self.traces else set()))
 
 
-NOTHING = Wishes()
+NO_OPTIONS = RunOptions()

@@ -71,7 +71,7 @@ def _report() -> Counts:
 
 def _links(asked: Running) -> Counts:
     try:
-        return parse(nvidia_smi.hear(asked))
+        return parse(nvidia_smi.answer_of(asked))
     except nvidia_smi.NvidiaSmiError:
         return {}  # a GPU without NVLink is an error to some drivers
 

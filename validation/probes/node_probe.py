@@ -1,8 +1,8 @@
-"""Looking at the node: what touches hardware, the driver or other programs, read in a process of its own.
+"""Probing the node: what touches hardware, the driver or other programs, read in a process of its own.
 
 A read of sysfs or of the kernel log, or a program that asks the driver, can sleep in the kernel for ever when
 a GPU has fallen off the bus, and no time-out in the process that does it can end that. So a process without
-torch looks, with a budget, and says at which stage it is; it stays for the next look, because starting it
+torch probes, with a budget, and says at which stage it is; it stays for the next probe, because starting it
 costs a tenth of a second. What it brings home are facts, which the checks judge.
 """
 
@@ -18,7 +18,7 @@ from validation.probes.kernel_log import KernelLog
 from validation.probes.nvidia_smi import NvidiaSmiError, Report, Sample
 from validation.probes.topology import Topology
 from validation.processes.child import Request
-from validation.processes.pool import Ending, Kept, Outcome, run_children
+from validation.processes.pool import Ending, Outcome, WorkerPool, run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: More than the time limits of all programs that are asked in one look, so that one that hangs is named by
+#: More than the time limits of all programs that are asked in one probe, so that one that hangs is named by
 #: its own limit, and this one only ends what sleeps in the kernel.
 BUDGET_S = 120.0
 SAMPLE_BUDGET_S = 20.0
@@ -99,8 +99,8 @@ class _Counted:
     counts: dict[int, dict[str, int]]
 
 
-def look(request: Request, stage: Stage) -> Measured:
-    """In the process that looks: one of the four things that a Looker wants to know."""
+def probe(request: Request, stage: Stage) -> Measured:
+    """In the probing process: one of the four things that a NodeProbe asks for."""
     wanted: Any
     match request.parameters:
         case {"facts": bool() as on_switches}:
@@ -117,11 +117,11 @@ def look(request: Request, stage: Stage) -> Measured:
     return Measured(details=encode(wanted))
 
 
-class Looker:
-    """Keeps a process that looks. Whoever made it closes it."""
+class NodeProbe:
+    """Keeps a process that probes the node. Whoever made it closes it."""
 
-    def __init__(self, function: str = f"{__name__}:look", budget_s: float = BUDGET_S) -> None:
-        self._kept = Kept()
+    def __init__(self, function: str = f"{__name__}:probe", budget_s: float = BUDGET_S) -> None:
+        self._pool = WorkerPool()
         self._function, self._budget_s = function, budget_s
 
     def facts(self, on_switches: bool) -> Facts | Outcome:
@@ -136,7 +136,7 @@ class Looker:
         """Clocks, power and links of every GPU now. Raises NvidiaSmiError."""
         found = self._ask(_Sampled, min(self._budget_s, SAMPLE_BUDGET_S), sample=True)
         if isinstance(found, Outcome):
-            raise NvidiaSmiError("timeout", why(found))
+            raise NvidiaSmiError("timeout", failure_reason(found))
         if isinstance(found.samples, NvidiaSmiError):
             raise found.samples
         return found.samples
@@ -148,16 +148,16 @@ class Looker:
 
     def close(self) -> None:
         """End the process."""
-        self._kept.close()
+        self._pool.close()
 
     @property
     def stuck(self) -> list[Outcome]:
         """What became of the process if it did not end."""
-        return self._kept.stuck
+        return self._pool.stuck
 
     def _ask(self, kind: type[T], budget_s: float, **parameters: Any) -> T | Outcome:
-        request = Request(NAME, self._function, "none", parameters=parameters, keep=True)
-        (outcome,) = run_children([request], budget_s, kept=self._kept)
+        request = Request(NAME, self._function, "none", parameters=parameters, reuse=True)
+        (outcome,) = run_children([request], budget_s, pool=self._pool)
         if outcome.ending is not Ending.DONE or outcome.measured.not_run:
             return outcome
         try:
@@ -167,6 +167,6 @@ class Looker:
             return dataclasses.replace(outcome, ending=Ending.NONSENSE, problem=problem)
 
 
-def why(outcome: Outcome) -> str:
+def failure_reason(outcome: Outcome) -> str:
     """Why nothing was seen."""
     return outcome.problem or outcome.measured.not_run or "it gave no reason"

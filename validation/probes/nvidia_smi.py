@@ -240,11 +240,11 @@ def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, Any]]:
 
 def ask(arguments: list[str], timeout_s: float = TIMEOUT_S) -> str:
     """What nvidia-smi prints. Raises NvidiaSmiError."""
-    return hear(start(arguments), timeout_s)
+    return answer_of(start(arguments), timeout_s)
 
 
 def start(arguments: list[str]) -> Running:
-    """Start nvidia-smi, of which `hear` says what it prints. Raises NvidiaSmiError."""
+    """Start nvidia-smi, whose output `answer_of` reads. Raises NvidiaSmiError."""
     try:
         return Running(["nvidia-smi", *arguments])
     except FileNotFoundError as error:
@@ -253,7 +253,7 @@ def start(arguments: list[str]) -> Running:
         raise NvidiaSmiError("other", f"nvidia-smi cannot be started: {error}") from error
 
 
-def hear(asked: Running, timeout_s: float = TIMEOUT_S) -> str:
+def answer_of(asked: Running, timeout_s: float = TIMEOUT_S) -> str:
     """What a nvidia-smi prints that was started. Raises NvidiaSmiError."""
     try:
         done = asked.finish(timeout_s)

@@ -37,7 +37,7 @@ class Request:
     parameters: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     #: Whether its process may serve other requests for this device and environment.
-    keep: bool = False
+    reuse: bool = False
 
 
 def main(arguments: list[str]) -> int:
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
             # Not contract.dumps: a number that is none must reach the parent, which says where it is.
             pipe.write(json.dumps(encode(_serve(request))) + "\n")
             pipe.flush()
-            if not request.keep:
+            if not request.reuse:
                 break
             _tidy()
     # Without the interpreter's tidying up, in which CUDA and NCCL have been seen to hang after all was done.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def claim(path: Path) -> None:
+def ensure_writable(path: Path) -> None:
     """Make sure before the work that a file can be written after it, and that no old one is taken for it.
 
     Raises OSError.

@@ -26,7 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validation.model.contract import ContractError, Measured, Word, loads
+from validation.model.contract import ContractError, Measured, StringEnum, loads
 from validation.processes import scratch
 from validation.processes.child import STAGE, Request
 
@@ -53,7 +53,7 @@ MOST_READS = 17
 NOT_YET = float("inf")
 
 
-class Kept:
+class WorkerPool:
     """Processes that wait for another request. Whoever made it closes it.
 
     `stuck`: what became of those that did not end when it was closed.
@@ -66,7 +66,7 @@ class Kept:
     def take(self, request: Request) -> _Child | None:
         """A living process for this request, None where none was kept."""
         waiting = self._idle.get(_kind(request), [])
-        while request.keep and waiting:
+        while request.reuse and waiting:
             child = waiting.pop()
             if child.process.poll() is None:
                 return child
@@ -90,7 +90,7 @@ def _kind(request: Request) -> str:
     return json.dumps([request.backend, request.device, sorted(request.environment.items())])
 
 
-class Ending(Word):
+class Ending(StringEnum):
     """How a child ended."""
 
     DONE = "done"
@@ -122,18 +122,18 @@ def run_children(
     *,
     together: bool = False,
     tick: Callable[[], None] | None = None,
-    kept: Kept | None = None,
+    pool: WorkerPool | None = None,
 ) -> list[Outcome]:
     """Run all requests at once, each in its own process, and return their outcomes in the same order.
 
     `together`: they need each other (a collective), so when one fails the others are stopped soon after.
     `tick` is called about once a second while they run. Nothing that was started outlives this call, but what
-    `kept` holds on to, and what the kernel cannot kill.
+    `pool` keeps, and what the kernel cannot kill.
     """
     children: list[_Child] = []
     try:
         for request in requests:
-            child = kept.take(request) if kept else None
+            child = pool.take(request) if pool else None
             if child:
                 child.serve(request)
             children.append(child or _Child(request))
@@ -143,8 +143,8 @@ def run_children(
         raise
     done_with = []
     for child in children:
-        if kept and child.may_serve_again:
-            kept.put(child)
+        if pool and child.is_reusable:
+            pool.put(child)
         else:
             done_with.append(child)
     _end(done_with)
@@ -197,20 +197,20 @@ class _Child:
         try:
             self._stdin.write(json.dumps(dataclasses.asdict(self.request)).encode() + b"\n")
             self._stdin.flush()
-            if not self.request.keep:
+            if not self.request.reuse:
                 self._stdin.close()
         except BrokenPipeError:
             pass  # it died at once; its exit status says so
 
     def serve(self, request: Request) -> None:
-        """Give a kept process another request."""
+        """Give a waiting process another request."""
         self._begin(request)
         self._ask()
 
     @property
-    def may_serve_again(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether it answered well and waits for another request."""
-        if not self.request.keep or self.is_gone() or not self.answer.endswith(b"\n"):
+        if not self.request.reuse or self.is_gone() or not self.answer.endswith(b"\n"):
             return False
         try:
             return self.measured.not_run is None
@@ -230,10 +230,10 @@ class _Child:
             self.tail = (self.tail + data)[-4 * TAIL_BYTES :]
         if not data:
             self._close(descriptor)
-        elif self.request.keep and self.answer.endswith(b"\n") and self.ended == NOT_YET:
+        elif self.request.reuse and self.answer.endswith(b"\n") and self.ended == NOT_YET:
             self.ended = self.now
 
-    def hear_out(self) -> None:
+    def drain(self) -> None:
         """Take what a process has said before it answered or ended, so that its stage is the last."""
         for _ in range(MOST_READS):  # others may go on to write
             for descriptor in select.select(self.open, [], [], 0)[0]:
@@ -241,7 +241,7 @@ class _Child:
 
     def close(self) -> None:
         """Take the rest of what a process said that is gone."""
-        self.hear_out()
+        self.drain()
         for descriptor in list(self.open):
             self._close(descriptor)
 
@@ -269,7 +269,7 @@ class _Child:
         except ContractError:
             return True
 
-    def strike(self) -> None:
+    def kill_group(self) -> None:
         """Send the process and its whole group, and only these, the signal that ends them."""
         if self.process.returncode is None:
             # The leader is not reaped yet, so its group's number cannot have been given to anybody else.
@@ -278,7 +278,7 @@ class _Child:
     def kill(self, within_s: float = REAP_S) -> None:
         """End the process and its group, and wait for that. Harmless when it has ended."""
         if self.process.returncode is None:
-            self.strike()
+            self.kill_group()
             try:
                 self.process.wait(within_s)
             except subprocess.TimeoutExpired:
@@ -363,7 +363,7 @@ def _end(children: list[_Child]) -> None:
     """End all of them: none waits for its signal until another, perhaps a stuck one, has gone."""
     deadline = time.monotonic() + REAP_S
     for child in children:
-        child.strike()
+        child.kill_group()
     for child in children:
         child.kill(max(0.0, deadline - time.monotonic()))
 
@@ -396,7 +396,7 @@ def _wait(children: list[_Child], budget_s: float, together: bool, tick: Callabl
                     # First, because what is closed cannot be unregistered, and would be waited for.
                     for descriptor in child.open & {*selector.get_map()}:
                         selector.unregister(descriptor)
-                    child.hear_out()
+                    child.drain()
             for child in children:
                 if child.open and child.is_gone():
                     # Whoever else holds its pipes: what it said before it went is in them.

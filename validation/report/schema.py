@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from validation.fabric.groups import Fleet
-from validation.model.contract import SCHEMA_VERSION, NodeResult, Word
+from validation.model.contract import SCHEMA_VERSION, NodeResult, StringEnum
 from validation.model.expectations import FleetExpectations
 from validation.verdict.history import PastRun
 from validation.verdict.verdicts import FleetVerdict
@@ -64,7 +64,7 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
     if dataclasses.is_dataclass(kind):
         return _object(typing.cast("type", kind), definitions)
-    if issubclass(kind, Word):
+    if issubclass(kind, StringEnum):
         return {"enum": [str(member) for member in kind]}
     return {"type": SCALARS[kind]}
 

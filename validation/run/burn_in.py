@@ -56,9 +56,9 @@ class Rounds:
         """The same with one round more."""
         before = {test.id: test for test in self.tests}
         merged = tuple(merge(before.get(test.id), test) for test in results)
-        kept = tuple(test for test in self.tests if test.id not in {one.id for one in results})
+        pool = tuple(test for test in self.tests if test.id not in {one.id for one in results})
         return dataclasses.replace(
-            self, elapsed_s=self.elapsed_s + elapsed_s, count=self.count + 1, tests=(*kept, *merged)
+            self, elapsed_s=self.elapsed_s + elapsed_s, count=self.count + 1, tests=(*pool, *merged)
         )
 
 
@@ -89,7 +89,7 @@ def merge(before: TestResult | None, now: TestResult) -> TestResult:
 
 
 @contextlib.contextmanager
-def alone(path: Path | None) -> Iterator[None]:
+def locked(path: Path | None) -> Iterator[None]:
     """Keep a second run from this file while one uses it: two that measure at once measure each other.
 
     Raises OSError.

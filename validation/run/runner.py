@@ -13,7 +13,7 @@ from validation.checks.measured import failures, not_run
 from validation.checks.node import Node
 from validation.checks.registry import CHECKS
 from validation.model.contract import SCHEMA_VERSION, Finding, NodeResult, State, TestResult
-from validation.model.run_options import NOTHING
+from validation.model.run_options import NO_OPTIONS
 from validation.probes import machine
 from validation.processes import scratch
 from validation.run import burn_in
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from validation.checks.check import Check
     from validation.model.expectations import Expectation
     from validation.model.plans import Plan
-    from validation.model.run_options import Wishes
+    from validation.model.run_options import RunOptions
     from validation.processes.pool import Outcome
 
 
@@ -36,7 +36,7 @@ def run_plan(
     tests: Iterable[str],
     progress: Callable[[str, TestResult | None], None],
     state: Path | None = None,
-    wishes: Wishes = NOTHING,
+    run_options: RunOptions = NO_OPTIONS,
 ) -> NodeResult:
     """Run `tests` in the order of the registry; a plan with a duration again and again.
 
@@ -48,7 +48,7 @@ def run_plan(
     rounds: burn_in.Rounds | None = None
     while True:
         # A new node each time: what was asked once is not asked again, and a round is to see what changed.
-        with scratch.folder(), contextlib.closing(Node(plan, expectation, wishes)) as node:
+        with scratch.folder(), contextlib.closing(Node(plan, expectation, run_options)) as node:
             if rounds is None:
                 rounds = _rounds(node, name, wanted, state)
             round_started = time.monotonic()
@@ -88,7 +88,7 @@ def _round(
     """Every test once; in a burn-in up to the first that fails."""
     results = []
     if "health" not in wanted:
-        node.look()
+        node.probe_now()
     for check in CHECKS.values():
         if check.id in wanted:
             progress(check.id, None)

@@ -48,7 +48,7 @@ class Sensitivity:
 
 
 @dataclass(frozen=True)
-class Crowd:
+class Baseline:
     """Comparable numbers: their median and how far they scatter."""
 
     values: tuple[float, ...] = field(repr=False)
@@ -56,8 +56,8 @@ class Crowd:
     sigma: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Crowd:
-        """The crowd of one or more values."""
+    def of(cls, values: Sequence[float]) -> Baseline:
+        """The baseline of one or more values."""
         median = statistics.median(values)
         deviation = statistics.median(abs(value - median) for value in values)
         return cls(tuple(values), median, max(MAD_TO_SIGMA * deviation, LEAST_SIGMA * median))
@@ -95,8 +95,8 @@ class Crowd:
 
 
 @dataclass(frozen=True)
-class CrowdJudge:
-    """A judge that holds a number against a crowd: the code of its finding, how strict it is, what to do."""
+class BaselineJudge:
+    """A judge that holds a number against a baseline: its finding's code, how strict it is, what to do."""
 
     code: str
     gpu: Sensitivity
@@ -105,33 +105,33 @@ class CrowdJudge:
     cpu: Sensitivity = Sensitivity(degraded=0.20, fail=None)
 
     def judge(
-        self, test: TestResult, measurement: Measurement, crowd: Crowd, whose: str, more: str = ""
+        self, test: TestResult, measurement: Measurement, baseline: Baseline, whose: str, more: str = ""
     ) -> Comparison:
-        """What it says of one number; `whose` says what the crowd is, `more` stands behind its median."""
+        """What it says of one number; `whose` says what the baseline is, `more` stands behind its median."""
         on_gpu_test = of_gpus(test)
         sensitivity = self.gpu if on_gpu_test else self.cpu
-        state = crowd.state_of(measurement, sensitivity)
+        state = baseline.state_of(measurement, sensitivity)
         text = (
             f"{label(measurement.name)} {quantity(measurement)}{on_gpu(measurement.device)}, "
-            f"{crowd.deficit(measurement.value):.0%} below {whose} ({number(crowd.median)} "
+            f"{baseline.deficit(measurement.value):.0%} below {whose} ({number(baseline.median)} "
             f"{unit(measurement.name)}){more}{noise(measurement)}{held_back(test, measurement.device)}"
         )
         if state is State.PASS:
-            return Comparison(notes=self._unseen(measurement, crowd, sensitivity, whose, text))
+            return Comparison(notes=self._unseen(measurement, baseline, sensitivity, whose, text))
         if not on_gpu_test:
             return Comparison(notes=(text,))
         return Comparison((Finding(self.code, state, text, self.action, measurement.device),))
 
     def _unseen(
-        self, measurement: Measurement, crowd: Crowd, sensitivity: Sensitivity, whose: str, text: str
+        self, measurement: Measurement, baseline: Baseline, sensitivity: Sensitivity, whose: str, text: str
     ) -> tuple[str, ...]:
         """What kept a number from being blamed that may deserve it; for GPUs, which repeat themselves."""
-        if crowd.is_below(measurement.value, sensitivity):
+        if baseline.is_below(measurement.value, sensitivity):
             return (f"{text}; excused by its own noise",)
-        if sensitivity.fail is not None and crowd.blind_below > sensitivity.fail:
-            median = f"{number(crowd.median)} {unit(measurement.name)}"
+        if sensitivity.fail is not None and baseline.blind_below > sensitivity.fail:
+            median = f"{number(baseline.median)} {unit(measurement.name)}"
             return (
                 f"{label(measurement.name)}: {whose} ({median}) comes of numbers that scatter so far that "
-                f"only {crowd.blind_below:.0%} below it is told from chance",
+                f"only {baseline.blind_below:.0%} below it is told from chance",
             )
         return ()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from validation.model.quantities import conditions_key, is_rate, of_gpus
 from validation.verdict import fleet_checksums
-from validation.verdict.baseline import Comparison, Crowd, CrowdJudge, Sensitivity
+from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LEAST_MEMBERS = 4
 #: GPUs of one model differ by up to 5 % (ml-engineering, compute/accelerator), which the scatter of the fleet
 #: itself allows for; gpu-fryer calls 10 % a broken GPU. CPUs have other work to do: a low number is noted.
-JUDGE = CrowdJudge(
+JUDGE = BaselineJudge(
     "below-fleet",
     Sensitivity(degraded=0.03, fail=0.10),
     "compare clocks, power limit, temperature, link and firmware with a node that is not slow",
@@ -57,10 +57,10 @@ def compare(results: Mapping[str, NodeResult]) -> dict[tuple[str, str], Comparis
             cohorts.setdefault(key, []).append(member)
     said: dict[tuple[str, str], Comparison] = {}
     for members in cohorts.values():
-        crowd = Crowd.of([member.measurement.value for member in members])
+        baseline = Baseline.of([member.measurement.value for member in members])
         for member in members:
             place = (member.node, member.test.id)
-            said[place] = said.get(place, Comparison()) + _judge(member, crowd)
+            said[place] = said.get(place, Comparison()) + _judge(member, baseline)
     for place, comparison in fleet_checksums.among_nodes(results).items():
         said[place] = said.get(place, Comparison()) + comparison
     return said
@@ -94,9 +94,9 @@ def _power_limits(result: NodeResult) -> dict[int, float]:
     }
 
 
-def _judge(member: _Member, crowd: Crowd) -> Comparison:
-    if len(crowd.values) < LEAST_MEMBERS:
+def _judge(member: _Member, baseline: Baseline) -> Comparison:
+    if len(baseline.values) < LEAST_MEMBERS:
         note = f"not compared with the fleet: fewer than {LEAST_MEMBERS} {member.noun} of the same kind"
         return Comparison(notes=(note,))
-    whose = f"the median of {len(crowd.values)} equal {member.noun}"
-    return JUDGE.judge(member.test, member.measurement, crowd, whose)
+    whose = f"the median of {len(baseline.values)} equal {member.noun}"
+    return JUDGE.judge(member.test, member.measurement, baseline, whose)

@@ -11,7 +11,7 @@ from math import hypot
 from typing import TYPE_CHECKING
 
 from validation.model import checksums
-from validation.model.contract import State, Word
+from validation.model.contract import State, StringEnum
 from validation.model.quantities import conditions_key, is_rate, label, number, on_gpu, unit
 from validation.verdict.baseline import IQR_TO_SIGMA
 
@@ -27,7 +27,7 @@ NOISE_Z = 2.0
 SEVERITY = {State.PASS: 0, State.DEGRADED: 1, State.NOT_RUN: 2, State.FAIL: 3}
 
 
-class Trend(Word):
+class Trend(StringEnum):
     """Which way something went."""
 
     WORSE = "worse"

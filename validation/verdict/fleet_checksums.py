@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from validation.model.checksums import COMPARE, TAKE_OUT, gpu_of, odd_ones, product
+from validation.model.checksums import COMPARE, TAKE_OUT, gpu_of, outliers, product
 from validation.model.contract import Finding, State
 from validation.model.quantities import conditions_key
 from validation.verdict.baseline import Comparison
@@ -65,7 +65,7 @@ def _judge(members: list[_Member]) -> list[Comparison]:
     if len({member.node for member in members}) == 1:
         # Its own GPUs have been compared where they were measured.
         return [_not_compared("no other node has equal GPUs with the same software")] * len(members)
-    states = odd_ones([member.digest.value for member in members])
+    states = outliers([member.digest.value for member in members])
     if len(members) < LEAST_MEMBERS and set(states) == {State.PASS}:
         why = f"fewer than {LEAST_MEMBERS} equal GPUs with the same software"
         return [_not_compared(why)] * len(members)

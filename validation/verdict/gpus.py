@@ -105,7 +105,7 @@ def counts(nodes: Iterable[tuple[str, Sequence[GpuVerdict]]]) -> str:
     return f"GPUs: {', '.join(parts)}."
 
 
-def strangers(nodes: Iterable[tuple[str, Sequence[GpuVerdict]]]) -> str:
+def unknown_models(nodes: Iterable[tuple[str, Sequence[GpuVerdict]]]) -> str:
     """A sentence for each model that the table does not know; empty where it knows all."""
     where: dict[str, list[str]] = {}
     for node, gpus in nodes:

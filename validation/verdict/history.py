@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from validation.model import checksums
 from validation.model.contract import SCHEMA_VERSION, ContractError, Finding, State, decode, encode, parse
 from validation.model.quantities import conditions_key, is_rate
-from validation.verdict.baseline import Comparison, Crowd, CrowdJudge, Sensitivity
+from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from validation.verdict.verdicts import NodeVerdict
 
 #: One GPU repeats itself to 1 or 2 %.
-JUDGE = CrowdJudge(
+JUDGE = BaselineJudge(
     "below-own-past",
     Sensitivity(degraded=0.05, fail=0.10),
     "look for what changed on this node since (`validation compare` shows all of it); to accept the new "
@@ -300,8 +300,8 @@ def _hold_against(
     found: list[tuple[PastRun, float]],
     whose: str,
 ) -> Comparison:
-    crowd = Crowd.of([value for _, value in found])
-    return JUDGE.judge(test, measurement, crowd, whose, _other_driver(result, found))
+    baseline = Baseline.of([value for _, value in found])
+    return JUDGE.judge(test, measurement, baseline, whose, _other_driver(result, found))
 
 
 def _other_driver(result: NodeResult, found: list[tuple[PastRun, float]]) -> str:

@@ -16,7 +16,7 @@ from validation.model.contract import SCHEMA_VERSION, Finding, State, worst
 from validation.model.quantities import quantity
 from validation.verdict import references, sanity
 from validation.verdict.baseline import Comparison
-from validation.verdict.gpus import counts, judge_gpus, strangers
+from validation.verdict.gpus import counts, judge_gpus, unknown_models
 from validation.verdict.verdicts import FleetVerdict, NodeVerdict, TestVerdict
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def _sentence(state: State, nodes: tuple[NodeVerdict, ...]) -> str:
     nowhere = [test for test, ran in _where_run(nodes).items() if not ran]
     left_out = f" Not run on any node: {', '.join(nowhere)}." if nowhere else ""
     each = [(node.node, node.gpu_verdicts) for node in nodes]
-    more = "".join(f" {said}" for said in (counts(each), strangers(each)) if said)
+    more = "".join(f" {said}" for said in (counts(each), unknown_models(each)) if said)
     return f"Verdict: {state}. {'; '.join(parts)}.{more}{left_out}"
 
 

@@ -1,4 +1,4 @@
-"""What children do in the tests of validation.child: all that a measuring process can do to its parent."""
+"""What children do in the tests of processes/pool.py: all that a measuring process can do to its parent."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def take_turn(request: Request, stage: Stage) -> Measured:
         return Measured()
 
 
-def look_at_a_tree(request: Request, stage: Stage) -> Measured:
+def probe_a_tree(request: Request, stage: Stage) -> Measured:
     """Look as the product does, at the file system that $TREE names in place of the machine's own."""
     root = Path(os.environ["TREE"])
     if "topology" in request.parameters:

@@ -21,7 +21,7 @@ from validation.model.plans import PLANS
 from validation.probes import counters, nvidia_smi
 from validation.probes.kernel_log import KernelLog
 from validation.probes.machine import PciGpu, Torch
-from validation.probes.node_probe import Facts, Looker, Sources, gather
+from validation.probes.node_probe import Facts, NodeProbe, Sources, gather
 from validation.probes.nvlink import Links
 from validation.probes.topology import Topology
 
@@ -132,7 +132,7 @@ def expectation(count: int = 2, **changes: Any) -> Expectation:
     return dataclasses.replace(base, **changes)
 
 
-class Told(Looker):
+class Told(NodeProbe):
     """Looks at a node that is made up: what it is told, each time anew."""
 
     def __init__(self, sources: Sources, topology: Callable[[tuple[str, ...]], Topology | Outcome]) -> None:
@@ -194,7 +194,7 @@ def node(xml: str | nvidia_smi.NvidiaSmiError | None = None, **changes: Any) -> 
     sources = Sources(
         **{name: said if callable(said) else lambda said=said: said for name, said in told.items()}
     )
-    return Node(**{"looker": Told(sources, topology)} | facts | changes)
+    return Node(**{"probe": Told(sources, topology)} | facts | changes)
 
 
 def measurement(name: str = "bf16_tflops", value: float = 730.0, **changes: Any) -> Measurement:

@@ -34,7 +34,7 @@ def one_after_the_other(*reports: str | NvidiaSmiError) -> Any:
 
 def codes(**facts: Any) -> list[str]:
     tested = node(**facts)
-    tested.look()
+    tested.probe_now()
     return [finding.code for finding in HealthAfter().run(tested).findings]
 
 

@@ -78,7 +78,7 @@ def test_a_process_that_was_found_stuck_at_the_end_fails_the_last_test(
         def run(self, node: Any) -> TestResult:
             asked = Request("GPU 3", "", "cuda", device=3)
             words = "GPU 3 did not end when it was killed"
-            node.kept.stuck.append(Outcome(asked, Ending.UNKILLABLE, Measured(), words, "waiting", 1.0))
+            node.pool.stuck.append(Outcome(asked, Ending.UNKILLABLE, Measured(), words, "waiting", 1.0))
             return super().run(node)
 
     (test,) = run(LeavesOneStuck(good()), 0).tests
@@ -137,8 +137,8 @@ def test_rounds_of_another_node_plan_driver_or_gpu_are_not_taken_up(
 def test_rounds_of_last_week_or_of_tomorrow_are_not_taken_up(age_s: float, tmp_path: Path) -> None:
     state = tmp_path / "rounds.json"
     burn_in.save(state, FRESH.plus([good()], 60.0))
-    kept = json.loads(state.read_text())
-    state.write_text(json.dumps(kept | {"saved_at": kept["saved_at"] - age_s}))
+    pool = json.loads(state.read_text())
+    state.write_text(json.dumps(pool | {"saved_at": pool["saved_at"] - age_s}))
     assert burn_in.load(state, FRESH).count == 0
 
 

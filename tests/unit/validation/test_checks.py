@@ -483,15 +483,15 @@ def test_no_process_waits_on_an_exclusive_gpu_when_new_ones_start(
         raise StartedError
 
     tested = in_compute_mode(mode)
-    with contextlib.closing(tested.kept) as kept:
-        waiting = Request("GPU 0", "tests.unit.validation.children:who", "cuda", keep=True)
-        run_children([waiting], 60, kept=kept)
+    with contextlib.closing(tested.pool) as pool:
+        waiting = Request("GPU 0", "tests.unit.validation.children:who", "cuda", reuse=True)
+        run_children([waiting], 60, pool=pool)
         monkeypatch.setattr(module, "run_children", start)
         with pytest.raises(StartedError):
             CHECKS[test].run(tested)
-        child = kept.take(waiting)
+        child = pool.take(waiting)
         if child:
-            kept.put(child)
+            pool.put(child)
     assert bool(child) == waits
 
 
@@ -926,7 +926,7 @@ def test_the_pcie_link_is_looked_at_under_load_where_a_gpu_copies_over_it(
     references = References({"h100": H100 | {"form_factor": form_factor}})
     tested = node(expectation=expectation(references=references))
     slow = parse_samples("0, 1980, 700, 60, 3, 16, 0x0, P0, 0")
-    monkeypatch.setattr(tested.looker, "sample", lambda: slow)
+    monkeypatch.setattr(tested.probe, "sample", lambda: slow)
     telemetry = watch(tested)
     telemetry.tick()
     assert [finding.code for finding in telemetry.findings()] == codes

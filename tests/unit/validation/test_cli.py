@@ -23,7 +23,7 @@ from validation.model.contract import node_result as read
 from validation.model.expectations import FleetExpectations
 from validation.model.plans import PLANS, Plan
 from validation.probes import machine
-from validation.probes.node_probe import Facts, Looker
+from validation.probes.node_probe import Facts, NodeProbe
 from validation.processes.pool import ROOT
 from validation.run import runner
 
@@ -82,8 +82,8 @@ def test_the_one_file_build_carries_the_references_for_a_python_without_yaml(
 ) -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(payload)!r})\n"
-        "from validation import models\n"
-        "print(models.at_hand().model_of('2330')['floor']['bf16_tflops']['value'])"
+        "from validation.model import gpu_models\n"
+        "print(gpu_models.available().model_of('2330')['floor']['bf16_tflops']['value'])"
     )
     done = run([sys.executable, "-I", "-S", "-c", program], cwd=tmp_path)
     table = yaml.safe_load((ROOT / "data/gpu_models.yml").read_text())
@@ -235,7 +235,7 @@ def test_a_test_that_was_asked_for_by_name_must_run(
 ) -> None:
     passing = Passing()
     monkeypatch.setattr(runner, "CHECKS", {passing.id: passing, "gpu_matmul": registry.CHECKS["gpu_matmul"]})
-    monkeypatch.setattr(Looker, "facts", lambda *_: Facts())
+    monkeypatch.setattr(NodeProbe, "facts", lambda *_: Facts())
     assert main.main(["run", "--test=health", "--test=gpu_matmul"]) == 2
     assert "gpu_matmul is required and was not run: no NVIDIA GPU" in capsys.readouterr().out
     assert main.main(["run", "--test=health"]) == 0
@@ -246,10 +246,10 @@ def test_where_there_is_a_gpu_it_must_be_measured_without_being_asked(
 ) -> None:
     passing = Passing()
     monkeypatch.setattr(runner, "CHECKS", {passing.id: passing})
-    monkeypatch.setattr(Looker, "facts", lambda *_: Facts())
+    monkeypatch.setattr(NodeProbe, "facts", lambda *_: Facts())
     assert main.main(["run"]) == 0
     one = Facts(pci_gpus=(machine.PciGpu("0000:1b:00.0", "2330"),))
-    monkeypatch.setattr(Looker, "facts", lambda *_: one)
+    monkeypatch.setattr(NodeProbe, "facts", lambda *_: one)
     assert main.main(["run"]) == 2
     assert "gpu_matmul is required and was not run" in capsys.readouterr().out
 

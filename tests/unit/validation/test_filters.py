@@ -179,8 +179,8 @@ def test_a_node_gets_the_order_of_its_group_with_its_own_name() -> None:
 
 def test_what_came_of_a_part_is_kept_with_its_group() -> None:
     order = {"group": [{"name": "a"}, {"name": "b"}]}
-    kept = gpu_validation.validation_attempt({"stdout": '{"node": "a"}', "rc": 0}, order)
-    assert kept == {"group": ["a", "b"], "part": {"node": "a"}, "problem": ""}
+    pool = gpu_validation.validation_attempt({"stdout": '{"node": "a"}', "rc": 0}, order)
+    assert pool == {"group": ["a", "b"], "part": {"node": "a"}, "problem": ""}
     lost = gpu_validation.validation_attempt({"unreachable": True, "msg": "gone"}, order)
     assert lost["part"] is None
     assert "connection broke" in lost["problem"]

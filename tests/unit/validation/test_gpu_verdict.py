@@ -10,7 +10,7 @@ from tests.unit.validation.samples import expectation, measurement, node_result,
 from validation.model.contract import Finding, State, TestResult
 from validation.model.expectations import References
 from validation.report import fleet_report
-from validation.verdict.gpus import counts, strangers
+from validation.verdict.gpus import counts, unknown_models
 from validation.verdict.judge import judge_fleet, judge_node
 from validation.verdict.verdicts import GpuVerdict, NodeVerdict
 
@@ -102,7 +102,7 @@ def test_a_model_that_the_table_does_not_know_is_in_the_verdict_itself() -> None
     assert judge_fleet(nodes).sentence.endswith(
         "No reference for NVIDIA H100 80GB HBM3 (on a, b): compared only with the fleet and its own past."
     )
-    assert strangers([("a", judged(RIGHT).gpu_verdicts)]) == ""
+    assert unknown_models([("a", judged(RIGHT).gpu_verdicts)]) == ""
 
 
 @pytest.mark.parametrize(

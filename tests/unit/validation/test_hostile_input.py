@@ -106,7 +106,7 @@ def test_references_of_another_form_are_refused(references: dict[str, Any], mess
 
 
 def test_the_table_of_models_has_the_form_of_references() -> None:
-    references = encode(gpu_models.at_hand())
+    references = encode(gpu_models.available())
     found = parse_expectation(json.dumps({"references": references}, default=str), ())
     assert found.references != References()
 
@@ -182,7 +182,7 @@ def test_two_runs_with_one_state_do_not_measure_each_other(
 ) -> None:
     monkeypatch.setattr(commands, "run_plan", None)
     state = tmp_path / "rounds.json"
-    with burn_in.alone(state):
+    with burn_in.locked(state):
         assert main.main(["run", f"--state={state}"]) == 2
     assert f"{state} is used by another run on this machine" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -190,9 +190,9 @@ def test_two_runs_with_one_state_do_not_measure_each_other(
 
 def test_a_state_is_free_again_after_a_run_that_broke(tmp_path: Path) -> None:
     state = tmp_path / "rounds.json"
-    with pytest.raises(ZeroDivisionError), burn_in.alone(state):
+    with pytest.raises(ZeroDivisionError), burn_in.locked(state):
         _ = 1 / 0
-    with burn_in.alone(state):
+    with burn_in.locked(state):
         assert [path.name for path in tmp_path.iterdir()] == [".rounds.json.lock"]
 
 

@@ -133,12 +133,12 @@ def test_without_torch_it_is_not_run() -> None:
 def test_real_workers_load_for_real_and_none_is_left() -> None:
     found, left = there("""
         import dataclasses, multiprocessing
-        from validation.checks import Node
+        from validation.checks.node import Node
         from validation.checks.registry import CHECKS
-        from validation.contract import encode
-        from validation.expectations import Expectation
-        from validation.measure import Timing
-        from validation.plans import PLANS
+        from validation.model.contract import encode
+        from validation.model.expectations import Expectation
+        from validation.model.plans import Timing
+        from validation.model.plans import PLANS
 
         plan = dataclasses.replace(PLANS["quick"], cpu=Timing(0, 0, least=2))
         found = CHECKS["data_loading"].run(Node(plan, Expectation(), cpus=2))
@@ -155,7 +155,8 @@ def test_real_workers_load_for_real_and_none_is_left() -> None:
 def test_workers_that_are_wrong_die_or_hang_are_found_and_none_is_left() -> None:
     said = there("""
         import multiprocessing, os, signal, time
-        from validation.backends import WorkerError, loading
+        from validation.backends import loading
+        from validation.backends.protocol import WorkerError
 
         here = os.getpid()
 
@@ -211,7 +212,8 @@ def test_limits_on_files_and_processes_are_told_from_workers_that_die() -> None:
     """Of open files some are left, so that workers start or not, and batches come or not."""
     said, left = there("""
         import multiprocessing, os, resource
-        from validation.backends import LimitError, loading
+        from validation.backends import loading
+        from validation.backends.protocol import LimitError
 
         answer, left = [], 0
         here, (_, hard) = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)

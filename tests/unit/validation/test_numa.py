@@ -64,7 +64,7 @@ def test_without_another_whole_node_there_is_no_farthest(
 def bound(number: int, root: Path) -> str:
     """What a process says that binds itself."""
     program = (
-        "from pathlib import Path; from validation import numa; "
+        "from pathlib import Path; from validation.probes import numa; "
         f"print(numa.bind({number}, Path({str(root)!r}))); "
         "print(open('/proc/self/numa_maps').readline().split()[1])"
     )

@@ -164,8 +164,8 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
 def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     """A file size limit of nothing stands for a full disk."""
     path = tmp_path / "result.json"
-    write = "import sys, pathlib; from validation import report; "
-    write += "report.write_atomically(pathlib.Path(sys.argv[1]), 'x')"
+    write = "import sys, pathlib; from validation.processes import files; "
+    write += "files.write_atomically(pathlib.Path(sys.argv[1]), 'x')"
     limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-c", write, str(path)]
     done = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, check=False)
     assert f"OSError: {path}: cannot be written: File too large" in done.stderr

@@ -55,7 +55,7 @@ def test_without_room_for_a_folder_a_run_goes_on(monkeypatch: pytest.MonkeyPatch
 
 HOLD = """
 import sys, tempfile, time
-from validation import scratch
+from validation.processes import scratch
 with scratch.folder():
     tempfile.mkdtemp()
     print(tempfile.gettempdir(), flush=True)

@@ -24,7 +24,7 @@ from validation.model.plans import PLANS
 from validation.probes import machine
 from validation.probes.kernel_log import Event, KernelLog
 from validation.probes.machine import PciGpu
-from validation.probes.node_probe import Facts, Looker
+from validation.probes.node_probe import Facts, NodeProbe
 from validation.probes.nvidia_smi import NvidiaSmiError
 from validation.probes.nvlink import Links
 from validation.processes.pool import ROOT
@@ -67,17 +67,17 @@ def program(tree: Path, name: str, script: str) -> None:
 
 
 @pytest.fixture
-def lookers() -> Iterator[Any]:
-    """Makes lookers that look by one of the functions for tests, and ends them."""
-    made: list[Looker] = []
+def probes() -> Iterator[Any]:
+    """Makes probes that run one of the functions for tests, and ends them."""
+    made: list[NodeProbe] = []
 
-    def make(function: str, budget_s: float = 60.0) -> Looker:
-        made.append(Looker(f"{CHILDREN}:{function}", budget_s))
+    def make(function: str, budget_s: float = 60.0) -> NodeProbe:
+        made.append(NodeProbe(f"{CHILDREN}:{function}", budget_s))
         return made[-1]
 
     yield make
-    for looker in made:
-        looker.close()
+    for probe in made:
+        probe.close()
 
 
 def in_place_of(path: Path) -> None:
@@ -112,19 +112,19 @@ def test_a_gpu_whose_number_is_none_is_no_fact() -> None:
         decode(Facts, {"nvlinks": {"first": {"up": 1, "down": []}}})
 
 
-def test_a_machine_is_looked_at_in_another_process(tree: Path, lookers: Any) -> None:
-    looker = lookers("look_at_a_tree")
-    facts = looker.facts(False)
+def test_a_machine_is_looked_at_in_another_process(tree: Path, probes: Any) -> None:
+    probe = probes("probe_a_tree")
+    facts = probe.facts(False)
     assert (facts.pci_gpus, facts.loaded_driver) == ((PciGpu(GPU, "2330"),), "580.178.04")
     assert facts.smi.gpus[0].name == "NVIDIA H100 80GB HBM3"
-    assert looker.topology((GPU,)).gpu_numa_node == {GPU: None}
+    assert probe.topology((GPU,)).gpu_numa_node == {GPU: None}
 
 
-def test_what_changes_between_two_looks_is_seen(tree: Path, lookers: Any) -> None:
-    looker = lookers("look_at_a_tree")
-    assert looker.facts(False).smi.gpus
+def test_what_changes_between_two_looks_is_seen(tree: Path, probes: Any) -> None:
+    probe = probes("probe_a_tree")
+    assert probe.facts(False).smi.gpus
     program(tree, "nvidia-smi", "echo 'GPU is lost'; exit 15")
-    assert looker.facts(False).smi.kind == "lost"
+    assert probe.facts(False).smi.kind == "lost"
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_what_changes_between_two_looks_is_seen(tree: Path, lookers: Any) -> Non
     ],
 )
 def test_a_read_that_never_comes_back_fails_health_and_says_where(
-    blocks: str, stage: str, tree: Path, lookers: Any
+    blocks: str, stage: str, tree: Path, probes: Any
 ) -> None:
     in_place_of(tree / blocks)
-    result = Health().run(node(looker=lookers("look_at_a_tree", SHORT_S)))
+    result = Health().run(node(probe=probes("probe_a_tree", SHORT_S)))
     (finding,) = result.findings
     assert (result.state, finding.code, finding.device) == (State.FAIL, "process-hung", None)
     assert finding.text == (
@@ -146,18 +146,18 @@ def test_a_read_that_never_comes_back_fails_health_and_says_where(
     )
 
 
-def test_no_gpu_is_measured_on_a_node_that_cannot_be_looked_at(tree: Path, lookers: Any) -> None:
+def test_no_gpu_is_measured_on_a_node_that_cannot_be_looked_at(tree: Path, probes: Any) -> None:
     in_place_of(tree / "sys/module/nvidia/version")
-    unseen = node(looker=lookers("look_at_a_tree", SHORT_S))
+    probe_failure = node(probe=probes("probe_a_tree", SHORT_S))
     for check in (Platform(), GpuContainer(), GpuMatmul(), HealthAfter()):
-        result = check.run(unseen)
+        result = check.run(probe_failure)
         assert result.state is State.NOT_RUN
         assert "hung in stage: looking for the driver and its libraries" in result.reason
 
 
-def test_a_topology_that_cannot_be_read_fails_the_platform_alone(tree: Path, lookers: Any) -> None:
+def test_a_topology_that_cannot_be_read_fails_the_platform_alone(tree: Path, probes: Any) -> None:
     in_place_of(tree / "sys/bus/pci/devices" / GPU / "numa_node")
-    seen = node(looker=lookers("look_at_a_tree", 8.0), expectation=expectation(1, nvswitch=False))
+    seen = node(probe=probes("probe_a_tree", 8.0), expectation=expectation(1, nvswitch=False))
     assert Health().run(seen).state is State.PASS
     (finding,) = Platform().run(seen).findings
     assert (finding.code, finding.state) == ("process-hung", State.FAIL)
@@ -173,39 +173,39 @@ def test_a_topology_that_cannot_be_read_fails_the_platform_alone(tree: Path, loo
         ("nonsense", "result-unreadable", "answered something that is no result: measurements: expected"),
     ],
 )
-def test_a_look_that_ends_badly_fails_health(function: str, code: str, words: str, lookers: Any) -> None:
-    result = Health().run(node(looker=lookers(function)))
+def test_a_look_that_ends_badly_fails_health(function: str, code: str, words: str, probes: Any) -> None:
+    result = Health().run(node(probe=probes(function)))
     (finding,) = result.findings
     assert (result.state, finding.code) == (State.FAIL, code)
     assert words in finding.text
 
 
-def test_a_look_without_memory_is_not_run(lookers: Any) -> None:
-    result = Health().run(node(looker=lookers("host_memory_taken")))
+def test_a_look_without_memory_is_not_run(probes: Any) -> None:
+    result = Health().run(node(probe=probes("host_memory_taken")))
     assert result.state is State.NOT_RUN
     assert result.reason.startswith("memory ran out")
 
 
-def test_a_gpu_that_takes_the_driver_along_under_load_is_found_afterwards(tree: Path, lookers: Any) -> None:
-    tested = node(looker=lookers("look_at_a_tree", 8.0), expectation=expectation(1, nvswitch=False))
-    tested.look()
+def test_a_gpu_that_takes_the_driver_along_under_load_is_found_afterwards(tree: Path, probes: Any) -> None:
+    tested = node(probe=probes("probe_a_tree", 8.0), expectation=expectation(1, nvswitch=False))
+    tested.probe_now()
     in_place_of(tree / "sys/module/nvidia/version")
     (finding,) = HealthAfter().run(tested).findings
     assert (finding.code, finding.state) == ("process-hung", State.FAIL)
 
 
-def test_telemetry_of_a_node_that_cannot_be_looked_at_has_a_reason(lookers: Any) -> None:
-    looker = lookers("hang", SHORT_S)
+def test_telemetry_of_a_node_that_cannot_be_looked_at_has_a_reason(probes: Any) -> None:
+    probe = probes("hang", SHORT_S)
     with pytest.raises(NvidiaSmiError, match=r"gave no result within 2 s; it hung in stage: waiting"):
-        looker.sample()
-    assert looker.counts() == {}
+        probe.sample()
+    assert probe.counts() == {}
 
 
 def test_a_node_that_cannot_be_looked_at_fails_with_all_that_is_required(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_place_of(tree / "sys/module/nvidia/version")
-    monkeypatch.setattr(Looker.__init__, "__defaults__", (f"{CHILDREN}:look_at_a_tree", SHORT_S))
+    monkeypatch.setattr(NodeProbe.__init__, "__defaults__", (f"{CHILDREN}:probe_a_tree", SHORT_S))
     required = expectation(required_tests=("health", "gpu_matmul"))
     result = runner.run_plan(PLANS["quick"], required, "gpu01", required.required_tests, lambda *_: None)
     assert [test.state for test in result.tests] == [State.FAIL, State.NOT_RUN]
@@ -243,11 +243,11 @@ def note(event, arguments):
         seen.append(arguments[0])
 
 sys.addaudithook(note)
-from validation import cli
-from validation.looking import Looker
+from validation.cli import main
+from validation.probes.node_probe import NodeProbe
 
-Looker.__init__.__defaults__ = ("tests.unit.validation.children:look_at_a_tree", 60.0)
-cli.main(["run", "--output=-"])
+NodeProbe.__init__.__defaults__ = ("tests.unit.validation.children:probe_a_tree", 60.0)
+main.main(["run", "--output=-"])
 print(seen, file=sys.stderr)
 """
 
@@ -262,9 +262,9 @@ def test_the_payload_itself_reads_no_hardware_and_starts_nothing_but_its_own_pro
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-def test_a_remote_transfer_on_a_node_whose_topology_nobody_knows_is_not_run(tree: Path, lookers: Any) -> None:
+def test_a_remote_transfer_on_a_node_whose_topology_nobody_knows_is_not_run(tree: Path, probes: Any) -> None:
     in_place_of(tree / "sys/bus/pci/devices" / GPU / "numa_node")
-    seen = node(looker=lookers("look_at_a_tree", 8.0))
+    seen = node(probe=probes("probe_a_tree", 8.0))
     result = CHECKS["gpu_transfer_remote"].run(seen)
     assert (result.state, "hung in stage: reading the topology" in result.reason) == (State.NOT_RUN, True)
 
