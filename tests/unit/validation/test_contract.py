@@ -21,7 +21,7 @@ from validation.report import schema
 from validation.verdict.history import PastDigest, PastNumber, PastRun
 from validation.verdict.judge import judge_fleet, judge_node
 
-SCHEMAS = Path(schema.__file__).parent / "schemas"
+SCHEMAS = Path(schema.__file__).parents[1] / "schemas"
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 measurements = st.builds(

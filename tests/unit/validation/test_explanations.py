@@ -25,7 +25,7 @@ COMPUTED = {
     ("checks/driver_health.py", "f'driver-{error.kind}'"): {
         f"driver-{kind}" for kind in driver_health.DRIVER_ACTIONS
     },
-    ("checks/driver_health.py", "f'xid-{number}' if number in xid.REPORTED else 'xid-unknown'"): {
+    ("checks/driver_health.py", "f'xid-{number}' if number in xids.REPORTED else 'xid-unknown'"): {
         f"xid-{number}" for number in xids.REPORTED
     }
     | {"xid-unknown"},
