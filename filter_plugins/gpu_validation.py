@@ -1,6 +1,6 @@
 """What passes between the plan, the payload on the nodes and the report: expectations out, results back.
 
-Pure functions. They pass things on and name reasons; what a result means is judged by validation/judge.py.
+Pure functions. They pass things on and name reasons; validation/verdict/judge.py says what a result means.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from ansible.module_utils.access.ssh_keys import public_keys
 from ansible.module_utils.settings.base import RefusedError
 
 from planning.os_controls import waiver_problems
-from validation.plans import MOST_HOURS, PLANS
+from validation.model.plans import MOST_HOURS, PLANS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

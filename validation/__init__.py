@@ -1,6 +1,21 @@
 """Temper's validation payload: is this node what its GPUs promise, and can one trust the answer?
 
 It measures a node and writes one JSON result; on a controller it judges the results of a fleet. It needs
-Python 3.11 and, for what is measured rather than read, torch; nothing else. `python -m validation --help`
+Python 3.10 and, for what is measured rather than read, torch; nothing else. `python -m validation --help`
 says how; docs/validation.md says what.
+
+Each folder imports only from folders above it in this list, and no module imports itself in a circle. That
+holds for late imports and for those of types, too; a test reads the list from here.
+
+    model       what every folder speaks of: results and their JSON form, plans, expectations, numbers, shapes
+    findings    what is known of each finding: its meaning, usual causes and what to do; the Xid catalogue
+    processes   programs, measuring processes, temporary and atomic files, within bounds that hold
+    probes      what is read from a node: machine, driver, nvidia-smi, links, counters, kernel log
+    backends    where a measurement runs (CPU, CUDA, storage), and how something is timed
+    checks      the tests, one a module, and the node that they run on
+    run         a plan's tests one after the other, once or for hours
+    verdict     the verdict on GPUs, nodes and a fleet; two results compared
+    fabric      between nodes: collectives, the search for the node or link to blame, the verdict on it
+    report      what people and programs read: progress, reports, JSON schemas
+    cli         the command line, and the one-file build
 """

@@ -7,6 +7,6 @@ if sys.version_info < (3, 10):  # noqa: UP036 - this says so to an older one
     sys.stderr.write("validation: it needs Python 3.10 or newer, " + sys.executable + " is " + found + "\n")
     raise SystemExit(2)
 
-from validation.cli import main
+from validation.cli.main import main
 
 raise SystemExit(main())

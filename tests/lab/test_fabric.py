@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.lab.settings import CHECKOUT, Lab
-from validation import archive, fabric, fabric_search, fabric_verdict
-from validation.contract import SCHEMA_VERSION, ContractError, dumps, loads
-from validation.fabric import Attempt, Fleet, Member, Pairs, Part
+from validation.cli import archive
+from validation.fabric import search
+from validation.fabric.groups import Attempt, Fleet, Member, Pairs, Part, groups_of, make_orders
+from validation.fabric.verdict import judge_fabric
+from validation.model.contract import SCHEMA_VERSION, ContractError, dumps, loads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +73,7 @@ def lab() -> Iterator[None]:
 
 def measure(fleet: Fleet, groups: list[tuple[str, ...]]) -> Fleet:
     """Run a round as the playbook does: all nodes that have an order at once."""
-    orders = fabric.orders(fleet, groups, secrets.token_hex(8))
+    orders = make_orders(fleet, groups, secrets.token_hex(8))
 
     def attempt(name: str) -> Attempt:
         order = orders[name]
@@ -90,14 +92,14 @@ def measure(fleet: Fleet, groups: list[tuple[str, ...]]) -> Fleet:
 def measure_all_rounds(pairs: Pairs = Pairs.AUTO, floor_gb_s: float = 0, plan: str = "quick") -> Fleet:
     members = tuple(Member(node.name, node.address, 1) for node in NODES)
     fleet = Fleet(SCHEMA_VERSION, "gloo", plan, 29511, pairs, members, floor_gb_s=floor_gb_s)
-    while rounds := fabric_search.next_rounds(fleet):
+    while rounds := search.next_rounds(fleet):
         for groups in rounds:
             fleet = measure(fleet, groups)
     return fleet
 
 
 def states(fleet: Fleet) -> dict[str, str]:
-    return {name: str(verdict.state) for name, verdict in fabric_verdict.judge(fleet).items()}
+    return {name: str(verdict.state) for name, verdict in judge_fabric(fleet).items()}
 
 
 def test_nodes_measure_together_over_their_network() -> None:
@@ -105,7 +107,7 @@ def test_nodes_measure_together_over_their_network() -> None:
     fleet = measure_all_rounds(floor_gb_s=0.001)
     assert set(states(fleet).values()) == {"pass"}, json.dumps(json.loads(dumps(fleet)), indent=1)
     assert len(fleet.rounds) == 1
-    (group,) = fabric.groups_of(fleet.rounds[0])
+    (group,) = groups_of(fleet.rounds[0])
     assert group.measurements[-1].conditions["ranks"] == 4
     assert group.busbw_gb_s > 0
 
@@ -133,7 +135,7 @@ def test_a_node_behind_a_slow_link_is_named_and_no_other() -> None:
         fleet = measure_all_rounds()
     finally:
         subprocess.run(["tc", "qdisc", "del", "dev", link, "root"], check=True)
-    verdicts = fabric_verdict.judge(fleet)
+    verdicts = judge_fabric(fleet)
     assert states(fleet) == {node.name: "fail" if node is THIRD else "pass" for node in NODES}
     (finding,) = verdicts[THIRD.name].findings
     assert finding.code == "fabric-node"

@@ -18,8 +18,8 @@ import pytest
 
 from tests.lab.gpu_simulator.faults import FAULTS
 from tests.lab.settings import CHECKOUT, Lab
-from validation import archive
-from validation.contract import State, node_result
+from validation.cli import archive
+from validation.model.contract import State, node_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

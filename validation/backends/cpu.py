@@ -17,7 +17,8 @@ from validation.backends.operations import AllReduce, Copy, Matmul, MemoryPatter
 from validation.backends.training import TrainingStep, loss_if_it_fits, trace
 
 if TYPE_CHECKING:
-    from validation.backends import Loading, MatmulShape, Operation, Product, Shape
+    from validation.backends.protocol import Loading, Operation, Product, Shape
+    from validation.model.shapes import MatmulShape
 
 
 class CpuBackend:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed
 
-from validation.backends import NotRunError
 from validation.backends import loading as data
 from validation.backends.exchange import Exchange, highest, join
 from validation.backends.libraries import loaded_version
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, MemoryPattern, Triad, pattern
 from validation.backends.training import TrainingStep, loss_if_it_fits, trace
+from validation.model.not_run import NotRunError
 
 if TYPE_CHECKING:
-    from validation.backends import Loading, MatmulShape, Operation, Product, Shape
+    from validation.backends.protocol import Loading, Operation, Product, Shape
+    from validation.model.shapes import MatmulShape
 
 
 #: What CUDA says of a GPU that is broken (cudaGetErrorString): no matter of the environment.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils.data
 
-from validation.backends import LimitError, WorkerError
+from validation.backends.protocol import LimitError, WorkerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

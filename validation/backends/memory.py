@@ -12,8 +12,8 @@ import torch
 import torch.profiler
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from validation import traces
-from validation.backends import NotRunError
+from validation.backends import traces
+from validation.model.not_run import NotRunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

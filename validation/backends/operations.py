@@ -12,7 +12,7 @@ import torch
 import torch.distributed
 
 if TYPE_CHECKING:
-    from validation.backends import MatmulShape
+    from validation.model.shapes import MatmulShape
 
 #: Written to empty a cache: twice the largest (B200, 126 MB), and what mamf-finder writes.
 FLUSH_BYTES = 256 << 20
@@ -72,7 +72,7 @@ class Matmul:
     def digest(self) -> str:
         """Run once; a checksum of every bit of the product.
 
-        The same at every run on equal GPUs (bits.py says why): another one is silent data corruption.
+        The same at every run on equal GPUs (model/checksums.py): another one is silent data corruption.
         """
         self.prepare()
         self.run()

@@ -14,12 +14,12 @@ import torch.nn.functional
 import torch.profiler
 import torch.utils.checkpoint
 
-from validation.backends import out_of_memory
 from validation.backends.memory import exported
-from validation.traces import LOADING, STEP
+from validation.backends.traces import LOADING, STEP
+from validation.model.not_run import out_of_memory
 
 if TYPE_CHECKING:
-    from validation.backends import Shape
+    from validation.backends.protocol import Shape
 
 #: Steps after which the losses of two number formats are compared.
 LOSSES = 5

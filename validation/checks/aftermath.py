@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from validation.checks import health
 from validation.checks.measured import not_run, result
-from validation.contract import TestResult, worst
-from validation.nvidia_smi import Report
+from validation.model.contract import TestResult, worst
+from validation.probes.nvidia_smi import Report
 
 if TYPE_CHECKING:
-    from validation.checks import Node
-    from validation.contract import Finding
+    from validation.checks.node import Node
+    from validation.model.contract import Finding
 
 #: Of these more may have come, which the text says.
 COUNTED = ("xid-", "sxid-", "ecc-")
@@ -42,9 +42,9 @@ class HealthAfter:
             return not_run(self, reason)
         if reason := health.why_nothing_to_check(node):
             return not_run(self, reason)
-        now = node.again()
-        if now.unseen:
-            return result(self, started, [now.unseen])
+        now = node.refreshed()
+        if now.probe_failure:
+            return result(self, started, [now.probe_failure])
         before, narrowed = {_key(finding) for finding in health.examine(node)}, _narrowed(node, now)
         findings = tuple(
             finding

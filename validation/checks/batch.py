@@ -7,18 +7,19 @@ import gc
 import math
 from typing import TYPE_CHECKING
 
-from validation.backends import NotRunError, Shape, out_of_memory
+from validation.backends.protocol import Shape
 from validation.checks.recorder import WRONG_COMPUTATION, Recorder
 from validation.checks.training import in_a_child, on_each_gpu, on_the_cpu
-from validation.contract import State
+from validation.model.contract import State
+from validation.model.not_run import NotRunError, out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends import Backend
-    from validation.checks import Node
-    from validation.child import Request
-    from validation.contract import Measured, TestResult
+    from validation.backends.protocol import Backend
+    from validation.checks.node import Node
+    from validation.model.contract import Measured, TestResult
+    from validation.processes.child import Request
 
 #: Of the free memory of a GPU, what the search may take; the rest is for libraries and the driver.
 GPU_SHARE = 0.9

@@ -11,22 +11,25 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from validation.backends import NotRunError, make
+from validation.backends.factory import make
+from validation.backends.sampling import MOST_ATTEMPTS, rate, spread
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result, watch
 from validation.checks.recorder import WRONG_DATA
-from validation.child import Ending, Outcome, Request, run_children
-from validation.comparison import NOISY_SPREAD
-from validation.contract import Finding, Measured, Measurement, State
-from validation.measure import MOST_ATTEMPTS, rate, spread
+from validation.model.contract import Finding, Measured, Measurement, State
+from validation.model.not_run import NotRunError
+from validation.model.quantities import NOISY_SPREAD
+from validation.processes.child import Request
+from validation.processes.pool import Ending, Outcome, run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends import Backend
-    from validation.checks import Check, Node
+    from validation.backends.protocol import Backend
+    from validation.checks.check import Check
     from validation.checks.measured import Telemetry
-    from validation.child import Kept
-    from validation.contract import TestResult
+    from validation.checks.node import Node
+    from validation.model.contract import TestResult
+    from validation.processes.pool import WorkerPool
 
 WARM_UP_RUNS = 3
 LEAST_RUNS = 5
@@ -255,7 +258,7 @@ def _run(
     collectives: tuple[str, ...] | None = None,
     algorithm: str = "",
     telemetry: Telemetry | None = None,
-    kept: Kept | None = None,
+    pool: WorkerPool | None = None,
 ) -> TestResult:
     """Run one process for each (name, device) of `ranks` and judge what came back."""
     started = time.monotonic()
@@ -279,14 +282,14 @@ def _run(
                     "nvls": algorithm == "nvls",
                 },
                 environment=environment,
-                keep=kept is not None,
+                reuse=pool is not None,
             )
             for rank, (name, device) in enumerate(ranks)
         ]
         tick = telemetry.tick if telemetry else None
-        outcomes = run_children(requests, budget_s, together=True, tick=tick, kept=kept)
-        if kept:
-            kept.close()  # a process that has met its group cannot meet another one
+        outcomes = run_children(requests, budget_s, together=True, tick=tick, pool=pool)
+        if pool:
+            pool.close()  # a process that has met its group cannot meet another one
     measurements: list[Measurement] = []
     details: dict[str, Any] = {}
     findings = name_the_culprit(outcomes, budget_s)
@@ -359,7 +362,7 @@ class GpuAllReduce:
             return not_run(self, f"a GPU has only {min(free, default=0)} MiB of free memory")
         forced = {"NCCL_ALGO": self.algorithm} if self.algorithm else {}
         if self.algorithm:
-            node.make_room()
+            node.free_exclusive_gpu()
         return _run(
             self,
             node,
@@ -372,7 +375,7 @@ class GpuAllReduce:
             collectives=("all_reduce",) if self.algorithm else None,
             algorithm=self.algorithm.lower(),
             telemetry=watch(node),
-            kept=None if self.algorithm else node.kept,
+            pool=None if self.algorithm else node.pool,
         )
 
 

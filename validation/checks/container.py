@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validation.backends import NotRunError
 from validation.checks.measured import not_run, result
-from validation.child import Request, run_children
-from validation.command import CommandError, run
-from validation.contract import Finding, Measured, State
+from validation.model.contract import Finding, Measured, State
+from validation.model.not_run import NotRunError
+from validation.processes.child import Request
+from validation.processes.command import CommandError, run
+from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.checks import Node
-    from validation.contract import TestResult
+    from validation.checks.node import Node
+    from validation.model.contract import TestResult
 
 TIMEOUT_S = 60.0
 PREFIX = "temper-validation-"

@@ -7,20 +7,22 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from validation import numa
-from validation.backends import NotRunError, make
+from validation.backends.factory import make
 from validation.checks.measured import each_gpu, not_run, result, stay_near, watch
 from validation.checks.recorder import WRONG_DATA, Recorder
 from validation.checks.turns import blame, in_turn, my_turn, taking_turns, together
-from validation.child import Outcome, Request, run_children
-from validation.looking import why
+from validation.model.not_run import NotRunError
+from validation.probes import numa
+from validation.probes.node_probe import failure_reason
+from validation.processes.child import Request
+from validation.processes.pool import Outcome, run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends import Backend
-    from validation.checks import Node
-    from validation.contract import Measured, TestResult
+    from validation.backends.protocol import Backend
+    from validation.checks.node import Node
+    from validation.model.contract import Measured, TestResult
 
 #: Measurement name and bytes moved per byte copied: a local copy reads and writes memory (as STREAM counts),
 #: a transfer crosses once.
@@ -103,9 +105,9 @@ class CpuCopy:
                 "directions": ["local"],
                 "timing": dataclasses.asdict(node.plan.cpu),
             },
-            keep=True,
+            reuse=True,
         )
-        return result(self, started, run_children([request], node.budget_s, kept=node.kept))
+        return result(self, started, run_children([request], node.budget_s, pool=node.pool))
 
 
 class GpuTransfer:
@@ -172,7 +174,7 @@ class GpuTransferRemote:
             return not_run(self, reason)
         topology = node.topology
         if isinstance(topology, Outcome):
-            return not_run(self, why(topology))
+            return not_run(self, failure_reason(topology))
         far = {gpu.index: (topology.gpu_far_numa_node or {}).get(gpu.pci_address) for gpu in node.gpus}
         if unknown := [index for index, place in far.items() if place is None]:
             return not_run(
@@ -193,10 +195,10 @@ class GpuTransferRemote:
                 dataclasses.replace(
                     request,
                     parameters=request.parameters | {"numa_node": far[request.device]},
-                    keep=False,
+                    reuse=False,
                 )
                 for request in each_gpu(node, f"{__name__}:measure", parameters)
             ]
-            node.make_room()
+            node.free_exclusive_gpu()
             outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
         return result(self, started, outcomes, findings=blame(outcomes), telemetry=telemetry)

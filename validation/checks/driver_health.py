@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from validation import xid
-from validation.contract import Finding, State
+from validation.findings import xids
+from validation.model.contract import Finding, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from validation.checks import Node
-    from validation.nvidia_smi import NvidiaSmiError, Report
+    from validation.checks.node import Node
+    from validation.probes.nvidia_smi import NvidiaSmiError, Report
 
 DRIVER_ACTIONS = {
     "missing": "install the driver",
@@ -72,7 +72,7 @@ def parts(node: Node, report: Report) -> Iterator[Finding]:
         )
 
 
-def xids(node: Node) -> Iterator[Finding]:
+def xid_errors(node: Node) -> Iterator[Finding]:
     """Xid errors since the driver was loaded, each once for its GPU, with what NVIDIA recommends."""
     if node.kernel_log.unreadable:
         yield Finding(
@@ -86,11 +86,11 @@ def xids(node: Node) -> Iterator[Finding]:
     gpus = {gpu.pci_address.rpartition(".")[0]: gpu.index for gpu in node.gpus}
     for event in node.kernel_log.events:
         number = event.number
-        if not event.of_switch and (entry := xid.find(number)):
+        if not event.of_switch and (entry := xids.find(number)):
             device = gpus.get(event.address)
             where = f"GPU {device}" if device is not None else f"the GPU at {event.address}"
             yield Finding(
-                f"xid-{number}" if number in xid.REPORTED else "xid-unknown",
+                f"xid-{number}" if number in xids.REPORTED else "xid-unknown",
                 entry.state,
                 f"{where}: Xid {number}, {entry.title}; {event.count} times since the driver was loaded, "
                 f"last: {event.detail or 'no detail'}",

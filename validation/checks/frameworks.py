@@ -10,17 +10,18 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from validation.backends import NotRunError, out_of_memory
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result
-from validation.child import Request, run_children
-from validation.contract import ContractError, Finding, Measured, State, decode, encode
+from validation.model.contract import ContractError, Finding, Measured, State, decode, encode
+from validation.model.not_run import NotRunError, out_of_memory
+from validation.processes.child import Request
+from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from validation.checks import Node
-    from validation.child import Outcome
-    from validation.contract import TestResult
+    from validation.checks.node import Node
+    from validation.model.contract import TestResult
+    from validation.processes.pool import Outcome
 
 
 @dataclass(frozen=True)

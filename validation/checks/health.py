@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from validation.checks import driver_health
 from validation.checks.measured import HW_CAUSES, HW_SLOWDOWN, SLOWDOWNS, UNEXPLAINED, result
-from validation.contract import Finding, State, TestResult, worst
-from validation.expectations import ANY_MODEL
-from validation.nvidia_smi import FULL_SPEED_STATES, LOST, Gpu, NvidiaSmiError, Report
-from validation.nvlink import Links
+from validation.model.contract import Finding, State, TestResult, worst
+from validation.model.expectations import ANY_MODEL
+from validation.probes.nvidia_smi import FULL_SPEED_STATES, LOST, Gpu, NvidiaSmiError, Report
+from validation.probes.nvlink import Links
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from validation.checks import Node
+    from validation.checks.node import Node
 
 #: More than the driver and its daemons take of an idle GPU.
 IDLE_MEMORY_MIB = 2048
@@ -40,8 +40,8 @@ class Health:
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
         started = time.monotonic()
-        if node.unseen:
-            return result(self, started, [node.unseen])
+        if node.probe_failure:
+            return result(self, started, [node.probe_failure])
         reason = why_nothing_to_check(node)
         findings = () if reason else tuple(examine(node))
         return TestResult(
@@ -69,7 +69,7 @@ def why_nothing_to_check(node: Node) -> str:
 def examine(node: Node) -> Iterator[Finding]:
     """Everything that is not as it should be."""
     yield from _gpu_count(node)
-    yield from driver_health.xids(node)
+    yield from driver_health.xid_errors(node)
     if isinstance(node.smi, NvidiaSmiError):
         if node.pci_gpus or node.expectation.gpu_count:
             yield driver_health.failure(node, node.smi)

@@ -8,20 +8,23 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from validation.backends import LimitError, WorkerError, make
+from validation.backends.factory import make
+from validation.backends.protocol import LimitError, WorkerError
+from validation.backends.sampling import calm, rate
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result
 from validation.checks.recorder import WRONG_DATA, Recorder
-from validation.child import Request, run_children
-from validation.contract import Measured, State
-from validation.measure import Timing, calm, rate
+from validation.model.contract import Measured, State
+from validation.model.plans import Timing
+from validation.processes.child import Request
+from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends import Backend
-    from validation.checks import Node
-    from validation.child import Outcome
-    from validation.contract import Measurement, TestResult
+    from validation.backends.protocol import Backend
+    from validation.checks.node import Node
+    from validation.model.contract import Measurement, TestResult
+    from validation.processes.pool import Outcome
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where torch's workers leave their batches
 #: More workers than these are seldom worth their memory.
@@ -179,7 +182,7 @@ class DataLoading:
             parameters={"cpus": node.cpus, "timing": dataclasses.asdict(node.plan.cpu)},
             environment=CUDA_ENVIRONMENT,
         )
-        node.make_room()
+        node.free_exclusive_gpu()
         return conclude(self, started, run_children([request], node.budget_s))
 
 

@@ -7,23 +7,25 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from validation import bits, shapes
-from validation.backends import MatmulShape, make
+from validation.backends.factory import make
 from validation.checks.measured import failures, not_run, result
 from validation.checks.recorder import WRONG_COMPUTATION, Recorder
 from validation.checks.turns import in_turn, my_turn, together
-from validation.child import Request, run_children
-from validation.comparison import conditions_key
-from validation.contract import Digest, Finding, State
-from validation.measure import Timing
+from validation.model import checksums, shapes
+from validation.model.contract import Digest, Finding, State
+from validation.model.plans import Timing
+from validation.model.quantities import conditions_key
+from validation.model.shapes import MatmulShape
+from validation.processes.child import Request
+from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from validation.backends import Backend
-    from validation.checks import Node
-    from validation.child import Outcome
-    from validation.contract import GpuIdentity, Measured, TestResult
+    from validation.backends.protocol import Backend
+    from validation.checks.node import Node
+    from validation.model.contract import GpuIdentity, Measured, TestResult
+    from validation.processes.pool import Outcome
 
 #: The largest deviation that rounding explains, of a row's checksum over its RMS value (Matmul.error says how
 #: it is taken). Rounding of operands or result: 2^-24 relative for fp32, 2^-11 for tf32 and fp16, 2^-8 for
@@ -116,15 +118,15 @@ def odd_ones_out(outcomes: list[Outcome], gpus: tuple[GpuIdentity, ...]) -> list
             equals.setdefault(key, []).append((device, digest))
     findings = []
     for digests in equals.values():
-        states = bits.odd_ones([digest.value for _, digest in digests])
+        states = checksums.outliers([digest.value for _, digest in digests])
         alike = states.count(State.PASS)
         findings += [
             Finding(
                 "gpu-differs",
                 state,
-                f"GPU {device}: its {bits.product(digest)} is not bit for bit that of "
+                f"GPU {device}: its {checksums.product(digest)} is not bit for bit that of "
                 + (f"the {alike} others of its model" if alike else "all others of its model"),
-                bits.TAKE_OUT if alike else bits.COMPARE,
+                checksums.TAKE_OUT if alike else checksums.COMPARE,
                 device,
             )
             for (device, digest), state in zip(digests, states, strict=True)
@@ -164,9 +166,9 @@ class CpuMatmul:
                 "unit": "gflops",
                 "scale": 1e9,
             },
-            keep=True,
+            reuse=True,
         )
-        return result(self, started, run_children([request], node.budget_s, kept=node.kept))
+        return result(self, started, run_children([request], node.budget_s, pool=node.pool))
 
 
 class GpuMatmul:

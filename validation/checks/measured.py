@@ -7,15 +7,17 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from validation import counters, machine, nvidia_smi
-from validation.child import Ending, Outcome, Request
-from validation.contract import Finding, State, TestResult, worst
+from validation.model.contract import Finding, State, TestResult, worst
+from validation.probes import counters, machine, nvidia_smi
+from validation.processes.child import Request
+from validation.processes.pool import Ending, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from validation.checks import Check, Node
-    from validation.contract import GpuIdentity, Measurement
+    from validation.checks.check import Check
+    from validation.checks.node import Node
+    from validation.model.contract import GpuIdentity, Measurement
 
 #: GPUs are numbered as nvidia-smi numbers them.
 CUDA_ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -82,7 +84,7 @@ def each_gpu(
             device=gpu.index,
             parameters=parameters | own(gpu) | {"near": gpu.pci_address},
             environment=CUDA_ENVIRONMENT,
-            keep=True,
+            reuse=True,
         )
         for gpu in node.gpus
     ]
@@ -173,7 +175,7 @@ def watch(node: Node) -> Telemetry:
         else gpu
         for gpu in node.gpus
     ]
-    return Telemetry(gpus, node.looker.sample, node.looker.counts, node.expectation.graphics_clock_mhz)
+    return Telemetry(gpus, node.probe.sample, node.probe.counts, node.expectation.graphics_clock_mhz)
 
 
 class Telemetry:

@@ -7,19 +7,21 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from validation.backends import NotRunError, make
+from validation.backends.factory import make
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result, watch
 from validation.checks.recorder import WRONG_DATA, Recorder
 from validation.checks.turns import together
-from validation.child import Request, run_children
-from validation.contract import Measured
+from validation.model.contract import Measured
+from validation.model.not_run import NotRunError
+from validation.processes.child import Request
+from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends import Backend, Operation
-    from validation.checks import Node
-    from validation.contract import TestResult
+    from validation.backends.protocol import Backend, Operation
+    from validation.checks.node import Node
+    from validation.model.contract import TestResult
 
 #: Of the free memory, what the pattern test leaves to libraries.
 PATTERN_SHARE = 0.9
@@ -163,7 +165,7 @@ class GpuPeers:
             },
             environment=CUDA_ENVIRONMENT,
         )
-        node.make_room()
+        node.free_exclusive_gpu()
         (outcome,) = run_children([request], node.budget_s, tick=telemetry.tick)
         # Of which GPU it died, its stage says, and not the device of its request.
         findings = [dataclasses.replace(finding, device=None) for finding in failures([outcome])]

@@ -7,14 +7,14 @@ import time
 from typing import TYPE_CHECKING
 
 from validation.checks.measured import not_run, result
-from validation.child import Outcome
-from validation.contract import Finding, State, TestResult, worst
+from validation.model.contract import Finding, State, TestResult, worst
+from validation.processes.pool import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from validation.checks import Node
-    from validation.topology import RdmaPort, Topology
+    from validation.checks.node import Node
+    from validation.probes.topology import RdmaPort, Topology
 
 
 class Platform:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from validation.backends import NotRunError, Shape
+from validation.backends.protocol import Shape
 from validation.checks.recorder import WRONG_COMPUTATION, Recorder
 from validation.checks.training import in_a_child, memory_of, on_each_gpu, on_the_cpu
-from validation.contract import State
+from validation.model.contract import State
+from validation.model.not_run import NotRunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends import Backend
-    from validation.checks import Node
-    from validation.child import Request
-    from validation.contract import Measured, Measurement, TestResult
+    from validation.backends.protocol import Backend
+    from validation.checks.node import Node
+    from validation.model.contract import Measured, Measurement, TestResult
+    from validation.processes.child import Request
 
 #: The largest difference of losses and of gradients that rounding explains, as a part of them. In bf16, whose
 #: operands are rounded to 2^-8, gradients differ by 0.006 of their norm (torch 2.13 on a CPU, whatever the

@@ -8,19 +8,19 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from validation import traces
-from validation.backends import Shape
+from validation.backends import traces
+from validation.backends.protocol import Shape
 from validation.checks.recorder import Recorder
 from validation.checks.training import in_a_child, memory_of, on_each_gpu, on_the_cpu
-from validation.contract import State
+from validation.model.contract import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends import Backend
-    from validation.checks import Node
-    from validation.child import Request
-    from validation.contract import Measured, TestResult
+    from validation.backends.protocol import Backend
+    from validation.checks.node import Node
+    from validation.model.contract import Measured, TestResult
+    from validation.processes.child import Request
 
 STEPS = 3
 #: A larger trace is not kept, compressed as it is: a thousand times what three steps need is a mistake.
@@ -80,7 +80,7 @@ def keep(content: bytes, path: Path) -> str:
 
 
 def _parameters(node: Node) -> dict[str, Any]:
-    return {"traces": str(node.wishes.traces.absolute()) if node.wishes.traces else None}
+    return {"traces": str(node.run_options.traces.absolute()) if node.run_options.traces else None}
 
 
 class CpuProfile:

@@ -8,16 +8,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from validation.backends import NotRunError
-from validation.contract import Finding, Measured, Measurement, State
-from validation.measure import Timing, rate, times
+from validation.backends.sampling import rate, times
+from validation.model.contract import Finding, Measured, Measurement, State
+from validation.model.not_run import NotRunError
+from validation.model.plans import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from validation.backends import Backend, Operation
-    from validation.child import Request
-    from validation.contract import Digest
+    from validation.backends.protocol import Backend, Operation
+    from validation.model.contract import Digest
+    from validation.processes.child import Request
 
 #: Of the first warm-up, what later numbers of the same process need: the device is warm, only their code is
 #: not loaded yet.

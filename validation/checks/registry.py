@@ -21,7 +21,7 @@ from validation.checks.step_memory import CpuStepMemory, GpuStepMemory
 from validation.checks.storage import StorageRead
 
 if TYPE_CHECKING:
-    from validation.checks import Check
+    from validation.checks.check import Check
 
 CHECKS: dict[str, Check] = {
     check.id: check

@@ -5,18 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from validation.backends import Shape
+from validation.backends.protocol import Shape
 from validation.checks.recorder import WRONG_COMPUTATION, Recorder
 from validation.checks.training import in_a_child, memory_of, on_each_gpu, on_the_cpu
-from validation.contract import State
+from validation.model.contract import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends import Backend
-    from validation.checks import Node
-    from validation.child import Request
-    from validation.contract import Measured, TestResult
+    from validation.backends.protocol import Backend
+    from validation.checks.node import Node
+    from validation.model.contract import Measured, TestResult
+    from validation.processes.child import Request
 
 #: The ways to run the step, as the backend calls them and as the numbers do.
 WAYS = {"fp32": "plain", "accumulated": "accumulated", "checkpointed": "checkpointed"}

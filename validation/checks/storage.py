@@ -8,19 +8,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validation import storage
-from validation.backends import NotRunError
+from validation.backends import storage
+from validation.backends.sampling import MOST_ATTEMPTS, calm, rate
 from validation.checks.measured import not_run, result
-from validation.child import Request, run_children
-from validation.comparison import NOISY_SPREAD, number
-from validation.contract import Finding, Measured, Measurement, State
-from validation.measure import MOST_ATTEMPTS, Timing, calm, rate
+from validation.model.contract import Finding, Measured, Measurement, State
+from validation.model.not_run import NotRunError
+from validation.model.plans import Timing
+from validation.model.quantities import NOISY_SPREAD, number
+from validation.processes.child import Request
+from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.checks import Node
-    from validation.contract import TestResult
+    from validation.checks.node import Node
+    from validation.model.contract import TestResult
 
 THREADS = 8
 #: Blocks that are compared with what was written, spread over the file, and for how long at most.
@@ -169,16 +171,16 @@ class StorageRead:
 
     def run(self, node: Node) -> TestResult:
         """Run it on this node."""
-        if not node.wishes.storage_paths:
+        if not node.run_options.storage_paths:
             return not_run(self, "no path was named (--storage, gpu_validation_storage_paths)")
         started, outcomes = time.monotonic(), []
-        for path in node.wishes.storage_paths:
+        for path in node.run_options.storage_paths:
             parameters = {
                 "path": str(path),
                 "timing": dataclasses.asdict(node.plan.cpu),
                 "most_bytes": node.plan.storage_bytes,
                 "write_s": node.plan.storage_write_s,
-                "floor_gb_s": node.wishes.storage_floor_gb_s,
+                "floor_gb_s": node.run_options.storage_floor_gb_s,
             }
             request = Request(str(path), f"{__name__}:measure", "cpu", parameters=parameters)
             outcomes += run_children([request], node.budget_s)

@@ -6,16 +6,19 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
-from validation.backends import Shape, make
+from validation.backends.factory import make
+from validation.backends.protocol import Shape
 from validation.checks.measured import each_gpu, not_run, result, stay_near, watch
-from validation.child import Request, run_children
+from validation.processes.child import Request
+from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends import Backend
-    from validation.checks import Check, Node
-    from validation.contract import Measured, TestResult
+    from validation.backends.protocol import Backend
+    from validation.checks.check import Check
+    from validation.checks.node import Node
+    from validation.model.contract import Measured, TestResult
 
     Stage = Callable[[str], None]
 
@@ -61,9 +64,9 @@ def on_each_gpu(
     shared = {"shape": dataclasses.asdict(GPU_SHAPE), "timing": dataclasses.asdict(node.plan.gpu_copy)}
     requests = each_gpu(node, function, shared | parameters)
     if alone:
-        node.kept.close()
-    kept = None if alone else node.kept
-    outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=kept)
+        node.pool.close()
+    pool = None if alone else node.pool
+    outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, pool=pool)
     return result(check, started, outcomes, telemetry=telemetry)
 
 

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from validation.checks.measured import each_gpu, failures, not_run, result, watch
-from validation.child import run_children
+from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from validation.checks import Check, Node
-    from validation.child import Outcome, Request
-    from validation.contract import Finding, GpuIdentity, TestResult
+    from validation.checks.check import Check
+    from validation.checks.node import Node
+    from validation.model.contract import Finding, GpuIdentity, TestResult
+    from validation.processes.child import Request
+    from validation.processes.pool import Outcome
 
 WAITING = "waiting for its turn"
 
@@ -38,7 +40,7 @@ def together(
         return not_run(check, reason)
     started, telemetry = time.monotonic(), watch(node)
     requests = each_gpu(node, function, parameters, own)
-    outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, kept=node.kept)
+    outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, pool=node.pool)
     return result(check, started, outcomes, findings=judge(outcomes), telemetry=telemetry)
 
 

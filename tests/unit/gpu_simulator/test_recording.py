@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.unit.validation.samples import gpu_xml, smi_xml
 from tools.record_gpu import sanitised
-from validation import nvidia_smi
+from validation.probes import nvidia_smi
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What children do in the tests of validation.child: all that a measuring process can do to its parent."""
+"""What children do in the tests of processes/pool.py: all that a measuring process can do to its parent."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validation import looking, machine, topology
-from validation.backends import NotRunError
 from validation.checks import turns
-from validation.contract import Measured, Measurement, encode
+from validation.model.contract import Measured, Measurement, encode
+from validation.model.not_run import NotRunError
+from validation.probes import machine, node_probe, topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.child import Request
+    from validation.processes.child import Request
 
     Stage = Callable[[str], None]
 
@@ -183,19 +183,19 @@ def take_turn(request: Request, stage: Stage) -> Measured:
         return Measured()
 
 
-def look_at_a_tree(request: Request, stage: Stage) -> Measured:
+def probe_a_tree(request: Request, stage: Stage) -> Measured:
     """Look as the product does, at the file system that $TREE names in place of the machine's own."""
     root = Path(os.environ["TREE"])
     if "topology" in request.parameters:
         stage("reading the topology")
         return Measured(details=encode(topology.read(tuple(request.parameters["topology"]), root)))
-    sources = looking.Sources(
+    sources = node_probe.Sources(
         pci_gpus=lambda: machine.pci_gpus(root),
         nvswitch=lambda: machine.has_nvswitch(root),
         loaded_driver=lambda: machine.loaded_driver(root),
         driver_libraries=lambda: machine.driver_libraries(root),
     )
-    return Measured(details=encode(looking.gather(sources, False, stage)))
+    return Measured(details=encode(node_probe.gather(sources, False, stage)))
 
 
 def write_note(request: Request, pid: int) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from validation import fabric_verdict
-from validation.contract import SCHEMA_VERSION
-from validation.fabric import Attempt, Fleet, Member, Pairs, Part, Rank
-from validation.fabric_search import next_rounds
+from validation.fabric.groups import Attempt, Fleet, Member, Pairs, Part, Rank
+from validation.fabric.search import next_rounds
+from validation.fabric.verdict import judge_fabric
+from validation.model.contract import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from validation.contract import Finding
+    from validation.model.contract import Finding
 
 #: So often rounds are asked for, at most: roles/gpu_validation/tasks/fabric_rounds.yml says which.
 STAGES = 7
@@ -54,11 +54,11 @@ def fleet(*rounds: dict[str, Attempt], names: tuple[str, ...] = NAMES, **changes
 
 
 def states(found: Fleet) -> dict[str, str]:
-    return {name: str(verdict.state) for name, verdict in fabric_verdict.judge(found).items()}
+    return {name: str(verdict.state) for name, verdict in judge_fabric(found).items()}
 
 
 def findings(found: Fleet) -> dict[str, Finding]:
-    return {name: test.findings[0] for name, test in fabric_verdict.judge(found).items() if test.findings}
+    return {name: test.findings[0] for name, test in judge_fabric(found).items() if test.findings}
 
 
 def measured(

@@ -6,9 +6,8 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
-from validation import counters, nvidia_smi
-from validation.checks import Node
-from validation.contract import (
+from validation.checks.node import Node
+from validation.model.contract import (
     SCHEMA_VERSION,
     GpuIdentity,
     Machine,
@@ -17,18 +16,19 @@ from validation.contract import (
     State,
     TestResult,
 )
-from validation.expectations import Expectation, ExpectedGpus, References
-from validation.looking import Facts, Looker, Sources, gather
-from validation.machine import PciGpu, Torch
-from validation.nvlink import Links
-from validation.plans import PLANS
-from validation.topology import Topology
-from validation.xid import KernelLog
+from validation.model.expectations import Expectation, ExpectedGpus, References
+from validation.model.plans import PLANS
+from validation.probes import counters, nvidia_smi
+from validation.probes.kernel_log import KernelLog
+from validation.probes.machine import PciGpu, Torch
+from validation.probes.node_probe import Facts, NodeProbe, Sources, gather
+from validation.probes.nvlink import Links
+from validation.probes.topology import Topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.child import Outcome
+    from validation.processes.pool import Outcome
 
 DRIVER = "580.178.04"
 
@@ -132,7 +132,7 @@ def expectation(count: int = 2, **changes: Any) -> Expectation:
     return dataclasses.replace(base, **changes)
 
 
-class Told(Looker):
+class Told(NodeProbe):
     """Looks at a node that is made up: what it is told, each time anew."""
 
     def __init__(self, sources: Sources, topology: Callable[[tuple[str, ...]], Topology | Outcome]) -> None:
@@ -194,7 +194,7 @@ def node(xml: str | nvidia_smi.NvidiaSmiError | None = None, **changes: Any) -> 
     sources = Sources(
         **{name: said if callable(said) else lambda said=said: said for name, said in told.items()}
     )
-    return Node(**{"looker": Told(sources, topology)} | facts | changes)
+    return Node(**{"probe": Told(sources, topology)} | facts | changes)
 
 
 def measurement(name: str = "bf16_tflops", value: float = 730.0, **changes: Any) -> Measurement:

@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from validation.backends import LimitError, WorkerError
+from validation.backends.protocol import LimitError, WorkerError
 
 if TYPE_CHECKING:
-    from validation.backends import MatmulShape, Operation, Shape
+    from validation.backends.protocol import Operation, Shape
+    from validation.model.shapes import MatmulShape
 
 
 @dataclass

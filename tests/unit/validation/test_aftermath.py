@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.unit.validation.samples import gpu_xml, node, smi_xml
-from validation import nvidia_smi, xid
 from validation.checks.aftermath import HealthAfter
-from validation.contract import State
-from validation.machine import PciGpu
-from validation.nvidia_smi import NvidiaSmiError
-from validation.xid import KernelLog
+from validation.model.contract import State
+from validation.probes import kernel_log, nvidia_smi
+from validation.probes.kernel_log import KernelLog
+from validation.probes.machine import PciGpu
+from validation.probes.nvidia_smi import NvidiaSmiError
 
 SECOND = gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2")
 HEALTHY = smi_xml(gpu_xml(), SECOND)
@@ -34,7 +34,7 @@ def one_after_the_other(*reports: str | NvidiaSmiError) -> Any:
 
 def codes(**facts: Any) -> list[str]:
     tested = node(**facts)
-    tested.look()
+    tested.probe_now()
     return [finding.code for finding in HealthAfter().run(tested).findings]
 
 
@@ -66,7 +66,7 @@ def test_what_was_there_before_is_not_said_twice() -> None:
 
 @pytest.mark.parametrize("before", [[], [OFF_THE_BUS]])
 def test_one_more_xid_is_found(before: list[str]) -> None:
-    logs = [KernelLog(xid.events(before)), KernelLog(xid.events([*before, OFF_THE_BUS]))]
+    logs = [KernelLog(kernel_log.events(before)), KernelLog(kernel_log.events([*before, OFF_THE_BUS]))]
     assert codes(kernel_log=lambda: logs.pop(0)) == ["xid-79"]
 
 

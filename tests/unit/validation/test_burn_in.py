@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.validation.samples import expectation, measurement, one_test
-from validation import burn_in, runner
-from validation.burn_in import Rounds
-from validation.child import Ending, Outcome, Request
-from validation.contract import SCHEMA_VERSION, Finding, Measured, State, TestResult
-from validation.plans import PLANS
+from validation.model.contract import SCHEMA_VERSION, Finding, Measured, State, TestResult
+from validation.model.plans import PLANS
+from validation.processes.child import Request
+from validation.processes.pool import Ending, Outcome
+from validation.run import burn_in, runner
+from validation.run.burn_in import Rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from validation.contract import NodeResult
+    from validation.model.contract import NodeResult
 
 SLOW = Finding("below-floor", State.FAIL, "slow", "look", 0)
 
@@ -77,7 +78,7 @@ def test_a_process_that_was_found_stuck_at_the_end_fails_the_last_test(
         def run(self, node: Any) -> TestResult:
             asked = Request("GPU 3", "", "cuda", device=3)
             words = "GPU 3 did not end when it was killed"
-            node.kept.stuck.append(Outcome(asked, Ending.UNKILLABLE, Measured(), words, "waiting", 1.0))
+            node.pool.stuck.append(Outcome(asked, Ending.UNKILLABLE, Measured(), words, "waiting", 1.0))
             return super().run(node)
 
     (test,) = run(LeavesOneStuck(good()), 0).tests
@@ -136,8 +137,8 @@ def test_rounds_of_another_node_plan_driver_or_gpu_are_not_taken_up(
 def test_rounds_of_last_week_or_of_tomorrow_are_not_taken_up(age_s: float, tmp_path: Path) -> None:
     state = tmp_path / "rounds.json"
     burn_in.save(state, FRESH.plus([good()], 60.0))
-    kept = json.loads(state.read_text())
-    state.write_text(json.dumps(kept | {"saved_at": kept["saved_at"] - age_s}))
+    pool = json.loads(state.read_text())
+    state.write_text(json.dumps(pool | {"saved_at": pool["saved_at"] - age_s}))
     assert burn_in.load(state, FRESH).count == 0
 
 

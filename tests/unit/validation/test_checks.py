@@ -14,25 +14,25 @@ from hypothesis import strategies as st
 
 from tests.unit.validation.samples import H100, expectation, gpu_xml, node, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend, ScriptedOperation
-from validation import measure
-from validation.backends import NotRunError
+from validation.backends import sampling
 from validation.checks import collectives, copy, loading, matmul, memory, turns
 from validation.checks.measured import Telemetry, not_run, result, watch
 from validation.checks.registry import CHECKS
-from validation.child import Ending, Outcome, Request, run_children
-from validation.comparison import NOISY_SPREAD
-from validation.contract import Digest, Finding, GpuIdentity, Measured, State
-from validation.expectations import References
-from validation.machine import PciGpu, Torch
-from validation.measure import Timing
-from validation.nvidia_smi import NvidiaSmiError, Report, Sample, parse_samples, summary
-from validation.plans import PLANS
+from validation.model.contract import Digest, Finding, GpuIdentity, Measured, State
+from validation.model.expectations import References
+from validation.model.not_run import NotRunError
+from validation.model.plans import PLANS, Timing
+from validation.model.quantities import NOISY_SPREAD
+from validation.probes.machine import PciGpu, Torch
+from validation.probes.nvidia_smi import NvidiaSmiError, Report, Sample, parse_samples, summary
+from validation.processes.child import Request
+from validation.processes.pool import Ending, Outcome, run_children
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from validation.checks import Node
+    from validation.checks.node import Node
 
 TIMING = {"warm_up_s": 1.0, "measure_s": 5.0, "least": 5, "most": 1000}
 STAGES: list[str] = []
@@ -287,11 +287,11 @@ def test_a_noisy_collective_is_measured_again_by_all_ranks() -> None:
     calm = collectives.reduce(ScriptedBackend(run_seconds=[0.5]), asked, STAGES.append)
     assert calm.details["attempts"] == {"all_reduce 64": 1}
     noisy = collectives.reduce(ScriptedBackend(run_seconds=[0.1, 0.9] * 40), asked, STAGES.append)
-    assert noisy.details["attempts"] == {"all_reduce 64": measure.MOST_ATTEMPTS}
+    assert noisy.details["attempts"] == {"all_reduce 64": sampling.MOST_ATTEMPTS}
     assert len(noisy.details["seconds"]["all_reduce 64"]) == 8
     seconds = [one.details["seconds"] for one in (noisy, noisy)]
     (measurement,), _ = collectives.combine(seconds, noisy.details["attempts"])
-    assert measurement.attempts == measure.MOST_ATTEMPTS
+    assert measurement.attempts == sampling.MOST_ATTEMPTS
 
 
 def test_each_collective_has_a_number_of_its_own() -> None:
@@ -483,15 +483,15 @@ def test_no_process_waits_on_an_exclusive_gpu_when_new_ones_start(
         raise StartedError
 
     tested = in_compute_mode(mode)
-    with contextlib.closing(tested.kept) as kept:
-        waiting = Request("GPU 0", "tests.unit.validation.children:who", "cuda", keep=True)
-        run_children([waiting], 60, kept=kept)
+    with contextlib.closing(tested.pool) as pool:
+        waiting = Request("GPU 0", "tests.unit.validation.children:who", "cuda", reuse=True)
+        run_children([waiting], 60, pool=pool)
         monkeypatch.setattr(module, "run_children", start)
         with pytest.raises(StartedError):
             CHECKS[test].run(tested)
-        child = kept.take(waiting)
+        child = pool.take(waiting)
         if child:
-            kept.put(child)
+            pool.put(child)
     assert bool(child) == waits
 
 
@@ -810,33 +810,33 @@ def test_sampling_takes_enough_and_never_too_much(
 ) -> None:
     backend = ScriptedBackend(run_seconds=[seconds])
     timing = Timing(warm_up_s, measure_s, least=least, most=200)
-    samples, _ = measure.times(backend, ScriptedOperation(1.0, 0.0), timing)
+    samples, _ = sampling.times(backend, ScriptedOperation(1.0, 0.0), timing)
     assert least <= len(samples) <= 200
     assert len(samples) >= min(200, measure_s / seconds * 0.99 - 1)
-    assert len(samples) == least or sum(samples) <= measure_s + seconds * measure.LARGEST_BATCH
+    assert len(samples) == least or sum(samples) <= measure_s + seconds * sampling.LARGEST_BATCH
 
 
 def test_the_first_runs_are_not_counted() -> None:
     backend = ScriptedBackend(run_seconds=[30.0, 1.0])
     timing = Timing(warm_up_s=1.0, measure_s=3.0, least=3)
-    assert measure.times(backend, ScriptedOperation(1.0, 0.0), timing) == ([1.0, 1.0, 1.0], 1)
+    assert sampling.times(backend, ScriptedOperation(1.0, 0.0), timing) == ([1.0, 1.0, 1.0], 1)
 
 
 def test_noisy_runs_are_measured_again_and_the_calmest_attempt_counts() -> None:
     attempts = iter([[1.0, 2.0, 3.0], [1.0, 1.5, 2.0], [1.0, 1.01, 1.02]])
-    assert measure.calm(lambda: next(attempts)) == ([1.0, 1.01, 1.02], 3)
+    assert sampling.calm(lambda: next(attempts)) == ([1.0, 1.01, 1.02], 3)
 
 
 def test_calm_runs_are_measured_once() -> None:
     attempts = iter([[1.0, 1.01, 1.02]])
-    assert measure.calm(lambda: next(attempts)) == ([1.0, 1.01, 1.02], 1)
+    assert sampling.calm(lambda: next(attempts)) == ([1.0, 1.01, 1.02], 1)
 
 
 def test_runs_that_stay_noisy_are_given_up_and_the_number_says_so() -> None:
     backend = ScriptedBackend(run_seconds=[0.1, 0.9] * 200)
     request = matmul_request(dtypes=["fp32"], timing=TIMING | {"warm_up_s": 0.1})
     measurement, _ = matmul.multiply(backend, request, STAGES.append).measurements
-    assert measurement.attempts == measure.MOST_ATTEMPTS
+    assert measurement.attempts == sampling.MOST_ATTEMPTS
     assert measurement.spread > NOISY_SPREAD
 
 
@@ -844,7 +844,7 @@ def test_runs_that_stay_noisy_are_given_up_and_the_number_says_so() -> None:
     ("samples", "spread"), [([1.0], 0.0), ([1.0, 1.0, 1.0], 0.0), ([1.0, 2.0, 3.0], 0.5)]
 )
 def test_spread_is_the_interquartile_range_over_the_median(samples: list[float], spread: float) -> None:
-    assert measure.spread(samples) == spread
+    assert sampling.spread(samples) == spread
 
 
 def test_an_expectation_without_gpus_counts_none() -> None:
@@ -926,7 +926,7 @@ def test_the_pcie_link_is_looked_at_under_load_where_a_gpu_copies_over_it(
     references = References({"h100": H100 | {"form_factor": form_factor}})
     tested = node(expectation=expectation(references=references))
     slow = parse_samples("0, 1980, 700, 60, 3, 16, 0x0, P0, 0")
-    monkeypatch.setattr(tested.looker, "sample", lambda: slow)
+    monkeypatch.setattr(tested.probe, "sample", lambda: slow)
     telemetry = watch(tested)
     telemetry.tick()
     assert [finding.code for finding in telemetry.findings()] == codes

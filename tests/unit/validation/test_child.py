@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.validation.samples import eventually, is_running
-from validation import child
-from validation.child import ROOT, Ending, Kept, Outcome, Request, run_children
+from validation.processes import pool
+from validation.processes.child import Request
+from validation.processes.pool import ROOT, Ending, Outcome, WorkerPool, run_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,14 +114,14 @@ def test_memory_that_somebody_else_has_is_not_run(function: str) -> None:
 
 def test_a_child_that_the_kernel_ended_for_lack_of_memory_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([3, 4])
-    monkeypatch.setattr(child, "oom_kills", lambda: next(counts))
+    monkeypatch.setattr(pool, "oom_kills", lambda: next(counts))
     (outcome,) = run_children([request("kill_itself")], BUDGET_S)
     assert outcome.ending is Ending.DONE
     assert outcome.measured.not_run == "memory ran out, and the kernel ended GPU 0 in stage: starting"
 
 
 def test_the_kernel_says_how_many_it_has_ended() -> None:
-    assert child.oom_kills() >= 0
+    assert pool.oom_kills() >= 0
     assert "oom_kill " in Path("/proc/vmstat").read_text()
 
 
@@ -180,7 +181,7 @@ def test_what_a_child_started_is_killed_with_it(tmp_path: Path) -> None:
 def test_when_one_of_a_group_fails_the_others_are_stopped_and_say_why(
     function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "GRACE_S", 0.2)
+    monkeypatch.setattr(pool, "GRACE_S", 0.2)
     started = time.monotonic()
     others = [request("hang", name=f"rank {rank}") for rank in (0, 2)]
     first, failed, last = run_children(
@@ -209,7 +210,8 @@ def test_no_child_outlives_an_interrupted_call(tmp_path: Path) -> None:
 def test_no_child_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     program = (
-        "from validation.child import Request, run_children\n"
+        "from validation.processes.child import Request\n"
+        "from validation.processes.pool import run_children\n"
         f"parameters = {{'note': {str(note)!r}}}\n"
         "function = 'tests.unit.validation.children:note_and_hang'\n"
         "run_children([Request('GPU 0', function, 'cpu', parameters=parameters)], 600)\n"
@@ -223,61 +225,63 @@ def test_no_child_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
-    processes = Kept()
+def workers() -> Iterator[WorkerPool]:
+    processes = WorkerPool()
     yield processes
     processes.close()
 
 
-def ask(kept: Kept, function: str, **changes: Any) -> Outcome:
-    asked = dataclasses.replace(request(function), keep=True, **changes)
-    (outcome,) = run_children([asked], BUDGET_S, kept=kept)
+def ask(workers: WorkerPool, function: str, **changes: Any) -> Outcome:
+    asked = dataclasses.replace(request(function), reuse=True, **changes)
+    (outcome,) = run_children([asked], BUDGET_S, pool=workers)
     return outcome
 
 
-def test_a_kept_process_serves_the_next_request_of_its_kind(kept: Kept) -> None:
-    first, second = (ask(kept, "who").measured.details["pid"] for _ in range(2))
+def test_a_kept_process_serves_the_next_request_of_its_kind(workers: WorkerPool) -> None:
+    first, second = (ask(workers, "who").measured.details["pid"] for _ in range(2))
     assert first == second
 
 
-def test_an_answer_of_a_kept_process_is_that_to_the_last_request(kept: Kept) -> None:
-    ask(kept, "who")
-    outcome = ask(kept, "answer", parameters={"size": 3})
+def test_an_answer_of_a_kept_process_is_that_to_the_last_request(workers: WorkerPool) -> None:
+    ask(workers, "who")
+    outcome = ask(workers, "answer", parameters={"size": 3})
     assert outcome.measured.details["parameters"] == {"size": 3}
     assert outcome.stage == "answering"
 
 
-@pytest.mark.parametrize("changes", [{"device": 1}, {"environment": {"COLOUR": "blue"}}, {"keep": False}])
-def test_a_request_of_another_kind_gets_a_process_of_its_own(kept: Kept, changes: dict[str, Any]) -> None:
-    first = ask(kept, "who").measured.details["pid"]
-    asked = dataclasses.replace(request("who"), **{"keep": True} | changes)
-    (outcome,) = run_children([asked], BUDGET_S, kept=kept)
+@pytest.mark.parametrize("changes", [{"device": 1}, {"environment": {"COLOUR": "blue"}}, {"reuse": False}])
+def test_a_request_of_another_kind_gets_a_process_of_its_own(
+    workers: WorkerPool, changes: dict[str, Any]
+) -> None:
+    first = ask(workers, "who").measured.details["pid"]
+    asked = dataclasses.replace(request("who"), **{"reuse": True} | changes)
+    (outcome,) = run_children([asked], BUDGET_S, pool=workers)
     assert outcome.measured.details["pid"] != first
 
 
 @pytest.mark.parametrize("function", ["die", "kill_itself", "nonsense", "not_run"])
-def test_a_process_that_did_not_end_well_is_not_kept(kept: Kept, function: str) -> None:
-    first = ask(kept, "who").measured.details["pid"]
-    ask(kept, function)
-    assert ask(kept, "who").measured.details["pid"] != first
+def test_a_process_that_did_not_end_well_is_not_kept(workers: WorkerPool, function: str) -> None:
+    first = ask(workers, "who").measured.details["pid"]
+    ask(workers, function)
+    assert ask(workers, "who").measured.details["pid"] != first
 
 
-def test_a_kept_process_that_hangs_is_killed(kept: Kept) -> None:
-    pid = ask(kept, "who").measured.details["pid"]
-    asked = dataclasses.replace(request("hang"), keep=True)
-    (outcome,) = run_children([asked], SHORT_S, kept=kept)
+def test_a_kept_process_that_hangs_is_killed(workers: WorkerPool) -> None:
+    pid = ask(workers, "who").measured.details["pid"]
+    asked = dataclasses.replace(request("hang"), reuse=True)
+    (outcome,) = run_children([asked], SHORT_S, pool=workers)
     assert outcome.ending is Ending.HUNG
     assert not is_running(pid)
 
 
-def test_a_kept_process_that_died_while_it_waited_is_replaced(kept: Kept) -> None:
-    pid = ask(kept, "who").measured.details["pid"]
+def test_a_kept_process_that_died_while_it_waited_is_replaced(workers: WorkerPool) -> None:
+    pid = ask(workers, "who").measured.details["pid"]
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: not is_running(pid), "the process ends")
-    assert ask(kept, "who").ending is Ending.DONE
+    assert ask(workers, "who").ending is Ending.DONE
 
 
-def test_a_kept_process_that_dies_after_its_answer_has_answered(kept: Kept, tmp_path: Path) -> None:
+def test_a_kept_process_that_dies_after_its_answer_has_answered(workers: WorkerPool, tmp_path: Path) -> None:
     note, calls = tmp_path / "pid", []
 
     def until_it_is_dead() -> None:
@@ -285,8 +289,8 @@ def test_a_kept_process_that_dies_after_its_answer_has_answered(kept: Kept, tmp_
         eventually(note.exists, "the child answers")
         eventually(lambda: not is_running(int(note.read_text())), "the child dies")
 
-    asked = dataclasses.replace(request("answer_and_die", note=str(note)), keep=True)
-    (outcome,) = run_children([asked], BUDGET_S, tick=until_it_is_dead, kept=kept)
+    asked = dataclasses.replace(request("answer_and_die", note=str(note)), reuse=True)
+    (outcome,) = run_children([asked], BUDGET_S, tick=until_it_is_dead, pool=workers)
     assert (outcome.ending, outcome.problem, outcome.stage) == (Ending.DONE, "", "answering")
     # It is called once a second: nothing more was waited for.
     assert len(calls) == 1
@@ -311,49 +315,49 @@ def test_all_processes_are_signalled_before_one_is_waited_for(monkeypatch: pytes
     assert events[:3] == [None, None, None]
     waits = [event for event in events if event is not None]
     # They share what time a process may take to go.
-    assert child.REAP_S >= waits[0] > waits[1] > waits[2]
+    assert pool.REAP_S >= waits[0] > waits[1] > waits[2]
 
 
-def test_no_kept_process_outlives_its_keeper(kept: Kept) -> None:
-    pid = ask(kept, "who").measured.details["pid"]
-    kept.close()
+def test_no_kept_process_outlives_its_keeper(workers: WorkerPool) -> None:
+    pid = ask(workers, "who").measured.details["pid"]
+    workers.close()
     assert not is_running(pid)
 
 
 def test_a_kept_process_that_cannot_be_killed_is_remembered(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
+    workers: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that sleeps in the kernel: the signal is sent, and nothing happens."""
-    waiting = kept.take(ask(kept, "who").request)
+    waiting = workers.take(ask(workers, "who").request)
     assert waiting
-    kept.put(waiting)
+    workers.put(waiting)
     with monkeypatch.context() as patched:
         patched.setattr(os, "killpg", lambda *_: None)
-        patched.setattr(child, "REAP_S", 0.1)
-        kept.close()
-    (stuck,) = kept.stuck
+        patched.setattr(pool, "REAP_S", 0.1)
+        workers.close()
+    (stuck,) = workers.stuck
     assert (stuck.ending, stuck.request.name) == (Ending.UNKILLABLE, "GPU 0")
     assert "stuck in the kernel" in stuck.problem
     waiting.kill()
 
 
-def test_no_kept_process_outlives_an_interrupted_call(kept: Kept, tmp_path: Path) -> None:
-    pid = ask(kept, "who").measured.details["pid"]
+def test_no_kept_process_outlives_an_interrupted_call(workers: WorkerPool, tmp_path: Path) -> None:
+    pid = ask(workers, "who").measured.details["pid"]
     note = tmp_path / "pid"
-    asked = dataclasses.replace(request("note_and_hang", note=str(note)), keep=True)
+    asked = dataclasses.replace(request("note_and_hang", note=str(note)), reuse=True)
     with pytest.raises(KeyboardInterrupt):
-        run_children([asked], BUDGET_S, tick=interrupt_once_exists(note), kept=kept)
+        run_children([asked], BUDGET_S, tick=interrupt_once_exists(note), pool=workers)
     assert not is_running(pid)
 
 
-def test_a_kept_process_may_run_on_all_cpus_again(kept: Kept) -> None:
-    everywhere = ask(kept, "who").measured.details["cpus"]
-    ask(kept, "stay_on_one_cpu")
-    assert ask(kept, "who").measured.details["cpus"] == everywhere
+def test_a_kept_process_may_run_on_all_cpus_again(workers: WorkerPool) -> None:
+    everywhere = ask(workers, "who").measured.details["cpus"]
+    ask(workers, "stay_on_one_cpu")
+    assert ask(workers, "who").measured.details["cpus"] == everywhere
 
 
 def test_a_process_to_keep_ends_where_nobody_keeps_it() -> None:
-    asked = dataclasses.replace(request("who"), keep=True)
+    asked = dataclasses.replace(request("who"), reuse=True)
     (outcome,) = run_children([asked], BUDGET_S)
     assert outcome.ending is Ending.DONE
     assert not is_running(outcome.measured.details["pid"])

@@ -15,14 +15,17 @@ import pytest
 import yaml
 
 from tests.unit.validation.samples import eventually, expectation, measurement, node_result, one_test
-from validation import archive, cli, commands, machine, models, runner
 from validation.checks import registry
-from validation.child import ROOT
-from validation.contract import SCHEMA_VERSION, NodeResult, State, TestResult, dumps, encode, loads
-from validation.contract import node_result as read
-from validation.expectations import FleetExpectations
-from validation.looking import Facts, Looker
-from validation.plans import PLANS, Plan
+from validation.cli import archive, commands, main
+from validation.model import gpu_models
+from validation.model.contract import SCHEMA_VERSION, NodeResult, State, TestResult, dumps, encode, loads
+from validation.model.contract import node_result as read
+from validation.model.expectations import FleetExpectations
+from validation.model.plans import PLANS, Plan
+from validation.probes import machine
+from validation.probes.node_probe import Facts, NodeProbe
+from validation.processes.pool import ROOT
+from validation.run import runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +40,7 @@ PYTHON = [sys.executable]
 def payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The one-file build."""
     path = tmp_path_factory.mktemp("payload") / "temper-validation.pyz"
-    assert cli.main(["build", "--output", str(path)]) == 0
+    assert main.main(["build", "--output", str(path)]) == 0
     return path
 
 
@@ -51,7 +54,7 @@ def test_the_same_source_builds_the_same_bytes(payload: Path) -> None:
 
 def test_a_build_does_not_touch_a_file_that_is_current(payload: Path) -> None:
     before = payload.stat().st_mtime_ns
-    assert cli.main(["build", "--output", str(payload)]) == 0
+    assert main.main(["build", "--output", str(payload)]) == 0
     assert payload.stat().st_mtime_ns == before
 
 
@@ -79,8 +82,8 @@ def test_the_one_file_build_carries_the_references_for_a_python_without_yaml(
 ) -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(payload)!r})\n"
-        "from validation import models\n"
-        "print(models.at_hand().model_of('2330')['floor']['bf16_tflops']['value'])"
+        "from validation.model import gpu_models\n"
+        "print(gpu_models.available().model_of('2330')['floor']['bf16_tflops']['value'])"
     )
     done = run([sys.executable, "-I", "-S", "-c", program], cwd=tmp_path)
     table = yaml.safe_load((ROOT / "data/gpu_models.yml").read_text())
@@ -98,7 +101,7 @@ def test_a_run_by_hand_is_judged_by_the_references(
         one_test("gpu_matmul", State.PASS, measurement("bf16_tflops", 100.0, conditions=SQUARE))
     )
     monkeypatch.setattr(commands, "run_plan", lambda *_: slow)
-    assert cli.main(["run"]) == 1
+    assert main.main(["run"]) == 1
     assert "floor" in capsys.readouterr().out
 
 
@@ -110,11 +113,11 @@ def test_expectations_without_references_get_those_at_hand(
     )
     monkeypatch.setattr(commands, "run_plan", lambda *_: slow)
     (tmp_path / "expect.json").write_text('{"required_tests": ["gpu_matmul"]}')
-    assert cli.main(["run", f"--expect={tmp_path / 'expect.json'}"]) == 1
+    assert main.main(["run", f"--expect={tmp_path / 'expect.json'}"]) == 1
 
 
 def test_where_no_table_is_at_hand_there_are_no_references(tmp_path: Path) -> None:
-    assert models.table(tmp_path / "gpu_models.yml") is None
+    assert gpu_models.table(tmp_path / "gpu_models.yml") is None
 
 
 @pytest.mark.parametrize("how", ["checkout", "file"])
@@ -198,7 +201,7 @@ def test_a_wrong_expectation_is_an_error_before_anything_runs(
 ) -> None:
     path = tmp_path / "expect.json"
     path.write_text(content)
-    assert cli.main(["run", "--expect", str(path)]) == 2
+    assert main.main(["run", "--expect", str(path)]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.out == ""
@@ -209,12 +212,12 @@ def test_a_path_that_cannot_be_measured_is_not_passed_over(
 ) -> None:
     passing, name = Passing(), "storage_read"
     monkeypatch.setattr(runner, "CHECKS", {passing.id: passing, name: registry.CHECKS[name]})
-    assert cli.main(["run", "--test=health", f"--storage={tmp_path / 'missing'}"]) == 2
+    assert main.main(["run", "--test=health", f"--storage={tmp_path / 'missing'}"]) == 2
     assert f"{name} is required and was not run" in capsys.readouterr().out
 
 
 def test_a_floor_without_storage_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["run", "--storage-floor=3"]) == 2
+    assert main.main(["run", "--storage-floor=3"]) == 2
     assert "--storage-floor needs a --storage" in capsys.readouterr().err
 
 
@@ -223,7 +226,7 @@ def test_a_floor_that_nothing_can_be_compared_with_is_refused(
     floor: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["run", f"--storage={tmp_path}", f"--storage-floor={floor}"])
+        main.main(["run", f"--storage={tmp_path}", f"--storage-floor={floor}"])
     assert f"expected GB/s, a number above 0, found {floor}" in capsys.readouterr().err
 
 
@@ -232,10 +235,10 @@ def test_a_test_that_was_asked_for_by_name_must_run(
 ) -> None:
     passing = Passing()
     monkeypatch.setattr(runner, "CHECKS", {passing.id: passing, "gpu_matmul": registry.CHECKS["gpu_matmul"]})
-    monkeypatch.setattr(Looker, "facts", lambda *_: Facts())
-    assert cli.main(["run", "--test=health", "--test=gpu_matmul"]) == 2
+    monkeypatch.setattr(NodeProbe, "facts", lambda *_: Facts())
+    assert main.main(["run", "--test=health", "--test=gpu_matmul"]) == 2
     assert "gpu_matmul is required and was not run: no NVIDIA GPU" in capsys.readouterr().out
-    assert cli.main(["run", "--test=health"]) == 0
+    assert main.main(["run", "--test=health"]) == 0
 
 
 def test_where_there_is_a_gpu_it_must_be_measured_without_being_asked(
@@ -243,11 +246,11 @@ def test_where_there_is_a_gpu_it_must_be_measured_without_being_asked(
 ) -> None:
     passing = Passing()
     monkeypatch.setattr(runner, "CHECKS", {passing.id: passing})
-    monkeypatch.setattr(Looker, "facts", lambda *_: Facts())
-    assert cli.main(["run"]) == 0
+    monkeypatch.setattr(NodeProbe, "facts", lambda *_: Facts())
+    assert main.main(["run"]) == 0
     one = Facts(pci_gpus=(machine.PciGpu("0000:1b:00.0", "2330"),))
-    monkeypatch.setattr(Looker, "facts", lambda *_: one)
-    assert cli.main(["run"]) == 2
+    monkeypatch.setattr(NodeProbe, "facts", lambda *_: one)
+    assert main.main(["run"]) == 2
     assert "gpu_matmul is required and was not run" in capsys.readouterr().out
 
 
@@ -256,7 +259,7 @@ def test_a_run_by_hand_can_say_how_many_gpus_there_must_be(
 ) -> None:
     passing = Passing()
     monkeypatch.setattr(runner, "CHECKS", {passing.id: passing})
-    assert cli.main(["run", "--test=health", "--gpus=9"]) == 1
+    assert main.main(["run", "--test=health", "--gpus=9"]) == 1
     assert "0 GPUs were found on this node, expected 9" in capsys.readouterr().out
 
 
@@ -282,7 +285,7 @@ class Passing:
 )
 def test_a_wrong_command_line_ends_with_status_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
+        main.main(arguments)
     assert ended.value.code == 2
 
 
@@ -295,7 +298,7 @@ def test_an_old_result_is_not_left_to_be_taken_for_a_new_one(
     monkeypatch.setattr(commands, "run_plan", interrupt)
     output = tmp_path / "result.json"
     output.write_text(dumps(node_result()))
-    assert cli.main(["run", "--output", str(output)]) == 130
+    assert main.main(["run", "--output", str(output)]) == 130
     assert list(tmp_path.iterdir()) == []
 
 
@@ -303,7 +306,7 @@ def test_an_output_that_is_no_file_is_refused_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(commands, "run_plan", None)
-    assert cli.main(["run", "--output", str(tmp_path)]) == 2
+    assert main.main(["run", "--output", str(tmp_path)]) == 2
     assert "expected a file, or none yet" in capsys.readouterr().err
 
 
@@ -312,7 +315,7 @@ def test_input_that_makes_no_sense_is_status_2_and_one_sentence(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "expect.json").write_bytes(content)
-    assert cli.main(["run", "--expect", str(tmp_path / "expect.json")]) == 2
+    assert main.main(["run", "--expect", str(tmp_path / "expect.json")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
@@ -320,7 +323,7 @@ def test_a_fault_of_this_program_is_not_a_fault_of_a_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(commands, "run_plan", None)
-    assert cli.main(["run"]) == 2
+    assert main.main(["run"]) == 2
     assert "this is a fault of this program; nothing was judged" in capsys.readouterr().err
 
 
@@ -396,7 +399,7 @@ def test_a_result_of_a_node_that_nobody_expects_is_an_error(fleet: Fleet, judge:
 def test_a_report_can_be_made_again_from_its_own_folder(fleet: Fleet, judge: Judge, tmp_path: Path) -> None:
     judge(fleet)
     first = tmp_path / "reports" / "now"
-    status = cli.main(
+    status = main.main(
         [
             "report",
             f"--results={first / 'results'}",
@@ -447,7 +450,7 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
     first = tmp_path / "reports" / "now"
     again = ["report", f"--results={first / 'results'}", f"--expectations={first / 'expectations.json'}"]
     again += [f"--fabric={first / 'fabric.json'}", f"--output={tmp_path / 'again'}"]
-    assert cli.main(again) == done.returncode
+    assert main.main(again) == done.returncode
     assert (tmp_path / "again" / "summary.json").read_text() == (first / "summary.json").read_text()
 
 
@@ -464,7 +467,7 @@ def test_what_is_lowest_in_hours_is_not_compared_with_a_single_run(
         return node_result(one_test("health", State.PASS))
 
     monkeypatch.setattr(commands, "run_plan", start)
-    assert cli.main(["run", "--test", "health", *arguments]) == 0
+    assert main.main(["run", "--test", "health", *arguments]) == 0
     assert asked == [name]
 
 
@@ -479,7 +482,7 @@ def test_an_order_for_a_stranger_is_refused(tmp_path: Path, capsys: pytest.Captu
     }
     order |= {"run": "5c1a-0", "nodes_in_round": 2}
     (tmp_path / "order.json").write_text(json.dumps(order))
-    assert cli.main(["fabric", "--order", str(tmp_path / "order.json")]) == 2
+    assert main.main(["fabric", "--order", str(tmp_path / "order.json")]) == 2
     assert "one of them is unknown" in capsys.readouterr().err
 
 
@@ -489,12 +492,12 @@ def test_two_results_of_one_node_are_an_error(tmp_path: Path, capsys: pytest.Cap
     expectations = tmp_path / "expectations"
     expectations.write_text(dumps(FleetExpectations(SCHEMA_VERSION, {"gpu01": expectation()})))
     arguments = ["report", "--results", str(tmp_path), "--expectations", str(expectations)]
-    assert cli.main([*arguments, "--output", str(tmp_path / "out")]) == 2
+    assert main.main([*arguments, "--output", str(tmp_path / "out")]) == 2
     assert "a second result of node gpu01" in capsys.readouterr().err
 
 
 def test_report_wants_one_kind_of_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["report", "--output", "unused"]) == 2
+    assert main.main(["report", "--output", "unused"]) == 2
     assert "report needs either --results DIR and --expectations FILE, or --fleet" in capsys.readouterr().err
 
 
@@ -502,7 +505,7 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path, capsys: pytest.Captur
     expectations = tmp_path / "expectations"
     expectations.write_text(dumps(FleetExpectations(SCHEMA_VERSION, {})))
     arguments = ["report", "--results", str(tmp_path / "none"), "--expectations", str(expectations)]
-    assert cli.main([*arguments, "--output", str(tmp_path / "out")]) == 2
+    assert main.main([*arguments, "--output", str(tmp_path / "out")]) == 2
     assert "none: no such folder" in capsys.readouterr().err
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.validation.samples import measurement, node_result, one_test
-from validation import cohort
-from validation.comparison import Comparison
-from validation.contract import Finding, NodeResult, State
+from validation.model.contract import Finding, NodeResult, State
+from validation.verdict import cohort
+from validation.verdict.baseline import Comparison
 
 Said = dict[tuple[str, str], Comparison]
 

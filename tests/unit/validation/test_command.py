@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.validation.samples import eventually, is_running
-from validation import command
-from validation.command import CommandError, CommandTimeoutError
+from validation.processes import command
+from validation.processes.command import CommandError, CommandTimeoutError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +72,7 @@ def test_all_of_a_long_answer_arrives() -> None:
 
 
 def test_a_program_ends_when_its_caller_is_killed(tmp_path: Path) -> None:
-    caller = "import sys; from validation import command; command.run(sys.argv[1:], 600)"
+    caller = "import sys; from validation.processes import command; command.run(sys.argv[1:], 600)"
     note = tmp_path / "pid"
     deaf = f"trap '' TERM; echo $$ > {note}.new; mv {note}.new {note}; while :; do sleep 1; done"
     with subprocess.Popen([sys.executable, "-c", caller, "sh", "-c", deaf]) as process:

@@ -12,8 +12,8 @@ import pytest
 from tests.unit.validation.samples import eventually, is_running, node
 from validation.checks import container
 from validation.checks.container import GpuContainer
-from validation.child import ROOT
-from validation.contract import State, TestResult
+from validation.model.contract import State, TestResult
+from validation.processes.pool import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

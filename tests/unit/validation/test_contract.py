@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.validation import samples
-from validation import contract, schema
-from validation.contract import ContractError, Digest, Finding, Measured, Measurement, NodeResult, State
-from validation.expectations import FleetExpectations
-from validation.history import PastDigest, PastNumber, PastRun
-from validation.judge import judge_fleet, judge_node
+from validation.model import contract
+from validation.model.contract import ContractError, Digest, Finding, Measured, Measurement, NodeResult, State
+from validation.model.expectations import FleetExpectations
+from validation.report import schema
+from validation.verdict.history import PastDigest, PastNumber, PastRun
+from validation.verdict.judge import judge_fleet, judge_node
 
-SCHEMAS = Path(schema.__file__).parent / "schemas"
+SCHEMAS = Path(schema.__file__).parents[1] / "schemas"
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 measurements = st.builds(
@@ -134,7 +135,7 @@ def load(name: str) -> Any:
 
 def test_the_schema_files_are_what_the_code_says() -> None:
     assert {path.name: path.read_text() for path in SCHEMAS.iterdir()} == schema.documents(), (
-        "run: python -m validation.schema"
+        "run: python -m validation.report.schema"
     )
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from validation import counters
-from validation.contract import State
+from validation.model.contract import State
+from validation.probes import counters
 
 if TYPE_CHECKING:
     from pathlib import Path

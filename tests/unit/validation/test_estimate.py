@@ -6,11 +6,10 @@ import dataclasses
 
 import pytest
 
-from validation import estimate
 from validation.checks.registry import CHECKS
-from validation.child import ROOT
-from validation.measure import Timing
-from validation.plans import PLANS
+from validation.model.plans import PLANS, Timing
+from validation.processes.pool import ROOT
+from validation.run import estimate
 
 QUICK = PLANS["quick"]
 

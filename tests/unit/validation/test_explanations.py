@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import validation
-from validation import cli, cohort, fabric_verdict, history, xid
 from validation.checks import driver_health, measured
-from validation.explanations import EXPLANATIONS
+from validation.cli import main
+from validation.fabric.verdict import ACTIONS
+from validation.findings import xids
+from validation.findings.explanations import EXPLANATIONS
+from validation.verdict import cohort, history
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +25,8 @@ COMPUTED = {
     ("checks/driver_health.py", "f'driver-{error.kind}'"): {
         f"driver-{kind}" for kind in driver_health.DRIVER_ACTIONS
     },
-    ("checks/driver_health.py", "f'xid-{number}' if number in xid.REPORTED else 'xid-unknown'"): {
-        f"xid-{number}" for number in xid.REPORTED
+    ("checks/driver_health.py", "f'xid-{number}' if number in xids.REPORTED else 'xid-unknown'"): {
+        f"xid-{number}" for number in xids.REPORTED
     }
     | {"xid-unknown"},
     ("checks/health.py", "reason.replace('_', '-')"): {name.replace("_", "-") for name in measured.SLOWDOWNS},
@@ -31,8 +34,8 @@ COMPUTED = {
         name.replace("_", "-") for name in (*measured.SLOWDOWNS, measured.HW_SLOWDOWN)
     },
     ("checks/measured.py", "_CODES[outcome.ending]"): set(measured._CODES.values()),
-    ("comparison.py", "self.code"): {cohort.JUDGE.code, history.JUDGE.code},
-    ("fabric_verdict.py", "code"): set(fabric_verdict.ACTIONS),
+    ("verdict/baseline.py", "self.code"): {cohort.JUDGE.code, history.JUDGE.code},
+    ("fabric/verdict.py", "code"): set(ACTIONS),
     ("checks/recorder.py", "code"): set(),  # handed on: its callers are looked at
 }
 
@@ -75,14 +78,14 @@ def test_an_explanation_is_whole(code: str, capsys: pytest.CaptureFixture[str]) 
     assert explanation.actions
     for sentence in (explanation.title, explanation.meaning, *explanation.causes, *explanation.actions):
         assert not sentence.endswith(".")
-    assert cli.main(["explain", code]) == 0
+    assert main.main(["explain", code]) == 0
     said = capsys.readouterr().out
     for word in (code, explanation.title, explanation.causes[0], explanation.actions[0], explanation.source):
         assert word in said
 
 
 def test_without_a_code_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain"]) == 0
+    assert main.main(["explain"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(EXPLANATIONS)
 
 
@@ -93,5 +96,5 @@ def test_without_a_code_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
 def test_an_unknown_code_is_an_error_with_a_hint(
     code: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["explain", code]) == 2
+    assert main.main(["explain", code]) == 2
     assert hint in capsys.readouterr().err

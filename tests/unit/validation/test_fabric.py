@@ -9,21 +9,22 @@ import pytest
 
 from tests.unit.validation.fabric_rounds import NAMES, attempts, bad_rank, fleet, states
 from tests.unit.validation.samples import node
-from validation import fabric, fabric_run
-from validation.child import Ending, Outcome
-from validation.contract import SCHEMA_VERSION, Measured, dumps, loads
-from validation.fabric import Attempt, Fleet, Member, Order
-from validation.fabric_search import next_rounds
-from validation.measure import MOST_ATTEMPTS
-from validation.plans import PLANS
+from validation.backends.sampling import MOST_ATTEMPTS
+from validation.fabric import measure
+from validation.fabric.groups import Attempt, Fleet, Member, Order, make_orders
+from validation.fabric.measure import run_part
+from validation.fabric.search import next_rounds
+from validation.model.contract import SCHEMA_VERSION, Measured, dumps, loads
+from validation.model.plans import PLANS
+from validation.processes.pool import Ending, Outcome
 
 if TYPE_CHECKING:
-    from validation.child import Request
-    from validation.plans import Plan
+    from validation.model.plans import Plan
+    from validation.processes.child import Request
 
 
 def test_an_order_names_the_group_and_where_to_meet() -> None:
-    order = fabric.orders(fleet(), [("a", "d"), ("b", "c")], "5c1a")["c"]
+    order = make_orders(fleet(), [("a", "d"), ("b", "c")], "5c1a")["c"]
     assert order == Order(
         SCHEMA_VERSION,
         "c",
@@ -37,7 +38,7 @@ def test_an_order_names_the_group_and_where_to_meet() -> None:
 
 
 def test_no_group_meets_another_by_mistake() -> None:
-    given = fabric.orders(fleet(), [("a", "d"), ("b", "c")], "5c1a")
+    given = make_orders(fleet(), [("a", "d"), ("b", "c")], "5c1a")
     assert given["a"].run == given["d"].run != given["b"].run == given["c"].run
 
 
@@ -54,10 +55,10 @@ def test_ranks_are_told_where_to_meet_and_by_which_name(
         asked.extend(requests)
         return []
 
-    monkeypatch.setattr(fabric_run, "run_children", start)
+    monkeypatch.setattr(measure, "run_children", start)
     members = (Member("a", address, 2), Member("b", "192.0.2.8", 2))
-    order = fabric.orders(fleet(nodes=members), [("a", "b")], "5c1a")["b"]
-    fabric_run.run(order, node())
+    order = make_orders(fleet(nodes=members), [("a", "b")], "5c1a")["b"]
+    run_part(order, node())
     assert [(one.parameters["rank"], one.parameters["store"]) for one in asked] == [(2, place), (3, place)]
 
 
@@ -67,8 +68,8 @@ def test_rounds_are_written_and_read_back_the_same() -> None:
 
 
 def test_a_node_without_torch_says_that_it_cannot_take_part() -> None:
-    order = fabric.orders(fleet(library="gloo"), [("a", "b")], "5c1a")["a"]
-    assert "torch is not installed" in fabric_run.run(order, node(torch=None)).not_run
+    order = make_orders(fleet(library="gloo"), [("a", "b")], "5c1a")["a"]
+    assert "torch is not installed" in run_part(order, node(torch=None)).not_run
 
 
 def test_a_rank_that_could_not_run_is_no_rank_that_died(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +78,9 @@ def test_a_rank_that_could_not_run_is_no_rank_that_died(monkeypatch: pytest.Monk
         stopped = Outcome(requests[0], Ending.STOPPED, Measured(), "it was stopped", "measuring", 100.0)
         return [stopped, *(Outcome(one, Ending.DONE, short, "", "measuring", 99.0) for one in requests[1:2])]
 
-    monkeypatch.setattr(fabric_run, "run_children", start)
-    order = fabric.orders(fleet(), [NAMES], "5c1a")["c"]
-    given = fabric_run.run(order, node())
+    monkeypatch.setattr(measure, "run_children", start)
+    order = make_orders(fleet(), [NAMES], "5c1a")["c"]
+    given = run_part(order, node())
     assert given.not_run == "c rank 17: memory ran out: CUDA out of memory"
     whole = attempts(NAMES, **{name: bad_rank(name) for name in NAMES})
     whole["c"] = Attempt(NAMES, given)
@@ -91,7 +92,7 @@ def test_a_rank_that_could_not_run_is_no_rank_that_died(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("address", "name"), [("127.0.0.1", "lo"), ("::1", "lo"), ("not an address", None)])
 def test_the_interface_towards_a_peer_is_found(address: str, name: str | None) -> None:
-    assert fabric_run.interface_towards(address) == name
+    assert measure.interface_towards(address) == name
 
 
 def test_a_large_group_has_more_time_to_meet_and_as_much_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,11 +102,11 @@ def test_a_large_group_has_more_time_to_meet_and_as_much_to_measure(monkeypatch:
         asked.append((budget_s, requests[0]))
         return []
 
-    monkeypatch.setattr(fabric_run, "run_children", start)
+    monkeypatch.setattr(measure, "run_children", start)
     for count in (2, 1000):
         members = tuple(Member(f"n{number}", "192.0.2.8", 1) for number in range(count))
         group = tuple(member.name for member in members)
-        fabric_run.run(fabric.orders(fleet(nodes=members), [group], "5c1a")["n1"], node())
+        run_part(make_orders(fleet(nodes=members), [group], "5c1a")["n1"], node())
     (two_s, two), (many_s, many) = asked
     assert two.parameters["measure_s"] == many.parameters["measure_s"] < two_s
     assert many_s - two_s > 150  # what Ansible may take to start a thousand
@@ -123,9 +124,9 @@ def test_the_runs_between_nodes_fit_the_budget_on_a_slow_network(
         asked.extend(requests)
         return []
 
-    monkeypatch.setattr(fabric_run, "run_children", start)
-    order = fabric.orders(fleet(), [("a", "b")], "5c1a")["a"]
-    fabric_run.run(order, node(plan=plan))
+    monkeypatch.setattr(measure, "run_children", start)
+    order = make_orders(fleet(), [("a", "b")], "5c1a")["a"]
+    run_part(order, node(plan=plan))
     parameters = asked[0].parameters
     steps = len(parameters["collectives"]) * len(parameters["sizes_bytes"])
     assert 0 < parameters["at_most_s"] * MOST_ATTEMPTS * steps <= plan.fabric_budget_s / 2 + 0.001

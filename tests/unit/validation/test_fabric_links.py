@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from validation.fabric_links import link_gb_s
-from validation.topology import RdmaPort
+from validation.probes.network_links import link_gb_s
+from validation.probes.topology import RdmaPort
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,9 +22,9 @@ from tests.unit.validation.fabric_rounds import (
     slow_rank,
     states,
 )
-from validation.contract import SCHEMA_VERSION
-from validation.fabric import Attempt, Pairs, Part
-from validation.fabric_search import circle_rounds, next_rounds
+from validation.fabric.groups import Attempt, Pairs, Part
+from validation.fabric.search import circle_rounds, next_rounds
+from validation.model.contract import SCHEMA_VERSION
 
 SIZES = range(3, 13)
 HOW = {"hangs": bad_rank, "is slow": lambda _: slow_rank()}

@@ -20,15 +20,15 @@ from tests.unit.validation.fabric_rounds import (
     slow_rank,
     states,
 )
-from validation import fabric_verdict
-from validation.contract import SCHEMA_VERSION, Finding, State
-from validation.fabric import Attempt, Fleet, Pairs, Part
-from validation.fabric_search import circle_rounds, next_rounds
+from validation.fabric.groups import Attempt, Fleet, Pairs, Part
+from validation.fabric.search import circle_rounds, next_rounds
+from validation.fabric.verdict import judge_fabric
+from validation.model.contract import SCHEMA_VERSION, Finding, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.fabric import Rank
+    from validation.fabric.groups import Rank
 
 HUNG = attempts(
     NAMES, **{name: bad_rank(name, stage="warming up with all-reduce of 16 MiB") for name in NAMES}
@@ -254,7 +254,7 @@ def test_a_node_that_cannot_take_part_is_not_run_and_so_are_those_that_waited_fo
     ranks = {name: bad_rank(name) for name in ("a", "b")}
     first = attempts(("a", "b", "c"), **ranks)
     first["c"] = Attempt(("a", "b", "c"), Part(SCHEMA_VERSION, "c", not_run="torch is built without CUDA"))
-    verdicts = fabric_verdict.judge(fleet(first, names=("a", "b", "c")))
+    verdicts = judge_fabric(fleet(first, names=("a", "b", "c")))
     assert {str(verdict.state) for verdict in verdicts.values()} == {"not-run"}
     assert verdicts["c"].reason == "torch is built without CUDA"
     assert verdicts["a"].reason == "not all nodes could take part (c: torch is built without CUDA)"
@@ -265,7 +265,7 @@ def test_a_node_without_ranks_measured_nothing() -> None:
     whole["c"] = Attempt(NAMES, Part(SCHEMA_VERSION, "c"))
     found = fleet(whole, pairs=Pairs.NEVER)
     assert set(states(found).values()) == {"not-run"}
-    assert fabric_verdict.judge(found)["c"].reason == "it brought nothing of any rank"
+    assert judge_fabric(found)["c"].reason == "it brought nothing of any rank"
 
 
 def without_c(link_gb_s: float | None = None, **changes: Any) -> Fleet:
@@ -294,7 +294,7 @@ def test_those_that_can_are_paired_without_it_and_held_against_what_is_expected(
     found: Fleet, state: State, words: str
 ) -> None:
     assert states(found) == {name: "not-run" if name == "c" else str(state) for name in NAMES}
-    for name, verdict in fabric_verdict.judge(found).items():
+    for name, verdict in judge_fabric(found).items():
         (said,) = (*(one.text for one in verdict.findings), *verdict.notes, *([words] if name == "c" else []))
         assert words in said
 
@@ -322,7 +322,7 @@ def test_a_pair_that_fails_is_not_excused_by_a_node_that_could_not_take_part(
 
 def test_a_note_does_not_say_that_there_was_no_floor_where_there_was() -> None:
     found = measured(NAMES, ["c"], how=lambda _: slow_rank(), floor_gb_s=2.0)
-    assert fabric_verdict.judge(found)["a"].notes == (
+    assert judge_fabric(found)["a"].notes == (
         "compared with pairs of nodes only (1.68 to 1.68 GB/s): against a floor of 2.00 GB/s",
     )
 
@@ -351,7 +351,7 @@ def test_wrong_numbers_are_the_fault_of_the_node_that_has_them() -> None:
 
 
 def test_what_is_measured_stands_beside_the_node() -> None:
-    verdict = fabric_verdict.judge(fleet(attempts(NAMES)))["a"]
+    verdict = judge_fabric(fleet(attempts(NAMES)))["a"]
     assert (verdict.state, verdict.headline) == (State.PASS, "2.80 GB/s")
 
 
@@ -416,7 +416,7 @@ def test_a_node_that_is_lost_among_the_pairs_is_not_run() -> None:
     ],
 )
 def test_a_pass_says_what_it_was_compared_with(found: Fleet, note: str) -> None:
-    for verdict in fabric_verdict.judge(found).values():
+    for verdict in judge_fabric(found).values():
         (said,) = verdict.notes
         assert said.startswith(note)
 
@@ -427,5 +427,5 @@ def test_what_there_was_no_time_for_is_said() -> None:
         for name, one in attempts(NAMES).items()
         if one.part
     }
-    verdict = fabric_verdict.judge(fleet(whole))["a"]
+    verdict = judge_fabric(fleet(whole))["a"]
     assert verdict.notes[0] == "left out, for want of time or memory: all-reduce of 1 MiB"

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from tests.unit.validation.samples import node_result, one_test
-from validation import shapes
 from validation.checks.registry import TESTS
-from validation.contract import dumps, encode, loads
-from validation.expectations import fleet_from, parse_expectation
-from validation.fabric import Attempt, Fleet, Pairs
+from validation.fabric.groups import Attempt, Fleet, Pairs
+from validation.model import shapes
+from validation.model.contract import dumps, encode, loads
+from validation.model.expectations import fleet_from, parse_expectation
 
 MODELS = yaml.safe_load((Path(__file__).parents[3] / "data" / "gpu_models.yml").read_text())
 FABRIC = {
@@ -179,8 +179,8 @@ def test_a_node_gets_the_order_of_its_group_with_its_own_name() -> None:
 
 def test_what_came_of_a_part_is_kept_with_its_group() -> None:
     order = {"group": [{"name": "a"}, {"name": "b"}]}
-    kept = gpu_validation.validation_attempt({"stdout": '{"node": "a"}', "rc": 0}, order)
-    assert kept == {"group": ["a", "b"], "part": {"node": "a"}, "problem": ""}
+    pool = gpu_validation.validation_attempt({"stdout": '{"node": "a"}', "rc": 0}, order)
+    assert pool == {"group": ["a", "b"], "part": {"node": "a"}, "problem": ""}
     lost = gpu_validation.validation_attempt({"unreachable": True, "msg": "gone"}, order)
     assert lost["part"] is None
     assert "connection broke" in lost["problem"]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.unit.validation.samples import node
-from validation.backends import NotRunError
 from validation.checks.frameworks import (
     Device,
     Facts,
@@ -20,8 +19,10 @@ from validation.checks.frameworks import (
     examine,
     runs_on,
 )
-from validation.child import Ending, Outcome, Request
-from validation.contract import Measured, State, dumps
+from validation.model.contract import Measured, State, dumps
+from validation.model.not_run import NotRunError
+from validation.processes.child import Request
+from validation.processes.pool import Ending, Outcome
 
 H100 = Device(0, "NVIDIA H100 80GB HBM3", (9, 0))
 GOOD = Facts(

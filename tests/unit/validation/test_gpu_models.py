@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from validation import models, shapes
 from validation.checks.matmul import COLD_BYTES
-from validation.expectations import References
-from validation.plans import PLANS
+from validation.model import gpu_models, shapes
+from validation.model.expectations import References
+from validation.model.plans import PLANS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from validation.backends import MatmulShape
+    from validation.model.shapes import MatmulShape
 
 TABLE = yaml.safe_load((Path(__file__).parents[3] / "data" / "gpu_models.yml").read_text())
 MODELS: dict[str, dict[str, Any]] = TABLE["models"]
 SOURCED = {key: TABLE[key] for key in ("pcie_x16", "models")} | {
     "shapes": {name: entry["matmul"] for name, entry in TABLE["architectures"].items()}
 }
-REFERENCES = References(**(models.table() or {}))
+REFERENCES = References(**(gpu_models.table() or {}))
 ARCHITECTURES = {"maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "rubin"}
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 #: A switch that reduces in the network sends each byte once: with 8 GPUs busbw may be 1.75 of the link.

@@ -7,11 +7,12 @@ import dataclasses
 import pytest
 
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
-from validation import report
-from validation.contract import Finding, State, TestResult
-from validation.expectations import References
-from validation.gpu_verdict import GpuVerdict, counts, strangers
-from validation.judge import NodeVerdict, judge_fleet, judge_node
+from validation.model.contract import Finding, State, TestResult
+from validation.model.expectations import References
+from validation.report import fleet_report
+from validation.verdict.gpus import counts, unknown_models
+from validation.verdict.judge import judge_fleet, judge_node
+from validation.verdict.verdicts import GpuVerdict, NodeVerdict
 
 BOTH = (measurement(value=730.0), measurement(value=730.0, device=1))
 RIGHT = one_test("gpu_matmul", State.PASS, *BOTH)
@@ -76,7 +77,7 @@ def test_a_gpu_is_named_with_what_a_ticket_needs() -> None:
     assert broken.findings == ("ecc-uncorrected", "persistence-off")
     fleet = judge_fleet([node])
     line = "gpu01 GPU 1: fail (ecc-uncorrected, persistence-off); H100 SXM 80 GB at 0000:01:00.0, GPU-1"
-    for text in (report.text(fleet), report.page(fleet)):
+    for text in (fleet_report.text(fleet), fleet_report.page(fleet)):
         assert line in text
         assert "gpu01 GPU 0" not in text
     assert fleet.sentence.endswith("GPUs: 1 of 2 pass, 1 fail (gpu01: 1).")
@@ -101,7 +102,7 @@ def test_a_model_that_the_table_does_not_know_is_in_the_verdict_itself() -> None
     assert judge_fleet(nodes).sentence.endswith(
         "No reference for NVIDIA H100 80GB HBM3 (on a, b): compared only with the fleet and its own past."
     )
-    assert strangers([("a", judged(RIGHT).gpu_verdicts)]) == ""
+    assert unknown_models([("a", judged(RIGHT).gpu_verdicts)]) == ""
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from tests.unit.validation.samples import DRIVER, H100, expectation, gpu_xml, node, smi_xml
-from validation import xid
 from validation.checks.health import Health
-from validation.contract import State
-from validation.expectations import ANY_MODEL, Expectation, ExpectedGpus, References
-from validation.machine import Grant, PciGpu
-from validation.nvidia_smi import NvidiaSmiError
-from validation.nvlink import Links
-from validation.xid import KernelLog
+from validation.model.contract import State
+from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References
+from validation.probes import kernel_log
+from validation.probes.kernel_log import KernelLog
+from validation.probes.machine import Grant, PciGpu
+from validation.probes.nvidia_smi import NvidiaSmiError
+from validation.probes.nvlink import Links
 
 SECOND = gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2")
 
@@ -271,15 +271,15 @@ def test_an_error_in_place_of_a_value_is_not_healthy(changes: dict[str, str], st
     assert (finding.code, finding.state, finding.device) == ("gpu-unanswered", state, 0)
 
 
-def kernel_log(*lines: str) -> Any:
-    return lambda: KernelLog(xid.events(lines))
+def log_of(*lines: str) -> Any:
+    return lambda: KernelLog(kernel_log.events(lines))
 
 
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:43:00): 79, pid=12, name=python3, GPU has fallen off the bus."
 
 
 def test_an_xid_names_the_gpu_what_it_means_and_what_nvidia_recommends() -> None:
-    (finding,) = Health().run(node(kernel_log=kernel_log(OFF_THE_BUS, OFF_THE_BUS))).findings
+    (finding,) = Health().run(node(kernel_log=log_of(OFF_THE_BUS, OFF_THE_BUS))).findings
     assert (finding.code, finding.state, finding.device) == ("xid-79", State.FAIL, 1)
     assert finding.text == (
         "GPU 1: Xid 79, the GPU has fallen off the bus; 2 times since the driver was loaded, last: "
@@ -299,12 +299,12 @@ def test_an_xid_names_the_gpu_what_it_means_and_what_nvidia_recommends() -> None
 def test_a_programs_own_error_and_one_from_before_the_driver_was_loaded_are_no_fault(
     lines: list[str],
 ) -> None:
-    assert Health().run(node(kernel_log=kernel_log(*lines))).findings == ()
+    assert Health().run(node(kernel_log=log_of(*lines))).findings == ()
 
 
 def test_an_xid_that_no_catalogue_knows_is_said() -> None:
     line = "NVRM: Xid (PCI:0000:43:00): 999, something new"
-    assert [f.code for f in Health().run(node(kernel_log=kernel_log(line))).findings] == ["xid-unknown"]
+    assert [f.code for f in Health().run(node(kernel_log=log_of(line))).findings] == ["xid-unknown"]
 
 
 def test_a_kernel_log_that_cannot_be_read_is_said() -> None:
@@ -318,14 +318,14 @@ SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, {}, Link 30 LTSSM Fa
 
 
 def test_a_fatal_error_of_an_nvswitch_is_found_and_one_that_was_handled_counted() -> None:
-    fatal = kernel_log(SWITCH.format("Fatal"), SWITCH.format("Fatal"))
+    fatal = log_of(SWITCH.format("Fatal"), SWITCH.format("Fatal"))
     (finding,) = Health().run(node(kernel_log=fatal)).findings
     assert (finding.code, finding.state) == ("sxid-fatal", State.FAIL)
     assert finding.text == (
         "the NVSwitch at 0000:c1:00.0: 2 fatal errors since the driver was loaded, last: SXid 20034, Fatal, "
         "Link 30 LTSSM Fault Up"
     )
-    handled = Health().run(node(kernel_log=kernel_log(SWITCH.format("Non-fatal"))))
+    handled = Health().run(node(kernel_log=log_of(SWITCH.format("Non-fatal"))))
     assert (handled.findings, handled.details["xids"]) == ((), {"SXid 20034": 1})
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
-from validation import history
-from validation.contract import NodeResult, State
-from validation.history import Past
-from validation.judge import judge_node
+from validation.model.contract import NodeResult, State
+from validation.verdict import history
+from validation.verdict.history import Past
+from validation.verdict.judge import judge_node
 
 if TYPE_CHECKING:
     from pathlib import Path

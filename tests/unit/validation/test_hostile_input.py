@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
-from validation import burn_in, cli, commands, models
-from validation.child import ROOT
-from validation.contract import SCHEMA_VERSION, ContractError, Finding, State, dumps, encode, parse
-from validation.contract import node_result as read
-from validation.expectations import References, fleet_from, parse_expectation
+from validation.cli import commands, main
+from validation.model import gpu_models
+from validation.model.contract import SCHEMA_VERSION, ContractError, Finding, State, dumps, encode, parse
+from validation.model.contract import node_result as read
+from validation.model.expectations import References, fleet_from, parse_expectation
+from validation.processes.pool import ROOT
+from validation.run import burn_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from validation.contract import NodeResult
+    from validation.model.contract import NodeResult
 
 GOOD = node_result(one_test("gpu_matmul", State.PASS, measurement(), measurement(device=1)))
 VALIDATION = [sys.executable, "-m", "validation"]
@@ -104,7 +106,7 @@ def test_references_of_another_form_are_refused(references: dict[str, Any], mess
 
 
 def test_the_table_of_models_has_the_form_of_references() -> None:
-    references = encode(models.at_hand())
+    references = encode(gpu_models.available())
     found = parse_expectation(json.dumps({"references": references}, default=str), ())
     assert found.references != References()
 
@@ -145,7 +147,7 @@ def test_a_result_that_cannot_be_judged_costs_its_node_the_verdict_and_no_other(
     # The reason is kept with the inputs, so that the report can be made again.
     first = tmp_path / "first"
     again = ["report", f"--results={first / 'results'}", f"--expectations={first / 'expectations.json'}"]
-    cli.main([*again, f"--output={tmp_path / 'again'}"])
+    main.main([*again, f"--output={tmp_path / 'again'}"])
     assert (tmp_path / "again/report.txt").read_text() == (first / "report.txt").read_text()
 
 
@@ -163,7 +165,7 @@ def test_a_folder_for_traces_that_cannot_be_written_is_refused_before_anything_r
 ) -> None:
     monkeypatch.setattr(commands, "run_plan", None)
     (tmp_path / "a file").touch()
-    assert cli.main(["run", "--traces", str(tmp_path / place)]) == 2
+    assert main.main(["run", "--traces", str(tmp_path / place)]) == 2
     assert f"{place}: expected a folder to write to" in capsys.readouterr().err
 
 
@@ -171,7 +173,7 @@ def test_an_output_that_cannot_be_written_is_named_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(commands, "run_plan", None)
-    assert cli.main(["run", "--output=/proc/result.json"]) == 2
+    assert main.main(["run", "--output=/proc/result.json"]) == 2
     assert "/proc/result.json: expected a place that can be written to" in capsys.readouterr().err
 
 
@@ -180,17 +182,17 @@ def test_two_runs_with_one_state_do_not_measure_each_other(
 ) -> None:
     monkeypatch.setattr(commands, "run_plan", None)
     state = tmp_path / "rounds.json"
-    with burn_in.alone(state):
-        assert cli.main(["run", f"--state={state}"]) == 2
+    with burn_in.locked(state):
+        assert main.main(["run", f"--state={state}"]) == 2
     assert f"{state} is used by another run on this machine" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_state_is_free_again_after_a_run_that_broke(tmp_path: Path) -> None:
     state = tmp_path / "rounds.json"
-    with pytest.raises(ZeroDivisionError), burn_in.alone(state):
+    with pytest.raises(ZeroDivisionError), burn_in.locked(state):
         _ = 1 / 0
-    with burn_in.alone(state):
+    with burn_in.locked(state):
         assert [path.name for path in tmp_path.iterdir()] == [".rounds.json.lock"]
 
 
@@ -235,6 +237,6 @@ def test_a_name_that_the_terminal_cannot_show_costs_no_verdict() -> None:
 
 def test_the_one_file_builds_itself(tmp_path: Path) -> None:
     first, second = tmp_path / "first.pyz", tmp_path / "second.pyz"
-    assert cli.main(["build", f"--output={first}"]) == 0
+    assert main.main(["build", f"--output={first}"]) == 0
     subprocess.run([sys.executable, "-I", "-S", first, "build", f"--output={second}"], check=True)
     assert second.read_bytes() == first.read_bytes()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.validation.samples import H100, expectation, measurement, node_result, one_test
-from validation.comparison import Comparison, number
-from validation.contract import Finding, Measurement, NodeResult, State, TestResult
-from validation.expectations import Expectation, References
-from validation.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS, NodeVerdict, judge_fleet, judge_node
+from validation.model.contract import Finding, Measurement, NodeResult, State, TestResult
+from validation.model.expectations import Expectation, References
+from validation.model.quantities import number
+from validation.verdict.baseline import Comparison
+from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS, judge_fleet, judge_node
+
+if TYPE_CHECKING:
+    from validation.verdict.verdicts import NodeVerdict
 
 HEADLINES = {"gpu_matmul": ("bf16_tflops", "fp16_tflops"), "gpu_all_reduce": ("busbw_gb_s",)}
 BROKEN = Finding(

@@ -12,8 +12,9 @@ from tests.unit.validation.samples import eventually, node
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
 from validation.checks import loading
-from validation.child import Ending, Outcome, Request
-from validation.contract import Measured, State
+from validation.model.contract import Measured, State
+from validation.processes.child import Request
+from validation.processes.pool import Ending, Outcome
 
 TIMING = {"warm_up_s": 0, "measure_s": 1.0, "least": 5, "most": 100}
 #: Seconds of a batch by workers: from 4 on no faster.
@@ -132,12 +133,12 @@ def test_without_torch_it_is_not_run() -> None:
 def test_real_workers_load_for_real_and_none_is_left() -> None:
     found, left = there("""
         import dataclasses, multiprocessing
-        from validation.checks import Node
+        from validation.checks.node import Node
         from validation.checks.registry import CHECKS
-        from validation.contract import encode
-        from validation.expectations import Expectation
-        from validation.measure import Timing
-        from validation.plans import PLANS
+        from validation.model.contract import encode
+        from validation.model.expectations import Expectation
+        from validation.model.plans import Timing
+        from validation.model.plans import PLANS
 
         plan = dataclasses.replace(PLANS["quick"], cpu=Timing(0, 0, least=2))
         found = CHECKS["data_loading"].run(Node(plan, Expectation(), cpus=2))
@@ -154,7 +155,8 @@ def test_real_workers_load_for_real_and_none_is_left() -> None:
 def test_workers_that_are_wrong_die_or_hang_are_found_and_none_is_left() -> None:
     said = there("""
         import multiprocessing, os, signal, time
-        from validation.backends import WorkerError, loading
+        from validation.backends import loading
+        from validation.backends.protocol import WorkerError
 
         here = os.getpid()
 
@@ -210,7 +212,8 @@ def test_limits_on_files_and_processes_are_told_from_workers_that_die() -> None:
     """Of open files some are left, so that workers start or not, and batches come or not."""
     said, left = there("""
         import multiprocessing, os, resource
-        from validation.backends import LimitError, loading
+        from validation.backends import loading
+        from validation.backends.protocol import LimitError
 
         answer, left = [], 0
         here, (_, hard) = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -11,13 +11,14 @@ import pytest
 
 from tests.unit.validation.samples import node
 from tests.unit.validation.scripted import ScriptedBackend
-from validation import numa
-from validation.backends import NotRunError
 from validation.checks import copy
 from validation.checks.registry import CHECKS
-from validation.child import ROOT, Request
-from validation.contract import State
-from validation.topology import Topology
+from validation.model.contract import State
+from validation.model.not_run import NotRunError
+from validation.probes import numa
+from validation.probes.topology import Topology
+from validation.processes.child import Request
+from validation.processes.pool import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +64,7 @@ def test_without_another_whole_node_there_is_no_farthest(
 def bound(number: int, root: Path) -> str:
     """What a process says that binds itself."""
     program = (
-        "from pathlib import Path; from validation import numa; "
+        "from pathlib import Path; from validation.probes import numa; "
         f"print(numa.bind({number}, Path({str(root)!r}))); "
         "print(open('/proc/self/numa_maps').readline().split()[1])"
     )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.validation.samples import DRIVER, gpu_xml, smi_xml
-from validation import nvidia_smi
-from validation.nvidia_smi import NvidiaSmiError
+from validation.probes import nvidia_smi
+from validation.probes.nvidia_smi import NvidiaSmiError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.validation.samples import node
-from validation import command, machine, nvlink, topology, xid
 from validation.checks.platform import Platform
-from validation.contract import State
-from validation.nvidia_smi import NvidiaSmiError
-from validation.nvlink import Links
-from validation.topology import RdmaPort, SlowLink, Topology
+from validation.model.contract import State
+from validation.probes import kernel_log, machine, nvlink, topology
+from validation.probes.nvidia_smi import NvidiaSmiError
+from validation.probes.nvlink import Links
+from validation.probes.topology import RdmaPort, SlowLink, Topology
+from validation.processes import command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -339,36 +340,38 @@ def test_xids_are_found_in_the_journal_or_in_the_kernels_buffer(
     if journalctl is not None:
         program(fake, "journalctl", *journalctl)
     program(fake, "dmesg", *dmesg)
-    assert xid.read_kernel_log().events == (xid.Event("0000:1b:00", 95, "pid=7, Uncontained: FBHUB"),)
+    assert kernel_log.read_kernel_log().events == (
+        kernel_log.Event("0000:1b:00", 95, "pid=7, Uncontained: FBHUB"),
+    )
 
 
 def test_a_log_with_a_million_xids_is_as_short_as_what_it_says() -> None:
     storm = ["NVRM: Xid (PCI:0000:1B:00): 31, first", *["NVRM: Xid (PCI:0000:1b:00): 31, pid=7"] * 999_999]
-    found = xid.events([*storm, LINE, LINE.replace("1b:00", "43:00")])
+    found = kernel_log.events([*storm, LINE, LINE.replace("1b:00", "43:00")])
     assert found == (
-        xid.Event("0000:1b:00", 31, "pid=7", count=1_000_000),
-        xid.Event("0000:1b:00", 95, "pid=7, Uncontained: FBHUB"),
-        xid.Event("0000:43:00", 95, "pid=7, Uncontained: FBHUB"),
+        kernel_log.Event("0000:1b:00", 31, "pid=7", count=1_000_000),
+        kernel_log.Event("0000:1b:00", 95, "pid=7, Uncontained: FBHUB"),
+        kernel_log.Event("0000:43:00", 95, "pid=7, Uncontained: FBHUB"),
     )
 
 
 @pytest.mark.parametrize("instance", ["GPU-I:05", "GPU-I:05 GPU-CI:02"])
 def test_an_xid_of_a_mig_instance_is_one_of_its_gpu(instance: str) -> None:
-    (found,) = xid.events([f"NVRM: Xid (PCI:0000:01:00 {instance}): 94, pid=7, Contained: SM"])
-    assert found == xid.Event("0000:01:00", 94, "pid=7, Contained: SM")
+    (found,) = kernel_log.events([f"NVRM: Xid (PCI:0000:01:00 {instance}): 94, pid=7, Contained: SM"])
+    assert found == kernel_log.Event("0000:01:00", 94, "pid=7, Contained: SM")
 
 
 def test_a_quiet_kernel_log_has_no_event(fake: Path) -> None:
     program(fake, "journalctl", "exit 1")
     program(fake, "dmesg", "echo booted")
-    assert xid.read_kernel_log() == xid.KernelLog()
+    assert kernel_log.read_kernel_log() == kernel_log.KernelLog()
 
 
 def test_a_journal_that_shows_this_user_nothing_is_not_a_quiet_one(fake: Path) -> None:
     """With --quiet, journalctl says nothing at all to a user who may not read the system's journal."""
     program(fake, "journalctl", "exit 1")
     program(fake, "dmesg", "exit 1")
-    assert "journalctl: it shows no line of the kernel" in xid.read_kernel_log().unreadable
+    assert "journalctl: it shows no line of the kernel" in kernel_log.read_kernel_log().unreadable
 
 
 @pytest.mark.parametrize(
@@ -388,10 +391,10 @@ def test_without_the_journals_answer_the_kernels_buffer_says_all_only_from_its_b
             raise command.CommandTimeoutError("no answer within 5 s")
         return command.run(words, timeout_s)
 
-    monkeypatch.setattr(xid, "run", run)
+    monkeypatch.setattr(kernel_log, "run", run)
     program(fake, "dmesg", *[f"echo '{line}'" for line in (first, *xids)])
-    found = xid.read_kernel_log()
-    assert found.events == xid.events(xids)
+    found = kernel_log.read_kernel_log()
+    assert found.events == kernel_log.events(xids)
     reason = "journalctl: no answer within 5 s; dmesg: it has lost its beginning"
     assert found.unreadable == (reason if lost else "")
 
@@ -399,9 +402,9 @@ def test_without_the_journals_answer_the_kernels_buffer_says_all_only_from_its_b
 def test_a_quiet_journal_is_enough_where_the_kernels_buffer_is_closed(fake: Path) -> None:
     program(fake, "journalctl", 'case "$*" in *--lines=1*) echo booted;; *) exit 1;; esac')
     program(fake, "dmesg", "exit 1")
-    assert xid.read_kernel_log() == xid.KernelLog()
+    assert kernel_log.read_kernel_log() == kernel_log.KernelLog()
 
 
 def test_a_log_that_nobody_may_read_is_not_a_quiet_one(fake: Path) -> None:
     program(fake, "dmesg", "echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2", "exit 1")
-    assert "Operation not permitted" in xid.read_kernel_log().unreadable
+    assert "Operation not permitted" in kernel_log.read_kernel_log().unreadable

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 
 from tests.unit.validation.samples import eventually, one_test
-from validation.contract import State
-from validation.progress import CLEAR_LINE, Progress
+from validation.model.contract import State
+from validation.report.progress import CLEAR_LINE, Progress
 
 
 class Terminal(io.StringIO):

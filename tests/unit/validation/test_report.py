@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
-from validation import report
-from validation.child import ROOT
-from validation.contract import SCHEMA_VERSION, Finding, State
-from validation.expectations import Expectation, FleetExpectations
-from validation.judge import FleetVerdict, judge_fleet, judge_node
+from validation.model.contract import SCHEMA_VERSION, Finding, State
+from validation.model.expectations import Expectation, FleetExpectations
+from validation.processes import files
+from validation.processes.pool import ROOT
+from validation.report import fleet_report
+from validation.verdict.judge import judge_fleet, judge_node
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from validation.verdict.verdicts import FleetVerdict
 
 HEADLINES = {"gpu_matmul": ("bf16_tflops",)}
 ONE_GPU = "one GPU has nobody to reduce with"
@@ -54,20 +57,20 @@ def fleet() -> FleetVerdict:
 
 
 def test_each_node_has_a_line_with_its_verdict_and_numbers(fleet: FleetVerdict) -> None:
-    lines = report.text(fleet).splitlines()
+    lines = fleet_report.text(fleet).splitlines()
     assert lines[0].split() == ["Node", "GPUs", "Verdict", "gpu_matmul"]
     assert lines[2].split() == ["gpu01", "2x", "H100", "SXM", "80", "GB", "pass", "pass", "730", "TFLOP/s"]
     assert lines[4].split() == ["gpu03", "2x", "H100", "SXM", "80", "GB", "not-run", "-"]
 
 
 def test_the_reasons_stand_below_the_table(fleet: FleetVerdict) -> None:
-    text = report.text(fleet)
+    text = fleet_report.text(fleet)
     assert "gpu02: degraded\n  - gpu_matmul: persistence <off>" in text
     assert "gpu03: not-run\n  - refused: disk full" in text
 
 
 def test_what_was_not_run_is_listed_once_for_each_reason(fleet: FleetVerdict) -> None:
-    text = report.text(fleet)
+    text = fleet_report.text(fleet)
     assert f"  - gpu_all_reduce on gpu01: {ONE_GPU}\n" in text
     assert f"  - gpu_transfer on gpu01, gpu02: {NO_CUDA}\n" in text
 
@@ -78,7 +81,7 @@ def test_tests_with_the_same_reason_on_the_same_nodes_share_a_line() -> None:
         one_test("gpu_matmul", State.NOT_RUN, reason=NO_CUDA),
         one_test("gpu_transfer", State.NOT_RUN, reason=NO_CUDA),
     )
-    text = report.text(judge_fleet([judge_node("gpu01", node, expectation(), {})]))
+    text = fleet_report.text(judge_fleet([judge_node("gpu01", node, expectation(), {})]))
     assert f"  - gpu_matmul, gpu_transfer on gpu01: {NO_CUDA}\n" in text
 
 
@@ -89,25 +92,25 @@ def test_a_long_list_of_nodes_is_cut_with_its_number() -> None:
         )
         for n in range(30)
     ]
-    assert "gpu07 and 22 more: x" in report.text(judge_fleet(nodes))
+    assert "gpu07 and 22 more: x" in fleet_report.text(judge_fleet(nodes))
 
 
 def test_the_last_line_is_the_verdict(fleet: FleetVerdict) -> None:
-    text = report.text(fleet, "Report: here")
+    text = fleet_report.text(fleet, "Report: here")
     assert text.splitlines()[-1] == fleet.sentence
     assert "\nReport: here\n" in text
 
 
 def test_no_line_ends_with_a_blank(fleet: FleetVerdict) -> None:
-    assert [line for line in report.text(fleet).splitlines() if line != line.rstrip()] == []
+    assert [line for line in fleet_report.text(fleet).splitlines() if line != line.rstrip()] == []
 
 
 def test_an_empty_fleet_is_said_to_be_empty() -> None:
-    assert report.text(judge_fleet([])) == "Verdict: not-run. There is no node to judge.\n"
+    assert fleet_report.text(judge_fleet([])) == "Verdict: not-run. There is no node to judge.\n"
 
 
 def test_the_page_says_the_same_and_escapes_it(fleet: FleetVerdict) -> None:
-    page = report.page(fleet)
+    page = fleet_report.page(fleet)
     assert fleet.sentence in page
     assert "persistence &lt;off&gt;" in page
     assert "<off>" not in page
@@ -115,14 +118,14 @@ def test_the_page_says_the_same_and_escapes_it(fleet: FleetVerdict) -> None:
 
 
 def test_the_page_needs_nothing_from_elsewhere(fleet: FleetVerdict) -> None:
-    page = report.page(fleet)
+    page = fleet_report.page(fleet)
     assert "src=" not in page
     assert "href=" not in page
 
 
 def test_a_report_is_written_whole(fleet: FleetVerdict, tmp_path: Path) -> None:
     expectations = FleetExpectations(SCHEMA_VERSION, {"gpu01": expectation()})
-    report.write(tmp_path / "r", fleet, {"gpu01": node_result(one_test("health"))}, expectations)
+    fleet_report.write(tmp_path / "r", fleet, {"gpu01": node_result(one_test("health"))}, expectations)
     assert sorted(
         path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
     ) == [
@@ -138,7 +141,7 @@ def test_a_report_is_written_whole(fleet: FleetVerdict, tmp_path: Path) -> None:
 def test_the_link_to_the_latest_report_moves(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        report.point_latest_to(tmp_path / name)
+        fleet_report.point_latest_to(tmp_path / name)
         assert (tmp_path / "latest").readlink().name == name
 
 
@@ -153,7 +156,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
 
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="no space left"):
-        report.write_atomically(path, "new")
+        files.write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -161,8 +164,8 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
 def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     """A file size limit of nothing stands for a full disk."""
     path = tmp_path / "result.json"
-    write = "import sys, pathlib; from validation import report; "
-    write += "report.write_atomically(pathlib.Path(sys.argv[1]), 'x')"
+    write = "import sys, pathlib; from validation.processes import files; "
+    write += "files.write_atomically(pathlib.Path(sys.argv[1]), 'x')"
     limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-c", write, str(path)]
     done = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, check=False)
     assert f"OSError: {path}: cannot be written: File too large" in done.stderr

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.unit.validation.samples import expectation, one_test
-from validation import runner, scratch
-from validation.child import ROOT, Ending, Request, run_children
-from validation.contract import State
-from validation.plans import PLANS
+from validation.model.contract import State
+from validation.model.plans import PLANS
+from validation.processes import scratch
+from validation.processes.child import Request
+from validation.processes.pool import ROOT, Ending, run_children
+from validation.run import runner
 
 if TYPE_CHECKING:
     import pytest
@@ -53,7 +55,7 @@ def test_without_room_for_a_folder_a_run_goes_on(monkeypatch: pytest.MonkeyPatch
 
 HOLD = """
 import sys, tempfile, time
-from validation import scratch
+from validation.processes import scratch
 with scratch.folder():
     tempfile.mkdtemp()
     print(tempfile.gettempdir(), flush=True)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.validation.scripted import ScriptedBackend, ScriptedOperation
 from validation.checks import collectives
-from validation.child import Request
+from validation.processes.child import Request
 
 STAGES: list[str] = []
 

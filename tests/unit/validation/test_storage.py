@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.validation.samples import measurement, node
-from validation import storage
-from validation.backends import NotRunError
+from validation.backends import storage
+from validation.backends.storage import BLOCK
 from validation.checks.storage import StorageRead, below_floor, measure, read
-from validation.child import Request, run_children
-from validation.contract import State
-from validation.plans import PLANS
-from validation.storage import BLOCK
-from validation.wishes import Wishes
+from validation.model.contract import State
+from validation.model.not_run import NotRunError
+from validation.model.plans import PLANS
+from validation.model.run_options import RunOptions
+from validation.processes.child import Request
+from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
-    from validation.contract import Measured
+    from validation.model.contract import Measured
 
 
 @pytest.fixture(params=[storage.DIRECT, storage.DROPPED])
@@ -349,7 +350,7 @@ def test_a_file_system_is_found_whatever_its_folder_is_called(tmp_path: Path) ->
     """In a mount namespace of its own: a tmpfs with a name that mountinfo writes in another way."""
     folder = tmp_path / "a b\\ü\n"
     folder.mkdir()
-    code = "import sys; from pathlib import Path; from validation import storage"
+    code = "import sys; from pathlib import Path; from validation.backends import storage"
     script = f"{code}\nwith storage.opened(Path(sys.argv[1]), 1 << 25, 60): pass"
     command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$1" && exec "$2" -c "$3" "$1"', "sh"]
     done = subprocess.run(
@@ -367,9 +368,9 @@ def test_without_a_path_the_test_is_not_run() -> None:
 
 
 def test_each_path_is_read_and_one_that_cannot_be_is_named(tmp_path: Path) -> None:
-    wishes = Wishes((tmp_path, tmp_path / "missing"))
+    run_options = RunOptions((tmp_path, tmp_path / "missing"))
     plan = node().plan.__class__(**{**vars(node().plan), "storage_bytes": 8 * BLOCK})
-    result = StorageRead().run(node(wishes=wishes, plan=plan, cpus=2))
+    result = StorageRead().run(node(run_options=run_options, plan=plan, cpus=2))
     assert result.state is State.NOT_RUN
     assert f"{tmp_path}/missing cannot be used" in result.reason
     assert {m.conditions["path"] for m in result.measurements} == {str(tmp_path)}

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from validation import cli
-from validation.child import ROOT
-from validation.contract import State, node_result
+from validation.cli import main
+from validation.model.contract import State, node_result
+from validation.processes.pool import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The quick plan, run from the one-file build."""
     folder: Path = tmp_path_factory.mktemp("payload")
     payload, output = folder / "temper-validation.pyz", folder / "result.json"
-    assert cli.main(["build", f"--output={payload}"]) == 0
+    assert main.main(["build", f"--output={payload}"]) == 0
     command = [str(PYTHON), str(payload), "run", "--plan=quick", "--node=here", f"--output={output}"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -69,7 +69,7 @@ def test_every_rank_of_a_collective_is_in_the_result(result: Any) -> None:
 def test_a_right_product_has_an_error_that_rounding_explains() -> None:
     errors = there("""
         from validation.backends.cpu import CpuBackend
-        from validation.backends import MatmulShape
+        from validation.model.shapes import MatmulShape
         shapes = [(64, 64, 64), (256, 64, 1024), (64, 1024, 256), (1024, 1024, 1024)]
         answer = [CpuBackend().matmul("fp32", MatmulShape(*shape)).error() for shape in shapes]
     """)
@@ -84,8 +84,8 @@ def test_a_wrong_product_is_found(damage: str) -> None:
         from validation.backends.cpu import CpuBackend
         from validation.backends.operations import Matmul
         from validation.checks import matmul
-        from validation.child import Request
-        from validation.contract import encode
+        from validation.processes.child import Request
+        from validation.model.contract import encode
 
         class Damaged(Matmul):
             def run(self):
@@ -136,7 +136,7 @@ def test_variables_that_distort_a_measurement_do_not_reach_torch() -> None:
     assert (
         there("""
         import os
-        from validation.backends import DISTORTING, make
+        from validation.backends.factory import DISTORTING, make
         os.environ.update(dict.fromkeys(DISTORTING, "1"))
         make("cpu", 0)
         answer = [name for name in DISTORTING if name in os.environ]
@@ -168,10 +168,11 @@ def test_a_pattern_does_not_repeat_between_blocks() -> None:
 COLLECTIVE = """
     import dataclasses
     import os
-    from validation.checks import Node, collectives
-    from validation.contract import encode
-    from validation.expectations import Expectation
-    from validation.plans import PLANS
+    from validation.checks import collectives
+    from validation.checks.node import Node
+    from validation.model.contract import encode
+    from validation.model.expectations import Expectation
+    from validation.model.plans import PLANS
 
     plan = dataclasses.replace(PLANS["quick"], budget_s={budget_s}, cpu_all_reduce_bytes=4 << 20)
     run_children = collectives.run_children
@@ -192,9 +193,9 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
         import dataclasses
         from tests.unit.validation import samples
         from validation.checks import collectives, matmul, turns
-        from validation.contract import encode
-        from validation.expectations import References
-        from validation.measure import Timing
+        from validation.model.contract import encode
+        from validation.model.expectations import References
+        from validation.model.plans import Timing
 
         def on_the_cpu(module):
             run_children = module.run_children
@@ -249,7 +250,8 @@ def test_a_rank_that_hangs_is_named() -> None:
 
 MEETING = """
     import socket
-    from validation.child import Request, run_children
+    from validation.processes.child import Request
+    from validation.processes.pool import run_children
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -319,7 +321,8 @@ def test_a_rank_with_wrong_sums_is_found() -> None:
 def test_a_torch_without_cuda_is_said_to_be_one() -> None:
     reason = there("""
         import torch
-        from validation.backends import NotRunError, make
+        from validation.backends.factory import make
+        from validation.model.not_run import NotRunError
         try:
             make("cuda", 0)
             answer = "a GPU"
@@ -333,7 +336,7 @@ def test_torch_says_what_it_is_and_what_it_cannot_do() -> None:
     """The child itself, on the torch that is here: without a GPU, all of it but the GPUs."""
     said = there("""
         from validation.checks import frameworks
-        from validation.contract import dumps, loads
+        from validation.model.contract import dumps, loads
         measured = frameworks.gather(None, lambda stage: None)
         loads(type(measured), dumps(measured))
         answer = measured.details["facts"]
@@ -353,7 +356,7 @@ def test_a_convolution_and_a_sum_are_checked_for_real() -> None:
 def test_eight_bit_products_and_checksums_are_right_for_real() -> None:
     error, digests, other = there("""
         import torch
-        from validation.backends import MatmulShape
+        from validation.model.shapes import MatmulShape
         from validation.backends.operations import Matmul, checksum
         product = Matmul(torch.device("cpu"), "fp8", MatmulShape(256, 256, 256))
         matrix = torch.randn(64, 64)
@@ -401,10 +404,11 @@ def test_a_changed_word_in_memory_and_a_wrong_triad_are_found() -> None:
 def test_every_collective_is_exact_between_real_ranks() -> None:
     found = there("""
         import dataclasses
-        from validation.checks import Node, collectives
-        from validation.contract import encode
-        from validation.expectations import Expectation
-        from validation.plans import PLANS
+        from validation.checks import collectives
+        from validation.checks.node import Node
+        from validation.model.contract import encode
+        from validation.model.expectations import Expectation
+        from validation.model.plans import PLANS
 
         kinds = PLANS["standard"].collectives
         plan = dataclasses.replace(PLANS["quick"], collectives=kinds, cpu_all_reduce_bytes=5 << 20)

@@ -12,12 +12,13 @@ import pytest
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
 from tests.unit.validation.test_training import ignore, request
-from validation import cli, commands, traces
-from validation.backends import NotRunError
+from validation.backends import traces
+from validation.backends.traces import LOADING, STEP
 from validation.checks import profile
-from validation.contract import State
-from validation.traces import LOADING, STEP
-from validation.wishes import Wishes
+from validation.cli import commands, main
+from validation.model.contract import State
+from validation.model.not_run import NotRunError
+from validation.model.run_options import RunOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,9 +111,9 @@ def test_a_trace_that_cannot_take_its_place_leaves_nothing_behind(tmp_path: Path
     assert list(tmp_path.iterdir()) == [tmp_path / "trace"]
 
 
-def test_whoever_wishes_traces_or_storage_gets_their_tests_in_every_plan(tmp_path: Path) -> None:
-    assert Wishes().tests == frozenset()
-    assert Wishes((tmp_path,), traces=tmp_path).tests == {"storage_read", "cpu_profile", "gpu_profile"}
+def test_options_for_traces_or_storage_add_their_tests_to_every_plan(tmp_path: Path) -> None:
+    assert RunOptions().tests == frozenset()
+    assert RunOptions((tmp_path,), traces=tmp_path).tests == {"storage_read", "cpu_profile", "gpu_profile"}
 
 
 def asked_of(monkeypatch: pytest.MonkeyPatch, *options: str) -> list[Any]:
@@ -124,7 +125,7 @@ def asked_of(monkeypatch: pytest.MonkeyPatch, *options: str) -> list[Any]:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(commands, "run_plan", stop)
-    assert cli.main(["run", *options]) == cli.INTERRUPTED
+    assert main.main(["run", *options]) == main.INTERRUPTED
     return asked
 
 
@@ -136,7 +137,7 @@ def test_the_command_line_runs_them_in_the_quick_plan(
 ) -> None:
     asked = asked_of(monkeypatch, option, str(tmp_path))
     assert tests <= set(asked[3])
-    assert asked[-1] != Wishes()
+    assert asked[-1] != RunOptions()
     assert "data_loading" not in asked[3]
 
 
@@ -154,17 +155,18 @@ def test_the_command_line_runs_them_beside_a_named_test(
 def test_real_steps_are_profiled(tmp_path: Path) -> None:
     found = there(f"""
         import dataclasses, pathlib
-        from validation.backends import Shape
-        from validation.checks import Node, training
+        from validation.backends.protocol import Shape
+        from validation.checks import training
+        from validation.checks.node import Node
         from validation.checks.registry import CHECKS
-        from validation.contract import encode
-        from validation.expectations import Expectation
-        from validation.plans import PLANS
-        from validation.wishes import Wishes
+        from validation.model.contract import encode
+        from validation.model.expectations import Expectation
+        from validation.model.plans import PLANS
+        from validation.model.run_options import RunOptions
 
         training.CPU_SHAPE = Shape(layers=2, width=64, heads=2, tokens=32, batch=8)
-        wishes = Wishes(traces=pathlib.Path({str(tmp_path)!r}))
-        answer = encode(CHECKS["cpu_profile"].run(Node(PLANS["quick"], Expectation(), wishes)))
+        run_options = RunOptions(traces=pathlib.Path({str(tmp_path)!r}))
+        answer = encode(CHECKS["cpu_profile"].run(Node(PLANS["quick"], Expectation(), run_options)))
     """)
     assert (found["state"], found["findings"]) == ("pass", [])
     shares = {m["name"]: m["value"] for m in found["measurements"]}
@@ -181,7 +183,8 @@ def test_real_steps_are_profiled(tmp_path: Path) -> None:
 def test_without_room_for_the_trace_the_profile_is_not_run() -> None:
     (said,) = there("""
         import errno, tempfile
-        from validation.backends import NotRunError, Shape
+        from validation.backends.protocol import Shape
+        from validation.model.not_run import NotRunError
         from validation.backends.cpu import CpuBackend
 
         def full(**_options):
@@ -200,7 +203,7 @@ def test_without_room_for_the_trace_the_profile_is_not_run() -> None:
 def test_a_profile_of_the_cpu_leaves_the_gpus_of_the_node_alone() -> None:
     asked = there("""
         import torch
-        from validation.backends import Shape
+        from validation.backends.protocol import Shape
         from validation.backends.cpu import CpuBackend
 
         answer, profile = [], torch.profiler.profile

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tests.unit.validation.samples import node
 from tests.unit.validation.scripted import ScriptedBackend
-from validation.backends import NotRunError
 from validation.checks import batch, precision, profile, step_memory
 from validation.checks.registry import CHECKS
 from validation.checks.training import GPU_SHAPE
-from validation.child import Request
-from validation.comparison import is_rate
-from validation.contract import State
+from validation.model.contract import State
+from validation.model.not_run import NotRunError
+from validation.model.quantities import is_rate
+from validation.processes.child import Request
 
 TIMING = {"warm_up_s": 1.0, "measure_s": 5.0, "least": 5, "most": 1000}
 SHAPE = {"layers": 2, "width": 64, "heads": 2, "tokens": 16, "batch": 8}

@@ -10,13 +10,14 @@ pytestmark = pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names 
 
 RUN = """
     import dataclasses
-    from validation.backends import Shape
-    from validation.checks import Node, training
+    from validation.backends.protocol import Shape
+    from validation.checks import training
+    from validation.checks.node import Node
     from validation.checks.registry import CHECKS
-    from validation.contract import encode
-    from validation.expectations import Expectation
-    from validation.measure import Timing
-    from validation.plans import PLANS
+    from validation.model.contract import encode
+    from validation.model.expectations import Expectation
+    from validation.model.plans import Timing
+    from validation.model.plans import PLANS
 
     training.CPU_SHAPE = Shape(layers=4, width=64, heads=2, tokens=32, batch=8)
     plan = dataclasses.replace(PLANS["quick"], cpu=Timing(0.05, 0.1))
@@ -34,7 +35,7 @@ def test_a_cpu_trains_the_same_in_mixed_precision() -> None:
 
 STEP = """
     import torch
-    from validation.backends import Shape
+    from validation.backends.protocol import Shape
     from validation.backends.training import TrainingStep
     cpu, shape = torch.device("cpu"), Shape(layers=2, width=64, heads=2, tokens=32, batch=8)
 """
@@ -147,7 +148,7 @@ def test_a_cpu_finds_its_largest_batch_and_runs_out_of_memory_on_the_way() -> No
         + """
     from validation.backends.cpu import CpuBackend
     from validation.checks import batch
-    from validation.child import Request
+    from validation.processes.child import Request
 
     batch.CPU_BUDGET_BYTES = 6 << 20
     parameters = dict(shape=dataclasses.asdict(training.CPU_SHAPE), timing=dict(warm_up_s=0, measure_s=0))

@@ -7,13 +7,13 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from validation.backends import make
-from validation.contract import Measured
+from validation.backends.factory import make
+from validation.model.contract import Measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.child import Request
+    from validation.processes.child import Request
 
 FOREVER_S = 600
 

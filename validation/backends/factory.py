@@ -1,0 +1,50 @@
+"""Make the real backend: torch is imported only here, in a measuring process."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from validation.model.not_run import NotRunError
+
+if TYPE_CHECKING:
+    from validation.backends.protocol import Backend
+
+#: Variables that somebody may have set for another program, and that would change what is measured: they make
+#: every launch wait, forbid or force tensor cores, let cuBLAS emulate fp32 (2.6 times as fast on a B200) and
+#: fp64 (which products are checked with), choose other kernels, or keep copies from overlapping. NCCL's own
+#: stay: they are how the node is tuned.
+DISTORTING = (
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUBLASLT_WORKSPACE_SIZE",
+    "CUBLAS_EMULATE_DOUBLE_PRECISION",
+    "CUBLAS_EMULATE_SINGLE_PRECISION",
+    "CUBLAS_EMULATION_STRATEGY",
+    "CUBLAS_FP32_EMULATED_BF16X9_MATH",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "PYTORCH_TUNABLEOP_ENABLED",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_BLAS_PREFER_CUBLASLT",
+)
+
+
+def make(name: str, device: int) -> Backend:
+    """The real backend `cpu` or `cuda`. Raises NotRunError where there is none, with the reason."""
+    for variable in DISTORTING:
+        os.environ.pop(variable, None)  # before torch is imported, which reads some of them then
+    try:
+        import torch  # noqa: F401 - only to say early and clearly that it is missing
+    except ImportError as error:
+        raise NotRunError(f"torch cannot be imported: {error}") from error
+    if name == "cpu":
+        from validation.backends.cpu import CpuBackend
+
+        return CpuBackend()
+    from validation.backends.cuda import CudaBackend
+
+    return CudaBackend(device)

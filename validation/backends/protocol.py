@@ -1,0 +1,173 @@
+"""Where a measurement runs: the protocol that every backend follows.
+
+A check asks a Backend for an Operation, times it, and asks how wrong its result was. The protocol knows no
+torch: a scripted backend drives every path of the checks in tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from validation.model.shapes import MatmulShape
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The model and the batch of a training step: transformer blocks, and vectors of `width` numbers."""
+
+    layers: int
+    width: int
+    heads: int
+    tokens: int
+    batch: int
+
+
+class WorkerError(Exception):
+    """A process that loads data died or hung; the message says how."""
+
+
+class LimitError(Exception):
+    """The system lets this process have no more processes or open files; the message says which."""
+
+
+class Operation(Protocol):
+    """Something to be timed, with its buffers ready."""
+
+    #: How many bytes or floating point operations one run stands for; the check says which.
+    work: float
+
+    def error(self) -> float:
+        """Run once and check the result by another route; its error, NaN if the result is not a number."""
+        ...
+
+
+class Product(Operation, Protocol):
+    """A matrix product."""
+
+    def digest(self) -> str:
+        """Run once; a checksum of every bit of the result."""
+        ...
+
+
+class Loading(Protocol):
+    """Batches of samples that come from processes; work is in samples of one batch."""
+
+    work: float
+
+    def take(self, batches: int) -> float:
+        """Seconds that so many batches took to come. Raises WorkerError and LimitError."""
+        ...
+
+    def error(self) -> float:
+        """The part of the next samples that are wrong. Raises WorkerError and LimitError."""
+        ...
+
+    def close(self) -> None:
+        """End the processes."""
+        ...
+
+
+class Backend(Protocol):
+    """One device of one kind. Sizes in bytes, times in seconds."""
+
+    name: str
+
+    def seconds(self, operation: Operation, count: int) -> list[float]:
+        """Run `operation` `count` times and return how long each took."""
+        ...
+
+    def dtypes(self) -> tuple[str, ...]:
+        """The number formats that this device multiplies in: fp32, tf32, fp16, bf16, fp8."""
+        ...
+
+    def software(self) -> dict[str, int | str]:
+        """What the bits of a product depend on beside its operands: versions of libraries, number of SMs."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Memory that an operation may take."""
+        ...
+
+    def matmul(self, dtype: str, shape: MatmulShape, *, cold: bool = False) -> Product:
+        """C = A B of random matrices; work is in floating point operations.
+
+        `cold` empties the device's cache before each run, outside of what is timed.
+        """
+        ...
+
+    def copy(self, direction: str, size_bytes: int) -> Operation:
+        """A copy of `size_bytes` bytes; work is in bytes.
+
+        `direction` is `local`, `peer_N` (to GPU N), `h2d` (host to device), `d2h` or `both` (at once; work
+        counts both); host memory is pinned, but with `_pageable` after the direction.
+        """
+        ...
+
+    def reaches(self, peer: int) -> bool:
+        """Whether this device writes to GPU `peer` directly; if not, copies go through host memory."""
+        ...
+
+    def triad(self, size_bytes: int) -> Operation:
+        """A = b + s c over buffers of `size_bytes` bytes; work is in bytes of one buffer."""
+        ...
+
+    def memory_pattern(self, size_bytes: int) -> Operation:
+        """A pattern written to `size_bytes` bytes of memory; the error is how many words did not keep it."""
+        ...
+
+    def training(self, shape: Shape, way: str) -> Operation:
+        """A training step; work is in samples, the error how far losses and gradients are from plain fp32.
+
+        `way` is `fp32`, `tf32` or `bf16` (automatic mixed precision), or, in fp32, `accumulated` over parts
+        of the batch or `checkpointed`.
+        """
+        ...
+
+    def peak_bytes(self, operation: Operation) -> int:
+        """The memory that one run of a training step takes at its peak, beyond what it holds before."""
+        ...
+
+    def limit_memory(self, size_bytes: int) -> None:
+        """From now on, let this process take no more than so much in addition to what it has."""
+        ...
+
+    def try_step(self, shape: Shape, way: str) -> float | None:
+        """Train two steps and forget them; the loss of the second, None if memory did not suffice."""
+        ...
+
+    def trace(self, shape: Shape, way: str, steps: int) -> bytes:
+        """A Chrome trace of so many training steps; marked as traces.py says. Raises NotRunError."""
+        ...
+
+    def loading(self, workers: int, *, pinned: bool) -> Loading:
+        """Samples from so many processes; to a GPU through pinned host memory, or not. Raises LimitError."""
+        ...
+
+    def shared_bytes(self, workers: int) -> int:
+        """The shared memory that so many processes fill with samples."""
+        ...
+
+    def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
+        """Become one of `world_size` processes that meet at `store`: a file, or tcp://ADDRESS:PORT."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        ...
+
+    def highest(self, value: float) -> float:
+        """The highest of the values of all processes; all learn the same."""
+        ...
+
+    def has_multicast(self) -> bool:
+        """Whether GPUs can be written to all at once, which NCCL's NVLS needs."""
+        ...
+
+    def collective(self, kind: str, size_bytes: int) -> Operation:
+        """all_reduce, all_gather, reduce_scatter or all_to_all of fp32 over all processes.
+
+        Work is in bytes of the larger buffer of one process. The error is exact: 0 or wrong.
+        """
+        ...

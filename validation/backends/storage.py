@@ -1,0 +1,287 @@
+"""Reading storage: a file of our own or one that is there, past the page cache, in several threads.
+
+A file of our own has no name: it is gone when its process is, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import mmap
+import os
+import stat
+import tempfile
+import time
+from concurrent.futures import wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from validation.model.not_run import NotRunError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import ThreadPoolExecutor
+
+MIB = 1 << 20
+#: Bytes of one read, and of what is read between two looks at the clock.
+BLOCK = 4 * MIB
+SECTION = 64 * BLOCK
+#: Less is too little to measure: a block for each of eight threads.
+LEAST_BYTES = 8 * BLOCK
+PAGE = 4096
+#: Free space that is left alone: this part of the file system, and this much at least.
+KEPT_SHARE, KEPT_BYTES = 0.05, 1 << 30
+MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "devtmpfs")
+#: How caches are kept out. ZFS takes O_DIRECT for a hint, and drops nothing of its own cache when asked to:
+#: nobody can tell from outside whether it read its disks (OpenZFS, zfsprops(7): direct). Nor what a process
+#: on this node, which is what FUSE asks for data, has in its memory.
+DIRECT, DROPPED, UNKNOWN = "direct", "dropped", "unknown"
+OWN_CACHE_FILE_SYSTEMS = ("zfs", "fuse")
+
+
+@dataclass(frozen=True)
+class Source:
+    """An open file of `size_bytes`, whole blocks.
+
+    `how` says what keeps reads from coming out of a cache: O_DIRECT, dropping the pages before, or UNKNOWN.
+    """
+
+    descriptor: int
+    size_bytes: int
+    how: str
+    content: Content | None
+    changed_ns: int
+
+    def seconds(self, pool: ThreadPoolExecutor, threads: int, offset: int, size_bytes: int) -> float:
+        """Read a part, each thread a piece of it from start to end. Raises OSError."""
+        self.forget(offset, size_bytes)
+        pieces = _pieces(offset, size_bytes, threads)
+        with contextlib.ExitStack() as stack:
+            # Their pages are there before: to ask the kernel for them is no reading.
+            buffers = [stack.enter_context(_buffer()) for _ in pieces]
+            start = time.perf_counter()
+            reads = [
+                pool.submit(self._read, *piece, into) for piece, into in zip(pieces, buffers, strict=True)
+            ]
+            wait(reads)
+            seconds = time.perf_counter() - start
+        for done in reads:
+            done.result()
+        return seconds
+
+    def read(self, number: int) -> bytes:
+        """Block `number`, not from the page cache. Raises OSError."""
+        self.forget(number * BLOCK, BLOCK)
+        with _buffer() as buffer:
+            _fill(self.descriptor, buffer, number * BLOCK)
+            return bytes(buffer)
+
+    def wrong(self, number: int) -> bool:
+        """Whether a block is not what was written; of a foreign file, whether it differs when read again."""
+        right = self.content.block(number) if self.content else self.read(number)
+        return self.read(number) != right
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether somebody has written to it since it was opened. Of our own nobody else knows."""
+        return self.content is None and os.fstat(self.descriptor).st_mtime_ns != self.changed_ns
+
+    def forget(self, offset: int, size_bytes: int) -> None:
+        """Let the page cache drop a part."""
+        os.posix_fadvise(self.descriptor, offset, size_bytes, os.POSIX_FADV_DONTNEED)
+
+    def _read(self, offset: int, size_bytes: int, buffer: mmap.mmap) -> None:
+        for position in range(offset, offset + size_bytes, BLOCK):
+            _fill(self.descriptor, buffer, position)
+
+
+class Content:
+    """Blocks that do not compress and of which no two sectors are alike: nothing is stored only once."""
+
+    def __init__(self) -> None:
+        self._key = os.urandom(16)
+        self._random = int.from_bytes(os.urandom(BLOCK), "little")
+
+    def block(self, number: int) -> bytes:
+        """Block `number`: each of its pages is another random one, turned by a random one of its own."""
+        mask = hashlib.shake_128(self._key + number.to_bytes(8, "little")).digest(PAGE)
+        return (self._random ^ int.from_bytes(mask * (BLOCK // PAGE), "little")).to_bytes(BLOCK, "little")
+
+
+@contextlib.contextmanager
+def opened(path: Path, most_bytes: int, write_s: float) -> Iterator[Source]:
+    """A source at `path`: the file itself, or in a folder one of our own of up to `most_bytes`.
+
+    It is written for `write_s` at most. Raises NotRunError, with the reason, and OSError.
+    """
+    try:
+        # Before it is opened: that alone waits at a FIFO, and makes a tape rewind.
+        ours = _is_folder(path, path.stat().st_mode)
+        descriptor = _nameless(path) if ours else os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise NotRunError(f"{path} cannot be used: {error.strerror}") from error
+    try:
+        _is_folder(path, os.fstat(descriptor).st_mode)  # it may be another by now
+        kind = _file_system(descriptor)
+        if kind in MEMORY_FILE_SYSTEMS:
+            raise NotRunError(f"{path} is on {kind}, which is memory and no storage")
+        content = Content() if ours else None
+        size = (
+            _write(descriptor, path, content, most_bytes, write_s)
+            if content
+            else _found(descriptor, path, most_bytes)
+        )
+        how = _past_the_cache(descriptor)
+        # fuse, fuseblk, fuse.juicefs and the like
+        if kind.startswith(OWN_CACHE_FILE_SYSTEMS) or (how == DROPPED and _is_cached(descriptor, size)):
+            how = UNKNOWN
+        yield Source(descriptor, size, how, content, os.fstat(descriptor).st_mtime_ns)
+    finally:
+        os.close(descriptor)
+
+
+def _is_folder(path: Path, mode: int) -> bool:
+    """Whether it is a folder, else a file. Raises NotRunError for anything else."""
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        raise NotRunError(f"{path} is neither a folder nor a regular file: only these are read")
+    return stat.S_ISDIR(mode)
+
+
+def room(path: Path) -> int:
+    """Bytes that may be written in a folder, so that enough stays free."""
+    found = os.statvfs(path)
+    pool = max(int(KEPT_SHARE * found.f_blocks * found.f_frsize), KEPT_BYTES)
+    return max(0, found.f_bavail * found.f_frsize - pool)
+
+
+def _nameless(folder: Path) -> int:
+    """A file for reading and writing that no folder has, or not for longer than it takes to open it."""
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+    except OSError as error:
+        if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}:
+            raise
+    descriptor, name = tempfile.mkstemp(prefix=".temper-validation-", dir=folder)
+    Path(name).unlink()
+    return descriptor
+
+
+def _found(descriptor: int, path: Path, most_bytes: int) -> int:
+    """How much of a file that is there to read: whole blocks, all of them really stored."""
+    size = min(most_bytes, os.fstat(descriptor).st_size) // BLOCK * BLOCK
+    if size < LEAST_BYTES:
+        raise NotRunError(f"{path} is smaller than {LEAST_BYTES // MIB} MiB: too little to measure")
+    with contextlib.suppress(OSError):  # not every file system tells
+        if (hole := os.lseek(descriptor, 0, os.SEEK_HOLE)) < size:
+            raise NotRunError(
+                f"{path} has a hole at byte {hole}, for which nothing is read: name a file without any"
+            )
+    return size
+
+
+def _write(descriptor: int, folder: Path, content: Content, most_bytes: int, write_s: float) -> int:
+    """Write whole blocks for some time, up to what may be; how many bytes there are then."""
+    allowed = min(most_bytes, room(folder))
+    if allowed < LEAST_BYTES:
+        raise NotRunError(f"{folder} is too full: what is free is kept free, and nothing is written to it")
+    started, written, portion = time.monotonic(), 0, BLOCK
+    deadline = started + write_s
+    try:
+        while written + BLOCK <= allowed and time.monotonic() < deadline:
+            portion_started, end = time.monotonic(), min(written + portion, allowed // BLOCK * BLOCK)
+            while written < end and time.monotonic() < deadline:
+                _write_block(descriptor, content.block(written // BLOCK), written)
+                written += BLOCK
+            # Each portion twice the last one, or as slow storage needs minutes for what the cache took.
+            os.fdatasync(descriptor)
+            portion = min(2 * portion, SECTION)
+            if time.monotonic() + (time.monotonic() - portion_started) > deadline:
+                break
+    except OSError as error:
+        os.ftruncate(descriptor, 0)
+        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+            raise NotRunError(f"{folder} is full, or a limit or quota is: {error.strerror}") from error
+        raise
+    if written < LEAST_BYTES:
+        spent = time.monotonic() - started
+        raise NotRunError(
+            f"only {written // MIB} MiB could be written to {folder} in {spent:.0f} s, too little to measure"
+        )
+    return written
+
+
+def _write_block(descriptor: int, block: bytes, offset: int) -> None:
+    """Write all of it: a disk that gets full takes a part first, and says so only the next time."""
+    rest = memoryview(block)
+    while rest:
+        count = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[count:], offset + count
+
+
+def _past_the_cache(descriptor: int) -> str:
+    """Set O_DIRECT where the file system has it."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+        with _buffer() as buffer:
+            os.preadv(descriptor, [buffer], 0)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
+            raise
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+        return DROPPED
+    return DIRECT
+
+
+def _is_cached(descriptor: int, size_bytes: int) -> bool:
+    """Whether pages stay in the cache that it was asked to drop: those of files that somebody maps do."""
+    os.posix_fadvise(descriptor, 0, size_bytes, os.POSIX_FADV_DONTNEED)
+    with contextlib.suppress(OSError):  # BlockingIOError: not there; others: not every file system tells
+        page = bytearray(PAGE)
+        return os.preadv(descriptor, [page], size_bytes // 2, os.RWF_NOWAIT) > 0
+    return False
+
+
+def _buffer() -> mmap.mmap:
+    """Memory for a block: aligned, as O_DIRECT wants it, with all its pages."""
+    return mmap.mmap(-1, BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+
+
+def _fill(descriptor: int, buffer: mmap.mmap, offset: int) -> None:
+    with memoryview(buffer) as whole:
+        done = 0
+        while done < BLOCK:
+            count = os.preadv(descriptor, [whole[done:]], offset + done)
+            if not count:
+                if os.fstat(descriptor).st_size < offset + BLOCK:
+                    raise NotRunError("the file became shorter while it was read")
+                raise OSError(errno.EIO, f"a read at byte {offset} brought {done} bytes of {BLOCK}")
+            done += count
+
+
+def _pieces(offset: int, size_bytes: int, threads: int) -> list[tuple[int, int]]:
+    """Whole blocks for each thread, from start to end of its piece."""
+    blocks, pieces, start = size_bytes // BLOCK, [], offset
+    for thread in range(threads):
+        size = (blocks * (thread + 1) // threads - blocks * thread // threads) * BLOCK
+        if size:
+            pieces.append((start, size))
+        start += size
+    return pieces
+
+
+def _file_system(descriptor: int) -> str:
+    """The kind of file system that an open file is on; empty where the kernel does not say."""
+    own = f"/proc/self/fdinfo/{descriptor}"
+    mount = next(
+        (line.split()[1] for line in Path(own).read_text().splitlines() if line.startswith("mnt_id:")), ""
+    )
+    # As bytes: mounted folders may have any name.
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        fields = line.split()
+        if fields[0].decode() == mount:
+            return fields[fields.index(b"-") + 1].decode()
+    return ""

@@ -1,0 +1,208 @@
+"""The commands of somebody at a machine: run, list, compare, explain, build. Each returns its exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from validation.checks.registry import CHECKS, HEADLINES, TESTS
+from validation.checks.storage import StorageRead
+from validation.cli import archive
+from validation.findings import explanations
+from validation.model import gpu_models
+from validation.model.contract import ContractError, dumps, node_result, parse
+from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References, parse_expectation
+from validation.model.plans import PLANS
+from validation.model.run_options import RunOptions
+from validation.processes import files
+from validation.report import fleet_report
+from validation.report.progress import Progress
+from validation.run import burn_in
+from validation.run.runner import run_plan
+from validation.verdict import compare
+from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_FAIL, EXIT_PASS, judge_fleet, judge_node
+
+if TYPE_CHECKING:
+    import argparse
+
+    from validation.model.contract import NodeResult
+
+STDIN = Path("-")
+#: What a run by hand must have done on a machine with NVIDIA GPUs. With --expect, that says what is required.
+PROVE_A_GPU = ("health", "gpu_matmul", "gpu_transfer")
+
+
+class UsageError(Exception):
+    """Input that this program cannot work with; the message says what was expected and what was found."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure this machine and judge it."""
+    expectation = _expectation(options.expect)
+    plan = PLANS[options.plan]
+    if options.hours is not None:
+        # A plan of its own: what is lowest in many rounds does not compare with one of them.
+        name = f"{plan.name}, repeated for {options.hours:g} h"
+        plan = dataclasses.replace(plan, name=name, duration_s=options.hours * 3600)
+    if options.storage_floor is not None and not options.storage:
+        raise UsageError("--storage-floor needs a --storage to read from; name one, or leave it out")
+    run_options = RunOptions(tuple(options.storage), options.storage_floor, options.traces)
+    left_out = plan.leaves_out - run_options.tests
+    tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in left_out))
+    tests |= dict.fromkeys(test for test in TESTS if test in run_options.tests)
+    if options.gpus is not None:
+        if expectation.gpus is not None:
+            raise UsageError("--gpus and an expectation that names GPUs: leave one of them out")
+        expectation = dataclasses.replace(expectation, gpus=(ExpectedGpus("any", ANY_MODEL, options.gpus),))
+    to_file = options.output not in {None, STDIN}
+    if to_file:
+        files.ensure_writable(options.output)
+    if options.traces:
+        _ensure_writable_folder(options.traces)
+    with burn_in.locked(options.state), Progress(len(tests)) as progress:
+        result = run_plan(plan, expectation, options.node, tests, progress, options.state, run_options)
+    expectation = dataclasses.replace(expectation, required_tests=_required(options, expectation, result))
+    verdict = judge_node(
+        options.node, result, expectation, HEADLINES, fail_on_degraded=options.fail_on_degraded
+    )
+    if to_file:
+        files.write_atomically(options.output, dumps(result))
+    if options.output == STDIN:
+        print(dumps(result), end="")
+    else:
+        print(fleet_report.text(judge_fleet([verdict])), end="")
+    return verdict.exit_status
+
+
+def _required(options: argparse.Namespace, expectation: Expectation, result: NodeResult) -> tuple[str, ...]:
+    """What must have run: what is expected, what was asked for by name, what proves a GPU where one is."""
+    required = [*expectation.required_tests, *(options.tests or ())]
+    if options.storage:
+        required.append(StorageRead.id)
+    if options.expect is None and not options.tests and result.gpus:
+        required += PROVE_A_GPU
+    return tuple(dict.fromkeys(required))
+
+
+def _expectation(path: Path | None) -> Expectation:
+    if path is None:
+        return Expectation(references=gpu_models.available())
+    try:
+        expectation = parse_expectation(read(path), TESTS)
+    except ContractError as error:
+        raise ContractError(f"{'standard input' if path == STDIN else path}: {error}") from error
+    if expectation.references == References():
+        return dataclasses.replace(expectation, references=gpu_models.available())
+    return expectation
+
+
+def _ensure_writable_folder(path: Path) -> None:
+    """Make sure before the work that a folder can be written to after it. Raises UsageError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise UsageError(f"{path}: expected a folder to write to, or none yet: {error.strerror}") from error
+
+
+def read(path: Path) -> bytes:
+    """What a file holds, or standard input for `-`: undecodable bytes are the reader's to name."""
+    return sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
+
+
+def list_tests(_options: argparse.Namespace) -> int:
+    """Say which tests and plans there are."""
+    print("Tests:")
+    for check in CHECKS.values():
+        print(f"  {check.id:<21} {check.title} (needs {check.needs})")
+    print("Plans:")
+    for plan in PLANS.values():
+        left_out = ", ".join(test for test in TESTS if test in plan.leaves_out)
+        print(f"  {plan.name:<15} {plan.summary}" + (f" (without {left_out})" if left_out else ""))
+    return EXIT_PASS
+
+
+def compare_results(options: argparse.Namespace) -> int:
+    """Say what became better or worse between two results."""
+    before, after = (_one_or_more(path) for path in (options.before, options.after))
+    changes = compare.compare(before, after)
+    print(compare.text(changes, everything=options.all), end="")
+    if any(change.trend is compare.Trend.WORSE for change in changes):
+        return EXIT_FAIL
+    trends = {change.trend for change in changes}
+    compared = bool(trends - {compare.Trend.UNKNOWN, compare.Trend.GONE})
+    # What is gone may be as good as before or worse: nobody knows.
+    return EXIT_PASS if compared and compare.Trend.GONE not in trends else EXIT_ENVIRONMENT
+
+
+def _one_or_more(path: Path) -> dict[str, NodeResult]:
+    """The results at a path, which is one, or the folder of a report or of results.
+
+    Raises UsageError, ContractError, OSError.
+    """
+    if path.is_dir():
+        folder = path / "results"
+        results = results_in(folder if folder.is_dir() else path)
+        if not results:
+            raise UsageError(f"{path}: expected results, found no JSON file")
+        return results
+    result = _result_in(path)
+    return {result.node: result}
+
+
+def results_in(directory: Path) -> dict[str, NodeResult]:
+    """The results in a folder by the name of their node.
+
+    Raises UsageError for two of one node, ContractError for a bad one.
+    """
+    if not directory.is_dir():
+        raise UsageError(f"{directory}: no such folder; expected one with a JSON file for each node")
+    results: dict[str, NodeResult] = {}
+    for path in sorted(directory.glob("*.json")):
+        result = _result_in(path)
+        if result.node in results:
+            raise UsageError(f"{path}: a second result of node {result.node}; remove one of them")
+        results[result.node] = result
+    return results
+
+
+def _result_in(path: Path) -> NodeResult:
+    try:
+        return node_result(parse(path.read_bytes()), TESTS)
+    except ContractError as error:
+        raise ContractError(f"{path}: {error}") from error
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Say what a finding means."""
+    if options.code is None:
+        print(explanations.overview(), end="")
+        return EXIT_PASS
+    try:
+        print(explanations.explain(options.code), end="")
+    except KeyError as error:
+        close = explanations.closest(options.code)
+        hint = f"did you mean {close}?" if close else "`validation explain` lists all"
+        raise UsageError(f"no finding has the code {options.code}; {hint}") from error
+    return EXIT_PASS
+
+
+def build(options: argparse.Namespace) -> int:
+    """Write the payload as one file."""
+    if archive.own_archive() is None and gpu_models.table() is None:
+        print("validation: this Python reads no YAML: the build carries no references", file=sys.stderr)
+    content = archive.own_archive() or archive.build()
+    with contextlib.suppress(FileNotFoundError):
+        if options.output.read_bytes() == content:
+            return EXIT_PASS
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    temporary = options.output.with_name(f".{options.output.name}.new")
+    temporary.write_bytes(content)
+    temporary.chmod(0o755)
+    temporary.replace(options.output)
+    return EXIT_PASS

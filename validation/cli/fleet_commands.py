@@ -1,0 +1,149 @@
+"""The commands of a fleet: report judges it, fabric and groups measure between nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from validation.checks.node import Node
+from validation.checks.registry import HEADLINES, TESTS
+from validation.cli.commands import STDIN, UsageError, read, results_in
+from validation.fabric import search
+from validation.fabric.groups import Fleet, Order, make_orders
+from validation.fabric.measure import run_part
+from validation.fabric.verdict import judge_fabric
+from validation.model.contract import ContractError, decode, dumps, encode, loads, node_result, parse
+from validation.model.expectations import Expectation, FleetExpectations, fleet_from, read_fleet
+from validation.model.plans import PLANS
+from validation.report import fleet_report
+from validation.verdict import cohort, history
+from validation.verdict.baseline import Comparison
+from validation.verdict.judge import EXIT_PASS, judge_fleet, judge_node
+
+if TYPE_CHECKING:
+    import argparse
+
+    from validation.model.contract import NodeResult
+
+
+@dataclass(frozen=True)
+class _Fleet:
+    """What a report is made from."""
+
+    expectations: FleetExpectations
+    results: dict[str, NodeResult]
+    between_nodes: Fleet | None
+
+
+def judge(options: argparse.Namespace) -> int:
+    """Judge the results of a fleet and write the report."""
+    if options.fleet == bool(options.results and options.expectations):
+        raise UsageError("report needs either --results DIR and --expectations FILE, or --fleet")
+    given = _from_stdin() if options.fleet else _from_files(options)
+    if unknown_nodes := sorted(given.results.keys() - given.expectations.nodes.keys()):
+        raise UsageError(
+            f"there is a result of {unknown_nodes[0]}, but nothing is expected of a node of this name"
+        )
+    between_nodes = judge_fabric(given.between_nodes) if given.between_nodes else {}
+    among_equals = cohort.compare(given.results)
+    fleet = judge_fleet(
+        judge_node(
+            name,
+            given.results.get(name),
+            expectation,
+            HEADLINES,
+            more_tests=(between_nodes[name],) if name in between_nodes else (),
+            comparisons=_comparisons(name, given.results.get(name), among_equals, options.history),
+            fail_on_degraded=options.fail_on_degraded,
+        )
+        for name, expectation in given.expectations.nodes.items()
+    )
+    fleet_report.write(options.output, fleet, given.results, given.expectations, given.between_nodes)
+    if options.history:
+        for verdict in fleet.nodes:
+            if result := given.results.get(verdict.node):
+                history.append(options.history, result, verdict)
+    if options.latest:
+        fleet_report.point_latest_to(options.output)
+    print(fleet_report.text(fleet, f"Report: {options.output / 'report.html'}"), end="")
+    return fleet.exit_status
+
+
+def _comparisons(
+    name: str,
+    result: NodeResult | None,
+    among_equals: dict[tuple[str, str], Comparison],
+    past: Path | None,
+) -> dict[str, Comparison]:
+    """What the fleet and the node's own past say of each test. Raises ContractError, OSError."""
+    said = {test: comparison for (node, test), comparison in among_equals.items() if node == name}
+    if result and past:
+        for test, comparison in history.compare(result, history.read(past, name)).items():
+            said[test] = said.get(test, Comparison()) + comparison
+    return said
+
+
+def _from_files(options: argparse.Namespace) -> _Fleet:
+    return _Fleet(
+        read_fleet(options.expectations, TESTS),
+        results_in(options.results),
+        loads(Fleet, options.fabric.read_bytes()) if options.fabric else None,
+    )
+
+
+def _from_stdin() -> _Fleet:
+    """Expectations, results and what was measured between nodes, in one piece.
+
+    A node whose result is none was not measured: one bad result costs the others no verdict.
+    """
+    given = parse(read(STDIN))
+    if not isinstance(given, dict) or not all(
+        isinstance(given.get(part), dict) for part in ("expectations", "results")
+    ):
+        raise UsageError('standard input is not {"expectations": {...}, "results": {node: ...}}')
+    expectations = fleet_from(given["expectations"], TESTS)
+    results, unreadable = {}, {}
+    for name, value in given["results"].items():
+        try:
+            results[name] = _result_of(name, value)
+        except ContractError as error:
+            if name not in expectations.nodes:
+                raise
+            expected = expectations.nodes[name]
+            unreadable[name] = dataclasses.replace(expected, not_run=f"its result cannot be read: {error}")
+    return _Fleet(
+        dataclasses.replace(expectations, nodes=expectations.nodes | unreadable),
+        results,
+        decode(Fleet, given["fabric"], "fabric") if given.get("fabric") else None,
+    )
+
+
+def _result_of(name: str, value: Any) -> NodeResult:
+    result = node_result(value, TESTS)
+    if result.node != name:
+        raise ContractError(f"it is one of node {result.node}")
+    return result
+
+
+def take_part(options: argparse.Namespace) -> int:
+    """Take part in a collective between nodes."""
+    order = loads(Order, read(Path(options.order)))
+    if order.plan not in PLANS or order.node not in {member.name for member in order.group}:
+        raise UsageError(f"the order names plan {order.plan} and node {order.node}; one of them is unknown")
+    with contextlib.closing(Node(PLANS[order.plan], Expectation())) as node:
+        print(dumps(run_part(order, node)), end="")
+    return EXIT_PASS
+
+
+def group(_options: argparse.Namespace) -> int:
+    """Say which nodes measure with which in the next rounds: one order for each group, of no node yet."""
+    fleet = loads(Fleet, read(STDIN))
+    rounds = [make_orders(fleet, groups, secrets.token_hex(8)) for groups in search.next_rounds(fleet)]
+    by_group = [{order.run: encode(order) | {"node": ""} for order in found.values()} for found in rounds]
+    print(json.dumps([list(groups.values()) for groups in by_group]))
+    return EXIT_PASS

@@ -1,0 +1,77 @@
+"""Command line: measure a node, judge a fleet, compare results, explain findings, build the one-file payload.
+
+Exit status: 0 passed (degraded counts as passed unless --fail-on-degraded), 1 a GPU or a node failed
+(compare: something became worse), 2 the environment kept something required from running, or the command
+line is wrong, 130 interrupted. Status 1 is never anything else: a full disk or a closed pipe is 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from validation.cli import arguments, commands
+from validation.model.contract import ContractError
+from validation.verdict.judge import EXIT_ENVIRONMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+INTERRUPTED = 130
+
+
+def main(command_line: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A name that a terminal's encoding does not have costs no verdict.
+            stream.reconfigure(errors="backslashreplace")
+    options = arguments.parser().parse_args(command_line)
+    # These must end the measuring processes too, as Ctrl-C does; under nohup a closed terminal stops nothing.
+    signal.signal(signal.SIGTERM, _stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _stop)
+    try:
+        status: int = options.function(options)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (commands.UsageError, ContractError, OSError) as error:
+        _tell(f"validation: {error}\n")
+        status = EXIT_ENVIRONMENT
+    except KeyboardInterrupt:
+        _tell("validation: interrupted; every process of the run was ended and no result written\n")
+        status = INTERRUPTED
+    except Exception:  # noqa: BLE001 - Python would end with 1, which says that a GPU failed
+        _tell(f"{traceback.format_exc()}validation: this is a fault of this program; nothing was judged\n")
+        status = EXIT_ENVIRONMENT
+    _close_output()
+    return status
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _tell(text: str) -> None:
+    """Say what went wrong, if anybody hears it."""
+    with contextlib.suppress(OSError, AttributeError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _close_output() -> None:
+    """Python flushes its streams once more at its end, and would end with 120 where nobody reads them."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())

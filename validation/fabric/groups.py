@@ -1,0 +1,262 @@
+"""Between nodes: what passes between controller and nodes, and what came of a group.
+
+First all nodes together, then, where that is wanted, pairs: search.py says which, verdict.py what it
+means, measure.py measures. Pure functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from validation.checks.collectives import combine, stage_order
+from validation.model.contract import SCHEMA_VERSION, Finding, Measurement, StringEnum
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Nodes that died within this time of each other may each have been the first: clocks differ.
+SAME_TIME_S = 0.5
+
+
+class Pairs(StringEnum):
+    """When pairs of nodes are measured: unless the whole is known to be fast, always, or never."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node of a group: where the others find it, and how many ranks it has."""
+
+    name: str
+    address: str
+    ranks: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a node is asked to do: its own name, its group (the first keeps the meeting place), and how."""
+
+    schema_version: int
+    node: str
+    group: tuple[Member, ...]
+    port: int
+    library: str  # nccl or gloo
+    plan: str
+    run: str  # of this group in this round only: who comes late from another one meets nobody
+    nodes_in_round: int  # of all groups: they are started one after the other
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What came of one rank.
+
+    `ended_at` in seconds since 1970; `seconds` of each run by collective and size.
+    """
+
+    ending: str
+    stage: str
+    problem: str
+    ended_at: float
+    seconds: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one node brings home from a group; `not_run` says why it could not take part.
+
+    `left_out`: collectives and sizes that there was no time or memory for. `link_gb_s`: what the node's links
+    to others carry, None where that is not known.
+    """
+
+    schema_version: int
+    node: str
+    ranks: tuple[Rank, ...] = ()
+    collectives: tuple[str, ...] = ()
+    sizes_bytes: tuple[int, ...] = ()
+    not_run: str = ""
+    left_out: tuple[str, ...] = ()
+    link_gb_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A node in a round: its group, and its part or why there is none."""
+
+    group: tuple[str, ...]
+    part: Part | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The nodes that can measure with each other, and the rounds so far: attempts by node.
+
+    `floor_gb_s`: what all together must reach, 0 where nobody said.
+    """
+
+    schema_version: int
+    library: str
+    plan: str
+    port: int
+    pairs: Pairs
+    nodes: tuple[Member, ...]
+    rounds: tuple[dict[str, Attempt], ...] = ()
+    pair_rounds: int = 1
+    floor_gb_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """What came of one group."""
+
+    nodes: tuple[str, ...]
+    measurements: tuple[Measurement, ...] = ()
+    absent: dict[str, str] = field(default_factory=dict)  # nodes that could not take part, with the reason
+    wrong: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
+    suspects: dict[str, str] = field(default_factory=dict)  # who failed first or got least far, and how
+    left_out: tuple[str, ...] = ()
+    link_gb_s: float | None = None  # of the node whose links carry least
+    fastest: dict[int, float] = field(default_factory=dict)  # GB/s of the fastest all-reduce of each size
+
+    @property
+    def works(self) -> bool:
+        """Whether all ranks came back with right numbers."""
+        return bool(self.measurements) and not self.wrong
+
+    @property
+    def busbw_gb_s(self) -> float:
+        """Bus bandwidth of the largest all-reduce; 0 where there is none."""
+        return self.measurements[-1].value if self.measurements else 0.0
+
+    @property
+    def fastest_gb_s(self) -> float:
+        """Like busbw_gb_s, in the fastest run: others may have disturbed the rest."""
+        return self.fastest[max(self.fastest)] if self.fastest else 0.0
+
+    def up_to(self, size_bytes: int) -> Group:
+        """The same without larger all-reduces: rates of different sizes do not compare."""
+        if not any(size <= size_bytes for size in self.fastest):
+            return self
+        return dataclasses.replace(
+            self,
+            measurements=tuple(
+                one
+                for one in self.measurements
+                if one.name != "busbw_gb_s" or int(one.conditions["size_bytes"]) <= size_bytes
+            ),
+            fastest={size: rate for size, rate in self.fastest.items() if size <= size_bytes},
+        )
+
+
+def make_orders(fleet: Fleet, groups: Iterable[tuple[str, ...]], run: str) -> dict[str, Order]:
+    """What each node is asked to do. `run` is a name that no other round has, nor one of another day."""
+    members, groups = {member.name: member for member in fleet.nodes}, list(groups)
+    return {
+        name: Order(
+            SCHEMA_VERSION,
+            name,
+            tuple(members[one] for one in group),
+            fleet.port,
+            fleet.library,
+            fleet.plan,
+            f"{run}-{number}",
+            sum(map(len, groups)),
+        )
+        for number, group in enumerate(groups)
+        for name in group
+    }
+
+
+def groups_of(attempts: dict[str, Attempt]) -> list[Group]:
+    """The groups of a round, evaluated."""
+    return [
+        _group(nodes, attempts) for nodes in dict.fromkeys(attempt.group for attempt in attempts.values())
+    ]
+
+
+def _group(nodes: tuple[str, ...], attempts: dict[str, Attempt]) -> Group:
+    parts: dict[str, Part] = {}
+    absent: dict[str, str] = {}
+    for name in nodes:
+        attempt = attempts.get(name)
+        if attempt is None or attempt.part is None:
+            absent[name] = (attempt.problem if attempt else "") or "it brought no result"
+        elif attempt.part.not_run:
+            absent[name] = attempt.part.not_run
+        elif not attempt.part.ranks:
+            absent[name] = "it brought nothing of any rank"
+        else:
+            parts[name] = attempt.part
+    links = [part.link_gb_s for part in parts.values() if part.link_gb_s is not None]
+    group = Group(
+        nodes,
+        absent=absent,
+        left_out=next((part.left_out for part in parts.values()), ()),
+        link_gb_s=min(links) if links and len(links) == len(parts) else None,
+    )
+    ranks = [(name, rank) for name, part in parts.items() for rank in part.ranks]
+    wrong = {
+        name: found
+        for name, part in parts.items()
+        if (found := tuple(finding for rank in part.ranks for finding in rank.findings))
+    }
+    group = dataclasses.replace(group, wrong=wrong)
+    if absent or not ranks:
+        return group
+    if not all(rank.seconds for _, rank in ranks):
+        return dataclasses.replace(group, suspects=_suspects(parts))
+    if len({tuple((step, len(runs)) for step, runs in rank.seconds.items()) for _, rank in ranks}) > 1:
+        unlike = dict.fromkeys(parts, "its ranks did not measure the same")
+        return dataclasses.replace(group, suspects=unlike)
+    measurements, _ = combine(
+        [{step: list(runs) for step, runs in rank.seconds.items()} for _, rank in ranks]
+    )
+    reductions = [one for one in measurements if one.name == "busbw_gb_s"]
+    others = [one for one in measurements if one.name != "busbw_gb_s"]
+    fastest: dict[int, float] = {}
+    for one in reductions:
+        size_bytes = int(one.conditions["size_bytes"])
+        runs = zip(*(rank.seconds[f"all_reduce {size_bytes}"] for _, rank in ranks), strict=True)
+        slowest = [max(run) for run in runs]
+        fastest[size_bytes] = one.value * statistics.median(slowest) / min(slowest)
+    return dataclasses.replace(group, measurements=(*others, *reductions), fastest=fastest)
+
+
+def common_size_bytes(groups: Iterable[Group]) -> int:
+    """The largest all-reduce that all groups that work have measured; 0 where there is none."""
+    measured = [group.fastest.keys() for group in groups if group.works]
+    return max(set(measured[0]).intersection(*measured[1:]), default=0) if measured else 0
+
+
+def _suspects(parts: dict[str, Part]) -> dict[str, str]:
+    """Who broke the collective: nodes that died first, or, when all hang, that got least far."""
+    dead = [
+        (rank.ended_at, name, rank.problem)
+        for name, part in parts.items()
+        for rank in part.ranks
+        if rank.ending in {"died", "nonsense", "unkillable"}
+    ]
+    if dead:
+        first = min(dead)[0]
+        return {
+            name: problem
+            for ended_at, name, problem in sorted(dead, reverse=True)
+            if ended_at <= first + SAME_TIME_S
+        }
+    some = next(iter(parts.values()))
+    order = stage_order({"collectives": some.collectives, "sizes_bytes": some.sizes_bytes})
+    hung = [
+        (order(rank.stage), name, rank.problem)
+        for name, part in parts.items()
+        for rank in part.ranks
+        if not rank.seconds
+    ]
+    behind = min(hung)[0] if hung else 0
+    return {name: problem for how_far, name, problem in sorted(hung, reverse=True) if how_far == behind}

@@ -1,0 +1,157 @@
+"""On a node: its ranks of a collective between nodes."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING
+
+from validation.backends.sampling import MOST_ATTEMPTS
+from validation.checks.collectives import RANK_PATIENCE
+from validation.checks.measured import CUDA_ENVIRONMENT
+from validation.fabric.groups import Part, Rank
+from validation.model.contract import SCHEMA_VERSION
+from validation.probes.network_links import link_gb_s
+from validation.probes.topology import Topology
+from validation.processes.child import Request
+from validation.processes.pool import run_children
+
+if TYPE_CHECKING:
+    from validation.checks.node import Node
+    from validation.fabric.groups import Order
+    from validation.processes.pool import Outcome
+
+SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
+BACKENDS = {"gloo": "cpu", "nccl": "cuda"}
+#: Beside the budget, until all ranks have met: to load torch from a cold disk, and for each node of the round
+#: the time in which it is started. Ansible starts a thousand in 40 to 150 s.
+MEETING_S = 30.0
+MEETING_S_PER_NODE = 0.2
+#: What runs may take of the budget; the rest is for warming up and checking.
+RUNS_SHARE = 0.5
+#: By this part of it, counted from when all have met, the largest size must have been measured, or is left
+#: out: a slow network has a number.
+SIZES_SHARE = 0.8
+#: The first size, from which the time of the larger ones is estimated. Even 10 Mb/s manage it in time.
+PROBE_BYTES = 1 << 20
+
+
+def run_part(order: Order, node: Node) -> Part:
+    """Take part in a group with this node's ranks, and say what came of each."""
+    reason = node.why_no_cuda() if order.library == "nccl" else node.why_no_torch()
+    if reason:
+        return Part(SCHEMA_VERSION, order.node, not_run=reason)
+    before = 0
+    for me in order.group:
+        if me.name == order.node:
+            break
+        before += me.ranks
+    budget_s = node.plan.fabric_budget_s
+    all_s = MEETING_S + MEETING_S_PER_NODE * order.nodes_in_round + budget_s
+    gloo, nccl = node.plan.fabric_gloo_bytes, (PROBE_BYTES, *node.plan.gpu_all_reduce_bytes[:3])
+    sizes = gloo if order.library == "gloo" else nccl
+    steps = len(node.plan.collectives) * len(sizes)
+    # A slow network is to run less often, not to look as if it hung.
+    at_most_s = min(node.plan.all_reduce_s, RUNS_SHARE * budget_s / (MOST_ATTEMPTS * steps))
+    started, started_at = time.monotonic(), time.time()
+    others = [member.address for member in order.group if member.name != order.node]
+    requests = [
+        Request(
+            f"{order.node} rank {before + local}",
+            "validation.checks.collectives:measure",
+            BACKENDS[order.library],
+            device=local,
+            parameters={
+                "rank": before + local,
+                "world_size": sum(member.ranks for member in order.group),
+                "store": f"tcp://{_in_url(order.group[0].address)}:{order.port}/{order.run}",
+                "timeout_s": all_s * RANK_PATIENCE,
+                "collectives": list(node.plan.collectives),
+                "sizes_bytes": list(sizes),
+                "runs": node.plan.all_reduce_runs,
+                "at_most_s": at_most_s,
+                "measure_s": SIZES_SHARE * budget_s,
+            },
+            environment=_environment(order.library, others[0]),
+        )
+        for local in range(me.ranks)
+    ]
+    outcomes = run_children(requests, all_s, together=True)
+    for outcome in outcomes:
+        # Somebody else has the memory, say: no rank died, and no network is to blame.
+        if reason := outcome.measured.not_run:
+            return Part(SCHEMA_VERSION, order.node, not_run=f"{outcome.request.name}: {reason}")
+    ranks = tuple(_rank(outcome, started_at + outcome.ended_at - started) for outcome in outcomes)
+    return Part(
+        SCHEMA_VERSION,
+        order.node,
+        ranks,
+        tuple(node.plan.collectives),
+        tuple(sizes),
+        left_out=tuple(next((outcome.measured.details.get("left_out", ()) for outcome in outcomes), ())),
+        link_gb_s=_link_gb_s(order, node, others[0]),
+    )
+
+
+def _link_gb_s(order: Order, node: Node, peer: str) -> float | None:
+    """What this node's links carry; looked at only after it has measured."""
+    if order.library != "nccl":
+        return link_gb_s(order.library, interface_towards(peer), ())
+    topology = node.topology
+    if isinstance(topology, Topology):
+        return link_gb_s(order.library, interface_towards(peer), topology.rdma_ports)
+    return None
+
+
+def _rank(outcome: Outcome, ended_at: float) -> Rank:
+    seconds = {step: tuple(runs) for step, runs in outcome.measured.details.get("seconds", {}).items()}
+    return Rank(outcome.ending, outcome.stage, outcome.problem, ended_at, seconds, outcome.measured.findings)
+
+
+def _environment(library: str, peer: str) -> dict[str, str]:
+    """Gloo must be told its interface, else it takes what the host's name stands for, often loopback.
+
+    NCCL finds its own, or has been told by /etc/nccl.conf.
+    """
+    if library == "nccl":
+        return CUDA_ENVIRONMENT
+    name = interface_towards(peer)
+    return {"OMP_NUM_THREADS": "1", **({"GLOO_SOCKET_IFNAME": name} if name else {})}
+
+
+def interface_towards(address: str) -> str | None:
+    """The interface whose address packets to `address` carry; None where it cannot be found."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))  # a datagram socket sends nothing here
+            own = probe.getsockname()[0]
+    except OSError:
+        return None
+    if family == socket.AF_INET6:
+        return _interface_of_ipv6(own)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # it has no address
+            if socket.inet_ntoa(answer[20:24]) == own:
+                return name
+    return None
+
+
+def _interface_of_ipv6(own: str) -> str | None:
+    packed = socket.inet_pton(socket.AF_INET6, own.partition("%")[0]).hex()
+    try:
+        with open("/proc/net/if_inet6") as table:  # noqa: PTH123 - a file of the kernel
+            rows = [line.split() for line in table]
+    except OSError:
+        return None
+    return next((row[5] for row in rows if row[0] == packed), None)
+
+
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

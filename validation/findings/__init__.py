@@ -1,0 +1,1 @@
+"""What is known of each finding: its meaning, usual causes and what to do."""

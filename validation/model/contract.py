@@ -1,0 +1,330 @@
+"""What a validation result is: its states, its parts, and its form as JSON (schemas/node-result.schema.json).
+
+Four states are kept from end to end. `not-run` means that the environment kept a test from running (no
+driver, no torch, one GPU where two are needed). It is never counted as passed, and it never blames hardware.
+
+Reading is strict: an unknown field, a missing one, a wrong type or a number that is not finite raises
+ContractError, which names the place. A half-read result would be a wrong verdict.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+
+SCHEMA_VERSION = 3
+
+T = TypeVar("T")
+
+
+class ContractError(ValueError):
+    """JSON that does not have the form it must have; the message says where."""
+
+
+class StringEnum(str, Enum):
+    """A word out of a few. Python 3.11 has enum.StrEnum for it; machines with 3.10 are measured, too."""
+
+    __str__ = str.__str__
+
+
+class State(StringEnum):
+    """How a test, a node or a fleet came out."""
+
+    PASS = "pass"  # noqa: S105 - a state
+    DEGRADED = "degraded"
+    FAIL = "fail"
+    NOT_RUN = "not-run"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    `code` is stable, for suppression and history; `action` says what to do.
+    """
+
+    code: str
+    state: State
+    text: str
+    action: str = ""
+    device: int | None = None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A number: the median of `samples`.
+
+    The unit is the end of its name (_tflops, _gflops, _gb_s; 1 GB = 1e9 bytes).
+
+    `spread` is the interquartile range as a part of the median. `device` is a GPU's index, None for the
+    node as a whole. Noisy numbers are measured again; of `attempts`, the calmest is kept.
+    """
+
+    name: str
+    value: float
+    samples: int
+    spread: float
+    device: int | None = None
+    conditions: dict[str, int | str] = field(default_factory=dict)
+    attempts: int = 1
+
+
+@dataclass(frozen=True)
+class Digest:
+    """A checksum of every bit of a result.
+
+    `conditions` say what the bits depend on, all that is known of it: where they are equal, the checksums
+    must be. `device` is a GPU's index.
+    """
+
+    name: str
+    value: str
+    device: int | None = None
+    conditions: dict[str, int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one measuring process brings home. With `not_run`, the reason why it could not measure."""
+
+    measurements: tuple[Measurement, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    not_run: str | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+    digests: tuple[Digest, ...] = ()
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """One test on one node.
+
+    `method` is the version of the way it measures: numbers of different methods do not compare.
+    """
+
+    __test__ = False  # not pytest's
+
+    id: str
+    state: State
+    method: int
+    duration_s: float
+    reason: str = ""
+    measurements: tuple[Measurement, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+    digests: tuple[Digest, ...] = ()
+
+
+@dataclass(frozen=True)
+class GpuIdentity:
+    """A GPU as nvidia-smi names it. `pci_id` is the PCI device id: 4 hexadecimal digits, lower case."""
+
+    index: int
+    name: str
+    uuid: str
+    pci_address: str
+    pci_id: str
+    pcie_generation_max: int | None = None
+    pcie_width_max: int | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was measured on; enough to know whether two results compare."""
+
+    hostname: str
+    system: str
+    kernel: str
+    cpu_model: str
+    cpus: int
+    memory_bytes: int
+    python: str
+    torch: str | None
+    driver: str | None
+
+
+@dataclass(frozen=True)
+class NodeResult:
+    """Everything one run found on one node, before anybody judges it."""
+
+    schema_version: int
+    node: str
+    plan: str
+    started_at: str
+    duration_s: float
+    machine: Machine
+    gpus: tuple[GpuIdentity, ...]
+    tests: tuple[TestResult, ...]
+
+
+def node_result(value: Any, known_tests: typing.Collection[str] | None = None) -> NodeResult:
+    """A result from what the json module gives.
+
+    Raises ContractError, also for another schema version, and for a result that contradicts itself or has a
+    test that is none of `known_tests`: what is not understood must not pass.
+    """
+    version = value.get("schema_version") if isinstance(value, dict) else None
+    if isinstance(version, int) and version != SCHEMA_VERSION:
+        raise ContractError(
+            f"a result of schema version {version}; this program reads version {SCHEMA_VERSION}"
+        )
+    result = decode(NodeResult, value)
+    _refuse_twice("tests", [test.id for test in result.tests])
+    _refuse_twice("gpus", [f"GPU {gpu.index}" for gpu in result.gpus])
+    for test in result.tests:
+        if known_tests is not None and test.id not in known_tests:
+            raise ContractError(f"tests: {test.id} is no test that this program knows")
+        for finding in test.findings:
+            if finding.state not in {State.DEGRADED, State.FAIL}:
+                raise ContractError(
+                    f"tests: {finding.code} of {test.id} is {finding.state}; expected degraded or fail"
+                )
+    return result
+
+
+def _refuse_twice(path: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ContractError(f"{path}: {name} is there twice")
+
+
+def worst(states: typing.Iterable[State]) -> State:
+    """The state of a whole made of parts that ran: fail over degraded over pass."""
+    present = set(states)
+    return next((state for state in (State.FAIL, State.DEGRADED) if state in present), State.PASS)
+
+
+def encode(value: Any) -> Any:
+    """A dataclass as what the json module takes."""
+    return dataclasses.asdict(value)
+
+
+def dumps(value: Any) -> str:
+    """A dataclass as JSON text. Raises ValueError for a number that JSON does not have (NaN, infinity)."""
+    return json.dumps(encode(value), indent=2, allow_nan=False) + "\n"
+
+
+def loads(kind: type[T], text: str | bytes) -> T:
+    """The dataclass `kind` from JSON text. Raises ContractError."""
+    return decode(kind, parse(text))
+
+
+def parse(text: str | bytes) -> Any:
+    """What the json module gives. Raises ContractError, also for a name that is twice in an object."""
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except ContractError:
+        raise
+    except ValueError as error:  # also undecodable bytes, and numbers of thousands of digits
+        raise ContractError(f"not JSON: {error}") from error
+    except RecursionError as error:
+        raise ContractError("not JSON of this program: it is nested too deeply") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ContractError(
+            f"{_show(twice)} is twice in one object; which of the two holds is anybody's guess"
+        )
+    return found
+
+
+def decode(kind: type[T], value: Any, path: str = "") -> T:
+    """`value`, as the json module gives it, as an instance of the dataclass `kind`. Raises ContractError."""
+    if not isinstance(value, dict):
+        raise ContractError(f"{path or 'the top level'}: expected an object, found {_show(value)}")
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is one
+    if unknown := sorted(value.keys() - known.keys()):
+        raise ContractError(f"{_join(path, unknown[0])}: no such field in {kind.__name__}")
+    arguments = {}
+    for name, description in known.items():
+        if name in value:
+            arguments[name] = _decode(hints[name], value[name], _join(path, name))
+        elif (
+            description.default is dataclasses.MISSING and description.default_factory is dataclasses.MISSING
+        ):
+            raise ContractError(f"{_join(path, name)}: missing")
+    return kind(**arguments)
+
+
+def _decode(kind: Any, value: Any, path: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return _finite(value, path)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        errors = []
+        for choice in (choice for choice in arguments if choice is not type(None)):
+            try:
+                return _decode(choice, value, path)
+            except ContractError as error:
+                errors.append(error)
+        raise errors[0]
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise ContractError(f"{path}: expected a list, found {_show(value)}")
+        return tuple(_decode(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise ContractError(f"{path}: expected an object, found {_show(value)}")
+        return {
+            _key(arguments[0], key, path): _decode(arguments[1], item, _join(path, key))
+            for key, item in value.items()
+        }
+    if dataclasses.is_dataclass(kind):
+        return decode(typing.cast("type[Any]", kind), value, path)
+    return _decode_scalar(kind, value, path)
+
+
+def _key(kind: Any, key: str, path: str) -> Any:
+    """A key of an object: JSON knows only text."""
+    if kind is not int:
+        return key
+    if not key.isascii() or not key.isdigit():
+        raise ContractError(f"{path}: expected a whole number as key, found {_show(key)}")
+    return int(key)
+
+
+def _decode_scalar(kind: Any, value: Any, path: str) -> Any:
+    if issubclass(kind, StringEnum):
+        if value not in list(kind):
+            raise ContractError(f"{path}: expected one of {', '.join(kind)}, found {_show(value)}")
+        return kind(value)
+    if kind is float:
+        try:
+            if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
+                return float(value)
+        except OverflowError:
+            pass  # a whole number beyond all bounds
+        raise ContractError(f"{path}: expected a finite number, found {_show(value)}")
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ContractError(f"{path}: expected {kind.__name__}, found {_show(value)}")
+    return value
+
+
+def _finite(value: Any, path: str) -> Any:
+    """`value` as it is, when no number in it is NaN or infinite."""
+    if isinstance(value, dict):
+        return {key: _finite(item, _join(path, key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item, f"{path}[{index}]") for index, item in enumerate(value)]
+    return _decode_scalar(float, value, path) if isinstance(value, float) else value
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,161 @@
+"""What the controller knows a node must be and do: required tests, its GPUs, and the numbers they must reach.
+
+The reference numbers are entries of data/gpu_models.yml, passed on as JSON, so that the payload needs no YAML
+and no file but itself. Nothing here is required: without expectations a run still measures, and says that
+nothing was compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from validation.model.contract import SCHEMA_VERSION, ContractError, decode, loads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+#: The name of a model where only the number of GPUs is expected.
+ANY_MODEL = "GPU"
+
+
+@dataclass(frozen=True)
+class ExpectedGpus:
+    """`count` GPUs of one model (a key of data/gpu_models.yml)."""
+
+    model: str
+    name: str
+    count: int
+
+
+@dataclass(frozen=True)
+class References:
+    """The entries of data/gpu_models.yml that concern a node.
+
+    `models` by key, `pcie_x16` by generation, `architectures` by name.
+    """
+
+    models: dict[str, Any] = field(default_factory=dict)
+    pcie_x16: dict[str, Any] = field(default_factory=dict)
+    architectures: dict[str, Any] = field(default_factory=dict)
+
+    def model_of(self, pci_id: str) -> dict[str, Any] | None:
+        """The model with this PCI device id (4 hexadecimal digits, lower case)."""
+        return next((model for model in self.models.values() if pci_id in model["pci_ids"]), None)
+
+    def is_superchip(self, pci_id: str) -> bool:
+        """Whether this GPU copies over NVLink-C2C, several times as fast as the PCIe link it has, too."""
+        return (self.model_of(pci_id) or {}).get("form_factor") == "superchip"
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What is expected of one node. None: nothing is known, so nothing is compared."""
+
+    schema_version: int = SCHEMA_VERSION
+    required_tests: tuple[str, ...] = ()
+    gpus: tuple[ExpectedGpus, ...] | None = None
+    driver_version: str | None = None
+    nvswitch: bool | None = None
+    power_limit_w: float | None = None
+    #: Where graphics clocks are locked: what they must not exceed under load.
+    graphics_clock_mhz: float | None = None
+    references: References = field(default_factory=References)
+    #: Why the node was not measured at all: unreachable, refused by preflight, ...
+    not_run: str | None = None
+
+    @property
+    def gpu_count(self) -> int | None:
+        """How many GPUs the node must have."""
+        return None if self.gpus is None else sum(gpus.count for gpus in self.gpus)
+
+
+@dataclass(frozen=True)
+class FleetExpectations:
+    """What is expected of each node of a fleet, by its name."""
+
+    schema_version: int
+    nodes: dict[str, Expectation]
+
+
+def parse_expectation(text: str | bytes, known_tests: tuple[str, ...]) -> Expectation:
+    """The expectation of one node from JSON. Raises ContractError."""
+    return _checked(loads(Expectation, text), known_tests, "expectation")
+
+
+def read_fleet(path: Path, known_tests: tuple[str, ...]) -> FleetExpectations:
+    """The expectations of a fleet from a JSON file. Raises OSError, ContractError."""
+    return _checked_fleet(loads(FleetExpectations, path.read_bytes()), known_tests)
+
+
+def fleet_from(value: Any, known_tests: tuple[str, ...]) -> FleetExpectations:
+    """The expectations of a fleet from what the json module gives. Raises ContractError."""
+    return _checked_fleet(decode(FleetExpectations, value, "expectations"), known_tests)
+
+
+def _checked_fleet(fleet: FleetExpectations, known_tests: tuple[str, ...]) -> FleetExpectations:
+    """The same, when every node's expectation makes sense. Raises ContractError."""
+    for name, expectation in fleet.nodes.items():
+        file_name(name)
+        _checked(expectation, known_tests, name)
+    return fleet
+
+
+def file_name(node: str) -> str:
+    """The name of a node, which names files, too. Raises ContractError where it cannot."""
+    if not node or node.startswith(".") or "/" in node or not node.isprintable():
+        raise ContractError(f"{node!r} cannot be a node's name: it names a file of the report")
+    return node
+
+
+def _checked(expectation: Expectation, known_tests: tuple[str, ...], where: str) -> Expectation:
+    if expectation.schema_version != SCHEMA_VERSION:
+        raise ContractError(
+            f"{where}: expectations of schema version {expectation.schema_version}; this program reads "
+            f"version {SCHEMA_VERSION}"
+        )
+    _check_references(expectation.references, where)
+    counts = [gpus.count for gpus in expectation.gpus or ()]
+    limits = [expectation.power_limit_w, expectation.graphics_clock_mhz]
+    if any(count < 0 for count in counts) or any(limit is not None and limit <= 0 for limit in limits):
+        raise ContractError(
+            f"{where}: expected no negative count of GPUs, and a power limit and a clock above 0"
+        )
+    if unknown := [test for test in expectation.required_tests if test not in known_tests]:
+        raise ContractError(
+            f"{where}: required test {unknown[0]} is unknown; known are {', '.join(known_tests)}"
+        )
+    return expectation
+
+
+def _check_references(references: References, where: str) -> None:
+    """Whether models and links have the form of data/gpu_models.yml, as far as a verdict rests on it."""
+    for key, model in references.models.items():
+        place = f"{where}: references.models.{key}"
+        if not isinstance(model, dict) or not isinstance(model.get("name"), str):
+            raise ContractError(f"{place}: expected an object with a name")
+        if not isinstance(model.get("pci_ids"), list):
+            raise ContractError(f"{place}.pci_ids: expected a list")
+        _check_numbers(model, place)
+    for key, link in references.pcie_x16.items():
+        place = f"{where}: references.pcie_x16.{key}"
+        if not isinstance(link, dict):
+            raise ContractError(f"{place}: expected an object")
+        _check_numbers(link, place)
+
+
+def _check_numbers(of: dict[str, Any], place: str) -> None:
+    for kind in ("peak", "floor"):
+        numbers = of.get(kind, {})
+        if not isinstance(numbers, dict):
+            raise ContractError(f"{place}.{kind}: expected an object")
+        for name, found in numbers.items():
+            for entry in found if isinstance(found, list) else [found]:
+                number = entry.get("value") if isinstance(entry, dict) else None
+                if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
+                    raise ContractError(f"{place}.{kind}.{name}: expected an object with a value above 0")
+                if isinstance(found, list) and not {"gpus", "size_bytes"} <= entry.keys():
+                    raise ContractError(
+                        f"{place}.{kind}.{name}: expected gpus and size_bytes beside the value"
+                    )

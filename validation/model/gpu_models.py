@@ -1,0 +1,43 @@
+"""The table of GPU models (data/gpu_models.yml) where no Ansible brings the part that concerns a node.
+
+The one-file build carries it as JSON, because a node's Python seldom has YAML; a checkout reads the file.
+"""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+from validation.model.expectations import References
+
+CARRIED = "gpu_models.json"
+TABLE = Path(__file__).parents[2] / "data/gpu_models.yml"
+
+
+def table(path: Path = TABLE) -> dict[str, Any] | None:
+    """What the payload needs of the table, as JSON says it; None where it or a reader of YAML is missing."""
+    try:
+        import yaml
+
+        content = yaml.safe_load(path.read_text())
+    except (ImportError, OSError):
+        return None
+    return {
+        "models": content["models"],
+        "pcie_x16": {str(generation): row for generation, row in content["pcie_x16"].items()},
+        "architectures": {
+            name: {"matmul": entry["matmul"]} for name, entry in content["architectures"].items()
+        },
+    }
+
+
+def available() -> References:
+    """The references that this copy of the payload carries or finds; empty ones where there are none."""
+    try:
+        carried = pkgutil.get_data("validation", CARRIED)
+    except OSError:
+        carried = None
+    content = json.loads(carried) if carried else table()
+    return References(**content) if content else References()

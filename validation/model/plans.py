@@ -1,0 +1,168 @@
+"""Plans: which tests run, for how long they measure, and how long they may take at most.
+
+A budget is there to end a hang. It is many times what a test needs on an idle machine, so that a slow or busy
+machine never fails by time-out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long to warm up and to measure, in seconds; the least and the most samples to take."""
+
+    warm_up_s: float
+    measure_s: float
+    least: int = 5
+    most: int = 1000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One depth of validation. Sizes in bytes; `cpu_matmul_size` is the edge of square matrices.
+
+    Those of GPUs depend on the GPU, and not on the plan (shapes.py).
+    """
+
+    name: str
+    summary: str
+    budget_s: float  # of one test, on a machine that is not overloaded
+    cpu: Timing
+    gpu: Timing
+    gpu_copy: Timing
+    cpu_copy_bytes: int
+    cpu_all_reduce_bytes: int
+    gpu_copy_bytes: int
+    gpu_peer: Timing
+    gpu_peer_bytes: int
+    gpu_pattern_bytes: int  # at most; what is free bounds it
+    gpu_all_reduce_bytes: tuple[int, ...]  # the largest one that fits in memory carries the verdict
+    all_reduce_runs: int  # of each collective and size, at most
+    all_reduce_s: float  # likewise, as measured by all ranks together
+
+    def cpu_matmul_size(self, cpus: int) -> int:
+        """Large enough to keep all CPUs busy for milliseconds, small enough to repeat it often."""
+        return 1024 if cpus < 8 else 2048 if cpus < 32 else 4096
+
+    #: For how long the tests are repeated; 0: once.
+    duration_s: float = 0
+    #: Of one group of nodes, once they have met; a node that does not come costs this and the time to meet.
+    fabric_budget_s: float = 120
+    fabric_gloo_bytes: tuple[int, ...] = (1 << 20, 8 << 20)
+    collectives: tuple[str, ...] = ("all_reduce",)
+    #: All message sizes that fit, or only the smallest and the largest.
+    sweep: bool = True
+    gpu_directions: tuple[str, ...] = ("h2d", "d2h")
+    #: The file that storage is read from: its size, and how long writing it may take, at most.
+    storage_bytes: int = 1 << 30
+    storage_write_s: float = 10
+    #: Tests that run only where they are asked for by name.
+    leaves_out: frozenset[str] = frozenset()
+    #: How long the fastest published shapes of a GPU are measured, after the long load; None: not at all.
+    gpu_best: Timing | None = None
+
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+#: Training-shaped tests, which take minutes together.
+TRAINING = frozenset(
+    {
+        "data_loading",
+        "storage_read",
+        "cpu_amp",
+        "gpu_amp",
+        "cpu_step_memory",
+        "gpu_step_memory",
+        "cpu_batch",
+        "gpu_batch",
+        "cpu_profile",
+        "gpu_profile",
+    }
+)
+
+#: How long an operator may have tests repeated at most.
+MOST_HOURS = 1000
+
+PLANS = {
+    plan.name: plan
+    for plan in (
+        Plan(
+            name="quick",
+            summary="under a minute: is this node healthy, correct and about as fast as it should be?",
+            budget_s=300,
+            cpu=Timing(warm_up_s=0.3, measure_s=0.7),
+            gpu=Timing(warm_up_s=1, measure_s=0.5),
+            gpu_copy=Timing(warm_up_s=0.05, measure_s=0.2),
+            cpu_copy_bytes=64 * MIB,
+            cpu_all_reduce_bytes=16 * MIB,
+            gpu_copy_bytes=512 * MIB,
+            gpu_peer=Timing(warm_up_s=0.02, measure_s=0.05),
+            gpu_peer_bytes=256 * MIB,
+            gpu_pattern_bytes=8 * GIB,
+            gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
+            all_reduce_runs=20,
+            all_reduce_s=1,
+            sweep=False,
+            leaves_out=TRAINING
+            | frozenset(
+                {
+                    "gpu_matmul_alone",
+                    "gpu_transfer_together",
+                    "gpu_transfer_remote",
+                    "gpu_peers",
+                    "gpu_all_reduce_ring",
+                    "gpu_all_reduce_nvls",
+                }
+            ),
+        ),
+        Plan(
+            name="standard",
+            summary="about twenty minutes on eight GPUs: the same, long enough to show throttling",
+            budget_s=1200,
+            cpu=Timing(warm_up_s=3, measure_s=10),
+            gpu=Timing(warm_up_s=30, measure_s=20, most=20000),
+            gpu_best=Timing(warm_up_s=0.2, measure_s=1, least=20),
+            gpu_copy=Timing(warm_up_s=2, measure_s=5),
+            cpu_copy_bytes=256 * MIB,
+            cpu_all_reduce_bytes=256 * MIB,
+            gpu_copy_bytes=512 * MIB,
+            gpu_peer=Timing(warm_up_s=0.1, measure_s=0.3),
+            gpu_peer_bytes=256 * MIB,
+            gpu_pattern_bytes=1024 * GIB,
+            gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
+            all_reduce_runs=100,
+            storage_bytes=8 * GIB,
+            storage_write_s=60,
+            all_reduce_s=10,
+            collectives=("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+            gpu_directions=("h2d", "d2h", "both", "h2d_pageable", "d2h_pageable"),
+        ),
+        Plan(
+            name="burn-in",
+            summary="four hours of load, again and again: stops at the first fault, resumes when interrupted",
+            budget_s=3600,
+            cpu=Timing(warm_up_s=1, measure_s=20, most=20000),
+            gpu=Timing(warm_up_s=30, measure_s=120, most=200000),
+            gpu_best=Timing(warm_up_s=0.2, measure_s=1, least=20),
+            gpu_copy=Timing(warm_up_s=2, measure_s=10, most=20000),
+            cpu_copy_bytes=256 * MIB,
+            cpu_all_reduce_bytes=256 * MIB,
+            gpu_copy_bytes=512 * MIB,
+            gpu_peer=Timing(warm_up_s=0.1, measure_s=0.3),
+            gpu_peer_bytes=256 * MIB,
+            gpu_pattern_bytes=1024 * GIB,
+            gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
+            all_reduce_runs=200,
+            storage_bytes=8 * GIB,
+            storage_write_s=60,
+            all_reduce_s=20,
+            duration_s=4 * 3600,
+            collectives=("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+            gpu_directions=("h2d", "d2h", "both"),
+            leaves_out=frozenset({"gpu_matmul_alone"}),
+        ),
+    )
+}

@@ -1,0 +1,86 @@
+"""How a measured number is written, what its name says of it, and when two numbers compare."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from validation.model.contract import Measurement, TestResult
+
+#: Units by the end of a measurement's name. All are rates: more is better.
+UNITS = {"tflops": "TFLOP/s", "gflops": "GFLOP/s", "gb_s": "GB/s", "samples_s": "samples/s"}
+#: Units of what no judge compares, because more of it is not better.
+SIZES = {"gb": "GB", "samples": "samples"}
+#: A spread (interquartile range over median) above which a number is measured again, and blames nobody alone.
+NOISY_SPREAD = 0.10
+
+
+def of_gpus(test: TestResult) -> bool:
+    """Whether a test measures GPUs, by its name."""
+    return test.id.startswith("gpu_")
+
+
+def has_unit(measurement: Measurement) -> bool:
+    """Whether a number is a rate by its name, whatever its value."""
+    return any(measurement.name.endswith(f"_{unit}") for unit in UNITS)
+
+
+def is_rate(measurement: Measurement) -> bool:
+    """Whether more is better, so that it compares."""
+    return measurement.value > 0 and has_unit(measurement)
+
+
+def conditions_key(conditions: dict[str, int | str]) -> tuple[tuple[str, str], ...]:
+    """Conditions, to tell whether two numbers were taken in the same way."""
+    return tuple(sorted((name, str(value)) for name, value in conditions.items()))
+
+
+def on_gpu(device: int | None) -> str:
+    """` on GPU 3`, or nothing for the node as a whole."""
+    return "" if device is None else f" on GPU {device}"
+
+
+def label(name: str) -> str:
+    """`h2d_pinned_gb_s` without its unit, as a reader says it: `h2d pinned`."""
+    units = (*UNITS, *SIZES)
+    return next((name.removesuffix(f"_{unit}") for unit in units if name.endswith(f"_{unit}")), name).replace(
+        "_", " "
+    )
+
+
+def unit(name: str) -> str:
+    """The unit of a measurement's name, empty if it has none."""
+    return next((text for ending, text in (UNITS | SIZES).items() if name.endswith(ending)), "")
+
+
+def quantity(measurement: Measurement) -> str:
+    """A measurement's value with its unit."""
+    return f"{number(measurement.value)} {unit(measurement.name)}".rstrip()
+
+
+def number(value: float) -> str:
+    """A value with about three digits."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def noise(measurement: Measurement) -> str:
+    """`; its runs spread by 30%, measured 3 times`, where that is much."""
+    if measurement.spread <= NOISY_SPREAD:
+        return ""
+    return f"; its runs spread by {measurement.spread:.0%}, measured {measurement.attempts} times"
+
+
+def held_back(test: TestResult, device: int | None) -> str:
+    """What telemetry showed on this GPU during the test.
+
+    `; sw power cap was active 38% of the time; PCIe link generation 3 of 5`.
+    """
+    hints = []
+    for gpu in test.details.get("telemetry", []):
+        if device in {None, gpu["device"]}:
+            hints += [
+                f"; {name.replace('_', ' ')} was active {share:.0%} of the time"
+                for name, share in gpu["event_reason_shares"].items()
+            ]
+            hints += [f"; {gpu['slow_link']}"] if "slow_link" in gpu else []
+    return "".join(dict.fromkeys(hints))

@@ -1,0 +1,29 @@
+"""What the operator asks of a run besides its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """`storage_paths` are folders or files to read from."""
+
+    storage_paths: tuple[Path, ...] = ()
+    #: What each of the paths must reach; None: nothing is compared with a floor.
+    storage_floor_gb_s: float | None = None
+    #: The folder that gets the traces of profiles.
+    traces: Path | None = None
+
+    @property
+    def tests(self) -> frozenset[str]:
+        """Tests that these options ask for, in a plan that leaves them out, too."""
+        storage = {"storage_read"} if self.storage_paths else set()
+        return frozenset(storage | ({"cpu_profile", "gpu_profile"} if self.traces else set()))
+
+
+NO_OPTIONS = RunOptions()

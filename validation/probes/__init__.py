@@ -1,0 +1,1 @@
+"""What is read from a node: its machine, driver, GPUs, links and kernel log."""

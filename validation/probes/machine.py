@@ -1,0 +1,204 @@
+"""This machine, as its kernel and Python environment describe it. No torch is imported, nothing changed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import runpy
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from validation.model.contract import Machine
+from validation.processes.command import CommandError, run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NVIDIA = "0x10de"
+GPU_CLASSES = ("0x0300", "0x0302")  # VGA controller, 3D controller
+DRIVER_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+LIBRARY_FOLDERS = (
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/lib/aarch64-linux-gnu/nvidia/current",
+)
+#: What gives a container, or a job of Slurm, a part of the GPUs.
+GRANTS = ("NVIDIA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+SWITCH_CLASS = "0x0680"  # bridge, other: NVSwitch up to the fourth NVLink generation
+
+
+@dataclass(frozen=True)
+class Torch:
+    """The torch that this Python would import.
+
+    `cuda` is the CUDA version it was built with, None for a CPU build.
+    """
+
+    version: str
+    cuda: str | None
+
+
+@dataclass(frozen=True)
+class PciGpu:
+    """An NVIDIA GPU on the PCI bus, whether or not there is a driver for it."""
+
+    address: str
+    pci_id: str
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A variable that gives this process so many GPUs."""
+
+    variable: str
+    gpus: int
+
+
+def describe(driver: str | None) -> Machine:
+    """This machine, with the driver that it has loaded, for the result."""
+    torch = find_torch()
+    return Machine(
+        hostname=socket.gethostname(),
+        system=_os_release().get("PRETTY_NAME", platform.system()),
+        kernel=platform.release(),
+        cpu_model=_cpu_model(),
+        cpus=available_cpus(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        python=platform.python_version(),
+        torch=torch.version if torch else None,
+        driver=driver,
+    )
+
+
+def available_cpus() -> int:
+    """How many CPUs this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def find_torch() -> Torch | None:
+    """The torch of this Python, found without importing it: an import costs more than a second."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    constants = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
+    return Torch(str(constants["__version__"]), constants.get("cuda"))
+
+
+def loaded_driver(root: Path = Path("/")) -> str | None:
+    """The version of the NVIDIA kernel module that is loaded, None if there is none."""
+    return _read(root / "sys/module/nvidia/version")
+
+
+def driver_libraries(root: Path = Path("/")) -> dict[str, str]:
+    """The versions of the driver's libraries by the names that programs load, as far as they are found."""
+    found = {}
+    for name in DRIVER_LIBRARIES:
+        for folder in LIBRARY_FOLDERS:
+            target = (root / folder / name).resolve()
+            version = target.name.partition(".so.")[2]
+            if target.exists() and "." in version:
+                found[name] = version
+                break
+    return found
+
+
+def fabric_manager_version() -> str | None:
+    """The version of the fabric manager that is installed, None if there is none."""
+    try:
+        done = run(["nv-fabricmanager", "--version"], 10)
+    except (OSError, CommandError):
+        return None
+    match = re.search(r"version is\s*:\s*([\d.]+\d)", done.output)
+    return match[1] if match else None
+
+
+def fabric_manager_runs(root: Path = Path("/")) -> bool | None:
+    """Whether there is a process of the fabric manager, None where this user may not see all processes."""
+    if not _read(root / "proc/1/cmdline"):
+        return None
+    names = (_read(process / "cmdline") or "" for process in (root / "proc").glob("[0-9]*"))
+    return any(Path(name.partition("\0")[0]).name == "nv-fabricmanager" for name in names)
+
+
+def pci_gpus(root: Path = Path("/")) -> tuple[PciGpu, ...]:
+    """The NVIDIA GPUs on the PCI bus."""
+    return tuple(
+        PciGpu(device.name, (_read(device / "device") or "").removeprefix("0x").lower())
+        for device in _nvidia_devices(root)
+        if (_read(device / "class") or "").startswith(GPU_CLASSES)
+    )
+
+
+def has_nvswitch(root: Path = Path("/")) -> bool:
+    """Whether this node has NVSwitches of its own on the PCI bus."""
+    return any((_read(device / "class") or "").startswith(SWITCH_CLASS) for device in _nvidia_devices(root))
+
+
+def granted_gpus(environment: Mapping[str, str] = os.environ) -> Grant | None:
+    """What names GPUs that this process is to have, by number or UUID; None where nothing does."""
+    for variable in GRANTS:
+        parts = [part.strip() for part in environment.get(variable, "").split(",")]
+        if all(re.fullmatch(r"\d{1,3}(-\d{1,3})?|GPU-[\w-]+", part) for part in parts):
+            return Grant(
+                variable, sum(1 if part.startswith("GPU-") else len(cpu_list(part)) for part in parts)
+            )
+    return None
+
+
+def cpus_near(pci_address: str, root: Path = Path("/")) -> list[int] | None:
+    """The CPUs of the NUMA node that a PCI device hangs on, None where the kernel does not say."""
+    text = _read(root / "sys/bus/pci/devices" / pci_address / "local_cpulist")
+    if not text:
+        return None
+    return cpu_list(text)
+
+
+def cpu_list(text: str) -> list[int]:
+    """`0-2,8` as the kernel lists CPUs and nodes: [0, 1, 2, 8]."""
+    numbers: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def python_executable() -> str:
+    """The Python that runs this, for sentences."""
+    return sys.executable
+
+
+def _nvidia_devices(root: Path) -> list[Path]:
+    devices = root / "sys/bus/pci/devices"
+    if not devices.is_dir():
+        return []
+    return sorted(device for device in devices.iterdir() if _read(device / "vendor") == NVIDIA)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        # A command line may hold any bytes.
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _os_release() -> dict[str, str]:
+    try:
+        return platform.freedesktop_os_release()
+    except OSError:
+        return {}
+
+
+def _cpu_model() -> str:
+    for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in {"model name", "Model"}:
+            return value.strip()
+    return platform.machine()

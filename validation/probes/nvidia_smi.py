@@ -1,0 +1,408 @@
+"""What nvidia-smi says: `nvidia-smi -q -x` as data, and samples of clocks and links while something runs.
+
+Exit status alone is no evidence (nvidia-smi answers 0 to some things that it did not do), so everything is
+read from its output. Element names: nvsmi_device_v12.dtd (driver 535 to 575) and v13 (580 and newer); v11
+calls event reasons throttle reasons.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from typing import Any
+
+from validation.processes.command import CommandError, CommandTimeoutError, Running
+
+#: A node with eight GPUs and no persistence mode takes several seconds.
+TIMEOUT_S = 60.0
+SAMPLE_TIMEOUT_S = 10.0
+ABSENT = {
+    "",
+    "N/A",
+    "[N/A]",
+    "Not Supported",
+    "[Not Supported]",
+    "Requested functionality has been deprecated",
+}
+#: What stands in place of a value that a GPU should have and did not give, in brackets or without.
+UNANSWERED = {"Unknown Error", "ERR!", "GPU is lost", "GPU requires reset"}
+LOST = {"GPU is lost", "GPU requires reset"}
+
+#: What an exit status says that came with the report itself (nvidia-smi(1), "RETURN VALUE").
+STATUSES = {
+    8: "external power cables of a GPU are not attached",
+    10: "an interrupt of a GPU does not arrive",
+    14: "the infoROM of a GPU is corrupted",
+}
+
+#: Bits of clocks_event_reasons.active (nvml.h) by the name of their XML element.
+EVENT_REASONS = {
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+}
+
+
+GPU_IDLE = 0x1
+
+#: In these performance states a GPU works or is ready to, and its link runs at full speed; below, it saves
+#: power and may not.
+FULL_SPEED_STATES = {"P0", "P1", "P2"}
+
+
+@dataclass(eq=False)
+class NvidiaSmiError(Exception):
+    """nvidia-smi could not answer.
+
+    `kind` is missing, mismatch, no-driver, lost, no-devices, timeout or other.
+    """
+
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU in nvidia-smi's report. None: this GPU or driver does not say."""
+
+    index: int
+    name: str
+    uuid: str
+    pci_address: str
+    pci_id: str
+    performance_state: str | None
+    persistence: bool | None
+    mig: bool | None
+    ecc_uncorrected_volatile: int | None
+    ecc_corrected_volatile: int | None
+    pcie_replays: int | None
+    row_remap_failure: bool | None
+    row_remap_pending: bool | None
+    page_retirement_pending: bool | None
+    event_reasons: tuple[str, ...]
+    pcie_generation: int | None
+    pcie_generation_max: int | None
+    pcie_width: int | None
+    pcie_width_max: int | None
+    fabric_state: str | None
+    fabric_status: str | None
+    recovery_action: str | None
+    memory_free_mib: int | None
+    power_limit_w: float | None
+    power_limit_default_w: float | None
+    processes: tuple[str, ...]
+    compute_mode: str
+    #: What it did not answer, as "element: error".
+    unanswered: tuple[str, ...] = ()
+    ecc: bool | None = None
+    memory_used_mib: int | None = None
+    application_clock_mhz: int | None = None
+    application_clock_default_mhz: int | None = None
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether it serves one process at a time."""
+        return self.compute_mode.startswith("Exclusive")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole of `nvidia-smi -q -x`."""
+
+    driver_version: str
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One GPU at one moment. Clocks in MHz, power in W, temperature in degrees Celsius."""
+
+    index: int
+    sm_clock_mhz: float | None
+    power_w: float | None
+    temperature_c: float | None
+    pcie_generation: int | None
+    pcie_width: int | None
+    event_reasons: int
+    performance_state: str | None
+    ecc_uncorrected: int | None
+
+    @property
+    def at_full_speed(self) -> bool:
+        """Whether the GPU works, so that its link runs as fast as it can."""
+        return self.performance_state in FULL_SPEED_STATES
+
+
+def query() -> Report:
+    """Ask nvidia-smi for everything. Raises NvidiaSmiError."""
+    return parse(ask(["-q", "-x"]))
+
+
+def parse(text: str) -> Report:
+    """The report of `nvidia-smi -q -x`. Raises NvidiaSmiError for anything else."""
+    start = text.find("<?xml")
+    try:
+        root = ET.fromstring(text[start:] if start >= 0 else text)  # noqa: S314 - from this node's own driver
+    except ET.ParseError as error:
+        problem = (
+            f"nvidia-smi -q -x gave no XML: {_first_line(text)}"
+            if start < 0
+            else f"nvidia-smi -q -x gave XML that breaks off or is damaged ({error})"
+        )
+        raise NvidiaSmiError("other", problem) from error
+    driver = _text(root, "driver_version")
+    if driver is None:
+        raise NvidiaSmiError("other", "nvidia-smi -q -x names no driver version")
+    gpus = tuple(_gpu(index, element) for index, element in enumerate(root.iterfind("gpu")))
+    if not gpus:
+        raise NvidiaSmiError("no-devices", "nvidia-smi -q -x lists no GPU")
+    return Report(driver, gpus)
+
+
+def sample() -> tuple[Sample, ...]:
+    """Clocks, power, temperature, link and event reasons of every GPU now. Raises NvidiaSmiError."""
+    # Each of these fields exists from driver 535 on; a single unknown one would fail the query.
+    fields = "index,clocks.sm,power.draw,temperature.gpu,pcie.link.gen.current,pcie.link.width.current"
+    rest = "clocks_event_reasons.active,pstate,ecc.errors.uncorrected.volatile.total"
+    query = [f"--query-gpu={fields},{rest}", "--format=csv,noheader,nounits"]
+    return parse_samples(ask(query, SAMPLE_TIMEOUT_S))
+
+
+def parse_samples(text: str) -> tuple[Sample, ...]:
+    """Samples from the CSV that `sample` asks for. Raises NvidiaSmiError."""
+    samples = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        cells = [cell.strip() for cell in line.split(",")]
+        try:
+            index, clock, power, temperature, generation, width, reasons, state, errors = cells
+            if lost := LOST & {cell.strip("[]") for cell in cells}:
+                raise NvidiaSmiError("lost", f"nvidia-smi says of GPU {index}: {lost.pop()}")
+            samples.append(
+                Sample(
+                    index=int(index),
+                    sm_clock_mhz=_number(clock),
+                    power_w=_number(power),
+                    temperature_c=_number(temperature),
+                    pcie_generation=_integer(generation),
+                    pcie_width=_integer(width),
+                    event_reasons=int(reasons, 16) if reasons.startswith("0x") else 0,
+                    performance_state=None if _absent(state) else state,
+                    ecc_uncorrected=_integer(errors),
+                )
+            )
+        except ValueError as error:
+            raise NvidiaSmiError(
+                "other", f"nvidia-smi --query-gpu gave an unexpected line: {line}"
+            ) from error
+    return tuple(samples)
+
+
+def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, Any]]:
+    """One object a GPU from samples taken during a test: medians, maxima, how often a reason was active.
+
+    Clocks and reasons are those of samples in which the GPU worked: while processes start it idles.
+    """
+    by_gpu: dict[int, list[Sample]] = {}
+    for samples in rounds:
+        for one in samples:
+            by_gpu.setdefault(one.index, []).append(one)
+    working = {
+        index: [s for s in samples if not s.event_reasons & GPU_IDLE] or samples
+        for index, samples in by_gpu.items()
+    }
+    return [
+        {
+            "device": index,
+            "samples": len(working[index]),
+            "sm_clock_mhz_median": _median([s.sm_clock_mhz for s in working[index]]),
+            "power_w_max": _maximum([s.power_w for s in samples]),
+            "temperature_c_max": _maximum([s.temperature_c for s in samples]),
+            "pcie_generation_max": _maximum([s.pcie_generation for s in samples if s.at_full_speed]),
+            "pcie_width_max": _maximum([s.pcie_width for s in samples if s.at_full_speed]),
+            "ecc_uncorrected_new": _growth([s.ecc_uncorrected for s in samples]),
+            "event_reason_shares": {
+                name: round(sum(bool(s.event_reasons & bit) for s in working[index]) / len(working[index]), 3)
+                for name, bit in EVENT_REASONS.items()
+                if any(s.event_reasons & bit for s in working[index])
+            },
+        }
+        for index, samples in sorted(by_gpu.items())
+    ]
+
+
+def ask(arguments: list[str], timeout_s: float = TIMEOUT_S) -> str:
+    """What nvidia-smi prints. Raises NvidiaSmiError."""
+    return answer_of(start(arguments), timeout_s)
+
+
+def start(arguments: list[str]) -> Running:
+    """Start nvidia-smi, whose output `answer_of` reads. Raises NvidiaSmiError."""
+    try:
+        return Running(["nvidia-smi", *arguments])
+    except FileNotFoundError as error:
+        raise NvidiaSmiError("missing", "nvidia-smi is not installed") from error
+    except OSError as error:
+        raise NvidiaSmiError("other", f"nvidia-smi cannot be started: {error}") from error
+
+
+def answer_of(asked: Running, timeout_s: float = TIMEOUT_S) -> str:
+    """What a nvidia-smi prints that was started. Raises NvidiaSmiError."""
+    try:
+        done = asked.finish(timeout_s)
+    except CommandError as error:
+        kind = "timeout" if isinstance(error, CommandTimeoutError) else "other"
+        raise NvidiaSmiError(kind, f"nvidia-smi gave {error}") from error
+    output = done.output + done.errors
+    if done.status != 0 or "Failed to initialize NVML" in output:
+        said = _first_line(output) if output.strip() else f"{done.ending} and said nothing"
+        said = STATUSES.get(done.status, said)
+        raise NvidiaSmiError(_kind(done.status, output), f"nvidia-smi: {said}")
+    if re.search(r"No devices were found", output):
+        raise NvidiaSmiError("no-devices", "nvidia-smi: No devices were found")
+    return done.output
+
+
+def _kind(status: int, output: str) -> str:
+    if "version mismatch" in output:
+        return "mismatch"
+    if status == 9 or "couldn't communicate with the NVIDIA driver" in output:
+        return "no-driver"
+    if status == 12:
+        return "missing"
+    if status == 15 or "GPU is lost" in output:
+        return "lost"
+    return "no-devices" if status == 6 else "other"
+
+
+def _gpu(index: int, element: ET.Element) -> Gpu:
+    link = "pci/pci_gpu_link_info"
+    return Gpu(
+        index=index,
+        name=_text(element, "product_name") or "unknown",
+        uuid=_text(element, "uuid") or "",
+        pci_address=_pci_address(_text(element, "pci/pci_bus_id") or element.get("id") or ""),
+        pci_id=(_text(element, "pci/pci_device_id") or "").removeprefix("0x")[:4].lower(),
+        performance_state=_text(element, "performance_state"),
+        persistence=_flag(element, "persistence_mode", "Enabled"),
+        mig=_flag(element, "mig_mode/current_mig", "Enabled"),
+        ecc_uncorrected_volatile=_errors(element.find("ecc_errors/volatile"), "uncorrectable"),
+        ecc_corrected_volatile=_errors(element.find("ecc_errors/volatile"), "correctable"),
+        pcie_replays=_integer(_text(element, "pci/replay_counter")),
+        row_remap_failure=_flag(element, "remapped_rows/remapped_row_failure", "Yes"),
+        row_remap_pending=_flag(element, "remapped_rows/remapped_row_pending", "Yes"),
+        page_retirement_pending=_flag(element, "retired_pages/pending_retirement", "Yes"),
+        event_reasons=_event_reasons(element),
+        pcie_generation=_integer(_text(element, f"{link}/pcie_gen/current_link_gen")),
+        pcie_generation_max=_integer(_text(element, f"{link}/pcie_gen/max_link_gen")),
+        pcie_width=_integer(_text(element, f"{link}/link_widths/current_link_width")),
+        pcie_width_max=_integer(_text(element, f"{link}/link_widths/max_link_width")),
+        fabric_state=_text(element, "fabric/state"),
+        fabric_status=_text(element, "fabric/status"),
+        recovery_action=_text(element, "gpu_recovery_action"),
+        memory_free_mib=_integer(_text(element, "fb_memory_usage/free")),
+        power_limit_w=_watts(element, "current_power_limit", "power_limit"),
+        power_limit_default_w=_watts(element, "default_power_limit"),
+        processes=tuple(
+            f"{_text(process, 'process_name') or 'a process'} (pid {_text(process, 'pid')})"
+            for process in element.iterfind("processes/process_info")
+        ),
+        compute_mode=_text(element, "compute_mode") or "Default",
+        ecc=_flag(element, "ecc_mode/current_ecc", "Enabled"),
+        memory_used_mib=_integer(_text(element, "fb_memory_usage/used")),
+        application_clock_mhz=_integer(_text(element, "applications_clocks/graphics_clock")),
+        application_clock_default_mhz=_integer(_text(element, "default_applications_clocks/graphics_clock")),
+        unanswered=tuple(
+            dict.fromkeys(
+                f"{part.tag}: {text}"
+                for part in element.iter()
+                if (text := (part.text or "").strip().strip("[]")) in UNANSWERED
+            )
+        ),
+    )
+
+
+def _errors(counters: ET.Element | None, kind: str) -> int | None:
+    """Errors of a kind since boot, in DRAM and in SRAM, which drivers split in different ways."""
+    if counters is None:
+        return None
+    values = [
+        _integer((counter.text or "").strip()) for counter in counters if kind in counter.tag.split("_")
+    ]
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _event_reasons(element: ET.Element) -> tuple[str, ...]:
+    reasons = set()
+    for group, prefix in (
+        ("clocks_event_reasons", "clocks_event_reason_"),
+        ("clocks_throttle_reasons", "clocks_throttle_reason_"),
+    ):
+        for reason in element.iterfind(f"{group}/*"):
+            if (reason.text or "").strip() == "Active":
+                reasons.add(reason.tag.removeprefix(prefix))
+    return tuple(sorted(reasons))
+
+
+def _watts(element: ET.Element, *names: str) -> float | None:
+    """A power in W; driver 535 and newer group readings by where they are taken."""
+    for group in ("gpu_power_readings", "power_readings"):
+        for name in names:
+            match = re.match(r"[\d.]+", _text(element, f"{group}/{name}") or "")
+            if match:
+                return float(match.group())
+    return None
+
+
+def _text(element: ET.Element, path: str) -> str | None:
+    text = (element.findtext(path) or "").strip()
+    return None if _absent(text) else text
+
+
+def _absent(text: str) -> bool:
+    return text in ABSENT or text.strip("[]") in UNANSWERED
+
+
+def _flag(element: ET.Element, path: str, yes: str) -> bool | None:
+    text = _text(element, path)
+    return None if text is None else text == yes
+
+
+def _integer(text: str | None) -> int | None:
+    match = re.match(r"\d+", text or "")
+    return int(match.group()) if match else None
+
+
+def _number(text: str) -> float | None:
+    return None if _absent(text) else float(text)
+
+
+def _pci_address(text: str) -> str:
+    """`00000000:53:00.0` as sysfs writes it: `0000:53:00.0`."""
+    return text.lower()[-12:]
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no output")
+
+
+def _median(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _growth(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return max(0, known[-1] - known[0]) if known else None
+
+
+def _maximum(values: list[float | None] | list[int | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,1 @@
+"""Programs, measuring processes and files of a run, within bounds that hold."""

@@ -1,0 +1,96 @@
+"""JSON Schema of what this package reads and writes, made from its dataclasses: the two cannot disagree.
+
+    python -m validation.report.schema    write validation/schemas/*.json
+
+A test fails when the files are not what this would write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from validation.fabric.groups import Fleet
+from validation.model.contract import SCHEMA_VERSION, NodeResult, StringEnum
+from validation.model.expectations import FleetExpectations
+from validation.verdict.history import PastRun
+from validation.verdict.verdicts import FleetVerdict
+
+FILES = {
+    "node-result": NodeResult,
+    "summary": FleetVerdict,
+    "expectations": FleetExpectations,
+    "history-run": PastRun,
+    "fabric": Fleet,
+}
+SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def documents() -> dict[str, str]:
+    """The content of each schema file by its name."""
+    return {
+        f"{name}.schema.json": document(f"Temper validation: {name}", kind, SCHEMA_VERSION)
+        for name, kind in FILES.items()
+    }
+
+
+def document(title: str, kind: type, version: int) -> str:
+    """The content of the schema file of a dataclass that has a field `schema_version`."""
+    definitions: dict[str, Any] = {}
+    reference = _schema(kind, definitions)
+    definitions[kind.__name__]["properties"]["schema_version"] = {"const": version}
+    content = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"{title}, version {version}",
+        **reference,
+        "$defs": definitions,
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return {}
+    if kind is type(None):
+        return {"type": "null"}
+    if origin in (types.UnionType, typing.Union):
+        return {"anyOf": [_schema(choice, definitions) for choice in arguments]}
+    if origin is tuple:
+        return {"type": "array", "items": _schema(arguments[0], definitions)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
+    if dataclasses.is_dataclass(kind):
+        return _object(typing.cast("type", kind), definitions)
+    if issubclass(kind, StringEnum):
+        return {"enum": [str(member) for member in kind]}
+    return {"type": SCALARS[kind]}
+
+
+def _object(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    """A reference to the definition of a dataclass. What is written always has all its fields."""
+    if kind.__name__ not in definitions:
+        definitions[kind.__name__] = {}  # first, in case it contains itself
+        hints = typing.get_type_hints(kind)
+        fields = dataclasses.fields(kind)
+        definitions[kind.__name__] = {
+            "description": " ".join((kind.__doc__ or "").split()),
+            "type": "object",
+            "properties": {field.name: _schema(hints[field.name], definitions) for field in fields},
+            "required": [field.name for field in fields if _has_no_default(field)],
+            "additionalProperties": False,
+        }
+    return {"$ref": f"#/$defs/{kind.__name__}"}
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+if __name__ == "__main__":
+    for file_name, content in documents().items():
+        (Path(__file__).parents[1] / "schemas" / file_name).write_text(content)

@@ -1,0 +1,175 @@
+"""Burn-in: the same tests again and again for hours, stopped by the first fault, resumed when interrupted.
+
+What is kept of all rounds is what a sceptic asks for: the worst state, every finding once, and each number at
+its lowest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from validation.model import checksums
+from validation.model.contract import ContractError, Finding, State, TestResult, dumps, loads, worst
+from validation.model.quantities import conditions_key, is_rate
+from validation.processes.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import IO
+
+    from validation.model.contract import Measurement
+
+#: An interruption is over after this, and what was found before it too old.
+MOST_PAUSE_S = 24 * 3600
+SEVERITY = (State.FAIL, State.NOT_RUN, State.DEGRADED, State.PASS)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What a burn-in has found so far; `elapsed_s` without the time in which it was interrupted."""
+
+    schema_version: int
+    node: str
+    plan: str
+    elapsed_s: float = 0.0
+    count: int = 0
+    tests: tuple[TestResult, ...] = ()
+    #: Of which driver, torch, GPUs and tests; when they were saved (seconds since 1970), and in which boot.
+    kind: str = ""
+    saved_at: float = 0.0
+    boot: str = ""
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether going on makes no sense: something failed, or nothing can run here."""
+        states = {test.state for test in self.tests}
+        return State.FAIL in states or not states - {State.NOT_RUN}
+
+    def plus(self, results: list[TestResult], elapsed_s: float) -> Rounds:
+        """The same with one round more."""
+        before = {test.id: test for test in self.tests}
+        merged = tuple(merge(before.get(test.id), test) for test in results)
+        pool = tuple(test for test in self.tests if test.id not in {one.id for one in results})
+        return dataclasses.replace(
+            self, elapsed_s=self.elapsed_s + elapsed_s, count=self.count + 1, tests=(*pool, *merged)
+        )
+
+
+def merge(before: TestResult | None, now: TestResult) -> TestResult:
+    """One result from two rounds of a test."""
+    if before is None:
+        return now
+    worse = min((before, now), key=lambda test: SEVERITY.index(test.state))
+    # By its state, too: what was degraded and then failed is to be read as both.
+    seen = {(finding.code, finding.device, finding.state) for finding in before.findings}
+    new = tuple(one for one in now.findings if (one.code, one.device, one.state) not in seen)
+    lowest: dict[object, Measurement] = {}
+    for one in (*before.measurements, *now.measurements):
+        key = one.name, one.device, conditions_key(one.conditions)
+        other = lowest.get(key)
+        if other is None or (is_rate(one) and one.value < other.value):
+            lowest[key] = one
+    changed = tuple(checksums.changed(before, now))
+    return dataclasses.replace(
+        now,
+        state=State.FAIL if changed else worse.state,
+        reason=worse.reason,
+        duration_s=round(before.duration_s + now.duration_s, 3),
+        measurements=tuple(lowest.values()),
+        findings=before.findings + new + changed,
+        digests=now.digests or before.digests,
+    )
+
+
+@contextlib.contextmanager
+def locked(path: Path | None) -> Iterator[None]:
+    """Keep a second run from this file while one uses it: two that measure at once measure each other.
+
+    Raises OSError.
+    """
+    if path is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    while True:
+        with lock.open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise OSError(f"{path} is used by another run on this machine; wait for its end") from error
+            if not _is_at(handle, lock):
+                continue  # the run before removed it between our two steps
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def _is_at(handle: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def load(path: Path | None, fresh: Rounds) -> Rounds:
+    """What an interrupted burn-in of the same kind left not long ago, else the `fresh` start. Raises OSError.
+
+    Rounds of another driver, of other GPUs or of last month prove nothing about this node as it is now.
+    """
+    if path is None or not path.exists():
+        return fresh
+    try:
+        found = loads(Rounds, path.read_bytes())
+    except ContractError:
+        return fresh  # a damaged file costs the rounds, not the run
+    same = (found.schema_version, found.node, found.plan, found.kind) == (
+        fresh.schema_version,
+        fresh.node,
+        fresh.plan,
+        fresh.kind,
+    )
+    if not same or not 0 <= time.time() - found.saved_at < MOST_PAUSE_S:
+        return fresh
+    return found if found.boot == boot_id() else _rebooted(found)
+
+
+def _rebooted(rounds: Rounds) -> Rounds:
+    """The same, with what a sceptic asks: did the operator boot this node, or did the load?"""
+    finding = Finding(
+        "burn-in-rebooted",
+        State.DEGRADED,
+        f"the node booted while the burn-in ran, after round {rounds.count}",
+        "if nobody did that, look at power supply, temperature and the server's event log",
+    )
+    ran = next((test for test in rounds.tests if test.state is not State.NOT_RUN), None)
+    tests = tuple(
+        dataclasses.replace(
+            test, state=worst([test.state, State.DEGRADED]), findings=(*test.findings, finding)
+        )
+        if test is ran
+        else test
+        for test in rounds.tests
+    )
+    return dataclasses.replace(rounds, tests=tests)
+
+
+def boot_id() -> str:
+    """What is another one after each boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def save(path: Path | None, rounds: Rounds) -> None:
+    """Keep what was found, for a run that is interrupted. Raises OSError."""
+    if path is not None:
+        now = dataclasses.replace(rounds, saved_at=time.time(), boot=boot_id())
+        write_atomically(path, dumps(now))

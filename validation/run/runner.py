@@ -1,0 +1,136 @@
+"""Run a plan's tests on this node, one after the other, once or for hours, and put the results together."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+from validation.checks.measured import failures, not_run
+from validation.checks.node import Node
+from validation.checks.registry import CHECKS
+from validation.model.contract import SCHEMA_VERSION, Finding, NodeResult, State, TestResult
+from validation.model.run_options import NO_OPTIONS
+from validation.probes import machine
+from validation.processes import scratch
+from validation.run import burn_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from validation.checks.check import Check
+    from validation.model.expectations import Expectation
+    from validation.model.plans import Plan
+    from validation.model.run_options import RunOptions
+    from validation.processes.pool import Outcome
+
+
+def run_plan(
+    plan: Plan,
+    expectation: Expectation,
+    name: str,
+    tests: Iterable[str],
+    progress: Callable[[str, TestResult | None], None],
+    state: Path | None = None,
+    run_options: RunOptions = NO_OPTIONS,
+) -> NodeResult:
+    """Run `tests` in the order of the registry; a plan with a duration again and again.
+
+    `progress` hears of each test when it starts (None) and when it ends. The file `state` keeps the rounds of
+    a plan with a duration, from which the next run goes on if this one is interrupted. Raises OSError.
+    """
+    wanted = set(tests)
+    started_at, started = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
+    rounds: burn_in.Rounds | None = None
+    while True:
+        # A new node each time: what was asked once is not asked again, and a round is to see what changed.
+        with scratch.folder(), contextlib.closing(Node(plan, expectation, run_options)) as node:
+            if rounds is None:
+                rounds = _rounds(node, name, wanted, state)
+            round_started = time.monotonic()
+            results = _round(node, wanted, progress)
+            machine_now, gpus = machine.describe(node.loaded_driver), node.gpus
+        results = _with_stuck(results, node.stuck)
+        rounds = rounds.plus(results, time.monotonic() - round_started)
+        if not plan.duration_s or rounds.ended_early or rounds.elapsed_s >= plan.duration_s:
+            break
+        burn_in.save(state, rounds)
+    if state is not None and plan.duration_s:
+        state.unlink(missing_ok=True)
+    return NodeResult(
+        schema_version=SCHEMA_VERSION,
+        node=name,
+        plan=plan.name,
+        started_at=started_at.isoformat(timespec="seconds"),
+        duration_s=round(time.monotonic() - started, 3),
+        machine=machine_now,
+        gpus=gpus,
+        tests=rounds.tests,
+    )
+
+
+def _rounds(node: Node, name: str, tests: Iterable[str], state: Path | None) -> burn_in.Rounds:
+    """What an interrupted burn-in left to go on from, else a fresh start. Raises OSError."""
+    rounds = burn_in.Rounds(SCHEMA_VERSION, name, node.plan.name)
+    if node.plan.duration_s:
+        rounds = burn_in.load(state, dataclasses.replace(rounds, kind=_kind(node, tests)))
+        burn_in.save(state, rounds)  # a place that cannot be written costs no hours
+    return rounds
+
+
+def _round(
+    node: Node, wanted: set[str], progress: Callable[[str, TestResult | None], None]
+) -> list[TestResult]:
+    """Every test once; in a burn-in up to the first that fails."""
+    results = []
+    if "health" not in wanted:
+        node.probe_now()
+    for check in CHECKS.values():
+        if check.id in wanted:
+            progress(check.id, None)
+            results.append(_run(check, node))
+            progress(check.id, results[-1])
+            if node.plan.duration_s and results[-1].state is State.FAIL:
+                break
+    return results
+
+
+def _with_stuck(results: list[TestResult], stuck: list[Outcome]) -> list[TestResult]:
+    """Processes that only the end of the round found stuck in the kernel, told with its last test."""
+    if not (results and stuck):
+        return results
+    last = results[-1]
+    findings = (*last.findings, *failures(stuck))
+    return [*results[:-1], dataclasses.replace(last, state=State.FAIL, reason="", findings=findings)]
+
+
+def _kind(node: Node, tests: Iterable[str]) -> str:
+    """What rounds must have in common to be rounds of one burn-in."""
+    gpus = ", ".join(gpu.uuid or gpu.pci_address for gpu in node.gpus)
+    torch = node.torch.version if node.torch else "none"
+    methods = ", ".join(f"{test} {CHECKS[test].method}" for test in sorted(tests))
+    return f"driver {node.loaded_driver}, torch {torch}, GPUs {gpus}, tests {methods}"
+
+
+def _run(check: Check, node: Node) -> TestResult:
+    """One test's result. A test that breaks by its own fault has not passed, and takes no other along."""
+    started = time.monotonic()
+    try:
+        return check.run(node)
+    except (OSError, MemoryError) as error:
+        # No disk space, no process, no memory: what the machine did not give says nothing about its hardware.
+        return not_run(check, f"the system did not let it run: {type(error).__name__}: {error}", started)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other tests go on and this one failed
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        finding = Finding(
+            "test-broke",
+            State.FAIL,
+            f"the test itself broke: {type(error).__name__}: {error} ({place.filename}, line {place.lineno})",
+            "report it as a fault of this program, with this sentence",
+        )
+        duration_s = round(time.monotonic() - started, 3)
+        return TestResult(check.id, State.FAIL, check.method, duration_s, findings=(finding,))

@@ -1,0 +1,1 @@
+"""The verdict on GPUs, nodes and a fleet. Pure functions: the same inputs give the same verdict."""

@@ -1,0 +1,137 @@
+"""Comparable numbers as a baseline, and how a number is judged against it: robust statistics.
+
+Three judges look at each number: the published reference of its GPU model (references.py), the rest of the
+fleet (cohort.py) and the node's own past (history.py). Each is pure: the same inputs give the same findings.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from validation.model.contract import Finding, State
+from validation.model.quantities import held_back, label, noise, number, of_gpus, on_gpu, quantity, unit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from validation.model.contract import Measurement, TestResult
+
+#: The standard deviation of a normal distribution over its median absolute deviation, and its interquartile
+#: range over its standard deviation.
+MAD_TO_SIGMA = 1.4826
+IQR_TO_SIGMA = 1.349
+#: How many standard deviations below the median is an outlier (Iglewicz and Hoaglin's robust z), and the
+#: least standard deviation to believe in: numbers that are all alike must not condemn one for 0.2 %.
+OUTLIER_Z = 3.5
+LEAST_SIGMA = 0.01
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What one judge says of one test: findings, and notes on what it did not compare and why."""
+
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __add__(self, other: Comparison) -> Comparison:
+        return Comparison(self.findings + other.findings, tuple(dict.fromkeys(self.notes + other.notes)))
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """By which part of the median a number must be low to be said to be, and to fail; None: never fails."""
+
+    degraded: float
+    fail: float | None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Comparable numbers: their median and how far they scatter."""
+
+    values: tuple[float, ...] = field(repr=False)
+    median: float
+    sigma: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Baseline:
+        """The baseline of one or more values."""
+        median = statistics.median(values)
+        deviation = statistics.median(abs(value - median) for value in values)
+        return cls(tuple(values), median, max(MAD_TO_SIGMA * deviation, LEAST_SIGMA * median))
+
+    def state_of(self, measurement: Measurement, sensitivity: Sensitivity) -> State:
+        """Whether a number lies so far below that neither chance nor its own noise explains it.
+
+        Its own noise can excuse a little; a number that would fail without it stays degraded, or the noisier
+        a GPU, the slower it could be and pass.
+        """
+        value = measurement.value
+        if not self.is_below(value, sensitivity):
+            return State.PASS
+        fails = sensitivity.fail is not None and self.deficit(value) > sensitivity.fail
+        noise = value * measurement.spread / IQR_TO_SIGMA
+        if self.median - value <= OUTLIER_Z * noise:
+            return State.DEGRADED if fails else State.PASS
+        return State.FAIL if fails else State.DEGRADED
+
+    def is_below(self, value: float, sensitivity: Sensitivity) -> bool:
+        """Whether a number lies below by more than what is allowed, and by more than the others scatter.
+
+        Both, so that a wide scatter excuses more, and a narrow one does not condemn for nothing.
+        """
+        return self.deficit(value) > sensitivity.degraded and self.median - value > OUTLIER_Z * self.sigma
+
+    def deficit(self, value: float) -> float:
+        """How much less than the median, as a part of it; negative for more."""
+        return (self.median - value) / self.median if self.median else 0.0
+
+    @property
+    def blind_below(self) -> float:
+        """How much less than the median still counts as chance, as a part of it."""
+        return OUTLIER_Z * self.sigma / self.median if self.median else 0.0
+
+
+@dataclass(frozen=True)
+class BaselineJudge:
+    """A judge that holds a number against a baseline: its finding's code, how strict it is, what to do."""
+
+    code: str
+    gpu: Sensitivity
+    action: str
+    #: Whatever else runs on a node takes CPU time: worth knowing, no fault of the node.
+    cpu: Sensitivity = Sensitivity(degraded=0.20, fail=None)
+
+    def judge(
+        self, test: TestResult, measurement: Measurement, baseline: Baseline, whose: str, more: str = ""
+    ) -> Comparison:
+        """What it says of one number; `whose` says what the baseline is, `more` stands behind its median."""
+        on_gpu_test = of_gpus(test)
+        sensitivity = self.gpu if on_gpu_test else self.cpu
+        state = baseline.state_of(measurement, sensitivity)
+        text = (
+            f"{label(measurement.name)} {quantity(measurement)}{on_gpu(measurement.device)}, "
+            f"{baseline.deficit(measurement.value):.0%} below {whose} ({number(baseline.median)} "
+            f"{unit(measurement.name)}){more}{noise(measurement)}{held_back(test, measurement.device)}"
+        )
+        if state is State.PASS:
+            return Comparison(notes=self._unseen(measurement, baseline, sensitivity, whose, text))
+        if not on_gpu_test:
+            return Comparison(notes=(text,))
+        return Comparison((Finding(self.code, state, text, self.action, measurement.device),))
+
+    def _unseen(
+        self, measurement: Measurement, baseline: Baseline, sensitivity: Sensitivity, whose: str, text: str
+    ) -> tuple[str, ...]:
+        """What kept a number from being blamed that may deserve it; for GPUs, which repeat themselves."""
+        if baseline.is_below(measurement.value, sensitivity):
+            return (f"{text}; excused by its own noise",)
+        if sensitivity.fail is not None and baseline.blind_below > sensitivity.fail:
+            median = f"{number(baseline.median)} {unit(measurement.name)}"
+            return (
+                f"{label(measurement.name)}: {whose} ({median}) comes of numbers that scatter so far that "
+                f"only {baseline.blind_below:.0%} below it is told from chance",
+            )
+        return ()

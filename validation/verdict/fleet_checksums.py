@@ -1,0 +1,98 @@
+"""Checksums of the products of a fleet's equal GPUs, bit for bit; model/checksums.py says why they are equal.
+
+The driver is not among what cuBLAS's manual names, but it compiles kernels that a library does not bring for
+a newer GPU: what differs together with the driver condemns nobody. Three equals at least, because of two
+nobody can say which is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from validation.model.checksums import COMPARE, TAKE_OUT, gpu_of, outliers, product
+from validation.model.contract import Finding, State
+from validation.model.quantities import conditions_key
+from validation.verdict.baseline import Comparison
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Mapping
+
+    from validation.model.contract import Digest, NodeResult, TestResult
+
+LEAST_MEMBERS = 3
+
+
+@dataclass(frozen=True)
+class _Member:
+    node: str
+    test: TestResult
+    digest: Digest
+    driver: str | None
+
+
+def among_nodes(results: Mapping[str, NodeResult]) -> dict[tuple[str, str], Comparison]:
+    """What the products of the fleet say of each test (node, test id) that took checksums."""
+    equals: dict[Hashable, list[_Member]] = {}
+    for name in sorted(results):
+        for key, member in _members(name, results[name]):
+            equals.setdefault(key, []).append(member)
+    said: dict[tuple[str, str], Comparison] = {}
+    for members in equals.values():
+        for member, found in zip(members, _judge(members), strict=True):
+            place = (member.node, member.test.id)
+            said[place] = said.get(place, Comparison()) + found
+    return said
+
+
+def _members(node: str, result: NodeResult) -> Iterator[tuple[Hashable, _Member]]:
+    for test in result.tests:
+        for digest in test.digests:
+            if gpu := gpu_of(digest, result):
+                key = (
+                    test.id,
+                    test.method,
+                    digest.name,
+                    conditions_key(digest.conditions),
+                    gpu.pci_id,
+                    gpu.name,
+                )
+                yield key, _Member(node, test, digest, result.machine.driver)
+
+
+def _judge(members: list[_Member]) -> list[Comparison]:
+    """What is to be said of each of these equals."""
+    if len({member.node for member in members}) == 1:
+        # Its own GPUs have been compared where they were measured.
+        return [_not_compared("no other node has equal GPUs with the same software")] * len(members)
+    states = outliers([member.digest.value for member in members])
+    if len(members) < LEAST_MEMBERS and set(states) == {State.PASS}:
+        why = f"fewer than {LEAST_MEMBERS} equal GPUs with the same software"
+        return [_not_compared(why)] * len(members)
+    usual = [member for member, state in zip(members, states, strict=True) if state is State.PASS]
+    return [
+        Comparison() if state is State.PASS else Comparison((_differs(member, state, usual, len(members)),))
+        for member, state in zip(members, states, strict=True)
+    ]
+
+
+def _differs(member: _Member, state: State, usual: list[_Member], count: int) -> Finding:
+    whose = f"GPU {member.digest.device} of {member.node}"
+    text = f"{whose}: its {product(member.digest)} is not bit for bit that of "
+    if state is State.DEGRADED:
+        text += f"all {count} equal GPUs of the fleet, of which no majority agrees"
+        return _finding(member.digest, state, text, COMPARE)
+    text += f"{len(usual)} of {count} equal GPUs of the fleet"
+    drivers = sorted({str(other.driver) for other in usual})
+    if str(member.driver) in drivers:
+        return _finding(member.digest, State.FAIL, text, TAKE_OUT)
+    text += f"; driver {member.driver} here, {', '.join(drivers)} there"
+    return _finding(member.digest, State.DEGRADED, text, "run again with the same driver")
+
+
+def _finding(digest: Digest, state: State, text: str, action: str) -> Finding:
+    return Finding("differs-from-fleet", state, text, action, digest.device)
+
+
+def _not_compared(why: str) -> Comparison:
+    return Comparison(notes=(f"its products were not compared bit for bit with other nodes: {why}",))

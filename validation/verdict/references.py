@@ -1,0 +1,183 @@
+"""The first judge: published numbers for this GPU model, from data/gpu_models.yml."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from validation.model.contract import Finding, State
+from validation.model.quantities import (
+    NOISY_SPREAD,
+    has_unit,
+    held_back,
+    label,
+    number,
+    of_gpus,
+    on_gpu,
+    quantity,
+    unit,
+)
+from validation.model.shapes import MatmulShape
+from validation.verdict.baseline import Comparison
+
+if TYPE_CHECKING:
+    from validation.model.contract import GpuIdentity, Measurement, NodeResult, TestResult
+    from validation.model.expectations import References
+
+#: In the names of numbers that the same peak bounds: how they were taken.
+WAYS = ("peak", "alone", "best")
+#: Which published peak bounds a number, by the end of its name.
+MEMORY_NUMBERS = ("memory_copy_gb_s", "memory_triad_gb_s")
+
+
+def compare(test: TestResult, result: NodeResult, references: References) -> Comparison:
+    """Findings for numbers below their floor, and which numbers of GPUs there was no floor for, and why."""
+    if not of_gpus(test):
+        return Comparison()
+    below: list[Finding] = []
+    without: dict[str, list[str]] = {}
+    for measurement in filter(has_unit, test.measurements):
+        floor = _floor(measurement, result, references)
+        if isinstance(floor, str):
+            if "_peak_" not in measurement.name:
+                without.setdefault(floor, []).append(label(measurement.name))
+        elif measurement.value < floor.value:
+            below.append(_below(test, measurement, floor))
+    return Comparison(
+        tuple(below),
+        tuple(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in sorted(without.items())),
+    )
+
+
+def peak_of(
+    test: TestResult, measurement: Measurement, result: NodeResult, references: References
+) -> float | None:
+    """What the hardware can do at most of what was measured; None where that is not published."""
+    gpus = [gpu for gpu in result.gpus if measurement.device == gpu.index]
+    if not of_gpus(test) or not gpus:
+        return None
+    name = measurement.name
+    if name.endswith("_pinned_gb_s") and not name.startswith("both"):
+        return _of_link(gpus[0], references, "peak", "h2d_pinned_gb_s")
+    model = references.model_of(gpus[0].pci_id)
+    if name in MEMORY_NUMBERS:
+        name = "memory_gb_s"
+    for way in WAYS:
+        name = name.replace(f"_{way}_", "_")
+    entry = (model or {}).get("peak", {}).get(name)
+    return _value(entry) if isinstance(entry, dict) else None
+
+
+@dataclass(frozen=True)
+class _Floor:
+    """The least that is accepted of `whose`: a model, a link."""
+
+    whose: str
+    value: float
+
+
+def _below(test: TestResult, measurement: Measurement, floor: _Floor) -> Finding:
+    """A number whose noise reaches up to the floor says that it is noisy, not that a GPU is slow."""
+    said = f"{label(measurement.name)} {quantity(measurement)}{on_gpu(measurement.device)}"
+    hints = held_back(test, measurement.device)
+    noise = measurement.spread
+    if noise > NOISY_SPREAD and measurement.value * (1 + noise / 2) >= floor.value:
+        return Finding(
+            "noisy-below-floor",
+            State.DEGRADED,
+            f"{said}, below the floor {number(floor.value)} ({floor.whose}), but its runs spread by "
+            f"{noise:.0%} (measured {measurement.attempts} times){hints}",
+            "see what else uses the node, and run again when it is idle",
+            measurement.device,
+        )
+    return Finding(
+        "below-floor",
+        State.FAIL,
+        f"{said}, floor {number(floor.value)} ({floor.whose}){hints}",
+        "run again on an idle node; if it stays, look at clocks, power, temperature and link",
+        measurement.device,
+    )
+
+
+def _floor(measurement: Measurement, result: NodeResult, references: References) -> _Floor | str:
+    """The floor of a number, or why it has none, a sentence without its beginning."""
+    gpus = [gpu for gpu in result.gpus if measurement.device in {None, gpu.index}]
+    found = {gpu.pci_id: references.model_of(gpu.pci_id) for gpu in gpus}
+    unknown = "GPUs that nobody named" if measurement.device is None else f"GPU {measurement.device}"
+    names = " and ".join(sorted({gpu.name for gpu in gpus})) or unknown
+    # One model may have several PCI ids.
+    models = list({model["name"] if model else None: model for model in found.values()}.values())
+    if len(models) != 1 or models[0] is None:
+        return f"no reference for {names}, so not compared with one"
+    model, whose = models[0], models[0]["name"]
+    # With all of the power to itself a GPU does at least what it must do beside others.
+    entries = _entries(model, "floor", measurement.name.replace("_alone_", "_"))
+    if entry := _fitting(entries, measurement):
+        value = _value(entry)
+        if value is None:
+            return f"no reference for {whose}, so not compared with one"
+        # A switch that adds makes it faster than the links are: without it, a good node stays below.
+        return _Floor(f"{whose} with NVLS" if entry.get("algorithm") == "nvls" else whose, value)
+    if measurement.name.endswith("_pinned_gb_s"):
+        floor = _of_link(gpus[0], references, "floor", measurement.name)
+        if floor is not None:
+            return _Floor(f"PCIe generation {gpus[0].pcie_generation_max} x{gpus[0].pcie_width_max}", floor)
+    measured = _entries(model, "measured", measurement.name)
+    if published := _fitting(measured, measurement):
+        value = _value(published)
+        if value is not None:
+            return (
+                f"no floor for {whose}, so not judged by one; published are {number(value)} "
+                f"{unit(measurement.name)}"
+            )
+    if others := [e for e in (*entries, *measured) if not _holds(e, measurement.conditions)]:
+        return f"the reference for {whose} holds for {_held_for(others)}, so not compared with it"
+    return f"no reference for {whose}, so not compared with one"
+
+
+def _entries(model: dict[str, Any], section: str, name: str) -> list[dict[str, Any]]:
+    """What the table says of a number: a list where it depends on something, else one entry or none."""
+    entry = model.get(section, {}).get(name, [])
+    return entry if isinstance(entry, list) else [entry]
+
+
+def _fitting(entries: list[dict[str, Any]], measurement: Measurement) -> dict[str, Any] | None:
+    """The entry that holds under the conditions of a measurement; of several that of the largest message."""
+    fitting = [entry for entry in entries if _holds(entry, measurement.conditions)]
+    return max(fitting, key=lambda entry: int(entry.get("size_bytes", 0)), default=None)
+
+
+def _holds(entry: dict[str, Any], conditions: dict[str, int | str]) -> bool:
+    """For the same shape, for as many GPUs, and for messages at least as large."""
+    size_bytes = conditions.get("size_bytes")
+    shape = entry.get("shape")
+    return (
+        (shape is None or shape == [conditions.get(edge) for edge in MatmulShape._fields])
+        and ("gpus" not in entry or entry["gpus"] == conditions.get("ranks"))
+        and ("size_bytes" not in entry or (isinstance(size_bytes, int) and size_bytes >= entry["size_bytes"]))
+    )
+
+
+def _held_for(entries: list[dict[str, Any]]) -> str:
+    """`8192 x 8192 x 8192`, `8 GPUs from 17180 MB on`: what the entries of a number hold for."""
+    said = (
+        str(MatmulShape(*entry["shape"]))
+        if "shape" in entry
+        else f"{entry['gpus']} GPUs from {entry['size_bytes'] / 1e6:.0f} MB on"
+        for entry in entries
+    )
+    return " and ".join(dict.fromkeys(said))
+
+
+def _of_link(gpu: GpuIdentity, references: References, kind: str, name: str) -> float | None:
+    """A number of the GPU's PCIe link, in proportion to its lanes; None for a superchip, as it has C2C."""
+    if references.is_superchip(gpu.pci_id):
+        return None
+    entry = references.pcie_x16.get(str(gpu.pcie_generation_max), {}).get(kind, {}).get(name)
+    value = None if entry is None or not gpu.pcie_width_max else _value(entry)
+    return None if value is None else value * (gpu.pcie_width_max or 0) / 16
+
+
+def _value(entry: dict[str, Any]) -> float | None:
+    """A number of the table; one that nobody verified judges nobody."""
+    return float(entry["value"]) if entry.get("verified", True) else None

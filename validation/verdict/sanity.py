@@ -1,0 +1,80 @@
+"""What no test that did its work brings home: no number, none of some GPU, numbers that cannot be.
+
+A test whose process ended well has said so itself. This looks whether there is anything behind it, whatever
+the reason may be that there is not.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from validation.model.contract import Finding, State
+from validation.model.quantities import has_unit, label, number, of_gpus, on_gpu, quantity
+from validation.verdict.references import peak_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from validation.model.contract import NodeResult, TestResult
+    from validation.model.expectations import References
+
+#: A chip may clock higher than the clock its published peak is computed with; nothing is a quarter faster.
+MOST_OVER_PEAK = 1.25
+MEASURE_AGAIN = "run again; if it happens again, report it as a fault of this program, with the result"
+
+
+def findings(
+    test: TestResult, result: NodeResult, references: References, *, measures: bool
+) -> list[Finding]:
+    """What is wrong with the numbers of a test that ran; `measures` says whether it must have some."""
+    if test.state is State.NOT_RUN:
+        return []
+    if measures and not test.measurements and test.state is not State.FAIL:
+        text = "it ended without a single number: nothing was measured"
+        return [Finding("no-number", State.FAIL, text, MEASURE_AGAIN)]
+    found = list(_impossible(test, result, references))
+    if of_gpus(test) and test.state is not State.FAIL:
+        found += _left_out(test, result)
+    return found
+
+
+def _impossible(test: TestResult, result: NodeResult, references: References) -> Iterator[Finding]:
+    gpus = {gpu.index for gpu in result.gpus}
+    for one in filter(has_unit, test.measurements):
+        said = f"{label(one.name)} {quantity(one)}{on_gpu(one.device)}"
+        if one.device is not None and one.device not in gpus:
+            text = f"{said}, which this node has not: nvidia-smi lists {len(gpus)} GPUs"
+        elif one.value <= 0 or one.samples < 1 or one.spread < 0:
+            text = (
+                f"{said} from {one.samples} runs with a spread of {one.spread:g}: no work was done or timed"
+            )
+        else:
+            peak = peak_of(test, one, result, references)
+            if peak is None or one.value <= MOST_OVER_PEAK * peak:
+                continue
+            text = f"{said}, more than its peak {number(peak)} allows: it was not measured right"
+        yield Finding("impossible-number", State.FAIL, text, MEASURE_AGAIN, one.device)
+
+
+def _left_out(test: TestResult, result: NodeResult) -> Iterator[Finding]:
+    """GPUs without a number that others of their model have."""
+    measured: dict[str, set[int]] = defaultdict(set)
+    for one in test.measurements:
+        if one.device is not None:
+            measured[one.name].add(one.device)
+    model = {gpu.index: gpu.pci_id for gpu in result.gpus}
+    missing: dict[int, list[str]] = defaultdict(list)
+    for name, devices in measured.items():
+        models = {model.get(device) for device in devices}
+        for device in sorted(model.keys() - devices):
+            if model[device] in models or not any(device in others for others in measured.values()):
+                missing[device].append(label(name))
+    for device, names in sorted(missing.items()):
+        yield Finding(
+            "gpu-not-measured",
+            State.FAIL,
+            f"GPU {device}: no number for {', '.join(names)}, which other GPUs have",
+            "see whether the GPU is still there (nvidia-smi, Xid errors in the kernel log), then run again",
+            device,
+        )
