@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planning.plain import plain
-from validation.contract import ContractError, Word, decode
-from validation.expectations import Expectation  # noqa: TC001 - from_dict resolves the types of fields
+from validation.model.contract import ContractError, Word, decode
+from validation.model.expectations import Expectation  # noqa: TC001 - from_dict resolves the types of fields
 
 SCHEMA_VERSION = 1
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from planning.node_plan import SCHEMA_VERSION, NodePlan
-from validation.schema import document
+from validation.report.schema import document
 
 FILE = Path(__file__).parent / "schemas" / "node-plan.schema.json"
 

@@ -11,7 +11,7 @@ import pytest
 from planning.node_plan import Kind, NodePlan, PlannedSetting, RolePlan, Stage
 from planning.schema import FILE, node_plan_schema
 from tests.unit.planning_nodes import H100, L4, NVSWITCH, SWITCH, gpus, node, pci, plan, system
-from validation.contract import ContractError
+from validation.model.contract import ContractError
 
 SCHEMA = json.loads(FILE.read_text())
 PLANS = {
