@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planning.plain import plain
-from validation.model.contract import ContractError, Word, decode
+from validation.model.contract import ContractError, StringEnum, decode
 from validation.model.expectations import Expectation  # noqa: TC001 - from_dict resolves the types of fields
 
 SCHEMA_VERSION = 1
 
 
-class Stage(Word):
+class Stage(StringEnum):
     """The playbook that carries a role out."""
 
     PROVISION = "provision"
@@ -25,7 +25,7 @@ class Stage(Word):
     HARDEN = "harden"
 
 
-class Kind(Word):
+class Kind(StringEnum):
     """What a setting is made of; module_utils/settings has a class for each."""
 
     REPOSITORY = "repository"
