@@ -7,7 +7,6 @@ import json
 import tempfile
 import time
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ from ansible.module_utils.access.administrators import (
     superfluous_groups,
     write_key_files,
 )
-from ansible.module_utils.access.commit_confirm import ConfirmedSetting
+from ansible.module_utils.access.commit_confirm import DEFAULT_ROLLBACK_AFTER_S, ConfirmedSetting
 from ansible.module_utils.access.ssh_access import SECONDS_PER_DAY
 from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.files import File, put_back, saved
@@ -197,7 +196,7 @@ class Outlook:
         return self.own is not None and any(user.name == self.own.name for user in self.differing)
 
 
-class Accounts(ConfirmedSetting):
+class Accounts(ConfirmedSetting[Outlook]):
     """All administrators, with the one drop-in of sudo that names them."""
 
     key = "account"
@@ -221,11 +220,15 @@ class Accounts(ConfirmedSetting):
     def from_items(cls, items: Mapping[str, Any], options: Mapping[str, Any]) -> Accounts:
         """From a plan's items, which have the accounts' names."""
         users = [{**USER_DEFAULTS, **wanted, "name": name} for name, wanted in items.items()]
-        return cls(users, not options.get("absent"), options.get("rollback_after_s", 120), ssh_login())
+        return cls(
+            users,
+            not options.get("absent"),
+            options.get("rollback_after_s", DEFAULT_ROLLBACK_AFTER_S),
+            ssh_login(),
+        )
 
-    @cached_property
-    def _outlook(self) -> Outlook:
-        """Raises RefusedError, CommandError, OSError."""
+    def look(self) -> Outlook:
+        """Everything that is written, shown and refused comes from here."""
         record = Record(RECORD)
         name = self.login.account if self.login else "root"
         own = read_account(name) if name != "root" else None
@@ -263,17 +266,9 @@ class Accounts(ConfirmedSetting):
                 )
         return Outlook([], {}, own, record, File(str(SUDOERS), None), [], [])
 
-    def obstacle(self) -> str | None:
-        """Users that make no sense here, or would keep Ansible out."""
-        try:
-            self._outlook  # noqa: B018 - to look is enough
-        except RefusedError as error:
-            return str(error)
-        return None
-
     def read(self) -> State:
         """Each account that is changed as it is, and the files that name them all."""
-        names = self._outlook.accounts if self.present else self._outlook.record.accounts
+        names = self.outlook.accounts if self.present else self.outlook.record.accounts
         return {
             "files": {str(path): saved(path) for path in (SUDOERS, RECORD)},
             "accounts": {name: entry(read_account(name)) for name in names},
@@ -281,13 +276,13 @@ class Accounts(ConfirmedSetting):
 
     def settled(self) -> bool:
         """Whether every account and the drop-in are as wanted, or all is given back."""
-        outlook = self._outlook
+        outlook = self.outlook
         left = outlook.differing if self.present else outlook.record.accounts
         return not left and not outlook.drop_in.differs()
 
     def change(self) -> list[Difference]:
         """Keys as fingerprints, and the drop-in."""
-        outlook = self._outlook
+        outlook = self.outlook
         lines = [diff(user, outlook.accounts[user.name]) for user in outlook.differing]
         file = outlook.drop_in
         return [*lines, *([Difference(file.path, *file.before_and_after())] if file.differs() else [])]
@@ -297,7 +292,7 @@ class Accounts(ConfirmedSetting):
 
         Root cannot save what is in a home on NFS.
         """
-        outlook = self._outlook
+        outlook = self.outlook
         if not outlook.own or self.settled():
             return None
         if self.present:
@@ -311,7 +306,7 @@ class Accounts(ConfirmedSetting):
 
     def apply(self) -> None:
         """Note what was there, then give rights and take them; or give all back."""
-        outlook = self._outlook
+        outlook = self.outlook
         try:
             if self.present:
                 for user in outlook.users:
@@ -327,18 +322,18 @@ class Accounts(ConfirmedSetting):
                 outlook.record.accounts = {}
                 outlook.record.write()
         finally:
-            self._forget()
+            self.forget()
 
     def restore(self, state: State) -> None:
         """Return the listed accounts and the files to what they were."""
         put_back(SUDOERS, state["files"].get(str(SUDOERS)))
         take_back(state["accounts"])
         put_back(RECORD, state["files"].get(str(RECORD)))
-        self._forget()
+        self.forget()
 
     def warnings(self) -> list[str]:
         """Ways in that will close one day, and those that stay open."""
-        outlook, lines = self._outlook, []
+        outlook, lines = self.outlook, []
         own = outlook.own
         if not self.present:
             return []

@@ -18,8 +18,9 @@ import fcntl
 import os
 import shlex
 import shutil
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ansible.module_utils.files import replace_file, sync
 from ansible.module_utils.process import CommandError, run, succeeds
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
     from ansible.module_utils.access.ssh_login import Login
     from ansible.module_utils.settings.base import Node
 
+DEFAULT_ROLLBACK_AFTER_S = 120
 # What all modules that change a way into the node take.
 ARGUMENTS: dict[str, Any] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    "rollback_after_s": {"type": "int", "default": 120},
+    "rollback_after_s": {"type": "int", "default": DEFAULT_ROLLBACK_AFTER_S},
 }
 
 # Below, a loaded node could undo what it is about to confirm; above, nobody waits for it.
@@ -88,6 +90,9 @@ undo() {{
 
 undo "${{1:-somebody asked for it}}"
 """
+
+
+Outlook = TypeVar("Outlook")
 
 
 class NotConfirmedError(Exception):
@@ -296,7 +301,7 @@ class Change:
             succeeds(["systemctl", "--quiet", "stop", f"{self.unit}.{kind}"])
 
 
-class ConfirmedSetting(Setting):
+class ConfirmedSetting(Setting, Generic[Outlook]):
     """A setting whose change may lock the operator out, so that a new connection has to confirm it.
 
     It looks at the node once, at the first question, and again after it has changed something. `login` is the
@@ -322,12 +327,29 @@ class ConfirmedSetting(Setting):
         """What has to be installed first."""
         return []
 
+    def look(self) -> Outlook:
+        """Compare the node with what is wanted. Raises RefusedError, CommandError, OSError."""
+        raise NotImplementedError
+
+    @cached_property
+    def outlook(self) -> Outlook:
+        """The last look."""
+        return self.look()
+
+    def forget(self) -> None:
+        """Look anew when next asked."""
+        self.__dict__.pop("outlook", None)
+
+    def obstacle(self) -> str | None:
+        """Why `look` refuses."""
+        try:
+            self.outlook  # noqa: B018 - to look is enough
+        except RefusedError as error:
+            return str(error)
+        return None
+
     def prepare(self) -> None:
         """Do what must come before the timer starts."""
-
-    def _forget(self) -> None:
-        """Look at the node anew when next asked."""
-        self.__dict__.pop("_outlook", None)
 
 
 def _undo(directory: Path, reason: str) -> None:

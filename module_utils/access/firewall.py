@@ -8,11 +8,10 @@ import json
 import tempfile
 import time
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.access.commit_confirm import ConfirmedSetting
+from ansible.module_utils.access.commit_confirm import DEFAULT_ROLLBACK_AFTER_S, ConfirmedSetting
 from ansible.module_utils.access.listeners import Listener, listeners
 from ansible.module_utils.access.nftables_rules import (
     TABLE,
@@ -225,7 +224,7 @@ class Outlook:
         return self.live == self.wanted and not self.differing
 
 
-class Firewall(ConfirmedSetting):
+class Firewall(ConfirmedSetting[Outlook]):
     """The table, its file, and the units that load it at boot and after others have flushed it."""
 
     key = "firewall"
@@ -247,11 +246,12 @@ class Firewall(ConfirmedSetting):
     def from_items(cls, items: Mapping[str, Any], options: Mapping[str, Any]) -> Firewall:
         """From a plan's items, which have the names of the parameters."""
         state = "absent" if options.get("absent") else "present"
-        return cls({**items, "state": state}, options.get("rollback_after_s", 120), ssh_login())
+        return cls(
+            {**items, "state": state}, options.get("rollback_after_s", DEFAULT_ROLLBACK_AFTER_S), ssh_login()
+        )
 
-    @cached_property
-    def _outlook(self) -> Outlook:
-        """Raises RefusedError, CommandError."""
+    def look(self) -> Outlook:
+        """Everything that is written, shown and refused comes from here."""
         return self._present() if self.present else self._absent()
 
     def _present(self) -> Outlook:
@@ -283,25 +283,17 @@ class Firewall(ConfirmedSetting):
         """What has to be installed first."""
         return ["nftables"] if self.present and not which("nft") else []
 
-    def obstacle(self) -> str | None:
-        """Rules that make no sense, or would keep Ansible or the fleet's own network out."""
-        try:
-            self._outlook  # noqa: B018 - to look is enough
-        except RefusedError as error:
-            return str(error)
-        return None
-
     def read(self) -> State:
         """Our files as they are; the kernel's table is what they say."""
         return {str(path): saved(path) for path in OUR_FILES}
 
     def settled(self) -> bool:
         """Whether the kernel holds the rules, and the next boot loads them."""
-        return self._outlook.settled and (LINK.is_symlink() or not self.present)
+        return self.outlook.settled and (LINK.is_symlink() or not self.present)
 
     def change(self) -> list[Difference]:
         """The files, and the kernel's table where only that one differs."""
-        outlook = self._outlook
+        outlook = self.outlook
         lines = [Difference(file.path, *file.before_and_after()) for file in outlook.differing]
         if (
             self.present
@@ -313,20 +305,20 @@ class Firewall(ConfirmedSetting):
 
     def way_in(self) -> WayIn | None:
         """Other rules in the kernel. To take them away opens the node, which needs no proof."""
-        if not self.present or self._outlook.live == self._outlook.wanted:
+        if not self.present or self.outlook.live == self.outlook.wanted:
             return None
         return WayIn(self.change_name, self.subject, [RULES], [RELOAD_IN_SHELL])
 
     def prepare(self) -> None:
         """Have a bare node's kernel accept the rules, and notice the connections that are open."""
-        if self.present and not self._outlook.live:
-            trial_table(self._outlook.text)
+        if self.present and not self.outlook.live:
+            trial_table(self.outlook.text)
             run(["nft", WATCH])
             time.sleep(WATCH_S)
 
     def apply(self) -> None:
         """Write the files and load them, or take all away."""
-        outlook = self._outlook
+        outlook = self.outlook
         try:
             if self.present:
                 self._persist(outlook.differing)
@@ -336,7 +328,7 @@ class Firewall(ConfirmedSetting):
             else:
                 self._remove(outlook.live)
         finally:
-            self._forget()
+            self.forget()
 
     def _persist(self, differing: list[File]) -> None:
         """Write and enable. No daemon-reload: it can cost running containers their GPUs."""
@@ -364,7 +356,7 @@ class Firewall(ConfirmedSetting):
             put_back(path, state.get(str(path)))
         if RULES.exists():
             run(["systemctl", "reload-or-restart", UNIT])
-        self._forget()
+        self.forget()
 
     def warnings(self) -> list[str]:
         """Who may use SSH, and when the firewall would go."""
@@ -376,7 +368,7 @@ class Firewall(ConfirmedSetting):
                 "Every address may use SSH: name the administrators' networks in "
                 "firewall_management_networks."
             )
-        flushing = [file for file in self._outlook.differing if file.path == str(FLUSHING_DROP_IN)]
+        flushing = [file for file in self.outlook.differing if file.path == str(FLUSHING_DROP_IN)]
         if needs_daemon_reload(written=bool(flushing) and not self.missing_packages):
             lines.append(
                 f"{FLUSHING_UNIT} was running before the firewall came. Until the node's next boot, or "
@@ -386,5 +378,5 @@ class Firewall(ConfirmedSetting):
 
     def result(self) -> dict[str, Any]:
         """Ports that listen or are open, but not both, and whether nftables is missing."""
-        lines = report(self._outlook.rules, listeners()) if self.present else []
+        lines = report(self.outlook.rules, listeners()) if self.present else []
         return {"nftables_missing": bool(self.missing_packages), "report": lines}

@@ -6,11 +6,10 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.access.commit_confirm import ConfirmedSetting
+from ansible.module_utils.access.commit_confirm import DEFAULT_ROLLBACK_AFTER_S, ConfirmedSetting
 from ansible.module_utils.access.listeners import listeners
 from ansible.module_utils.access.ssh_access import login_refusal, read_account
 from ansible.module_utils.access.ssh_keys import parse_public_key, public_keys
@@ -301,14 +300,14 @@ class Outlook:
     new_port: int | None = None
 
 
-class SshdSettings(ConfirmedSetting):
+class SshdSettings(ConfirmedSetting[Outlook]):
     """The drop-in and the files that it names, made together."""
 
     key = "sshd"
     change_name = "ssh"
     subject = f"sshd's settings ({DROP_IN})"
 
-    def __init__(self, wanted: Parameters, rollback_after_s: int = 120, login: Login | None = None) -> None:
+    def __init__(self, wanted: Parameters, rollback_after_s: int, login: Login | None) -> None:
         super().__init__(rollback_after_s, login)
         self.wanted = wanted
         self.program = which("sshd")
@@ -340,11 +339,14 @@ class SshdSettings(ConfirmedSetting):
                 layer = "settings_if_known" if value.get("if_known") else "settings"
                 wanted[layer][key] = value["value"]
         state = "absent" if options.get("absent") else "present"
-        return cls(Parameters(state=state, **wanted), options.get("rollback_after_s", 120), ssh_login())
+        return cls(
+            Parameters(state=state, **wanted),
+            options.get("rollback_after_s", DEFAULT_ROLLBACK_AFTER_S),
+            ssh_login(),
+        )
 
-    @cached_property
-    def _outlook(self) -> Outlook:
-        """Raises RefusedError, CommandError."""
+    def look(self) -> Outlook:
+        """Everything that is written, shown and refused comes from here."""
         if not self.program:
             raise RefusedError("There is no sshd on this node: install the package openssh-server.")
         with tempfile.TemporaryDirectory() as scratch:
@@ -388,61 +390,53 @@ class SshdSettings(ConfirmedSetting):
         """What has to be installed first."""
         return [] if self.program else ["openssh-server"]
 
-    def obstacle(self) -> str | None:
-        """A setting that would not be in effect, or would keep Ansible out."""
-        try:
-            self._outlook  # noqa: B018 - to look is enough
-        except RefusedError as error:
-            return str(error)
-        return None
-
     def read(self) -> State:
         """Our files as they are."""
         return {str(path): saved(path) for path in FILES}
 
     def settled(self) -> bool:
         """Whether all files are as wanted; sshd has read what a run has written."""
-        return not self._outlook.differing
+        return not self.outlook.differing
 
     def change(self) -> list[Difference]:
         """The files but for the long one of numbers."""
         return [
             Difference(file.path, *file.before_and_after())
-            for file in self._outlook.differing
+            for file in self.outlook.differing
             if file.path != str(STRONG_MODULI)
         ]
 
     def way_in(self) -> WayIn | None:
         """Any change is one."""
-        if not self._outlook.differing:
+        if not self.outlook.differing:
             return None
-        return WayIn(self.change_name, self.subject, [*self._outlook.plan.files], [RELOAD_IN_SHELL])
+        return WayIn(self.change_name, self.subject, [*self.outlook.plan.files], [RELOAD_IN_SHELL])
 
     def apply(self) -> None:
         """Write the files and have sshd read them."""
-        outlook = self._outlook
+        outlook = self.outlook
         try:
             for file in outlook.differing:
                 file.write()
             reload_sshd(outlook.ports)
         finally:
-            self._forget()
+            self.forget()
 
     def restore(self, state: State) -> None:
         """Write the files as they were and have sshd read them."""
         for path in reversed(FILES) if state.get(str(DROP_IN)) else FILES:
             put_back(path, state.get(str(path)))
         run(["sh", "-c", f"failed=0; {RELOAD_IN_SHELL}; exit $failed"])
-        self._forget()
+        self.forget()
 
     def warnings(self) -> list[str]:
         """Host keys that go, the port that changes, and a login that proves nothing."""
         lines = []
         if not self.login:
             lines.append("Ansible does not come over SSH here, so nothing proves that it could.")
-        if weak := self._outlook.plan.weak_host_keys:
+        if weak := self.outlook.plan.weak_host_keys:
             lines.append(f"A weak host key is no longer offered: {', '.join(weak)}.")
-        if self.login and (port := self._outlook.new_port):
+        if self.login and (port := self.outlook.new_port):
             lines.append(
                 f"sshd leaves port {self.login.server_port}: set ansible_port to {port} from now on."
             )
@@ -450,4 +444,4 @@ class SshdSettings(ConfirmedSetting):
 
     def result(self) -> dict[str, Any]:
         """The port to connect to from now on, where it is another one."""
-        return {"port": self._outlook.new_port if self.program else None}
+        return {"port": self.outlook.new_port if self.program else None}

@@ -450,3 +450,31 @@ def test_file_that_cannot_be_read_is_a_sentence(
     message = run_module(admin_accounts.main, users=[item()])["msg"]
     assert message.startswith("A file of this node could not be read or written")
     assert "Stale file handle: '/home/alice/.ssh/authorized_keys'" in message
+
+
+@needs_root
+def test_a_plans_items_are_users_with_the_modules_defaults(accounts: dict[str, Account | None]) -> None:
+    accounts["alice"] = AS_WANTED
+    setting = node_accounts.Accounts.from_items({"alice": {"keys": [KEY]}}, {"rollback_after_s": 60})
+    assert setting.obstacle() is None
+    assert [difference.name for difference in setting.change()] == [str(node_accounts.SUDOERS)]
+    assert setting.rollback_after_s == 60
+
+
+def test_accounts_are_restored_to_what_was_read(
+    accounts: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(
+        node_accounts, "give_back", lambda account, before: given.update({account.name: before})
+    )
+    monkeypatch.setattr(node_accounts, "revoke", lambda account: given.update({account.name: "revoked"}))
+    accounts.update({"alice": replace(AS_WANTED, key_files=keys("before")), "bob": None})
+    setting = node_accounts.Accounts([item(), item(name="bob")], True, 60, None)
+    state = json.loads(json.dumps(setting.read()))
+    accounts["bob"] = replace(AS_WANTED, name="bob")
+    node_accounts.SUDOERS.touch()
+    setting.restore(state)
+    assert given["alice"]["keys"] == [["before", 0o600], None]
+    assert given["bob"] == "revoked"
+    assert not node_accounts.SUDOERS.exists()

@@ -297,3 +297,15 @@ def test_absent_leaves_the_drop_in_of_somebody_else(installed: Path) -> None:
     (installed / "other.conf").touch()
     remove()
     assert [path.name for path in installed.iterdir()] == ["other.conf"]
+
+
+def test_a_plans_items_are_the_modules_parameters() -> None:
+    made = firewall.Firewall.from_items({"management_networks": ["192.0.2.0/24"], "connections": 7}, {})
+    wanted = firewall.Parameters.of(made.wanted)
+    assert (wanted.management_networks, wanted.limits.connections) == (["192.0.2.0/24"], 7)
+    assert not firewall.Firewall.from_items({}, {"absent": True}).present
+
+
+def test_rules_that_would_lock_ansible_out_are_an_obstacle() -> None:
+    setting = firewall.Firewall({"management_networks": ["198.51.100.0/24"], "ssh_ports": [22]}, 120, LOGIN)
+    assert "comes from 192.0.2.7" in (setting.obstacle() or "")

@@ -390,3 +390,23 @@ def test_wrong_key_is_named_by_its_place_and_not_repeated() -> None:
     with pytest.raises(RefusedError, match=r"user CA keys, key 2: expected a public key") as refusal:
         ssh_keys.public_keys("user CA keys", [KEY, "half-a-secret"])
     assert "half-a-secret" not in str(refusal.value)
+
+
+def test_a_plans_items_are_the_modules_parameters() -> None:
+    items = {
+        "sshd:PermitRootLogin": {"value": False},
+        "sshd:DebianBanner": {"value": False, "if_known": True},
+        "sshd:Group data/AllowTcpForwarding": {"value": "local", "block": "Group data"},
+        "sshd_algorithm:Ciphers": ["aes256-ctr"],
+        "sshd_parameter:banner": "Hello",
+    }
+    made = sshd_settings.SshdSettings.from_items(items, {"rollback_after_s": 60})
+    assert made.wanted == sshd_settings.Parameters(
+        settings={"PermitRootLogin": False},
+        settings_if_known={"DebianBanner": False},
+        blocks={"Group data": {"AllowTcpForwarding": "local"}},
+        algorithms={"Ciphers": ["aes256-ctr"]},
+        banner="Hello",
+    )
+    assert made.rollback_after_s == 60
+    assert sshd_settings.SshdSettings.from_items({}, {"absent": True}).wanted.state == "absent"
