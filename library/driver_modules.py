@@ -60,10 +60,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import dkms
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.kernel_modules import installed_kernels, nvidia_modules
-from ansible.module_utils.secure_boot import serial_number
+from ansible.module_utils.driver.kernel_modules import installed_kernels, nvidia_modules
+from ansible.module_utils.driver.secure_boot import serial_number
+from ansible.module_utils.packaging import dkms
 
 ROOT = Path("/")
 LAST_LINES = 5

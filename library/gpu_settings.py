@@ -53,7 +53,7 @@ changes:
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_settings import SettingsError, settle
+from ansible.module_utils.driver.gpu_settings import SettingsError, settle
 
 
 def main() -> None:

@@ -46,10 +46,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import apt_sources, bounded, packages
+from ansible.module_utils import bounded
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.kernel_modules import dkms_records, installed_kernels, nvidia_modules
-from ansible.module_utils.secure_boot import enrolled_keys, secure_boot
+from ansible.module_utils.driver.kernel_modules import dkms_records, installed_kernels, nvidia_modules
+from ansible.module_utils.driver.secure_boot import enrolled_keys, secure_boot
+from ansible.module_utils.packaging import apt_sources, packages
 
 NVIDIA_VENDOR_ID = "10de"
 # The part that says in its VPD that it manages NVLink switches: HGX B200 and later, where the switches are no
@@ -264,7 +265,7 @@ def all_packages() -> packages.Packages:
     if shutil.which("dpkg-query"):
         return packages.query()
     # Only here: a node with dpkg need not load it.
-    from ansible.module_utils.dnf import Dnf
+    from ansible.module_utils.packaging.dnf import Dnf
 
     return Dnf().query()
 

@@ -109,9 +109,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import packages as dpkg
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.engines import busy
+from ansible.module_utils.packaging import packages as dpkg
 from ansible.module_utils.reversible import Record, Setting, SettingError, available, run
 from ansible.module_utils.reversible_files import Access, Keyword, PamProfile, WholeFile, accesses
 from ansible.module_utils.reversible_system import (

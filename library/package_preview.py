@@ -77,10 +77,10 @@ problems:
 
 import shutil
 
-from ansible.module_utils import apt_preview, dnf_preview, repositories
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.dnf import Dnf
-from ansible.module_utils.packages import Wish
+from ansible.module_utils.packaging import apt_preview, dnf_preview, repositories
+from ansible.module_utils.packaging.dnf import Dnf
+from ansible.module_utils.packaging.packages import Wish
 
 
 def main() -> None:

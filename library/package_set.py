@@ -75,11 +75,17 @@ recovered:
 import shutil
 from typing import Any
 
-from ansible.module_utils import packages
-from ansible.module_utils.apt import Apt, arguments
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.dnf import Dnf
-from ansible.module_utils.packages import Manager, OthersUnreadableError, PackageError, Packages, Wish
+from ansible.module_utils.packaging import packages
+from ansible.module_utils.packaging.apt import Apt, arguments
+from ansible.module_utils.packaging.dnf import Dnf
+from ansible.module_utils.packaging.packages import (
+    Manager,
+    OthersUnreadableError,
+    PackageError,
+    Packages,
+    Wish,
+)
 
 
 def package_manager(pins: list[dict[str, str]], streams: list[dict[str, str]]) -> Manager:

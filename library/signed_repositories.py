@@ -94,9 +94,9 @@ changed_files:
 
 from typing import Any
 
-from ansible.module_utils import repositories, signing_keys
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.files import File, write_all
+from ansible.module_utils.packaging import repositories, signing_keys
 
 
 def wanted_files(repository: dict[str, Any], *, check: bool) -> tuple[list[File], list[str]]:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import package_set
 import pytest
-from ansible.module_utils import dnf_preview, packages, repositories, signing_keys
-from ansible.module_utils.dnf import Dnf
-from ansible.module_utils.packages import PackageError, Wish
+from ansible.module_utils.packaging import dnf_preview, packages, repositories, signing_keys
+from ansible.module_utils.packaging.dnf import Dnf
+from ansible.module_utils.packaging.packages import PackageError, Wish
 
 from tests.lab.rpm_archive import RELEASE, RpmArchive, make_root, run
 from tests.unit.openpgp_keys import KeyRing

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import package_set
 import pytest
-from ansible.module_utils import packages
+from ansible.module_utils.packaging import packages
 from ansible.module_utils.testing import patch_module_args
 
 from tests.unit.apt_machine import Archive, Machine

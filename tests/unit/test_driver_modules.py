@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import driver_modules
 import pytest
-from ansible.module_utils import dkms as dkms_logs
-from ansible.module_utils.secure_boot import serial_number
+from ansible.module_utils.driver.secure_boot import serial_number
+from ansible.module_utils.packaging import dkms as dkms_logs
 
 from tests.lab.gpu_simulator import contents, libraries
 from tests.unit.modules_on_disk import Certificate, install_kernel, install_module

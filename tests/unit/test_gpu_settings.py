@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import gpu_settings as module
 import pytest
-from ansible.module_utils import gpu_settings
-from ansible.module_utils.gpu_settings import SettingsError, settle
+from ansible.module_utils.driver import gpu_settings
+from ansible.module_utils.driver.gpu_settings import SettingsError, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import apt, repositories
+from ansible.module_utils.packaging import apt, repositories
 
 from tests.unit.apt_machine import Archive
 

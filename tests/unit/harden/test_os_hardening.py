@@ -12,7 +12,7 @@ import os_hardening
 import pytest
 from ansible.module_utils import reversible_files, reversible_system
 from ansible.module_utils.engines import busy
-from ansible.module_utils.packages import Package
+from ansible.module_utils.packaging.packages import Package
 from ansible.module_utils.ssh_login import Login
 
 if TYPE_CHECKING:
@@ -436,7 +436,7 @@ def test_a_change_without_units_is_made_under_a_container_with_a_gpu(
 
 def packages(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     known = {name: Package(name, "1", "install", "installed") for name in names}
-    monkeypatch.setattr("ansible.module_utils.packages.query", lambda: known)
+    monkeypatch.setattr("ansible.module_utils.packaging.packages.query", lambda: known)
 
 
 def test_missing_packages_are_named_and_nothing_else_is_done(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from ansible.module_utils import dkms, repositories, signing_keys
-from ansible.module_utils.packages import (
+from ansible.module_utils.packaging import dkms, repositories, signing_keys
+from ansible.module_utils.packaging.packages import (
     ERROR_LINES,
     FAMILY,
     Change,

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ansible.module_utils import repositories as repos
-from ansible.module_utils.apt import APT_GET, UNVERIFIED, UPDATE_OPTIONS, Apt
-from ansible.module_utils.packages import FAMILY, PackageError, Packages, Transaction, Wish, nearest
-from ansible.module_utils.preview import Preview, conclude, refused
-from ansible.module_utils.signing_keys import RepositoryError, keyring, noted, renew
+from ansible.module_utils.packaging import repositories as repos
+from ansible.module_utils.packaging.apt import APT_GET, UNVERIFIED, UPDATE_OPTIONS, Apt
+from ansible.module_utils.packaging.packages import FAMILY, PackageError, Packages, Transaction, Wish, nearest
+from ansible.module_utils.packaging.preview import Preview, conclude, refused
+from ansible.module_utils.packaging.signing_keys import RepositoryError, keyring, noted, renew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ansible.module_utils.repositories import Repository
+    from ansible.module_utils.packaging.repositories import Repository
 
 # apt's names of the files and directories that a preview replaces or reads.
 APT_PATHS = {

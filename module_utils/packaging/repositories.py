@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ansible.module_utils import signing_keys
-from ansible.module_utils.download import without_credentials
+from ansible.module_utils.packaging import signing_keys
+from ansible.module_utils.packaging.download import without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

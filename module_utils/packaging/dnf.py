@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible.module_utils import dkms
-from ansible.module_utils.packages import (
+from ansible.module_utils.packaging import dkms
+from ansible.module_utils.packaging.packages import (
     FAMILY,
     Change,
     Package,

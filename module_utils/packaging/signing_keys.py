@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils import openpgp
-from ansible.module_utils.download import DownloadError, download, without_credentials
+from ansible.module_utils.packaging import openpgp
+from ansible.module_utils.packaging.download import DownloadError, download, without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

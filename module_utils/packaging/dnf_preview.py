@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from ansible.module_utils import repositories as repos
-from ansible.module_utils.dnf import Dnf, same
-from ansible.module_utils.packages import FAMILY, PackageError, Transaction, Wish, nearest
-from ansible.module_utils.preview import Preview, conclude, refused
-from ansible.module_utils.signing_keys import RepositoryError, keyring, noted
+from ansible.module_utils.packaging import repositories as repos
+from ansible.module_utils.packaging.dnf import Dnf, same
+from ansible.module_utils.packaging.packages import FAMILY, PackageError, Transaction, Wish, nearest
+from ansible.module_utils.packaging.preview import Preview, conclude, refused
+from ansible.module_utils.packaging.signing_keys import RepositoryError, keyring, noted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ansible.module_utils.repositories import Repository
+    from ansible.module_utils.packaging.repositories import Repository
 
 CONFIGURATION = ("/etc/dnf", "/etc/yum/vars", "/etc/os-release")
 CACHE = "/var/cache/dnf"
