@@ -52,14 +52,13 @@ kernels:
   type: dict
 """
 
-import os
 import platform
-import shutil
 import ssl
 import subprocess
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.driver.kernel_modules import installed_kernels, nvidia_modules
 from ansible.module_utils.driver.secure_boot import serial_number
@@ -108,22 +107,12 @@ def build(name: str, version: str, release: str) -> str | None:
     output = ""
     for step in ("build", "install"):
         try:
-            completed = subprocess.run(
-                ["dkms", step, *arguments],
-                env=os.environ | {"LC_ALL": "C.UTF-8"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=BUILD_TIMEOUT_S,
-                check=False,
-            )
+            completed = process.complete(["dkms", step, *arguments], BUILD_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return f"`dkms {step}` did not end within {BUILD_TIMEOUT_S} s"
-        output += completed.stdout
+        output += completed.stdout + completed.stderr
         if completed.returncode:
-            lines = [line.strip() for line in completed.stdout.splitlines() if line.strip()]
+            lines = [line.strip() for line in output.splitlines() if line.strip()]
             return " ".join(dkms.failures(output)) or " ".join(lines[-LAST_LINES:])
     return None
 
@@ -162,7 +151,7 @@ def main() -> None:
         elif not before[release]["headers_present"]:
             package = HEADERS[manager].format(release)
             causes[release] = f"{reason}, because its headers are missing: install {package}"
-        elif not shutil.which("dkms"):
+        elif not process.which("dkms"):
             causes[release] = f"{reason}, and dkms is not installed"
         else:
             built.append(release)

@@ -50,8 +50,7 @@ changes:
   type: dict
 """
 
-import shutil
-
+from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.driver.gpu_settings import SettingsError, settle
 
@@ -72,7 +71,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    if module.check_mode and not shutil.which("nvidia-smi"):
+    if module.check_mode and not process.which("nvidia-smi"):
         module.exit_json(
             changed=True, changes={}, msg="The driver is not installed yet; its settings would follow."
         )

@@ -46,7 +46,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import bounded
+from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.driver.kernel_modules import dkms_records, installed_kernels, nvidia_modules
 from ansible.module_utils.driver.secure_boot import enrolled_keys, secure_boot
@@ -70,7 +70,6 @@ SERVICES = (
 # States of a unit file whose unit is started at boot, by itself or by another.
 STARTED = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
 COMMAND_TIMEOUT_S = 30
-KILL_TIMEOUT_S = 2
 DRIVER_POLL_S = 2
 
 
@@ -195,7 +194,7 @@ def run_text(command: list[str]) -> str:
 
 def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command that only reads. Raises OSError, and TimeoutExpired after COMMAND_TIMEOUT_S."""
-    return bounded.run(command, COMMAND_TIMEOUT_S, KILL_TIMEOUT_S)
+    return process.complete(command, COMMAND_TIMEOUT_S)
 
 
 def userspace_version(root: Path) -> str | None:
@@ -234,7 +233,7 @@ def counters_restricted(root: Path) -> bool | None:
 
 def compute_processes() -> tuple[list[str], str | None]:
     """Processes that use a GPU, and nvidia-smi's complaint if it has one."""
-    if not shutil.which("nvidia-smi"):
+    if not process.which("nvidia-smi"):
         return [], None
     command = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
     try:
@@ -262,7 +261,7 @@ def wait_for_driver(timeout_s: float, root: Path = Path("/")) -> None:
 
 def all_packages() -> packages.Packages:
     """All packages that dpkg knows, or rpm where there is no dpkg."""
-    if shutil.which("dpkg-query"):
+    if process.which("dpkg-query"):
         return packages.query()
     # Only here: a node with dpkg need not load it.
     from ansible.module_utils.packaging.dnf import Dnf
@@ -274,7 +273,7 @@ def package_state() -> tuple[dict[str, str], list[str]]:
     """Installed versions of the NVIDIA family, and the names of all packages that were left half-way."""
     try:
         known = all_packages()
-    except (OSError, subprocess.CalledProcessError, packages.PackageError):
+    except (process.CommandError, packages.PackageError):
         return {}, []
     family = {
         name: package.version

@@ -72,9 +72,9 @@ recovered:
   elements: str
 """
 
-import shutil
 from typing import Any
 
+from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.packaging import packages
 from ansible.module_utils.packaging.apt import Apt, arguments
@@ -90,7 +90,7 @@ from ansible.module_utils.packaging.packages import (
 
 def package_manager(pins: list[dict[str, str]], streams: list[dict[str, str]]) -> Manager:
     """The node's package manager."""
-    return Apt() if shutil.which("apt-get") else Dnf(pins, streams)
+    return Apt() if process.which("apt-get") else Dnf(pins, streams)
 
 
 def install(manager: Manager, wanted: dict[str, str], known: Packages) -> None:

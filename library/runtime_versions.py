@@ -54,13 +54,12 @@ versions:
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils import bounded
+from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
 
 if TYPE_CHECKING:
@@ -159,7 +158,7 @@ def soname(kind: str, expected: str) -> str:
 def ask(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run the child. Raises ProbeError where it hangs, dies or fails."""
     try:
-        child = bounded.run(command, timeout_s)
+        child = process.complete(command, timeout_s)
     except subprocess.TimeoutExpired:
         raise ProbeError(f"did not answer within {timeout_s} s") from None
     except OSError as error:
@@ -184,7 +183,7 @@ def probe_library(kind: str, expected: str, timeout_s: float) -> tuple[str, str]
 
 def probe_fabric_manager(timeout_s: float) -> tuple[str, str]:
     """The version that the installed daemon tells, and its file. Raises ProbeError."""
-    program = shutil.which("nv-fabricmanager")
+    program = process.which("nv-fabricmanager")
     if not program:
         raise ProbeError("has no program nv-fabricmanager")
     match = re.search(r"\d+\.\d+(\.\d+)?", ask([program, "--version"], timeout_s).stdout)

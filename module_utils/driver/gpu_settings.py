@@ -18,7 +18,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __name__ != "__main__":
+    from ansible.module_utils import process
+else:
+    # The program of the boot unit: process.py is installed beside it, and the node needs no Ansible.
+    import process
 
 RECORD = Path("/run/temper/gpu-settings.json")
 COMMAND_TIMEOUT_S = 120
@@ -87,9 +93,7 @@ def nvidia_smi(*arguments: str) -> str:
     """Standard output of nvidia-smi. Raises SettingsError with its own words when it fails."""
     command = ["nvidia-smi", *arguments]
     try:
-        completed = subprocess.run(
-            command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
-        )
+        completed = process.complete(command, COMMAND_TIMEOUT_S)
     except FileNotFoundError:
         raise SettingsError(
             "nvidia-smi is not installed; install the driver first (playbooks/provision.yml)"

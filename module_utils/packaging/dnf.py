@@ -18,8 +18,8 @@ from ansible.module_utils.packaging.packages import (
     Package,
     PackageError,
     Packages,
-    Runner,
     Transaction,
+    attempt,
     recorded_holds,
 )
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 LOCK_PLUGIN = "python3-dnf-plugin-versionlock"
+ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "PYTHONWARNINGS": "ignore"}
 INSTALL = ["install", "--allowerasing", "--setopt=install_weak_deps=False"]
 ERROR_LINES = 12
 QUERY = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\n"
@@ -81,11 +82,6 @@ class Dnf:
     options: tuple[str, ...] = ()
     saved: dict[Path, bytes | None] = field(default_factory=dict)
 
-    @property
-    def runner(self) -> Runner:
-        """What runs the commands."""
-        return Runner({"NEEDRESTART_SUSPEND": "1", "PYTHONWARNINGS": "ignore"})
-
     def dnf(self, arguments: Sequence[str], plugins: Path | None = None) -> tuple[int, str, str]:
         """Exit status, standard output, and both outputs of dnf."""
         command = ["dnf", "-y", *self.options]
@@ -93,7 +89,7 @@ class Dnf:
             command.append(f"--installroot={self.root}")
         if plugins:
             command.append(f"--setopt=pluginconfpath={plugins}")
-        completed = self.runner.attempt([*command, *arguments])
+        completed = attempt([*command, *arguments], ENVIRONMENT)
         return completed.returncode, completed.stdout, completed.stdout + completed.stderr
 
     def path(self, name: str) -> Path:
@@ -111,7 +107,7 @@ class Dnf:
             "--qf",
             QUERY,
         ]
-        completed = self.runner.attempt(command)
+        completed = attempt(command, ENVIRONMENT)
         if completed.returncode:
             raise PackageError(f"Reading the installed packages failed: {completed.stderr.strip()}")
         locks = self.locks()
@@ -376,7 +372,7 @@ class Dnf:
         if not names:
             return 0
         root = ["--root", str(self.root)] if self.root != Path("/") else []
-        listing = self.runner.attempt(["rpm", *root, "-q", "--qf", "%{LONGSIZE}\\n", *names]).stdout
+        listing = attempt(["rpm", *root, "-q", "--qf", "%{LONGSIZE}\\n", *names], ENVIRONMENT).stdout
         return sum(int(size) for size in listing.split() if size.isdecimal())
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import driver_modules
 import pytest
+from ansible.module_utils import process
 from ansible.module_utils.driver.secure_boot import serial_number
 from ansible.module_utils.packaging import dkms as dkms_logs
 
@@ -115,6 +116,7 @@ def test_a_node_without_dkms_is_told_so(
     run_module: Run, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(process, "SYSTEM_PATH", "/nowhere")
     message = run_module(driver_modules.main, version=VERSION, dkms="nvidia")["msg"]
     assert "it has no nvidia module, and dkms is not installed" in message
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpu_settings as module
 import pytest
+from ansible.module_utils import process
 from ansible.module_utils.driver import gpu_settings
 from ansible.module_utils.driver.gpu_settings import SettingsError, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Run = Callable[..., dict[str, Any]]
 
@@ -410,6 +413,28 @@ def test_an_nvidia_smi_that_hangs_is_stopped(driver: Driver, monkeypatch: pytest
         settle(wish())
 
 
+def test_an_nvidia_smi_that_cannot_be_killed_is_left_behind(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wedged GPU holds its caller in the kernel, where no signal reaches it."""
+    binary = Path(os.environ["PATH"].partition(":")[0]) / "nvidia-smi"
+    binary.write_text("#!/bin/sh\nwhile :; do :; done\n")
+    started: list[subprocess.Popen[bytes]] = []
+    kill = subprocess.Popen.kill
+
+    def survive(child: subprocess.Popen[bytes]) -> None:
+        started.append(child)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "kill", survive)
+        patch.setattr(gpu_settings, "COMMAND_TIMEOUT_S", 0.1)
+        patch.setattr(process, "KILL_TIMEOUT_S", 0.1)
+        with pytest.raises(SettingsError, match=r"did not answer within 0\.1 s"):
+            settle(wish())
+    kill(started[0])
+    started[0].wait()
+
+
 def test_an_answer_of_another_shape_is_an_error() -> None:
     with pytest.raises(SettingsError, match="answered 3 values where 15 were asked for: '0, GPU-0, Tesla'"):
         gpu_settings.parse_gpus("0, GPU-0, Tesla\n")
@@ -465,6 +490,30 @@ def test_program_applies_a_file(
     assert capsys.readouterr().out == (
         f"{NAME}: persistence mode Disabled -> Enabled, graphics clock default -> 1410 MHz\n"
     )
+
+
+def test_program_needs_nothing_of_ansible(driver: Driver, tmp_path: Path) -> None:
+    """It runs at boot with the node's own Python, and the bounded runner beside it."""
+    for file in (gpu_settings.__file__, process.__file__):
+        shutil.copy(str(file), tmp_path)
+    settings = tmp_path / "settings.json"
+    # No lock of clocks: that would be noted under /run of this machine.
+    settings.write_text(json.dumps(wish(locked=PASCAL)))
+    isolated = (
+        "import runpy, sys; sys.modules['ansible'] = None; sys.path.insert(0, sys.argv[1]); "
+        "sys.argv = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        isolated,
+        str(tmp_path),
+        str(tmp_path / "gpu_settings.py"),
+        str(settings),
+    ]
+    completed = subprocess.run(command, capture_output=True, text=True)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert driver.setters() == ["0 -pm 1"]
 
 
 def test_program_sets_what_the_driver_may_have_forgotten(

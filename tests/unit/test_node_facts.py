@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import node_facts
 import pytest
+from ansible.module_utils import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +72,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(process, "SYSTEM_PATH", str(folder))
 
     def add(name: str, script: str) -> None:
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -459,7 +461,7 @@ def test_an_nvidia_smi_that_cannot_be_killed_is_left_behind(
 
     monkeypatch.setattr(subprocess.Popen, "kill", survive)
     monkeypatch.setattr(node_facts, "COMMAND_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(node_facts, "KILL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(process, "KILL_TIMEOUT_S", 0.1)
     assert node_facts.compute_processes() == ([], "nvidia-smi did not answer within 0.1 s")
     kill(started[0])
     started[0].wait()
