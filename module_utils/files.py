@@ -61,8 +61,11 @@ class File:
         before = path.read_text(errors="replace") if exists else ""
         return headers | {"before": before, "after": self.data.decode(errors="replace")}
 
-    def write(self, module: AnsibleModule) -> None:
-        """Replace (or remove) the file in one step, so that no reader and no crash ever sees half of it."""
+    def write(self, module: AnsibleModule | None = None) -> None:
+        """Replace (or remove) the file in one step, so that no reader and no crash ever sees half of it.
+
+        A module's own move copes with files that cannot be renamed over: a container's /etc/hosts.
+        """
         path = Path(self.path)
         if self.content is None:
             path.unlink(missing_ok=True)
@@ -76,7 +79,10 @@ class File:
                 stream.flush()
                 os.fsync(stream.fileno())
             Path(temporary).chmod(int(self.mode, 8))
-            module.atomic_move(temporary, self.path)
+            if module is None:
+                Path(temporary).replace(path)
+            else:
+                module.atomic_move(temporary, self.path)
             os.chown(self.path, 0, 0)
             path.chmod(int(self.mode, 8))
         finally:

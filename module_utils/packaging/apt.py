@@ -17,6 +17,7 @@ from ansible.module_utils.packaging.packages import (
     PackageError,
     Packages,
     Transaction,
+    arguments,
     attempt,
     query,
 )
@@ -65,11 +66,6 @@ def lines_that_explain(output: str) -> str:
     """The lines of apt's output that say why it failed: errors, unmet dependencies, else its end."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return " ".join(([line for line in lines if EXPLAINS.search(line)] or lines)[-ERROR_LINES:])
-
-
-def arguments(wanted: dict[str, str]) -> list[str]:
-    """NAME=VERSION, or NAME where any version will do."""
-    return [f"{name}={version}" if version else name for name, version in wanted.items()]
 
 
 def targets(wanted: dict[str, str]) -> list[str]:
@@ -230,6 +226,10 @@ class Apt:
     def hold(self, names: Sequence[str]) -> None:
         """Let apt leave these packages alone."""
         self.run(["apt-mark", "hold", *names], "Holding packages")
+
+    def release(self, names: Sequence[str]) -> None:
+        """Let apt move these packages again."""
+        self.run(["apt-mark", "unhold", *names], "Releasing packages")
 
     def undo(self, before: Packages, ours: set[str]) -> str:
         """Return to the packages of before a transaction that failed; says what became of it.

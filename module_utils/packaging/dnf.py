@@ -304,8 +304,16 @@ class Dnf:
     def hold(self, names: Sequence[str]) -> None:
         """Lock these packages at their versions, in place of earlier locks of ours."""
         known = self.query()
-        kept = [lock for lock in self.locks() if not any(is_lock_of(lock, name) for name in names)]
         new = [f"{name}-{with_epoch(known[name].version)}.*" for name in names]
+        self.replace_locks(names, new)
+
+    def release(self, names: Sequence[str]) -> None:
+        """Let dnf move these packages again."""
+        self.replace_locks(names, [])
+
+    def replace_locks(self, names: Sequence[str], new: Sequence[str]) -> None:
+        """Write the version locks with others for these packages."""
+        kept = [lock for lock in self.locks() if not any(is_lock_of(lock, name) for name in names)]
         path = self.lock_list()
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.new")

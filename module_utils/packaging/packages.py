@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ansible.module_utils import process
+from ansible.module_utils.settings.base import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -144,7 +145,7 @@ class Transaction:
         }
 
 
-class PackageError(Exception):
+class PackageError(SettingError):
     """A step of the package manager failed; the message is the sentence for the operator."""
 
     def __init__(self, message: str, output: str = "") -> None:
@@ -194,6 +195,9 @@ class Manager(Protocol):
 
     def hold(self, names: Sequence[str]) -> None:
         """Keep these packages at their versions."""
+
+    def release(self, names: Sequence[str]) -> None:
+        """Let these packages move again."""
 
 
 def dangers(transaction: Transaction, asked: Sequence[str], known: Packages, ours: set[str]) -> list[str]:
@@ -256,6 +260,11 @@ def record_holds(names: set[str]) -> None:
     temporary = HOLD_RECORD.with_name(f".{HOLD_RECORD.name}.new")
     temporary.write_text("".join(f"{name}\n" for name in sorted(names)), encoding="utf-8")
     temporary.replace(HOLD_RECORD)
+
+
+def arguments(wanted: Mapping[str, str]) -> list[str]:
+    """NAME=VERSION, or NAME where any version will do."""
+    return [f"{name}={version}" if version else name for name, version in wanted.items()]
 
 
 def nearest(version: str, offered: Sequence[str]) -> list[str]:

@@ -58,6 +58,11 @@ def keyring_path(repository: Repository) -> Path:
     return APT / "keyrings" / f"temper-{repository['name']}.asc"
 
 
+def preferences_path(name: str) -> Path:
+    """The file that keeps packages of an apt repository away."""
+    return APT / "preferences.d" / f"temper-{name}"
+
+
 def source_text(repository: Repository, keyring: Path) -> str:
     """The content of a repository's source file."""
     text = "# Managed by Temper.\n" + signing_keys.comment(repository)
