@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import driver_modules
 import pytest
 from ansible.module_utils import process
+from ansible.module_utils.driver import module_builds
 from ansible.module_utils.driver.secure_boot import serial_number
 from ansible.module_utils.packaging import dkms as dkms_logs
 
@@ -43,7 +44,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("GPU_SIMULATOR_ROOT", str(root))
-    monkeypatch.setattr(driver_modules, "ROOT", root)
+    monkeypatch.setattr(module_builds, "ROOT", root)
     monkeypatch.setattr("platform.release", lambda: RUNNING)
     monkeypatch.setattr(dkms_logs, "TREE", root / "var/lib/dkms")
     monkeypatch.setattr(dkms_logs, "KEPT_LOGS", tmp_path / "logs")

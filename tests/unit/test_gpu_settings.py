@@ -15,6 +15,7 @@ import pytest
 from ansible.module_utils import process
 from ansible.module_utils.driver import gpu_settings
 from ansible.module_utils.driver.gpu_settings import SettingsError, settle
+from ansible.module_utils.driver.gpus import GpuSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -474,6 +475,28 @@ def test_check_mode_works_before_the_driver_is_installed(
     monkeypatch.setenv("PATH", "/nonexistent")
     result = run(run_module, check_mode=True)
     assert (result["changed"], result["changes"]) == (True, {})
+
+
+@pytest.mark.parametrize("locked", [HOPPER, PASCAL], ids=["locked clocks", "application clocks"])
+def test_settings_return_to_those_of_before(driver: Driver, locked: dict[str, bool]) -> None:
+    settle(wish({"graphics": 1200, "memory": 1593}, 400, locked))
+    setting = GpuSettings.from_items(wish({"graphics": 1410, "memory": 2619}, 500, locked), {})
+    before = setting.read()
+    setting.apply()
+    driver.setters()
+    setting.restore(before)
+    assert setting.read() == before
+    clocks = ["0 -lgc 1200,1200", "0 -lmc 1593,1593"] if locked == HOPPER else ["0 -ac 1593,1200"]
+    assert driver.setters() == ["0 -pl 400", *clocks]
+
+
+def test_a_driver_without_settings_gets_its_defaults_back(driver: Driver) -> None:
+    setting = GpuSettings.from_parameters(wish("max", 500))
+    before = setting.read()
+    setting.apply()
+    driver.setters()
+    setting.restore(before)
+    assert driver.setters() == ["0 -pl 700", "0 -rgc"]
 
 
 def program(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
