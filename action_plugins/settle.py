@@ -16,7 +16,7 @@ DONE = "temper_settled"
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
-    """settle: role. Runs module node_settings.
+    """settle: role; after_boot_s, as module node_settings has it, which this runs.
 
     An execution on a node costs more than what it does there. So the first role of a stage has the whole
     stage carried out, as far as `settle_together` and the tags of this run say, and the tasks of the others
@@ -25,7 +25,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     """
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset(("role",))
+    _VALID_ARGS = frozenset(("role", "after_boot_s"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """The role's own part of the module's result; `confirm` and `driver` are what it waits for."""
@@ -63,7 +63,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         if not plan:
             raise AnsibleActionFail("There is no plan of this node: run playbooks/preflight.yml first.")
         parts = [str(plan["roles"][role]) for role in roles]
-        arguments = {"roles": f"[{','.join(parts)}]", "secrets": secrets(parts)}
+        arguments = {
+            "roles": f"[{','.join(parts)}]",
+            "secrets": secrets(parts),
+            "after_boot_s": int(self._task.args.get("after_boot_s", 0)),
+        }
         executed: dict[str, Any] = self._execute_module("node_settings", arguments, task_vars=variables)
         return executed
 

@@ -50,10 +50,9 @@ changes:
   type: dict
 """
 
-import shutil
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpu_settings import SettingsError, settle
+from ansible.module_utils.driver.gpus import GpuSettings
+from ansible.module_utils.settings.module import settle_one
 
 
 def main() -> None:
@@ -72,15 +71,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    if module.check_mode and not shutil.which("nvidia-smi"):
-        module.exit_json(
-            changed=True, changes={}, msg="The driver is not installed yet; its settings would follow."
-        )
-    try:
-        changes = settle(module.params, only_look=module.check_mode)
-    except SettingsError as error:
-        module.fail_json(msg=f"{error}.")
-    module.exit_json(changed=bool(changes), changes=changes)
+    settle_one(module, GpuSettings.from_parameters(module.params))
 
 
 if __name__ == "__main__":

@@ -42,21 +42,20 @@ import platform
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import apt_sources, bounded, packages
+from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.kernel_modules import dkms_records, installed_kernels, nvidia_modules
-from ansible.module_utils.secure_boot import enrolled_keys, secure_boot
+from ansible.module_utils.driver.kernel_modules import dkms_records, installed_kernels
+from ansible.module_utils.driver.loaded_state import nvidia_state, read, wait_for_driver
+from ansible.module_utils.driver.secure_boot import enrolled_keys, secure_boot
+from ansible.module_utils.packaging import apt_sources, node, packages
 
 NVIDIA_VENDOR_ID = "10de"
 # The part that says in its VPD that it manages NVLink switches: HGX B200 and later, where the switches are no
 # PCI devices of their own. NVIDIA's gpu-driver-container and nvidia-fabricmanager-start.sh test the same.
 SWITCH_MANAGER = b"SW_MNG"
-# Where distributions put the driver's libraries.
-LIBRARY_DIRECTORIES = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64")
 SIGNING_DIRECTORY = "var/lib/temper/module-signing"
 # All that a plan may name.
 SERVICES = (
@@ -68,20 +67,6 @@ SERVICES = (
 )
 # States of a unit file whose unit is started at boot, by itself or by another.
 STARTED = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
-COMMAND_TIMEOUT_S = 30
-KILL_TIMEOUT_S = 2
-DRIVER_POLL_S = 2
-
-
-def read(path: Path, default: str = "") -> str:
-    """A small file's stripped text, or `default` where it is missing.
-
-    So it is where it refuses to be read, as many files of sysfs do.
-    """
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return default
 
 
 def os_release(root: Path) -> dict[str, str]:
@@ -165,6 +150,15 @@ def nvlink_switch_managed(root: Path) -> bool:
     return False
 
 
+def run_text(command: list[str]) -> str:
+    """Standard output of a command that only reads; empty where the command is missing or fails."""
+    try:
+        completed = process.complete(command)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return completed.stdout if completed.returncode == 0 else ""
+
+
 def interfaces() -> list[dict[str, Any]]:
     """Network interfaces but loopback, with their addresses; `default_route` marks the one that leads out."""
     links = json.loads(run_text(["ip", "-json", "address", "show"]) or "[]")
@@ -183,97 +177,11 @@ def interfaces() -> list[dict[str, Any]]:
     ]
 
 
-def run_text(command: list[str]) -> str:
-    """Standard output of a command that only reads; empty where the command is missing or fails."""
-    try:
-        completed = ask(command)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return completed.stdout if completed.returncode == 0 else ""
-
-
-def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command that only reads. Raises OSError, and TimeoutExpired after COMMAND_TIMEOUT_S."""
-    return bounded.run(command, COMMAND_TIMEOUT_S, KILL_TIMEOUT_S)
-
-
-def userspace_version(root: Path) -> str | None:
-    """The version of the installed NVML library: NVIDIA writes it into the file's name."""
-    for directory in LIBRARY_DIRECTORIES:
-        name = (root / directory / "libnvidia-ml.so.1").resolve().name
-        version = name.removeprefix("libnvidia-ml.so.")
-        if version not in (name, "1"):
-            return version
-    return None
-
-
-def nvidia_state(root: Path, kernels: list[str], *, signers: bool) -> dict[str, Any]:
-    """What is loaded and in use now, and beside it what is installed: the two need not be the same.
-
-    `compute_processes` are strings "pid name". nvidia-smi comes first: through nvidia-modprobe it loads the
-    driver where nothing else has yet.
-    """
-    processes, error = compute_processes()
-    return {
-        "loaded_version": read(root / "sys/module/nvidia/version") or None,
-        "userspace_version": userspace_version(root),
-        "modules": nvidia_modules(root, kernels, signers=signers),
-        "nouveau_loaded": (root / "sys/module/nouveau").is_dir(),
-        "counters_restricted": counters_restricted(root),
-        "compute_processes": processes,
-        "smi_error": error,
-    }
-
-
-def counters_restricted(root: Path) -> bool | None:
-    """Whether the loaded driver keeps the GPU's performance counters to root; None where none is loaded."""
-    found = re.search(r"^RmProfilingAdminOnly: (\d)", read(root / "proc/driver/nvidia/params"), re.MULTILINE)
-    return found[1] == "1" if found else None
-
-
-def compute_processes() -> tuple[list[str], str | None]:
-    """Processes that use a GPU, and nvidia-smi's complaint if it has one."""
-    if not shutil.which("nvidia-smi"):
-        return [], None
-    command = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
-    try:
-        smi = ask(command)
-    except subprocess.TimeoutExpired:
-        return [], f"nvidia-smi did not answer within {COMMAND_TIMEOUT_S} s"
-    if smi.returncode:
-        return [], (smi.stdout + smi.stderr).strip()
-    return [line.replace(",", "", 1).strip() for line in smi.stdout.splitlines() if line.strip()], None
-
-
-def wait_for_driver(timeout_s: float, root: Path = Path("/")) -> None:
-    """Return when the driver is loaded and nvidia-smi has no complaint, or when the time is over.
-
-    SSH answers some seconds before the driver has initialised all GPUs of a large server.
-    """
-    deadline = time.monotonic() + timeout_s
-    while True:
-        _, complaint = compute_processes()
-        answers = not complaint and read(root / "sys/module/nvidia/version")
-        if answers or time.monotonic() + DRIVER_POLL_S > deadline:
-            return
-        time.sleep(DRIVER_POLL_S)
-
-
-def all_packages() -> packages.Packages:
-    """All packages that dpkg knows, or rpm where there is no dpkg."""
-    if shutil.which("dpkg-query"):
-        return packages.query()
-    # Only here: a node with dpkg need not load it.
-    from ansible.module_utils.dnf import Dnf
-
-    return Dnf().query()
-
-
 def package_state() -> tuple[dict[str, str], list[str]]:
     """Installed versions of the NVIDIA family, and the names of all packages that were left half-way."""
     try:
-        known = all_packages()
-    except (OSError, subprocess.CalledProcessError, packages.PackageError):
+        known = node.query()
+    except (process.CommandError, packages.PackageError):
         return {}, []
     family = {
         name: package.version

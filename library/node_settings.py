@@ -23,6 +23,11 @@ options:
     description: Path -> content of files whose content the plan does not hold.
     type: dict
     default: {}
+  after_boot_s:
+    description: Seconds that the driver has to load and answer, where the node has just been rebooted for it. A
+      driver that is still another one fails then.
+    type: int
+    default: 0
 author: Temper developers
 """
 
@@ -55,11 +60,13 @@ def main() -> None:
             # A long text, of no use in the node's log.
             "roles": {"type": "str", "required": True, "no_log": True},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
+            "after_boot_s": {"type": "int", "default": 0},
         },
         supports_check_mode=True,
     )
     try:
-        result = carry_out(module, json.loads(module.params["roles"]), module.params["secrets"])
+        plans = json.loads(module.params["roles"])
+        result = carry_out(module, plans, module.params["secrets"], module.params["after_boot_s"])
     except RefusedError as error:
         module.fail_json(msg=str(error))
     module.exit_json(**result)

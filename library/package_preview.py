@@ -93,12 +93,12 @@ problems:
   elements: str
 """
 
-import shutil
 
-from ansible.module_utils import apt_preview, dnf_preview, repositories
+from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.dnf import Dnf
-from ansible.module_utils.packages import Wish
+from ansible.module_utils.packaging import apt_preview, dnf_preview, repositories
+from ansible.module_utils.packaging.dnf import Dnf
+from ansible.module_utils.packaging.packages import Wish
 
 
 def main() -> None:
@@ -138,7 +138,7 @@ def main() -> None:
     parameters = module.params
     wish = Wish(parameters["packages"], parameters["present"])
     wanted, pins, bare = parameters["repositories"], parameters["pins"], parameters["from_bare"]
-    if shutil.which("apt-get"):
+    if process.which("apt-get"):
         preview = apt_preview.preview(wish, wanted, pins, from_bare=bare)
     else:
         preview = dnf_preview.preview(wish, wanted, Dnf(pins, parameters["module_streams"]), from_bare=bare)

@@ -92,64 +92,10 @@ changed_files:
   elements: str
 """
 
-from typing import Any
-
-from ansible.module_utils import repositories, signing_keys
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.files import File, write_all
-
-
-def wanted_files(repository: dict[str, Any], *, check: bool) -> tuple[list[File], list[str]]:
-    """The files of one repository, and warnings. Raises RepositoryError where its key is not to be had."""
-    keyring = repositories.keyring_path(repository)
-    source = repositories.source_path(repository)
-    text = File(str(source), repositories.source_text(repository, keyring))
-    if repository["signed_by"] is not None:
-        return [text], []
-    current = keyring.read_bytes() if keyring.is_file() else b""
-    noted = set(signing_keys.noted(source)["fingerprints"])
-    if check and signing_keys.due(repository, current, noted):
-        # Asks nothing of the network: the node may not have a way out yet.
-        return [File(str(keyring), "(the key, fetched and verified)\n"), text], []
-    key = signing_keys.keyring(repository, current, noted)
-    # apt must not meet a source whose keyring is not there yet.
-    return [File(str(keyring), key.text), text], list(key.warnings)
-
-
-def foreign_files(wanted: list[dict[str, Any]]) -> list[File]:
-    """Source files of other tools, without the repositories that are ours now."""
-    files = []
-    for kind in sorted({repository["kind"] for repository in wanted}):
-        for path in repositories.foreign_sources(kind):
-            kept = repositories.without(path, wanted)
-            if kept != path.read_text(encoding="utf-8", errors="replace"):
-                files.append(File(str(path), kept))
-    return files
-
-
-def trusted_files() -> list[File]:
-    """The keyrings that apt trusts for every repository, without keys that their owner has revoked."""
-    files = []
-    directory = repositories.APT / "trusted.gpg.d"
-    for path in (repositories.APT / "trusted.gpg", *directory.glob("*.gpg"), *directory.glob("*.asc")):
-        if not path.is_file():
-            continue
-        keys = signing_keys.readable(path.read_bytes())
-        good = {name: key for name, key in keys.items() if name not in repositories.REVOKED}
-        if len(good) < len(keys):
-            binary = b"".join(key.packets for key in good.values())
-            text = signing_keys.text(good).encode() if path.suffix == ".asc" else binary
-            files.append(File(str(path), text if good else None))
-    return files
-
-
-def exclusions(repository: dict[str, Any]) -> list[File]:
-    """The preferences that keep packages of an apt repository away."""
-    if repository["kind"] != "apt":
-        return []
-    path = repositories.APT / "preferences.d" / f"temper-{repository['name']}"
-    text = "# Managed by Temper.\n" + repositories.preferences([], [repository])
-    return [File(str(path), text if repository["exclude"] else None)]
+from ansible.module_utils.packaging import repositories
+from ansible.module_utils.packaging.repository_settings import Repositories
+from ansible.module_utils.settings.module import settle_one
 
 
 def main() -> None:
@@ -165,19 +111,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    wanted = module.params["repositories"]
-    obsolete = [File(path, None) for path in module.params["obsolete"]]
-    named = {file.path for file in obsolete}
-    files = obsolete + [file for file in foreign_files(wanted) if file.path not in named] + trusted_files()
-    try:
-        for repository in wanted:
-            needed, warnings = wanted_files(repository, check=module.check_mode)
-            files += exclusions(repository) + needed
-            for warning in warnings:
-                module.warn(warning)
-    except signing_keys.RepositoryError as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(**write_all(files, check_mode=module.check_mode).as_dict())
+    settle_one(module, Repositories.from_parameters(module.params, offline=module.check_mode))
 
 
 if __name__ == "__main__":

@@ -109,7 +109,3 @@ class Setting:
     def result(self) -> dict[str, Any]:
         """What the module returns of it, beside `changed` and `diff`."""
         return {}
-
-    def needs(self) -> dict[str, Any]:
-        """What the controller must do after `apply`, before anything else is made: a reboot. Mostly nothing."""
-        return {}

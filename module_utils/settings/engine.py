@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.access.commit_confirm import ConfirmedSetting
 from ansible.module_utils.access.ssh_login import ssh_login
+from ansible.module_utils.driver.loaded import LoadedDriver
 from ansible.module_utils.engines.busy import containers_with_gpus
+from ansible.module_utils.packaging.package_settings import PackageSet
 from ansible.module_utils.process import CommandError, run, succeeds, which
 from ansible.module_utils.settings.base import Difference, RefusedError, SettingError
 from ansible.module_utils.settings.files import PamProfile, WholeFile
-from ansible.module_utils.settings.kinds import build, rebuild
+from ansible.module_utils.settings.kinds import RECORDED, build, rebuild
 from ansible.module_utils.settings.module import make
 from ansible.module_utils.settings.record import Record
 from ansible.module_utils.settings.system import (
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 
 UNIT_DIRECTORIES = ("/etc/systemd/system/", "/usr/local/lib/systemd/system/")
 REEXECUTE = ["systemctl", "daemon-reexec"]
-#: What programs that the settings below stand on make effective: commands that are due run before these.
-ACTING = ("package:", "driver:", "unit:", "container_engine:", "account:", "firewall:", "sshd:", "gpu:")
 FAILURES = (SettingError, CommandError, OSError)
 
 
@@ -62,10 +62,12 @@ class Role:
     def __init__(self, node: Node, plan: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
         self.node = node
         self.name: str = plan["role"]
-        self.options: Mapping[str, Any] = plan["options"]
+        # In check mode repositories need not be reachable yet.
+        self.options: Mapping[str, Any] = {**plan["options"], "offline": node.check_mode}
         self.items = [with_secret(item, secrets) for item in plan["settings"]]
         self.reactions: list[Mapping[str, Any]] = plan["reactions"]
         self.record = Record(self.name)
+        self.said: set[str] = set()
         #: What files that sort after this one of /etc/sysctl.d set is theirs.
         self.sysctl_file: str | None = self.options["sysctl_file"]
         self.look()
@@ -88,7 +90,7 @@ class Role:
             self.wanted[setting.key] = setting
             self.item_of[setting.key] = item
         self.look_at_units()
-        self.unsettled = [setting for setting in self.wanted.values() if self.is_due(setting)]
+        self.unsettled = [setting for setting in self.wanted.values() if not setting.settled()]
         former = [
             rebuild(key, original["spec"])
             for key, original in reversed(self.record.originals.items())
@@ -117,10 +119,6 @@ class Role:
     def left_over(self) -> set[str]:
         """Paths (and other names) of settings that a run which was cut off was changing."""
         return {path_of(key) for key in self.record.pending}
-
-    def is_due(self, setting: Setting) -> bool:
-        """Whether a setting differs, or is one whose proof a run that was cut off still owes."""
-        return not setting.settled() or (is_driver(setting) and setting.key in self.record.pending)
 
     @property
     def touched(self) -> list[str]:
@@ -177,7 +175,7 @@ class Role:
             RefusedError: nothing was changed, with every reason.
             SettingError, CommandError, OSError: a change failed; the next run completes it.
         """
-        tools = next((s for s in self.unsettled if s.key == "package:tools"), None)
+        tools = next((s for s in self.unsettled if isinstance(s, PackageSet) and s.is_tools), None)
         if obstacles := self.obstacles():
             raise RefusedError(f"Nothing was changed: {'; '.join(obstacles)}.")
         commands = self.due_commands()
@@ -202,6 +200,7 @@ class Role:
             outcome.controls = sorted({*outcome.controls, *rest.controls})
         outcome.needs = self.make()
         outcome.results = self.results()
+        self.warn()
         return outcome
 
     def refuse_to_disturb(self, reload: bool) -> None:
@@ -222,16 +221,22 @@ class Role:
     def warn(self) -> None:
         """Say what the operator should know whether or not anything changes."""
         if self.given_away:
-            self.node.warn(
+            self.say(
                 f"Files that sort after {self.sysctl_file} set other values, which stay: "
                 f"{', '.join(self.given_away.values())}."
             )
         if not self.options["atomic"]:
             for name in self.unavailable:
-                self.node.warn(f"This node's kernel has no parameter {name}; it is left out.")
+                self.say(f"This node's kernel has no parameter {name}; it is left out.")
         for setting in self.wanted.values():
             for warning in setting.warnings():
-                self.node.warn(warning)
+                self.say(warning)
+
+    def say(self, warning: str) -> None:
+        """Warn once: some things are known before a change, some only after it."""
+        if warning not in self.said:
+            self.node.warn(warning)
+        self.said.add(warning)
 
     @property
     def unavailable(self) -> list[str]:
@@ -295,12 +300,12 @@ class Role:
 
     def remember(self, setting: Setting, state: State) -> None:
         """Record what a setting was, unless that is known; those with a record of their own have no spec."""
-        if has_spec(setting) and not (isinstance(setting, WholeFile) and setting.secret):
+        if is_recorded(setting):
             self.record.originals.setdefault(setting.key, {"spec": setting.spec, "state": state})
 
     def make(self) -> dict[str, Any]:
         """Make what differs and take back what nobody wants any more; returns what the controller must do."""
-        before = {s.key: s.read() for s in self.unsettled if has_spec(s)}
+        before = {s.key: s.read() for s in self.unsettled if is_recorded(s)}
         for setting in self.unsettled:
             self.remember(setting, before.get(setting.key))
         account = administrator() if self.options["atomic"] else None
@@ -311,8 +316,11 @@ class Role:
         made: list[Setting] = []
         commands, reload = self.due_commands(), self.reloads_systemd()
         try:
-            for setting in self.unsettled:
-                if setting.key.startswith(ACTING) and not self.options["atomic"]:
+            for setting in self.wanted.values():
+                # Packages that have just changed make the driver one to prove.
+                if setting not in self.unsettled and not (made and is_unproven(setting)):
+                    continue
+                if stands_alone(setting) and not self.options["atomic"]:
                     self.react(commands, reload)
                     commands, reload = [], False
                 elif isinstance(setting, Unit) and reload:
@@ -320,7 +328,6 @@ class Role:
                     reload = False
                 made.append(setting)
                 if needs := self.apply(setting):
-                    self.unsettled = self.unsettled[len(made) :]
                     return needs
             if account and not may_sudo(account):
                 raise SettingError(
@@ -352,14 +359,8 @@ class Role:
                 f"{', '.join(self.item_of[setting.key]['controls'])}: {told(error, setting.key)} What this run "
                 "had made was undone: mend it, or waive the control."
             ) from error
-        if needs := setting.needs():
-            return needs
-        if setting.key.startswith("package:"):
-            # A new driver is proven before the note of it goes.
-            drivers = [s for s in self.wanted.values() if is_driver(s) and s not in self.unsettled]
-            self.note([driver.key for driver in drivers])
-            position = self.unsettled.index(setting) + 1
-            self.unsettled[position:position] = drivers
+        if isinstance(setting, LoadedDriver) and setting.reboot_due:
+            return {"driver": setting.result()}
         return {}
 
     def strike_off(self, setting: Setting) -> None:
@@ -401,14 +402,21 @@ def with_secret(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Mapping[
     return {**item, "wanted": {**details, "content": secrets[item["key"]]}}
 
 
-def has_spec(setting: Setting) -> bool:
+def is_recorded(setting: Setting) -> bool:
     """Whether a setting is restored from this record: ways in, packages and engines keep their own."""
-    return bool(getattr(setting, "spec", None))
+    return setting.key.partition(":")[0] in RECORDED and not (
+        isinstance(setting, WholeFile) and setting.secret
+    )
 
 
-def is_driver(setting: Setting) -> bool:
-    """Whether a setting is the loaded driver, which is proven after every change of its packages."""
-    return setting.key.startswith("driver:")
+def is_unproven(setting: Setting) -> bool:
+    """Whether a setting is a driver whose packages have changed since it was proven."""
+    return isinstance(setting, LoadedDriver) and not setting.settled()
+
+
+def stands_alone(setting: Setting) -> bool:
+    """Whether a setting works at once with what the files before it say: commands that are due run first."""
+    return isinstance(setting, Unit) or not is_recorded(setting)
 
 
 def path_of(key: str) -> str:
@@ -461,15 +469,18 @@ def may_sudo(account: str) -> bool:
     return succeeds(["runuser", "-u", account, "--", "sudo", "-n", "true"])
 
 
-def carry_out(node: Node, plans: list[Mapping[str, Any]], secrets: Mapping[str, str]) -> dict[str, Any]:
-    """Settle roles in their order; returns the module's result.
+def carry_out(
+    node: Node, plans: list[Mapping[str, Any]], secrets: Mapping[str, str], after_boot_s: float = 0
+) -> dict[str, Any]:
+    """Settle roles in their order; returns the module's result. For `after_boot_s` see LoadedDriver.
 
     Ends behind the first that needs the controller. The failure of one is part of its result, and ends it too.
     """
     result: dict[str, Any] = {"changed": False, "roles": {}}
     for plan in plans:
         try:
-            outcome = Role(node, plan, secrets).settle()
+            options = {**plan["options"], "after_boot_s": after_boot_s}
+            outcome = Role(node, {**plan, "options": options}, secrets).settle()
         except (RefusedError, *FAILURES) as error:
             subject = "A file of this node could not be read or written; mend that and run again"
             result["roles"][plan["role"]] = {"failed": True, "changed": False, "msg": told(error, subject)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.module_utils.access.accounts import Accounts
 from ansible.module_utils.access.firewall import Firewall
 from ansible.module_utils.access.sshd_settings import SshdSettings
-from ansible.module_utils.driver.gpu_settings_setting import GpuSettings
+from ansible.module_utils.driver.gpus import GpuSettings
 from ansible.module_utils.driver.loaded import LoadedDriver
 from ansible.module_utils.engines.engine_settings import ContainerEngines
 from ansible.module_utils.packaging.package_settings import PackageSet

@@ -29,7 +29,8 @@ def settle(node: Node, setting: Setting) -> dict[str, Any]:
         if node.check_mode and missing:  # it may be what an earlier task would have installed
             return {**result, **setting.result()}
         raise RefusedError(obstacle)
-    for warning in setting.warnings():
+    said = set(setting.warnings())
+    for warning in sorted(said):
         node.warn(warning)
     result.update(setting.result())
     if missing and not node.check_mode:
@@ -39,6 +40,9 @@ def settle(node: Node, setting: Setting) -> dict[str, Any]:
     result["diff"] = [difference.as_dict() for difference in setting.change()]
     if not node.check_mode:
         result["confirm"] = make(setting)
+        result.update(setting.result())
+        for warning in set(setting.warnings()) - said:
+            node.warn(warning)
     return result
 
 
@@ -60,7 +64,8 @@ def settle_one(module: AnsibleModule, setting: Setting) -> None:
     try:
         module.exit_json(**settle(module, setting))
     except (RefusedError, SettingError, CommandError) as error:
-        module.fail_json(msg=str(error))
+        # What a package manager printed is beside its sentence.
+        module.fail_json(msg=str(error), output=getattr(error, "output", []))
     except OSError as error:
         module.fail_json(
             msg=f"A file of this node could not be read or written; mend that and run again: {error}."

@@ -12,11 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import package_set
 import pytest
-from ansible.module_utils import dnf_preview, packages, repositories, signing_keys
-from ansible.module_utils.dnf import Dnf
-from ansible.module_utils.packages import PackageError, Wish
+from ansible.module_utils.packaging import dnf_preview, packages, repositories, signing_keys
+from ansible.module_utils.packaging.dnf import Dnf
+from ansible.module_utils.packaging.node import PackageState
+from ansible.module_utils.packaging.package_settings import PackageSet
+from ansible.module_utils.packaging.packages import PackageError, Wish
 
 from tests.lab.rpm_archive import RELEASE, RpmArchive, make_root, run
 from tests.unit.openpgp_keys import KeyRing
@@ -114,8 +115,13 @@ def settle(
     node: Dnf, wanted: dict[str, str], present: tuple[str, ...] = (), **options: Any
 ) -> dict[str, Any]:
     """What module package_set does and returns."""
-    values = {"refresh": False, "check": False} | options
-    return package_set.settle(node, Wish(wanted, present), ["3:580.1-1.el9"], **values)
+    setting = PackageSet(
+        Wish(wanted, present), ["3:580.1-1.el9"], node, state=PackageState(node.query), **options
+    )
+    changed = not setting.settled()
+    if changed:
+        setting.apply()
+    return {"changed": changed, **setting.result()}
 
 
 def preview(node: Dnf, repository: dict[str, Any], wanted: dict[str, str], **options: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import package_set
 import pytest
-from ansible.module_utils import packages
+from ansible.module_utils.packaging import node, packages
 from ansible.module_utils.testing import patch_module_args
 
 from tests.unit.apt_machine import Archive, Machine
@@ -32,6 +32,9 @@ def run_module(
     monkeypatch.setattr("ansible.module_utils._internal.is_controller", False)
 
     def run(main: Callable[[], None], *, check_mode: bool = False, **parameters: Any) -> dict[str, Any]:
+        # On a node each module has a process of its own.
+        node.NODE.forget()
+        node.NODE.lists_outdated = False
         with (
             patch_module_args({**parameters, "_ansible_check_mode": check_mode}),
             pytest.raises(SystemExit),

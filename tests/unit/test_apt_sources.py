@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils import apt_sources
+from ansible.module_utils.packaging import apt_sources
 
 if TYPE_CHECKING:
     from pathlib import Path

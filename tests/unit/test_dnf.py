@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.dnf import Dnf
-from ansible.module_utils.packages import Package, PackageError
+from ansible.module_utils.packaging.dnf import Dnf
+from ansible.module_utils.packaging.packages import Package, PackageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

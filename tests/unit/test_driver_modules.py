@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import driver_modules
 import pytest
-from ansible.module_utils import dkms as dkms_logs
-from ansible.module_utils.secure_boot import serial_number
+from ansible.module_utils import process
+from ansible.module_utils.driver import module_builds
+from ansible.module_utils.driver.secure_boot import serial_number
+from ansible.module_utils.packaging import dkms as dkms_logs
 
 from tests.lab.gpu_simulator import contents, libraries
 from tests.unit.modules_on_disk import Certificate, install_kernel, install_module
@@ -42,7 +44,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("GPU_SIMULATOR_ROOT", str(root))
-    monkeypatch.setattr(driver_modules, "ROOT", root)
+    monkeypatch.setattr(module_builds, "ROOT", root)
     monkeypatch.setattr("platform.release", lambda: RUNNING)
     monkeypatch.setattr(dkms_logs, "TREE", root / "var/lib/dkms")
     monkeypatch.setattr(dkms_logs, "KEPT_LOGS", tmp_path / "logs")
@@ -115,6 +117,7 @@ def test_a_node_without_dkms_is_told_so(
     run_module: Run, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(process, "SYSTEM_PATH", "/nowhere")
     message = run_module(driver_modules.main, version=VERSION, dkms="nvidia")["msg"]
     assert "it has no nvidia module, and dkms is not installed" in message
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpu_settings as module
 import pytest
-from ansible.module_utils import gpu_settings
-from ansible.module_utils.gpu_settings import SettingsError, settle
+from ansible.module_utils import process
+from ansible.module_utils.driver import gpu_settings
+from ansible.module_utils.driver.gpu_settings import SettingsError, settle
+from ansible.module_utils.driver.gpus import GpuSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Run = Callable[..., dict[str, Any]]
 
@@ -410,6 +414,28 @@ def test_an_nvidia_smi_that_hangs_is_stopped(driver: Driver, monkeypatch: pytest
         settle(wish())
 
 
+def test_an_nvidia_smi_that_cannot_be_killed_is_left_behind(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wedged GPU holds its caller in the kernel, where no signal reaches it."""
+    binary = Path(os.environ["PATH"].partition(":")[0]) / "nvidia-smi"
+    binary.write_text("#!/bin/sh\nwhile :; do :; done\n")
+    started: list[subprocess.Popen[bytes]] = []
+    kill = subprocess.Popen.kill
+
+    def survive(child: subprocess.Popen[bytes]) -> None:
+        started.append(child)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "kill", survive)
+        patch.setattr(gpu_settings, "COMMAND_TIMEOUT_S", 0.1)
+        patch.setattr(process, "KILL_TIMEOUT_S", 0.1)
+        with pytest.raises(SettingsError, match=r"did not answer within 0\.1 s"):
+            settle(wish())
+    kill(started[0])
+    started[0].wait()
+
+
 def test_an_answer_of_another_shape_is_an_error() -> None:
     with pytest.raises(SettingsError, match="answered 3 values where 15 were asked for: '0, GPU-0, Tesla'"):
         gpu_settings.parse_gpus("0, GPU-0, Tesla\n")
@@ -451,6 +477,28 @@ def test_check_mode_works_before_the_driver_is_installed(
     assert (result["changed"], result["changes"]) == (True, {})
 
 
+@pytest.mark.parametrize("locked", [HOPPER, PASCAL], ids=["locked clocks", "application clocks"])
+def test_settings_return_to_those_of_before(driver: Driver, locked: dict[str, bool]) -> None:
+    settle(wish({"graphics": 1200, "memory": 1593}, 400, locked))
+    setting = GpuSettings.from_items(wish({"graphics": 1410, "memory": 2619}, 500, locked), {})
+    before = setting.read()
+    setting.apply()
+    driver.setters()
+    setting.restore(before)
+    assert setting.read() == before
+    clocks = ["0 -lgc 1200,1200", "0 -lmc 1593,1593"] if locked == HOPPER else ["0 -ac 1593,1200"]
+    assert driver.setters() == ["0 -pl 400", *clocks]
+
+
+def test_a_driver_without_settings_gets_its_defaults_back(driver: Driver) -> None:
+    setting = GpuSettings.from_parameters(wish("max", 500))
+    before = setting.read()
+    setting.apply()
+    driver.setters()
+    setting.restore(before)
+    assert driver.setters() == ["0 -pl 700", "0 -rgc"]
+
+
 def program(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     monkeypatch.setattr(sys, "argv", ["gpu_settings.py", *map(str, arguments)])
     return gpu_settings.main()
@@ -465,6 +513,30 @@ def test_program_applies_a_file(
     assert capsys.readouterr().out == (
         f"{NAME}: persistence mode Disabled -> Enabled, graphics clock default -> 1410 MHz\n"
     )
+
+
+def test_program_needs_nothing_of_ansible(driver: Driver, tmp_path: Path) -> None:
+    """It runs at boot with the node's own Python, and the bounded runner beside it."""
+    for file in (gpu_settings.__file__, process.__file__):
+        shutil.copy(str(file), tmp_path)
+    settings = tmp_path / "settings.json"
+    # No lock of clocks: that would be noted under /run of this machine.
+    settings.write_text(json.dumps(wish(locked=PASCAL)))
+    isolated = (
+        "import runpy, sys; sys.modules['ansible'] = None; sys.path.insert(0, sys.argv[1]); "
+        "sys.argv = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        isolated,
+        str(tmp_path),
+        str(tmp_path / "gpu_settings.py"),
+        str(settings),
+    ]
+    completed = subprocess.run(command, capture_output=True, text=True)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert driver.setters() == ["0 -pm 1"]
 
 
 def test_program_sets_what_the_driver_may_have_forgotten(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import node_facts
 import pytest
+from ansible.module_utils import process
+from ansible.module_utils.driver import loaded_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +73,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(process, "SYSTEM_PATH", str(folder))
 
     def add(name: str, script: str) -> None:
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -322,7 +325,7 @@ def test_headers_that_are_present_need_no_question(program: Any) -> None:
 
 
 def test_a_bare_node_has_no_driver(root: Root, program: Any) -> None:
-    assert node_facts.nvidia_state(root.path, [RELEASE], signers=False) == {
+    assert loaded_state.nvidia_state(root.path, [RELEASE], signers=False) == {
         "loaded_version": None,
         "userspace_version": None,
         "modules": {RELEASE: None},
@@ -336,7 +339,7 @@ def test_a_bare_node_has_no_driver(root: Root, program: Any) -> None:
 def test_the_loaded_driver_is_the_one_in_sysfs(root: Root, program: Any) -> None:
     root.write("sys/module/nvidia/version", "580.126.09\n")
     (root.path / "sys/module/nouveau").mkdir()
-    state = node_facts.nvidia_state(root.path, [], signers=False)
+    state = loaded_state.nvidia_state(root.path, [], signers=False)
     assert (state["loaded_version"], state["nouveau_loaded"]) == ("580.126.09", True)
 
 
@@ -345,14 +348,14 @@ def test_the_driver_says_who_may_read_its_counters(
     root: Root, program: Any, flag: str, restricted: bool
 ) -> None:
     root.write("proc/driver/nvidia/params", f"EnableMSI: 1\nRmProfilingAdminOnly: {flag}\n")
-    state = node_facts.nvidia_state(root.path, [], signers=False)
+    state = loaded_state.nvidia_state(root.path, [], signers=False)
     assert state["counters_restricted"] is restricted
 
 
 def test_the_driver_is_read_after_nvidia_smi_has_loaded_it(root: Root, program: Any) -> None:
     root.write("sys/module/nvidia/version", "")
     program("nvidia-smi", f"echo 580.126.09 > {root.path}/sys/module/nvidia/version")
-    assert node_facts.nvidia_state(root.path, [], signers=False)["loaded_version"] == "580.126.09"
+    assert loaded_state.nvidia_state(root.path, [], signers=False)["loaded_version"] == "580.126.09"
 
 
 @pytest.mark.parametrize(
@@ -368,7 +371,7 @@ def test_the_version_of_the_installed_library_is_in_its_name(root: Root, link: s
     path = root.path / link
     root.write(str(path.parent.relative_to(root.path) / target), "")
     path.symlink_to(target)
-    assert node_facts.userspace_version(root.path) == "580.178.04"
+    assert loaded_state.userspace_version(root.path) == "580.178.04"
 
 
 @pytest.mark.parametrize(
@@ -390,12 +393,12 @@ def test_compute_processes_by_id_and_name(program: Any) -> None:
     query = "--query-compute-apps=pid,process_name --format=csv,noheader"
     answer = "4242, /usr/bin/python3\n4243, [Not Found]\n"
     program("nvidia-smi", f"[ \"$*\" = '{query}' ] && printf '{answer}'")
-    assert node_facts.compute_processes() == (["4242 /usr/bin/python3", "4243 [Not Found]"], None)
+    assert loaded_state.compute_processes() == (["4242 /usr/bin/python3", "4243 [Not Found]"], None)
 
 
 def test_the_complaint_of_nvidia_smi_is_kept(program: Any) -> None:
     program("nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
-    assert node_facts.compute_processes() == (
+    assert loaded_state.compute_processes() == (
         [],
         "Failed to initialize NVML: Driver/library version mismatch",
     )
@@ -403,15 +406,15 @@ def test_the_complaint_of_nvidia_smi_is_kept(program: Any) -> None:
 
 def test_a_wedged_nvidia_smi_does_not_hang_the_run(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     program("nvidia-smi", "while :; do :; done")
-    monkeypatch.setattr(node_facts, "COMMAND_TIMEOUT_S", 0.2)
-    assert node_facts.compute_processes() == ([], "nvidia-smi did not answer within 0.2 s")
+    monkeypatch.setattr(loaded_state, "COMMAND_TIMEOUT_S", 0.2)
+    assert loaded_state.compute_processes() == ([], "nvidia-smi did not answer within 0.2 s")
 
 
 def test_a_driver_that_answers_late_is_waited_for(
     root: Root, program: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The module is there at the second question, and the GPUs at the third."""
-    monkeypatch.setattr(node_facts, "DRIVER_POLL_S", 0.01)
+    monkeypatch.setattr(loaded_state, "DRIVER_POLL_S", 0.01)
     root.write("asked", "")
     root.write("sys/module/nvidia/version", "")
     program(
@@ -422,16 +425,16 @@ n=0; while read _; do n=$((n + 1)); done < {root.path}/asked
 [ $n -eq 2 ] && {{ echo 'No devices were found'; exit 6; }}
 exit 0""",
     )
-    node_facts.wait_for_driver(60, root.path)
+    loaded_state.wait_for_driver(60, root.path)
     assert len((root.path / "asked").read_text().split()) == 3
 
 
 def test_a_driver_that_never_answers_is_given_up(
     root: Root, program: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_facts, "DRIVER_POLL_S", 0.01)
+    monkeypatch.setattr(loaded_state, "DRIVER_POLL_S", 0.01)
     program("nvidia-smi", f"echo x >> {root.path}/asked; echo 'No devices were found'; exit 6")
-    node_facts.wait_for_driver(0.1, root.path)
+    loaded_state.wait_for_driver(0.1, root.path)
     assert (root.path / "asked").is_file()
 
 
@@ -458,9 +461,9 @@ def test_an_nvidia_smi_that_cannot_be_killed_is_left_behind(
         started.append(process)
 
     monkeypatch.setattr(subprocess.Popen, "kill", survive)
-    monkeypatch.setattr(node_facts, "COMMAND_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(node_facts, "KILL_TIMEOUT_S", 0.1)
-    assert node_facts.compute_processes() == ([], "nvidia-smi did not answer within 0.1 s")
+    monkeypatch.setattr(loaded_state, "COMMAND_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(process, "KILL_TIMEOUT_S", 0.1)
+    assert loaded_state.compute_processes() == ([], "nvidia-smi did not answer within 0.1 s")
     kill(started[0])
     started[0].wait()
 

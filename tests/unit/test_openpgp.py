@@ -6,7 +6,7 @@ import base64
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible.module_utils.openpgp import OpenPGPError, dearmor, fingerprints, packets
+from ansible.module_utils.packaging.openpgp import OpenPGPError, dearmor, fingerprints, packets
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import package_preview
 import package_set
 import pytest
-from ansible.module_utils import packages, repositories, signing_keys
+from ansible.module_utils.packaging import packages, repositories, signing_keys
 
 from tests.unit.apt_machine import Archive
 from tests.unit.openpgp_keys import KeyRing

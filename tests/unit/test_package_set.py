@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import apt, repositories
+from ansible.module_utils.packaging import apt, repositories
 
 from tests.unit.apt_machine import Archive
 
@@ -172,7 +172,7 @@ def test_check_mode_says_what_would_be_installed_and_changes_nothing(settle: Run
     before = machine.snapshot()
     result = settle(DRIVER, ["linux-headers-amd64"], check_mode=True)
     assert (result["changed"], result["installed"]) == (True, DRIVER)
-    assert result["diff"]["after"].splitlines() == [
+    assert result["diff"][0]["after"].splitlines() == [
         "linux-headers-amd64",
         "nvidia-driver-cuda=580-1",
         "nvidia-kernel-open-dkms=580-1",

@@ -8,8 +8,8 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import dkms, packages
-from ansible.module_utils.apt import Apt
+from ansible.module_utils.packaging import dkms, packages
+from ansible.module_utils.packaging.apt import Apt
 
 from tests.unit.apt_machine import Archive
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import signed_repositories
-from ansible.module_utils import repositories
+from ansible.module_utils.packaging import repositories
 
 from tests.unit.planning_nodes import plan, system
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import runtime_versions
+from ansible.module_utils.driver import runtime
 
 from tests.lab.gpu_simulator import libraries
 
@@ -43,14 +44,14 @@ def compile_library(libdir: Path, soname: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("decode", "number", "version"),
     [
-        (runtime_versions.decode_cudnn, 91900, "9.19.0"),
-        (runtime_versions.decode_cudnn, 91002, "9.10.2"),
-        (runtime_versions.decode_cudnn, 8907, "8.9.7"),
-        (runtime_versions.decode_nccl, 22809, "2.28.9"),
-        (runtime_versions.decode_nccl, 20905, "2.9.5"),
-        (runtime_versions.decode_nccl, 2804, "2.8.4"),
-        (runtime_versions.decode_cuda, 13000, "13.0"),
-        (runtime_versions.decode_cuda, 12090, "12.9"),
+        (runtime.decode_cudnn, 91900, "9.19.0"),
+        (runtime.decode_cudnn, 91002, "9.10.2"),
+        (runtime.decode_cudnn, 8907, "8.9.7"),
+        (runtime.decode_nccl, 22809, "2.28.9"),
+        (runtime.decode_nccl, 20905, "2.9.5"),
+        (runtime.decode_nccl, 2804, "2.8.4"),
+        (runtime.decode_cuda, 13000, "13.0"),
+        (runtime.decode_cuda, 12090, "12.9"),
     ],
 )
 def test_numbers_are_decoded_as_the_headers_encode_them(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import signed_repositories
-from ansible.module_utils import openpgp, repositories
+from ansible.module_utils.packaging import openpgp, repositories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import openpgp, signing_keys
-from ansible.module_utils.signing_keys import RepositoryError
+from ansible.module_utils.packaging import openpgp, signing_keys
+from ansible.module_utils.packaging.signing_keys import RepositoryError
 
 from tests.unit.openpgp_keys import KeyRing
 

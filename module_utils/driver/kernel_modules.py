@@ -6,6 +6,8 @@ import re
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils import process
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -89,15 +91,7 @@ def modinfo(paths: list[Path]) -> dict[str, dict[str, str]]:
     if not paths:
         return {}
     try:
-        output = subprocess.run(
-            ["modinfo", *map(str, paths)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=MODINFO_TIMEOUT_S,
-            check=False,
-        ).stdout
+        output = process.complete(["modinfo", *map(str, paths)], MODINFO_TIMEOUT_S).stdout
     except (OSError, subprocess.TimeoutExpired):
         return {}
     found: dict[str, dict[str, str]] = {}

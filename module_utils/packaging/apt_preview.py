@@ -11,22 +11,22 @@ import contextlib
 import re
 import shlex
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ansible.module_utils import repositories as repos
-from ansible.module_utils.apt import APT_GET, UNVERIFIED, UPDATE_OPTIONS, Apt
-from ansible.module_utils.packages import FAMILY, PackageError, Packages, Transaction, Wish, nearest
-from ansible.module_utils.preview import Preview, conclude, refused
-from ansible.module_utils.signing_keys import RepositoryError, keyring, noted, renew
+from ansible.module_utils import process
+from ansible.module_utils.packaging import repositories as repos
+from ansible.module_utils.packaging.apt import APT_GET, UNVERIFIED, UPDATE_OPTIONS, Apt
+from ansible.module_utils.packaging.packages import FAMILY, PackageError, Packages, Transaction, Wish, nearest
+from ansible.module_utils.packaging.preview import Preview, conclude, refused
+from ansible.module_utils.packaging.signing_keys import RepositoryError, keyring, noted, renew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ansible.module_utils.repositories import Repository
+    from ansible.module_utils.packaging.repositories import Repository
 
 # apt's names of the files and directories that a preview replaces or reads.
 APT_PATHS = {
@@ -66,9 +66,7 @@ def preview(
 def node_paths() -> dict[str, Path]:
     """Where the node's apt has its files."""
     words = [word for name, option in APT_PATHS.items() for word in (name, option)]
-    output = subprocess.run(
-        ["apt-config", "shell", *words], check=True, capture_output=True, text=True
-    ).stdout
+    output = process.run(["apt-config", "shell", *words])
     pairs = (shlex.split(line)[0].split("=", 1) for line in output.splitlines())
     return {name: Path(value) for name, value in pairs}
 
@@ -165,12 +163,12 @@ class Root:
     def update(self, repositories: Sequence[Repository], *options: str) -> list[str]:
         """Run apt-get update; every repository that cannot be read is a sentence."""
         words = [word for option in (*options, *UPDATE_OPTIONS) for word in ("-o", option)]
-        command = self.apt.with_options([*APT_GET, *words, "update"])
-        completed = self.apt.runner.attempt(command)
+        command = [*APT_GET, *words, "update"]
+        completed = self.apt.attempt(command)
         if completed.returncode:
             if UNVERIFIED.search(completed.stdout + completed.stderr):
                 renew(self.ours, self.keyrings)
-            completed = self.apt.runner.attempt(command)
+            completed = self.apt.attempt(command)
         if not completed.returncode:
             return []
         return repos.unreadable(completed.stdout + completed.stderr, repositories)
@@ -184,9 +182,7 @@ class Root:
             | set(wish.present)
         )
         self.write_status(text, gone)
-        simulated = self.apt.runner.attempt(
-            self.apt.with_options(["apt-get", "-q", "--simulate", "autoremove"])
-        )
+        simulated = self.apt.attempt(["apt-get", "-q", "--simulate", "autoremove"])
         gone |= {name for name, _ in self.apt.parse(simulated.stdout).remove}
         self.write_status(text, gone)
         return {name: package for name, package in known.items() if package.base not in gone}
@@ -240,14 +236,14 @@ def not_offered(apt: Apt, wanted: Mapping[str, str]) -> list[str]:
 
 def provided(apt: Apt, name: str) -> bool:
     """Whether a package provides this name."""
-    shown = apt.runner.attempt(apt.with_options(["apt-cache", "showpkg", name])).stdout
+    shown = apt.attempt(["apt-cache", "showpkg", name]).stdout
     return bool(shown.partition("Reverse Provides:")[2].strip())
 
 
 def package_names(apt: Apt, name: str) -> list[str]:
     """Names of packages that begin as this one does."""
     stem = name.rstrip("0123456789.-")[: max(4, len(name) * 2 // 3)]
-    return apt.runner.attempt(apt.with_options(["apt-cache", "pkgnames", stem])).stdout.split()
+    return apt.attempt(["apt-cache", "pkgnames", stem]).stdout.split()
 
 
 def files(directory: Path) -> Iterator[Path]:

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from ansible.module_utils import dkms, repositories, signing_keys
-from ansible.module_utils.packages import (
+from ansible.module_utils.packaging import dkms, repositories, signing_keys
+from ansible.module_utils.packaging.packages import (
     ERROR_LINES,
     FAMILY,
     Change,
     OthersUnreadableError,
     PackageError,
     Packages,
-    Runner,
     Transaction,
+    arguments,
+    attempt,
     query,
 )
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterable, Sequence
 
 # Another apt (unattended-upgrades, cloud-init) may hold the lock on a new server.
 LOCK_TIMEOUT_S = 600
 ENVIRONMENT = {
-    "DEBIAN_FRONTEND": "noninteractive",
     # Services restart when Temper says so, not when a hook of apt does.
     "NEEDRESTART_SUSPEND": "1",
     "APT_LISTCHANGES_FRONTEND": "none",
@@ -68,11 +68,6 @@ def lines_that_explain(output: str) -> str:
     return " ".join(([line for line in lines if EXPLAINS.search(line)] or lines)[-ERROR_LINES:])
 
 
-def arguments(wanted: dict[str, str]) -> list[str]:
-    """NAME=VERSION, or NAME where any version will do."""
-    return [f"{name}={version}" if version else name for name, version in wanted.items()]
-
-
 def targets(wanted: dict[str, str]) -> list[str]:
     """What follows `apt-get install`: no packages means that what is broken is completed."""
     return arguments(wanted) or ["--fix-broken"]
@@ -84,22 +79,18 @@ class Apt:
 
     options: tuple[str, ...] = ()
 
-    @property
-    def runner(self) -> Runner:
-        """What runs the commands."""
-        return Runner(ENVIRONMENT)
+    def attempt(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """A finished command, which may have failed. apt's have this object's options."""
+        options = self.options if command[0].startswith("apt") else ()
+        return attempt([command[0], *options, *command[1:]], ENVIRONMENT)
 
     def run(self, command: Sequence[str], doing: str) -> str:
         """Standard output; `doing` names the step in the message of a failure."""
-        completed = self.runner.attempt(self.with_options(command))
+        completed = self.attempt(command)
         if completed.returncode:
             output = completed.stdout + completed.stderr
             raise PackageError(f"{doing} failed: {lines_that_explain(output)}", output)
         return completed.stdout
-
-    def with_options(self, command: Sequence[str]) -> list[str]:
-        """The command with this object's options behind the program's name."""
-        return [command[0], *(self.options if command[0].startswith("apt") else ()), *command[1:]]
 
     def query(self) -> Packages:
         """All packages that dpkg knows."""
@@ -122,7 +113,7 @@ class Apt:
     def refresh(self) -> None:
         """Read the lists of all repositories anew; one that cannot be read fails it."""
         command = [*APT_GET, *(word for option in UPDATE_OPTIONS for word in ("-o", option)), "update"]
-        completed = self.runner.attempt(self.with_options(command))
+        completed = self.attempt(command)
         if completed.returncode and UNVERIFIED.search(completed.stdout + completed.stderr):
             # The keyring is the pinned one, but its owner may have renewed it.
             signing_keys.renew(repositories.APT / "sources.list.d", repositories.APT / "keyrings")
@@ -137,7 +128,7 @@ class Apt:
 
     def offered(self, names: Iterable[str]) -> dict[str, list[str]]:
         """Versions of each package that the lists know, newest first."""
-        listing = self.runner.attempt(self.with_options(["apt-cache", "madison", *names])).stdout
+        listing = self.attempt(["apt-cache", "madison", *names]).stdout
         versions: dict[str, list[str]] = {}
         for line in listing.splitlines():
             columns = [column.strip() for column in line.split("|")]
@@ -184,7 +175,7 @@ class Apt:
 
     def older(self, version: str, than: str) -> bool:
         """Whether a version is older than another one, by dpkg's rules."""
-        return not self.runner.attempt(["dpkg", "--compare-versions", version, "lt", than]).returncode
+        return not self.attempt(["dpkg", "--compare-versions", version, "lt", than]).returncode
 
     def install(self, wanted: dict[str, str]) -> None:
         """Download everything, then install it; a transaction that fails is undone."""
@@ -196,7 +187,7 @@ class Apt:
         before = self.query()
         # Not --no-download, which does not see the packages of a repository in a directory (file:).
         command = [*APT_GET, *INSTALL, *names]
-        completed = self.runner.attempt(self.with_options(command))
+        completed = self.attempt(command)
         if completed.returncode:
             output = completed.stdout + completed.stderr
             raise PackageError(
@@ -206,12 +197,12 @@ class Apt:
     def download(self, names: Sequence[str]) -> None:
         """Fetch the packages; read the lists again where the repository has moved on since."""
         command = [*APT_GET, *INSTALL, "--download-only", *names]
-        completed = self.runner.attempt(self.with_options(command))
+        completed = self.attempt(command)
         if completed.returncode and MOVED.search(completed.stderr):
             # A repository of somebody else that is down need not be the one that has moved on.
             with contextlib.suppress(OthersUnreadableError):
                 self.refresh()
-            completed = self.runner.attempt(self.with_options(command))
+            completed = self.attempt(command)
         if completed.returncode:
             output = completed.stdout + completed.stderr
             raise PackageError(
@@ -230,11 +221,15 @@ class Apt:
     def recover(self) -> None:
         """Complete what dpkg left half-way, as far as it can without other packages."""
         # It fails where a dependency had not been unpacked yet; the transaction that follows brings that one.
-        self.runner.attempt(["dpkg", *DPKG_OPTIONS, "--configure", "-a"])
+        self.attempt(["dpkg", *DPKG_OPTIONS, "--configure", "-a"])
 
     def hold(self, names: Sequence[str]) -> None:
         """Let apt leave these packages alone."""
         self.run(["apt-mark", "hold", *names], "Holding packages")
+
+    def release(self, names: Sequence[str]) -> None:
+        """Let apt move these packages again."""
+        self.run(["apt-mark", "unhold", *names], "Releasing packages")
 
     def undo(self, before: Packages, ours: set[str]) -> str:
         """Return to the packages of before a transaction that failed; says what became of it.
@@ -293,22 +288,22 @@ class Apt:
         """Remove `gone` and return to the versions of `back`, if nothing else goes along."""
         command = [*APT_GET, *INSTALL, *(["--purge"] if purge else [])]
         for names in ([*(f"{name}-" for name in gone), *arguments(back)], [f"{name}-" for name in gone]):
-            simulated = self.runner.attempt(self.with_options([*command, "--simulate", *names]))
+            simulated = self.attempt([*command, "--simulate", *names])
             removed = {name for name, _ in self.parse(simulated.stdout).remove}
             if simulated.returncode or not removed <= {name.partition(":")[0] for name in gone}:
                 # An older version may be offered no more; then at least what is half-way goes.
                 continue
-            completed = self.runner.attempt(self.with_options([*command, *names]))
+            completed = self.attempt([*command, *names])
             if INTERRUPTED in completed.stderr:
                 # dpkg was killed: apt does nothing before dpkg has completed its own steps.
                 self.recover()
-                completed = self.runner.attempt(self.with_options([*command, *names]))
+                completed = self.attempt([*command, *names])
             if not completed.returncode:
                 break
         known = self.query()
         stuck = [name for name in gone if name in known and known[name].broken]
         if stuck:
-            self.runner.attempt(["dpkg", "--purge", "--force-remove-reinstreq", *stuck])
+            self.attempt(["dpkg", "--purge", "--force-remove-reinstreq", *stuck])
         if any(package.broken for package in known.values()):
             self.recover()
 
@@ -368,7 +363,7 @@ class Apt:
         listing = ""
         if replaced:
             command = ["dpkg-query", "-W", "-f", "${Installed-Size}\\n", *replaced]
-            listing = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+            listing = self.attempt(command).stdout
         return 1024 * (sum(new.values()) - sum(int(size) for size in listing.split()))
 
 

@@ -8,8 +8,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils import openpgp
-from ansible.module_utils.download import DownloadError, download, without_credentials
+from ansible.module_utils.packaging import openpgp
+from ansible.module_utils.packaging.download import DownloadError, download, without_credentials
+from ansible.module_utils.settings.base import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ LARGEST_KEY_BYTES = 1 << 20
 NOTICE_S = 30 * 86400
 
 
-class RepositoryError(Exception):
+class RepositoryError(SettingError):
     """A repository cannot be used; the message is the sentence for the operator."""
 
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible.module_utils import dkms
-from ansible.module_utils.packages import (
+from ansible.module_utils.packaging import dkms
+from ansible.module_utils.packaging.packages import (
     FAMILY,
     Change,
     Package,
     PackageError,
     Packages,
-    Runner,
     Transaction,
+    attempt,
     recorded_holds,
 )
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 LOCK_PLUGIN = "python3-dnf-plugin-versionlock"
+ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "PYTHONWARNINGS": "ignore"}
 INSTALL = ["install", "--allowerasing", "--setopt=install_weak_deps=False"]
 ERROR_LINES = 12
 QUERY = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\n"
@@ -81,11 +82,6 @@ class Dnf:
     options: tuple[str, ...] = ()
     saved: dict[Path, bytes | None] = field(default_factory=dict)
 
-    @property
-    def runner(self) -> Runner:
-        """What runs the commands."""
-        return Runner({"NEEDRESTART_SUSPEND": "1", "PYTHONWARNINGS": "ignore"})
-
     def dnf(self, arguments: Sequence[str], plugins: Path | None = None) -> tuple[int, str, str]:
         """Exit status, standard output, and both outputs of dnf."""
         command = ["dnf", "-y", *self.options]
@@ -93,7 +89,7 @@ class Dnf:
             command.append(f"--installroot={self.root}")
         if plugins:
             command.append(f"--setopt=pluginconfpath={plugins}")
-        completed = self.runner.attempt([*command, *arguments])
+        completed = attempt([*command, *arguments], ENVIRONMENT)
         return completed.returncode, completed.stdout, completed.stdout + completed.stderr
 
     def path(self, name: str) -> Path:
@@ -111,7 +107,7 @@ class Dnf:
             "--qf",
             QUERY,
         ]
-        completed = self.runner.attempt(command)
+        completed = attempt(command, ENVIRONMENT)
         if completed.returncode:
             raise PackageError(f"Reading the installed packages failed: {completed.stderr.strip()}")
         locks = self.locks()
@@ -308,8 +304,16 @@ class Dnf:
     def hold(self, names: Sequence[str]) -> None:
         """Lock these packages at their versions, in place of earlier locks of ours."""
         known = self.query()
-        kept = [lock for lock in self.locks() if not any(is_lock_of(lock, name) for name in names)]
         new = [f"{name}-{with_epoch(known[name].version)}.*" for name in names]
+        self.replace_locks(names, new)
+
+    def release(self, names: Sequence[str]) -> None:
+        """Let dnf move these packages again."""
+        self.replace_locks(names, [])
+
+    def replace_locks(self, names: Sequence[str], new: Sequence[str]) -> None:
+        """Write the version locks with others for these packages."""
+        kept = [lock for lock in self.locks() if not any(is_lock_of(lock, name) for name in names)]
         path = self.lock_list()
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.new")
@@ -376,7 +380,7 @@ class Dnf:
         if not names:
             return 0
         root = ["--root", str(self.root)] if self.root != Path("/") else []
-        listing = self.runner.attempt(["rpm", *root, "-q", "--qf", "%{LONGSIZE}\\n", *names]).stdout
+        listing = attempt(["rpm", *root, "-q", "--qf", "%{LONGSIZE}\\n", *names], ENVIRONMENT).stdout
         return sum(int(size) for size in listing.split() if size.isdecimal())
 
 

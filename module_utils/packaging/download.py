@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from ansible.module_utils import process
 from ansible.module_utils.urls import open_url
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 APT_HELPER = Path("/usr/lib/apt/apt-helper")
 DNF_CONFIGURATION = Path("/etc/dnf/dnf.conf")
 TIMEOUT_S = 30
+# For one small file with all tries: apt's own limits are for silence, and a server may trickle for ever.
+LIMIT_S = 180
 # apt tries again by itself, longer each time; one more try is enough to be told.
 RETRIES = 1
 # Up to the last @ before a slash: a password may have one.
@@ -73,13 +76,11 @@ def with_apt(url: str, limit_bytes: int) -> bytes:
             "Acquire::https::Timeout": TIMEOUT_S,
         }
         words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-        completed = subprocess.run(
-            [str(APT_HELPER), *words, "download-file", url, str(target)],
-            check=False,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "LC_ALL": "C"},
-        )
+        command = [str(APT_HELPER), *words, "download-file", url, str(target)]
+        try:
+            completed = process.complete(command, LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise DownloadError(f"apt has not fetched it within {LIMIT_S} s") from None
         if completed.returncode or not target.is_file():
             raise DownloadError(apts_reason(completed.stdout + completed.stderr))
         with target.open("rb") as stream:

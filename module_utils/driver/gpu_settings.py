@@ -16,9 +16,15 @@ import json
 import math
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __name__ != "__main__":
+    from ansible.module_utils import process
+else:
+    # The program of the boot unit: process.py is installed beside it, and the node needs no Ansible.
+    import process
 
 RECORD = Path("/run/temper/gpu-settings.json")
 COMMAND_TIMEOUT_S = 120
@@ -44,6 +50,10 @@ FIELDS = (
     "clocks.default_applications.graphics",
     "clocks.default_applications.memory",
 )
+
+
+# "GPU 0 (name)" -> setting -> "from -> to".
+Changes = dict[str, dict[str, str]]
 
 
 class SettingsError(Exception):
@@ -87,9 +97,7 @@ def nvidia_smi(*arguments: str) -> str:
     """Standard output of nvidia-smi. Raises SettingsError with its own words when it fails."""
     command = ["nvidia-smi", *arguments]
     try:
-        completed = subprocess.run(
-            command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
-        )
+        completed = process.complete(command, COMMAND_TIMEOUT_S)
     except FileNotFoundError:
         raise SettingsError(
             "nvidia-smi is not installed; install the driver first (playbooks/provision.yml)"
@@ -280,22 +288,25 @@ def set_one(gpu: Gpu, *arguments: str) -> None:
         raise SettingsError(f"GPU {gpu.index} ({gpu.name}): `nvidia-smi {' '.join(arguments)}`: {words}")
 
 
-def settle(
-    settings: dict[str, Any], only_look: bool = False, again: bool = False
-) -> dict[str, dict[str, str]]:
+def settle(settings: dict[str, Any], only_look: bool = False, again: bool = False) -> Changes:
     """Bring all GPUs of the node to the wanted settings and read them back.
 
     `settings`: clocks ("max", "default" or {graphics, memory} in MHz), power_limit_w (W or None),
     locked_clocks ({graphics, memory}: whether these GPUs can lock them). Returns what was changed, or with
-    `only_look` what would be: "GPU 0 (name)" -> setting -> "from -> to". With `again` clocks are locked
-    whatever was noted. Raises SettingsError when a value is out of range, refused, or read back as another
-    one.
+    `only_look` what would be. With `again` clocks are locked whatever was noted. Raises SettingsError when a
+    value is out of range, refused, or read back as another one.
     """
     check_clocks(settings["clocks"])
-    locked = bool(settings["locked_clocks"]["graphics"])
-    record = read_record()
     gpus = read_gpus()
     targets = {gpu.uuid: target(gpu, settings) for gpu in gpus}
+    return reach(gpus, targets, bool(settings["locked_clocks"]["graphics"]), only_look, again)
+
+
+def reach(
+    gpus: list[Gpu], targets: dict[str, Target], locked: bool, only_look: bool = False, again: bool = False
+) -> Changes:
+    """Bring GPUs to their targets, by UUID: see `settle`."""
+    record = read_record()
     changes = {
         gpu: found for gpu in gpus if (found := differences(gpu, targets[gpu.uuid], locked, record, again))
     }
@@ -309,7 +320,7 @@ def settle(
             record[gpu.uuid] = [wanted.graphics_mhz, wanted.memory_mhz]
             write_record(record)
     for gpu in read_gpus():
-        left = differences(gpu, targets[gpu.uuid], locked, record)
+        left = differences(gpu, targets[gpu.uuid], locked, record) if gpu.uuid in targets else {}
         if left:
             setting, change = next(iter(left.items()))
             raise SettingsError(
@@ -317,6 +328,26 @@ def settle(
                 "nvidia-smi reported no error"
             )
     return named
+
+
+def present(locked: bool) -> dict[str, dict[str, Any]]:
+    """The target that each GPU has now, by UUID: what `settle_back` returns to."""
+    record, found = read_record(), {}
+    for gpu in read_gpus():
+        if locked:
+            graphics, memory = record.get(gpu.uuid, [None, None]) if gpu.persistence else [None, None]
+        else:
+            graphics, memory = gpu.application_graphics_mhz, gpu.application_memory_mhz
+            if (memory, graphics) == application_clocks(gpu, Target(None, None, None)):
+                graphics = memory = None
+        found[gpu.uuid] = asdict(Target(graphics, memory, gpu.power_w))
+    return found
+
+
+def settle_back(state: dict[str, dict[str, Any]], locked: bool) -> Changes:
+    """Return to what `present` has said. A GPU that was not there then is left alone."""
+    gpus = [gpu for gpu in read_gpus() if gpu.uuid in state]
+    return reach(gpus, {gpu.uuid: Target(**state[gpu.uuid]) for gpu in gpus}, locked)
 
 
 def main() -> int:

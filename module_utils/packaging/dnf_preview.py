@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from ansible.module_utils import repositories as repos
-from ansible.module_utils.dnf import Dnf, same
-from ansible.module_utils.packages import FAMILY, PackageError, Transaction, Wish, nearest
-from ansible.module_utils.preview import Preview, conclude, refused
-from ansible.module_utils.signing_keys import RepositoryError, keyring, noted
+from ansible.module_utils.packaging import repositories as repos
+from ansible.module_utils.packaging.dnf import ENVIRONMENT, Dnf, same
+from ansible.module_utils.packaging.packages import FAMILY, PackageError, Transaction, Wish, attempt, nearest
+from ansible.module_utils.packaging.preview import Preview, conclude, refused
+from ansible.module_utils.packaging.signing_keys import RepositoryError, keyring, noted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ansible.module_utils.repositories import Repository
+    from ansible.module_utils.packaging.repositories import Repository
 
 CONFIGURATION = ("/etc/dnf", "/etc/yum/vars", "/etc/os-release")
 CACHE = "/var/cache/dnf"
@@ -61,7 +61,7 @@ def fill(private: Dnf, node: Dnf, repositories: Sequence[Repository]) -> None:
             shutil.copytree(source, target, dirs_exist_ok=True)
         elif source.is_file():
             shutil.copyfile(source, target)
-    database = node.runner.attempt(["rpm", "--eval", "%{_dbpath}"]).stdout.strip()
+    database = attempt(["rpm", "--eval", "%{_dbpath}"], ENVIRONMENT).stdout.strip()
     if node.path(database).is_dir():
         shutil.copytree(node.path(database), private.path(database), dirs_exist_ok=True)
     sources = private.path("/etc/yum.repos.d")
@@ -89,7 +89,7 @@ def forget_family(private: Dnf, wish: Wish) -> None:
     gone = [name for name in known if FAMILY.match(name) or name in wish.packages or name in wish.present]
     if gone:
         options = ["--root", str(private.root), "--justdb", "--nodeps", "--noscripts", "--notriggers"]
-        completed = private.runner.attempt(["rpm", "-e", "--allmatches", *options, *gone])
+        completed = attempt(["rpm", "-e", "--allmatches", *options, *gone], ENVIRONMENT)
         if completed.returncode:
             raise PackageError(f"The family cannot be left out of the simulation: {completed.stderr.strip()}")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ansible.module_utils import signing_keys
-from ansible.module_utils.download import without_credentials
+from ansible.module_utils.packaging import signing_keys
+from ansible.module_utils.packaging.download import without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +56,11 @@ def keyring_path(repository: Repository) -> Path:
     if repository["kind"] == "dnf":
         return DNF_KEYRINGS / f"RPM-GPG-KEY-temper-{repository['name']}"
     return APT / "keyrings" / f"temper-{repository['name']}.asc"
+
+
+def preferences_path(name: str) -> Path:
+    """The file that keeps packages of an apt repository away."""
+    return APT / "preferences.d" / f"temper-{name}"
 
 
 def source_text(repository: Repository, keyring: Path) -> str:

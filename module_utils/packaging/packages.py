@@ -6,15 +6,18 @@ dnf are used: they are stable over releases, their Python interfaces are not.
 
 from __future__ import annotations
 
-import os
 import re
+import shlex
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ansible.module_utils import process
+from ansible.module_utils.settings.base import SettingError
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 # The names that belong to a GPU stack, whoever packaged them.
 FAMILY = re.compile(
@@ -25,6 +28,9 @@ FAMILY = re.compile(
 KERNEL = re.compile(r"^(linux-image-|kernel(-core|-rt|-rt-core|-64k|-64k-core)?$)")
 # Names whose hold is Temper's: any other hold is somebody's, and is respected.
 HOLD_RECORD = Path("/var/lib/temper/held-packages")
+# A transaction may wait for another package manager, download 10 GB over a slow line and compile modules for
+# every kernel. Killing it leaves packages half-way, so only what hangs may reach this.
+TRANSACTION_TIMEOUT_S = 6 * 3600
 ERROR_LINES = 15
 NEAREST = 3
 
@@ -139,7 +145,7 @@ class Transaction:
         }
 
 
-class PackageError(Exception):
+class PackageError(SettingError):
     """A step of the package manager failed; the message is the sentence for the operator."""
 
     def __init__(self, message: str, output: str = "") -> None:
@@ -189,6 +195,9 @@ class Manager(Protocol):
 
     def hold(self, names: Sequence[str]) -> None:
         """Keep these packages at their versions."""
+
+    def release(self, names: Sequence[str]) -> None:
+        """Let these packages move again."""
 
 
 def dangers(transaction: Transaction, asked: Sequence[str], known: Packages, ours: set[str]) -> list[str]:
@@ -253,6 +262,11 @@ def record_holds(names: set[str]) -> None:
     temporary.replace(HOLD_RECORD)
 
 
+def arguments(wanted: Mapping[str, str]) -> list[str]:
+    """NAME=VERSION, or NAME where any version will do."""
+    return [f"{name}={version}" if version else name for name, version in wanted.items()]
+
+
 def nearest(version: str, offered: Sequence[str]) -> list[str]:
     """The offered versions that have most in common with a wanted one, best first."""
 
@@ -263,23 +277,17 @@ def nearest(version: str, offered: Sequence[str]) -> list[str]:
     return sorted(dict.fromkeys(offered), key=common, reverse=True)[:NEAREST]
 
 
-@dataclass(frozen=True)
-class Runner:
-    """Runs commands in an environment without questions or translations."""
-
-    environment: dict[str, str] = field(default_factory=dict)
-
-    def attempt(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """Run a command that may fail."""
-        return subprocess.run(
-            list(command),
-            env=os.environ | {"LC_ALL": "C.UTF-8"} | self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+def attempt(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """A finished command of a package manager, which may have failed."""
+    try:
+        return process.complete(command, TRANSACTION_TIMEOUT_S, environment)
+    except FileNotFoundError as error:
+        raise PackageError(f"`{command[0]}` is not installed on this node.") from error
+    except subprocess.TimeoutExpired as error:
+        raise PackageError(
+            f"`{shlex.join(command)}` has not come to an end within {TRANSACTION_TIMEOUT_S // 3600} hours. "
+            "Look for what holds it on the node, then run again: that completes what was left half-way."
+        ) from error
 
 
 def parse_dpkg(text: str, native: str = "") -> Packages:
@@ -299,9 +307,8 @@ QUERY_FORMAT = "${Package}\\t${Version}\\t${db:Status-Want}\\t${db:Status-Status
 
 
 def query() -> Packages:
-    """All packages dpkg knows of. Raises OSError where there is no dpkg, CalledProcessError when it fails."""
-    command = ["dpkg-query", "-W", "-f", QUERY_FORMAT]
-    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    """All packages dpkg knows of. Raises CommandError where there is no dpkg, and when it fails."""
+    listing = process.run(["dpkg-query", "-W", "-f", QUERY_FORMAT])
     # dpkg itself is of the native architecture.
     own = re.search(r"^dpkg\t.*\t(\S+)$", listing, re.MULTILINE)
     return parse_dpkg(listing, own[1] if own else "")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.packages import Transaction, dangers, recorded_holds
+from ansible.module_utils.packaging.packages import Transaction, dangers, recorded_holds
 
 if TYPE_CHECKING:
-    from ansible.module_utils.packages import Manager, Packages, Wish
+    from ansible.module_utils.packaging.packages import Manager, Packages, Wish
 
 MIB = 2**20
 # Where the packages' files go, as far as one directory can stand for all.
