@@ -1,4 +1,4 @@
-"""What passes between the plan, the payload on the nodes and the report: expectations out, results back.
+"""What passes between the plan, the payload on the nodes and the report: the results, and why there is none.
 
 Pure functions. They pass things on and name reasons; validation/verdict/judge.py says what a result means.
 """
@@ -22,36 +22,6 @@ TIMED_OUT = "Timeout exceeded"
 JOB_LOST = "could not find job"
 
 Values = Mapping[str, Any]
-
-
-def validation_expectation(plan: Values, required_tests: list[str], models: Values) -> dict[str, Any]:
-    """What is expected of a node, in the form that `validation run --expect` reads.
-
-    `plan` is the plan of preflight, `models` the content of data/gpu_models.yml.
-    """
-    keys = [gpu["model"] for gpu in plan["gpus"]]
-    names = {models["models"][key]["architecture"] for key in keys}
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "required_tests": required_tests,
-        # A GPU that no table knows can only be counted.
-        "gpus": [{key: gpu[key] for key in ("model", "name", "count")} for gpu in plan["gpus"]]
-        + [{"model": "unknown", "name": f"10de:{pci_id}", "count": 1} for pci_id in plan["unknown_gpus"]],
-        "driver_version": plan["driver"]["version"],
-        "nvswitch": plan["fabric"] != "none",
-        "references": {
-            "models": {key: models["models"][key] for key in keys},
-            "pcie_x16": {str(generation): row for generation, row in models["pcie_x16"].items()},
-            "architectures": {
-                name: {"matmul": models["architectures"][name]["matmul"]} for name in sorted(names)
-            },
-        },
-    }
-
-
-def validation_required(required_tests: list[str], storage_paths: list[str]) -> list[str]:
-    """What must have run: a path that was named and could not be measured is no path that passed."""
-    return list(dict.fromkeys([*required_tests, *(["storage_read"] if storage_paths else [])]))
 
 
 def validation_outcome(run: Values) -> dict[str, Any]:
@@ -170,7 +140,7 @@ def _why_not_measured(plan: Values) -> str:
 
 
 def _bare_expectation(plan: Values) -> dict[str, Any]:
-    gpus = [{key: gpu[key] for key in ("model", "name", "count")} for gpu in plan.get("gpus", [])]
+    gpus = [{key: gpu[key] for key in ("model", "name", "count")} for gpu in plan.get("gpus") or []]
     return {"schema_version": SCHEMA_VERSION, "gpus": gpus or None}
 
 
@@ -185,10 +155,8 @@ class FilterModule:
         """Return the filters by the names that playbooks use."""
         return {
             "validation_attempt": validation_attempt,
-            "validation_expectation": validation_expectation,
             "validation_fabric": validation_fabric,
             "validation_fleet": validation_fleet,
             "validation_order": validation_order,
             "validation_outcome": validation_outcome,
-            "validation_required": validation_required,
         }

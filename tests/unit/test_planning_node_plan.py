@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
@@ -13,8 +13,11 @@ from planning.schema import FILE, node_plan_schema
 from tests.unit.planning_nodes import H100, L4, NVSWITCH, SWITCH, gpus, node, pci, plan, system
 from validation.model.contract import ContractError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 SCHEMA = json.loads(FILE.read_text())
-PLANS = {
+PLANS: dict[str, Callable[[], dict[str, Any]]] = {
     "debian-12": plan,
     "hgx": lambda: plan(node(pci=gpus(*[H100] * 8) + pci((SWITCH, NVSWITCH)))),
     "distro": lambda: plan(nvidia_stack_source="distro"),

@@ -8,9 +8,13 @@ from __future__ import annotations
 import json
 import pkgutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from validation.model.contract import encode
 from validation.model.expectations import References
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 CARRIED = "gpu_models.json"
 TABLE = Path(__file__).parents[2] / "data/gpu_models.yml"
@@ -24,13 +28,21 @@ def table(path: Path = TABLE) -> dict[str, Any] | None:
         content = yaml.safe_load(path.read_text())
     except (ImportError, OSError):
         return None
-    return {
-        "models": content["models"],
-        "pcie_x16": {str(generation): row for generation, row in content["pcie_x16"].items()},
-        "architectures": {
-            name: {"matmul": entry["matmul"]} for name, entry in content["architectures"].items()
-        },
-    }
+    found: dict[str, Any] = encode(references(content))
+    return found
+
+
+def references(content: Mapping[str, Any], models: Iterable[str] | None = None) -> References:
+    """What a verdict rests on, from the content of data/gpu_models.yml: of these models, or of all."""
+    keys = content["models"] if models is None else list(models)
+    names = content["architectures"]
+    if models is not None:
+        names = {content["models"][key]["architecture"] for key in keys}
+    return References(
+        models={key: content["models"][key] for key in keys},
+        pcie_x16={str(generation): row for generation, row in content["pcie_x16"].items()},
+        architectures={name: {"matmul": content["architectures"][name]["matmul"]} for name in sorted(names)},
+    )
 
 
 def available() -> References:

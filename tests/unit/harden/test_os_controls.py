@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from variables import role_variables
 
-from planning.os_controls import MEASURED_BY, PROFILES, expand, os_hardening, settings_of, waiver_of
+from planning.node_plan import Kind, PlannedSetting
+from planning.os_controls import (
+    MEASURED_BY,
+    PROFILES,
+    WAIVER_FILE,
+    Hardening,
+    expand,
+    hardening,
+    settings_of,
+    waiver_of,
+    waiver_problems,
+)
+from planning.variables import OsHardening, Waiver
+from tests.unit.tables import specs as role_specs
 from tools import control_docs
 
 AREAS = control_docs.controls()
 CONTROLS: dict[str, Any] = {name: control for area in AREAS.values() for name, control in area.items()}
-FILES = [{"path": area, "content": {"os_controls": found}} for area, found in AREAS.items()]
-OPTIONS = {"os_hardening_banner": "", "os_hardening_upgrade_kernels": False}
+UPDATES = "/etc/apt/apt.conf.d/51temper-hardening"
+BARE = OsHardening(
+    state="present", profile="gpu", waivers=(), banner="", busy_ok=False, upgrade_kernels=False
+)
 each_control = pytest.mark.parametrize("name", CONTROLS)
 each_profile = pytest.mark.parametrize("profile", PROFILES)
 
@@ -51,12 +68,17 @@ def flat(settings: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def plan(profile: str = "gpu", waivers: list[Any] | None = None, **options: Any) -> dict[str, Any]:
-    return os_hardening(FILES, profile, waivers or [], OPTIONS | options)
+def plan(profile: str = "gpu", *waivers: Waiver, options: Any = None, **wish: Any) -> Hardening:
+    return hardening(CONTROLS, replace(BARE, profile=profile, waivers=waivers, **wish), options)
 
 
-def specs(result: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    return [entry["spec"] for entry in result["settings"] if entry["kind"] == kind]
+def of_kind(result: Hardening, kind: Kind) -> dict[str, Any]:
+    """Key -> what is wanted."""
+    return {setting.key: setting.wanted for setting in result.settings if setting.kind == kind}
+
+
+def setting(result: Hardening, kind: Kind, key: str) -> PlannedSetting:
+    return next(found for found in result.settings if (found.kind, found.key) == (kind, key))
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
@@ -138,75 +160,91 @@ def test_nothing_takes_modules_from_gpus_rdma_or_containers() -> None:
 @each_profile
 def test_root_is_never_closed_by_wrong_passwords_and_auditd_stops_nothing(profile: str) -> None:
     result = plan(profile)
-    everything = str(result["settings"]).lower()
-    assert "even_deny_root" not in everything.replace(str(specs(result, "file")[-1]).lower(), "")
-    actions = {spec["value"] for spec in specs(result, "keyword") if spec["keyword"].endswith("_action")}
+    everything = str([setting.wanted for setting in result.settings if setting.key != WAIVER_FILE]).lower()
+    assert "even_deny_root" not in everything
+    keywords = of_kind(result, Kind.KEYWORD)
+    actions = {value for keyword, value in keywords.items() if keyword.endswith("_action")}
     assert actions <= {"SYSLOG", "ROTATE"}
 
 
 @each_profile
 def test_no_sudo_rule_is_touched(profile: str) -> None:
-    files = [spec for spec in specs(plan(profile), "file") if spec["path"].startswith("/etc/sudoers")]
-    for spec in files:
-        lines = [line for line in spec["content"].splitlines() if not line.startswith("#")]
-        assert all(line.startswith("Defaults ") for line in lines)
-        assert (spec["mode"], spec["validate"]) == ("0440", ["visudo", "-cf", "%s"])
-    assert len(files) == 1
+    files = of_kind(plan(profile), Kind.FILE)
+    (wanted,) = (file for path, file in files.items() if path.startswith("/etc/sudoers"))
+    lines = [line for line in wanted["content"].splitlines() if not line.startswith("#")]
+    assert all(line.startswith("Defaults ") for line in lines)
+    assert (wanted["mode"], wanted["validate"]) == ("0440", ["visudo", "-cf", "%s"])
 
 
 @each_profile
 def test_automatic_updates_leave_drivers_and_kernels_alone(profile: str) -> None:
-    content = next(
-        s["content"] for s in specs(plan(profile), "file") if s["path"].endswith("51temper-hardening")
-    )
+    content = of_kind(plan(profile), Kind.FILE)[UPDATES]["content"]
     for name in ("nvidia-", "libnvidia-", "cuda-", "linux-image-", "linux-headers-"):
         assert f'"{name}";' in content
     assert 'Automatic-Reboot "false"' in content
 
 
 def test_kernels_are_updated_where_the_operator_wants_it() -> None:
-    result = plan(os_hardening_upgrade_kernels=True)
-    content = next(s["content"] for s in specs(result, "file") if s["path"].endswith("51temper-hardening"))
+    content = of_kind(plan(upgrade_kernels=True), Kind.FILE)[UPDATES]["content"]
     assert "linux-image-" not in content
     assert '"nvidia-";' in content
 
 
 def test_parameters_sort_before_those_of_tuning() -> None:
-    names = [spec["path"] for spec in specs(plan(), "file") if spec["path"].startswith("/etc/sysctl.d/")]
-    assert names == ["/etc/sysctl.d/90-temper-hardening.conf"]
-    assert names[0] < "/etc/sysctl.d/95-temper-tuning.conf"
+    paths = [path for path in of_kind(plan(), Kind.FILE) if path.startswith("/etc/sysctl.d/")]
+    assert paths == ["/etc/sysctl.d/90-temper-hardening.conf"]
+    assert paths[0] < "/etc/sysctl.d/95-temper-tuning.conf"
+    assert {wanted["file"] for wanted in of_kind(plan(), Kind.SYSCTL).values()} == {
+        "90-temper-hardening.conf"
+    }
 
 
 def test_rules_of_auditd_sort_after_debians_own_which_make_everybody_wait() -> None:
-    paths = [spec["path"] for spec in specs(plan("cis-level2"), "file") if "/audit/rules.d/" in spec["path"]]
+    paths = [path for path in of_kind(plan("cis-level2"), Kind.FILE) if "/audit/rules.d/" in path]
     assert len(paths) == 3
     assert all(path > "/etc/audit/rules.d/audit.rules" for path in paths)
 
 
-def test_no_path_parameter_or_unit_is_set_twice() -> None:
-    for profile in PROFILES:
-        keys = [
-            (entry["kind"], entry["spec"].get("path") or entry["spec"]["name"], entry["spec"].get("keyword"))
-            for entry in plan(profile)["settings"]
-        ]
-        assert [key for key in set(keys) if keys.count(key) > 1] == []
+@each_profile
+def test_no_path_parameter_or_unit_is_set_twice(profile: str) -> None:
+    keys = [(setting.kind, setting.key) for setting in plan(profile).settings]
+    assert [key for key in set(keys) if keys.count(key) > 1] == []
+
+
+def test_two_controls_that_differ_on_one_setting_are_an_error_in_the_data() -> None:
+    one, other = ({"title": "x", "profiles": {"gpu": {"sysctls": {"a.b": value}}}} for value in (1, 2))
+    with pytest.raises(ValueError, match=r"other and another control differ on sysctl a\.b"):
+        hardening({"one": one, "other": other}, BARE)
+
+
+def test_a_setting_names_its_controls_and_why_it_does_less() -> None:
+    result = plan()
+    (title, ids) = ("A process may trace only its own children", ("ptrace-scope",))
+    found = setting(result, Kind.SYSCTL, "kernel.yama.ptrace_scope")
+    assert (found.why, found.controls) == (title, ids)
+    assert "py-spy" in (found.waiver or "")
+    assert setting(result, Kind.SYSCTL, "kernel.randomize_va_space").waiver is None
+    shared = setting(result, Kind.FILE, "/etc/modprobe.d/temper-hardening.conf")
+    assert shared.controls == ("unused-filesystems", "firewire", "rare-protocols")
 
 
 def test_options_of_a_mount_point_add_up_over_controls() -> None:
-    mounts = {spec["path"]: spec for spec in specs(plan("cis-level2"), "mount")}
-    assert mounts["/tmp"] == {"path": "/tmp", "options": ["nodev", "noexec", "nosuid"], "bind": True}
+    mounts = of_kind(plan("cis-level2"), Kind.MOUNT)
+    assert mounts["/tmp"] == {"options": ["nodev", "noexec", "nosuid"], "bind": True}
     assert mounts["/dev/shm"]["options"] == ["nodev", "noexec", "nosuid"]
     assert all(
-        "noexec" not in s["options"] for s in specs(plan(), "mount") if not s["path"].startswith("/var/log")
+        "noexec" not in wanted["options"]
+        for path, wanted in of_kind(plan(), Kind.MOUNT).items()
+        if not path.startswith("/var/log")
     )
 
 
 def test_a_waiver_of_the_operator_takes_a_control_out_and_is_listed() -> None:
-    result = plan(waivers=[{"id": "core-dumps", "reason": "We debug."}])
-    assert "fs.suid_dumpable" not in [spec["name"] for spec in specs(result, "sysctl")]
-    entry = next(waiver for waiver in result["waived"] if waiver["id"] == "core-dumps")
-    assert (entry["reason"], entry["by"]) == ("We debug.", "the operator")
-    waivers = specs(result, "file")[-1]["content"]
+    result = plan("gpu", Waiver("core-dumps", "We debug."))
+    assert "fs.suid_dumpable" not in of_kind(result, Kind.SYSCTL)
+    entry = next(waiver for waiver in result.waived if waiver.id == "core-dumps")
+    assert (entry.reason, entry.by) == ("We debug.", "the operator")
+    waivers = of_kind(result, Kind.FILE)[WAIVER_FILE]["content"]
     assert "core-dumps: No core dumps (CIS Debian 12 1.5.3" in waivers
     assert "waived by the operator: We debug." in waivers
 
@@ -220,22 +258,23 @@ def test_a_waiver_of_the_operator_takes_a_control_out_and_is_listed() -> None:
         ({"id": "core-dumps"}, "expected a reason, found none"),
     ],
 )
-def test_a_bad_waiver_is_a_problem_and_nothing_is_planned(waiver: dict[str, str], problem: str) -> None:
-    result = plan(waivers=[waiver])
-    assert problem in result["problems"][0]
-    assert result["settings"] == []
+def test_a_bad_waiver_is_a_problem(waiver: dict[str, str], problem: str) -> None:
+    (found,) = waiver_problems(CONTROLS, [waiver])
+    assert problem in found
+    if "reason" in waiver:
+        assert role_variables({"os_hardening_waivers": [waiver]}, role_specs())["problems"]
 
 
 def test_the_operators_banner_is_shown_and_no_waiver_any_more() -> None:
-    result = plan(os_hardening_banner="Keep out.")
-    banners = {spec["path"]: spec["content"] for spec in specs(result, "file")}
-    assert banners["/etc/issue"] == banners["/etc/issue.net"] == "Keep out.\n"
-    assert "banner" not in [waiver["id"] for waiver in result["waived"]]
-    assert "/etc/issue" not in [spec["path"] for spec in specs(plan(), "file")]
+    result = plan(banner="Keep out.")
+    files = of_kind(result, Kind.FILE)
+    assert files["/etc/issue"]["content"] == files["/etc/issue.net"]["content"] == "Keep out.\n"
+    assert "banner" not in [waiver.id for waiver in result.waived]
+    assert "/etc/issue" not in of_kind(plan(), Kind.FILE)
 
 
 def test_what_the_role_of_sshd_waives_is_listed_with_the_rest() -> None:
-    waived = {waiver["id"]: waiver["reason"] for waiver in plan()["waived"]}
+    waived = {waiver.id: waiver.reason for waiver in plan().waived}
     assert "MaxStartups is 30:30:100" in waived["sshd-max-startups"]
     assert {"sshd-access", "sshd-banner"} <= set(waived)
 
@@ -248,7 +287,7 @@ def test_what_the_role_of_sshd_waives_is_listed_with_the_rest() -> None:
     ],
 )
 def test_what_the_operator_sets_for_sshd_is_waived_no_longer(option: dict[str, Any], control: str) -> None:
-    assert control not in [waiver["id"] for waiver in plan(**option)["waived"]]
+    assert control not in [waiver.id for waiver in plan(options=option).waived]
 
 
 def test_numbers_of_a_benchmark_are_written_out() -> None:
@@ -260,20 +299,17 @@ def test_the_page_is_what_make_docs_writes() -> None:
 
 
 def test_unknown_profile_is_refused_with_a_sentence() -> None:
-    result = plan("cis-level-1")
-    assert result["settings"] == []
-    assert result["problems"] == [
-        "os_hardening_profile: expected one of gpu, cis-level1, cis-level2, found 'cis-level-1'"
-    ]
+    (problem,) = role_variables({"os_hardening_profile": "cis-level-1"}, role_specs())["problems"]
+    assert problem.startswith("os_hardening_profile: ")
+    assert "must be one of: gpu, cis-level1, cis-level2, got: cis-level-1" in problem
 
 
 @each_profile
 def test_who_gets_a_rule_for_sudo_has_sudo_to_check_it(profile: str) -> None:
     for name in CONTROLS:
-        others = [{"id": other, "reason": "x"} for other in CONTROLS if other != name]
-        result = plan(profile, others)
-        if any(spec["path"].startswith("/etc/sudoers.d/") for spec in specs(result, "file")):
-            assert ["sudo", "sudo-ldap"] in result["packages"]
+        result = plan(profile, *(Waiver(other, "x") for other in CONTROLS if other != name))
+        if any(path.startswith("/etc/sudoers.d/") for path in of_kind(result, Kind.FILE)):
+            assert of_kind(result, Kind.PACKAGE_CHOICE)["sudo"] == {"any": ["sudo", "sudo-ldap"]}
 
 
 def test_rules_of_auditd_name_no_call_that_arm64_lacks() -> None:
@@ -291,7 +327,9 @@ def test_rules_of_auditd_name_no_call_that_arm64_lacks() -> None:
         "mkdir",
         "rmdir",
     }
-    for entry in plan("cis-level2")["settings"]:
-        if "/audit/rules.d/" in entry["spec"].get("path", "") and "machine" not in entry:
-            words = re.findall(r"-S (\S+)", entry["spec"].get("content", ""))
+    rules = {p: f for p, f in of_kind(plan("cis-level2"), Kind.FILE).items() if "/audit/rules.d/" in p}
+    assert any(file.get("machine") == "x86_64" for file in rules.values())
+    for file in rules.values():
+        if "machine" not in file:
+            words = re.findall(r"-S (\S+)", file["content"])
             assert {call for word in words for call in word.split(",")} & lacking == set()

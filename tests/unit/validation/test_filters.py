@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import gpu_validation
 import pytest
-import yaml
 
 from tests.unit.validation.samples import node_result, one_test
 from validation.checks.registry import TESTS
 from validation.fabric.groups import Attempt, Fleet, Pairs
 from validation.model import shapes
 from validation.model.contract import dumps, encode, loads
-from validation.model.expectations import fleet_from, parse_expectation
+from validation.model.expectations import Expectation, fleet_from
 
-MODELS = yaml.safe_load((Path(__file__).parents[3] / "data" / "gpu_models.yml").read_text())
 FABRIC = {
     "library": "nccl",
     "plan": "quick",
@@ -33,47 +30,6 @@ PLAN = {
     "fabric": "nvswitch",
     "problems": [],
 }
-
-
-def test_the_payload_reads_what_the_plan_expects() -> None:
-    value = gpu_validation.validation_expectation(PLAN, ["health"], MODELS)
-    expected = parse_expectation(json.dumps(value), TESTS)
-    assert (expected.required_tests, expected.gpu_count, expected.driver_version) == (
-        ("health",),
-        8,
-        "580.178.04",
-    )
-    model = expected.references.model_of("2330")
-    assert model is not None
-    assert model["name"] == "H100 SXM 80 GB"
-    assert expected.references.pcie_x16["5"]["floor"]["h2d_pinned_gb_s"]["value"] == 48
-    assert expected.references.architectures.keys() == {"hopper"}
-    assert shapes.origin(expected.references, "2330") == "architecture hopper"
-
-
-@pytest.mark.parametrize(
-    ("required", "paths", "expected"),
-    [
-        (["health"], [], ["health"]),
-        (["health"], ["/data"], ["health", "storage_read"]),
-        (["storage_read", "health"], ["/data"], ["storage_read", "health"]),
-    ],
-)
-def test_where_a_path_is_named_reading_it_is_required(
-    required: list[str], paths: list[str], expected: list[str]
-) -> None:
-    assert gpu_validation.validation_required(required, paths) == expected
-
-
-@pytest.mark.parametrize(("fabric", "expected"), [("none", False), ("nvswitch", True), ("nvlink5", True)])
-def test_switches_are_expected_also_where_the_pci_bus_does_not_show_them(fabric: str, expected: bool) -> None:
-    value = gpu_validation.validation_expectation(PLAN | {"fabric": fabric}, [], MODELS)
-    assert value["nvswitch"] is expected
-
-
-def test_a_gpu_that_no_table_knows_is_still_counted() -> None:
-    value = gpu_validation.validation_expectation(PLAN | {"unknown_gpus": ["abcd"]}, [], MODELS)
-    assert parse_expectation(json.dumps(value), TESTS).gpu_count == 9
 
 
 def test_a_result_is_passed_on_as_it_is() -> None:
@@ -108,7 +64,7 @@ def test_a_run_without_a_result_has_a_reason(run: dict[str, Any], words: list[st
 
 def test_every_node_of_the_run_is_in_the_fleet_with_its_result_or_its_reason() -> None:
     result = encode(node_result(one_test("health")))
-    expectation = gpu_validation.validation_expectation(PLAN, ["health"], MODELS)
+    expectation = encode(Expectation(required_tests=("health",)))
     hostvars = {
         "measured": {
             "preflight_plan": PLAN,

@@ -1,0 +1,44 @@
+"""What validation expects of a node that was made as planned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from validation.model.expectations import Expectation, ExpectedGpus
+from validation.models import references
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from planning.node_plan import NodePlan
+    from planning.variables import Variables
+
+
+def expectation(plan: NodePlan, variables: Variables, models: Mapping[str, Any]) -> Expectation | None:
+    """The expectation of one node; None where no driver could be planned.
+
+    `models` is the content of data/gpu_models.yml.
+    """
+    if plan.driver is None or plan.gpus is None:
+        return None
+    gpus = [ExpectedGpus(gpu.model, gpu.name, gpu.count) for gpu in plan.gpus]
+    # A GPU that no table knows can only be counted.
+    gpus += [ExpectedGpus("unknown", f"10de:{device_id}", 1) for device_id in plan.unknown_gpus]
+    wish = variables.gpu_settings
+    clocks = wish.clocks if isinstance(wish.clocks, dict) else {}
+    return Expectation(
+        required_tests=required_tests(variables),
+        gpus=tuple(gpus),
+        driver_version=plan.driver.version,
+        nvswitch=plan.fabric != "none",
+        power_limit_w=wish.power_limit_w,
+        graphics_clock_mhz=clocks.get("graphics"),
+        references=references(models, [gpu.model for gpu in plan.gpus]),
+    )
+
+
+def required_tests(variables: Variables) -> tuple[str, ...]:
+    """What must have run: a path that was named and could not be measured is no path that passed."""
+    wish = variables.gpu_validation
+    storage = ["storage_read"] if wish.storage_paths else []
+    return tuple(dict.fromkeys([*wish.required_tests, *storage]))

@@ -1,0 +1,68 @@
+"""Plans of nodes with all roles, and what they have of each kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from variables import role_variables
+
+from planning.node_plan import Kind, NodePlan, PlannedSetting, RolePlan
+from planning.plan import node_plan
+from planning.roles import with_roles
+from planning.roles.context import Context, Fleet
+from planning.variables import Variables
+from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, pci, system
+from tests.unit.tables import specs
+from tools import control_docs
+
+CONTROLS = {name: control for area in control_docs.controls().values() for name, control in area.items()}
+PROGRAMS = {"gpu_settings.py": "print('settings')\n", "process.py": "print('process')\n"}
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\n"
+TRIXIE = {"id": "debian", "version_id": "13", "codename": "trixie", "pretty_name": "Debian 13"}
+HGX = gpus(*[H100] * 8) + pci((SWITCH, NVSWITCH))
+
+bookworm = node(pci=HGX)
+trixie = node(pci=HGX, os=TRIXIE)
+enterprise = system("rhel", "9.6", pci=HGX)
+
+
+def whole_plan(
+    facts: dict[str, Any] = bookworm, *, mok: bool = False, fleet: Fleet | None = None, **given: Any
+) -> NodePlan:
+    """The plan of a node of which the inventory sets these variables."""
+    checked = role_variables(given, specs())
+    assert checked["problems"] == []
+    bare = NodePlan.from_dict(
+        node_plan(facts, TABLES, checked["values"], {"address": "192.0.2.7"}) | {"mok": mok}
+    )
+    return with_roles(
+        Context.of(
+            bare,
+            Variables.from_values(checked["values"]),
+            facts,
+            controls=CONTROLS,
+            fleet=fleet or Fleet(("192.0.2.7", "192.0.2.8"), ("gpu9",)),
+            mok_certificate=CERTIFICATE,
+            programs=PROGRAMS,
+        )
+    )
+
+
+def planned(role: str, facts: dict[str, Any] = bookworm, **given: Any) -> RolePlan:
+    """The part of one role."""
+    return whole_plan(facts, **given).role(role)
+
+
+def wanted(plan: RolePlan, kind: Kind) -> dict[str, Any]:
+    """Key -> what is wanted, of one kind."""
+    return {setting.key: setting.wanted for setting in plan.settings if setting.kind == kind}
+
+
+def contents(plan: RolePlan) -> dict[str, str | None]:
+    """Path -> content, None for a file that must not exist."""
+    return {path: file and file["content"] for path, file in wanted(plan, Kind.FILE).items()}
+
+
+def setting(plan: RolePlan, key: str) -> PlannedSetting:
+    """The setting of this key."""
+    return next(found for found in plan.settings if found.key == key)

@@ -1,0 +1,69 @@
+"""What holds for the plans of all roles."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from planning.node_plan import Kind, NodePlan, Stage
+from planning.roles import ROLES
+from planning.schema import FILE
+from tests.unit.planning_roles.plans import (
+    CONTROLS,
+    bookworm,
+    enterprise,
+    trixie,
+    whole_plan,
+)
+
+WAYS_IN = {Kind.ACCOUNT, Kind.FIREWALL, Kind.SSHD, Kind.SSHD_ALGORITHM, Kind.SSHD_PARAMETER}
+each_node = pytest.mark.parametrize("facts", [bookworm, trixie, enterprise], ids=lambda f: f["os"]["id"])
+
+
+def test_roles_are_in_the_order_of_their_stages() -> None:
+    plan = whole_plan()
+    assert [role.role for role in plan.roles] == [role.__name__.rpartition(".")[2] for role in ROLES]
+    stages = list(Stage)
+    assert [role.stage for role in plan.roles] == sorted((r.stage for r in plan.roles), key=stages.index)
+
+
+@each_node
+def test_a_plan_with_all_roles_is_json_of_the_schema(facts: dict[str, Any]) -> None:
+    plan = whole_plan(facts, profiling_tools_install=True)
+    document = json.loads(json.dumps(plan.as_dict()))
+    jsonschema.validate(document, json.loads(FILE.read_text()))
+    assert NodePlan.from_dict(document).as_dict() == document
+
+
+@each_node
+def test_every_setting_has_a_reason_and_is_there_once(facts: dict[str, Any]) -> None:
+    for role in whole_plan(facts, profiling_tools_install=True).roles:
+        keys = [(setting.kind, setting.key) for setting in role.settings]
+        assert len(set(keys)) == len(keys)
+        assert all(setting.why for setting in role.settings)
+        assert {control for setting in role.settings for control in setting.controls} <= CONTROLS.keys()
+
+
+def test_ways_in_are_marked() -> None:
+    users = [{"name": "ada", "keys": [], "state": "absent"}]
+    for role in whole_plan(admin_accounts_users=users, ssh_hardening_forwarding_groups=["data"]).roles:
+        assert all(setting.way_in == (setting.kind in WAYS_IN) for setting in role.settings)
+
+
+@pytest.mark.parametrize(
+    "role", ["admin_accounts", "container_engines", "firewall", "os_hardening", "ssh_hardening"]
+)
+def test_a_role_whose_state_is_absent_sets_nothing(role: str) -> None:
+    state: dict[str, Any] = {f"{role}_state": "absent"}
+    plan = whole_plan(**state)
+    found = plan.role(role)
+    assert (found.settings, found.options.absent) == ((), True)
+    assert not any(other.options.absent for other in plan.roles if other.role != role)
+
+
+def test_what_is_waived_is_in_the_plan_while_the_system_is_hardened() -> None:
+    assert "sshd-max-startups" in [waived.id for waived in whole_plan().waived]
+    assert whole_plan(os_hardening_state="absent").waived == ()

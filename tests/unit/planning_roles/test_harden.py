@@ -1,0 +1,161 @@
+"""What admin_accounts, firewall, ssh_hardening and os_hardening set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planning.node_plan import Kind, PlannedSetting
+from tests.unit.planning_roles.plans import CONTROLS, planned, setting, wanted
+
+REVOKED = {"keys": [], "sudo": True, "groups": [], "state": "absent"}
+
+
+def test_an_administrator_is_an_account() -> None:
+    found = planned("admin_accounts", admin_accounts_users=[{"name": "ada", "state": "absent"}])
+    assert wanted(found, Kind.ACCOUNT) == {"ada": REVOKED}
+
+
+def test_the_firewall_is_open_to_the_fleet_unless_the_inventory_names_peers() -> None:
+    rules = wanted(planned("firewall"), Kind.FIREWALL)
+    assert (rules["peers"], rules["unknown_peers"]) == (["192.0.2.7", "192.0.2.8"], ["gpu9"])
+    rules = wanted(planned("firewall", firewall_peer_addresses=[]), Kind.FIREWALL)
+    assert (rules["peers"], rules["unknown_peers"]) == ([], [])
+
+
+def test_the_firewall_has_the_operators_rules_and_its_package() -> None:
+    rule = {"name": "metrics", "ports": ["9100"], "sources": ["192.0.2.9"], "protocol": "udp"}
+    found = planned(
+        "firewall",
+        firewall_rules=[rule],
+        firewall_services={"node_exporter": ["192.0.2.9"]},
+        ssh_hardening_ports=[2222],
+        firewall_rollback_after_s=60,
+    )
+    assert wanted(found, Kind.PACKAGE) == {"nftables": {"version": "", "held": False}}
+    rules = wanted(found, Kind.FIREWALL)
+    assert rules == {
+        "management_networks": ["0.0.0.0/0", "::/0"],
+        "ssh_ports": [2222],
+        "peers": ["192.0.2.7", "192.0.2.8"],
+        "unknown_peers": ["gpu9"],
+        "trusted_interfaces": [],
+        "services": {"node_exporter": ["192.0.2.9"]},
+        "rules": [rule],
+        "ssh_new_per_minute": 120,
+        "ssh_connections": 64,
+        "new_per_second": 200,
+        "connections": 1000,
+        "log_per_minute": 10,
+    }
+    assert found.options.rollback_after_s == 60
+
+
+def keywords(**given: Any) -> dict[str, Any]:
+    return {key: item["value"] for key, item in wanted(planned("ssh_hardening", **given), Kind.SSHD).items()}
+
+
+def test_sshd_takes_keys_alone_and_closes_what_nobody_asked_for() -> None:
+    found = keywords()
+    assert found["PermitRootLogin"] is False
+    assert found["PasswordAuthentication"] is False
+    assert found["AuthenticationMethods"] == "publickey"
+    assert found["AllowTcpForwarding"] == "no"
+    assert found["MaxStartups"] == "30:30:100"
+    assert not found.keys() & {"Port", "AllowUsers", "AllowGroups"}
+
+
+def test_ports_accounts_and_groups_are_the_operators() -> None:
+    found = keywords(
+        ssh_hardening_ports=[22, 2222], ssh_hardening_allow_groups=["ops"], ssh_hardening_max_auth_tries=6
+    )
+    assert (found["Port"], found["AllowGroups"], found["MaxAuthTries"]) == ([22, 2222], ["ops"], 6)
+
+
+def test_keywords_that_some_releases_lack_are_optional() -> None:
+    items = wanted(planned("ssh_hardening"), Kind.SSHD)
+    assert {key for key, item in items.items() if item["if_known"]} == {
+        "RequiredRSASize",
+        "DebianBanner",
+        "GSSAPIAuthentication",
+        "KerberosAuthentication",
+        "PerSourcePenalties",
+        "PerSourcePenaltyExemptList",
+    }
+
+
+@pytest.mark.parametrize(
+    ("networks", "exempt"),
+    [
+        (["0.0.0.0/0", "::/0"], "none"),
+        (["198.51.100.0/24", "192.0.2.0/24", "::/0"], "192.0.2.0/24,198.51.100.0/24"),
+    ],
+)
+def test_nobody_is_exempt_from_penalties_where_everybody_would_be(networks: list[str], exempt: str) -> None:
+    assert keywords(firewall_management_networks=networks)["PerSourcePenaltyExemptList"] == exempt
+
+
+def test_groups_that_may_forward_have_a_block() -> None:
+    items = wanted(planned("ssh_hardening", ssh_hardening_forwarding_groups=["data", "ml"]), Kind.SSHD)
+    block = "Group data,ml"
+    assert items[f"{block}/AllowTcpForwarding"] == {"value": "local", "if_known": False, "block": block}
+    assert items["AllowTcpForwarding"]["value"] == "no"
+
+
+def test_algorithms_and_files_of_sshd_are_the_operators() -> None:
+    found = planned(
+        "ssh_hardening", ssh_hardening_banner="Keep out.", ssh_hardening_extra_options={"UseDNS": True}
+    )
+    algorithms = wanted(found, Kind.SSHD_ALGORITHM)
+    assert algorithms.keys() == {"KexAlgorithms", "Ciphers", "MACs"}
+    assert algorithms["Ciphers"][0] == "aes256-gcm@openssh.com"
+    assert wanted(found, Kind.SSHD_PARAMETER) == {
+        "host_key_types": ["ed25519", "rsa"],
+        "minimum_modulus_bits": 3072,
+        "banner": "Keep out.",
+        "user_ca_keys": [],
+        "revoked_keys": [],
+        "overrides": {"UseDNS": True},
+    }
+
+
+def test_what_sshd_relaxes_says_why() -> None:
+    found = planned("ssh_hardening")
+    startups = setting(found, "MaxStartups")
+    assert startups.controls == ("sshd-max-startups",)
+    assert "MaxStartups is 30:30:100" in (startups.waiver or "")
+    assert setting(found, "banner").waiver
+    assert setting(planned("ssh_hardening", ssh_hardening_banner="Keep out."), "banner").waiver is None
+    groups = setting(planned("ssh_hardening", ssh_hardening_allow_groups=["ops"]), "AllowGroups")
+    assert (groups.controls, groups.waiver) == (("sshd-access",), None)
+
+
+def test_the_controls_are_made_as_a_whole() -> None:
+    found = planned("os_hardening", os_hardening_busy_ok=True)
+    assert found.options.atomic
+    assert found.options.busy_ok
+    assert wanted(found, Kind.SYSCTL)["kernel.randomize_va_space"]["value"] == "2"
+    assert wanted(found, Kind.PACKAGE_CHOICE)["chrony"]["any"][0] == "chrony"
+    assert "/etc/temper/os_hardening_waivers.txt" in wanted(found, Kind.FILE)
+
+
+def test_the_operators_waiver_takes_a_control_out() -> None:
+    waivers = [{"id": "aslr", "reason": "We debug."}]
+    found = planned("os_hardening", os_hardening_waivers=waivers)
+    assert "kernel.randomize_va_space" not in wanted(found, Kind.SYSCTL)
+
+
+def test_every_control_that_sets_something_is_named_by_a_setting() -> None:
+    named: set[str] = set()
+    settings: tuple[PlannedSetting, ...] = planned("os_hardening", os_hardening_profile="cis-level2").settings
+    for found in settings:
+        named |= set(found.controls)
+    assert named == {name for name, control in CONTROLS.items() if any(control.get("profiles", {}).values())}
+
+
+def test_daemons_read_their_files_anew_while_they_run() -> None:
+    due = {reaction.paths[0]: reaction for reaction in planned("os_hardening").reactions}
+    assert due["/etc/systemd/journald.conf.d/"].unit == "systemd-journald.service"
+    assert "augenrules --load" in due["/etc/audit/rules.d/"].command[2]
+    assert due["/etc/audit/auditd.conf"].command[:2] == ("systemctl", "kill")

@@ -1,0 +1,80 @@
+"""What validation expects of a node: its GPUs, driver and limits, and the references of its models."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from variables import role_variables
+
+from planning.expectation import expectation
+from planning.node_plan import NodePlan
+from planning.plain import plain
+from planning.variables import Variables
+from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, pci, plan
+from tests.unit.tables import specs
+from validation import shapes
+from validation.checks.registry import TESTS
+from validation.model.expectations import Expectation, parse_expectation
+
+HGX = pci(*[(H100, "0302")] * 8, (SWITCH, NVSWITCH))
+
+
+def expected(devices: list[dict[str, str]] = HGX, **given: Any) -> Expectation:
+    """The expectation, as the payload reads it."""
+    values = role_variables(given, specs())["values"]
+    of_node = NodePlan.from_dict(plan(node(pci=devices), **given))
+    found = expectation(of_node, Variables.from_values(values), TABLES)
+    assert found
+    return parse_expectation(json.dumps(plain(found)), TESTS)
+
+
+def test_the_payload_reads_what_the_plan_expects() -> None:
+    found = expected(gpu_validation_required_tests=["health"])
+    assert (found.required_tests, found.gpu_count, found.nvswitch) == (("health",), 8, True)
+    assert found.driver_version == plan()["driver"]["version"]
+    assert (found.power_limit_w, found.graphics_clock_mhz, found.not_run) == (None, None, None)
+    assert found.references.models.keys() == {"h100_sxm_80gb"}
+    model = found.references.model_of("2330")
+    assert model is not None
+    assert model["name"] == "H100 SXM 80 GB"
+    assert found.references.pcie_x16["5"]["floor"]["h2d_pinned_gb_s"]["value"] == 48
+    assert found.references.architectures.keys() == {"hopper"}
+    assert shapes.origin(found.references, "2330") == "architecture hopper"
+
+
+@pytest.mark.parametrize(
+    ("required", "paths", "tests"),
+    [
+        (["health"], [], ("health",)),
+        (["health"], ["/data"], ("health", "storage_read")),
+        (["storage_read", "health"], ["/data"], ("storage_read", "health")),
+    ],
+)
+def test_where_a_path_is_named_reading_it_is_required(
+    required: list[str], paths: list[str], tests: tuple[str, ...]
+) -> None:
+    found = expected(gpu_validation_required_tests=required, gpu_validation_storage_paths=paths)
+    assert found.required_tests == tests
+
+
+@pytest.mark.parametrize(("fabric", "switches"), [("none", False), ("nvswitch", True), ("nvlink5", True)])
+def test_switches_are_expected_also_where_the_pci_bus_does_not_show_them(fabric: str, switches: bool) -> None:
+    assert expected(gpus(H100), nvidia_stack_fabric=fabric).nvswitch is switches
+
+
+def test_a_gpu_that_no_table_knows_is_still_counted() -> None:
+    found = expected(gpus(H100, "abcd"), preflight_unknown_gpu_ok=True)
+    assert found.gpu_count == 2
+    assert [(gpu.model, gpu.name) for gpu in found.gpus or ()][1] == ("unknown", "10de:abcd")
+
+
+def test_limits_of_power_and_clocks_are_expected_under_load() -> None:
+    found = expected(gpu_settings_power_limit_w=300, gpu_settings_clocks={"graphics": 1410})
+    assert (found.power_limit_w, found.graphics_clock_mhz) == (300, 1410)
+
+
+def test_of_a_node_that_could_not_be_read_nothing_is_expected() -> None:
+    variables = Variables.from_values(role_variables({}, specs())["values"])
+    assert expectation(NodePlan(problems=("unreachable",)), variables, TABLES) is None
