@@ -6,15 +6,56 @@ import hashlib
 import ssl
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
 ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from planning.plan import preflight_plan
-from planning.preview import with_engines, with_preview
+from planning import preview
+from planning.facts import NodeFacts
+from planning.model import Plan, Target
+from planning.plan import node_plan, unreachable
+from planning.tables import load_tables
+from planning.variables import Variables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DATA = Path(ROOT) / "data"
+
+
+def preflight_plan(
+    result: Mapping[str, Any], variables: Mapping[str, Any], target: Mapping[str, str]
+) -> dict[str, Any]:
+    """The plan from what preflight collected, with every problem of the node in one list.
+
+    `result` is what the task with module node_facts returned, `variables` what filter role_variables
+    returned (values and problems), `target` what class Target has.
+    """
+    known = Target.from_dict(target)
+    problems = list(variables["problems"])
+    if result.get("unreachable"):
+        problems.append(unreachable(str(result.get("msg", "")), known))
+        return {"problems": problems, "text": "", "driver": None}
+    node = NodeFacts.from_dict(result["ansible_facts"]["temper"])
+    plan = node_plan(node, load_tables(DATA), Variables.from_values(variables["values"]), known).as_dict()
+    problems += [known.problem] if known.problem else []
+    return plan | {"problems": problems + plan["problems"]}
+
+
+def with_preview(plan: dict[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan with what module package_preview returned."""
+    simulated = preview.Preview.from_dict(result)
+    transaction = {"transaction": result.get("transaction") or {}, "resolved": simulated.resolved}
+    return plan | transaction | preview.with_preview(Plan.from_dict(plan), simulated).as_dict()
+
+
+def with_engines(plan: dict[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan with what module container_engine returned in check mode: a refusal refuses the node."""
+    message = preview.one_line(str(result.get("msg") or ""))
+    return plan | {"problems": [*plan["problems"], *([message] if message else [])]}
 
 
 def mok_certificate(path: str) -> dict[str, str]:

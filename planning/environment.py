@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from planning.model import Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
-    from planning.model import Facts
+    from planning.facts import Interface, NodeFacts
+    from planning.variables import ComputeEnvironment
 
 
-def environment(node: Facts, gpu_count: int, values: Facts, address: str) -> dict[str, Any]:
+def environment(node: NodeFacts, gpu_count: int, wanted: ComputeEnvironment, address: str) -> Environment:
     """Thread counts for one process a GPU, and NCCL's settings.
 
     NCCL's sockets use the interface that carries the node's inventory address.
     """
-    threads = values["compute_environment_omp_num_threads"] or max(
-        1, node["cpu"]["physical"] // max(1, gpu_count)
-    )
-    interface = values["compute_environment_nccl_socket_ifname"] or nccl_interface(
-        node["interfaces"], address
-    )
+    threads = wanted.omp_num_threads or max(1, node.cpu.physical // max(1, gpu_count))
+    interface = wanted.nccl_socket_ifname or nccl_interface(node.interfaces, address)
     nccl = {"NCCL_SOCKET_IFNAME": interface} if interface else {}
-    return {"omp_num_threads": int(threads), "nccl": nccl | values["compute_environment_nccl"]}
+    return Environment(threads, {**nccl, **wanted.nccl})
 
 
-def nccl_interface(interfaces: Iterable[Mapping[str, Any]], address: str) -> str | None:
+def nccl_interface(interfaces: Iterable[Interface], address: str) -> str | None:
     """The interface with this address, else the one with the default route.
 
     Written `=NAME`, which is an exact match in NCCL's syntax: a bare name is a prefix.
     """
-    ups = [interface for interface in interfaces if interface["up"]]
-    carrying = [i for i in ups if address in i["addresses"]] or [i for i in ups if i["default_route"]]
-    return f"={carrying[0]['name']}" if carrying else None
+    up = [interface for interface in interfaces if interface.up]
+    found = [item for item in up if address in item.addresses] or [item for item in up if item.default_route]
+    return f"={found[0].name}" if found else None

@@ -22,6 +22,7 @@ from tests.unit.planning_nodes import (
     V100,
     gpus,
     node,
+    nvidia,
     pci,
     plan,
     problem,
@@ -325,7 +326,7 @@ def test_a_settled_node_needs_no_more_space() -> None:
     assert plan(settled(disks=[disk("/", 1)]))["problems"] == []
 
 
-BUSY = {"compute_processes": [f"{pid} python3" for pid in range(1, 6)], "loaded_version": "570.211.01"}
+BUSY = nvidia(compute_processes=[f"{pid} python3" for pid in range(1, 6)], loaded_version="570.211.01")
 
 
 def test_a_busy_node_is_refused_and_some_processes_are_named() -> None:
