@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, TypeVar, get_args, get_origin, get_type_hints
 
@@ -13,12 +14,18 @@ if TYPE_CHECKING:
 Row = TypeVar("Row", bound="DataclassInstance")
 
 
+@cache
+def hints_of(kind: object) -> dict[str, object]:
+    """The types of a dataclass's fields."""
+    return dict(get_type_hints(kind))
+
+
 def build(kind: type[Row], data: Mapping[str, object], where: str) -> Row:
     """A dataclass from a mapping; what it has no field for is left out. A field `from_` takes the key `from`.
 
     `where` names the data for messages. Raises ValueError where a key is missing or a value has another type.
     """
-    found, hints = {}, get_type_hints(kind)
+    found, hints = {}, hints_of(kind)
     for field in fields(kind):
         key = field.name.rstrip("_")
         if key in data:

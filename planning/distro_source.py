@@ -44,8 +44,8 @@ def offer(request: Request) -> Offer:
     end_of_life = tables.ends_of_life.get(str(number))
     if end_of_life and request.today[:7] > end_of_life:
         warnings.append(
-            f"NVIDIA's support of driver branch {number} ended in {end_of_life}: fixes are "
-            "up to the distribution; nvidia_stack_source: nvidia has branches that NVIDIA supports"
+            f"NVIDIA's support of driver branch {number} ended in {end_of_life}: only the distribution fixes "
+            "it; nvidia_stack_source: nvidia has branches that NVIDIA supports"
         )
     toolkit = (container_repository(request),) if wanted.distro_container_toolkit else ()
     return Offer(
@@ -146,8 +146,8 @@ def option_problems(row: DistroDriver, request: Request) -> Iterator[str]:
     wanted = request.variables.nvidia_stack
     if wanted.name:
         yield (
-            "nvidia_stack_name chooses a stack of NVIDIA's repositories and means nothing to "
-            f"nvidia_stack_source: distro, which offers {row.stack}; leave it empty"
+            "nvidia_stack_name has no effect with nvidia_stack_source: distro, which offers only "
+            f"{row.stack}; leave it empty"
         )
     if wanted.distro_driver and not PACKAGE_VERSION.fullmatch(wanted.distro_driver):
         yield (
@@ -163,8 +163,8 @@ def fabric_problems(request: Request) -> Iterator[str]:
     """A node whose GPUs are joined by switches runs no CUDA program without a fabric manager."""
     if request.fabric != "none":
         yield (
-            "the GPUs of this node are joined by NVLink switches, which need a fabric manager of the "
-            f"driver's version, and the distribution has none; {NVIDIA_REMEDY}"
+            "NVLink switches join the GPUs of this node and need a fabric manager of the driver's version, "
+            f"which the distribution does not package; {NVIDIA_REMEDY}"
         )
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from planning.distributions import Distribution
     from planning.facts import NodeFacts
 
-# How a source's driver is told: DKMS's name of the module, and packages that only this source has.
+# What a source's driver is recognised by: DKMS's name of the module, and packages that only this source has.
 SIGNS = {
     "nvidia": (
         re.compile(r"nvidia(-open)?"),
@@ -35,7 +35,7 @@ def driver_conflicts(node: NodeFacts, source: str, distribution: Distribution) -
         return []
     removal = distribution.removal(sorted(name for name in node.packages if DRIVER.match(name)))
     return [
-        f"a driver from {NAMES[other]} is installed, nvidia_stack_source: {source} asks for one from "
-        f"{NAMES[source]}, and the two cannot be mixed; keep it with nvidia_stack_source: {other}, or drain "
-        f"the node, run {removal} there, reboot it and run again"
+        f"a driver from {NAMES[other]} is installed, but nvidia_stack_source: {source} asks for one from "
+        f"{NAMES[source]}; the two cannot be mixed. Keep the driver with nvidia_stack_source: {other}; or "
+        f"drain the node, run {removal} there, reboot it and run again"
     ]

@@ -119,7 +119,7 @@ class FleetPlan:
         return without_secrets(document | {"cohorts": plain(self.cohorts)})
 
     def text(self) -> str:
-        """The fleet in a few lines: how many nodes are refused, and which differ from their like, in what."""
+        """A few lines: how many nodes are refused, and what differs among nodes with the same GPUs."""
         refused = [name for name, document in self.documents.items() if document["problems"]]
         number = len(self.documents)
         lines = [f"{number} {'node' if number == 1 else 'nodes'} planned, {len(refused)} refused"]

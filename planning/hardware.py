@@ -36,7 +36,7 @@ def unknown_gpu_findings(device_ids: Iterable[str], *, allowed: bool) -> tuple[l
     """Problems and warnings about GPUs that no table knows."""
     texts = [f"GPU with PCI id 10de:{device_id} is in no table" for device_id in dict.fromkeys(device_ids)]
     if allowed:
-        return [], [f"{text}; planned with care, and no reference value judges it" for text in texts]
+        return [], [f"{text}; its stack is a guess, and validation has no reference for it" for text in texts]
     remedy = (
         "add it to data/gpu_models.yml, or set preflight_unknown_gpu_ok: true to go on without references"
     )

@@ -82,5 +82,5 @@ def unseen_warnings(stack: Stack, request: Request) -> list[str]:
         return []
     return [
         f"no published source has shown driver {distribution.driver_version(stack)} of stack {stack.name} in "
-        f"NVIDIA's repository for {distribution.name}; the version follows NVIDIA's naming scheme"
+        f"NVIDIA's repository for {distribution.name}; the version follows NVIDIA's naming"
     ]

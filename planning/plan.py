@@ -51,7 +51,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     problems += offer.problems
     if distribution and not settled and not distribution.release.booted_in_lab:
         warnings.append(
-            f"no lab of Temper boots {distribution.name}: this plan comes from tables; try one node first"
+            f"the lab does not boot {distribution.name}: this plan comes from tables; try one node first"
         )
     if distribution and offer.driver:
         problems += driver_conflicts(node, wanted.source, distribution)

@@ -94,8 +94,8 @@ def with_preview(plan: Plan, preview: Preview) -> Plan:
     transaction = preview.transaction or Transaction()
     if problems and transaction.kernels:
         problems.append(
-            "the headers that follow the kernel bring a newer one than the running kernel: upgrade it and "
-            "reboot first, or set nvidia_stack_follow_kernels: false to build for the running one only"
+            "the packages that follow the kernel would install a newer one: upgrade the kernel and reboot "
+            "first, or set nvidia_stack_follow_kernels: false to build for the running kernel only"
         )
     return replace(
         plan,

@@ -21,7 +21,7 @@ def distribution_of(node: NodeFacts, tables: Tables) -> tuple[Distribution | Non
     """The node's distribution, or why there is none that a plan can be made for."""
     os, problems = node.os, []
     name = tables.rebuilds.get(os.id, os.id)
-    # Enterprise Linux is told by its major version, Ubuntu by its release.
+    # The key of Enterprise Linux has the major version only, Ubuntu's the whole release.
     keys = (f"{name}-{os.version_id}", f"{name}-{os.version_id.partition('.')[0]}")
     release = next((tables.distributions[key] for key in keys if key in tables.distributions), None)
     if not release:

@@ -60,7 +60,7 @@ class Distribution(ABC):
     def pins(self, stack: Stack) -> tuple[Pin, ...]:
         """Which versions the package manager may choose for what the listed packages pull in."""
 
-    def module_streams(self, stack: Stack, modules: str) -> tuple[ModuleStream, ...]:  # noqa: ARG002 - others
+    def module_streams(self, stack: Stack, modules: str) -> tuple[ModuleStream, ...]:  # noqa: ARG002 - others do
         """The module streams that keep the driver's branch."""
         return ()
 
@@ -68,7 +68,7 @@ class Distribution(ABC):
     def following_headers(self, kernel: str) -> tuple[str, ...]:
         """The packages that bring headers with each new kernel like this one; none for foreign kernels."""
 
-    def header_problems(self, kernel: Kernel) -> list[str]:  # noqa: ARG002 - for those that can say it beforehand
+    def header_problems(self, kernel: Kernel) -> list[str]:  # noqa: ARG002 - others do
         """Why the running kernel's headers cannot be installed. Without one, the simulation says it."""
         return []
 
@@ -81,7 +81,7 @@ class Distribution(ABC):
         node: NodeFacts,  # noqa: ARG002 - for families that package the driver
         wanted: NvidiaStack,  # noqa: ARG002
     ) -> tuple[tuple[Repository, ...], list[str], list[str]]:
-        """The distribution's own repositories that its driver needs and the node lacks; problems; warnings."""
+        """The distribution's own repositories that its driver needs here; problems; warnings."""
         return (), [], []
 
     @abstractmethod

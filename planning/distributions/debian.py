@@ -62,9 +62,9 @@ class Debian(Distribution):
         if kernel.headers_present or kernel.headers_installable:
             return []
         return [
-            f"the headers of the running kernel {kernel.release} are neither installed nor offered by the "
-            "package manager, so that no driver module can be built; boot a kernel that the distribution "
-            "still offers (apt-get dist-upgrade, then reboot)"
+            f"the headers of the running kernel {kernel.release} are neither installed nor offered by apt: "
+            "no driver module can be built; boot a kernel that the distribution still offers (apt-get "
+            "dist-upgrade, then reboot)"
         ]
 
     def signed(self, repository: Repository) -> Repository:

@@ -41,13 +41,13 @@ def missing_repositories(
     problems, warnings = [], []
     if codename not in found:
         problems.append(
-            f"apt on this node has no source of Debian's suite {codename}, whose mirror could be used; "
+            f"apt on this node has no source of Debian's suite {codename}, so that no mirror is known; "
             "set nvidia_stack_distro_mirror_url"
         )
     elif f"{codename}-security" not in found:
         warnings.append(
-            f"apt on this node has no source of {codename}-security, so that the driver comes without "
-            "Debian's security updates; add one, or set nvidia_stack_distro_security_mirror_url"
+            f"apt on this node has no source of {codename}-security: the driver gets no security updates of "
+            "Debian; add a source, or set nvidia_stack_distro_security_mirror_url"
         )
     return merged(found.values()), problems, warnings
 

@@ -106,6 +106,11 @@ def problem(facts: dict[str, Any] | None = None, **values: Any) -> str:
     return str(found)
 
 
+def assert_says(text: str, *facts: str) -> None:
+    """A message has these facts: the node's part, the values, the remedy. Its words are its own."""
+    assert [fact for fact in facts if fact not in text] == [], text
+
+
 def settled(**changes: Any) -> dict[str, Any]:
     """The node after the stack was installed."""
     return node(packages=plan()["packages"], **changes)

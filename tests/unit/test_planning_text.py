@@ -51,7 +51,7 @@ def test_text_counts_unknown_gpus_and_warns_of_them() -> None:
     lines = text(node(pci=gpus(L4, "ffff", "ffff"), interfaces=[]), preflight_unknown_gpu_ok=True)
     assert lines[0].endswith("1x L4, 2x 10de:ffff (unknown)")
     assert lines[2] == "environment: OMP_NUM_THREADS=10"
-    assert lines[3].startswith("warning: GPU with PCI id 10de:ffff is in no table; planned with")
+    assert lines[3].startswith("warning: GPU with PCI id 10de:ffff is in no table")
 
 
 def test_text_of_a_node_that_cannot_be_planned() -> None:
