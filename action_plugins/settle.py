@@ -32,7 +32,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         role = str(self._task.args["role"])
-        play = self._task.get_play()._uuid  # noqa: SLF001 - a run may have two plays of one stage
+        play = self._task.get_play()._uuid
         stored = variables["ansible_facts"].get(DONE) or {}
         done = dict(stored["roles"]) if stored.get("play") == play else {}
         if role not in done:

@@ -62,8 +62,7 @@ def mirror_list(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         ],
         "distributions": {name: in_order(found) for name, found in sorted(distributions.items())},
     }
-    cleaned: dict[str, Any] = without_secrets(result)
-    return cleaned
+    return without_secrets(result)
 
 
 def in_order(packages: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:

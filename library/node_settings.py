@@ -12,8 +12,9 @@ description:
     before, so that a setting which is no longer in the plan returns to what it was.
   - What a change still has to cause (a restart, an initramfs) is noted on the node before the first change,
     and done by the next run where this one is cut off.
-  - Stops where only the controller can go on, and says so in the role's C(needs). A new connection must confirm a
-    change of a way into the node; a new driver may need a reboot. The same call after that does the rest.
+  - Stops where only the controller can go on, and says so in the role's C(needs). A new connection must
+    confirm a change of a way into the node; a new driver may need a reboot. The same call after that does
+    the rest.
 options:
   roles:
     description: The roles' parts of the plan in their order, as JSON (planning/node_plan.py, C(RolePlan)).
@@ -24,8 +25,8 @@ options:
     type: dict
     default: {}
   after_boot_s:
-    description: Seconds that the driver has to load and answer, where the node has just been rebooted for it. A
-      driver that is still another one fails then.
+    description: Seconds that the driver has to load and answer, where the node has just been rebooted for
+      it. A driver that is still another one fails then.
     type: int
     default: 0
 author: Temper developers
@@ -39,10 +40,10 @@ EXAMPLES = r"""
 
 RETURN = r"""
 roles:
-  description: Role -> what was done for it (in check mode, would be), C(changed), C(diff), C(actions) in words,
-    C(controls) that asked for it, C(results) that single settings have to say. C(needs) is what the controller
-    must do before the rest is done, C(confirm) with the name of a change, or C(driver) with what is loaded.
-    C(failed) with C(msg) ends the list.
+  description: Role -> what was done for it (in check mode, would be), C(changed), C(diff), C(actions) in
+    words, C(controls) that asked for it, C(results) that single settings have to say. C(needs) is what the
+    controller must do before the rest is done, C(confirm) with the name of a change, or C(driver) with what
+    is loaded. C(failed) with C(msg) ends the list.
   returned: always
   type: dict
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from validation.model.expectations import Expectation, ExpectedGpus
-from validation.models import references
+from validation.model.gpu_models import references
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ def expectation(plan: NodePlan, variables: Variables, models: Mapping[str, Any])
 
     `models` is the content of data/gpu_models.yml.
     """
-    if plan.driver is None or plan.gpus is None:
+    if plan.driver is None:
         return None
     gpus = [ExpectedGpus(gpu.model, gpu.name, gpu.count) for gpu in plan.gpus]
     # A GPU that no table knows can only be counted.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from planning.convert import plain
+from planning.node_plan import NodePlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from planning.model import Facts
-
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 NODES_SHOWN = 4
 VALUES_SHOWN = 4
 DIFFERENCES_SHOWN = 6
@@ -21,7 +25,7 @@ DIFFERENCES_SHOWN = 6
 CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 # What is compared among nodes with the same GPUs, and among which of them: a node with another system has
 # other packages for that reason, which is said once.
-ASPECTS: Mapping[str, tuple[str, ...]] = {
+ASPECTS: dict[str, tuple[str, ...]] = {
     "system": (),
     "source": (),
     "stack": ("system", "source"),
@@ -36,129 +40,157 @@ ASPECTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def fleet_plan(plans: Mapping[str, Facts | None]) -> dict[str, Any]:
-    """All plans, refused nodes with their reasons, and differences within cohorts; without secrets.
-
-    `plans` has each node's plan by its name, None for a node that has none.
-    """
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "nodes": {
-            name: {key: value for key, value in plan.items() if key != "text"}
-            if plan
-            else {"problems": ["no plan was made; the error stands further up in this run"]}
-            for name, plan in sorted(plans.items())
-        },
-        "cohorts": cohorts(
-            {name: plan for name, plan in plans.items() if plan and plan.get("gpus") is not None}
-        ),
-    }
-    cleaned: dict[str, Any] = without_secrets(document)
-    return cleaned
-
-
-def without_secrets(value: Any) -> Any:
+def without_secrets(document: Mapping[str, object]) -> dict[str, object]:
     """The same, as plain JSON values, with passwords in addresses struck out."""
+    return {str(key): _clean(child) for key, child in document.items()}
+
+
+def _clean(value: object) -> object:
     if isinstance(value, Mapping):
-        return {str(key): without_secrets(child) for key, child in value.items()}
+        return without_secrets(value)
     if isinstance(value, list | tuple):
-        return [without_secrets(child) for child in value]
-    if isinstance(value, str):
-        return CREDENTIALS.sub("***@", str(value))
-    return value
+        return [_clean(child) for child in value]
+    return CREDENTIALS.sub("***@", str(value)) if isinstance(value, str) else value
 
 
-def cohorts(plans: Mapping[str, Facts]) -> list[dict[str, Any]]:
+def digest(text: str) -> str:
+    """A short name for a text that is its own."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A value and the nodes that have it."""
+
+    value: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs among nodes, and its values, the most frequent one first."""
+
+    what: str
+    values: tuple[Shared, ...]
+
+    def __str__(self) -> str:
+        """The value that most nodes have by its number, the others by name."""
+        most, *others = self.values
+        named = "; ".join(f"{other.value} on {some(other.nodes)}" for other in others[:VALUES_SHOWN])
+        rest = len(others) - VALUES_SHOWN
+        more = f" and {rest} more values" if rest > 0 else ""
+        return f"{self.what}: {most.value} on {len(most.nodes)}, {named}{more}"
+
+
+@dataclass(frozen=True)
+class Cohort:
     """Nodes with the same GPUs and architecture, and what differs among their plans."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name, plan in sorted(plans.items()):
-        groups[cohort_name(plan)].append(name)
-    return [
-        {"name": cohort, "nodes": names, "differences": list(differences(names, plans))}
-        for cohort, names in sorted(groups.items())
-    ]
+
+    name: str
+    nodes: tuple[str, ...]
+    differences: tuple[Difference, ...]
 
 
-def cohort_name(plan: Facts) -> str:
+@dataclass(frozen=True)
+class FleetPlan:
+    """The plans of all nodes: what was planned, and the documents with refused and silent nodes too."""
+
+    documents: dict[str, dict[str, Any]]
+    plans: dict[str, NodePlan]
+    #: What roles set, by a digest that the nodes' documents name: most nodes have the same.
+    settings: dict[str, dict[str, Any]]
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Mapping[str, Any] | None]) -> FleetPlan:
+        """From each node's fact `preflight_plan` by its name, None for a node that has none."""
+        silent: dict[str, Any] = {"problems": ["no plan was made; the error stands further up in this run"]}
+        documents: dict[str, dict[str, Any]] = {
+            name: {key: value for key, value in (fact or silent).items() if key != "text"}
+            for name, fact in sorted(facts.items())
+        }
+        plans = {name: NodePlan.from_fact(fact) for name, fact in documents.items() if fact.get("architecture")}
+        settings: dict[str, dict[str, Any]] = {}
+        for fact in documents.values():
+            parts: dict[str, str] = fact.get("roles", {})
+            settings |= {digest(text): json.loads(text) for text in parts.values()}
+            fact["roles"] = {role: digest(text) for role, text in parts.items()}
+        return cls(documents, plans, settings)
+
+    @cached_property
+    def cohorts(self) -> tuple[Cohort, ...]:
+        """All cohorts by their names."""
+        groups: dict[str, list[str]] = defaultdict(list)
+        for name, plan in self.plans.items():
+            groups[cohort_name(plan)].append(name)
+        return tuple(
+            Cohort(cohort, tuple(names), tuple(differences({name: self.plans[name] for name in names})))
+            for cohort, names in sorted(groups.items())
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """All plans, refused nodes with their reasons, and differences within cohorts; without secrets."""
+        document = {"schema_version": SCHEMA_VERSION, "nodes": self.documents, "settings": self.settings}
+        return without_secrets(document | {"cohorts": plain(self.cohorts)})
+
+    def text(self) -> str:
+        """A few lines: how many nodes are refused, and what differs among nodes with the same GPUs."""
+        refused = [name for name, document in self.documents.items() if document["problems"]]
+        number = len(self.documents)
+        lines = [f"{number} {'node' if number == 1 else 'nodes'} planned, {len(refused)} refused"]
+        lines[0] += f": {some(refused)}" if refused else ""
+        for cohort in self.cohorts:
+            found = cohort.differences
+            if found:
+                lines.append(f"{cohort.name}: {len(cohort.nodes)} nodes with the same GPUs differ in")
+                lines += [f"  {difference}" for difference in found[:DIFFERENCES_SHOWN]]
+            if len(found) > DIFFERENCES_SHOWN:
+                lines.append(f"  and {len(found) - DIFFERENCES_SHOWN} more, see the file")
+        return CREDENTIALS.sub("***@", "\n".join(lines))
+
+
+def cohort_name(plan: NodePlan) -> str:
     """GPUs with their number, and the architecture."""
-    gpus = [f"{gpu['count']}x {gpu['name']}" for gpu in plan["gpus"]]
-    unknown: Counter[str] = Counter(plan["unknown_gpus"])
-    gpus += [f"{count}x 10de:{device_id}" for device_id, count in sorted(unknown.items())]
-    return f"{' + '.join(gpus) or 'no GPU'}, {plan['architecture']}"
+    gpus = [f"{gpu.count}x {gpu.name}" for gpu in plan.gpus]
+    gpus += [f"{count}x 10de:{device_id}" for device_id, count in sorted(Counter(plan.unknown_gpus).items())]
+    return f"{' + '.join(gpus) or 'no GPU'}, {plan.architecture}"
 
 
-def aspects(plan: Facts) -> dict[str, Any]:
-    """What of a plan is compared; a value is a text, or a mapping that is compared by its keys."""
-    driver = plan["driver"] or {}
-    return {
-        "system": plan["system"] or "unknown",
-        "source": plan["source"],
-        "stack": plan["stack"],
-        "driver": driver.get("version", "none"),
-        "modules": driver.get("modules", "none"),
-        "fabric": plan["fabric"],
-        "signed modules": "yes" if plan["mok"] else "no",
-        "environment": {
-            "OMP_NUM_THREADS": str(plan["environment"]["omp_num_threads"]),
-            **plan["environment"]["nccl"],
-        },
-        "packages": plan["packages"],
-        "services": ", ".join(plan["services"]),
-        "in place": "yes" if plan["settled"] else "no",
+def aspects(plan: NodePlan) -> dict[str, dict[str, str]]:
+    """What of a plan is compared, by its parts; an aspect that is one value has one part without a name."""
+    whole = {
+        "system": plan.system or "unknown",
+        "source": plan.source or "none",
+        "stack": plan.stack,
+        "driver": plan.driver.version if plan.driver else "none",
+        "modules": plan.driver.modules if plan.driver else "none",
+        "fabric": plan.fabric,
+        "signed modules": "yes" if plan.mok else "no",
+        "services": ", ".join(plan.services),
+        "in place": "yes" if plan.settled else "no",
+    }
+    threads = {"OMP_NUM_THREADS": str(plan.environment.omp_num_threads)}
+    return {aspect: {"": value} for aspect, value in whole.items()} | {
+        "environment": threads | plan.environment.nccl,
+        "packages": plan.packages,
     }
 
 
-def differences(names: Sequence[str], plans: Mapping[str, Facts]) -> Iterator[dict[str, Any]]:
-    """What differs among the plans of these nodes: the aspect, and each value with its nodes, most first."""
-    seen = {name: aspects(plans[name]) for name in names}
+def differences(plans: dict[str, NodePlan]) -> Iterator[Difference]:
+    """What differs among the plans of nodes that should be alike."""
+    seen = {name: aspects(plan) for name, plan in plans.items()}
     for aspect, given in ASPECTS.items():
-        comparable: dict[str, list[str]] = defaultdict(list)
-        for name in names:
-            comparable[json.dumps([seen[name][key] for key in given])].append(name)
-        for group in comparable.values():
-            values = [seen[name][aspect] for name in group]
-            if isinstance(values[0], Mapping):
-                keys: set[str] = set().union(*values)
-                for key in sorted(keys):
-                    chosen = {name: seen[name][aspect].get(key, "absent") for name in group}
-                    yield from difference(f"{aspect}: {key}", chosen)
-            else:
-                yield from difference(aspect, dict(zip(group, values, strict=True)))
-
-
-def difference(what: str, values: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The values of an aspect with their nodes, if there is more than one value."""
-    by_value: dict[str, list[str]] = defaultdict(list)
-    for name, value in values.items():
-        by_value[value or "any version"].append(name)
-    if len(by_value) > 1:
-        ordered = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[0]))
-        yield {"what": what, "values": [{"value": value, "nodes": nodes} for value, nodes in ordered]}
-
-
-def fleet_text(document: Facts) -> str:
-    """The fleet in a few lines: how many nodes are refused, and which differ from their like, in what."""
-    refused = [name for name, plan in document["nodes"].items() if plan["problems"]]
-    number = len(document["nodes"])
-    lines = [f"{number} {'node' if number == 1 else 'nodes'} planned, {len(refused)} refused"]
-    lines[0] += f": {some(refused)}" if refused else ""
-    for cohort in document["cohorts"]:
-        found = cohort["differences"]
-        if found:
-            lines.append(f"{cohort['name']}: {len(cohort['nodes'])} nodes with the same GPUs differ in")
-            lines += [f"  {difference_text(entry)}" for entry in found[:DIFFERENCES_SHOWN]]
-        if len(found) > DIFFERENCES_SHOWN:
-            lines.append(f"  and {len(found) - DIFFERENCES_SHOWN} more, see the file")
-    return "\n".join(lines)
-
-
-def difference_text(entry: Facts) -> str:
-    """The value that most nodes have by its number, the others by name."""
-    most, *others = entry["values"]
-    named = "; ".join(f"{value['value']} on {some(value['nodes'])}" for value in others[:VALUES_SHOWN])
-    rest = len(others) - VALUES_SHOWN
-    more = f" and {rest} more values" if rest > 0 else ""
-    return f"{entry['what']}: {most['value']} on {len(most['nodes'])}, {named}{more}"
+        comparable: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for name, found in seen.items():
+            comparable[tuple(str(found[key]) for key in given)].append(name)
+        for names in comparable.values():
+            for part in sorted(set().union(*(seen[name][aspect] for name in names))):
+                by_value: dict[str, list[str]] = defaultdict(list)
+                for name in names:
+                    by_value[seen[name][aspect].get(part, "absent") or "any version"].append(name)
+                if len(by_value) > 1:
+                    ordered = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[0]))
+                    values = tuple(Shared(value, tuple(holders)) for value, holders in ordered)
+                    yield Difference(f"{aspect}: {part}" if part else aspect, values)
 
 
 def some(names: Sequence[str]) -> str:

@@ -5,53 +5,48 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planning.model import Facts
+    from planning.distributions import Distribution
+    from planning.facts import NodeFacts
+    from planning.variables import Variables
 
 GIB = 2**30
 
 
-def machine_problems(node: Facts, values: Facts, settled: bool, package_manager: str) -> list[str]:
+def machine_problems(
+    node: NodeFacts, variables: Variables, distribution: Distribution, *, settled: bool
+) -> list[str]:
     """Headers that nobody has and disks that are full. A node that has the stack needs no room for it."""
-    problems = []
-    kernel = node["kernel"]
-    # Only apt is asked without a wait for the network; dnf tells when it simulates the transaction.
-    if package_manager == "apt" and not kernel["headers_present"] and not kernel["headers_installable"]:
-        problems.append(
-            f"the headers of the running kernel {kernel['release']} are neither installed nor offered by the "
-            "package manager, so that no driver module can be built; boot a kernel that the distribution "
-            "still offers (apt-get dist-upgrade, then reboot)"
-        )
-    needed = values["preflight_minimum_free_gib"]
+    problems = distribution.header_problems(node.kernel)
+    needed = variables.preflight.minimum_free_gib
     if not settled:
         # What goes to /usr also passes through /var/cache; a separate small /boot is no target.
         problems += [
-            f"{disk['path']} has {disk['free_bytes'] / GIB:.1f} GiB free, the stack needs {needed} GiB "
+            f"{disk.path} has {disk.free_bytes / GIB:.1f} GiB free, the stack needs {needed} GiB "
             "there; free space or lower preflight_minimum_free_gib"
-            for disk in node["disks"]
-            if disk["path"] != "/boot" and disk["free_bytes"] < needed * GIB
+            for disk in node.disks
+            if disk.path != "/boot" and disk.free_bytes < needed * GIB
         ]
     return problems
 
 
-def signs_modules(node: Facts, mok_sha256: str) -> bool:
+def signs_modules(node: NodeFacts, mok_sha256: str) -> bool:
     """Whether modules are signed with the operator's key, because the firmware accepts nothing else."""
-    return bool(
-        node["secure_boot"] == "enabled" and mok_sha256 and mok_sha256 in node.get("mok_enrolled", [])
-    )
+    return node.secure_boot == "enabled" and mok_sha256 in node.mok_enrolled
 
 
-def secure_boot_problems(node: Facts, values: Facts, mok_sha256: str) -> list[str]:
+def secure_boot_problems(node: NodeFacts, variables: Variables, mok_sha256: str) -> list[str]:
     """With Secure Boot, the kernel loads only modules that an enrolled key has signed.
 
     `mok_sha256` is the SHA-256 of the operator's certificate in DER, empty where there is none.
     """
-    allowed = values["preflight_secure_boot_ok"] or signs_modules(node, mok_sha256)
-    if node["secure_boot"] == "enabled" and mok_sha256 and not values["nvidia_stack_mok_private_key"]:
+    if node.secure_boot != "enabled":
+        return []
+    if mok_sha256 and not variables.nvidia_stack.mok_private_key:
         return [
             "Secure Boot is enabled, and nvidia_stack_mok_certificate is set without "
             "nvidia_stack_mok_private_key: a certificate alone signs nothing; set both or neither"
         ]
-    if node["secure_boot"] != "enabled" or allowed:
+    if variables.preflight.secure_boot_ok or signs_modules(node, mok_sha256):
         return []
     if mok_sha256:
         return [
@@ -69,10 +64,10 @@ def secure_boot_problems(node: Facts, values: Facts, mok_sha256: str) -> list[st
     ]
 
 
-def busy_problems(node: Facts, values: Facts, settled: bool) -> list[str]:
+def busy_problems(node: NodeFacts, variables: Variables, *, settled: bool) -> list[str]:
     """A driver does not change under a job."""
-    busy = node["nvidia"]["compute_processes"]
-    if not busy or settled or values["nvidia_stack_busy_ok"]:
+    busy = node.nvidia.compute_processes
+    if not busy or settled or variables.nvidia_stack.busy_ok:
         return []
     return [
         f"the driver would change while {len(busy)} process(es) use the GPUs ({', '.join(busy[:3])}); "

@@ -1,68 +1,146 @@
-"""What a source of packages is asked, and what it answers."""
+"""What passes between the functions of this package: a source's question and answer, and parts of a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
-Facts = Mapping[str, Any]
-Gpu = Mapping[str, Any]
+from planning.convert import build, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from planning.distributions import Distribution
+    from planning.facts import NodeFacts
+    from planning.tables import Tables
+    from planning.variables import Variables
 
 
 @dataclass(frozen=True)
-class System:
-    """The distribution release and the architecture, under the names that repositories give them."""
+class Gpu:
+    """GPUs of one model in a node. `model` is its key in the tables, empty for one that they do not have."""
 
-    distribution: str  # a key of nvidia_distributions: "debian-12"
-    row: Facts  # its row
-    architecture: str  # the kernel's word: x86_64 | aarch64
-    package_architecture: str  # amd64 | arm64; x86_64 | aarch64 for rpm
-    repository_architecture: str  # NVIDIA's word: x86_64 | sbsa
+    model: str
+    name: str
+    architecture: str
+    count: int
 
-    @property
-    def major(self) -> str:
-        """The release's major version: 9 of rhel-9."""
-        return self.distribution.rpartition("-")[2].partition(".")[0]
 
-    @property
-    def package_manager(self) -> str:
-        """`apt` or `dnf`."""
-        return str(self.row["package_manager"])
+@dataclass(frozen=True)
+class Driver:
+    """A driver and the flavour of its kernel modules: `open` or `proprietary`."""
+
+    version: str
+    package_version: str
+    branch: int
+    modules: str
+    end_of_life: str | None
+    dkms: str
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A signed repository, as module signed_repositories takes it; None where an option is left out."""
+
+    name: str
+    kind: str
+    uri: str
+    suite: str | None = None
+    components: tuple[str, ...] | None = None
+    signed_by: str | None = None
+    key_url: str | None = None
+    fingerprints: tuple[str, ...] | None = None
+    signed: str | None = None
+    exclude: tuple[str, ...] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The options that are given."""
+        options = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+        return {name: value for name, value in options.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Pin:
+    """The version that the package manager may choose for packages of these names (shell patterns)."""
+
+    packages: str
+    version: str
+
+
+@dataclass(frozen=True)
+class ModuleStream:
+    """A stream of a module of Enterprise Linux."""
+
+    name: str
+    stream: str
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Versions that libraries and daemons themselves must report; None where there is nothing to ask."""
+
+    cudnn: str | None = None
+    nccl: str | None = None
+    fabric_manager: str | None = None
+    cuda_driver: str | None = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Thread counts and NCCL's settings."""
+
+    omp_num_threads: int
+    nccl: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the controller knows of a node; without `today`, no end of support is judged."""
+
+    address: str = ""
+    user: str = ""
+    today: str = ""  # "2026-11-21"
+    mok_sha256: str = ""  # of the operator's certificate for Secure Boot
+    problem: str = ""  # with that certificate
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Target:
+        """From what preflight collects."""
+        return build(cls, data, "target")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a source is asked for: this hardware, on this system, as the operator wishes it."""
+    """What a source is asked for: this hardware, on this system, with the operator's variables."""
 
-    node: Facts  # fact `temper` of module node_facts
-    tables: Facts  # all of data/*.yml
-    values: Facts  # effective role variables
-    system: System
-    gpus: list[dict[str, Any]]  # known ones: {model, name, architecture, count}
-    unknown_gpus: list[str]  # PCI device ids
+    node: NodeFacts
+    tables: Tables
+    variables: Variables
+    distribution: Distribution
+    gpus: tuple[Gpu, ...]  # those that the tables know
+    unknown_gpus: tuple[str, ...]  # PCI device ids
     fabric: str  # none | nvswitch | nvlink5
-    today: str = ""  # "2026-11-21"; without it, no end of life is judged
+    today: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Offer:
     """What a source answers: its part of the plan. With problems, the rest must not be carried out.
 
-    Keys and meaning are those of the plan (docs/nvidia_stack.md).
+    docs/nvidia_stack.md explains the fields.
     """
 
     stack: str
-    driver: dict[str, Any] | None = None
+    driver: Driver | None = None
     cuda: str | None = None
     torch: str | None = None
     packages: dict[str, str] = field(default_factory=dict)
-    present: list[str] = field(default_factory=list)
-    pins: list[dict[str, str]] = field(default_factory=list)
-    repositories: list[dict[str, Any]] = field(default_factory=list)
-    module_streams: list[dict[str, str]] = field(default_factory=list)
-    services: list[str] = field(default_factory=list)
-    runtime: dict[str, str | None] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    present: tuple[str, ...] = ()
+    pins: tuple[Pin, ...] = ()
+    repositories: tuple[Repository, ...] = ()
+    module_streams: tuple[ModuleStream, ...] = ()
+    services: tuple[str, ...] = ()
+    runtime: Runtime = Runtime()
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     hint: str = ""  # what the operator should know where the package manager cannot carry the plan out

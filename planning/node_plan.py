@@ -2,17 +2,31 @@
 
 Made once on the controller (Ansible keeps it as the fact `preflight_plan`); a role carries out its part and
 derives nothing. As JSON it has the form of schemas/node-plan.schema.json. Reading is strict: an unknown
-field, a missing one or a wrong type raises validation.contract.ContractError.
+field, a missing one or a wrong type raises validation.model.contract.ContractError.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+import json
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
-from planning.plain import plain
+from planning.convert import plain
+from planning.model import (
+    Driver,
+    Environment,
+    Gpu,
+    ModuleStream,
+    Pin,
+    Repository,
+    Runtime,
+)
+from planning.tables import LockedClocks
 from validation.model.contract import ContractError, StringEnum, decode
 from validation.model.expectations import Expectation  # noqa: TC001 - from_dict resolves the types of fields
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SCHEMA_VERSION = 1
 
@@ -109,60 +123,6 @@ class RolePlan:
 
 
 @dataclass(frozen=True)
-class Driver:
-    """The driver that is planned. `dkms` is the name of its module for DKMS, None where that builds none."""
-
-    version: str
-    package_version: str
-    branch: int
-    modules: str
-    end_of_life: str | None = None
-    dkms: str | None = None
-
-
-@dataclass(frozen=True)
-class PlannedGpus:
-    """GPUs of one model, a key of data/gpu_models.yml."""
-
-    model: str
-    name: str
-    architecture: str
-    count: int
-
-
-@dataclass(frozen=True)
-class Pin:
-    """Patterns of packages that stay at one version."""
-
-    packages: str
-    version: str
-
-
-@dataclass(frozen=True)
-class ModuleStream:
-    """A stream of a dnf module."""
-
-    name: str
-    stream: str
-
-
-@dataclass(frozen=True)
-class LockedClocks:
-    """Which clocks all GPUs of the node can lock."""
-
-    graphics: bool
-    memory: bool
-
-
-@dataclass(frozen=True)
-class Environment:
-    """Thread counts for one process a GPU, and NCCL's variables."""
-
-    omp_num_threads: int
-    nccl: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class WaivedControl:
     """A control of data/os_controls that a node does not fulfil: why, and whose decision that is."""
 
@@ -177,7 +137,7 @@ class WaivedControl:
 class NodePlan:
     """What one node gets. With `problems`, none of it must be carried out.
 
-    `gpus` is None for a node that could not be read, of which nothing is known. docs/nvidia_stack.md
+    Of a node that could not be read nothing is known, not even its `architecture`. docs/nvidia_stack.md
     describes the fields of the stack.
     """
 
@@ -191,11 +151,11 @@ class NodePlan:
     system: str | None = None
     package_manager: str | None = None
     architecture: str | None = None
-    gpus: tuple[PlannedGpus, ...] | None = None
+    gpus: tuple[Gpu, ...] = ()
     unknown_gpus: tuple[str, ...] = ()
     fabric: str = "none"
-    locked_clocks: LockedClocks | None = None
-    environment: Environment | None = None
+    locked_clocks: LockedClocks = field(default_factory=lambda: LockedClocks(graphics=False, memory=False))
+    environment: Environment = field(default_factory=lambda: Environment(1, {}))
     # The stack
     source: str | None = None
     stack: str = ""
@@ -205,10 +165,10 @@ class NodePlan:
     packages: dict[str, str] = field(default_factory=dict)
     present: tuple[str, ...] = ()
     pins: tuple[Pin, ...] = ()
-    repositories: tuple[dict[str, Any], ...] = ()
+    repositories: tuple[Repository, ...] = ()
     module_streams: tuple[ModuleStream, ...] = ()
     services: tuple[str, ...] = ()
-    runtime: dict[str, str | None] = field(default_factory=dict)
+    runtime: Runtime = field(default_factory=Runtime)
     mok: bool = False
     # What the package manager says that it would do
     transaction: dict[str, Any] | None = None
@@ -220,8 +180,19 @@ class NodePlan:
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as plain JSON values."""
-        found: dict[str, Any] = plain(self)
-        return found
+        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+
+    def as_fact(self) -> dict[str, Any]:
+        """As Ansible keeps it: each role's part is a text by the role's name.
+
+        Templates would walk through thousands of values of which only the node has a use.
+        """
+        return self.as_dict() | {"roles": {role.role: json.dumps(plain(role)) for role in self.roles}}
+
+    @classmethod
+    def from_fact(cls, fact: Mapping[str, Any]) -> NodePlan:
+        """The plan from the fact `preflight_plan`. Raises as `from_dict` does."""
+        return cls.from_dict({**fact, "roles": [json.loads(text) for text in fact["roles"].values()]})
 
     @classmethod
     def from_dict(cls, value: Any) -> NodePlan:

@@ -6,11 +6,15 @@ import difflib
 import re
 from dataclasses import dataclass
 from pathlib import PurePath
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from planning.node_plan import Kind, PlannedSetting, WaivedControl
 
+from planning.tables import read_yaml
+
 if TYPE_CHECKING:
+    from pathlib import Path
     from collections.abc import Iterable, Mapping, Sequence
 
     from planning.variables import OsHardening
@@ -295,3 +299,12 @@ def hardening(
         "It lists what is waived",
     )
     return Hardening((*composer.settings(), waivers), waived)
+
+
+@cache
+def load_controls(folder: Path) -> dict[str, Any]:
+    """All controls of a folder by their ids."""
+    controls: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.yml")):
+        controls |= read_yaml(path)["os_controls"]
+    return controls

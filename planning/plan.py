@@ -2,127 +2,95 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
 
-from planning import distro, nvidia_source
+from planning import distro_source, nvidia_source
+from planning.distributions import distribution_of
+from planning.driver_conflicts import driver_conflicts
 from planning.environment import environment
-from planning.hardware import fabric_of, fabric_warnings, gpu_inventory
+from planning.hardware import fabric_of, fabric_warnings, gpu_inventory, unknown_gpu_findings
 from planning.machine import busy_problems, machine_problems, secure_boot_problems, signs_modules
-from planning.mixture import mixture_problems
-from planning.model import Facts, Offer, Request
-from planning.system import system_of
+from planning.model import Offer, Request
+from planning.node_plan import NodePlan
+from planning.preview import one_line
+from planning.tables import LockedClocks
 from planning.text import plan_text
 from planning.versions import same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from planning.facts import NodeFacts
+    from planning.model import Target
+    from planning.tables import Tables
+    from planning.variables import Variables
 
 # Where packages come from: variable nvidia_stack_source.
-SOURCES: Mapping[str, Callable[[Request], Offer]] = {
-    "nvidia": nvidia_source.offer,
-    "distro": distro.offer,
-}
+SOURCES = {"nvidia": nvidia_source.offer, "distro": distro_source.offer}
 
 
-def node_plan(
-    node: Facts, tables: Facts, values: Facts, target: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """The plan of one node.
-
-    `node` is the fact of module node_facts, `tables` the merged data files, `values` the effective role
-    variables. `target` has what the controller knows: the node's `address` in the inventory, `today`
-    ("2026-11-21"), `mok_sha256` of the operator's certificate for Secure Boot; each may be missing. The
-    result has `problems`: empty, or the plan must not be carried out.
-    """
-    known = target or {}
-    mok_sha256 = known.get("mok_sha256", "")
-    system, problems = system_of(node, tables)
-    gpus, unknown = gpu_inventory(node["pci"], tables["models"])
-    fabric = fabric_of(node, values["nvidia_stack_fabric"])
-    gpu_problems, warnings = unknown_gpus(unknown, allowed=values["preflight_unknown_gpu_ok"])
+def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Target) -> NodePlan:
+    """The plan of one node. With `problems`, it must not be carried out."""
+    distribution, problems = distribution_of(node, tables)
+    gpus, unknown = gpu_inventory(node.pci, tables.models)
+    wanted = variables.nvidia_stack
+    fabric = fabric_of(node, wanted.fabric)
+    gpu_problems, warnings = unknown_gpu_findings(unknown, allowed=variables.preflight.unknown_gpu_ok)
     problems += gpu_problems
     if not gpus and not unknown:
         problems.append(
             "no NVIDIA GPU on the PCI bus; take the node out of the group gpu_nodes, or check slot, power "
             "and firmware"
         )
-    warnings += fabric_warnings(gpus, fabric, tables["models"], values)
+    warnings += fabric_warnings(gpus, fabric, tables, wanted)
 
-    source = values["nvidia_stack_source"]
-    found = Offer(stack=values["nvidia_stack_name"])
-    if system:
-        request = Request(node, tables, values, system, gpus, unknown, fabric, known.get("today", ""))
-        found = SOURCES[source](request)
-    settled = bool(found.packages) and all(
-        same(node["packages"].get(name), wanted) for name, wanted in found.packages.items()
+    offer = Offer(stack=wanted.name)
+    if distribution:
+        request = Request(node, tables, variables, distribution, gpus, unknown, fabric, target.today)
+        offer = SOURCES[wanted.source](request)
+    settled = bool(offer.packages) and all(
+        same(node.packages.get(name), version) for name, version in offer.packages.items()
     )
-    problems += found.problems
-    if system and not settled and not system.row["booted_in_lab"]:
+    problems += offer.problems
+    if distribution and not settled and not distribution.release.booted_in_lab:
         warnings.append(
-            f"no lab of Temper boots {system.distribution}: this plan comes from tables; try one node first"
+            f"the lab does not boot {distribution.name}: this plan comes from tables; try one node first"
         )
-    if system and found.driver:
-        problems += mixture_problems(node, source)
-        problems += secure_boot_problems(node, values, mok_sha256)
-        problems += machine_problems(node, values, settled, system.package_manager)
-        problems += busy_problems(node, values, settled)
-    locks = [tables["architectures"][gpu["architecture"]]["locked_clocks"] for gpu in gpus]
-    environ = environment(
-        node, sum(gpu["count"] for gpu in gpus) + len(unknown), values, known.get("address", "")
+    if distribution and offer.driver:
+        problems += driver_conflicts(node, wanted.source, distribution)
+        problems += secure_boot_problems(node, variables, target.mok_sha256)
+        problems += machine_problems(node, variables, distribution, settled=settled)
+        problems += busy_problems(node, variables, settled=settled)
+    locks = [tables.architectures[gpu.architecture].locked_clocks for gpu in gpus]
+    gpu_count = sum(gpu.count for gpu in gpus) + len(unknown)
+    parts = {field.name: getattr(offer, field.name) for field in fields(Offer)}
+    parts |= {"problems": tuple(problems), "warnings": (*warnings, *offer.warnings)}
+    plan = NodePlan(
+        **parts,
+        source=wanted.source,
+        package_manager=distribution.package_manager if distribution else None,
+        system=distribution.name if distribution else None,
+        architecture=node.architecture,
+        gpus=gpus,
+        unknown_gpus=unknown,
+        fabric=fabric,
+        locked_clocks=LockedClocks(
+            graphics=all(lock.graphics for lock in locks), memory=all(lock.memory for lock in locks)
+        ),
+        environment=environment(node, gpu_count, variables.compute_environment, target.address),
+        mok=signs_modules(node, target.mok_sha256),
+        settled=settled,
     )
-    # Not asdict: it copies, and the containers that Ansible hands to filters refuse to be copied.
-    return {field.name: getattr(found, field.name) for field in fields(found)} | {
-        "source": source,
-        "package_manager": system.package_manager if system else None,
-        "system": system.distribution if system else None,
-        "architecture": node["architecture"],
-        "gpus": gpus,
-        "unknown_gpus": unknown,
-        "fabric": fabric,
-        "locked_clocks": {kind: all(lock[kind] for lock in locks) for kind in ("graphics", "memory")},
-        "environment": environ,
-        "mok": signs_modules(node, mok_sha256),
-        "settled": settled,
-        "problems": problems,
-        "warnings": warnings + found.warnings,
-    }
+    return replace(plan, text=plan_text(plan, node))
 
 
-def unknown_gpus(device_ids: list[str], *, allowed: bool) -> tuple[list[str], list[str]]:
-    """Problems and warnings about GPUs that no table knows."""
-    problems, warnings = [], []
-    for device_id in dict.fromkeys(device_ids):
-        text = f"GPU with PCI id 10de:{device_id} is in no table"
-        if allowed:
-            warnings.append(f"{text}; planned with care, and no reference value judges it")
-        else:
-            problems.append(
-                f"{text}; add it to data/gpu_models.yml, or set preflight_unknown_gpu_ok: true to go on "
-                "without references"
-            )
-    return problems, warnings
-
-
-def preflight_plan(
-    result: Facts, tables: Facts, variables: Facts, target: Mapping[str, str]
-) -> dict[str, Any]:
-    """The plan from what preflight collected, with every problem of the node in one list.
-
-    `result` is what the task with module node_facts returned, `variables` what filter role_variables
-    returned (values and problems), `target` has the node's `address` and `user` in the inventory.
-    """
-    problems: list[str] = list(variables["problems"])
-    if result.get("unreachable"):
-        # Ansible's own words come before ssh's.
-        reason = " ".join(str(result.get("msg", "")).split()).rpartition("reached over ssh: ")[2].rstrip(".")
-        problems.append(
-            f"{target['address']} cannot be reached over SSH as {target['user']}: {reason}. "
-            "Check that it is up, and ansible_host, ansible_user, the key (ansible_ssh_private_key_file) and "
-            "the known host key"
-        )
-        return {"problems": problems, "text": "", "driver": None}
-    problems += [known for known in (target.get("problem"),) if known]
-    node = result["ansible_facts"]["temper"]
-    plan = node_plan(node, tables, variables["values"], target)
-    return plan | {"problems": problems + plan["problems"], "text": plan_text(plan, node)}
+def unreadable(message: str, target: Target, *, reached: bool) -> str:
+    """The problem of a node that nothing can be asked, from what Ansible says of it."""
+    if reached:
+        return f"the node cannot be read: {one_line(message)}. Mend that, and run again"
+    # Ansible's own words come before ssh's.
+    reason = " ".join(message.split()).rpartition("reached over ssh: ")[2].rstrip(".")
+    return (
+        f"{target.address} cannot be reached over SSH as {target.user}: {reason}. "
+        "Check that it is up, and ansible_host, ansible_user, the key (ansible_ssh_private_key_file) and "
+        "the known host key"
+    )

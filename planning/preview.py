@@ -3,89 +3,116 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from planning.distro import resolved_driver
+from planning.convert import build
+from planning.distro_source import resolved_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from planning.model import Facts
+    from planning.node_plan import NodePlan
 
 KERNEL = re.compile(r"^(linux-image-|linux-modules-|kernel(-core|-modules)?$)")
 NAMES_SHOWN = 6
 GIB, MIB = 2**30, 2**20
 
 
-def with_preview(plan: Facts, result: Facts) -> dict[str, Any]:
-    """The plan with what module package_preview returned.
+@dataclass(frozen=True)
+class Change:
+    """A package of a transaction; `from_` and `to` are versions where it replaces another one."""
+
+    name: str
+    from_: str = ""
+    to: str = ""
+
+    def __str__(self) -> str:
+        """The package, and its way from one version to another."""
+        return f"{self.name} {self.from_} -> {self.to}" if self.from_ else self.name
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """What the package manager would change."""
+
+    install: tuple[Change, ...] = ()
+    upgrade: tuple[Change, ...] = ()
+    downgrade: tuple[Change, ...] = ()
+    remove: tuple[Change, ...] = ()
+    download_bytes: int = 0
+    disk_bytes: int = 0
+
+    @property
+    def kernels(self) -> list[str]:
+        """The kernels that it would install."""
+        return [change.name for change in (*self.install, *self.upgrade) if KERNEL.match(change.name)]
+
+    def lines(self) -> list[str]:
+        """It in a few lines: how much, and by name what an operator wants to know before."""
+        if not (self.install or self.upgrade or self.downgrade or self.remove):
+            return []
+        named = {
+            "upgrades": [str(change) for change in self.upgrade],
+            "downgrades": [str(change) for change in self.downgrade],
+            "removes": [change.name for change in self.remove],
+            "brings a kernel": self.kernels,
+        }
+        return [
+            f"transaction: {len(self.install)} to install, {len(self.upgrade)} to upgrade; "
+            f"{size(self.download_bytes)} to download, {size(self.disk_bytes)} on disk",
+            *(f"  {what}: {shown(names)}" for what, names in named.items() if names),
+        ]
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What module package_preview returned, or only a message where it broke."""
+
+    transaction: Transaction | None = None
+    resolved: dict[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    msg: str = ""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Preview:
+        """From the task's result."""
+        return build(cls, {**data, "msg": str(data.get("msg") or "")}, "package_preview")
+
+
+def with_preview(plan: NodePlan, preview: Preview) -> NodePlan:
+    """The plan with what the simulation says.
 
     Its problems refuse the node, and a module that broke does: what nobody could simulate is not tried.
     """
-    problems = [*plan["problems"], *result.get("problems", ())]
-    if problems and plan["hint"]:
-        problems.append(plan["hint"])
-    transaction = result.get("transaction")
-    if transaction is None:
-        reason = " ".join(str(result.get("msg") or "it returned nothing").split()).rstrip(".")
+    problems = [*plan.problems, *preview.problems]
+    if problems and plan.hint:
+        problems.append(plan.hint)
+    if preview.transaction is None:
+        reason = one_line(preview.msg) or "it returned nothing"
         problems.append(f"the transaction cannot be simulated: {reason}. Correct it and run again")
-        transaction = {}
-    if problems and new_kernels(transaction):
+    transaction = preview.transaction or Transaction()
+    if problems and transaction.kernels:
         problems.append(
-            "the headers that follow the kernel bring a newer one than the running kernel: upgrade it and "
-            "reboot first, or set nvidia_stack_follow_kernels: false to build for the running one only"
+            "the packages that follow the kernel would install a newer one: upgrade the kernel and reboot "
+            "first, or set nvidia_stack_follow_kernels: false to build for the running kernel only"
         )
-    resolved = result.get("resolved", {})
-    return {
-        **plan,
-        "driver": resolved_driver(plan["driver"], resolved),
-        "transaction": transaction,
-        "resolved": resolved,
-        "problems": problems,
-        "text": "\n".join([plan["text"], *transaction_lines(transaction)]),
-    }
+    return replace(
+        plan,
+        driver=plan.driver and resolved_driver(plan.driver, preview.resolved),
+        problems=tuple(problems),
+        text="\n".join([plan.text, *transaction.lines()]),
+    )
 
 
-def with_engines(plan: Facts, result: Facts) -> dict[str, Any]:
-    """The plan with what module container_engine returned in check mode: a refusal refuses the node."""
-    message = " ".join(str(result.get("msg") or "").split()).rstrip(".")
-    return {**plan, "problems": [*plan["problems"], *([message] if message else [])]}
-
-
-def transaction_lines(transaction: Facts) -> list[str]:
-    """A transaction in a few lines: how much, and by name what an operator wants to know before."""
-    install, upgrade = transaction.get("install", ()), transaction.get("upgrade", ())
-    downgrade, remove = transaction.get("downgrade", ()), transaction.get("remove", ())
-    if not (install or upgrade or downgrade or remove):
-        return []
-    sizes = f"{size(transaction.get('download_bytes', 0))} to download, "
-    sizes += f"{size(transaction.get('disk_bytes', 0))} on disk"
-    lines = [f"transaction: {len(install)} to install, {len(upgrade)} to upgrade; {sizes}"]
-    if upgrade:
-        lines.append(f"  upgrades: {shown(step(change) for change in upgrade)}")
-    if downgrade:
-        lines.append(f"  downgrades: {shown(step(change) for change in downgrade)}")
-    if remove:
-        lines.append(f"  removes: {shown(change['name'] for change in remove)}")
-    if kernels := new_kernels(transaction):
-        lines.append(f"  brings a kernel: {shown(kernels)}")
-    return lines
-
-
-def new_kernels(transaction: Facts) -> list[str]:
-    """The kernels that a transaction would install."""
-    changes = [*transaction.get("install", ()), *transaction.get("upgrade", ())]
-    return [change["name"] for change in changes if KERNEL.match(change["name"])]
-
-
-def step(change: Facts) -> str:
-    """A package's way from one version to another."""
-    return f"{change['name']} {change['from']} -> {change['to']}"
+def one_line(message: str) -> str:
+    """A message without its line breaks and its full stop."""
+    return " ".join(message.split()).rstrip(".")
 
 
 def shown(names: Iterable[str]) -> str:
     """Some of the names, and how many more there are."""
-    every: Sequence[str] = list(names)
+    every = list(names)
     rest = len(every) - NAMES_SHOWN
     return ", ".join(every[:NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 

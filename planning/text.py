@@ -6,37 +6,30 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planning.model import Facts
+    from planning.facts import NodeFacts
+    from planning.node_plan import NodePlan
 
-# What the plan says of a library -> the key of what the library itself has to say.
-LIBRARIES = {"cuDNN": "cudnn", "NCCL": "nccl"}
 FABRICS = {"none": "", "nvswitch": ", NVSwitch", "nvlink5": ", NVLink 5 switches"}
 
 
-def plan_text(plan: Facts, node: Facts) -> str:
+def plan_text(plan: NodePlan, node: NodeFacts) -> str:
     """The plan in a few lines for the operator."""
-    unknown: Counter[str] = Counter(plan["unknown_gpus"])
-    gpus = [f"{gpu['count']}x {gpu['name']}" for gpu in plan["gpus"]] + [
-        f"{count}x 10de:{device_id} (unknown)" for device_id, count in unknown.items()
+    gpus = [f"{gpu.count}x {gpu.name}" for gpu in plan.gpus] + [
+        f"{count}x 10de:{device_id} (unknown)" for device_id, count in Counter(plan.unknown_gpus).items()
     ]
     lines = [
-        f"{node['os']['pretty_name']}, kernel {node['kernel']['release']}, {', '.join(gpus) or 'no GPU'}"
-        + FABRICS[plan["fabric"]]
+        f"{node.os.pretty_name}, kernel {node.kernel.release}, {', '.join(gpus) or 'no GPU'}"
+        + FABRICS[plan.fabric]
     ]
-    if plan["driver"]:
-        driver = plan["driver"]
-        state = "in place" if plan["settled"] else "to be installed"
-        support = f", supported to {driver['end_of_life']}" if driver["end_of_life"] else ""
-        versions = {
-            "CUDA": plan["cuda"],
-            **{word: plan["runtime"].get(key) for word, key in LIBRARIES.items()},
-        }
+    if driver := plan.driver:
+        state = "in place" if plan.settled else "to be installed"
+        support = f", supported to {driver.end_of_life}" if driver.end_of_life else ""
+        versions = {"CUDA": plan.cuda, "cuDNN": plan.runtime.cudnn, "NCCL": plan.runtime.nccl}
         libraries = "".join(f", {word} {version}" for word, version in versions.items() if version)
         lines.append(
-            f"stack {plan['stack']} ({state}): driver {driver['version']} "
-            f"({driver['modules']} modules{support}){libraries}, {len(plan['packages'])} packages"
+            f"stack {plan.stack} ({state}): driver {driver.version} "
+            f"({driver.modules} modules{support}){libraries}, {len(plan.packages)} packages"
         )
-    nccl = " ".join(f"{key}={value}" for key, value in plan["environment"]["nccl"].items())
-    lines.append(f"environment: OMP_NUM_THREADS={plan['environment']['omp_num_threads']} {nccl}".rstrip())
-    lines += [f"warning: {warning}" for warning in plan["warnings"]]
-    return "\n".join(lines)
+    nccl = " ".join(f"{key}={value}" for key, value in plan.environment.nccl.items())
+    lines.append(f"environment: OMP_NUM_THREADS={plan.environment.omp_num_threads} {nccl}".rstrip())
+    return "\n".join([*lines, *(f"warning: {warning}" for warning in plan.warnings)])

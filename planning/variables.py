@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
-from planning.plain import plain
+from planning.convert import plain
 
 State = Literal["present", "absent"]
 

@@ -356,8 +356,8 @@ class Role:
             if not self.options["atomic"]:
                 raise
             raise SettingError(
-                f"{', '.join(self.item_of[setting.key]['controls'])}: {told(error, setting.key)} What this run "
-                "had made was undone: mend it, or waive the control."
+                f"{', '.join(self.item_of[setting.key]['controls'])}: {told(error, setting.key)} What this "
+                "run had made was undone: mend it, or waive the control."
             ) from error
         if isinstance(setting, LoadedDriver) and setting.reboot_due:
             return {"driver": setting.result()}
@@ -474,7 +474,7 @@ def carry_out(
 ) -> dict[str, Any]:
     """Settle roles in their order; returns the module's result. For `after_boot_s` see LoadedDriver.
 
-    Ends behind the first that needs the controller. The failure of one is part of its result, and ends it too.
+    Ends behind the first that needs the controller, or fails, which is part of its result.
     """
     result: dict[str, Any] = {"changed": False, "roles": {}}
     for plan in plans:

@@ -26,7 +26,7 @@ Wanted = Any
 Options = "Mapping[str, Any]"
 
 
-def file(path: str, wanted: Wanted, options: Options) -> list[Setting]:
+def file(path: str, wanted: Wanted, _options: Options) -> list[Setting]:
     """A whole file; None: there must be none."""
     details = dict(wanted or {"content": None})
     if details.pop("machine", None) not in (None, platform.machine()):
@@ -34,7 +34,7 @@ def file(path: str, wanted: Wanted, options: Options) -> list[Setting]:
     return [WholeFile(path, **details)]
 
 
-def keyword(key: str, wanted: Wanted, options: Options) -> list[Setting]:
+def keyword(key: str, wanted: Wanted, _options: Options) -> list[Setting]:
     """One keyword of a file: `path:keyword`."""
     path, _, word = key.rpartition(":")
     return [Keyword(path, word, wanted)]
@@ -49,10 +49,10 @@ def unit(name: str, wanted: Wanted, options: Options) -> list[Setting]:
 SIMPLE: Mapping[str, Callable[[str, Wanted, Any], Iterable[Setting]]] = {
     "file": file,
     "keyword": keyword,
-    "pam": lambda name, wanted, options: [PamProfile(name, **wanted)],
-    "access": lambda path, wanted, options: accesses(path, **wanted),
-    "sysctl": lambda name, wanted, options: sysctls(name, str(wanted)),
-    "mount": lambda path, wanted, options: [MountOptions(path, **wanted)],
+    "pam": lambda name, wanted, _options: [PamProfile(name, **wanted)],
+    "access": lambda path, wanted, _options: accesses(path, **wanted),
+    "sysctl": lambda name, wanted, _options: sysctls(name, str(wanted)),
+    "mount": lambda path, wanted, _options: [MountOptions(path, **wanted)],
     "unit": unit,
 }
 #: Kinds that are made together, by the class that makes them.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from planning.convert import plain
 from planning.node_plan import Kind, PlannedSetting, RoleOptions, RolePlan, Stage
-from planning.plain import plain
 
 if TYPE_CHECKING:
     from planning.roles.context import Context

@@ -11,6 +11,7 @@ from planning.os_controls import Hardening, hardening
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from planning.facts import NodeFacts
     from planning.node_plan import NodePlan
     from planning.variables import Variables
 
@@ -44,15 +45,14 @@ class Context:
     programs: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plan: NodePlan, variables: Variables, node: Mapping[str, Any], **known: Any) -> Context:
-        """The context of a node, from the fact of module node_facts; `known` are the other fields."""
-        system = node["os"]
+    def of(cls, plan: NodePlan, variables: Variables, node: NodeFacts, **known: Any) -> Context:
+        """The context of a node; `known` are the other fields."""
         return cls(
             plan=plan,
             variables=variables,
-            os_id=system["id"],
-            codename=system["codename"],
-            kernel=node["kernel"]["release"],
+            os_id=node.os.id,
+            codename=node.os.codename,
+            kernel=node.kernel.release,
             **known,
         )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from planning.convert import plain
 from planning.node_plan import Kind, RoleOptions, RolePlan, Stage
-from planning.plain import plain
 from planning.roles.settings import file, parameters, render, unit
 
 if TYPE_CHECKING:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from planning.convert import plain
 from planning.node_plan import Kind, PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
-from planning.plain import plain
 from planning.roles.settings import file, package, render, unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from planning.node_plan import Driver
+    from planning.model import Driver
     from planning.roles.context import Context
 
 ROLE = "nvidia_stack"
@@ -73,7 +73,7 @@ def role_plan(context: Context) -> RolePlan:
 
 def repositories(context: Context) -> Iterator[PlannedSetting]:
     """Those of the plan, without sources that would contradict them."""
-    planned = {repository["name"]: repository for repository in context.plan.repositories}
+    planned = {repository.name: repository for repository in context.plan.repositories}
     for name, repository in planned.items():
         yield PlannedSetting(Kind.REPOSITORY, name, plain(repository), "The stack's packages come from it")
     if context.plan.package_manager == "apt":
@@ -158,6 +158,6 @@ def driver(context: Context, driver: Driver) -> PlannedSetting:
         "dkms": driver.dkms,
         "package_manager": plan.package_manager,
         "mok_certificate": context.mok_certificate if plan.mok else "",
-        "runtime": dict(plan.runtime),
+        "runtime": plain(plan.runtime),
     }
     return PlannedSetting(Kind.DRIVER, "nvidia", wanted, "What is loaded must be what is installed")

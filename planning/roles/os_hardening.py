@@ -41,7 +41,5 @@ def role_plan(context: Context) -> RolePlan:
         Stage.HARDEN,
         () if absent else context.hardening.settings,
         REACTIONS,
-        RoleOptions(
-            busy_ok=wish.busy_ok, atomic=True, absent=absent, sysctl_file=PurePath(SYSCTL_FILE).name
-        ),
+        RoleOptions(busy_ok=wish.busy_ok, atomic=True, absent=absent, sysctl_file=PurePath(SYSCTL_FILE).name),
     )

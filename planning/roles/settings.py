@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from planning.convert import plain
 from planning.node_plan import Kind, PlannedSetting
-from planning.plain import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -6,9 +6,13 @@ from typing import Any
 
 from variables import role_variables
 
+from planning.facts import NodeFacts
 from planning.machine import GIB
+from planning.model import Target
 from planning.plan import node_plan
-from tests.unit.tables import specs, tables
+from planning.tables import Tables, load_tables
+from planning.variables import Variables
+from tests.unit.tables import ROOT, specs, tables
 
 TABLES = tables()
 DEFAULTS = role_variables({}, specs())["values"]
@@ -28,6 +32,19 @@ def gpus(*device_ids: str) -> list[dict[str, str]]:
     return pci(*((device_id, GPU) for device_id in device_ids))
 
 
+def nvidia(**changes: Any) -> dict[str, Any]:
+    """The state of a node without a driver."""
+    return {
+        "loaded_version": None,
+        "userspace_version": None,
+        "modules": {},
+        "nouveau_loaded": False,
+        "counters_restricted": None,
+        "compute_processes": [],
+        "smi_error": None,
+    } | changes
+
+
 def node(**changes: Any) -> dict[str, Any]:
     """A bare Debian 12 server with one L4, as node_facts reports it."""
     return {
@@ -44,17 +61,25 @@ def node(**changes: Any) -> dict[str, Any]:
             "headers_installable": True,
             "cmdline": "",
         },
+        "kernels": [],
         "secure_boot": "disabled",
+        "mok_enrolled": [],
+        "signing_key": False,
+        "services": [],
+        "boot_id": "",
+        "memory_bytes": 64 * GIB,
         "cpu": {"logical": 64, "physical": 32, "numa_nodes": 2},
         "disks": [{"path": "/", "total_bytes": 100 * GIB, "free_bytes": 80 * GIB}],
         "pci": gpus(L4),
+        "nvlink_switch_managed": False,
         "interfaces": [
             {"name": "eth0", "addresses": ["192.0.2.7"], "up": True, "default_route": True, "mtu": 1500},
         ],
         "packages": {},
+        "broken_packages": [],
         "apt_sources": [],
         "dkms": [],
-        "nvidia": {"loaded_version": None, "compute_processes": []},
+        "nvidia": nvidia(),
     } | changes
 
 
@@ -67,14 +92,23 @@ def plan(
     **values: Any,
 ) -> dict[str, Any]:
     """Plan a node with the roles' defaults and the variables given."""
-    target = {"address": address, "today": today, "mok_sha256": mok_sha256}
-    return node_plan(facts or node(), data, DEFAULTS | values, target)
+    return node_plan(
+        NodeFacts.from_dict(facts or node()),
+        load_tables(ROOT / "data") if data is TABLES else Tables.from_dict(data),
+        Variables.from_values(DEFAULTS | values),
+        Target(address=address, today=today, mok_sha256=mok_sha256),
+    ).as_dict()
 
 
 def problem(facts: dict[str, Any] | None = None, **values: Any) -> str:
     """The only problem of a node."""
     (found,) = plan(facts, **values)["problems"]
     return str(found)
+
+
+def assert_says(text: str, *facts: str) -> None:
+    """A message has these facts: the node's part, the values, the remedy. Its words are its own."""
+    assert [fact for fact in facts if fact not in text] == [], text
 
 
 def settled(**changes: Any) -> dict[str, Any]:

@@ -7,20 +7,18 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from variables import role_variables
 
-from planning.machine import GIB
-from planning.plan import node_plan
 from planning.rules import own_problems
+from planning.tables import Tables
 from planning.versions import branch, parts, version
-from tests.unit.tables import ROOT, specs, tables
+from tests.unit.planning_nodes import gpus, plan, system
+from tests.unit.tables import ROOT, tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TABLES = tables()
 STACKS: dict[str, dict[str, Any]] = TABLES["nvidia_stacks"]
-DEFAULTS = role_variables({}, specs())["values"]
 
 each_stack = pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
 
@@ -91,9 +89,9 @@ def test_versions_are_text(stack: dict[str, Any]) -> None:
 
 
 @each_stack
-def test_every_scheme_has_a_version_of_the_driver(stack: dict[str, Any]) -> None:
-    schemes = {row["scheme"] for row in TABLES["nvidia_distributions"].values()}
-    assert stack["driver_package"].keys() == schemes
+def test_every_family_has_a_version_of_the_driver(stack: dict[str, Any]) -> None:
+    families = {row["family"] for row in TABLES["nvidia_distributions"].values()}
+    assert stack["driver_package"].keys() == families
     assert set(stack["seen"]) <= TABLES["nvidia_distributions"].keys()
 
 
@@ -105,8 +103,8 @@ def test_a_driver_is_seen_only_where_the_repository_has_its_branch(stack: dict[s
 
 @each_stack
 def test_packages_are_those_of_the_versions(stack: dict[str, Any]) -> None:
-    for version_of_scheme in stack["driver_package"].values():
-        assert re.fullmatch(rf"{re.escape(stack['driver'])}-1(ubuntu1)?", version_of_scheme)
+    for version_of_family in stack["driver_package"].values():
+        assert re.fullmatch(rf"{re.escape(stack['driver'])}-1(ubuntu1)?", version_of_family)
     assert re.fullmatch(rf"{re.escape(stack['cuda'])}\.\d+-\d+", stack["cuda_package"])
     assert re.fullmatch(rf"[\d.]+-\d+\+cuda{re.escape(stack['cuda'])}", stack["nccl_package"])
     assert re.fullmatch(r"9(\.\d+){3}-\d+", stack["cudnn_package"])
@@ -142,9 +140,10 @@ def test_cudnn_and_nccl_were_built_for_the_cuda(stack: dict[str, Any]) -> None:
     assert cuda in TABLES["nvidia_nccl_builds"][nccl]["cuda"]
 
 
-@each_stack
-def test_a_stack_breaks_no_rule_of_its_own(stack: dict[str, Any]) -> None:
-    assert list(own_problems("it", stack, TABLES)) == []
+@pytest.mark.parametrize("name", STACKS)
+def test_a_stack_breaks_no_rule_of_its_own(name: str) -> None:
+    typed = Tables.from_dict(TABLES)
+    assert list(own_problems(typed.stacks[name], typed)) == []
 
 
 @each_stack
@@ -162,7 +161,7 @@ def test_a_torch_build_runs_on_a_known_cuda_and_knows_some_gpus() -> None:
 
 def test_every_gpu_has_a_torch_build_with_kernels_in_a_stack_that_fits() -> None:
     for key, model in TABLES["models"].items():
-        found = node_plan(facts("debian-12", *model["pci_ids"][:1]), TABLES, DEFAULTS)
+        found = plan(facts("debian-12", *model["pci_ids"][:1]))
         build = TABLES["nvidia_torch_builds"][found["torch"]]
         capability = version(model["compute_capability"])
         assert version(build["first_capability"]) <= capability <= version(build["last_capability"]), key
@@ -228,24 +227,11 @@ def test_fingerprints_are_whole_and_fit_the_key_files() -> None:
 
 def facts(distribution: str, *device_ids: str) -> dict[str, Any]:
     name, _, release = distribution.rpartition("-")
-    return {
-        "os": {"id": name, "version_id": release, "pretty_name": distribution},
-        "architecture": "x86_64",
-        "kernel": {"release": "6", "headers_present": True},
-        "secure_boot": "disabled",
-        "cpu": {"physical": 1},
-        "disks": [{"path": "/", "free_bytes": 100 * GIB}],
-        "pci": [{"device_id": device_id, "class_id": "0302"} for device_id in device_ids],
-        "interfaces": [],
-        "packages": {},
-        "apt_sources": [],
-        "dkms": [],
-        "nvidia": {"compute_processes": []},
-    }
+    return system(name, release, pci=gpus(*device_ids))
 
 
 # What no test can make up: where NVIDIA's key is unknown, the operator pins it.
-PINNED = DEFAULTS | {"nvidia_stack_cuda_key_fingerprints": ["A" * 40]}
+PINNED: dict[str, Any] = {"nvidia_stack_cuda_key_fingerprints": ["A" * 40]}
 
 
 @pytest.mark.parametrize("distribution", TABLES["nvidia_distributions"])
@@ -253,7 +239,7 @@ PINNED = DEFAULTS | {"nvidia_stack_cuda_key_fingerprints": ["A" * 40]}
 def test_every_gpu_has_a_stack_that_its_default_is(model: str, distribution: str) -> None:
     rule = TABLES["nvidia_architectures"][TABLES["models"][model]["architecture"]]
     first = TABLES["nvidia_distributions"][distribution]["first_branch"] or 0
-    found = node_plan(facts(distribution, *TABLES["models"][model]["pci_ids"]), TABLES, PINNED)
+    found = plan(facts(distribution, *TABLES["models"][model]["pci_ids"]), **PINNED)
     if rule["last_branch"] and rule["last_branch"] < first:
         assert any("no stack in data/stacks.yml fits" in problem for problem in found["problems"])
     else:
@@ -263,5 +249,8 @@ def test_every_gpu_has_a_stack_that_its_default_is(model: str, distribution: str
 @pytest.mark.parametrize("distribution", TABLES["nvidia_distributions"])
 @pytest.mark.parametrize("name", STACKS)
 def test_every_stack_drives_an_h100_where_the_repository_has_it(name: str, distribution: str) -> None:
-    mirror = {"nvidia_stack_cuda_repository_url": "http://mirror/cuda", "nvidia_stack_name": name}
-    assert node_plan(facts(distribution, "2330"), TABLES, PINNED | mirror)["problems"] == []
+    mirror: dict[str, Any] = {
+        "nvidia_stack_cuda_repository_url": "http://mirror/cuda",
+        "nvidia_stack_name": name,
+    }
+    assert plan(facts(distribution, "2330"), **PINNED, **mirror)["problems"] == []

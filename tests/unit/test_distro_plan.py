@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from node_plan import with_preview
 
-from planning.preview import with_preview
 from tests.unit import planning_nodes
 from tests.unit.planning_nodes import B200, H100, L4, NVSWITCH, SWITCH, V100, gpus, node, pci
 
@@ -230,8 +230,8 @@ def test_gh200_needs_open_modules_although_other_hoppers_do_not() -> None:
 
 @pytest.mark.parametrize("name", ["nvidia_stack_dcgm", "nvidia_stack_dcgm_exporter", "nvidia_stack_imex"])
 def test_what_debian_does_not_package_is_refused(name: str) -> None:
-    wish: dict[str, Any] = {name: True}
-    (problem,) = plan(**wish)["problems"]
+    option: dict[str, Any] = {name: True}
+    (problem,) = plan(**option)["problems"]
     assert problem == f"the distribution has no packages for {name}; {REMEDY}"
 
 
@@ -244,7 +244,7 @@ def test_driver_of_a_branch_that_no_table_knows_gets_a_plan() -> None:
     assert plan(nvidia_stack_distro_driver="999.1-1")["driver"]["end_of_life"] is None
 
 
-def test_stack_of_nvidias_repositories_is_no_wish_for_debians() -> None:
+def test_stack_of_nvidias_repositories_is_refused_for_debians() -> None:
     (problem,) = plan(nvidia_stack_name="r580-cuda13.0")["problems"]
     assert problem.startswith("nvidia_stack_name")
 

@@ -20,8 +20,10 @@ from tests.unit.planning_nodes import (
     SWITCH,
     TABLES,
     V100,
+    assert_says,
     gpus,
     node,
+    nvidia,
     pci,
     plan,
     problem,
@@ -127,28 +129,24 @@ def test_clocks_are_locked_only_where_all_gpus_can() -> None:
 # ---------------------------------------------------------------- GPUs and stacks
 
 
+REMEDY = "set nvidia_stack_name: r580-cuda12.9"
+
+
 def test_volta_has_no_driver_after_580() -> None:
-    assert problem(node(pci=gpus(V100)), nvidia_stack_name="r595-cuda13.2") == (
-        "Tesla V100 SXM2 32 GB (volta) needs driver branch 580 or older; stack r595-cuda13.2 has 595; "
-        "set nvidia_stack_name: r580-cuda12.9"
-    )
+    text = problem(node(pci=gpus(V100)), nvidia_stack_name="r595-cuda13.2")
+    assert_says(text, "Tesla V100 SXM2 32 GB (volta)", "580 or older", "r595-cuda13.2", REMEDY)
 
 
 def test_volta_has_no_cuda_after_12_9() -> None:
-    assert problem(node(pci=gpus(V100)), nvidia_stack_name="r580-cuda13.0") == (
-        "Tesla V100 SXM2 32 GB (volta) works with CUDA 12.9 or older; stack r580-cuda13.0 has 13.0; "
-        "set nvidia_stack_name: r580-cuda12.9"
-    )
+    text = problem(node(pci=gpus(V100)), nvidia_stack_name="r580-cuda13.0")
+    assert_says(text, "Tesla V100 SXM2 32 GB (volta)", "CUDA 12.9 or older", "has 13.0", REMEDY)
 
 
 def test_blackwell_needs_a_driver_that_knows_it() -> None:
     data = copy.deepcopy(TABLES)
     data["nvidia_stacks"]["r550"] = TABLES["nvidia_stacks"]["r580-cuda12.9"] | {"driver": "550.163.01"}
     found = plan(node(pci=gpus(B200)), data=data, nvidia_stack_name="r550")["problems"]
-    assert found[0] == (
-        "B200 SXM (blackwell) needs driver branch 570 or newer; stack r550 has 550; "
-        "set nvidia_stack_name: r580-cuda13.0"
-    )
+    assert_says(found[0], "B200 SXM (blackwell)", "570 or newer", "r550 has 550", "r580-cuda13.0")
 
 
 def test_where_no_stack_fits_the_refusal_says_so() -> None:
@@ -162,32 +160,24 @@ def test_where_no_stack_fits_the_refusal_says_so() -> None:
 
 def test_the_remedy_fits_all_gpus_of_the_node() -> None:
     found = plan(node(pci=gpus(V100, L4)), nvidia_stack_name="r595-cuda13.2")["problems"]
-    assert found == [
-        "Tesla V100 SXM2 32 GB (volta) needs driver branch 580 or older; stack r595-cuda13.2 has 595; "
-        "set nvidia_stack_name: r580-cuda12.9"
-    ]
+    assert len(found) == 1
+    assert_says(found[0], "Tesla V100 SXM2 32 GB (volta)", "580 or older", REMEDY)
 
 
 def test_a_stack_that_there_is_not() -> None:
-    assert problem(nvidia_stack_name="r999") == (
-        "nvidia_stack_name: no stack is named r999; "
-        "data/stacks.yml has: r580-cuda12.9, r580-cuda13.0, r595-cuda13.2"
-    )
+    text = problem(nvidia_stack_name="r999")
+    assert_says(text, "nvidia_stack_name", "r999", *TABLES["nvidia_stacks"])
 
 
 def test_an_unknown_gpu_is_refused() -> None:
-    assert problem(node(pci=gpus("ffff", "ffff"))) == (
-        "GPU with PCI id 10de:ffff is in no table; add it to data/gpu_models.yml, or set "
-        "preflight_unknown_gpu_ok: true to go on without references"
-    )
+    text = problem(node(pci=gpus("ffff", "ffff")))
+    assert_says(text, "10de:ffff", "data/gpu_models.yml", "preflight_unknown_gpu_ok: true")
 
 
 def test_an_unknown_gpu_may_be_allowed() -> None:
     found = plan(node(pci=gpus("ffff", "ffff", L4)), preflight_unknown_gpu_ok=True)
     assert found["problems"] == []
-    assert found["warnings"][:1] == [
-        "GPU with PCI id 10de:ffff is in no table; planned with care, and no reference value judges it"
-    ]
+    assert_says(found["warnings"][0], "10de:ffff", "no reference")
     assert found["unknown_gpus"] == ["ffff", "ffff"]
     assert found["driver"]["modules"] == "open"
 
@@ -216,31 +206,24 @@ def test_proprietary_modules_may_be_chosen_where_both_work() -> None:
 
 def test_volta_cannot_have_open_modules() -> None:
     facts = node(pci=gpus(V100))
-    assert problem(facts, nvidia_stack_name="r580-cuda12.9", nvidia_stack_kernel_modules="open") == (
-        "Tesla V100 SXM2 32 GB does not work with open kernel modules; set nvidia_stack_kernel_modules: auto"
-    )
+    text = problem(facts, nvidia_stack_name="r580-cuda12.9", nvidia_stack_kernel_modules="open")
+    assert_says(text, "Tesla V100 SXM2 32 GB", "open kernel modules", "nvidia_stack_kernel_modules: auto")
 
 
 def test_blackwell_cannot_have_proprietary_modules() -> None:
-    assert problem(node(pci=gpus(B200)), nvidia_stack_kernel_modules="proprietary") == (
-        "B200 SXM works only with open kernel modules; set nvidia_stack_kernel_modules: auto"
-    )
+    text = problem(node(pci=gpus(B200)), nvidia_stack_kernel_modules="proprietary")
+    assert_says(text, "B200 SXM", "only with open kernel modules", "nvidia_stack_kernel_modules: auto")
 
 
 def test_volta_and_blackwell_cannot_share_a_node() -> None:
-    assert problem(node(pci=gpus(V100, B200)), nvidia_stack_name="r580-cuda12.9") == (
-        "B200 SXM works only with open kernel modules, Tesla V100 SXM2 32 GB only with proprietary ones: "
-        "one node cannot drive both; move one of them to another node"
-    )
+    text = problem(node(pci=gpus(V100, B200)), nvidia_stack_name="r580-cuda12.9")
+    assert_says(text, "B200 SXM", "Tesla V100 SXM2 32 GB", "move one of them to another node")
 
 
 def test_old_open_modules_do_not_compile() -> None:
     data = copy.deepcopy(TABLES)
     data["nvidia_stacks"]["old"] = TABLES["nvidia_stacks"]["r580-cuda13.0"] | {"driver": "580.95.05"}
-    assert problem(data=data, nvidia_stack_name="old") == (
-        "open kernel modules of driver 580.95.05 do not compile on current kernels; "
-        "use a stack with driver 580.126.09 or newer"
-    )
+    assert_says(problem(data=data, nvidia_stack_name="old"), "580.95.05", "compile", "580.126.09 or newer")
     assert (
         plan(data=data, nvidia_stack_name="old", nvidia_stack_kernel_modules="proprietary")["problems"] == []
     )
@@ -260,9 +243,8 @@ def test_the_last_branch_with_proprietary_modules_has_a_successor_without() -> N
     assert (
         plan(data=data, nvidia_stack_name="615", nvidia_stack_kernel_modules="proprietary")["problems"] == []
     )
-    assert problem(data=data, nvidia_stack_name="620", nvidia_stack_kernel_modules="proprietary") == (
-        "driver branch 620 has no proprietary kernel modules; set nvidia_stack_kernel_modules: auto"
-    )
+    text = problem(data=data, nvidia_stack_name="620", nvidia_stack_kernel_modules="proprietary")
+    assert_says(text, "620", "no proprietary kernel modules", "nvidia_stack_kernel_modules: auto")
 
 
 # ---------------------------------------------------------------- the machine
@@ -270,10 +252,8 @@ def test_the_last_branch_with_proprietary_modules_has_a_successor_without() -> N
 
 def test_an_unknown_system_is_refused() -> None:
     found = plan(system("debian", "11"))
-    assert found["problems"] == [
-        "operating system debian 11 is not supported; expected one of: debian-12, debian-13, ubuntu-22.04, "
-        "ubuntu-24.04, rhel-8, rhel-9, rhel-10 (or a rebuild of it)"
-    ]
+    (text,) = found["problems"]
+    assert_says(text, "debian 11", *TABLES["nvidia_distributions"])
     assert (found["driver"], found["packages"], found["repositories"]) == (None, {}, [])
 
 
@@ -283,9 +263,7 @@ def test_a_system_without_a_name_is_called_unknown() -> None:
 
 
 def test_an_unknown_architecture_is_refused() -> None:
-    assert problem(node(architecture="ppc64le")) == (
-        "architecture ppc64le is not supported; expected one of: x86_64, aarch64"
-    )
+    assert_says(problem(node(architecture="ppc64le")), "ppc64le", "x86_64", "aarch64")
 
 
 def test_secure_boot_is_refused_unless_the_key_is_enrolled() -> None:
@@ -298,10 +276,7 @@ def test_secure_boot_is_refused_unless_the_key_is_enrolled() -> None:
 def test_headers_that_nobody_offers_are_refused() -> None:
     kernel = node()["kernel"] | {"headers_present": False, "headers_installable": False}
     text = problem(node(kernel=kernel))
-    assert text.startswith(
-        "the headers of the running kernel 6.1.0-37-amd64 are neither installed nor offered"
-    )
-    assert "apt-get dist-upgrade, then reboot" in text
+    assert_says(text, "the headers of the running kernel", "6.1.0-37-amd64", "apt-get dist-upgrade", "reboot")
 
 
 def disk(path: str, free_gib: float) -> dict[str, Any]:
@@ -325,14 +300,13 @@ def test_a_settled_node_needs_no_more_space() -> None:
     assert plan(settled(disks=[disk("/", 1)]))["problems"] == []
 
 
-BUSY = {"compute_processes": [f"{pid} python3" for pid in range(1, 6)], "loaded_version": "570.211.01"}
+BUSY = nvidia(compute_processes=[f"{pid} python3" for pid in range(1, 6)], loaded_version="570.211.01")
 
 
 def test_a_busy_node_is_refused_and_some_processes_are_named() -> None:
-    assert problem(node(nvidia=BUSY)) == (
-        "the driver would change while 5 process(es) use the GPUs (1 python3, 2 python3, 3 python3); "
-        "drain the node first, or set nvidia_stack_busy_ok: true"
-    )
+    text = problem(node(nvidia=BUSY))
+    assert_says(text, "5 process(es)", "3 python3", "drain", "nvidia_stack_busy_ok: true")
+    assert "4 python3" not in text
 
 
 def test_a_busy_node_may_be_allowed() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from variables import role_variables
 
+from planning.convert import plain
 from planning.expectation import expectation
 from planning.node_plan import NodePlan
-from planning.plain import plain
 from planning.variables import Variables
 from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, pci, plan
 from tests.unit.tables import specs

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from planning.fleet import fleet_plan, fleet_text
-from planning.plan import preflight_plan
-from tests.unit.planning_nodes import DEFAULTS, H100, L4, TABLES, V100, gpus, node, plan, system
+from node_plan import preflight_plan
+
+from planning.fleet import FleetPlan
+from tests.unit.planning_nodes import DEFAULTS, H100, L4, V100, gpus, node, plan, system
 
 EIGHT = gpus(*[H100] * 8)
 
 
-def fleet(**plans: Any) -> dict[str, Any]:
-    return fleet_plan(plans)
+def fleet(**plans: Any) -> FleetPlan:
+    return FleetPlan.from_dict(plans)
 
 
-def differing(document: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
+def differing(found: FleetPlan) -> dict[str, dict[str, list[str]]]:
     """What differs in the only cohort: the aspect, and the nodes of each value."""
-    (cohort,) = document["cohorts"]
+    (cohort,) = found.as_dict()["cohorts"]
     return {
         entry["what"]: {value["value"]: value["nodes"] for value in entry["values"]}
         for entry in cohort["differences"]
@@ -26,23 +27,23 @@ def differing(document: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
 
 
 def test_equal_nodes_differ_in_nothing() -> None:
-    document = fleet(a=plan(), b=plan())
-    assert differing(document) == {}
-    assert fleet_text(document) == "2 nodes planned, 0 refused"
+    found = fleet(a=plan(), b=plan())
+    assert differing(found) == {}
+    assert found.text() == "2 nodes planned, 0 refused"
 
 
 def test_one_node_is_one_node() -> None:
-    assert fleet_text(fleet(a=plan())) == "1 node planned, 0 refused"
+    assert fleet(a=plan()).text() == "1 node planned, 0 refused"
 
 
 def test_nodes_with_other_gpus_are_not_compared() -> None:
-    document = fleet(a=plan(node(pci=EIGHT)), b=plan(node(pci=gpus(V100))), c=plan(node(pci=gpus(L4, L4))))
-    assert [cohort["name"] for cohort in document["cohorts"]] == [
+    found = fleet(a=plan(node(pci=EIGHT)), b=plan(node(pci=gpus(V100))), c=plan(node(pci=gpus(L4, L4))))
+    assert [cohort["name"] for cohort in found.as_dict()["cohorts"]] == [
         "1x Tesla V100 SXM2 32 GB, x86_64",
         "2x L4, x86_64",
         "8x H100 SXM 80 GB, x86_64",
     ]
-    assert fleet_text(document) == "3 nodes planned, 0 refused"
+    assert found.text() == "3 nodes planned, 0 refused"
 
 
 def test_another_stack_is_named_once_with_what_is_none_of_its_consequences() -> None:
@@ -81,26 +82,26 @@ def test_modules_fabric_and_what_is_in_place_are_compared() -> None:
 def test_refused_and_unreachable_nodes_are_in_the_document_by_name() -> None:
     lost = preflight_plan(
         {"unreachable": True, "msg": "timed out"},
-        TABLES,
         {"values": DEFAULTS, "problems": []},
         {"address": "192.0.2.9", "user": "ops"},
     )
-    document = fleet(a=plan(), lost=lost, refused=plan(nvidia_stack_name="r999"), silent=None)
-    assert fleet_text(document).startswith("4 nodes planned, 3 refused: lost, refused, silent\n")
+    found = fleet(a=plan(), lost=lost, refused=plan(nvidia_stack_name="r999"), silent=None)
+    document = found.as_dict()
+    assert found.text().startswith("4 nodes planned, 3 refused: lost, refused, silent\n")
     assert "cannot be reached" in document["nodes"]["lost"]["problems"][0]
     assert "no stack is named r999" in document["nodes"]["refused"]["problems"][0]
     assert document["nodes"]["silent"]["problems"]
 
 
 def test_a_fleet_of_refused_nodes_has_a_document() -> None:
-    document = fleet(a=plan(nvidia_stack_name="r999"), b=None)
+    document = fleet(a=plan(nvidia_stack_name="r999"), b=None).as_dict()
     assert document["nodes"].keys() == {"a", "b"}
 
 
 def test_passwords_in_addresses_are_struck_out() -> None:
     found = plan(nvidia_stack_cuda_repository_url="https://ops:s3cret@mirror.example/cuda")
     found["problems"] = ["https://ops:s3cret@mirror.example/key cannot be fetched"]
-    text = json.dumps(fleet(a=found))
+    text = json.dumps(fleet(a=found).as_dict())
     assert "s3cret" not in text
     assert "https://***@mirror.example/cuda/debian12/x86_64/" in text
 
@@ -112,7 +113,7 @@ def test_a_thousand_nodes_are_said_in_a_few_lines() -> None:
         f"odd{number}": plan(compute_environment_nccl={f"NCCL_{key}": str(number) for key in "ABCDEFGH"})
         for number in range(9)
     }
-    lines = fleet_text(fleet_plan(plans)).splitlines()
+    lines = FleetPlan.from_dict(plans).text().splitlines()
     assert lines[1] == "1x L4, x86_64: 1009 nodes with the same GPUs differ in"
     assert lines[2] == (
         "  environment: NCCL_A: absent on 1000, 0 on odd0; 1 on odd1; 2 on odd2; 3 on odd3 and 5 more values"

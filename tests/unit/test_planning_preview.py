@@ -8,11 +8,9 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from node_plan import FilterModule, mok_certificate
+from node_plan import FilterModule, mok_certificate, preflight_plan, with_engines, with_preview
 
-from planning.plan import preflight_plan
-from planning.preview import with_engines, with_preview
-from tests.unit.planning_nodes import DEFAULTS, TABLES, node, plan, system
+from tests.unit.planning_nodes import DEFAULTS, node, plan, system
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,7 +122,7 @@ def test_a_certificate_that_is_missing_refuses_the_node() -> None:
     assert known["problem"].startswith("nvidia_stack_mok_certificate: expected an X.509 certificate")
     target = {"address": "192.0.2.7", "user": "ops"} | known
     variables = {"values": DEFAULTS, "problems": []}
-    found = preflight_plan({"ansible_facts": {"temper": node()}}, TABLES, variables, target)
+    found = preflight_plan({"ansible_facts": {"temper": node()}}, variables, target)
     assert found["problems"] == [known["problem"]]
 
 

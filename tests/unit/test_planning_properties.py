@@ -1,4 +1,4 @@
-"""What holds for every node: any GPUs, any system, any wish."""
+"""What holds for every node: any GPUs, any system, any options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nodes(draw: st.DrawFn) -> dict[str, Any]:
     )
 
 
-WISHES = st.fixed_dictionaries(
+OPTIONS = st.fixed_dictionaries(
     {
         "nvidia_stack_name": st.sampled_from(["", *TABLES["nvidia_stacks"], "r999"]),
         "nvidia_stack_kernel_modules": st.sampled_from(["auto", "open", "proprietary"]),
@@ -43,29 +43,29 @@ WISHES = st.fixed_dictionaries(
 
 
 @settings(max_examples=150, deadline=None)
-@given(nodes(), WISHES)
+@given(nodes(), OPTIONS)
 def test_the_same_node_gets_the_same_plan_and_stays_as_it_was(
-    facts: dict[str, Any], wishes: dict[str, Any]
+    facts: dict[str, Any], options: dict[str, Any]
 ) -> None:
     before = copy.deepcopy(facts)
-    assert plan(facts, **wishes) == plan(facts, **wishes)
+    assert plan(facts, **options) == plan(facts, **options)
     assert facts == before
 
 
 @settings(max_examples=300, deadline=None)
-@given(nodes(), WISHES)
-def test_a_plan_without_problems_is_whole(facts: dict[str, Any], wishes: dict[str, Any]) -> None:
-    found = plan(facts, **wishes)
+@given(nodes(), OPTIONS)
+def test_a_plan_without_problems_is_whole(facts: dict[str, Any], options: dict[str, Any]) -> None:
+    found = plan(facts, **options)
     if found["problems"]:
         return
     driver = found["driver"]
     assert found["gpus"] or found["unknown_gpus"]
-    assert not found["unknown_gpus"] or wishes["preflight_unknown_gpu_ok"]
+    assert not found["unknown_gpus"] or options["preflight_unknown_gpu_ok"]
     assert driver["version"] == TABLES["nvidia_stacks"][found["stack"]]["driver"]
     assert driver["package_version"].startswith(driver["version"])
     at_driver = [name for name, version in found["packages"].items() if version == driver["package_version"]]
     assert ("nvidia-fabricmanager" in at_driver) == (found["fabric"] != "none")
-    assert ("nvidia-imex" in at_driver) == wishes["nvidia_stack_imex"]
+    assert ("nvidia-imex" in at_driver) == options["nvidia_stack_imex"]
     own = [
         name
         for name in found["packages"]
@@ -80,11 +80,11 @@ def test_a_plan_without_problems_is_whole(facts: dict[str, Any], wishes: dict[st
 
 
 @settings(max_examples=300, deadline=None)
-@given(nodes(), WISHES)
+@given(nodes(), OPTIONS)
 def test_every_gpu_of_an_accepted_node_can_use_the_driver(
-    facts: dict[str, Any], wishes: dict[str, Any]
+    facts: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    found = plan(facts, **wishes)
+    found = plan(facts, **options)
     for gpu in found["gpus"] if not found["problems"] else ():
         rule = TABLES["nvidia_architectures"][gpu["architecture"]]
         assert (rule["first_branch"] or 0) <= found["driver"]["branch"] <= (rule["last_branch"] or 9999)
@@ -92,8 +92,8 @@ def test_every_gpu_of_an_accepted_node_can_use_the_driver(
 
 
 @settings(max_examples=150, deadline=None)
-@given(nodes(), WISHES)
-def test_a_problem_is_a_sentence(facts: dict[str, Any], wishes: dict[str, Any]) -> None:
-    for text in plan(facts, **wishes)["problems"]:
+@given(nodes(), OPTIONS)
+def test_a_problem_is_a_sentence(facts: dict[str, Any], options: dict[str, Any]) -> None:
+    for text in plan(facts, **options)["problems"]:
         assert len(text) > 30
         assert "None" not in text

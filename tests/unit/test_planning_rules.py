@@ -16,6 +16,7 @@ from tests.unit.planning_nodes import (
     SWITCH,
     TABLES,
     V100,
+    assert_says,
     gpus,
     node,
     pci,
@@ -64,10 +65,8 @@ def test_a_stack_that_the_operator_names_is_not_replaced() -> None:
 
 
 def test_nvidias_repository_for_debian_13_has_no_580() -> None:
-    assert problem(system("debian", "13"), nvidia_stack_name="r580-cuda13.0") == (
-        "NVIDIA's repository for debian-13 begins with driver branch 590; stack r580-cuda13.0 has 580; "
-        "set nvidia_stack_name: r595-cuda13.2"
-    )
+    text = problem(system("debian", "13"), nvidia_stack_name="r580-cuda13.0")
+    assert_says(text, "debian-13", "590", "r580-cuda13.0 has 580", "set nvidia_stack_name: r595-cuda13.2")
 
 
 def test_a_mirror_may_hold_what_nvidias_repository_does_not() -> None:
@@ -191,9 +190,8 @@ def test_a_branch_without_a_known_end_is_not_judged() -> None:
 
 def test_gh200_works_with_open_modules_only() -> None:
     facts = node(pci=gpus(GH200), architecture="aarch64")
-    assert problem(facts, nvidia_stack_kernel_modules="proprietary") == (
-        "GH200 96 GB works only with open kernel modules; set nvidia_stack_kernel_modules: auto"
-    )
+    text = problem(facts, nvidia_stack_kernel_modules="proprietary")
+    assert_says(text, "GH200 96 GB", "only with open kernel modules", "nvidia_stack_kernel_modules: auto")
     assert plan(facts)["driver"]["modules"] == "open"
 
 

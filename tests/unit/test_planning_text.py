@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from node_plan import preflight_plan
 
-from planning.plan import preflight_plan
 from tests.unit.planning_nodes import (
     DEFAULTS,
     GPU,
@@ -14,7 +14,6 @@ from tests.unit.planning_nodes import (
     L4,
     NVSWITCH,
     SWITCH,
-    TABLES,
     gpus,
     node,
     pci,
@@ -31,7 +30,7 @@ def collected(facts: dict[str, Any]) -> dict[str, Any]:
 
 def text(facts: dict[str, Any], **values: Any) -> list[str]:
     variables = {"values": DEFAULTS | values, "problems": []}
-    return str(preflight_plan(collected(facts), TABLES, variables, TARGET)["text"]).splitlines()
+    return str(preflight_plan(collected(facts), variables, TARGET)["text"]).splitlines()
 
 
 def test_text_of_a_bare_node() -> None:
@@ -52,7 +51,7 @@ def test_text_counts_unknown_gpus_and_warns_of_them() -> None:
     lines = text(node(pci=gpus(L4, "ffff", "ffff"), interfaces=[]), preflight_unknown_gpu_ok=True)
     assert lines[0].endswith("1x L4, 2x 10de:ffff (unknown)")
     assert lines[2] == "environment: OMP_NUM_THREADS=10"
-    assert lines[3].startswith("warning: GPU with PCI id 10de:ffff is in no table; planned with")
+    assert lines[3].startswith("warning: GPU with PCI id 10de:ffff is in no table")
 
 
 def test_text_of_a_node_that_cannot_be_planned() -> None:
@@ -63,7 +62,7 @@ def test_text_of_a_node_that_cannot_be_planned() -> None:
 
 def test_wrong_variables_and_wrong_hardware_stand_in_one_list() -> None:
     variables = {"values": DEFAULTS, "problems": ["firewall_stat: no role has a variable of this name"]}
-    found = preflight_plan(collected(node(secure_boot="enabled")), TABLES, variables, TARGET)
+    found = preflight_plan(collected(node(secure_boot="enabled")), variables, TARGET)
     assert found["problems"][0] == variables["problems"][0]
     assert found["problems"][1].startswith("Secure Boot")
 
@@ -78,7 +77,7 @@ def test_wrong_variables_and_wrong_hardware_stand_in_one_list() -> None:
 )
 def test_an_unreachable_node_gets_a_sentence_in_the_words_of_ssh(message: str) -> None:
     result = {"unreachable": True, "msg": message}
-    found = preflight_plan(result, TABLES, VARIABLES, TARGET)
+    found = preflight_plan(result, VARIABLES, TARGET)
     assert found["driver"] is None
     assert found["text"] == ""
     assert found["problems"] == [
@@ -91,4 +90,4 @@ def test_an_unreachable_node_gets_a_sentence_in_the_words_of_ssh(message: str) -
 def test_an_unreachable_node_with_a_typo_has_two_problems() -> None:
     variables = {"values": DEFAULTS, "problems": ["firewall_stat: no role has a variable of this name"]}
     result = {"unreachable": True, "msg": "timed out"}
-    assert len(preflight_plan(result, TABLES, variables, TARGET)["problems"]) == 2
+    assert len(preflight_plan(result, variables, TARGET)["problems"]) == 2

@@ -17,7 +17,7 @@ ROOT = str(Path(__file__).resolve().parents[3])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from planning.fleet import fleet_plan, fleet_text  # noqa: E402 - needs the path above
+from planning.fleet import FleetPlan  # noqa: E402 - needs the path above
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -46,17 +46,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         """Write the file; the result's `msg` is for the operator."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         hostvars = (task_vars or {})["hostvars"]
-        document = fleet_plan(
+        fleet = FleetPlan.from_dict(
             {name: hostvars[name].get("preflight_plan") for name in self._task.args["nodes"]}
         )
         path = Path(self._task.args["path"]).resolve()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(document, indent=1) + "\n")
+            write_whole(path, json.dumps(fleet.as_dict(), indent=1) + "\n")
         except OSError as error:
             raise AnsibleActionFail(
                 f"preflight_plan_file: the plans cannot be written to {path} on this machine: {error}"
             ) from error
         # Shown without -v, as debug's is: that is what the task is for.
         result["_ansible_verbose_always"] = True
-        return result | {"changed": False, "msg": f"{fleet_text(document)}\nPlans: {path}"}
+        return result | {"changed": False, "msg": f"{fleet.text()}\nPlans: {path}"}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.engines import busy
-from ansible.module_utils.files import File
 from ansible.module_utils.settings import engine, record, system
 
 from tests.unit.settings.role_plans import carried_out, item, role_plan

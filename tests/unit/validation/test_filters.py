@@ -11,7 +11,6 @@ import pytest
 from tests.unit.validation.samples import node_result, one_test
 from validation.checks.registry import TESTS
 from validation.fabric.groups import Attempt, Fleet, Pairs
-from validation.model import shapes
 from validation.model.contract import dumps, encode, loads
 from validation.model.expectations import Expectation, fleet_from
 

@@ -6,13 +6,11 @@ import difflib
 import ipaddress
 import math
 import re
-import sys
 from functools import cache
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ansible.module_utils
-import yaml
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
@@ -21,16 +19,13 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULE_UTILS = str(ROOT / "module_utils")
 if MODULE_UTILS not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(MODULE_UTILS)
-# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-if str(ROOT) not in sys.path:
-    sys.path.append(str(ROOT))
-
 from ansible.module_utils.access.administrators import parse_users
 from ansible.module_utils.access.nftables_rules import interfaces, networks, parse_rule, parse_service
 from ansible.module_utils.access.ssh_keys import public_keys
 from ansible.module_utils.settings.base import RefusedError
 
-from planning.os_controls import waiver_problems
+from planning.os_controls import load_controls, waiver_problems
+from planning.tables import read_yaml
 from validation.model.plans import MOST_HOURS, PLANS
 
 if TYPE_CHECKING:
@@ -67,18 +62,9 @@ CONVENTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-@cache
-def hardening_controls() -> dict[str, Any]:
-    """All controls of os_hardening."""
-    controls: dict[str, Any] = {}
-    for path in (ROOT / "data" / "os_controls").glob("*.yml"):
-        controls |= yaml.safe_load(path.read_text(encoding="utf-8"))["os_controls"]
-    return controls
-
-
 def check_waivers(waivers: list[Mapping[str, Any]]) -> None:
     """Refuse waivers that name no control or give no reason."""
-    if problems := waiver_problems(hardening_controls(), waivers):
+    if problems := waiver_problems(load_controls(ROOT / "data" / "os_controls"), waivers):
         raise RefusedError("; ".join(problems))
 
 
@@ -244,14 +230,7 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
     return {"values": values, "problems": problems + time_problems(values) + floor_problems(values, given)}
 
 
-def specs_by_role(files: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Argument specs by role name, from files {path, content} named roles/ROLE/meta/argument_specs.yml."""
-    return {PurePath(file["path"]).parts[-3]: file["content"] for file in files}
-
-
-class FilterModule:
-    """Filters of this file."""
-
-    def filters(self) -> dict[str, Any]:
-        """Name -> function."""
-        return {"role_variables": role_variables, "specs_by_role": specs_by_role}
+@cache
+def argument_specs(roles: Path = ROOT / "roles") -> dict[str, Any]:
+    """The content of each role's meta/argument_specs.yml by the role's name."""
+    return {path.parts[-3]: read_yaml(path) for path in sorted(roles.glob("*/meta/argument_specs.yml"))}

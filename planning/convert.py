@@ -1,0 +1,66 @@
+"""The border of this package: YAML and JSON in, typed and checked; typed rows out, as plain JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Row = TypeVar("Row", bound="DataclassInstance")
+
+
+@cache
+def hints_of(kind: object) -> dict[str, object]:
+    """The types of a dataclass's fields."""
+    return dict(get_type_hints(kind))
+
+
+def build(kind: type[Row], data: Mapping[str, object], where: str) -> Row:
+    """A dataclass from a mapping; what it has no field for is left out. A field `from_` takes the key `from`.
+
+    `where` names the data for messages. Raises ValueError where a key is missing or a value has another type.
+    """
+    found, hints = {}, hints_of(kind)
+    for field in fields(kind):
+        key = field.name.rstrip("_")
+        if key in data:
+            found[field.name] = checked(hints[field.name], data[key], f"{where}.{key}")
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(f"{where}: expected the key {key}, found {', '.join(map(str, data))}")
+    make: Callable[..., Row] = kind
+    return make(**found)
+
+
+def checked(hint: object, value: object, where: str) -> object:
+    """The value as its type hint wants it: lists as tuples, mappings as dataclasses or dictionaries."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is UnionType:
+        return None if value is None else checked(arguments[0], value, where)
+    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
+        return build(hint, value, where)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(checked(arguments[0], item, f"{where}[{place}]") for place, item in enumerate(value))
+    if origin is dict and isinstance(value, Mapping):
+        return {str(key): checked(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    raise ValueError(f"{where}: expected {getattr(hint, '__name__', hint)}, found {value!r}")
+
+
+def plain(value: object) -> Any:
+    """Dataclasses as mappings, tuples as lists. Not asdict: it copies, which Ansible's values refuse."""
+    if hasattr(value, "as_dict"):
+        return value.as_dict()
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value.value if isinstance(value, Enum) else value

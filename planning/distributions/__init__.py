@@ -1,0 +1,37 @@
+"""The families of distributions: a class each, and the releases of a family as rows of the tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planning.distributions.base import REPOSITORY_ARCHITECTURES, Distribution
+from planning.distributions.debian import Debian
+from planning.distributions.rhel import EnterpriseLinux
+from planning.distributions.ubuntu import Ubuntu
+
+if TYPE_CHECKING:
+    from planning.facts import NodeFacts
+    from planning.tables import Tables
+
+__all__ = ["REPOSITORY_ARCHITECTURES", "Distribution", "distribution_of"]
+FAMILIES: dict[str, type[Distribution]] = {"debian": Debian, "ubuntu": Ubuntu, "rhel": EnterpriseLinux}
+
+
+def distribution_of(node: NodeFacts, tables: Tables) -> tuple[Distribution | None, list[str]]:
+    """The node's distribution, or why there is none that a plan can be made for."""
+    os, problems = node.os, []
+    name = tables.rebuilds.get(os.id, os.id)
+    # The key of Enterprise Linux has the major version only, Ubuntu's the whole release.
+    keys = (f"{name}-{os.version_id}", f"{name}-{os.version_id.partition('.')[0]}")
+    release = next((tables.distributions[key] for key in keys if key in tables.distributions), None)
+    if not release:
+        problems.append(
+            f"operating system {os.pretty_name or os.id or 'unknown'} is not supported; "
+            f"expected one of: {', '.join(tables.distributions)} (or a rebuild of it)"
+        )
+    if node.architecture not in REPOSITORY_ARCHITECTURES:
+        known = ", ".join(REPOSITORY_ARCHITECTURES)
+        problems.append(f"architecture {node.architecture} is not supported; expected one of: {known}")
+    if not release or problems:
+        return None, problems
+    return FAMILIES[release.family](release, node.architecture), []

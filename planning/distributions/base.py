@@ -1,0 +1,89 @@
+"""What plans need to know of a family of distributions: names and versions of packages, repositories."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from planning.facts import Kernel, NodeFacts
+    from planning.model import ModuleStream, Pin, Repository
+    from planning.tables import Release, Stack
+    from planning.variables import NvidiaStack
+
+# The kernel's word -> NVIDIA's word in the addresses of repositories.
+REPOSITORY_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "sbsa"}
+
+
+@dataclass(frozen=True)
+class Distribution(ABC):
+    """A release of a distribution on one architecture. Each family of distributions is a class."""
+
+    release: Release
+    architecture: str  # the kernel's word
+
+    package_manager: ClassVar[str]
+    package_format: ClassVar[str]  # as NVIDIA's addresses have it
+    package_architectures: ClassVar[dict[str, str]]
+    nccl_packages: ClassVar[tuple[str, str]]
+    header_stem: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        """The release's key in the tables: debian-12."""
+        return self.release.name
+
+    @property
+    def package_architecture(self) -> str:
+        """The package manager's word: amd64."""
+        return self.package_architectures[self.architecture]
+
+    @property
+    def repository_architecture(self) -> str:
+        """NVIDIA's word in addresses: sbsa."""
+        return REPOSITORY_ARCHITECTURES[self.architecture]
+
+    def driver_version(self, stack: Stack) -> str:
+        """The version of the driver's packages."""
+        return stack.driver_package[self.release.family]
+
+    @abstractmethod
+    def driver_packages(self, stack: Stack, modules: str) -> dict[str, str]:
+        """The driver without desktop parts, with modules of this flavour: names and versions."""
+
+    @abstractmethod
+    def fabric_name(self, package: str, branch: int) -> str:
+        """What a package of the fabric is called where its name still has to do with the driver's branch."""
+
+    @abstractmethod
+    def pins(self, stack: Stack) -> tuple[Pin, ...]:
+        """Which versions the package manager may choose for what the listed packages pull in."""
+
+    def module_streams(self, stack: Stack, modules: str) -> tuple[ModuleStream, ...]:  # noqa: ARG002 - others do
+        """The module streams that keep the driver's branch."""
+        return ()
+
+    @abstractmethod
+    def following_headers(self, kernel: str) -> tuple[str, ...]:
+        """The packages that bring headers with each new kernel like this one; none for foreign kernels."""
+
+    def header_problems(self, kernel: Kernel) -> list[str]:  # noqa: ARG002 - others do
+        """Why the running kernel's headers cannot be installed. Without one, the simulation says it."""
+        return []
+
+    @abstractmethod
+    def signed(self, repository: Repository) -> Repository:
+        """One of NVIDIA's repositories, with what its layout and its signatures need here."""
+
+    def own_repositories(
+        self,
+        node: NodeFacts,  # noqa: ARG002 - for families that package the driver
+        wanted: NvidiaStack,  # noqa: ARG002
+    ) -> tuple[tuple[Repository, ...], list[str], list[str]]:
+        """The distribution's own repositories that its driver needs here; problems; warnings."""
+        return (), [], []
+
+    @abstractmethod
+    def removal(self, packages: list[str]) -> str:
+        """The commands that remove packages for good, in the words of a remedy."""

@@ -1,0 +1,85 @@
+"""Debian: NVIDIA's names are the same for every driver branch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from planning.distributions.base import Distribution
+from planning.distributions.debian_sources import missing_repositories
+from planning.model import Pin
+
+if TYPE_CHECKING:
+    from planning.facts import Kernel, NodeFacts
+    from planning.model import Repository
+    from planning.tables import Stack
+    from planning.variables import NvidiaStack
+
+
+class Debian(Distribution):
+    """Debian, and what all distributions with its package manager have in common."""
+
+    package_manager = "apt"
+    package_format = "deb"
+    package_architectures: ClassVar = {"x86_64": "amd64", "aarch64": "arm64"}
+    nccl_packages = ("libnccl2", "libnccl-dev")
+    header_stem = "linux-headers"
+
+    # 6.1.0-37-cloud-amd64, 6.12.117+deb13-amd64, 6.12.95+bpo-arm64
+    KERNEL = re.compile(r"\d[\d.]*(-\d+|\+(deb|bpo)[\d.]*)-(?P<flavour>([a-z0-9]+-)*(amd64|arm64))")
+
+    def driver_packages(self, stack: Stack, modules: str) -> dict[str, str]:
+        """A pin keeps what these depend on at the driver's version."""
+        built = "nvidia-kernel-open-dkms" if modules == "open" else "nvidia-kernel-dkms"
+        names = ("nvidia-driver-cuda", built, "nvidia-persistenced", "nvidia-modprobe")
+        return dict.fromkeys(names, self.driver_version(stack))
+
+    def fabric_name(self, package: str, branch: int) -> str:
+        """The name ends in the branch."""
+        return f"{package}-{branch}"
+
+    def pins(self, stack: Stack) -> tuple[Pin, ...]:
+        """Siblings get the same version.
+
+        A pattern that also matches another package (nvidia-* and the container toolkit) does not affect it,
+        because that one has no such version.
+        """
+        driver = "nvidia-* libnvidia-* libcuda1 libnvsdm firmware-nvidia-gsp"
+        return (
+            Pin(driver, self.driver_version(stack)),
+            Pin("cudnn9-* libcudnn9-*", stack.cudnn_package),
+            Pin("libnccl*", stack.nccl_package),
+        )
+
+    def following_headers(self, kernel: str) -> tuple[str, ...]:
+        """The package of the kernel's flavour."""
+        match = self.KERNEL.fullmatch(kernel)
+        return (f"linux-headers-{match['flavour']}",) if match else ()
+
+    def header_problems(self, kernel: Kernel) -> list[str]:
+        """Apt says what it offers without asking the network."""
+        if kernel.headers_present or kernel.headers_installable:
+            return []
+        return [
+            f"the headers of the running kernel {kernel.release} are neither installed nor offered by apt: "
+            "no driver module can be built; boot a kernel that the distribution still offers (apt-get "
+            "dist-upgrade, then reboot)"
+        ]
+
+    def signed(self, repository: Repository) -> Repository:
+        """A flat repository: its signed list covers the packages."""
+        return replace(repository, suite="/")
+
+    def own_repositories(
+        self, node: NodeFacts, wanted: NvidiaStack
+    ) -> tuple[tuple[Repository, ...], list[str], list[str]]:
+        """From the operator's mirror, or from the one that the node uses."""
+        return missing_repositories(node, wanted)
+
+    def removal(self, packages: list[str]) -> str:
+        """Held packages too, and what only they needed."""
+        return (
+            f"`apt-get purge --allow-change-held-packages {' '.join(packages)}` and "
+            "`apt-get autoremove --purge`"
+        )

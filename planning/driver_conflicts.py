@@ -1,0 +1,41 @@
+"""Drivers of two sources on one node: never mixed, because packages of other names own the same files."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planning.distributions import Distribution
+    from planning.facts import NodeFacts
+
+# What a source's driver is recognised by: DKMS's name of the module, and packages that only this source has.
+SIGNS = {
+    "nvidia": (
+        re.compile(r"nvidia(-open)?"),
+        {"nvidia-driver-cuda", "nvidia-kernel-open-dkms", "cuda-drivers"},
+    ),
+    "distro": (re.compile(r"nvidia-(current|tesla|legacy).*"), {"nvidia-open-kernel-dkms"}),
+}
+NAMES = {"nvidia": "NVIDIA's own packages", "distro": "the distribution's packages"}
+# What belongs to the driver: not the container toolkit, nor CUDA, nor firmware for nouveau.
+DRIVER = re.compile(
+    r"^(nvidia-(?!container|cuda|cudnn|profiler|visual)|libnvidia-(?!container)|libcuda1$|cuda-drivers"
+    r"|firmware-nvidia-gsp)"
+)
+
+
+def driver_conflicts(node: NodeFacts, source: str, distribution: Distribution) -> list[str]:
+    """Why a driver of this source cannot be installed: the other source's is there. With the exact steps."""
+    other = "distro" if source == "nvidia" else "nvidia"
+    module, packages = SIGNS[other]
+    if not packages & node.packages.keys() and not any(
+        module.fullmatch(record.module) for record in node.dkms
+    ):
+        return []
+    removal = distribution.removal(sorted(name for name in node.packages if DRIVER.match(name)))
+    return [
+        f"a driver from {NAMES[other]} is installed, but nvidia_stack_source: {source} asks for one from "
+        f"{NAMES[source]}; the two cannot be mixed. Keep the driver with nvidia_stack_source: {other}; or "
+        f"drain the node, run {removal} there, reboot it and run again"
+    ]

@@ -1,0 +1,151 @@
+"""What module node_facts reports of a node, typed. It reports every key, whatever the node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from planning.convert import build
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class OperatingSystem:
+    """From /etc/os-release; empty texts where it does not say."""
+
+    id: str
+    version_id: str
+    codename: str
+    pretty_name: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The running kernel."""
+
+    release: str
+    headers_present: bool
+    headers_installable: bool
+    cmdline: str
+
+
+@dataclass(frozen=True)
+class InstalledKernel:
+    """A kernel that the node could boot."""
+
+    release: str
+    headers_present: bool
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """Logical CPUs, physical cores and NUMA nodes that are online."""
+
+    logical: int
+    physical: int
+    numa_nodes: int
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A file system, by the first path that it carries."""
+
+    path: str
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class PciDevice:
+    """A PCI device of NVIDIA; ids are hexadecimal digits in lower case."""
+
+    address: str
+    device_id: str
+    class_id: str
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface; `default_route` marks the one that leads out."""
+
+    name: str
+    mtu: int
+    up: bool
+    addresses: tuple[str, ...]
+    default_route: bool
+
+
+@dataclass(frozen=True)
+class AptSource:
+    """One of the node's own repositories of Debian."""
+
+    uri: str
+    suite: str
+    components: tuple[str, ...]
+    signed_by: str
+
+
+@dataclass(frozen=True)
+class DkmsRecord:
+    """A module that DKMS knows; without a kernel where it is built for none."""
+
+    module: str
+    version: str
+    kernel: str | None
+    architecture: str | None
+    state: str
+
+
+@dataclass(frozen=True)
+class NvidiaModule:
+    """The nvidia module of a kernel; the signer only where Secure Boot makes it matter."""
+
+    version: str | None
+    signer: str | None
+    signing_key: str | None
+
+
+@dataclass(frozen=True)
+class Nvidia:
+    """What is loaded and in use, and beside it what is installed."""
+
+    loaded_version: str | None
+    userspace_version: str | None
+    modules: dict[str, NvidiaModule | None]
+    nouveau_loaded: bool
+    counters_restricted: bool | None
+    compute_processes: tuple[str, ...]
+    smi_error: str | None
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """The fact `temper`."""
+
+    os: OperatingSystem
+    architecture: str
+    kernel: Kernel
+    kernels: tuple[InstalledKernel, ...]
+    secure_boot: str
+    mok_enrolled: tuple[str, ...]
+    signing_key: bool
+    services: tuple[str, ...]
+    boot_id: str
+    cpu: Cpu
+    memory_bytes: int
+    disks: tuple[Disk, ...]
+    pci: tuple[PciDevice, ...]
+    nvlink_switch_managed: bool
+    interfaces: tuple[Interface, ...]
+    packages: dict[str, str]
+    broken_packages: tuple[str, ...]
+    apt_sources: tuple[AptSource, ...]
+    dkms: tuple[DkmsRecord, ...]
+    nvidia: Nvidia
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> NodeFacts:
+        """From module node_facts. Raises ValueError where it is not what the module reports."""
+        return build(cls, data, "node_facts")

@@ -1,0 +1,249 @@
+"""The tables of data/*.yml, typed, as far as plans are made from them. The files explain their columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from planning.convert import build
+from planning.versions import branch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+# libyaml where it is there: it takes a tenth of the time.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Versions that are installed together; `driver_package` is by the distribution's family."""
+
+    name: str
+    driver: str
+    driver_package: dict[str, str]
+    seen: tuple[str, ...]
+    cuda: str
+    cuda_package: str
+    cudnn_package: str
+    nccl_package: str
+    container_toolkit_package: str
+    dcgm_package: str
+    dcgm_exporter_package: str
+    torch: str
+
+    @property
+    def branch(self) -> int:
+        """The driver's branch."""
+        return branch(self.driver)
+
+    @property
+    def cuda_major(self) -> str:
+        """The CUDA's major version."""
+        return self.cuda.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class CudnnRange:
+    """The cuDNN versions for a CUDA major version; `last` is None where no end is known."""
+
+    first: str
+    last: str | None
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    """The compute capabilities that a torch build has kernels for."""
+
+    first_capability: str
+    last_capability: str
+
+
+@dataclass(frozen=True)
+class LockedClocks:
+    """Which clocks can be locked."""
+
+    graphics: bool
+    memory: bool
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What works on a GPU architecture; None is no limit."""
+
+    open_modules: str
+    first_branch: int | None
+    last_branch: int | None
+    first_cuda: str | None
+    last_cuda: str | None
+    last_cudnn: str | None
+    locked_clocks: LockedClocks
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """A GPU model."""
+
+    name: str
+    pci_ids: tuple[str, ...]
+    architecture: str
+    compute_capability: str
+    nvswitch_system_possible: bool
+    form_factor: str | None = None
+
+
+@dataclass(frozen=True)
+class RepositoryKey:
+    """The file with a repository's key, and who may sign with it."""
+
+    key_file: str
+    key_fingerprints: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Release(RepositoryKey):
+    """A distribution release; its family names the class in planning/distributions."""
+
+    name: str
+    family: str
+    booted_in_lab: bool
+    repository: str
+    first_branch: int | None
+    kernel_series: str = ""
+
+    @property
+    def version(self) -> str:
+        """The release without the distribution: 24.04 of ubuntu-24.04."""
+        return self.name.rpartition("-")[2]
+
+
+@dataclass(frozen=True)
+class DistroModules:
+    """A flavour of the distribution's kernel modules, and whether it builds."""
+
+    dkms: str
+    builds: bool
+    package: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class DistroLibrary:
+    """A library that the distribution packages."""
+
+    version: str
+    package: str
+    development: str = ""
+
+
+@dataclass(frozen=True)
+class DistroDriver:
+    """What a distribution packages of the NVIDIA stack; `driver` has the package's version by suite."""
+
+    stack: str
+    branch: int
+    driver: dict[str, str]
+    modules: dict[str, DistroModules]
+    cuda: DistroLibrary
+    nccl: DistroLibrary | None
+    torch: str
+
+
+@dataclass(frozen=True)
+class DistroPackages:
+    """The driver's packages beside the kernel modules: at its version, and at versions of their own."""
+
+    versioned: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """All tables; a field is named after its table, without `nvidia_`."""
+
+    stacks: dict[str, Stack]
+    default_stacks: tuple[str, ...]
+    ends_of_life: dict[str, str | None]
+    cuda_drivers: dict[str, str]
+    cuda_minimum_drivers: dict[str, str]
+    cudnn_cuda: dict[str, CudnnRange]
+    torch_builds: dict[str, TorchBuild]
+    architectures: dict[str, Architecture]
+    models: dict[str, GpuModel]
+    open_minimum_driver: str
+    proprietary_last_branch: int
+    open_required_form_factor: str
+    first_id_with_open_modules: str
+    fabric_first_plain_branch: int
+    nvlink5_minimum_driver: str
+    repository_url: str
+    container_toolkit_repository: RepositoryKey
+    distributions: dict[str, Release]
+    rebuilds: dict[str, str]
+    distro_drivers: dict[str, DistroDriver]
+    distro_driver_packages: DistroPackages
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Tables:
+        """From the files' content in one mapping. Raises ValueError where a row lacks a column."""
+        modules, fabric = data["nvidia_kernel_modules"], data["nvidia_fabric"]
+        derived = {
+            "stacks": {name: {**row, "name": name} for name, row in data["nvidia_stacks"].items()},
+            "ends_of_life": _column(data["nvidia_driver_branches"], "end_of_life"),
+            "cuda_drivers": _column(data["nvidia_cuda_drivers"], "driver"),
+            "cuda_minimum_drivers": _column(data["nvidia_cuda_minimum_drivers"], "driver"),
+            "architectures": {
+                name: {**rule, "locked_clocks": data["architectures"][name]["locked_clocks"]}
+                for name, rule in data["nvidia_architectures"].items()
+            },
+            "open_minimum_driver": modules["open_minimum_driver"]["driver"],
+            "proprietary_last_branch": modules["proprietary_last_branch"]["branch"],
+            "open_required_form_factor": modules["open_required_form_factor"]["form_factor"],
+            "first_id_with_open_modules": modules["first_id_with_open_modules"]["pci_id"],
+            "fabric_first_plain_branch": fabric["plain_names"]["first_branch"],
+            "nvlink5_minimum_driver": fabric["nvlink5"]["minimum_driver"],
+            "repository_url": data["nvidia_repository"]["url"],
+            "distributions": {
+                name: {**row, "name": name} for name, row in data["nvidia_distributions"].items()
+            },
+            "rebuilds": _column(data["nvidia_distribution_rebuilds"], "family"),
+            "distro_drivers": {
+                name: {
+                    **row,
+                    "driver": _column(row["driver"], "package"),
+                    "torch": row["torch"]["version"],
+                }
+                for name, row in data["distro_drivers"].items()
+            },
+        }
+        named = {name.removeprefix("nvidia_"): table for name, table in data.items()}
+        return build(cls, {**named, **derived}, "data")
+
+
+def _column(table: Mapping[str, Mapping[str, str]], name: str) -> dict[str, str]:
+    return {key: row[name] for key, row in table.items()}
+
+
+@cache
+def read_yaml(path: Path) -> Any:
+    """The content of a file of this repository, read once in each process."""
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)  # noqa: S506 - a safe loader
+
+
+@cache
+def load_tables(folder: Path) -> Tables:
+    """The tables of a folder."""
+    merged: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.yml")):
+        merged |= read_yaml(path)
+    return Tables.from_dict(merged)
+
+
+def load_models(folder: Path) -> dict[str, Any]:
+    """The content of gpu_models.yml, of which validation knows the fields."""
+    models: dict[str, Any] = read_yaml(folder / "gpu_models.yml")
+    return models
