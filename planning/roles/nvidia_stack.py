@@ -73,9 +73,9 @@ def role_plan(context: Context) -> RolePlan:
 
 def repositories(context: Context) -> Iterator[PlannedSetting]:
     """Those of the plan, without sources that would contradict them."""
-    planned = {repository["name"]: repository for repository in context.plan.repositories}
+    planned = {repository["name"]: repository for repository in plain(context.plan.repositories)}
     for name, repository in planned.items():
-        yield PlannedSetting(Kind.REPOSITORY, name, plain(repository), "The stack's packages come from it")
+        yield PlannedSetting(Kind.REPOSITORY, name, repository, "The stack's packages come from it")
     if context.plan.package_manager == "apt":
         for name in OBSOLETE_SOURCES:
             yield file(f"{SOURCES}/{name}", None, "apt refuses one address with two keys")
@@ -157,6 +157,6 @@ def driver(context: Context, driver: Driver) -> PlannedSetting:
         "dkms": driver.dkms,
         "package_manager": plan.package_manager,
         "mok_certificate": context.mok_certificate if plan.mok else "",
-        "runtime": dict(plan.runtime),
+        "runtime": plain(plan.runtime),
     }
     return PlannedSetting(Kind.DRIVER, "nvidia", wanted, "What is loaded must be what is installed")
