@@ -14,7 +14,6 @@ if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
 from planning.convert import plain
-from planning.expectation import expectation
 from planning.facts import NodeFacts
 from planning.model import Target
 from planning.node_plan import NodePlan
@@ -22,7 +21,7 @@ from planning.os_controls import load_controls
 from planning.plan import node_plan, unreadable
 from planning.preview import Preview, one_line, with_preview
 from planning.role_variables import argument_specs, role_variables
-from planning.roles import with_roles
+from planning.roles import complete
 from planning.roles.context import Context, Fleet
 from planning.secure_boot import Certificate, read_certificate
 from planning.tables import load_models, load_tables
@@ -83,12 +82,12 @@ def preflight_plan(
         variables,
         node,
         controls=load_controls(DATA / "os_controls"),
+        models=load_models(DATA),
         fleet=Fleet(tuple(fleet.get("addresses", ())), tuple(fleet.get("unknown", ()))),
         mok_certificate=certificate.pem,
         programs=programs(),
     )
-    plan = with_roles(context)
-    return replace(plan, expectation=expectation(plan, variables, load_models(DATA))).as_fact()
+    return complete(context).as_fact()
 
 
 class FilterModule:

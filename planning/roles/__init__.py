@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from planning.expectation import expectation
 from planning.roles import (
     admin_accounts,
     compute_environment,
@@ -42,14 +43,15 @@ ROLES = (
 )
 
 
-def with_roles(context: Context) -> NodePlan:
-    """The plan of the context with what every role sets, and what hardening waives.
+def complete(context: Context) -> NodePlan:
+    """The plan of the context with what every role sets, what hardening waives, and what validation expects.
 
-    The plan must be whole: the package manager's simulation may have changed the driver's version.
+    To be called last: the package manager's simulation may have changed the driver's version.
     """
     hardens = context.variables.os_hardening.state == "present"
     return replace(
         context.plan,
         roles=tuple(role.role_plan(context) for role in ROLES),
         waived=context.hardening.waived if hardens else (),
+        expectation=expectation(context.plan, context.variables, context.models),
     )

@@ -14,10 +14,8 @@ ROLE = "compute_environment"
 
 
 def role_plan(context: Context) -> RolePlan:
-    """The files with the settings; nothing where no environment could be planned."""
+    """The files with the settings."""
     environment = context.plan.environment
-    if environment is None:
-        return RolePlan(ROLE, Stage.TUNE)
     threads = {"omp_num_threads": environment.omp_num_threads}
     profile = render(ROLE, "profile.sh", **threads)
     return RolePlan(

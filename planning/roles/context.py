@@ -29,9 +29,9 @@ class Context:
     """One node, what it is to become, and what the controller knows.
 
     `plan` has everything but the roles. `os_id`, `codename` and `kernel` (its release) are the node's own
-    words. `controls` are those of data/os_controls by id. `mok_certificate` is the operator's certificate as
-    PEM, empty without one. `programs` has the text of each program that the node runs by itself, by its file
-    name in /usr/local/lib/temper.
+    words. `controls` are those of data/os_controls by id, `models` is the content of data/gpu_models.yml.
+    `mok_certificate` is the operator's certificate as PEM, empty without one. `programs` has the text of each
+    program that the node runs by itself, by its file name in /usr/local/lib/temper.
     """
 
     plan: NodePlan
@@ -40,6 +40,7 @@ class Context:
     codename: str
     kernel: str
     controls: Mapping[str, Any]
+    models: Mapping[str, Any]
     fleet: Fleet = field(default_factory=Fleet)
     mok_certificate: str = ""
     programs: Mapping[str, str] = field(default_factory=dict)

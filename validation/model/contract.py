@@ -10,6 +10,7 @@ ContractError, which names the place. A half-read result would be a wrong verdic
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import types
@@ -241,7 +242,7 @@ def decode(kind: type[T], value: Any, path: str = "") -> T:
     """`value`, as the json module gives it, as an instance of the dataclass `kind`. Raises ContractError."""
     if not isinstance(value, dict):
         raise ContractError(f"{path or 'the top level'}: expected an object, found {_show(value)}")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(typing.cast("typing.Hashable", kind))
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is one
     if unknown := sorted(value.keys() - known.keys()):
         raise ContractError(f"{_join(path, unknown[0])}: no such field in {kind.__name__}")
@@ -254,6 +255,12 @@ def decode(kind: type[T], value: Any, path: str = "") -> T:
         ):
             raise ContractError(f"{_join(path, name)}: missing")
     return kind(**arguments)
+
+
+@functools.cache
+def _hints(kind: typing.Hashable) -> dict[str, Any]:
+    """The types of a dataclass's fields, which take longer to evaluate than a value takes to check."""
+    return typing.get_type_hints(kind)
 
 
 def _decode(kind: Any, value: Any, path: str) -> Any:

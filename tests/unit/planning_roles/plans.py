@@ -8,7 +8,7 @@ from variables import role_variables
 
 from planning.node_plan import Kind, NodePlan, PlannedSetting, RolePlan
 from planning.plan import node_plan
-from planning.roles import with_roles
+from planning.roles import complete
 from planning.roles.context import Context, Fleet
 from planning.variables import Variables
 from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, pci, system
@@ -35,12 +35,13 @@ def whole_plan(
     bare = NodePlan.from_dict(
         node_plan(facts, TABLES, checked["values"], {"address": "192.0.2.7"}) | {"mok": mok}
     )
-    return with_roles(
+    return complete(
         Context.of(
             bare,
             Variables.from_values(checked["values"]),
             facts,
             controls=CONTROLS,
+            models=TABLES,
             fleet=fleet or Fleet(("192.0.2.7", "192.0.2.8"), ("gpu9",)),
             mok_certificate=CERTIFICATE,
             programs=PROGRAMS,

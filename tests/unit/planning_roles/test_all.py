@@ -67,3 +67,10 @@ def test_a_role_whose_state_is_absent_sets_nothing(role: str) -> None:
 def test_what_is_waived_is_in_the_plan_while_the_system_is_hardened() -> None:
     assert "sshd-max-startups" in [waived.id for waived in whole_plan().waived]
     assert whole_plan(os_hardening_state="absent").waived == ()
+
+
+def test_what_is_expected_is_a_part_of_the_plan() -> None:
+    plan = whole_plan()
+    assert plan.driver
+    assert plan.expectation
+    assert (plan.expectation.gpu_count, plan.expectation.driver_version) == (8, plan.driver.version)
