@@ -99,7 +99,9 @@ class FleetPlan:
             name: {key: value for key, value in (fact or silent).items() if key != "text"}
             for name, fact in sorted(facts.items())
         }
-        plans = {name: Plan.from_dict(fact) for name, fact in documents.items() if "gpus" in fact}
+        plans = {
+            name: Plan.from_dict(fact) for name, fact in documents.items() if fact.get("gpus") is not None
+        }
         return cls(documents, plans)
 
     @cached_property
