@@ -21,7 +21,7 @@ def environment(node: NodeFacts, gpu_count: int, wanted: ComputeEnvironment, add
     threads = wanted.omp_num_threads or max(1, node.cpu.physical // max(1, gpu_count))
     interface = wanted.nccl_socket_ifname or nccl_interface(node.interfaces, address)
     nccl = {"NCCL_SOCKET_IFNAME": interface} if interface else {}
-    return Environment(threads, {**nccl, **wanted.nccl})
+    return Environment(threads, nccl | {name: str(value) for name, value in wanted.nccl.items()})
 
 
 def nccl_interface(interfaces: Iterable[Interface], address: str) -> str | None:

@@ -108,7 +108,8 @@ class FleetPlan:
             name: {key: value for key, value in (fact or silent).items() if key != "text"}
             for name, fact in sorted(facts.items())
         }
-        plans = {name: NodePlan.from_fact(fact) for name, fact in documents.items() if fact.get("architecture")}
+        read = {name: fact for name, fact in documents.items() if fact.get("architecture")}
+        plans = {name: NodePlan.from_fact(fact) for name, fact in read.items()}
         settings: dict[str, dict[str, Any]] = {}
         for fact in documents.values():
             parts: dict[str, str] = fact.get("roles", {})

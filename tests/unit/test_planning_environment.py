@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from planning.model import Plan
 from tests.unit.planning_nodes import (
     H100,
     L4,
@@ -43,6 +44,12 @@ def test_a_host_name_in_the_inventory_leads_to_the_default_route() -> None:
 def test_the_interface_may_be_chosen() -> None:
     nccl = plan(address="192.0.2.7", compute_environment_nccl_socket_ifname="=ib0")["environment"]["nccl"]
     assert nccl == {"NCCL_SOCKET_IFNAME": "=ib0"}
+
+
+def test_a_number_of_nccl_is_text_as_in_its_file() -> None:
+    found = plan(compute_environment_nccl={"NCCL_IB_TC": 106})
+    assert found["environment"]["nccl"]["NCCL_IB_TC"] == "106"
+    assert Plan.from_dict(found).environment.nccl["NCCL_IB_TC"] == "106"
 
 
 def test_further_nccl_variables_win() -> None:
