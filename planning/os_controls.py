@@ -5,17 +5,16 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from pathlib import PurePath
 from functools import cache
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from planning.node_plan import Kind, PlannedSetting, WaivedControl
-
 from planning.tables import read_yaml
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from planning.variables import OsHardening
 

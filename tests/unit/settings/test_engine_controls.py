@@ -705,9 +705,7 @@ def mount_calls(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[], lis
     """Have mount and umount only tell what they were asked to do."""
     for name in ("mount", "umount"):
         node.program(name, f"#!/bin/sh\necho {name} $* >>{node.path}/calls\n")
-    monkeypatch.setattr(
-        system, "MOUNTINFO", node.file("mountinfo", "1 0 0:1 / / rw - ext4 x rw\n")
-    )
+    monkeypatch.setattr(system, "MOUNTINFO", node.file("mountinfo", "1 0 0:1 / / rw - ext4 x rw\n"))
     return lambda: (node.path / "calls").read_text().splitlines()
 
 

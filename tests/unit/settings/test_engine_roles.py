@@ -135,7 +135,9 @@ def configure(run_module: Run) -> Run:
         ]
         items += [item("sysctl", name, value) for name, value in (sysctls or {}).items()]
         items += [item("unit", name, {"on": True}) for name in services]
-        items += [item("unit", unit["name"], {"on": True, "restart_on": unit["restart_on"]}) for unit in units]
+        items += [
+            item("unit", unit["name"], {"on": True, "restart_on": unit["restart_on"]}) for unit in units
+        ]
         plan = role_plan(role, items, on_change, busy_ok=busy_ok)
         return carried_out(run_module, plan, check_mode=check_mode)
 
