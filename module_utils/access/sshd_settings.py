@@ -294,7 +294,6 @@ class Outlook:
     """What sshd would be after the change, from one look at the node."""
 
     plan: Plan
-    files: list[File]
     differing: list[File]
     ports: list[str]
     new_port: int | None = None
@@ -310,7 +309,6 @@ class SshdSettings(ConfirmedSetting[Outlook]):
     def __init__(self, wanted: Parameters, rollback_after_s: int, login: Login | None) -> None:
         super().__init__(rollback_after_s, login)
         self.wanted = wanted
-        self.program = which("sshd")
 
     @classmethod
     def from_parameters(cls, params: Mapping[str, Any]) -> SshdSettings:
@@ -347,10 +345,10 @@ class SshdSettings(ConfirmedSetting[Outlook]):
 
     def look(self) -> Outlook:
         """Everything that is written, shown and refused comes from here."""
-        if not self.program:
+        if not (program := which("sshd")):
             raise RefusedError("There is no sshd on this node: install the package openssh-server.")
         with tempfile.TemporaryDirectory() as scratch:
-            sshd = Sshd(self.program, self.login, Path(scratch))
+            sshd = Sshd(program, self.login, Path(scratch))
             base = sshd.whole(None)
             gone = Plan(dict.fromkeys(FILES), base)
             planned = plan(self.wanted, sshd, base) if self.wanted.state == "present" else gone
@@ -360,7 +358,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         ]
         differing = [file for file in files if file.differs()]
         ports = listening_ports(planned.effective)
-        outlook = Outlook(planned, files, differing, ports)
+        outlook = Outlook(planned, differing, ports)
         if not differing:
             return outlook
         if not is_active("ssh.socket"):
@@ -388,7 +386,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
     @property
     def missing_packages(self) -> list[str]:
         """What has to be installed first."""
-        return [] if self.program else ["openssh-server"]
+        return [] if which("sshd") else ["openssh-server"]
 
     def read(self) -> State:
         """Our files as they are."""
@@ -444,4 +442,4 @@ class SshdSettings(ConfirmedSetting[Outlook]):
 
     def result(self) -> dict[str, Any]:
         """The port to connect to from now on, where it is another one."""
-        return {"port": self.outlook.new_port if self.program else None}
+        return {"port": None if self.missing_packages else self.outlook.new_port}
