@@ -1,7 +1,7 @@
 """Docker's daemon.json: our keys merged into somebody's file, and taken out again.
 
-Not by nvidia-ctk, which has no drop-in for Docker. Its version 1.20.0 replaces `features` by {"cdi": true}, so
-that containerd-snapshotter is lost, overwrites a runtime of the same name, sorts all keys, knows no shared
+Not by nvidia-ctk, which has no drop-in for Docker. Its version 1.20.0 replaces `features` by {"cdi": true},
+so that containerd-snapshotter is lost, overwrites a runtime of the same name, sorts all keys, knows no shared
 memory and no limits, and takes nothing out again (pkg/config/engine/docker/docker.go; seen with the program).
 """
 
