@@ -1,34 +1,25 @@
-"""What all engines share: the wish, the plan, and how a unit and its command line are read."""
+"""What all engines share: what is asked of them, the plan of one, and how a unit's command line is read."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import shutil
-import subprocess
 import tempfile
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ansible.module_utils.process import CommandError, run
+from ansible.module_utils.settings.base import RefusedError
+
 RUNTIME = "/usr/bin/nvidia-container-runtime"
 HEADER = "# Managed by Temper."
 PROC = Path("/proc")
-SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
-COMMAND_TIMEOUT_S = 300  # Docker may wait for containers that do not want to end
-
-
-class RefusedError(Exception):
-    """Nothing was changed; the message says what was expected, what was found, and what to do."""
-
-
-class EngineError(Exception):
-    """The engine did not take a change."""
+RESTART_TIMEOUT_S = 300  # Docker may wait for containers that do not want to end
 
 
 @dataclass(frozen=True)
-class Wish:
+class EngineOptions:
     """What the operator asks of every engine."""
 
     present: bool
@@ -63,7 +54,7 @@ class Unit:
 
 
 @dataclass
-class Plan:
+class EnginePlan:
     """What one engine needs."""
 
     engine: str
@@ -97,18 +88,20 @@ class Engine(typing.Protocol):
     cdi_since: str
     without_cdi: str
 
-    def plan(self, wish: Wish, unit: Unit, record: dict[str, typing.Any], /) -> Plan:
-        """Compare the wish with the files. Raises RefusedError."""
+    def plan(self, options: EngineOptions, unit: Unit, record: dict[str, typing.Any], /) -> EnginePlan:
+        """Compare what is asked with the files. Raises RefusedError."""
 
-    def disagreement(self, wish: Wish, plan: Plan, /) -> str:
+    def disagreement(self, options: EngineOptions, plan: EnginePlan, /) -> str:
         """What the running engine has not taken over, in words; empty where it has all."""
 
 
-def begin(engine: Engine, unit: Unit, version: str, wish: Wish, record: dict[str, typing.Any]) -> Plan:
+def begin(
+    engine: Engine, unit: Unit, version: str, options: EngineOptions, record: dict[str, typing.Any]
+) -> EnginePlan:
     """The plan as far as all engines are alike: whether CDI is used, and a warning where it cannot be."""
-    plan = Plan(engine.name, unit, version, record=dict(record))
-    plan.cdi = wish.cdi and at_least(version, engine.cdi_since)
-    if wish.present and wish.cdi and not plan.cdi:
+    plan = EnginePlan(engine.name, unit, version, record=dict(record))
+    plan.cdi = options.cdi and at_least(version, engine.cdi_since)
+    if options.present and options.cdi and not plan.cdi:
         plan.warnings.append(
             f"{engine.title} {version} does not read CDI specifications of the toolkit's version (expected "
             f"{engine.cdi_since} or newer){engine.without_cdi}."
@@ -130,37 +123,28 @@ def refuse_foreign(path: Path, text: str | None, engine: Engine) -> None:
         )
 
 
-def program_of(engine: Engine) -> str:
-    """The path of an engine's program, or its name where there is none."""
-    return which(engine.program) or engine.program
+def version_printed(engine: Engine) -> str:
+    """The version that an engine's program prints. Raises CommandError."""
+    return version_of(run([engine.program, "--version"]))
 
 
-def which(program: str) -> str | None:
-    """The path of a program, in the administrators' directories too."""
-    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{SBIN}")
-
-
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command that may fail; one that is missing or hangs has failed, too."""
+def say(engine: Engine, *arguments: str) -> str:
+    """What an engine prints of its configuration. Raises RefusedError with its complaint about it."""
     try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=COMMAND_TIMEOUT_S,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
-        )
-    except FileNotFoundError:
-        return subprocess.CompletedProcess(command, 127, "", f"there is no program {command[0]}")
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 124, "", f"no answer within {COMMAND_TIMEOUT_S} s")
+        return run([engine.program, *arguments])
+    except CommandError as error:
+        raise RefusedError(
+            f"{engine.title} does not accept its configuration: {error}. Correct it and run again."
+        ) from error
 
 
-def words(completed: subprocess.CompletedProcess[str]) -> str:
-    """What a command said, in one line."""
-    return " ".join((completed.stderr + completed.stdout).split())
+def journal_of(unit: str) -> str:
+    """The last lines of a unit's journal as a sentence, to explain why it failed."""
+    try:
+        lines = run(["journalctl", "--no-pager", "--output=cat", "--lines=8", f"--unit={unit}"]).split()
+    except CommandError:
+        return ""
+    return f" Its journal: {' '.join(lines)}" if lines else ""
 
 
 def read_units(names: list[str]) -> dict[str, Unit]:
@@ -168,11 +152,11 @@ def read_units(names: list[str]) -> dict[str, Unit]:
     if not names:
         return {}
     properties = "LoadState,ActiveState,MainPID,ExecStart"
-    completed = run(["systemctl", "show", f"--property={properties}", "--", *names])
-    if completed.returncode:
-        raise RefusedError(f"systemctl does not say how {', '.join(names)} are: {words(completed)}")
+    try:
+        blocks = run(["systemctl", "show", f"--property={properties}", "--", *names]).strip().split("\n\n")
+    except CommandError as error:
+        raise RefusedError(f"systemctl does not say how {', '.join(names)} are: {error}") from error
     units = {}
-    blocks = completed.stdout.strip().split("\n\n")
     for name, block in zip(names, blocks):  # noqa: B905  (strict= is not in Python 3.9)
         values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
         active = values.get("ActiveState") in ("active", "reloading", "activating")
@@ -221,6 +205,6 @@ def read_text(path: Path) -> str | None:
         raise RefusedError(f"{path} is no UTF-8 text ({error}): correct it and run again.") from error
 
 
-def temporary_directory() -> tempfile.TemporaryDirectory[str]:
-    """For candidates that an engine is asked about."""
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder for copies that programs may read and write."""
     return tempfile.TemporaryDirectory(prefix="temper-")

@@ -7,7 +7,9 @@ import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ansible.module_utils.engines.base import EngineError, RefusedError, run, words
+from ansible.module_utils.engines.base import journal_of
+from ansible.module_utils.process import CommandError, run
+from ansible.module_utils.settings.base import RefusedError, SettingError
 
 PATH_UNIT = "nvidia-cdi-refresh.path"
 SERVICE = "nvidia-cdi-refresh.service"
@@ -50,8 +52,8 @@ def plan() -> CdiPlan:
 def unit_states() -> dict[str, str]:
     """UnitFileState of the toolkit's units; empty where there is no such unit."""
     units = [PATH_UNIT, SERVICE]
-    completed = run(["systemctl", "show", "--property=UnitFileState", "--", *units])
-    states = [block.strip().partition("=")[2] for block in completed.stdout.strip("\n").split("\n\n")]
+    blocks = run(["systemctl", "show", "--property=UnitFileState", "--", *units]).strip("\n").split("\n\n")
+    states = [block.strip().partition("=")[2] for block in blocks]
     return dict(zip(units, [*states, "", ""]))  # noqa: B905  (strict= is not in Python 3.9)
 
 
@@ -88,30 +90,21 @@ def _loaded() -> str:
 
 
 def apply(wanted: CdiPlan) -> None:
-    """Switch the units on and have the specification written, then look at it. Raises EngineError."""
+    """Switch the units on and have the specification written, then look at it. Raises SettingError."""
     steps = [["systemctl", "enable", *wanted.enable]] if wanted.enable else []
     steps.append(["systemctl", "start", PATH_UNIT])
     if wanted.refresh:
         steps.append(["systemctl", "restart", SERVICE])
     for command in steps:
-        completed = run(command)
-        if completed.returncode:
-            raise EngineError(f"`{' '.join(command)}` failed: {words(completed)}{_reason()}")
+        try:
+            run(command)
+        except CommandError as error:
+            raise SettingError(f"{error}{journal_of(SERVICE)}") from error
     problem = stale() if wanted.refresh else ""
     if problem:
-        raise EngineError(f"{SERVICE} ran, and still {problem}.{_reason()}")
-
-
-def _reason() -> str:
-    journal = run(
-        ["journalctl", "--no-pager", "--output=cat", "--lines=8", f"--unit={SERVICE}"]
-    ).stdout.split()
-    return f" Its journal: {' '.join(journal)}" if journal else ""
+        raise SettingError(f"{SERVICE} ran, and still {problem}.{journal_of(SERVICE)}")
 
 
 def switch_off(units: typing.Iterable[str]) -> None:
-    """Take back what `apply` switched on."""
-    names = list(units)
-    completed = run(["systemctl", "disable", "--now", *names])
-    if completed.returncode:
-        raise EngineError(f"Switching off {', '.join(names)} failed: {words(completed)}")
+    """Take back what `apply` switched on. Raises CommandError."""
+    run(["systemctl", "disable", "--now", *units])

@@ -1,44 +1,42 @@
-"""containerd: a drop-in with the runtime, proven by containerd's own reading of its configuration.
+"""containerd: the drop-in that nvidia-ctk makes, proven by containerd's own reading of its configuration.
 
 How a drop-in is merged depends on containerd: version 2 merges tables; 1.7 replaces the list of runtimes, so
-that runc would be gone; 1.6 replaces the plugin's whole section, so that Debian's path of the network plugins
-would be gone (all three seen with `containerd config dump`). So the smallest drop-in is taken under which the
-dump shows our settings and else what it showed before.
+that runc would be gone; 1.6 replaces the plugin's whole section. nvidia-ctk copies into its drop-in the
+plugin's section from the configuration that it is given. So it is given config.toml first, and where
+containerd would forget something under that drop-in, all that `containerd config dump` shows. A drop-in is
+taken only if the dump shows our settings and else what it showed without them.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import glob
-import os
+import re
 import typing
 from pathlib import Path
 
-from ansible.module_utils.engines import toml
+from ansible.module_utils.engines import config_dump, toolkit
 from ansible.module_utils.engines.base import (
     HEADER,
     RUNTIME,
-    Plan,
-    RefusedError,
+    EngineOptions,
+    EnginePlan,
     Unit,
-    Wish,
     begin,
     ours,
-    program_of,
     read_text,
     refuse_foreign,
-    run,
-    temporary_directory,
-    version_of,
-    which,
-    words,
+    say,
+    scratch,
+    version_printed,
 )
+from ansible.module_utils.process import CommandError, run, which
+from ansible.module_utils.settings.base import RefusedError
 
 CONFIG = Path("/etc/containerd/config.toml")
 DROP_IN = Path("/etc/containerd/conf.d/99-nvidia.toml")
 LIMITS = Path("/etc/systemd/system/containerd.service.d/50-temper.conf")
-PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+PLUGINS = {"2": "io.containerd.grpc.v1.cri", "3": "io.containerd.cri.v1.runtime"}
 LIMIT_NAMES = {"memlock": "LimitMEMLOCK", "stack": "LimitSTACK", "nofile": "LimitNOFILE"}
+CRI_STATES = ("io.containerd.grpc.v1", "io.containerd.cri.v1")
 
 
 class Containerd:
@@ -50,13 +48,13 @@ class Containerd:
     cdi_since = "1.7.16"
     without_cdi = "; containers get GPUs through the nvidia runtime"
 
-    def plan(self, wish: Wish, unit: Unit, record: dict[str, typing.Any]) -> Plan:
-        """Compare the drop-in, its import and the unit's limits with the wish."""
+    def plan(self, options: EngineOptions, unit: Unit, record: dict[str, typing.Any]) -> EnginePlan:
+        """Compare the drop-in, its import and the unit's limits with what is asked."""
         flags = unit.flags()
         config = Path((flags.get("config") or flags.get("c") or [str(CONFIG)])[0])
-        plan = begin(self, unit, version_of(run([program_of(self), "--version"]).stdout), wish, record)
-        wanted = self._wanted(wish, plan, config) if wish.present else self._unwanted(plan, config)
-        wanted[str(LIMITS)] = _limits(wish) if wish.present and wish.ulimits else None
+        plan = begin(self, unit, version_printed(self), options, record)
+        wanted = self._present(options, plan, config) if options.present else _absent(plan, config)
+        wanted[str(LIMITS)] = _limits(options) if options.present and options.ulimits else None
         for path, content in wanted.items():
             before = read_text(Path(path))
             if content is None and not ours(before) and path != str(config):
@@ -67,101 +65,107 @@ class Containerd:
         plan.action = "restart" if plan.files else ""
         return plan
 
-    def _wanted(self, wish: Wish, plan: Plan, config: Path) -> dict[str, str | None]:
+    def _present(self, options: EngineOptions, plan: EnginePlan, config: Path) -> dict[str, str | None]:
+        refuse_foreign(DROP_IN, read_text(DROP_IN), self)
         text = read_text(config)
         if text is None:
             # containerd alone knows which version of the format its defaults have.
-            default = toml.parse(self._say("config", "default"), "`containerd config default`")
-            text = f"version = {default['version']}\n"
+            default = config_dump.read(say(self, "config", "default"))
+            text = f"version = {default[('version',)]}\n"
             plan.record["created"] = True
-        main = toml.parse(text, str(config))
-        version = main.get("version")
-        if version not in PLUGINS:
-            raise RefusedError(
-                f"{config} has version {version or 1}, expected 2 or 3: run `containerd config migrate`, "
-                "store what it prints there, and run again."
-            )
-        refuse_foreign(DROP_IN, read_text(DROP_IN), self)
-        imported = _imports(main, config)
-        others = [name for name in imported if name != str(DROP_IN)]
-        drop_in = self._drop_in(wish, plan, main, others)
-        listed = [str(config.parent / pattern) for pattern in main.get("imports", [])]
-        if not any(fnmatch.fnmatch(str(DROP_IN), pattern) for pattern in listed):
-            text = toml.with_import(text, str(DROP_IN), str(config))
-        return {str(DROP_IN): drop_in, str(config): text}
+        with scratch() as folder:
+            copy = _Copy(self, Path(folder), config, text)
+            base = copy.dump(copy.text)
+            _refuse_unusable(base)
+            if not toolkit.installed():
+                return {str(DROP_IN): toolkit.UNKNOWN}
+            drop_in, main = self._candidate(options, plan, copy, base)
+        if main != text and not main.endswith(text):
+            # nvidia-ctk has written it anew: it goes back as a whole, as long as nobody changes it.
+            plan.record["config"] = {"before": text, "after": main}
+        return {str(DROP_IN): drop_in, str(config): main}
 
-    def _unwanted(self, plan: Plan, config: Path) -> dict[str, str | None]:
-        text = read_text(config)
-        wanted: dict[str, str | None] = {str(DROP_IN): None}
-        if text is not None:
-            left = toml.without_import(text, str(DROP_IN), str(config))
-            made = plan.record.pop("created", False) and set(toml.parse(left, str(config))) <= {"version"}
-            wanted[str(config)] = None if made else left
-        return wanted
-
-    def _drop_in(self, wish: Wish, plan: Plan, main: toml.Table, others: list[str]) -> str:
-        version = main["version"]
-        plugin = PLUGINS[version]
-        with temporary_directory() as directory:
-            base = self._dump(main, others, directory)
-            # What the dump calls it: containerd 2 shows a configuration of version 2 as version 3.
-            shown = PLUGINS[base["version"]]
-            if "cri" in str(main.get("disabled_plugins", "")):
-                raise RefusedError(
-                    "containerd's CRI plugin is switched off (disabled_plugins), so that it serves Docker "
-                    "alone: name containerd in container_engines_exclude, or switch the plugin on."
-                )
-            runc = toml.without_zeros(toml.at(base, ("plugins", shown, "containerd", "runtimes")) or {})
-            _refuse_foreign_runtime(runc.get("nvidia"))
-            mine = _section(wish, plan.cdi, runc.get("runc", {}))
-            section = toml.at(main, ("plugins", plugin)) or {}
-            runtimes = {"containerd": {"runtimes": runc}}
-            expected = toml.without_zeros(toml.combined(base, {"plugins": {shown: mine}}))
-            for candidate in (
-                mine,
-                toml.combined(runtimes, mine),
-                toml.combined(section, toml.combined(runtimes, mine)),
-            ):
-                document = toml.render({"version": version, "plugins": {plugin: candidate}})
-                text = f"{HEADER} NVIDIA's runtime, and what containerd would else forget.\n{document}"
-                path = Path(directory) / DROP_IN.name
-                path.write_text(text, encoding="utf-8")
-                found = toml.without_zeros(self._dump(main, [*others, str(path)], directory))
-                if {**found, "imports": 0} == {**expected, "imports": 0}:
-                    return text
+    def _candidate(
+        self, options: EngineOptions, plan: EnginePlan, copy: _Copy, base: config_dump.Dump
+    ) -> tuple[str, str]:
+        """The first drop-in and config.toml under which containerd has ours and has lost nothing."""
+        expected = _expected(base, options, cdi=plan.cdi)
+        default = expected.get((*_cri(base), "containerd", "default_runtime_name")) == "nvidia"
+        made = [copy.ask(source, default=default, cdi=plan.cdi) for source in (copy.text, copy.dumped)]
+        mains = (copy.text, f"{_import_line(copy.drop_in)}{copy.text}", made[0][1])
+        for main in mains:
+            for drop_in, _ in made:
+                if _comparable(copy.try_dump(main, drop_in)) == expected:
+                    return f"{HEADER} Made by nvidia-ctk.\n{copy.original(drop_in)}", copy.original(main)
         raise RefusedError(
-            f"containerd {plan.version} would change other settings with {DROP_IN} in any form: register "
-            "the runtime in its configuration by hand, and name containerd in "
+            f"containerd {plan.version} would change other settings with {DROP_IN} as nvidia-ctk makes it: "
+            "register the runtime in its configuration by hand, and name containerd in "
             "container_engines_exclude."
         )
 
-    def _dump(self, main: toml.Table, imports: list[str], directory: str) -> toml.Table:
-        path = Path(directory) / "config.toml"
-        path.write_text(toml.render({**main, "imports": imports}), encoding="utf-8")
-        return toml.parse(self._say("--config", str(path), "config", "dump"), "`containerd config dump`")
-
-    def _say(self, *arguments: str) -> str:
-        completed = run([program_of(self), *arguments])
-        if completed.returncode:
-            raise RefusedError(
-                f"containerd does not accept its configuration: {words(completed)}. Correct it and run again."
-            )
-        return completed.stdout
-
-    def disagreement(self, _wish: Wish, _plan: Plan) -> str:
+    def disagreement(self, _options: EngineOptions, _plan: EnginePlan) -> str:
         """Whether the plugin that reads our drop-in works: containerd runs on without it when it does not."""
-        completed = run(["ctr", "plugins", "ls"])
-        if completed.returncode:
-            return f"`ctr plugins ls` failed: {words(completed)}"
-        rows = [row.split() for row in completed.stdout.splitlines()]
-        states = {
-            row[1]: row[-1] for row in rows if len(row) > 2 and row[0] in ("io.containerd.grpc.v1", CRI_V2)
-        }
+        try:
+            rows = [row.split() for row in run(["ctr", "plugins", "ls"]).splitlines()]
+        except CommandError as error:
+            return str(error)
+        states = {row[1]: row[-1] for row in rows if len(row) > 2 and row[0] in CRI_STATES}
         state = states.get("cri") or states.get("runtime") or "missing"
         return "" if state == "ok" else f"its CRI plugin is {state} (see `ctr plugins ls` and its journal)"
 
 
-CRI_V2 = "io.containerd.cri.v1"
+class _Copy:
+    """containerd's configuration in a scratch folder, without our drop-in, for programs to try.
+
+    Links stand for the files beside config.toml and the other drop-ins. In the place of ours is one that says
+    nothing, because an import of a file that is not there is an error.
+    """
+
+    def __init__(self, engine: Containerd, folder: Path, config: Path, text: str) -> None:
+        self.engine = engine
+        self.config = folder / "config.toml"
+        self.drop_in = folder / DROP_IN.parent.name / DROP_IN.name
+        self.text = text.replace(str(DROP_IN.parent), str(self.drop_in.parent))
+        top_level = re.split(r"^\s*\[", text, maxsplit=1, flags=re.MULTILINE)[0]
+        found = re.search(r"^\s*version\s*=\s*(\d+)", top_level, re.MULTILINE)
+        version = found[1] if found else "1"
+        if version not in PLUGINS:
+            raise RefusedError(
+                f"{config} has version {version}, expected 2 or 3: run `containerd config migrate`, "
+                "store what it prints there, and run again."
+            )
+        self.empty = f"version = {version}\n"
+        self.dumped = ""
+        self.drop_in.parent.mkdir()
+        for source, target in ((config.parent, folder), (DROP_IN.parent, self.drop_in.parent)):
+            for entry in source.iterdir() if source.is_dir() else ():
+                if entry not in (config, DROP_IN, DROP_IN.parent):
+                    (target / entry.name).symlink_to(entry)
+
+    def original(self, text: str) -> str:
+        """A text as it is for the real files."""
+        return text.replace(str(self.drop_in.parent), str(DROP_IN.parent))
+
+    def dump(self, main: str, drop_in: str = "") -> config_dump.Dump:
+        """What containerd makes of these files. Raises RefusedError."""
+        self.config.write_text(main, encoding="utf-8")
+        self.drop_in.write_text(drop_in or self.empty, encoding="utf-8")
+        printed = say(self.engine, "--config", str(self.config), "config", "dump")
+        self.dumped = self.dumped or printed
+        return config_dump.read(printed)
+
+    def try_dump(self, main: str, drop_in: str) -> config_dump.Dump:
+        """The same for a candidate: one that containerd does not read is none."""
+        try:
+            return self.dump(main, drop_in)
+        except RefusedError:
+            return {}
+
+    def ask(self, source: str, *, default: bool, cdi: bool) -> tuple[str, str]:
+        """The drop-in that nvidia-ctk makes for a configuration, and how it rewrites that."""
+        self.config.write_text(source, encoding="utf-8")
+        drop_in = toolkit.configure("containerd", self.config, self.drop_in, default=default, cdi=cdi)
+        return drop_in, self.config.read_text(encoding="utf-8")
 
 
 def serves_docker_alone() -> bool:
@@ -169,39 +173,75 @@ def serves_docker_alone() -> bool:
     return bool(which("dockerd")) and not any(map(which, ("kubelet", "nerdctl", "crictl")))
 
 
-def _imports(main: toml.Table, config: Path) -> list[str]:
-    found: list[str] = []
-    for pattern in main.get("imports", []):
-        absolute = os.path.join(config.parent, pattern)  # noqa: PTH118  (a pattern, not a path)
-        found += sorted(glob.glob(absolute)) if glob.has_magic(absolute) else [absolute]  # noqa: PTH207
-    return found
+def _import_line(drop_in: Path) -> str:
+    # The first line, because a key after a table's header would belong to that table.
+    return f'imports = ["{drop_in}"]\n'
 
 
-def _refuse_foreign_runtime(runtime: toml.Table | None) -> None:
-    program = toml.at(runtime or {}, ("options", "BinaryName"))
-    if runtime and program != RUNTIME:
+def _absent(plan: EnginePlan, config: Path) -> dict[str, str | None]:
+    """Without the drop-in and its import. An import that nvidia-ctk wrote matches nothing then."""
+    text, line = read_text(config), _import_line(DROP_IN)
+    rewritten = plan.record.pop("config", {})
+    left = rewritten["before"] if rewritten and text == rewritten["after"] else text
+    left = left[len(line) :] if left and left.startswith(line) else left
+    made = plan.record.pop("created", False) and re.fullmatch(r"(version = \d+\s*)?", left or "")
+    return {str(DROP_IN): None, str(config): None if made else left}
+
+
+def _cri(dump: config_dump.Dump) -> config_dump.Key:
+    """Where the CRI plugin's settings stand: containerd 2 shows a configuration of version 2 as version 3."""
+    return ("plugins", PLUGINS[dump[("version",)]])
+
+
+def _refuse_unusable(base: config_dump.Dump) -> None:
+    if "cri" in base.get(("disabled_plugins",), ""):
         raise RefusedError(
-            f"containerd has a runtime nvidia already, with the program {program or 'runc'}, expected "
+            "containerd's CRI plugin is switched off (disabled_plugins), so that it serves Docker "
+            "alone: name containerd in container_engines_exclude, or switch the plugin on."
+        )
+    there = config_dump.below(base, (*_cri(base), "containerd", "runtimes", "nvidia"))
+    program = there.get(("options", "BinaryName"), "runc")
+    if there and program != RUNTIME:
+        raise RefusedError(
+            f"containerd has a runtime nvidia already, with the program {program}, expected "
             f"{RUNTIME}: remove it (is the GPU operator in charge here?), or name containerd in "
             "container_engines_exclude."
         )
 
 
-def _section(wish: Wish, cdi: bool, runc: toml.Table) -> toml.Table:
-    """Our part of the plugin's section. The runtime is runc's twin: SystemdCgroup and others must agree."""
-    options = {**runc.get("options", {}), "BinaryName": RUNTIME}
-    containerd: toml.Table = {"runtimes": {"nvidia": {**runc, "options": options}}}
-    if not runc:
-        containerd["runtimes"]["nvidia"]["runtime_type"] = "io.containerd.runc.v2"
-    if wish.default_runtime:
-        containerd["default_runtime_name"] = "nvidia"
-    return {**({"enable_cdi": True} if cdi else {}), "containerd": containerd}
+def _expected(base: config_dump.Dump, options: EngineOptions, *, cdi: bool) -> config_dump.Dump:
+    """What containerd has to show. The runtime is runc's twin: SystemdCgroup and others must agree."""
+    cri = _cri(base)
+    default = base.get((*cri, "containerd", "default_runtime_name"), "runc")
+    twin = "runc" if default.startswith("nvidia") else default
+    runtimes = (*cri, "containerd", "runtimes")
+    settings = {("runtime_type",): "io.containerd.runc.v2", **config_dump.below(base, (*runtimes, twin))}
+    settings[("options", "BinaryName")] = RUNTIME
+    expected = {**base, **{(*runtimes, "nvidia", *key): value for key, value in settings.items()}}
+    if options.default_runtime:
+        expected[(*cri, "containerd", "default_runtime_name")] = "nvidia"
+    if cdi:
+        expected[(*cri, "enable_cdi")] = "true"
+    return _comparable(expected)
 
 
-def _limits(wish: Wish) -> str:
+def _comparable(dump: config_dump.Dump) -> config_dump.Dump:
+    """A dump without its imports, and of our runtime only what makes it work as its twin does."""
+    if not dump:
+        return {}
+    nvidia = (*_cri(dump), "containerd", "runtimes", "nvidia")
+    return {
+        key: value
+        for key, value in dump.items()
+        if key[0] != "imports"
+        and (key[: len(nvidia)] != nvidia or key[len(nvidia)] in ("runtime_type", "options"))
+    }
+
+
+def _limits(options: EngineOptions) -> str:
     lines = [
         f"{LIMIT_NAMES[name]}={'infinity' if limit < 0 else limit}"
-        for name, limit in wish.ulimits.items()
+        for name, limit in options.ulimits.items()
         if name in LIMIT_NAMES
     ]
     return "\n".join([f"{HEADER} Containers inherit the limits of containerd.", "[Service]", *lines, ""])

@@ -1,35 +1,38 @@
-"""CRI-O: a drop-in with the runtime and the limits of containers.
+"""CRI-O: the drop-in that nvidia-ctk makes, and one of our own with the limits of containers.
 
 Neither Debian 12 nor 13 has CRI-O: unlike the other engines, this one is tested with a stand-in only.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import typing
 from pathlib import Path
 
-from ansible.module_utils.engines import toml
+from ansible.module_utils.engines import config_dump, toolkit
 from ansible.module_utils.engines.base import (
     HEADER,
     RUNTIME,
-    Plan,
-    RefusedError,
+    EngineOptions,
+    EnginePlan,
     Unit,
-    Wish,
     begin,
     ours,
-    program_of,
     read_text,
     refuse_foreign,
-    run,
-    temporary_directory,
-    version_of,
-    words,
+    say,
+    scratch,
+    version_printed,
 )
+from ansible.module_utils.process import CommandError, run
+from ansible.module_utils.settings.base import RefusedError
 
+CONFIG = Path("/etc/crio/crio.conf")
 DIRECTORY = Path("/etc/crio/crio.conf.d")
-DROP_IN = DIRECTORY / "99-nvidia.toml"
+DROP_IN = "99-nvidia.toml"
+LIMITS = "99-temper.toml"
+SECTION = ("crio", "runtime")
 
 
 class Crio:
@@ -42,53 +45,70 @@ class Crio:
     cdi_since = "1.30"
     without_cdi = "; containers get GPUs through the nvidia runtime"
 
-    def plan(self, wish: Wish, unit: Unit, record: dict[str, typing.Any]) -> Plan:
-        """Compare the drop-in with the wish."""
-        plan = begin(self, unit, version_of(run([program_of(self), "--version"]).stdout), wish, record)
-        before = read_text(DROP_IN)
-        if not wish.present and not ours(before):
-            return plan
-        refuse_foreign(DROP_IN, before, self)
-        content = self._drop_in(wish) if wish.present else None
-        if before != content:
-            plan.files[str(DROP_IN)] = content
-            plan.action = "restart"
+    def plan(self, options: EngineOptions, unit: Unit, record: dict[str, typing.Any]) -> EnginePlan:
+        """Compare the drop-ins with what is asked."""
+        plan = begin(self, unit, version_printed(self), options, record)
+        before = {name: read_text(DIRECTORY / name) for name in (DROP_IN, LIMITS)}
+        wanted: dict[str, str | None] = {}
+        if options.present:
+            for name, text in before.items():
+                refuse_foreign(DIRECTORY / name, text, self)
+            wanted = self._drop_ins(options)
+        for name, text in before.items():
+            if ours(text) and text != wanted.get(name):
+                plan.files[str(DIRECTORY / name)] = wanted.get(name)
+                plan.action = "restart"
         return plan
 
-    def _drop_in(self, wish: Wish) -> str:
-        with temporary_directory() as directory:
+    def _drop_ins(self, options: EngineOptions) -> dict[str, str | None]:
+        with scratch() as name:
+            folder = Path(name)
             for path in sorted(DIRECTORY.glob("*.conf")) + sorted(DIRECTORY.glob("*.toml")):
-                if path != DROP_IN:
-                    shutil.copy(path, directory)
-            limits = toml.at(self._effective(directory), ("crio", "runtime", "default_ulimits")) or []
-            set_by_others = {str(limit).partition("=")[0] for limit in limits}
-            limits += [
-                f"{name}={limit}:{limit}" for name, limit in wish.ulimits.items() if name not in set_by_others
+                if path.name not in (DROP_IN, LIMITS):
+                    shutil.copy(path, folder)
+            theirs = config_dump.strings(self._effective(folder).get((*SECTION, "default_ulimits"), ""))
+            set_by_others = {limit.partition("=")[0] for limit in theirs}
+            limits = [
+                f"{key}={limit}:{limit}" for key, limit in options.ulimits.items() if key not in set_by_others
             ]
-            runtime: toml.Table = {**({"default_runtime": "nvidia"} if wish.default_runtime else {})}
-            runtime |= {"default_ulimits": limits} if limits else {}
-            runtime["runtimes"] = {"nvidia": {"runtime_path": RUNTIME, "runtime_type": "oci"}}
-            text = f"{HEADER} NVIDIA's runtime.\n{toml.render({'crio': {'runtime': runtime}})}"
-            (Path(directory) / DROP_IN.name).write_text(text, encoding="utf-8")
-            if not toml.contains(self._effective(directory), {"crio": {"runtime": runtime}}):
-                raise RefusedError(
-                    f"CRI-O does not take over {DROP_IN}: `crio config` does not show what stands in it."
-                )
-        return text
-
-    def _effective(self, directory: str) -> toml.Table:
-        completed = run([program_of(self), f"--config-dir={directory}", "config"])
-        if completed.returncode:
-            raise RefusedError(
-                f"CRI-O does not accept its configuration: {words(completed)}. Correct it and run again."
+            # A list replaces another as a whole, so theirs are repeated.
+            text = (
+                f"{HEADER}\n[crio.runtime]\ndefault_ulimits = {json.dumps([*theirs, *limits])}\n"
+                if limits
+                else None
             )
-        return toml.parse(completed.stdout, "`crio config`")
+            if not toolkit.installed():
+                return {DROP_IN: toolkit.UNKNOWN, LIMITS: text}
+            # nvidia-ctk may write the configuration that it is given.
+            source = folder / "nvidia-ctk" / CONFIG.name
+            source.parent.mkdir()
+            source.write_text(read_text(CONFIG) or "", encoding="utf-8")
+            made = toolkit.configure("crio", source, folder / DROP_IN, default=options.default_runtime)
+            shutil.rmtree(source.parent)
+            if text:
+                (folder / LIMITS).write_text(text, encoding="utf-8")
+            shown = self._effective(folder)
+            problems = [
+                shown.get((*SECTION, "runtimes", "nvidia", "runtime_path")) != RUNTIME,
+                options.default_runtime and shown.get((*SECTION, "default_runtime")) != "nvidia",
+                bool(limits)
+                and config_dump.strings(shown.get((*SECTION, "default_ulimits"), "")) != [*theirs, *limits],
+            ]
+        if any(problems):
+            raise RefusedError(
+                f"CRI-O does not take over {DROP_IN} and {LIMITS}: `crio config` does not show what stands "
+                "in them."
+            )
+        return {DROP_IN: f"{HEADER} Made by nvidia-ctk.\n{made}", LIMITS: text}
 
-    def disagreement(self, wish: Wish, _plan: Plan) -> str:
+    def _effective(self, folder: Path) -> config_dump.Dump:
+        return config_dump.read(say(self, f"--config-dir={folder}", "config"))
+
+    def disagreement(self, options: EngineOptions, _plan: EnginePlan) -> str:
         """Ask the running daemon."""
-        completed = run([program_of(self), "status", "config"])
-        known = (
-            toml.at(toml.parse(completed.stdout, "`crio status config`"), ("crio", "runtime", "runtimes"))
-            or {}
-        )
-        return "it does not know the runtime nvidia" if wish.present and "nvidia" not in known else ""
+        try:
+            shown = config_dump.read(run(["crio", "status", "config"]))
+        except CommandError as error:
+            return str(error)
+        known = config_dump.below(shown, (*SECTION, "runtimes", "nvidia"))
+        return "it does not know the runtime nvidia" if options.present and not known else ""

@@ -1,4 +1,9 @@
-"""Docker's daemon.json: our keys merged into somebody's file, and taken out again."""
+"""Docker's daemon.json: our keys merged into somebody's file, and taken out again.
+
+Not by nvidia-ctk, which has no drop-in for Docker. Its version 1.20.0 replaces `features` by {"cdi": true},
+so that containerd-snapshotter is lost, overwrites a runtime of the same name, sorts all keys, knows no shared
+memory and no limits, and takes nothing out again (pkg/config/engine/docker/docker.go; seen with the program).
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,13 @@ import re
 import typing
 from dataclasses import dataclass
 
-from ansible.module_utils.engines.base import RefusedError
+from ansible.module_utils.settings.base import RefusedError
 
 Document = dict[str, typing.Any]
 
 
 @dataclass(frozen=True)
-class Setting:
+class WantedKey:
     """One key as it should be, and what to do where somebody else has set it otherwise."""
 
     path: tuple[str, ...]
@@ -85,7 +90,9 @@ def render(document: Document, before: str) -> str:
     return text if before.strip() and not before.endswith("\n") else f"{text}\n"
 
 
-def merge(document: Document, settings: list[Setting], record: Record, where: str) -> tuple[Document, Record]:
+def merge(
+    document: Document, settings: list[WantedKey], record: Record, where: str
+) -> tuple[Document, Record]:
     """The document with our settings, and what of it is ours.
 
     A key that somebody else has set to another value is never overwritten.

@@ -11,19 +11,17 @@ from pathlib import Path
 
 from ansible.module_utils.engines import daemon_json
 from ansible.module_utils.engines.base import (
-    EngineError,
-    Plan,
-    RefusedError,
+    EngineOptions,
+    EnginePlan,
     Unit,
-    Wish,
     begin,
-    program_of,
     read_text,
-    run,
-    temporary_directory,
+    scratch,
     version_of,
-    words,
+    version_printed,
 )
+from ansible.module_utils.process import CommandError, run
+from ansible.module_utils.settings.base import RefusedError, SettingError
 
 DAEMON_JSON = Path("/etc/docker/daemon.json")
 SOCKET = Path("/run/docker.sock")
@@ -53,7 +51,7 @@ class _Connection(http.client.HTTPConnection):
 def ask(unit: Unit, path: str) -> dict[str, typing.Any]:
     """One answer of Docker's API, over its socket: Debian 13 installs the daemon without the command.
 
-    Raises EngineError.
+    Raises SettingError.
     """
     flags = unit.flags()
     named = [
@@ -65,7 +63,7 @@ def ask(unit: Unit, path: str) -> dict[str, typing.Any]:
         connection.request("GET", path)
         answer: dict[str, typing.Any] = json.loads(connection.getresponse().read())
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise EngineError(f"Docker is running, but does not answer at {address}: {error}") from error
+        raise SettingError(f"Docker is running, but does not answer at {address}: {error}") from error
     finally:
         connection.close()
     return answer
@@ -83,56 +81,58 @@ class Docker:
         "; containers get GPUs through the nvidia runtime: docker run --runtime=nvidia or --gpus=all"
     )
 
-    def plan(self, wish: Wish, unit: Unit, record: dict[str, typing.Any]) -> Plan:
-        """Compare daemon.json with the wish."""
+    def plan(self, options: EngineOptions, unit: Unit, record: dict[str, typing.Any]) -> EnginePlan:
+        """Compare daemon.json with the options."""
         flags = unit.flags()
         path = Path(flags["config-file"][0]) if "config-file" in flags else DAEMON_JSON
-        plan = begin(self, unit, self._version(unit), wish, {})
+        plan = begin(self, unit, self._version(unit), options, {})
         before = read_text(path)
         document = daemon_json.parse(before or "", str(path))
         mine = daemon_json.Record.load(record)
-        settings = _settings(wish, plan.cdi) if wish.present else []
+        settings = _settings(options, plan.cdi) if options.present else []
         _refuse_flags(settings, flags, unit.name)
-        if wish.present:
+        if options.present:
             if before is None:
                 mine.created = True
             merged, mine = daemon_json.merge(document, settings, mine, str(path))
         else:
             merged = daemon_json.remove(document, mine)
             mine = daemon_json.Record([], [], mine.created)
-        if merged != document or (before is None and wish.present):
-            gone = not merged and mine.created and not wish.present
+        if merged != document or (before is None and options.present):
+            gone = not merged and mine.created and not options.present
             plan.files[str(path)] = None if gone else daemon_json.render(merged, before or "")
             changed = {key for key in {*document, *merged} if document.get(key) != merged.get(key)}
             plan.action = "reload" if changed <= LIVE_KEYS else "restart"
             self._validate(unit, daemon_json.render(merged, before or ""), str(path))
-        plan.record = mine.dump() if wish.present else {}
+        plan.record = mine.dump() if options.present else {}
         return plan
 
     def _version(self, unit: Unit) -> str:
         if unit.active:
             return version_of(str(ask(unit, "/version").get("Version")))
-        return version_of(run([program_of(self), "--version"]).stdout)
+        return version_printed(self)
 
     def _validate(self, unit: Unit, text: str, where: str) -> None:
         """Ask dockerd itself, with the options that its unit gives it. Before version 23 it cannot say."""
-        with temporary_directory() as directory:
+        with scratch() as directory:
             candidate = Path(directory) / "daemon.json"
             candidate.write_text(text, encoding="utf-8")
             options = [word for word in unit.command[1:] if not word.startswith("--config-file")]
-            program = program_of(self)
-            completed = run([program, "--validate", f"--config-file={candidate}", *options])
-        if completed.returncode and "unknown flag: --validate" not in words(completed):
-            said = words(completed).replace(str(candidate), where)
-            raise RefusedError(
-                f"dockerd does not accept {where} as it would become: {said}. Correct it and run again."
-            )
+            try:
+                run([self.program, "--validate", f"--config-file={candidate}", *options])
+            except CommandError as error:
+                said = str(error).replace(str(candidate), where)
+                if "unknown flag: --validate" not in said:
+                    raise RefusedError(
+                        f"dockerd does not accept {where} as it would become: {said}. Correct it and run "
+                        "again."
+                    ) from error
 
-    def disagreement(self, wish: Wish, plan: Plan) -> str:
-        """Compare the running daemon with the wish; a reload takes a moment."""
+    def disagreement(self, options: EngineOptions, plan: EnginePlan) -> str:
+        """Compare the running daemon with what is asked; a reload takes a moment."""
         deadline = time.monotonic() + RELOAD_TIMEOUT_S
         while True:
-            problem = _difference(ask(plan.unit, "/info"), wish, plan.cdi)
+            problem = _difference(ask(plan.unit, "/info"), options, plan.cdi)
             if not problem or plan.action != "reload" or time.monotonic() > deadline:
                 return problem
             time.sleep(0.1)
@@ -143,26 +143,26 @@ class Docker:
         return int(info["ContainersRunning"]), bool(info["LiveRestoreEnabled"])
 
 
-def _settings(wish: Wish, cdi: bool) -> list[daemon_json.Setting]:
+def _settings(options: EngineOptions, cdi: bool) -> list[daemon_json.WantedKey]:
     leave_alone = "name docker in container_engines_exclude"
     runtime = {"path": "nvidia-container-runtime", "args": []}
-    settings = [daemon_json.Setting(("runtimes", "nvidia"), runtime, leave_alone)]
-    if wish.default_runtime:
+    settings = [daemon_json.WantedKey(("runtimes", "nvidia"), runtime, leave_alone)]
+    if options.default_runtime:
         remedy = "set container_engines_default_runtime: false"
-        settings.append(daemon_json.Setting(("default-runtime",), "nvidia", remedy))
+        settings.append(daemon_json.WantedKey(("default-runtime",), "nvidia", remedy))
     if cdi:
-        settings.append(daemon_json.Setting(("features", "cdi"), True, "set container_engines_cdi: false"))
-    if wish.shm_size:
+        settings.append(daemon_json.WantedKey(("features", "cdi"), True, "set container_engines_cdi: false"))
+    if options.shm_size:
         remedy = 'set container_engines_shm_size to it (or to "", which leaves it alone)'
-        settings.append(daemon_json.Setting(("default-shm-size",), wish.shm_size, remedy))
-    for name, limit in wish.ulimits.items():
+        settings.append(daemon_json.WantedKey(("default-shm-size",), options.shm_size, remedy))
+    for name, limit in options.ulimits.items():
         value = {"Name": name, "Soft": limit, "Hard": limit}
         remedy = f"leave {name} out of container_engines_ulimits"
-        settings.append(daemon_json.Setting(("default-ulimits", name), value, remedy))
+        settings.append(daemon_json.WantedKey(("default-ulimits", name), value, remedy))
     return settings
 
 
-def _refuse_flags(settings: list[daemon_json.Setting], flags: dict[str, list[str]], unit: str) -> None:
+def _refuse_flags(settings: list[daemon_json.WantedKey], flags: dict[str, list[str]], unit: str) -> None:
     for key in dict.fromkeys(setting.path[0] for setting in settings):
         flag = FLAGS[key]
         if flag in flags:
@@ -173,12 +173,12 @@ def _refuse_flags(settings: list[daemon_json.Setting], flags: dict[str, list[str
             )
 
 
-def _difference(info: dict[str, typing.Any], wish: Wish, cdi: bool) -> str:
+def _difference(info: dict[str, typing.Any], options: EngineOptions, cdi: bool) -> str:
     has_runtime = "nvidia" in (info.get("Runtimes") or {})
-    if has_runtime != wish.present and wish.present:
+    if has_runtime != options.present and options.present:
         return "it does not know the runtime nvidia"
-    if wish.present and wish.default_runtime and info.get("DefaultRuntime") != "nvidia":
+    if options.present and options.default_runtime and info.get("DefaultRuntime") != "nvidia":
         return f"its default runtime is {info.get('DefaultRuntime')}, expected nvidia"
-    if wish.present and cdi and not info.get("CDISpecDirs"):
+    if options.present and cdi and not info.get("CDISpecDirs"):
         return "CDI is not switched on"
     return ""

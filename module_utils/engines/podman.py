@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 
-from ansible.module_utils.engines.base import Plan, Unit, Wish, begin, program_of, run, version_of
+from ansible.module_utils.engines.base import EngineOptions, EnginePlan, Unit, begin, version_printed
 
 
 class Podman:
@@ -17,10 +17,10 @@ class Podman:
     cdi_since = "5.1"
     without_cdi = ", and it has no other supported way to the GPUs: install a newer Podman"
 
-    def plan(self, wish: Wish, unit: Unit, _record: dict[str, typing.Any]) -> Plan:
+    def plan(self, options: EngineOptions, unit: Unit, _record: dict[str, typing.Any]) -> EnginePlan:
         """Nothing but whether it reads the specification."""
-        return begin(self, unit, version_of(run([program_of(self), "--version"]).stdout), wish, {})
+        return begin(self, unit, version_printed(self), options, {})
 
-    def disagreement(self, _wish: Wish, _plan: Plan) -> str:
+    def disagreement(self, _options: EngineOptions, _plan: EnginePlan) -> str:
         """It reads everything anew for each container."""
         return ""

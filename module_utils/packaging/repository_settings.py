@@ -51,11 +51,11 @@ class Repositories(Setting):
 
     @classmethod
     def from_items(cls, items: Mapping[str, Any], options: Mapping[str, Any]) -> Repositories:
-        """From repositories by name; option `offline` as above."""
+        """From repositories by name. In check mode the node is `offline`."""
         defaults = {name: option.get("default") for name, option in repositories.SPEC.items()}
         wanted = [{**defaults, **each, "name": name} for name, each in items.items() if each is not None]
         absent = [name for name, each in items.items() if each is None]
-        return cls(wanted, (), absent, offline=bool(options.get("offline")))
+        return cls(wanted, (), absent, offline=bool(options.get("check_mode")))
 
     @functools.cached_property
     def files(self) -> list[File]:

@@ -62,8 +62,7 @@ class Role:
     def __init__(self, node: Node, plan: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
         self.node = node
         self.name: str = plan["role"]
-        # In check mode repositories need not be reachable yet.
-        self.options: Mapping[str, Any] = {**plan["options"], "offline": node.check_mode}
+        self.options: Mapping[str, Any] = {**plan["options"], "check_mode": node.check_mode}
         self.items = [with_secret(item, secrets) for item in plan["settings"]]
         self.reactions: list[Mapping[str, Any]] = plan["reactions"]
         self.record = Record(self.name)

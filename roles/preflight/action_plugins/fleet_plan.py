@@ -36,19 +36,19 @@ def write_whole(path: Path, text: str) -> None:
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
-    """fleet_plan: path, nodes (names). On the controller alone, and in check mode too: it is a report."""
+    """fleet_plan: path. On the controller alone, and in check mode too: it is a report."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("path", "nodes"))
+    _VALID_ARGS = frozenset(("path",))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Write the file; the result's `msg` is for the operator."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         hostvars = (task_vars or {})["hostvars"]
-        fleet = FleetPlan.from_dict(
-            {name: hostvars[name].get("preflight_plan") for name in self._task.args["nodes"]}
-        )
+        # Of the nodes that this run has come to: under `serial` others are yet to come.
+        plans = {name: hostvars[name].get("preflight_plan") for name in (task_vars or {})["ansible_play_hosts_all"]}
+        fleet = FleetPlan.from_dict({name: plan for name, plan in plans.items() if plan})
         path = Path(self._task.args["path"]).resolve()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

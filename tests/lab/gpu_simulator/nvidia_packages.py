@@ -276,6 +276,7 @@ def container_packages(arch: Architecture) -> Iterator[Package]:
             description="NVIDIA container toolkit, base",
             files={
                 "/usr/bin/nvidia-ctk": contents.program("nvidia-ctk.sh", VERSION=upstream, CDI_VERSION=cdi),
+                "/usr/libexec/gpu-simulator/nvidia-ctk": contents.program("nvidia_ctk_configure.py"),
                 "/usr/bin/nvidia-cdi-hook": contents.program("nvidia-cdi-hook.sh"),
                 "/usr/bin/nvidia-container-runtime": contents.program("nvidia-container-runtime.sh"),
                 **{f"/usr/lib/systemd/system/{unit}": contents.file(unit) for unit in CDI_UNITS},

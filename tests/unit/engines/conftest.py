@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import container_engine
 import pytest
-from ansible.module_utils.engines import base, busy, cdi, containerd, crio, docker
+from ansible.module_utils import process
+from ansible.module_utils.engines import busy, cdi, containerd, crio, docker, engine_settings
 
 from tests.unit.engines.stand_ins import Node
 
@@ -22,15 +23,15 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     machine = Node(tmp_path)
     monkeypatch.setenv("PATH", f"{machine.bin}:/usr/bin:/bin")
     for module, name, value in (
-        (base, "SBIN", ""),
-        (container_engine, "STATE", tmp_path / "state.json"),
-        (container_engine, "RUNTIME", str(machine.runtime)),
+        (process, "SYSTEM_PATH", ""),
+        (engine_settings, "STATE", tmp_path / "state.json"),
+        (engine_settings, "RUNTIME", str(machine.runtime)),
         (docker, "DAEMON_JSON", machine.daemon_json),
         (containerd, "CONFIG", machine.config),
         (containerd, "DROP_IN", machine.drop_in),
         (containerd, "LIMITS", machine.limits),
         (crio, "DIRECTORY", machine.crio),
-        (crio, "DROP_IN", machine.crio / "99-nvidia.toml"),
+        (crio, "CONFIG", tmp_path / "crio.conf"),
         (cdi, "ENVIRONMENT", tmp_path / "refresh.env"),
         (cdi, "DEFAULT_OUTPUT", tmp_path / "nvidia.yaml"),
         (cdi, "LOADED_VERSION", tmp_path / "version"),

@@ -7,15 +7,22 @@ from pathlib import Path
 
 from ansible.module_utils.engines import containerd
 
-ROOT = Path(__file__).resolve().parents[3]
+SIMULATOR = Path(__file__).resolve().parents[2] / "lab/gpu_simulator/packages"
+COMBINED = """\
+def combined(below, above):
+    result = dict(below)
+    for key, value in above.items():
+        old = result.get(key)
+        result[key] = combined(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return result
+"""
 # Merges drop-ins as one generation of containerd does: `tables` (2.x), `runtimes` (1.7) or `section` (1.6).
 CONTAINERD = """\
 #!{python}
-import sys, tomllib
-import ansible.module_utils
-ansible.module_utils.__path__.append({module_utils!r})
-from ansible.module_utils.engines import toml
-style, version, plugin = {style!r}, {version}, {plugin!r}
+import glob, sys, tomllib
+sys.path.insert(0, {simulator!r})
+from nvidia_ctk_configure import render
+{combined}style, version, plugin = {style!r}, {version}, {plugin!r}
 runc = {{"containerd": {{"runtimes": {{"runc": {{"runtime_type": "io.containerd.runc.v2"}}}}}}, "zero": ""}}
 default = {{"version": version, "imports": [], "plugins": {{plugin: runc}}}}
 arguments = sys.argv[1:]
@@ -23,38 +30,37 @@ if arguments == ["--version"]:
     print("containerd github.com/containerd/containerd {number}")
     sys.exit()
 if arguments == ["config", "default"]:
-    print(toml.render(default))
+    print(render(default))
     sys.exit()
 main = tomllib.loads(open(arguments[1]).read())
-result = toml.combined(default, main)
-for name in main.get("imports", []):
+result = combined(default, main)
+for name in [name for pattern in main.get("imports", []) for name in sorted(glob.glob(pattern)) or [pattern]]:
     above = tomllib.loads(open(name).read())
     if style == "tables":
-        result = toml.combined(result, above)
+        result = combined(result, above)
     elif style == "section":
-        result["plugins"] = {{**result["plugins"], **above["plugins"]}}
+        result["plugins"] = {{**result["plugins"], **above.get("plugins", {{}})}}
     elif style == "runtimes":
-        merged = toml.combined(result, above)
-        runtimes = above["plugins"][plugin]["containerd"]["runtimes"]
-        merged["plugins"][plugin]["containerd"]["runtimes"] = runtimes
-        result = merged
-    else:
-        result = toml.combined(result, {{**above, "oom_score": 7}})
-print(toml.render(result))
+        result = combined(result, above)
+        if "plugins" in above:
+            runtimes = above["plugins"][plugin]["containerd"]["runtimes"]
+            result["plugins"][plugin]["containerd"]["runtimes"] = runtimes
+    elif "plugins" in above:
+        result = combined(result, {{**above, "oom_score": 7}})
+print(render(result))
 """
 CRIO = """\
 #!{python}
 import pathlib, sys, tomllib
-import ansible.module_utils
-ansible.module_utils.__path__.append({module_utils!r})
-from ansible.module_utils.engines import toml
-if sys.argv[1:] == ["--version"]:
+sys.path.insert(0, {simulator!r})
+from nvidia_ctk_configure import render
+{combined}if sys.argv[1:] == ["--version"]:
     print("crio version 1.30.2")
     sys.exit()
 result = {{}}
 for path in sorted(pathlib.Path(sys.argv[1].partition("=")[2]).iterdir()):
-    result = toml.combined(result, tomllib.loads(path.read_text()))
-print(toml.render(result))
+    result = combined(result, tomllib.loads(path.read_text()))
+print(render(result))
 """
 SYSTEMCTL = """\
 #!/bin/sh
@@ -92,6 +98,10 @@ class Node:
         self.runtime = path / "nvidia-container-runtime"
         self.runtime.touch()
         self.program(
+            "nvidia-ctk",
+            f'#!/bin/sh\nexec {sys.executable} {SIMULATOR}/nvidia_ctk_configure.py "$@"\n',
+        )
+        self.program(
             "systemctl",
             SYSTEMCTL.format(log=path / "log", refresh=self.refresh, options=self.options),
         )
@@ -108,17 +118,18 @@ class Node:
             "containerd",
             CONTAINERD.format(
                 python=sys.executable,
-                module_utils=str(ROOT / "module_utils"),
+                simulator=str(SIMULATOR),
+                combined=COMBINED,
                 style=style,
                 number=number,
                 version=version,
-                plugin=containerd.PLUGINS[version],
+                plugin=containerd.PLUGINS[str(version)],
             ),
         )
 
     def has_crio(self) -> None:
         self.crio.mkdir()
-        self.program("crio", CRIO.format(python=sys.executable, module_utils=str(ROOT / "module_utils")))
+        self.program("crio", CRIO.format(python=sys.executable, simulator=str(SIMULATOR), combined=COMBINED))
 
     def write(self, path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,13 @@
-"""containerd: the smallest drop-in under which nothing else changes, for each of its generations."""
+"""containerd: a drop-in of nvidia-ctk under which nothing else changes, for each of its generations."""
 
 from __future__ import annotations
 
 import os
+import tomllib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.engines import containerd, toml
+from ansible.module_utils.engines import containerd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,18 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
 
 
-V2, V3 = containerd.PLUGINS[2], containerd.PLUGINS[3]
-
-
-def test_a_python_without_toml_takes_containerd_only_as_excluded(
-    node: Node, apply: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(toml, "_loads", None)
-    node.has_containerd()
-    before = node.files()
-    assert "container_engines_exclude: [containerd, crio]" in apply()["msg"]
-    assert apply(exclude=["containerd", "crio"])["changed"] is False
-    assert node.files() == before
+V2, V3 = containerd.PLUGINS["2"], containerd.PLUGINS["3"]
 
 
 def test_a_containerd_that_serves_docker_alone_is_left_alone(
@@ -42,9 +32,9 @@ def test_a_containerd_that_serves_docker_alone_is_left_alone(
 
 @pytest.mark.parametrize(
     ("style", "copied"),
-    [("tables", set()), ("runtimes", {"runc"}), ("section", {"runc", "cni"})],
+    [("tables", {"cni"}), ("runtimes", {"runc", "cni"}), ("section", {"runc", "cni"})],
 )
-def test_the_drop_in_has_no_more_than_this_containerd_would_forget(
+def test_the_drop_in_repeats_runc_only_where_this_containerd_would_forget_it(
     node: Node, apply: Callable[..., dict[str, Any]], style: str, copied: set[str]
 ) -> None:
     node.has_containerd(style)
@@ -72,9 +62,11 @@ def test_the_runtime_has_runcs_options(node: Node, apply: Callable[..., dict[str
     options = f'[plugins."{V2}".containerd.runtimes.runc.options]\nSystemdCgroup = true\n'
     node.write(node.config, f"version = 2\n{options}")
     apply()
-    assert (
-        'SystemdCgroup = true\nBinaryName = "/usr/bin/nvidia-container-runtime"' in node.drop_in.read_text()
-    )
+    cri = tomllib.loads(node.drop_in.read_text())["plugins"][V2]
+    assert cri["containerd"]["runtimes"]["nvidia"]["options"] == {
+        "SystemdCgroup": True,
+        "BinaryName": "/usr/bin/nvidia-container-runtime",
+    }
 
 
 def test_the_units_limits_are_written(node: Node, apply: Callable[..., dict[str, Any]]) -> None:
@@ -122,3 +114,31 @@ def test_a_containerd_that_cannot_be_configured_is_refused(
     before = node.files()
     assert sentence in apply()["msg"]
     assert node.files() == before
+
+
+@pytest.mark.parametrize(
+    ("imports", "expected"),
+    [
+        ('imports = ["{folder}/*.toml"]\n', None),
+        ('imports = ["{other}/*.toml"]\n', ["{other}/*.toml", "{folder}/*.toml"]),
+        ("# theirs\n", ["{drop_in}"]),
+    ],
+)
+def test_the_import_is_added_where_it_is_missing_and_taken_out_again(
+    node: Node, apply: Callable[..., dict[str, Any]], imports: str, expected: list[str] | None
+) -> None:
+    names = {"folder": str(node.drop_in.parent), "drop_in": str(node.drop_in), "other": str(node.path)}
+    node.has_containerd("tables")
+    node.write(node.path / "other.toml", "version = 2\n")
+    before = imports.format(**names) + "version = 2\n"
+    node.write(node.config, before)
+    apply()
+    if expected is None:
+        assert node.config.read_text() == before
+    else:
+        found = tomllib.loads(node.config.read_text())["imports"]
+        assert found == [name.format(**names) for name in expected]
+    assert apply()["changed"] is False
+    apply(state="absent")
+    assert node.config.read_text() == before
+    assert not node.drop_in.exists()

@@ -19,9 +19,8 @@ def test_crio_keeps_the_limits_that_others_have_set(node: Node, apply: Callable[
     node.has_crio()
     node.write(node.crio / "10-site.conf", '[crio.runtime]\ndefault_ulimits = ["stack=1:1"]\n')
     apply(default_runtime=True)
-    text = (node.crio / "99-nvidia.toml").read_text()
-    assert 'default_ulimits = ["stack=1:1", "memlock=-1:-1"]' in text
-    assert 'default_runtime = "nvidia"' in text
+    assert 'default_ulimits = ["stack=1:1", "memlock=-1:-1"]' in (node.crio / "99-temper.toml").read_text()
+    assert 'default_runtime = "nvidia"' in (node.crio / "99-nvidia.toml").read_text()
     assert apply(default_runtime=True)["changed"] is False
 
 

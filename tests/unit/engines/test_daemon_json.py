@@ -6,15 +6,23 @@ import json
 from typing import Any
 
 import pytest
-from ansible.module_utils.engines.base import RefusedError
-from ansible.module_utils.engines.daemon_json import Record, Setting, merge, parse, remove, render, size_bytes
+from ansible.module_utils.engines.daemon_json import (
+    Record,
+    WantedKey,
+    merge,
+    parse,
+    remove,
+    render,
+    size_bytes,
+)
+from ansible.module_utils.settings.base import RefusedError
 
 RUNTIME = {"path": "nvidia-container-runtime", "args": []}
 MEMLOCK = {"Name": "memlock", "Soft": -1, "Hard": -1}
 SETTINGS = [
-    Setting(("runtimes", "nvidia"), RUNTIME, "leave docker out"),
-    Setting(("default-shm-size",), "1G", "set container_engines_shm_size"),
-    Setting(("default-ulimits", "memlock"), MEMLOCK, "leave memlock out"),
+    WantedKey(("runtimes", "nvidia"), RUNTIME, "leave docker out"),
+    WantedKey(("default-shm-size",), "1G", "set container_engines_shm_size"),
+    WantedKey(("default-ulimits", "memlock"), MEMLOCK, "leave memlock out"),
 ]
 WHERE = "/etc/docker/daemon.json"
 
@@ -99,7 +107,7 @@ def test_the_runtime_in_another_spelling_is_left_as_it_is(runtime: dict[str, Any
 
 def test_our_own_value_follows_the_variable() -> None:
     document, record = merge({}, SETTINGS, nothing(), WHERE)
-    bigger = [Setting(("default-shm-size",), "2G", "")]
+    bigger = [WantedKey(("default-shm-size",), "2G", "")]
     document, record = merge(document, bigger, record, WHERE)
     assert document == {"default-shm-size": "2G"}
     assert record.keys == [(("default-shm-size",), "2G")]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.engines import base, docker
+from ansible.module_utils.settings.base import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,5 +122,5 @@ def test_docker_may_read_another_file(node: Node, apply: Callable[..., dict[str,
 
 def test_a_docker_that_does_not_answer_is_named() -> None:
     unit = base.Unit("docker.service", exists=True, active=True, command=("dockerd", "-H", "unix:///nowhere"))
-    with pytest.raises(base.EngineError, match="does not answer at /nowhere"):
+    with pytest.raises(SettingError, match="does not answer at /nowhere"):
         docker.ask(unit, "/info")

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Simulated by Temper's lab: version, `cdi generate` and `cdi list`. The specification has the fields of the real one: all
+# Simulated by Temper's lab: version, `cdi generate`, `cdi list` and `runtime configure` (in a file of its own). The specification has the fields of the real one: all
 # device files, the driver's libraries with their versions, the hooks that prepare the container.
 set -e
 for libraries in /usr/lib/*/libnvidia-ml.so.1; do libraries=${libraries%/*}; done
@@ -43,6 +43,7 @@ for argument in "$@"; do
     case "$argument" in --output=*) output=${argument#--output=} ;; esac
 done
 case "$*" in
+"runtime configure "*) exec /usr/libexec/gpu-simulator/nvidia-ctk "$@" ;;
 --version | -v)
     echo "NVIDIA Container Toolkit CLI version @VERSION@"
     echo "commit: simulated by Temper's lab"
@@ -64,7 +65,7 @@ case "$*" in
     fi
     ;;
 *)
-    echo "nvidia-ctk: simulated by Temper's lab; expected --version, cdi list or cdi generate [--output=FILE]" >&2
+    echo "nvidia-ctk: simulated by Temper's lab; expected --version, cdi list, cdi generate [--output=FILE] or runtime configure" >&2
     exit 1
     ;;
 esac
