@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ansible.module_utils.settings.base import Setting
 
 Wanted = Any
-Options = "Mapping[str, Any]"
+Options = Any  # of a role: a mapping from the plan
 
 
 def file(path: str, wanted: Wanted, _options: Options) -> list[Setting]:

@@ -47,7 +47,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         result: dict[str, Any] = super().run(tmp, task_vars)
         hostvars = (task_vars or {})["hostvars"]
         # Of the nodes that this run has come to: under `serial` others are yet to come.
-        plans = {name: hostvars[name].get("preflight_plan") for name in (task_vars or {})["ansible_play_hosts_all"]}
+        plans = {
+            name: hostvars[name].get("preflight_plan") for name in (task_vars or {})["ansible_play_hosts_all"]
+        }
         fleet = FleetPlan.from_dict({name: plan for name, plan in plans.items() if plan})
         path = Path(self._task.args["path"]).resolve()
         try:
