@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class GpuSettings(Setting):
     """Persistence mode, clocks and power limit: `wanted` as `gpu_settings.settle` takes it."""
 
-    key = "gpu"
+    key = "gpu:settings"
 
     def __init__(self, wanted: Mapping[str, Any]) -> None:
         self.wanted = {name: wanted.get(name) for name in ("clocks", "power_limit_w", "locked_clocks")}
-        self.spec = dict(self.wanted)
+        self.spec = {}
         # Where clocks cannot be locked, the GPUs get application clocks.
         self.locked = bool(wanted["locked_clocks"]["graphics"])
         self.made: gpu_settings.Changes | None = None

@@ -42,7 +42,7 @@ class KernelModules(Setting):
     def __init__(
         self, version: str, dkms_name: str = "", certificate: str = "", package_manager: str = "apt"
     ) -> None:
-        self.spec: dict[str, Any] = {"version": version, "dkms_name": dkms_name}
+        self.spec = {}
         self.version = version
         self.dkms_name = dkms_name
         self.manager = package_manager

@@ -22,7 +22,7 @@ class PackageSet(Setting):
     `refresh` reads the package lists anew even where they know all versions already.
     """
 
-    key = "package"
+    key = "package:set"
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class PackageSet(Setting):
         self.manager = manager or node.package_manager()
         self.refresh = refresh
         self.state = state or node.NODE
-        self.spec: dict[str, Any] = {"packages": dict(wish.packages), "present": list(wish.present)}
+        self.spec = {}
         self.removals: list[str] = []
         self.made: dict[str, Any] | None = None
         self.notes: list[str] = []
@@ -133,7 +133,7 @@ class PackageSet(Setting):
         """Packages are never removed."""
         if not self.removals:
             return None
-        return f"{', '.join(self.removals)}: Temper does not remove packages; remove them by hand."
+        return f"{', '.join(self.removals)}: Temper does not remove packages; remove them by hand"
 
     def warnings(self) -> list[str]:
         """Repositories of others that could not be read."""

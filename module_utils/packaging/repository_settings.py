@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.files import File
 from ansible.module_utils.packaging import node, repositories, signing_keys
-from ansible.module_utils.settings.base import Difference, Setting
+from ansible.module_utils.settings.base import Difference, Setting, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class Repositories(Setting):
     that are wanted no more. With `offline` no key is fetched to look: the node may not have a way out yet.
     """
 
-    key = "repository"
+    key = "repository:sources"
 
     def __init__(
         self,
@@ -36,11 +36,12 @@ class Repositories(Setting):
         *,
         offline: bool = False,
     ) -> None:
-        self.spec: dict[str, Any] = {"absent": [*absent, *(repository["name"] for repository in wanted)]}
+        self.spec = {}
         self.wanted = wanted
         self.obsolete = obsolete
         self.absent = absent
         self.offline = offline
+        self.refusal: str | None = None
         self.notes: list[str] = []
         self.written: list[str] | None = None
 
@@ -59,7 +60,15 @@ class Repositories(Setting):
 
     @functools.cached_property
     def files(self) -> list[File]:
-        """All files, as they shall be. Raises RepositoryError where a pinned key is not to be had."""
+        """All files, as they shall be; none, and `refusal`, where a pinned key is not to be had."""
+        try:
+            return self.wanted_files()
+        except signing_keys.RepositoryError as error:
+            self.refusal = str(error)
+            return []
+
+    def wanted_files(self) -> list[File]:
+        """All files. Raises RepositoryError."""
         gone = [*self.obsolete, *map(str, files_of(self.absent))]
         files = [File(path, None) for path in gone]
         files += [file for file in foreign_files(self.wanted) if file.path not in gone] + trusted_files()
@@ -92,8 +101,8 @@ class Repositories(Setting):
         return {file.path: content_of(Path(file.path)) for file in self.differing}
 
     def settled(self) -> bool:
-        """Whether all files are as they shall be."""
-        return not self.differing
+        """Whether all files are as they shall be. Not where a key is not to be had: that is an obstacle."""
+        return not self.differing and self.refusal is None
 
     def change(self) -> list[Difference]:
         """The files."""
@@ -102,6 +111,8 @@ class Repositories(Setting):
 
     def apply(self) -> None:
         """Write the files; the package lists are then read anew."""
+        if obstacle := self.obstacle():
+            raise SettingError(obstacle)
         for file in self.differing:
             file.write()
             node.NODE.lists_outdated = True
@@ -123,11 +134,7 @@ class Repositories(Setting):
 
     def obstacle(self) -> str | None:
         """A key that cannot be fetched, or is not the pinned one."""
-        try:
-            self.settled()
-        except signing_keys.RepositoryError as error:
-            return str(error)
-        return None
+        return None if self.files else self.refusal
 
     def warnings(self) -> list[str]:
         """Keys that expire, or could not be renewed."""

@@ -166,6 +166,10 @@ def test_a_key_that_cannot_be_had_is_an_obstacle_unless_offline(apt: Path) -> No
     unreachable = {
         "gpu": {"uri": "http://example.org/", "key_url": "file:///nowhere/key", "fingerprints": ["A" * 40]}
     }
-    assert "cannot be fetched" in str(Repositories.from_items(unreachable, {}).obstacle())
+    setting = Repositories.from_items(unreachable, {})
+    assert "cannot be fetched" in str(setting.obstacle())
+    assert not setting.settled()
+    with pytest.raises(SettingError, match="cannot be fetched"):
+        setting.apply()
     offline = Repositories.from_items(unreachable, {"offline": True})
     assert (offline.obstacle(), offline.settled()) == (None, False)
