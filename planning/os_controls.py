@@ -142,7 +142,7 @@ class Composer:
             self._set(asker, Kind.PACKAGE_CHOICE, names[0], {"any": names})
         sysctls = {key: str(value) for key, value in settings.get("sysctls", {}).items()}
         for key, value in sysctls.items():
-            self._set(asker, Kind.SYSCTL, key, {"value": value, "file": PurePath(SYSCTL_FILE).name})
+            self._set(asker, Kind.SYSCTL, key, value)
         self._lines(asker, SYSCTL_FILE, [line for item in sysctls.items() for line in sysctl_lines(*item)])
         modules = settings.get("modules", [])
         self._lines(

@@ -31,6 +31,7 @@ from validation.model.plans import MOST_HOURS, PLANS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+PLAN = "preflight_plan"  # the fact that this is about to make, which a run may make more than once
 LAST_PORT = 65535
 LONGEST_SLIP = 2  # characters that a typo adds or leaves out
 
@@ -167,7 +168,7 @@ def unknown_variables(names: Iterable[str], known: Iterable[str], roles: Iterabl
     prefixes = tuple(f"{role}_" for role in roles)
     known = sorted(known)
     problems = []
-    for name in sorted(set(names) - set(known)):
+    for name in sorted(set(names) - set(known) - {PLAN}):
         if name.startswith(prefixes):
             # Stricter than difflib's default: the role's prefix alone makes all its variables look alike.
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)

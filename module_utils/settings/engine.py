@@ -420,7 +420,7 @@ def stands_alone(setting: Setting) -> bool:
 
 def path_of(key: str) -> str:
     """The path (or other name) in a setting's key: `keyword:/etc/login.defs:UMASK` is about a file."""
-    return key.split(":")[1]
+    return key.partition(":")[2].partition(":")[0]
 
 
 def matches(path: str, patterns: list[str]) -> bool:

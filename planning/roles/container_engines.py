@@ -19,8 +19,11 @@ def role_plan(context: Context) -> RolePlan:
     wish = context.variables.container_engines
     absent = wish.state == "absent"
     options = RoleOptions(busy_ok=wish.busy_ok, absent=absent)
+    which = parameters(
+        Kind.CONTAINER_ENGINE, "The operator names the engines", engines=wish.manage, exclude=wish.exclude
+    )
     if absent:
-        return RolePlan(ROLE, Stage.PROVISION, options=options)
+        return RolePlan(ROLE, Stage.PROVISION, which, options=options)
     settings: list[PlannedSetting] = [
         package(name, "The operator wants this engine") for name in wish.install
     ]
@@ -30,12 +33,10 @@ def role_plan(context: Context) -> RolePlan:
     settings += parameters(
         Kind.CONTAINER_ENGINE,
         "Containers get the GPUs, and the limits that NCCL needs",
-        engines=wish.manage,
-        exclude=wish.exclude,
         default_runtime=wish.default_runtime,
         cdi=wish.cdi,
         shm_size=wish.shm_size,
         ulimits={name: limit for name, limit in limits.items() if limit is not None},
         toolkit_expected=TOOLKIT in context.plan.packages,
     )
-    return RolePlan(ROLE, Stage.PROVISION, tuple(settings), options=options)
+    return RolePlan(ROLE, Stage.PROVISION, (*settings, *which), options=options)
