@@ -6,7 +6,6 @@ import difflib
 import re
 from dataclasses import dataclass
 from functools import cache
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from planning.node_plan import Kind, PlannedSetting, WaivedControl

@@ -11,8 +11,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mirror_list import mirror_list
 
+from planning.mirror_list import mirror_list
 from tools import mirror
 
 if TYPE_CHECKING:

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
-ROOT = str(Path(__file__).resolve().parents[1])
-if ROOT not in sys.path:
-    sys.path.append(ROOT)
 
 from planning.fleet import without_secrets
 
@@ -73,11 +66,3 @@ def in_order(packages: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
 def size(packages: Mapping[str, dict[str, Any]]) -> int:
     """What the packages take, in bytes."""
     return sum(package["size_bytes"] for package in packages.values())
-
-
-class FilterModule:
-    """Filters of this file."""
-
-    def filters(self) -> dict[str, Any]:
-        """Name -> function."""
-        return {"mirror_list": mirror_list}
