@@ -65,10 +65,10 @@ ROLLBACK_TIMEOUT_S = 150.0
 EXEMPTIONS = (
     *VOLATILE,
     Exemption(
-        r"file /var/lib/dkms/mok\.(key|pub)", "each installation makes a key of its own", content_only=True
+        r"file /var/lib/dkms/mok\.(key|pub)", "each installation makes a key of its own", only="content"
     ),
-    Exemption(r"file .*/dkms/.*\.ko", "signed with that key", content_only=True),
-    Exemption(r"file /var/lib/dkms/.*/make\.log", "has the time of the build", content_only=True),
+    Exemption(r"file .*/dkms/.*\.ko", "signed with that key", only="content"),
+    Exemption(r"file /var/lib/dkms/.*/make\.log", "has the time of the build", only="content"),
 )
 
 # A rollback is pending while its timer runs or its way back is stored.
@@ -321,7 +321,7 @@ class Campaign:
             start: Disks(fleet, fleet.lab.state / "disks" / start) for start in STARTS
         }
         self.duration_s: dict[Start, float] = {}
-        self.wanted: dict[Start, dict[str, State]] = {}
+        self.wanted: dict[Start, dict[Node, State]] = {}
         # Whether the nodes are converged, so that drift can be put on them as they are.
         self.converged = False
 
@@ -349,9 +349,9 @@ class Campaign:
             raise CampaignError(f"the second of two uninterrupted runs changed {summary(changed)}")
         if pending := self._pending():
             raise CampaignError(f"an uninterrupted run leaves a rollback pending: {pending}")
-        self.wanted[start] = {node.name: node_state.capture(node) for node in self.nodes}
-        for name, state in self.wanted[start].items():
-            node_state.store(state, self.logs / f"{start}-control-{name}.json")
+        self.wanted[start] = node_state.capture_all(self.nodes)
+        for node, state in self.wanted[start].items():
+            node_state.store(state, self.logs / f"{start}-control-{node.name}.json")
         note(f"uninterrupted run from {start} nodes: {self.duration_s[start]:.1f} s")
 
     def _must_complete(self, run: Run) -> None:
@@ -421,9 +421,8 @@ class Campaign:
             problems.append(f"the run after the next failed: {reason}")
         if changed := changes(again):
             problems.append(f"the run after the next changed {summary(changed)}")
-        for node in self.nodes:
-            state = node_state.capture(node)
-            differences = node_state.compare(self.wanted[moment.start][node.name], state, EXEMPTIONS)
+        for node, state in node_state.capture_all(self.nodes).items():
+            differences = node_state.compare(self.wanted[moment.start][node], state, EXEMPTIONS)
             if differences:
                 node_state.store(state, self.logs / f"{name}-{node.name}.json")
                 (self.logs / f"{name}-{node.name}.diff").write_text("\n".join(map(str, differences)) + "\n")

@@ -38,7 +38,7 @@ def test_exemption_is_for_the_whole_name() -> None:
 
 
 def test_exempt_content_exempts_neither_absence_nor_mode() -> None:
-    keys = Exemption("file /key.", "made anew", content_only=True)
+    keys = Exemption("file /key.", "made anew", only="content")
     before = {"file /key1": FILE + "a", "file /key2": FILE + "a", "file /key3": FILE + "a"}
     after = {"file /key1": FILE + "b", "file /key2": "-rw-r--r-- 0:0 b"}
     assert names(before, after, keys) == ["file /key2", "file /key3"]
