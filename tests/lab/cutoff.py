@@ -190,7 +190,8 @@ class Controller:
             self.process = subprocess.Popen(
                 self.group.command([str(BIN / SITE[0]), *SITE[1:]]),
                 cwd=CHECKOUT,
-                env=fleet.environment,
+                # Else Ansible names a task only with its first result.
+                env={**fleet.environment, "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "true"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -211,7 +212,7 @@ class Controller:
 
     @property
     def task(self) -> str:
-        """The task that it began last."""
+        """The task that it named last: with the strategy host_pinned, the last one with a result."""
         titles = re.findall(r"^TASK \[(.*?)\] \*", self.log.read_text(errors="replace"), re.MULTILINE)
         return titles[-1] if titles else "before the first task"
 
