@@ -259,7 +259,10 @@ def innermost(processes: dict[int, str]) -> list[str]:
     for process in processes:
         with contextlib.suppress(OSError):
             parents.add(int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1]))
-    return sorted({name for process, name in processes.items() if process not in parents | {0}} - {"sshd"})
+    return sorted(
+        {name for process, name in processes.items() if process not in parents | {0}}
+        - {"sshd", "sshd-session"}
+    )
 
 
 def kill_sessions(nodes: Sequence[Node]) -> None:
