@@ -77,6 +77,10 @@ lab-test: packages setup ## Run the tests that boot nodes, but the slow ones
 driver-test: packages setup ## Install Debian's own driver and compile its module: many minutes
 	$(BIN)/pytest tests/lab/test_distro_driver.py -m slow $(ARGS)
 
+.PHONY: cutoff-test
+cutoff-test: packages controller payload ## Cut site.yml off at random moments (COUNT=20); the next run must complete it: an hour
+	$(BIN)/python -m tests.lab.cutoff --count $(or $(COUNT),20) $(ARGS)
+
 .PHONY: molecule
 molecule: packages setup ## Converge bare nodes with Molecule, verify with testinfra; one step: STEP=converge
 	@# Strict: the lab's inventory is not for the steps that make and end the lab.
