@@ -53,13 +53,15 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
     """Expectations and results of all `nodes`, in the form that `validation report --fleet` reads.
 
     A node without a result is there too, with the reason: refused, unreachable, or failed in an earlier step.
-    `fabric` is what was measured between nodes, None where that was not asked for.
+    One without a plan is not: under `serial` its batch is yet to come. `fabric` is what was measured between nodes, None where that was not asked for.
     """
     expectations: dict[str, Any] = {}
     results: dict[str, Any] = {}
     for node in nodes:
         variables = hostvars[node]
-        plan = variables.get("preflight_plan") or {}
+        plan = variables.get("preflight_plan")
+        if plan is None:
+            continue
         outcome = variables.get("__gpu_validation_outcome") or {"problem": _why_not_measured(plan)}
         expectations[node] = dict(outcome.get("expectation") or _bare_expectation(plan))
         if "result" in outcome:
@@ -73,20 +75,24 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
     }
 
 
-def validation_fabric(hostvars: Values, nodes: Iterable[str], settings: Values) -> dict[str, Any]:
+def validation_fabric(
+    hostvars: Values, nodes: Iterable[str], batch: Iterable[str], settings: Values
+) -> dict[str, Any]:
     """The nodes that were measured, and the rounds between them so far, as `validation groups` reads it.
 
-    Only those that are to be measured with others (`gpu_validation_fabric`); empty where none is. `settings`
-    are those of its fields that the operator chooses.
+    Only those that are to be measured with others (`gpu_validation_fabric`); empty where none is. `batch`
+    has hosts of the play's batch that are still there: under `serial` each batch measures among itself.
+    `settings` are those of its fields that the operator chooses.
     """
     nodes = [node for node in nodes if boolean(hostvars[node].get("gpu_validation_fabric", False))]
     if not nodes:
         return {}
+    batches = {_outcome(hostvars, node).get("batch") for node in batch}
     members: list[dict[str, Any]] = []
     rounds: list[dict[str, Any]] = []
     for node in nodes:
-        variables = hostvars[node]
-        if "result" not in (variables.get("__gpu_validation_outcome") or {}):
+        variables, outcome = hostvars[node], _outcome(hostvars, node)
+        if "result" not in outcome or outcome.get("batch") not in batches:
             continue
         plan = variables["preflight_plan"]
         count = sum(gpu["count"] for gpu in plan["gpus"]) + len(plan.get("unknown_gpus", []))
@@ -131,6 +137,11 @@ def validation_attempt(run: Values, order: Values) -> dict[str, Any]:
         "part": outcome.get("result"),
         "problem": outcome.get("problem", ""),
     }
+
+
+def _outcome(hostvars: Values, node: str) -> Values:
+    found: Values = hostvars[node].get("__gpu_validation_outcome") or {}
+    return found
 
 
 def _why_not_measured(plan: Values) -> str:
