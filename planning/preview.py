@@ -100,6 +100,7 @@ def with_preview(plan: NodePlan, preview: Preview) -> NodePlan:
     return replace(
         plan,
         driver=plan.driver and resolved_driver(plan.driver, preview.resolved),
+        resolved=preview.resolved,
         problems=tuple(problems),
         text="\n".join([plan.text, *transaction.lines()]),
     )

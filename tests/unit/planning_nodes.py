@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from variables import role_variables
-
 from planning.facts import NodeFacts
 from planning.machine import GIB
 from planning.model import Target
 from planning.plan import node_plan
+from planning.role_variables import role_variables
 from planning.tables import Tables, load_tables
 from planning.variables import Variables
 from tests.unit.tables import ROOT, specs, tables

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from node_plan import with_preview
 
+from planning.node_plan import NodePlan
+from planning.preview import Preview, with_preview
 from tests.unit import planning_nodes
 from tests.unit.planning_nodes import B200, H100, L4, NVSWITCH, SWITCH, V100, gpus, node, pci
 
@@ -109,9 +110,10 @@ def test_driver_that_is_installed_is_the_planned_one() -> None:
 
 def test_version_that_the_mirror_offers_by_now_is_the_planned_one() -> None:
     offered = {"resolved": {"nvidia-kernel-dkms": "535.400.01-0+deb12u1"}, "transaction": {}}
-    driver = with_preview(plan() | {"text": ""}, offered)["driver"]
-    assert (driver["version"], driver["package_version"]) == ("535.400.01", "535.400.01-0+deb12u1")
-    assert driver["modules"] == "proprietary"
+    driver = with_preview(NodePlan.from_dict(plan()), Preview.from_dict(offered)).driver
+    assert driver
+    assert (driver.version, driver.package_version) == ("535.400.01", "535.400.01-0+deb12u1")
+    assert driver.modules == "proprietary"
 
 
 def test_version_that_the_operator_names_is_asked_for_exactly() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planning.model import Plan
+from planning.node_plan import NodePlan
 from tests.unit.planning_nodes import (
     H100,
     L4,
@@ -49,7 +49,7 @@ def test_the_interface_may_be_chosen() -> None:
 def test_a_number_of_nccl_is_text_as_in_its_file() -> None:
     found = plan(compute_environment_nccl={"NCCL_IB_TC": 106})
     assert found["environment"]["nccl"]["NCCL_IB_TC"] == "106"
-    assert Plan.from_dict(found).environment.nccl["NCCL_IB_TC"] == "106"
+    assert NodePlan.from_dict(found).environment.nccl["NCCL_IB_TC"] == "106"
 
 
 def test_further_nccl_variables_win() -> None:

@@ -6,16 +6,16 @@ import json
 from typing import Any
 
 import pytest
-from variables import role_variables
 
 from planning.convert import plain
 from planning.expectation import expectation
 from planning.node_plan import NodePlan
+from planning.role_variables import role_variables
 from planning.variables import Variables
 from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, pci, plan
 from tests.unit.tables import specs
-from validation import shapes
 from validation.checks.registry import TESTS
+from validation.model import shapes
 from validation.model.expectations import Expectation, parse_expectation
 
 HGX = pci(*[(H100, "0302")] * 8, (SWITCH, NVSWITCH))

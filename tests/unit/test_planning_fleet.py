@@ -8,9 +8,15 @@ from typing import Any
 from node_plan import preflight_plan
 
 from planning.fleet import FleetPlan
-from tests.unit.planning_nodes import DEFAULTS, H100, L4, V100, gpus, node, plan, system
+from tests.unit import planning_nodes
+from tests.unit.planning_nodes import H100, L4, V100, gpus, node, system
 
 EIGHT = gpus(*[H100] * 8)
+
+
+def plan(facts: dict[str, Any] | None = None, **values: Any) -> dict[str, Any]:
+    """The fact `preflight_plan` of a node, without what its roles set."""
+    return planning_nodes.plan(facts, **values) | {"roles": {}}
 
 
 def fleet(**plans: Any) -> FleetPlan:
@@ -82,8 +88,8 @@ def test_modules_fabric_and_what_is_in_place_are_compared() -> None:
 def test_refused_and_unreachable_nodes_are_in_the_document_by_name() -> None:
     lost = preflight_plan(
         {"unreachable": True, "msg": "timed out"},
-        {"values": DEFAULTS, "problems": []},
-        {"address": "192.0.2.9", "user": "ops"},
+        {},
+        {"address": "192.0.2.9", "user": "ops", "today": ""},
     )
     found = fleet(a=plan(), lost=lost, refused=plan(nvidia_stack_name="r999"), silent=None)
     document = found.as_dict()

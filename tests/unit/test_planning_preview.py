@@ -8,14 +8,18 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from node_plan import FilterModule, mok_certificate, preflight_plan, with_engines, with_preview
+from node_plan import FilterModule, preflight_plan
 
-from tests.unit.planning_nodes import DEFAULTS, node, plan, system
+from planning.node_plan import NodePlan
+from planning.preview import Preview, with_preview
+from planning.secure_boot import Certificate, read_certificate
+from tests.unit.planning_nodes import node, plan, system
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PLAN = plan() | {"text": "the plan"}
+PLAN = NodePlan.from_dict(plan() | {"text": "the plan"})
+KNOWN = {"address": "192.0.2.7", "user": "ops", "today": ""}
 TRANSACTION = {
     "install": [{"name": f"libnvidia-{number}", "version": "1"} for number in range(12)],
     "upgrade": [{"name": "libc6", "from": "2.36-9", "to": "2.36-10"}],
@@ -26,19 +30,28 @@ TRANSACTION = {
 }
 
 
-def previewed(problems: list[str] | None = None, **changes: Any) -> dict[str, Any]:
+def result(problems: list[str] | None = None, **changes: Any) -> dict[str, Any]:
+    """What module package_preview returns."""
     resolved = {"nvlsm": "2025.10.11-1"}
-    result = {"transaction": TRANSACTION | changes, "resolved": resolved, "problems": problems or []}
-    return with_preview(PLAN, result)
+    return {"transaction": TRANSACTION | changes, "resolved": resolved, "problems": problems or []}
+
+
+def previewed(problems: list[str] | None = None, **changes: Any) -> NodePlan:
+    return with_preview(PLAN, Preview.from_dict(result(problems, **changes)))
+
+
+def fact(variables: dict[str, Any] | None = None, **said: dict[str, Any]) -> dict[str, Any]:
+    """The fact `preflight_plan` of a node with one L4."""
+    return preflight_plan({"ansible_facts": {"temper": node()}}, variables or {}, KNOWN, **said)
 
 
 def test_the_transaction_is_part_of_the_plan_and_of_its_text() -> None:
-    found = previewed()
+    found = fact(preview=result())
     assert found["problems"] == []
-    assert found["transaction"]["disk_bytes"] == TRANSACTION["disk_bytes"]
+    assert found["transaction"] == TRANSACTION
     assert found["resolved"] == {"nvlsm": "2025.10.11-1"}
     assert found["text"].splitlines() == [
-        "the plan",
+        *fact()["text"].splitlines(),
         "transaction: 12 to install, 1 to upgrade; 3.0 GiB to download, 700 MiB on disk",
         "  upgrades: libc6 2.36-9 -> 2.36-10",
     ]
@@ -48,34 +61,35 @@ def test_what_goes_away_or_back_is_named() -> None:
     found = previewed(
         downgrade=[{"name": "libcuda1", "from": "595.91.07-1", "to": "580.178.04-1"}],
         remove=[{"name": f"nvidia-kernel-{number}", "version": "1"} for number in range(8)],
-    )["text"].splitlines()
+    ).text.splitlines()
     assert "  downgrades: libcuda1 595.91.07-1 -> 580.178.04-1" in found
     assert found[-1].endswith("nvidia-kernel-5 and 2 more")
 
 
 def test_problems_of_the_simulation_refuse_the_node() -> None:
     found = previewed(["nvidia-driver-cuda 580.178.04-1 is not in the repositories"])
-    assert found["problems"] == ["nvidia-driver-cuda 580.178.04-1 is not in the repositories"]
+    assert found.problems == ("nvidia-driver-cuda 580.178.04-1 is not in the repositories",)
 
 
 def test_a_mirror_without_the_stack_gets_a_hint_where_the_simulation_fails() -> None:
     facts = system("debian", "13")
-    mirror = plan(facts, nvidia_stack_cuda_repository_url="http://mirror/cuda") | {"text": ""}
-    missing = {"transaction": {}, "problems": ["nvidia-driver-cuda 580.178.04-1 is not there"]}
-    assert "debian-13 begins with driver branch 590" in with_preview(mirror, missing)["problems"][1]
-    assert with_preview(mirror, {"transaction": TRANSACTION, "problems": []})["problems"] == []
-    assert with_preview(PLAN, missing)["problems"] == missing["problems"]
+    mirror = NodePlan.from_dict(plan(facts, nvidia_stack_cuda_repository_url="http://mirror/cuda"))
+    there = Preview.from_dict({"transaction": TRANSACTION, "problems": []})
+    missing = Preview.from_dict({"transaction": {}, "problems": ["nvidia-driver-cuda 580.178.04-1"]})
+    assert "debian-13 begins with driver branch 590" in with_preview(mirror, missing).problems[1]
+    assert with_preview(mirror, there).problems == ()
+    assert with_preview(PLAN, missing).problems == missing.problems
 
 
 def test_a_kernel_that_comes_along_is_shown_with_the_way_out() -> None:
     kernel = [{"name": "linux-image-6.12.117+deb13-amd64", "version": "6.12.117-1"}]
     found = previewed(["it would install another kernel"], install=kernel)
-    assert found["text"].splitlines()[-1] == "  brings a kernel: linux-image-6.12.117+deb13-amd64"
-    assert "nvidia_stack_follow_kernels: false" in found["problems"][1]
+    assert found.text.splitlines()[-1] == "  brings a kernel: linux-image-6.12.117+deb13-amd64"
+    assert "nvidia_stack_follow_kernels: false" in found.problems[1]
 
 
 def test_a_simulation_that_broke_refuses_the_node_in_its_words() -> None:
-    found = with_preview(PLAN, {"failed": True, "msg": "No space left on device."})
+    found = fact(preview={"failed": True, "msg": "No space left on device."})
     assert found["problems"] == [
         "the transaction cannot be simulated: No space left on device. Correct it and run again"
     ]
@@ -83,7 +97,7 @@ def test_a_simulation_that_broke_refuses_the_node_in_its_words() -> None:
 
 def test_a_transaction_that_does_nothing_needs_no_words() -> None:
     empty: dict[str, Any] = {kind: [] for kind in ("install", "upgrade", "downgrade", "remove")}
-    assert previewed(**empty)["text"] == "the plan"
+    assert previewed(**empty).text == "the plan"
 
 
 # ---------------------------------------------------------------- the certificate for Secure Boot
@@ -105,46 +119,34 @@ def der(certificate: Path) -> bytes:
 
 def test_a_certificate_is_told_by_its_der_form_in_either_form(certificate: Path) -> None:
     expected = hashlib.sha256(der(certificate)).hexdigest()
-    known = mok_certificate(str(certificate))
-    assert known["mok_sha256"] == expected
-    assert ssl.PEM_cert_to_DER_cert(known["mok_pem"]) == der(certificate)
+    known = read_certificate(str(certificate))
+    assert known.sha256 == expected
+    assert ssl.PEM_cert_to_DER_cert(known.pem) == der(certificate)
     binary = certificate.with_suffix(".der")
     binary.write_bytes(der(certificate))
-    assert mok_certificate(str(binary)) == known
+    assert read_certificate(str(binary)) == known
 
 
 def test_no_certificate_is_nothing_to_know() -> None:
-    assert mok_certificate("") == {}
+    assert read_certificate("") == Certificate()
 
 
 def test_a_certificate_that_is_missing_refuses_the_node() -> None:
-    known = mok_certificate("/does/not/exist.pem")
-    assert known["problem"].startswith("nvidia_stack_mok_certificate: expected an X.509 certificate")
-    target = {"address": "192.0.2.7", "user": "ops"} | known
-    variables = {"values": DEFAULTS, "problems": []}
-    found = preflight_plan({"ansible_facts": {"temper": node()}}, variables, target)
-    assert found["problems"] == [known["problem"]]
+    (problem,) = fact({"nvidia_stack_mok_certificate": "/does/not/exist.pem"})["problems"]
+    assert problem.startswith("nvidia_stack_mok_certificate: expected an X.509 certificate")
 
 
-def test_ansible_gets_the_filters() -> None:
-    assert FilterModule().filters().keys() == {
-        "preflight_plan",
-        "with_preview",
-        "with_engines",
-        "mok_certificate",
-    }
+def test_ansible_gets_the_filter() -> None:
+    assert FilterModule().filters() == {"preflight_plan": preflight_plan}
 
 
 # ---------------------------------------------------------------- container engines
 
 
 def test_engines_that_take_their_settings_change_nothing_in_the_plan() -> None:
-    assert with_engines(PLAN, {"changed": True, "engines": {"docker": {}}}) == PLAN
+    assert fact(engines={"changed": True, "engines": {"docker": {}}}) == fact()
 
 
 def test_what_an_engine_refuses_is_a_problem_of_the_node() -> None:
     refused = {"failed": True, "msg": "/etc/docker/daemon.json is not valid JSON;\n correct it."}
-    assert with_engines(PLAN, refused)["problems"] == [
-        *PLAN["problems"],
-        "/etc/docker/daemon.json is not valid JSON; correct it",
-    ]
+    assert fact(engines=refused)["problems"] == ["/etc/docker/daemon.json is not valid JSON; correct it"]

@@ -8,7 +8,6 @@ import pytest
 from node_plan import preflight_plan
 
 from tests.unit.planning_nodes import (
-    DEFAULTS,
     GPU,
     H100,
     L4,
@@ -20,8 +19,8 @@ from tests.unit.planning_nodes import (
     settled,
 )
 
-VARIABLES = {"values": DEFAULTS, "problems": []}
-TARGET = {"address": "192.0.2.7", "user": "ops"}
+KNOWN = {"address": "192.0.2.7", "user": "ops", "today": ""}
+TYPO = {"firewall_stat": "present"}
 
 
 def collected(facts: dict[str, Any]) -> dict[str, Any]:
@@ -29,8 +28,7 @@ def collected(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def text(facts: dict[str, Any], **values: Any) -> list[str]:
-    variables = {"values": DEFAULTS | values, "problems": []}
-    return str(preflight_plan(collected(facts), variables, TARGET)["text"]).splitlines()
+    return str(preflight_plan(collected(facts), values, KNOWN)["text"]).splitlines()
 
 
 def test_text_of_a_bare_node() -> None:
@@ -61,9 +59,8 @@ def test_text_of_a_node_that_cannot_be_planned() -> None:
 
 
 def test_wrong_variables_and_wrong_hardware_stand_in_one_list() -> None:
-    variables = {"values": DEFAULTS, "problems": ["firewall_stat: no role has a variable of this name"]}
-    found = preflight_plan(collected(node(secure_boot="enabled")), variables, TARGET)
-    assert found["problems"][0] == variables["problems"][0]
+    found = preflight_plan(collected(node(secure_boot="enabled")), TYPO, KNOWN)
+    assert found["problems"][0].startswith("firewall_stat: no role has a variable of this name")
     assert found["problems"][1].startswith("Secure Boot")
 
 
@@ -77,7 +74,7 @@ def test_wrong_variables_and_wrong_hardware_stand_in_one_list() -> None:
 )
 def test_an_unreachable_node_gets_a_sentence_in_the_words_of_ssh(message: str) -> None:
     result = {"unreachable": True, "msg": message}
-    found = preflight_plan(result, VARIABLES, TARGET)
+    found = preflight_plan(result, {}, KNOWN)
     assert found["driver"] is None
     assert found["text"] == ""
     assert found["problems"] == [
@@ -88,6 +85,5 @@ def test_an_unreachable_node_gets_a_sentence_in_the_words_of_ssh(message: str) -
 
 
 def test_an_unreachable_node_with_a_typo_has_two_problems() -> None:
-    variables = {"values": DEFAULTS, "problems": ["firewall_stat: no role has a variable of this name"]}
     result = {"unreachable": True, "msg": "timed out"}
-    assert len(preflight_plan(result, variables, TARGET)["problems"]) == 2
+    assert len(preflight_plan(result, TYPO, KNOWN)["problems"]) == 2

@@ -6,8 +6,8 @@ from dataclasses import fields
 from typing import Any, get_type_hints
 
 import pytest
-from variables import role_variables
 
+from planning.role_variables import role_variables
 from planning.variables import Administrator, FirewallRule, Ulimits, Variables
 from tests.unit.tables import specs
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEC = importlib.util.spec_from_file_location(
@@ -84,24 +82,3 @@ def test_name_service_that_is_out_of_order_is_asked_once_more(
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     assert plugin.resolve("gpu02") == addresses
-
-
-@pytest.mark.parametrize(
-    ("given", "peers", "unknown"),
-    [(None, [], ["nobody"]), ([], [], []), (["192.0.2.0/24"], ["192.0.2.0/24"], [])],
-)
-def test_peers_that_the_inventory_names_need_no_address_of_each_node(
-    given: list[str] | None, peers: list[str], unknown: list[str]
-) -> None:
-    """An empty list says that nobody is a peer, even where the lookup has found nobody."""
-    loader = DataLoader()
-    role = loader.load_from_file(
-        str(ROOT / "roles" / "firewall" / "vars" / "main.yml"), trusted_as_template=True
-    )
-    known = {
-        "__firewall_fleet": {"addresses": [], "unknown": ["nobody"]},
-        "firewall_peer_addresses": given,
-    }
-    templar = Templar(loader, variables=known)
-    assert templar.template(role["__firewall_peers"]) == peers
-    assert templar.template(role["__firewall_unknown_nodes"]) == unknown

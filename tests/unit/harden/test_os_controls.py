@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from variables import role_variables
 
 from planning.node_plan import Kind, PlannedSetting
 from planning.os_controls import (
@@ -22,6 +21,7 @@ from planning.os_controls import (
     waiver_of,
     waiver_problems,
 )
+from planning.role_variables import role_variables
 from planning.variables import OsHardening, Waiver
 from tests.unit.tables import specs as role_specs
 from tools import control_docs

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from variables import role_variables
-
+from planning.facts import NodeFacts
+from planning.model import Target
 from planning.node_plan import Kind, NodePlan, PlannedSetting, RolePlan
 from planning.plan import node_plan
+from planning.role_variables import role_variables
 from planning.roles import complete
 from planning.roles.context import Context, Fleet
+from planning.tables import load_tables
 from planning.variables import Variables
 from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, pci, system
-from tests.unit.tables import specs
+from tests.unit.tables import ROOT, specs
 from tools import control_docs
 
 CONTROLS = {name: control for area in control_docs.controls().values() for name, control in area.items()}
@@ -32,14 +35,13 @@ def whole_plan(
     """The plan of a node of which the inventory sets these variables."""
     checked = role_variables(given, specs())
     assert checked["problems"] == []
-    bare = NodePlan.from_dict(
-        node_plan(facts, TABLES, checked["values"], {"address": "192.0.2.7"}) | {"mok": mok}
-    )
+    variables, read = Variables.from_values(checked["values"]), NodeFacts.from_dict(facts)
+    bare = node_plan(read, load_tables(ROOT / "data"), variables, Target(address="192.0.2.7"))
     return complete(
         Context.of(
-            bare,
-            Variables.from_values(checked["values"]),
-            facts,
+            replace(bare, mok=mok),
+            variables,
+            read,
             controls=CONTROLS,
             models=TABLES,
             fleet=fleet or Fleet(("192.0.2.7", "192.0.2.8"), ("gpu9",)),

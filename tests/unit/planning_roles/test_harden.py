@@ -17,11 +17,20 @@ def test_an_administrator_is_an_account() -> None:
     assert wanted(found, Kind.ACCOUNT) == {"ada": REVOKED}
 
 
-def test_the_firewall_is_open_to_the_fleet_unless_the_inventory_names_peers() -> None:
-    rules = wanted(planned("firewall"), Kind.FIREWALL)
-    assert (rules["peers"], rules["unknown_peers"]) == (["192.0.2.7", "192.0.2.8"], ["gpu9"])
-    rules = wanted(planned("firewall", firewall_peer_addresses=[]), Kind.FIREWALL)
-    assert (rules["peers"], rules["unknown_peers"]) == ([], [])
+@pytest.mark.parametrize(
+    ("given", "peers", "unknown"),
+    [
+        (None, ["192.0.2.7", "192.0.2.8"], ["gpu9"]),
+        ([], [], []),
+        (["192.0.2.0/24"], ["192.0.2.0/24"], []),
+    ],
+)
+def test_the_firewall_is_open_to_the_fleet_unless_the_inventory_names_peers(
+    given: list[str] | None, peers: list[str], unknown: list[str]
+) -> None:
+    """An empty list says that nobody is a peer; who names peers needs no address of each node."""
+    rules = wanted(planned("firewall", firewall_peer_addresses=given), Kind.FIREWALL)
+    assert (rules["peers"], rules["unknown_peers"]) == (peers, unknown)
 
 
 def test_the_firewall_has_the_operators_rules_and_its_package() -> None:

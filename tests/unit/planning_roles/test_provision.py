@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from planning.convert import plain
 from planning.node_plan import Kind, Reaction
 from tests.unit.planning_nodes import node
 from tests.unit.planning_roles.plans import (
@@ -45,7 +46,7 @@ def test_the_stack_is_one_transaction_of_the_plan(facts: dict[str, object]) -> N
             "dkms": "nvidia",
             "package_manager": "apt",
             "mok_certificate": "",
-            "runtime": plan.runtime,
+            "runtime": plain(plan.runtime),
         }
     }
 
@@ -97,10 +98,10 @@ def test_pins_keep_what_the_stack_depends_on() -> None:
 
 
 def test_the_private_key_is_no_part_of_the_plan() -> None:
-    stack = planned("nvidia_stack", mok=True)
+    stack = planned("nvidia_stack", mok=True, nvidia_stack_mok_private_key="/home/ops/mok.key")
     key, certificate = "/var/lib/temper/module-signing/mok.key", "/var/lib/temper/module-signing/mok.der"
     files = wanted(stack, Kind.FILE)
-    assert files[key] == {"content": None, "mode": "0600", "secret": True}
+    assert files[key] == {"content": None, "mode": "0600", "secret": True, "source": "/home/ops/mok.key"}
     assert files[certificate] == {"content": CERTIFICATE, "mode": "0644", "encoding": "der"}
     assert contents(stack)["/etc/dkms/framework.conf.d/temper.conf"] == (
         "# Managed by Temper. The key pair that DKMS signs modules with.\n"

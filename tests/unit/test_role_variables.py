@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleUndefinedVariable
-from variables import role_variables, specs_by_role, unknown_variables
 
+from planning.role_variables import argument_specs, role_variables, unknown_variables
 from tests.unit.tables import specs
 
 
@@ -231,8 +231,7 @@ def test_a_wrong_value_is_replaced_so_that_planning_finds_the_other_problems() -
 
 
 def test_specs_are_known_by_their_role() -> None:
-    path = "/somewhere/roles/os_tuning/meta/argument_specs.yml"
-    assert specs_by_role([{"path": path, "content": {"a": 1}}]) == {"os_tuning": {"a": 1}}
+    assert argument_specs() == specs()
 
 
 # ---------------------------------------------------------------- the real roles
