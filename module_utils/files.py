@@ -7,14 +7,11 @@ import errno
 import os
 import stat
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.process import succeeds, which
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 SELINUX = Path("/sys/fs/selinux/enforce")
 HIDDEN = "(not shown: not everybody may read this file)\n"
@@ -62,16 +59,6 @@ class File:
         if private and not self.public:
             return HIDDEN if exists else "", HIDDEN_NEW if self.content is not None else ""
         return path.read_text(errors="replace") if exists else "", self.data.decode(errors="replace")
-
-    def diff(self) -> dict[str, str]:
-        """Before and after in the form that Ansible's --diff prints."""
-        before, after = self.before_and_after()
-        return {
-            "before_header": self.path,
-            "after_header": self.path,
-            "before": before,
-            "after": after,
-        }
 
     def write(self) -> None:
         """Replace or remove the file."""
@@ -158,30 +145,3 @@ def make_directories(path: Path) -> None:
         if not directory.exists():
             directory.mkdir()
             directory.chmod(0o755)
-
-
-@dataclass
-class Result:
-    """What a module did, in the form it returns to Ansible."""
-
-    changed: bool = False
-    changed_files: list[str] = field(default_factory=list)
-    diff: list[dict[str, str]] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The keys that Ansible reads: changed, changed_files and diff."""
-        return {"changed": self.changed, "changed_files": self.changed_files, "diff": self.diff}
-
-
-def write_all(files: Iterable[File], *, check_mode: bool) -> Result:
-    """Bring all files to the wanted state (or, in check mode, say which would change)."""
-    result = Result()
-    for file in files:
-        if not file.differs():
-            continue
-        result.changed = True
-        result.changed_files.append(file.path)
-        result.diff.append(file.diff())
-        if not check_mode:
-            file.write()
-    return result

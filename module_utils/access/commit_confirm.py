@@ -322,11 +322,6 @@ class ConfirmedSetting(Setting, Generic[Outlook]):
         """The change, to settle its past and to arm."""
         return Change(self.change_name, self.subject)
 
-    @property
-    def missing_packages(self) -> list[str]:
-        """What has to be installed first."""
-        return []
-
     def look(self) -> Outlook:
         """Compare the node with what is wanted. Raises RefusedError, CommandError, OSError."""
         raise NotImplementedError
@@ -348,8 +343,22 @@ class ConfirmedSetting(Setting, Generic[Outlook]):
             return str(error)
         return None
 
+    def begin(self, node: Node) -> None:
+        """Undo what nobody has confirmed."""
+        self.pending.settle_the_past(node, self.rollback_after_s)
+
     def prepare(self) -> None:
         """Do what must come before the timer starts."""
+
+    def make(self) -> dict[str, Any]:
+        """Apply it under the timer, where it is a way in."""
+        way_in = self.way_in()
+        self.prepare()
+        if not way_in:
+            return super().make()
+        with self.pending.armed(way_in.files, way_in.live, self.rollback_after_s, self.login):
+            self.apply()
+        return {"confirm": self.change_name}
 
 
 def _undo(directory: Path, reason: str) -> None:

@@ -309,6 +309,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
     def __init__(self, wanted: Parameters, rollback_after_s: int, login: Login | None) -> None:
         super().__init__(rollback_after_s, login)
         self.wanted = wanted
+        self.moved_to: int | None = None
 
     @classmethod
     def from_parameters(cls, params: Mapping[str, Any]) -> SshdSettings:
@@ -413,6 +414,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
     def apply(self) -> None:
         """Write the files and have sshd read them."""
         outlook = self.outlook
+        self.moved_to = outlook.new_port
         try:
             for file in outlook.differing:
                 file.write()
@@ -442,4 +444,4 @@ class SshdSettings(ConfirmedSetting[Outlook]):
 
     def result(self) -> dict[str, Any]:
         """The port to connect to from now on, where it is another one."""
-        return {"port": None if self.missing_packages else self.outlook.new_port}
+        return {"port": None if self.missing_packages else self.moved_to or self.outlook.new_port}

@@ -104,6 +104,11 @@ class LoadedDriver(Setting):
             raise SettingError(problem)
         node.unproven().unlink(missing_ok=True)
 
+    def make(self) -> dict[str, Any]:
+        """Apply it; where another driver is loaded, only a reboot helps."""
+        self.apply()
+        return {"driver": self.result()} if self.reboot_due else {}
+
     def mismatch(self) -> str:
         """What is expected, what was found, and where to look."""
         return (

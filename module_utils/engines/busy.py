@@ -7,9 +7,6 @@ import re
 import typing
 from pathlib import Path
 
-if typing.TYPE_CHECKING:
-    from ansible.module_utils.basic import AnsibleModule
-
 PROC = Path("/proc")
 NAMED = 5
 # Control groups as docker, containerd, CRI-O, podman and Kubernetes name them.
@@ -58,24 +55,6 @@ def containers_with_gpus() -> str:
         return ""
     shown = ", ".join(map(str, processes[:NAMED])) + (" ..." if len(processes) > NAMED else "")
     return f"containers with a GPU are running ({shown})"
-
-
-def refuse_to_reload(module: AnsibleModule, variable: str) -> None:
-    """Fail where systemd, as it reads its units anew, can take their GPUs from running containers.
-
-    In check mode it warns. `variable` is what the operator may set. Source: NVIDIA/nvidia-container-toolkit
-    issues 48 and 1227; containers that came by their GPUs through CDI keep them, which cannot be told from
-    outside.
-    """
-    containers = containers_with_gpus()
-    if not containers:
-        return
-    sentence = f"{containers}, and systemd has to read its units anew, which can take their GPUs away"
-    remedy = f"Drain the node, or set {variable}: true."
-    if module.check_mode:
-        module.warn(f"A run would be refused: {sentence}. {remedy}")
-    else:
-        module.fail_json(msg=f"{sentence[0].upper()}{sentence[1:]}. Nothing was changed. {remedy}")
 
 
 def _identity(path: Path) -> tuple[int, int]:

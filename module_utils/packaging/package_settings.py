@@ -83,7 +83,7 @@ class PackageSet(Setting):
         return made
 
     @property
-    def is_tools(self) -> bool:
+    def first(self) -> bool:
         """Whether these are programs that other settings work with, of any version."""
         return not self.wish.packages
 

@@ -106,8 +106,7 @@ class Repositories(Setting):
 
     def change(self) -> list[Difference]:
         """The files."""
-        diffs = [(file.path, file.diff()) for file in self.differing]
-        return [Difference(path, diff["before"], diff["after"]) for path, diff in diffs]
+        return [Difference(file.path, *file.before_and_after()) for file in self.differing]
 
     def apply(self) -> None:
         """Write the files; the package lists are then read anew."""

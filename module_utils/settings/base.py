@@ -74,6 +74,19 @@ class Setting:
     #: What makes this object again, only to restore it.
     spec: dict[str, Any]
 
+    @property
+    def first(self) -> bool:
+        """Whether it brings what the other settings of a role work with, and so comes before them all."""
+        return False
+
+    @property
+    def missing_packages(self) -> list[str]:
+        """What has to be installed before it can be made."""
+        return []
+
+    def begin(self, node: Node) -> None:
+        """Settle what an earlier run has left open, before anything looks at the node."""
+
     def read(self) -> State:
         """The present state, enough to restore it."""
         raise NotImplementedError
@@ -89,6 +102,14 @@ class Setting:
     def apply(self) -> None:
         """Make the setting. Raises SettingError, CommandError, OSError."""
         raise NotImplementedError
+
+    def make(self) -> dict[str, Any]:
+        """`apply` with its safeguards; returns what the controller must do before the next setting.
+
+        {"confirm": NAME} asks for a new connection, {"driver": result} for a reboot. Raises as `apply` does.
+        """
+        self.apply()
+        return {}
 
     def restore(self, state: State) -> None:
         """Return to a state that `read` has returned."""

@@ -9,18 +9,15 @@ nobody asks for any more returns to it.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.access.commit_confirm import ConfirmedSetting
 from ansible.module_utils.access.ssh_login import ssh_login
-from ansible.module_utils.driver.loaded import LoadedDriver
 from ansible.module_utils.engines.busy import containers_with_gpus
-from ansible.module_utils.packaging.package_settings import PackageSet
 from ansible.module_utils.process import CommandError, run, succeeds, which
 from ansible.module_utils.settings.base import Difference, RefusedError, SettingError
 from ansible.module_utils.settings.files import PamProfile, WholeFile
-from ansible.module_utils.settings.kinds import RECORDED, build, rebuild
-from ansible.module_utils.settings.module import make
+from ansible.module_utils.settings.kinds import EARLY, RECORDED, build, kind_of, rebuild
 from ansible.module_utils.settings.record import Record
 from ansible.module_utils.settings.system import (
     Sysctl,
@@ -32,12 +29,14 @@ from ansible.module_utils.settings.system import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ansible.module_utils.settings.base import Node, Setting, State
 
 UNIT_DIRECTORIES = ("/etc/systemd/system/", "/usr/local/lib/systemd/system/")
 REEXECUTE = ["systemctl", "daemon-reexec"]
+#: An initramfs for every kernel takes minutes on a slow disk.
+REACTION_TIMEOUT_S = 1800
 FAILURES = (SettingError, CommandError, OSError)
 
 
@@ -54,6 +53,12 @@ class Outcome:
     results: dict[str, Any] = field(default_factory=dict)
     #: What the controller must do before the rest can be done: {"confirm": "ssh"}, {"driver": {...}}.
     needs: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, other: Outcome) -> None:
+        """What turned out to be done as well."""
+        self.actions += [action for action in other.actions if action not in self.actions]
+        self.diff += [diff for diff in other.diff if diff not in self.diff]
+        self.controls = sorted({*self.controls, *other.controls})
 
 
 class Role:
@@ -74,22 +79,27 @@ class Role:
     def look(self) -> None:
         """Read what is there and set it against what is wanted."""
         self.wanted: dict[str, Setting] = {}
-        self.item_of: dict[str, Mapping[str, Any]] = {}
+        self.controls: dict[str, list[str]] = {}
         self.overruled: dict[str, str] = {}
         self.given_away: dict[str, str] = {}
         later = overruling(self.sysctl_file) if self.sysctl_file else {}
-        for setting, item in build(self.name, self.items, self.options):
-            if isinstance(setting, ConfirmedSetting):
-                setting.pending.settle_the_past(self.node, setting.rollback_after_s)
+        for setting, controls in build(self.name, self.items, self.options):
+            setting.begin(self.node)
             if isinstance(setting, Sysctl) and (file := overruled_by(setting.name, later)):
                 self.overruled[setting.name] = file
                 if not setting.settled() and not of_temper(file):
                     self.given_away[setting.name] = f"{setting.name} ({setting.read()} in {file})"
                 continue
             self.wanted[setting.key] = setting
-            self.item_of[setting.key] = item
-        self.look_at_units()
-        self.unsettled = [setting for setting in self.wanted.values() if not setting.settled()]
+            self.controls[setting.key] = controls
+        units = self.look_at_units()
+        settled = {key for key, setting in self.wanted.items() if key not in units and setting.settled()}
+        # A unit whose file differs, or did in a run that was cut off, starts anew.
+        changing = {path_of(key) for key in {*self.wanted, *self.record.pending} - settled - {*units}}
+        for unit in units.values():
+            unit.restart = bool(changing & set(unit.restart_on))
+        settled |= {key for key, unit in units.items() if unit.settled()}
+        self.unsettled = [setting for key, setting in self.wanted.items() if key not in settled]
         former = [
             rebuild(key, original["spec"])
             for key, original in reversed(self.record.originals.items())
@@ -101,18 +111,13 @@ class Role:
         ]
         self.unwanted = [setting for setting in former if setting not in self.given_up]
 
-    def look_at_units(self) -> None:
-        """Ask systemd for all units at once; those whose files differ, or did in a run cut off, restart."""
-        units = [setting for setting in self.wanted.values() if isinstance(setting, Unit)]
-        states = unit_states([unit.name for unit in units])
-        files = {
-            str(setting.path)
-            for setting in self.wanted.values()
-            if isinstance(setting, WholeFile) and not setting.settled()
-        } | self.left_over
-        for unit in units:
+    def look_at_units(self) -> dict[str, Unit]:
+        """The wanted units by their keys; systemd is asked for all of them at once."""
+        units = {key: setting for key, setting in self.wanted.items() if isinstance(setting, Unit)}
+        states = unit_states([unit.name for unit in units.values()])
+        for unit in units.values():
             unit.know(states[unit.name])
-            unit.restart = bool(files & set(unit.restart_on))
+        return units
 
     @property
     def left_over(self) -> set[str]:
@@ -125,17 +130,23 @@ class Role:
         keys = [setting.key for setting in [*self.unsettled, *self.unwanted]]
         return [*self.left_over, *map(path_of, keys)]
 
-    def obstacles(self) -> list[str]:
-        """Sentences about settings that cannot be made on this node."""
-        found = []
-        for setting in self.unsettled:
-            if obstacle := setting.obstacle():
-                found.append(f"{obstacle}{self.or_waive(setting)}")
-        return found
+    def obstacles(self, without_tools: bool = False) -> list[str]:
+        """Sentences about settings that cannot be made on this node.
+
+        `without_tools`: programs are still to be installed, so that their settings cannot be asked yet.
+        """
+        # A unit that need not run may be masked. Engines are settled where nothing can be planned for them.
+        asked = [
+            setting
+            for setting in self.wanted.values()
+            if (setting in self.unsettled if is_recorded(setting) else setting.first or not without_tools)
+        ]
+        found = [(setting.obstacle(), self.or_waive(setting)) for setting in asked]
+        return [f"{obstacle}{instead}" for obstacle, instead in found if obstacle]
 
     def or_waive(self, setting: Setting) -> str:
         """What may be done instead, for a setting that a control of the hardening asks for."""
-        controls = self.item_of[setting.key]["controls"]
+        controls = self.controls[setting.key]
         return f", or waive the control {', '.join(controls)}" if controls and self.options["atomic"] else ""
 
     def reloads_systemd(self) -> bool:
@@ -144,16 +155,21 @@ class Role:
         A unit that it has not met is read when it is started.
         """
         files = [path for path in self.touched if path.startswith(UNIT_DIRECTORIES)]
-        if self.options["atomic"]:
-            keys = [*self.record.pending, *(s.key for s in [*self.unsettled, *self.unwanted])]
-            return bool(files) or any(key.startswith("unit:") for key in keys)
-        present = [path for path in files if path in self.left_over or is_file(self.wanted, path)]
-        drop_ins = sorted({path.split("/")[-2][:-2] for path in files if path.split("/")[-2].endswith(".d")})
-        known = unit_states(drop_ins).values()
-        return bool(present) or any(
+        if any(path in self.left_over or Path(path).exists() for path in files):
+            return True
+        drop_ins = sorted({Path(path).parent.stem for path in files if Path(path).parent.suffix == ".d"})
+        return any(
             (state["UnitFileState"], state["ActiveState"]) not in (("", ""), ("", "inactive"))
-            for state in known
+            for state in unit_states(drop_ins).values()
         )
+
+    def rereads_units(self) -> bool:
+        """Whether systemd reads all units anew as some are switched on or off, or come in a package.
+
+        Only the hardening's: their own conditions may keep them from running (Unit.apply).
+        """
+        kinds = {kind_of(setting) for setting in [*self.unsettled, *self.unwanted]}
+        return self.options["atomic"] and bool(kinds & {"unit", "package"})
 
     def due_commands(self) -> list[list[str]]:
         """The commands that are due for what has changed, now or in a run that was cut off."""
@@ -174,31 +190,27 @@ class Role:
             RefusedError: nothing was changed, with every reason.
             SettingError, CommandError, OSError: a change failed; the next run completes it.
         """
-        tools = next((s for s in self.unsettled if isinstance(s, PackageSet) and s.is_tools), None)
-        if obstacles := self.obstacles():
+        tools = next((setting for setting in self.unsettled if setting.first), None)
+        if self.name == "os_hardening" and not which("dpkg-query"):
+            raise RefusedError(
+                "The controls of os_hardening are made for Debian and what derives from it, and this node "
+                "has no dpkg. Leave the role out here: --skip-tags os_hardening."
+            )
+        if obstacles := self.obstacles(without_tools=tools is not None):
             raise RefusedError(f"Nothing was changed: {'; '.join(obstacles)}.")
-        commands = self.due_commands()
-        reload = self.reloads_systemd()
-        # A package's installation has systemd read its units, too.
-        self.refuse_to_disturb(reload or bool(tools and self.options["atomic"]) or REEXECUTE in commands)
+        commands, reload = self.due_commands(), self.reloads_systemd()
+        self.refuse_to_disturb(reload or self.rereads_units() or REEXECUTE in commands)
         self.warn()
         outcome = self.planned(commands, reload)
         if self.node.check_mode or not outcome.changed:
             outcome.results = self.results()
             return outcome
         if tools:
-            outcome.actions += self.prepare()
-            self.note([tools.key])
-            tools.apply()
-            self.look()
-            if obstacles := self.obstacles():
-                raise RefusedError("; ".join(obstacles))
-            rest = self.planned(self.due_commands(), self.reloads_systemd())
-            outcome.actions += [action for action in rest.actions if action not in outcome.actions]
-            outcome.diff += [diff for diff in rest.diff if diff not in outcome.diff]
-            outcome.controls = sorted({*outcome.controls, *rest.controls})
-        outcome.needs = self.make()
-        outcome.results = self.results()
+            results = self.install(tools)
+            commands, reload = self.due_commands(), self.reloads_systemd()
+            outcome.add(self.planned(commands, reload))
+        outcome.needs = self.make(commands, reload)
+        outcome.results = self.results() | (results if tools else {})
         self.warn()
         return outcome
 
@@ -248,11 +260,11 @@ class Role:
         actions = [f"{setting.key}: restored" for setting in self.unwanted]
         actions += [short(change) for found in changes.values() for change in found]
         actions += [" ".join(command) for command in commands]
-        if reload and not self.options["atomic"]:
+        if reload:
             actions.append("systemctl daemon-reload")
-        controls = {name for key in changes for name in self.item_of[key]["controls"]}
+        controls = {name for key in changes for name in self.controls[key]}
         shown = [
-            Difference(" ".join([*self.item_of[key]["controls"], change.name]), change.before, change.after)
+            Difference(" ".join([*self.controls[key], change.name]), change.before, change.after)
             for key, found in changes.items()
             for change in found
         ]
@@ -276,33 +288,35 @@ class Role:
         self.record.pending = sorted({*self.record.pending, *keys})
         self.record.save()
 
-    def prepare(self) -> list[str]:
-        """What has to be done before missing packages come; returns the files written.
+    def install(self, tools: Setting) -> dict[str, Any]:
+        """Install what other settings work with, and look again; returns the installation's results.
 
-        What is not there yet must be known to be taken back, and conditions of units must keep their services
-        from starting where they cannot run.
+        Before that, what is not there yet must be known to be taken back, and conditions of units must keep
+        their services from starting where they cannot run.
         """
         for setting in self.wanted.values():
             if isinstance(setting, (Unit, PamProfile, WholeFile)) and not setting.read():
                 self.remember(setting, setting.read())
-        drop_ins = [
+        conditions = [
             setting
             for setting in self.unsettled
-            if isinstance(setting, WholeFile)
-            and setting.key.startswith(f"file:{UNIT_DIRECTORIES[0]}")
-            and setting.key.endswith(".conf")
+            if setting.key.startswith(f"file:{UNIT_DIRECTORIES[0]}") and setting.key.endswith(".conf")
         ]
-        self.note([setting.key for setting in drop_ins])
-        for setting in drop_ins:
+        self.note([tools.key, *(setting.key for setting in conditions)])
+        for setting in [*conditions, tools]:
             setting.apply()
-        return [setting.key for setting in drop_ins]
+        results = tools.result()
+        self.look()
+        if obstacles := self.obstacles():
+            raise RefusedError(f"{'; '.join(obstacles)}.")
+        return results
 
     def remember(self, setting: Setting, state: State) -> None:
         """Record what a setting was, unless that is known; those with a record of their own have no spec."""
         if is_recorded(setting):
             self.record.originals.setdefault(setting.key, {"spec": setting.spec, "state": state})
 
-    def make(self) -> dict[str, Any]:
+    def make(self, commands: list[list[str]], reload: bool) -> dict[str, Any]:
         """Make what differs and take back what nobody wants any more; returns what the controller must do."""
         before = {s.key: s.read() for s in self.unsettled if is_recorded(s)}
         for setting in self.unsettled:
@@ -313,21 +327,19 @@ class Role:
         for setting in [*self.unwanted, *(s for s in self.unwanted if isinstance(s, PamProfile))]:
             setting.restore(self.record.originals[setting.key]["state"])
         made: list[Setting] = []
-        commands, reload = self.due_commands(), self.reloads_systemd()
+        needs: dict[str, Any] = {}
         try:
             for setting in self.wanted.values():
-                # Packages that have just changed make the driver one to prove.
-                if setting not in self.unsettled and not (made and is_unproven(setting)):
+                if setting not in self.unsettled:
                     continue
-                if stands_alone(setting) and not self.options["atomic"]:
-                    self.react(commands, reload)
-                    commands, reload = [], False
-                elif isinstance(setting, Unit) and reload:
-                    self.react([], reload)
-                    reload = False
+                if kind_of(setting) not in EARLY:  # what the files before it cause comes first
+                    self.react([] if self.options["atomic"] else commands, reload)
+                    commands, reload = commands if self.options["atomic"] else [], False
                 made.append(setting)
                 if needs := self.apply(setting):
-                    return needs
+                    break
+                if kind_of(setting) == "package":
+                    self.look_behind_packages(made)
             if account and not may_sudo(account):
                 raise SettingError(
                     f"After these changes {account} could no longer become root, so they were undone. "
@@ -339,37 +351,42 @@ class Role:
             sentence = told(error, "After the settings were made")
             raise SettingError(" ".join([sentence, *self.undo(made, before)])) from error
         self.react(commands, reload)
+        # What the controller is needed for differs as long as it is not done: no note has to say so.
         for setting in [*self.unwanted, *self.given_up]:
             del self.record.originals[setting.key]
         self.record.pending = []
         self.record.save()
-        return {}
+        return needs
+
+    def look_behind_packages(self, made: Sequence[Setting]) -> None:
+        """Packages bring units, stop them, and make the driver one to prove."""
+        self.look_at_units()
+        new = [
+            setting
+            for setting in self.wanted.values()
+            if setting not in made and setting not in self.unsettled
+            if kind_of(setting) in ("driver", "unit") and not setting.settled()
+        ]
+        for setting in new:
+            self.remember(setting, setting.read())
+        self.note([setting.key for setting in new])
+        self.unsettled += new
 
     def apply(self, setting: Setting) -> dict[str, Any]:
         """Make one setting; returns what the controller must do before the next one."""
         try:
-            if make(setting) and isinstance(setting, ConfirmedSetting):
-                self.strike_off(setting)
-                return {"confirm": setting.change_name}
+            return setting.make()
         except FAILURES as error:
             if not self.options["atomic"]:
                 raise
             raise SettingError(
-                f"{', '.join(self.item_of[setting.key]['controls'])}: {told(error, setting.key)} What this "
-                "run had made was undone: mend it, or waive the control."
+                f"{', '.join(self.controls[setting.key])}: {told(error, setting.key)} What this run had made "
+                "was undone: mend it, or waive the control."
             ) from error
-        if isinstance(setting, LoadedDriver) and setting.reboot_due:
-            return {"driver": setting.result()}
-        return {}
-
-    def strike_off(self, setting: Setting) -> None:
-        """Forget the note of a change that its timer undoes, should nobody confirm it."""
-        self.record.pending = [key for key in self.record.pending if key != setting.key]
-        self.record.save()
 
     def react(self, commands: list[list[str]], reload: bool) -> None:
         """Let systemd read unit files that have changed, and tell those who read theirs only when told."""
-        if reload and any(path.startswith(UNIT_DIRECTORIES) for path in self.touched):
+        if reload:
             run(["systemctl", "daemon-reload"])
         for command in commands:
             run(command, timeout_s=REACTION_TIMEOUT_S)
@@ -388,10 +405,6 @@ class Role:
         return complaints
 
 
-#: An initramfs for every kernel takes minutes on a slow disk.
-REACTION_TIMEOUT_S = 1800
-
-
 def with_secret(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Mapping[str, Any]:
     """The item with the content that does not travel in the plan."""
     wanted = item["wanted"]
@@ -403,19 +416,7 @@ def with_secret(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Mapping[
 
 def is_recorded(setting: Setting) -> bool:
     """Whether a setting is restored from this record: ways in, packages and engines keep their own."""
-    return setting.key.partition(":")[0] in RECORDED and not (
-        isinstance(setting, WholeFile) and setting.secret
-    )
-
-
-def is_unproven(setting: Setting) -> bool:
-    """Whether a setting is a driver whose packages have changed since it was proven."""
-    return isinstance(setting, LoadedDriver) and not setting.settled()
-
-
-def stands_alone(setting: Setting) -> bool:
-    """Whether a setting works at once with what the files before it say: commands that are due run first."""
-    return isinstance(setting, Unit) or not is_recorded(setting)
+    return kind_of(setting) in RECORDED and not (isinstance(setting, WholeFile) and setting.secret)
 
 
 def path_of(key: str) -> str:
@@ -426,12 +427,6 @@ def path_of(key: str) -> str:
 def matches(path: str, patterns: list[str]) -> bool:
     """Whether a path is one of these, or lies in one that ends with a slash."""
     return any(path == entry or (entry.endswith("/") and path.startswith(entry)) for entry in patterns)
-
-
-def is_file(wanted: Mapping[str, Setting], path: str) -> bool:
-    """Whether a wanted file is there already."""
-    setting = wanted.get(f"file:{path}")
-    return isinstance(setting, WholeFile) and setting.path.exists()
 
 
 def told(error: BaseException, subject: str) -> str:
@@ -482,7 +477,13 @@ def carry_out(
             outcome = Role(node, {**plan, "options": options}, secrets).settle()
         except (RefusedError, *FAILURES) as error:
             subject = "A file of this node could not be read or written; mend that and run again"
-            result["roles"][plan["role"]] = {"failed": True, "changed": False, "msg": told(error, subject)}
+            result["roles"][plan["role"]] = {
+                "failed": True,
+                "changed": False,
+                "msg": told(error, subject),
+                # What a package manager printed.
+                "output": getattr(error, "output", []),
+            }
             break
         result["changed"] |= outcome.changed
         result["roles"][plan["role"]] = asdict(outcome)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import grp
 import os
@@ -13,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.files import File, replace_file
+from ansible.module_utils.files import File, put_back, replace_file, saved
 from ansible.module_utils.process import run
 from ansible.module_utils.settings.base import Difference, Setting, SettingError
 
@@ -56,20 +55,10 @@ class WholeFile(Setting):
 
     def read(self) -> State:
         """Content and owner, None where there is no file."""
-        try:
-            status = self.path.lstat()
-        except FileNotFoundError:
-            return None
-        if stat.S_ISLNK(status.st_mode) and self.file.content is None:
-            return {"link": str(self.path.readlink())}
-        if not stat.S_ISREG(status.st_mode):
+        link = self.path.is_symlink()
+        if self.file.content is not None if link else self.path.exists() and not self.path.is_file():
             raise SettingError(f"{self.path}: expected a file, found something else; move it away.")
-        return {
-            "content": base64.b64encode(self.path.read_bytes()).decode(),
-            "mode": stat.S_IMODE(status.st_mode),
-            "uid": status.st_uid,
-            "gid": status.st_gid,
-        }
+        return saved(self.path)
 
     def settled(self) -> bool:
         """Same bytes, mode and owner; or none, where there must be none."""
@@ -86,22 +75,15 @@ class WholeFile(Setting):
 
     def restore(self, state: State) -> None:
         """Bring the former file back, or take ours away."""
+        put_back(self.path, state)
         if state is None:
-            self.path.unlink(missing_ok=True)
             for directory in self.directories:
                 with contextlib.suppress(OSError):  # somebody else has put something there
                     Path(directory).rmdir()
-        elif "link" in state:
-            self.path.unlink(missing_ok=True)
-            self.path.symlink_to(state["link"])
-        else:
-            content = base64.b64decode(state["content"])
-            replace_file(self.path, content, state["mode"], state["uid"], state["gid"])
 
     def change(self) -> list[Difference]:
         """The whole file, unless not everybody may read it."""
-        diff = self.file.diff()
-        return [Difference(self.key, diff["before"], diff["after"])]
+        return [Difference(self.key, *self.file.before_and_after())]
 
 
 class Keyword(Setting):

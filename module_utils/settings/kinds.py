@@ -5,14 +5,6 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.access.accounts import Accounts
-from ansible.module_utils.access.firewall import Firewall
-from ansible.module_utils.access.sshd_settings import SshdSettings
-from ansible.module_utils.driver.gpus import GpuSettings
-from ansible.module_utils.driver.loaded import LoadedDriver
-from ansible.module_utils.engines.engine_settings import ContainerEngines
-from ansible.module_utils.packaging.package_settings import PackageSet
-from ansible.module_utils.packaging.repository_settings import Repositories
 from ansible.module_utils.settings.base import SettingError
 from ansible.module_utils.settings.files import Access, Keyword, PamProfile, WholeFile, accesses
 from ansible.module_utils.settings.system import MountOptions, Sysctl, Unit, sysctls
@@ -45,7 +37,7 @@ def unit(name: str, wanted: Wanted, options: Options) -> list[Setting]:
     return [Unit(name, **{"optional": options["atomic"], **wanted})]
 
 
-#: Kinds of which each item is a setting; a pattern stands for several. In the order in which they are made.
+#: Kinds of which each item is a setting; a pattern stands for several.
 SIMPLE: Mapping[str, Callable[[str, Wanted, Any], Iterable[Setting]]] = {
     "file": file,
     "keyword": keyword,
@@ -55,17 +47,18 @@ SIMPLE: Mapping[str, Callable[[str, Wanted, Any], Iterable[Setting]]] = {
     "mount": lambda path, wanted, _options: [MountOptions(path, **wanted)],
     "unit": unit,
 }
-#: Kinds that are made together, by the class that makes them.
-FOLDED: Mapping[str, tuple[Any, tuple[str, ...]]] = {
-    "repository": (Repositories, ("repository",)),
-    "package": (PackageSet, ("package", "package_choice", "pin", "module_stream", "hold_version")),
-    "driver": (LoadedDriver, ("driver",)),
-    "container_engine": (ContainerEngines, ("container_engine",)),
-    "account": (Accounts, ("account",)),
-    "firewall": (Firewall, ("firewall",)),
-    "sshd": (SshdSettings, ("sshd", "sshd_algorithm", "sshd_parameter")),
-    "gpu": (GpuSettings, ("gpu",)),
+#: Kinds whose items are one setting, with what else is made together with them.
+FOLDED: Mapping[str, Sequence[str]] = {
+    "repository": ("repository",),
+    "package": ("package", "package_choice", "pin", "module_stream", "hold_version"),
+    "driver": ("driver",),
+    "container_engine": ("container_engine",),
+    "account": ("account",),
+    "firewall": ("firewall",),
+    "sshd": ("sshd", "sshd_algorithm", "sshd_parameter"),
+    "gpu": ("gpu",),
 }
+MEMBER_OF = {member: kind for kind, members in FOLDED.items() for member in members}
 #: What takes back what it has made by its own knowledge: nothing else in the plan says so.
 TAKEN_BACK = {
     "admin_accounts": "account",
@@ -73,33 +66,56 @@ TAKEN_BACK = {
     "firewall": "firewall",
     "ssh_hardening": "sshd",
 }
-#: A package at any version, and not held.
-ANY = {"version": "", "held": False}
-ORDER = (
-    "repository",
-    *("file", "keyword", "pam", "access", "sysctl", "mount"),
-    *("package", "driver", "unit", "container_engine", "account", "firewall", "sshd", "gpu"),
-)
-MEMBER_OF = {member: kind for kind, (_, members) in FOLDED.items() for member in members}
+#: The order in which settings are made. The late ones work at once with what the early ones say.
+EARLY = ("repository", "file", "keyword", "pam", "access", "sysctl", "mount")
+LATE = ("package", "driver", "unit", "container_engine", "account", "firewall", "sshd", "gpu")
+ORDER = (*EARLY, *LATE)
 
 
-NOBODY: Mapping[str, Any] = {"why": "", "controls": []}
+def folded_class(kind: str) -> Any:
+    """The class of a folded kind, imported on demand: a node compiles whatever an execution imports."""
+    if kind == "repository":
+        from ansible.module_utils.packaging.repository_settings import Repositories
 
+        return Repositories
+    if kind == "package":
+        from ansible.module_utils.packaging.package_settings import PackageSet
 
-def is_tools(packages: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether packages are what the other settings work with, and not what those prepare."""
-    return all(item["kind"] == "package_choice" or item["wanted"] == ANY for item in packages)
+        return PackageSet
+    if kind == "driver":
+        from ansible.module_utils.driver.loaded import LoadedDriver
+
+        return LoadedDriver
+    if kind == "container_engine":
+        from ansible.module_utils.engines.engine_settings import ContainerEngines
+
+        return ContainerEngines
+    if kind == "account":
+        from ansible.module_utils.access.accounts import Accounts
+
+        return Accounts
+    if kind == "firewall":
+        from ansible.module_utils.access.firewall import Firewall
+
+        return Firewall
+    if kind == "sshd":
+        from ansible.module_utils.access.sshd_settings import SshdSettings
+
+        return SshdSettings
+    from ansible.module_utils.driver.gpus import GpuSettings
+
+    return GpuSettings
 
 
 def build(
     role: str, items: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
-) -> list[tuple[Setting, Mapping[str, Any]]]:
-    """The settings of a role in the order in which they are made, each with (one of) its items.
+) -> list[tuple[Setting, list[str]]]:
+    """The settings of a role in the order in which they are made, each with the controls that ask for it.
 
     Raises:
         SettingError: there is no such kind.
     """
-    found: list[tuple[int, Setting, Mapping[str, Any]]] = []
+    found: list[tuple[int, Setting, list[str]]] = []
     folded: dict[str, list[Mapping[str, Any]]] = {}
     if options["absent"] and role in TAKEN_BACK:
         folded[TAKEN_BACK[role]] = []
@@ -109,16 +125,18 @@ def build(
             folded.setdefault(MEMBER_OF[kind], []).append(item)
         elif kind in SIMPLE:
             for setting in SIMPLE[kind](item["key"], item["wanted"], options):
-                found.append((ORDER.index(kind), setting, item))
+                found.append((ORDER.index(kind), setting, item["controls"]))
         else:
             raise SettingError(f"{role}: expected a setting of a known kind, found {kind!r}.")
     for kind, members in folded.items():
-        made_by, kinds = FOLDED[kind]
-        prefixes = {member: f"{member}:" if len(kinds) > 1 else "" for member in kinds}
-        wanted = {prefixes[item["kind"]] + item["key"]: item["wanted"] for item in members}
-        rank = -1 if kind == "package" and is_tools(members) else ORDER.index(kind)
-        found.append((rank, made_by.from_items(wanted, options), members[0] if members else NOBODY))
-    return [(setting, item) for _, setting, item in sorted(found, key=lambda entry: entry[0])]
+        several = len(FOLDED[kind]) > 1
+        wanted = {
+            f"{item['kind']}:{item['key']}" if several else item["key"]: item["wanted"] for item in members
+        }
+        made = folded_class(kind).from_items(wanted, options)
+        controls = sorted({control for item in members for control in item["controls"]})
+        found.append((-1 if made.first else ORDER.index(kind), made, controls))
+    return [(setting, controls) for _, setting, controls in sorted(found, key=lambda entry: entry[0])]
 
 
 RECORDED: Mapping[str, Callable[..., Setting]] = {
@@ -132,8 +150,12 @@ RECORDED: Mapping[str, Callable[..., Setting]] = {
 }
 
 
+def kind_of(setting: Setting) -> str:
+    """The kind of a setting, as its key says."""
+    return setting.key.partition(":")[0]
+
+
 def rebuild(key: str, spec: Mapping[str, Any]) -> Setting:
     """The one setting of a record's entry, to restore it."""
-    kind = key.partition(":")[0]
-    setting: Setting = RECORDED[kind](**spec)
+    setting: Setting = RECORDED[key.partition(":")[0]](**spec)
     return setting

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.access.commit_confirm import ConfirmedSetting
 from ansible.module_utils.process import CommandError
 from ansible.module_utils.settings.base import RefusedError, SettingError
 
@@ -20,10 +18,8 @@ def settle(node: Node, setting: Setting) -> dict[str, Any]:
     Returns `changed`, `diff`, `confirm` (a change waits for its confirmation), and the setting's own result.
     Raises RefusedError before anything is touched; SettingError, CommandError, OSError after that.
     """
-    missing = []
-    if isinstance(setting, ConfirmedSetting):
-        setting.pending.settle_the_past(node, setting.rollback_after_s)
-        missing = setting.missing_packages
+    setting.begin(node)
+    missing = setting.missing_packages
     result: dict[str, Any] = {"changed": True, "confirm": False, "diff": []}
     if obstacle := setting.obstacle():
         if node.check_mode and missing:  # it may be what an earlier task would have installed
@@ -39,24 +35,11 @@ def settle(node: Node, setting: Setting) -> dict[str, Any]:
         return {**result, "changed": False}
     result["diff"] = [difference.as_dict() for difference in setting.change()]
     if not node.check_mode:
-        result["confirm"] = make(setting)
+        result["confirm"] = "confirm" in setting.make()
         result.update(setting.result())
         for warning in set(setting.warnings()) - said:
             node.warn(warning)
     return result
-
-
-def make(setting: Setting) -> bool:
-    """Make a setting; returns whether it waits for its confirmation through a new connection."""
-    way_in = setting.way_in()
-    armed: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if isinstance(setting, ConfirmedSetting):
-        setting.prepare()
-        if way_in:
-            armed = setting.pending.armed(way_in.files, way_in.live, setting.rollback_after_s, setting.login)
-    with armed:
-        setting.apply()
-    return way_in is not None
 
 
 def settle_one(module: AnsibleModule, setting: Setting) -> None:

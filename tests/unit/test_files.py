@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.module_utils import files
-from ansible.module_utils.files import File, Result, put_back, saved, write_all
+from ansible.module_utils.files import File, put_back, saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,39 +32,33 @@ def permissions(path: Path) -> int:
 
 def test_a_missing_file_is_written_with_its_directories(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
-    result = write_all([File(str(path), "text\n", "0444")], check_mode=False)
+    file = File(str(path), "text\n", "0444")
+    assert file.differs()
+    assert file.before_and_after() == ("", "text\n")
+    file.write()
     assert path.read_text() == "text\n"
     assert permissions(path) == 0o444
-    assert result.as_dict() == {
-        "changed": True,
-        "changed_files": [str(path)],
-        "diff": [
-            {"before_header": str(path), "after_header": str(path), "before": "", "after": "text\n"},
-        ],
-    }
 
 
 @pytest.mark.usefixtures("strict_umask")
 def test_new_directories_and_files_do_not_depend_on_the_umask(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
-    write_all([File(str(path), "")], check_mode=False)
+    File(str(path), "").write()
     assert [permissions(p) for p in (path.parent.parent, path.parent, path)] == [0o755, 0o755, 0o644]
 
 
 def test_an_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
     directory = tmp_path / "private"
     directory.mkdir(mode=0o700)
-    write_all([File(str(directory / "file"), "")], check_mode=False)
+    File(str(directory / "file"), "").write()
     assert permissions(directory) == 0o700
 
 
 def test_a_file_as_wanted_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "file"
     file = File(str(path), "text\n")
-    write_all([file], check_mode=False)
-    before = path.stat()
-    assert write_all([file], check_mode=False) == Result()
-    assert path.stat() == before
+    file.write()
+    assert not file.differs()
 
 
 def spoil_content(path: Path) -> None:
@@ -88,12 +82,13 @@ def spoil_kind(path: Path) -> None:
 def test_any_deviation_is_repaired(tmp_path: Path, spoil: Any) -> None:
     path = tmp_path / "file"
     file = File(str(path), "text\n", "0644")
-    write_all([file], check_mode=False)
+    file.write()
     spoil(path)
-    assert write_all([file], check_mode=False).changed_files == [str(path)]
+    assert file.differs()
+    file.write()
     assert not path.is_symlink()
     assert (path.read_text(), permissions(path), path.stat().st_uid) == ("text\n", 0o644, 0)
-    assert not write_all([file], check_mode=False).changed
+    assert not file.differs()
 
 
 @pytest.mark.parametrize("dangling", [True, False])
@@ -103,8 +98,10 @@ def test_a_file_or_link_that_should_not_exist_is_removed(tmp_path: Path, danglin
         path.symlink_to("nowhere")
     else:
         path.write_text("old")
-    result = write_all([File(str(path), None)], check_mode=False)
-    assert result.diff[0]["before"] == ("" if dangling else "old")
+    file = File(str(path), None)
+    assert file.differs()
+    assert file.before_and_after() == ("" if dangling else "old", "")
+    file.write()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -125,23 +122,14 @@ def test_the_diff_shows_no_text_of_a_file_that_not_everybody_may_read(
     if old_mode is not None:
         path.write_text("old secret")
         path.chmod(old_mode)
-    diff = write_all([replace(new, path=str(path))], check_mode=False).diff[0]
-    assert "secret" not in str(diff)
-    assert diff["before"] != diff["after"]
+    before, after = replace(new, path=str(path)).before_and_after()
+    assert "secret" not in before + after
+    assert before != after
 
 
 def test_the_diff_shows_a_private_file_that_is_known_to_hold_no_secret(tmp_path: Path) -> None:
-    result = write_all([File(str(tmp_path / "file"), "rules\n", "0600", public=True)], check_mode=False)
-    assert result.diff[0]["after"] == "rules\n"
-
-
-def test_check_mode_says_what_would_change_and_changes_nothing(tmp_path: Path) -> None:
-    old = tmp_path / "old"
-    old.write_text("old")
-    new = tmp_path / "directory" / "new"
-    result = write_all([File(str(old), None), File(str(new), "text")], check_mode=True)
-    assert result.changed_files == [str(old), str(new)]
-    assert list(tmp_path.iterdir()) == [old]
+    file = File(str(tmp_path / "file"), "rules\n", "0600", public=True)
+    assert file.before_and_after() == ("", "rules\n")
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_debris(
