@@ -98,6 +98,7 @@ setup: python ## Make .venv with everything that running and testing needs
 docs: setup ## Write the roles' README files from their argument specs, and the list of hardening controls
 	$(BIN)/python -m tools.role_readme
 	$(BIN)/python -m tools.control_docs
+	$(BIN)/python -m tools.finding_docs
 
 .PHONY: requirements
 requirements: setup ## Renew the pins and hashes in requirements/*.txt from requirements/*.in

@@ -6,12 +6,21 @@ Pure functions. They pass things on and name reasons; validation/verdict/judge.p
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
-SCHEMA_VERSION = 3
+# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
+ROOT = str(Path(__file__).resolve().parents[1])
+if ROOT not in sys.path:
+    sys.path.append(ROOT)
+
+from validation.model import gpu_models
+from validation.model.contract import EXPECTATIONS_VERSION, FABRIC_VERSION
+
 NO_TRACE = (
     "an earlier step failed on this node or its connection broke; the error stands further up in this run"
 )
@@ -29,23 +38,15 @@ def validation_expectation(plan: Values, required_tests: list[str], models: Valu
 
     `plan` is the plan of preflight, `models` the content of data/gpu_models.yml.
     """
-    keys = [gpu["model"] for gpu in plan["gpus"]]
-    names = {models["models"][key]["architecture"] for key in keys}
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": EXPECTATIONS_VERSION,
         "required_tests": required_tests,
         # A GPU that no table knows can only be counted.
         "gpus": [{key: gpu[key] for key in ("model", "name", "count")} for gpu in plan["gpus"]]
         + [{"model": "unknown", "name": f"10de:{pci_id}", "count": 1} for pci_id in plan["unknown_gpus"]],
         "driver_version": plan["driver"]["version"],
         "nvswitch": plan["fabric"] != "none",
-        "references": {
-            "models": {key: models["models"][key] for key in keys},
-            "pcie_x16": {str(generation): row for generation, row in models["pcie_x16"].items()},
-            "architectures": {
-                name: {"matmul": models["architectures"][name]["matmul"]} for name in sorted(names)
-            },
-        },
+        "references": gpu_models.part(models, [gpu["model"] for gpu in plan["gpus"]]),
     }
 
 
@@ -97,7 +98,7 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
         else:
             expectations[node]["not_run"] = outcome["problem"]
     return {
-        "expectations": {"schema_version": SCHEMA_VERSION, "nodes": expectations},
+        "expectations": {"schema_version": EXPECTATIONS_VERSION, "nodes": expectations},
         "results": results,
         "fabric": fabric or None,
     }
@@ -133,7 +134,7 @@ def validation_fabric(hostvars: Values, nodes: Iterable[str], settings: Values) 
             if attempt:
                 rounds[number][node] = attempt
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": FABRIC_VERSION,
         **settings,
         "nodes": members,
         "rounds": [attempts for attempts in rounds if attempts],
@@ -171,7 +172,7 @@ def _why_not_measured(plan: Values) -> str:
 
 def _bare_expectation(plan: Values) -> dict[str, Any]:
     gpus = [{key: gpu[key] for key in ("model", "name", "count")} for gpu in plan.get("gpus", [])]
-    return {"schema_version": SCHEMA_VERSION, "gpus": gpus or None}
+    return {"schema_version": EXPECTATIONS_VERSION, "gpus": gpus or None}
 
 
 def _one_line(text: Any) -> str:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import pkgutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from validation.model.expectations import References
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 CARRIED = "gpu_models.json"
 TABLE = Path(__file__).parents[2] / "data/gpu_models.yml"
@@ -24,11 +27,18 @@ def table(path: Path = TABLE) -> dict[str, Any] | None:
         content = yaml.safe_load(path.read_text())
     except (ImportError, OSError):
         return None
+    return part(content, content["models"])
+
+
+def part(content: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
+    """What the payload needs of the table for these models, in the form of References."""
+    chosen = {key: content["models"][key] for key in models}
+    names = {model["architecture"] for model in chosen.values()}
     return {
-        "models": content["models"],
+        "models": chosen,
         "pcie_x16": {str(generation): row for generation, row in content["pcie_x16"].items()},
         "architectures": {
-            name: {"matmul": entry["matmul"]} for name, entry in content["architectures"].items()
+            name: {"matmul": content["architectures"][name]["matmul"]} for name in sorted(names)
         },
     }
 

@@ -15,17 +15,26 @@ from pathlib import Path
 from typing import Any
 
 from validation.fabric.groups import Fleet
-from validation.model.contract import SCHEMA_VERSION, NodeResult, StringEnum
+from validation.model.contract import (
+    EXPECTATIONS_VERSION,
+    FABRIC_VERSION,
+    HISTORY_VERSION,
+    RESULT_VERSION,
+    SUMMARY_VERSION,
+    NodeResult,
+    StringEnum,
+)
 from validation.model.expectations import FleetExpectations
 from validation.verdict.history import PastRun
 from validation.verdict.verdicts import FleetVerdict
 
-FILES = {
-    "node-result": NodeResult,
-    "summary": FleetVerdict,
-    "expectations": FleetExpectations,
-    "history-run": PastRun,
-    "fabric": Fleet,
+#: Each document by the name of its file, and its version.
+FILES: dict[str, tuple[type, int]] = {
+    "node-result": (NodeResult, RESULT_VERSION),
+    "summary": (FleetVerdict, SUMMARY_VERSION),
+    "expectations": (FleetExpectations, EXPECTATIONS_VERSION),
+    "history-run": (PastRun, HISTORY_VERSION),
+    "fabric": (Fleet, FABRIC_VERSION),
 }
 SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
@@ -33,18 +42,18 @@ SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 def documents() -> dict[str, str]:
     """The content of each schema file by its name."""
     return {
-        f"{name}.schema.json": json.dumps(_document(name, kind), indent=2) + "\n"
-        for name, kind in FILES.items()
+        f"{name}.schema.json": json.dumps(_document(name, kind, version), indent=2) + "\n"
+        for name, (kind, version) in FILES.items()
     }
 
 
-def _document(name: str, kind: type) -> dict[str, Any]:
+def _document(name: str, kind: type, version: int) -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     reference = _schema(kind, definitions)
-    definitions[kind.__name__]["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
+    definitions[kind.__name__]["properties"]["schema_version"] = {"const": version}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"Temper validation: {name}, version {SCHEMA_VERSION}",
+        "title": f"Temper validation: {name}, version {version}",
         **reference,
         "$defs": definitions,
     }
