@@ -100,6 +100,16 @@ def test_the_one_file_build_carries_the_references_for_a_python_without_yaml(
     assert float(done.stdout) == model["floor"]["bf16_tflops"]["value"], done.stderr
 
 
+@pytest.mark.parametrize("where", ["one file", "checkout"])
+def test_findings_are_explained_by_a_python_without_yaml(where: str, payload: Path, tmp_path: Path) -> None:
+    program = [str(payload)] if where == "one file" else ["-m", "validation"]
+    done = run(
+        [sys.executable, "-S", *program, "explain", "row-remap-failure"],
+        cwd=tmp_path if where == "one file" else ROOT,
+    )
+    assert "have the GPU replaced" in done.stdout, done.stderr
+
+
 SQUARE = {"m": 8192, "n": 8192, "k": 8192, "dtype": "bf16"}
 
 
