@@ -99,9 +99,10 @@ setup: python ## Make .venv with everything that running and testing needs
 	@$(PYTHON) -m tools.bootstrap environment dev
 
 .PHONY: docs
-docs: setup ## Write the roles' README files from their argument specs, and the list of hardening controls
+docs: setup ## Write the roles' README files from their argument specs, and the lists of hardening controls and of findings
 	$(BIN)/python -m tools.role_readme
 	$(BIN)/python -m tools.control_docs
+	$(BIN)/python -m tools.finding_docs
 
 .PHONY: requirements
 requirements: setup ## Renew the pins and hashes in requirements/*.txt from pyproject.toml

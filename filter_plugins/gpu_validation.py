@@ -5,13 +5,20 @@ Pure functions. They pass things on and name reasons; validation/verdict/judge.p
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
-SCHEMA_VERSION = 3
+# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
+ROOT = str(Path(__file__).resolve().parents[1])
+
+#: What preflight gives all nodes of a batch before it reads the first.
+STARTED = "__preflight_fleet"
 NO_TRACE = (
     "an earlier step failed on this node or its connection broke; the error stands further up in this run"
 )
@@ -22,6 +29,13 @@ TIMED_OUT = "Timeout exceeded"
 JOB_LOST = "could not find job"
 
 Values = Mapping[str, Any]
+
+
+def contract() -> Any:
+    """The payload's documents, imported late: Ansible loads this file for each task of each node."""
+    if ROOT not in sys.path:
+        sys.path.append(ROOT)
+    return importlib.import_module("validation.model.contract")
 
 
 def validation_outcome(run: Values) -> dict[str, Any]:
@@ -53,15 +67,16 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
     """Expectations and results of all `nodes`, in the form that `validation report --fleet` reads.
 
     A node without a result is there too, with the reason: refused, unreachable, or failed in an earlier step.
-    One without a plan is not: under `serial` its batch is yet to come. `fabric` is what was measured between nodes, None where that was not asked for.
+    One that preflight has not come to is not: under `serial` its batch is yet to come. `fabric` is what was measured between
+    nodes, None where that was not asked for.
     """
     expectations: dict[str, Any] = {}
     results: dict[str, Any] = {}
     for node in nodes:
         variables = hostvars[node]
-        plan = variables.get("preflight_plan")
-        if plan is None:
+        if STARTED not in variables:
             continue
+        plan = variables.get("preflight_plan") or {}
         outcome = variables.get("__gpu_validation_outcome") or {"problem": _why_not_measured(plan)}
         expectations[node] = dict(outcome.get("expectation") or _bare_expectation(plan))
         if "result" in outcome:
@@ -69,7 +84,7 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
         else:
             expectations[node]["not_run"] = outcome["problem"]
     return {
-        "expectations": {"schema_version": SCHEMA_VERSION, "nodes": expectations},
+        "expectations": {"schema_version": contract().EXPECTATIONS_VERSION, "nodes": expectations},
         "results": results,
         "fabric": fabric or None,
     }
@@ -109,7 +124,7 @@ def validation_fabric(
             if attempt:
                 rounds[number][node] = attempt
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": contract().FABRIC_VERSION,
         **settings,
         "nodes": members,
         "rounds": [attempts for attempts in rounds if attempts],
@@ -152,7 +167,7 @@ def _why_not_measured(plan: Values) -> str:
 
 def _bare_expectation(plan: Values) -> dict[str, Any]:
     gpus = [{key: gpu[key] for key in ("model", "name", "count")} for gpu in plan.get("gpus") or []]
-    return {"schema_version": SCHEMA_VERSION, "gpus": gpus or None}
+    return {"schema_version": contract().EXPECTATIONS_VERSION, "gpus": gpus or None}
 
 
 def _one_line(text: Any) -> str:

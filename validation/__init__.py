@@ -8,7 +8,7 @@ Each folder imports only from folders above it in this list, and no module impor
 holds for late imports and for those of types, too; a test reads the list from here.
 
     model       what every folder speaks of: results and their JSON form, plans, expectations, numbers, shapes
-    findings    what is known of each finding: its meaning, usual causes and what to do; the Xid catalogue
+    findings    the catalogue of findings: a code and facts become a sentence with severity and remedy
     processes   programs, measuring processes, temporary and atomic files, within bounds that hold
     probes      what is read from a node: machine, driver, nvidia-smi, links, counters, kernel log
     backends    where a measurement runs (CPU, CUDA, storage), and how something is timed

@@ -22,7 +22,7 @@ from validation.cli import archive
 from validation.fabric import search
 from validation.fabric.groups import Attempt, Fleet, Member, Pairs, Part, groups_of, make_orders
 from validation.fabric.verdict import judge_fabric
-from validation.model.contract import SCHEMA_VERSION, ContractError, dumps, loads
+from validation.model.contract import FABRIC_VERSION, ContractError, dumps, loads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def measure(fleet: Fleet, groups: list[tuple[str, ...]]) -> Fleet:
 
 def measure_all_rounds(pairs: Pairs = Pairs.AUTO, floor_gb_s: float = 0, plan: str = "quick") -> Fleet:
     members = tuple(Member(node.name, node.address, 1) for node in NODES)
-    fleet = Fleet(SCHEMA_VERSION, "gloo", plan, 29511, pairs, members, floor_gb_s=floor_gb_s)
+    fleet = Fleet(FABRIC_VERSION, "gloo", plan, 29511, pairs, members, floor_gb_s=floor_gb_s)
     while rounds := search.next_rounds(fleet):
         for groups in rounds:
             fleet = measure(fleet, groups)

@@ -8,9 +8,8 @@ import math
 from typing import TYPE_CHECKING
 
 from validation.backends.protocol import Shape
-from validation.checks.recorder import WRONG_COMPUTATION, Recorder
+from validation.checks.recorder import Recorder
 from validation.checks.training import in_a_child, on_each_gpu, on_the_cpu
-from validation.model.contract import State
 from validation.model.not_run import NotRunError, out_of_memory
 
 if TYPE_CHECKING:
@@ -53,11 +52,7 @@ def search(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         raise NotRunError(f"not even one sample fits in {budget / 1e9:.2g} GB")
     wrong = [size for size, loss in losses.items() if loss is not None and not math.isfinite(loss)]
     if wrong:
-        recorder.find(
-            "wrong-result",
-            f"{request.name}: the loss of a batch of {wrong[0]} is no number",
-            WRONG_COMPUTATION,
-        )
+        recorder.find("wrong-result", "loss", who=request.name, batch=wrong[0])
     fitted = batch
     while batch and not fits(batch):
         batch //= 2
@@ -68,11 +63,7 @@ def search(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         )
     if batch < fitted:
         recorder.find(
-            "memory-not-returned",
-            f"{request.name}: a batch of {fitted} fitted in {budget / 1e9:.3g} GB, and only {batch} "
-            "did after larger ones had run out of memory",
-            "see what else uses the memory of this device, and try another version of torch",
-            State.DEGRADED,
+            "memory-not-returned", who=request.name, fitted=fitted, budget_gb=budget / 1e9, batch=batch
         )
     ran_out: list[int] = []
     if batch:

@@ -1,6 +1,6 @@
 """What a test is.
 
-Each knows whether this node can run it, runs it, and says in words what is wrong and what to do. To add one:
+Each knows whether this node can run it, runs it, and says what is wrong, by codes and facts. To add one:
 write a module with a class like the others, and add it to registry.py; docs/validation.md lists it.
 """
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from validation.backends.factory import make
 from validation.backends.sampling import MOST_ATTEMPTS, rate, spread
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result, watch
-from validation.checks.recorder import WRONG_DATA
-from validation.model.contract import Finding, Measured, Measurement, State
+from validation.findings.catalogue import finding
+from validation.model.contract import Finding, Measured, Measurement
 from validation.model.not_run import NotRunError
 from validation.model.quantities import NOISY_SPREAD
 from validation.processes.child import Request
@@ -96,14 +96,7 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
                 break
         stage(f"checking {label}")
         if (error := operation.error()) != 0.0:
-            findings.append(
-                Finding(
-                    "wrong-result",
-                    State.FAIL,
-                    f"{request.name}: {error:.2g} of the numbers of {label} are wrong",
-                    WRONG_DATA,
-                )
-            )
+            findings.append(finding("wrong-result", "collective", who=request.name, error=error, what=label))
         del operation
     stage("leaving")
     backend.barrier()
@@ -224,16 +217,11 @@ def name_the_culprit(outcomes: list[Outcome], budget_s: float) -> list[Finding]:
     behind = min(stages.values(), key=order)
     culprits = [name for name, stage in stages.items() if stage == behind]
     if len(culprits) == len(outcomes):
-        text = (
-            f"all {len(outcomes)} ranks hung in stage: {behind}, and gave no result within {budget_s:.0f} s"
-        )
-    else:
-        others = sorted(set(stages.values()) - {behind}, key=order)
-        waiting = f"; the others waited in stage: {others[-1]}" if others else ""
-        names = " and ".join(culprits)
-        text = f"{names} hung in stage: {behind}, and gave no result within {budget_s:.0f} s{waiting}"
-    action = "look for Xid errors of this rank's GPU in the kernel log; run again on an idle node"
-    return [Finding("rank-hung", State.FAIL, text, action)]
+        return [finding("rank-hung", "all", ranks=len(outcomes), stage=behind, budget_s=budget_s)]
+    facts: dict[str, Any] = {"ranks": " and ".join(culprits), "stage": behind, "budget_s": budget_s}
+    if others := sorted(set(stages.values()) - {behind}, key=order):
+        return [finding("rank-hung", "behind", others=others[-1], **facts)]
+    return [finding("rank-hung", "some", **facts)]
 
 
 def stage_order(parameters: dict[str, Any]) -> Callable[[str], int]:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.checks.measured import not_run, result
-from validation.model.contract import Finding, Measured, State
+from validation.findings.catalogue import finding
+from validation.model.contract import Finding, Measured
 from validation.model.not_run import NotRunError
 from validation.processes.child import Request
 from validation.processes.command import CommandError, run
@@ -151,28 +152,14 @@ def _look(engine: str, image: str, gpus: int, timeout_s: float) -> list[Finding]
     except ContainerError as error:
         if UNSUITABLE.search(str(error)):
             raise UnsuitableImageError(str(error)) from error
-        return [
-            Finding(
-                "container-no-gpu",
-                State.FAIL,
-                f"{engine} cannot start a container with GPUs: {error}",
-                "run the role container_engines; look at nvidia-ctk cdi list and the engine's configuration",
-            )
-        ]
+        return [finding("container-no-gpu", engine=engine, error=error)]
     finally:
         # Gone already, unless it hung; an engine that hangs on this, too, has been said to.
         with contextlib.suppress(CommandError):
             run([engine, "rm", "--force", name], timeout_s)
     if seen == gpus:
         return []
-    return [
-        Finding(
-            "container-gpu-count",
-            State.FAIL,
-            f"a container of {engine} sees {seen} GPUs, the node has {gpus}",
-            "write the CDI specification again (nvidia-ctk cdi generate), then restart the engine",
-        )
-    ]
+    return [finding("container-gpu-count", engine=engine, seen=seen, expected=gpus)]
 
 
 def _ask(command: list[str], timeout_s: float) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from validation.backends.factory import make
 from validation.checks.measured import each_gpu, not_run, result, stay_near, watch
-from validation.checks.recorder import WRONG_DATA, Recorder
+from validation.checks.recorder import Recorder
 from validation.checks.turns import blame, in_turn, my_turn, taking_turns, together
 from validation.model.not_run import NotRunError
 from validation.probes import numa
@@ -72,14 +71,11 @@ def transfer(backend: Backend, request: Request, stage: Callable[[str], None]) -
         recorder.check(
             operation,
             doing=f"checking the copy {direction}",
-            wrong=partial(_changed_data, direction, size_bytes),
-            action=WRONG_DATA,
+            case="copy",
+            direction=direction,
+            size_mb=size_bytes / 1e6,
         )
     return recorder.measured()
-
-
-def _changed_data(direction: str, size_bytes: int, error: float) -> str:
-    return f"{error:.2g} of the data arrived changed in a {direction} copy of {size_bytes / 1e6:.0f} MB"
 
 
 class CpuCopy:

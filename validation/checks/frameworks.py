@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result
-from validation.model.contract import ContractError, Finding, Measured, State, decode, encode
+from validation.findings.catalogue import finding
+from validation.model.contract import ContractError, Finding, Measured, decode, encode
 from validation.model.not_run import NotRunError, out_of_memory
 from validation.processes.child import Request
 from validation.processes.pool import run_children
@@ -158,70 +159,48 @@ def examine(facts: Facts, gpus: int) -> Iterator[Finding]:
     """What does not fit, cause first: what follows from it is not reported again."""
     built, driver = facts.built_for_cuda, facts.driver_cuda
     if driver and built and built[0] > driver[0]:
-        yield Finding(
-            "torch-cuda-too-new",
-            State.FAIL,
-            f"torch {facts.torch} is built for CUDA {_dotted(built)}, the driver knows CUDA up to "
-            f"{_dotted(driver)}",
-            f"upgrade the driver to one that knows CUDA {built[0]}, or install a torch that is built for "
-            f"CUDA {driver[0]}",
-        )
+        yield finding("torch-cuda-too-new", torch=facts.torch, built=_dotted(built), known=_dotted(driver))
         return
     if not facts.available:
-        yield Finding(
+        yield finding(
             "torch-no-gpu",
-            State.FAIL,
-            f"torch {facts.torch} cannot use any GPU: {facts.problem or 'it says that none is available'}",
-            "unset CUDA_VISIBLE_DEVICES"
-            if facts.visible_devices is not None
-            else "look at nvidia-smi and the kernel log, and on NVSwitches at the fabric manager",
+            "unusable" if facts.visible_devices is None else "hidden",
+            torch=facts.torch,
+            problem=facts.problem or "it says that none is available",
         )
         return
     if len(facts.devices) != gpus:
-        hidden = facts.visible_devices
-        yield Finding(
-            "torch-gpu-count",
-            State.FAIL,
-            f"torch sees {len(facts.devices)} GPUs, nvidia-smi {gpus}"
-            + (f"; CUDA_VISIBLE_DEVICES is {hidden!r}" if hidden is not None else ""),
-            "unset CUDA_VISIBLE_DEVICES, or look into the kernel log for why a GPU cannot be used",
+        yield (
+            finding("torch-gpu-count", "unusable", seen=len(facts.devices), listed=gpus)
+            if facts.visible_devices is None
+            else finding(
+                "torch-gpu-count",
+                "hidden",
+                seen=len(facts.devices),
+                listed=gpus,
+                variable=facts.visible_devices,
+            )
         )
     for device in facts.devices:
         yield from _device(facts, device)
     if facts.cudnn is None or facts.cudnn_error:
-        yield Finding(
-            "torch-cudnn",
-            State.FAIL,
-            f"cuDNN does not work: {facts.cudnn_error or 'this torch has none'}",
-            "reinstall torch with the cuDNN that it was built with; remove other cuDNN from LD_LIBRARY_PATH",
-        )
+        yield finding("torch-cudnn", error=facts.cudnn_error or "this torch has none")
     if facts.nccl is None and gpus > 1:
-        yield Finding(
-            "torch-nccl",
-            State.FAIL,
-            f"torch {facts.torch} has no NCCL, and the node has {gpus} GPUs",
-            "install a torch build with NCCL",
-        )
+        yield finding("torch-nccl", torch=facts.torch, gpus=gpus)
 
 
 def _device(facts: Facts, device: Device) -> Iterator[Finding]:
     if not runs_on(device.capability, facts.architectures):
-        yield Finding(
+        yield finding(
             "torch-architecture",
-            State.FAIL,
-            f"GPU {device.index} ({device.name}) has compute capability {_dotted(device.capability)}, torch "
-            f"{facts.torch} is built for {', '.join(facts.architectures) or 'none'}",
-            "install a torch build whose list has it",
-            device.index,
+            gpu=device.index,
+            name=device.name,
+            capability=_dotted(device.capability),
+            torch=facts.torch,
+            architectures=", ".join(facts.architectures) or "none",
         )
     elif device.error:
-        yield Finding(
-            "torch-compute",
-            State.FAIL,
-            f"GPU {device.index} ({device.name}) does not compute: {device.error}",
-            "look for Xid errors of this GPU in the kernel log",
-            device.index,
-        )
+        yield finding("torch-compute", gpu=device.index, name=device.name, error=device.error)
 
 
 def runs_on(capability: tuple[int, ...], architectures: tuple[str, ...]) -> bool:
@@ -282,11 +261,7 @@ def conclude(check: Frameworks, node: Node, started: float, outcome: Outcome) ->
         try:
             facts = decode(Facts, outcome.measured.details.get("facts"))
         except ContractError as error:
-            findings = [
-                Finding(
-                    "result-unreadable", State.FAIL, f"torch's answer makes no sense: {error}", "run again"
-                )
-            ]
+            findings = [finding("result-unreadable", problem=f"torch's answer makes no sense: {error}")]
         else:
             findings, details = list(examine(facts, len(node.gpus))), encode(facts)
     return result(check, started, [outcome], findings=findings, details=details)

@@ -11,7 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from validation.checks import driver_health
-from validation.checks.measured import HW_CAUSES, HW_SLOWDOWN, SLOWDOWNS, UNEXPLAINED, result
+from validation.checks.measured import HW_CAUSES, HW_SLOWDOWN, SLOWDOWNS, result
+from validation.findings.catalogue import finding
 from validation.model.contract import Finding, State, TestResult, worst
 from validation.model.expectations import ANY_MODEL
 from validation.probes.nvidia_smi import FULL_SPEED_STATES, LOST, Gpu, NvidiaSmiError, Report
@@ -91,30 +92,12 @@ def examine(node: Node) -> Iterator[Finding]:
 def _gpu_count(node: Node) -> Iterator[Finding]:
     expected, found = node.expectation.gpu_count, len(node.pci_gpus)
     if expected is not None and found != expected:
-        yield Finding(
-            "gpu-count",
-            State.FAIL,
-            f"{found} NVIDIA GPUs on the PCI bus, expected {expected}",
-            "power-cycle the node; if one stays away, check its slot and power"
-            if found < expected
-            else "correct what is expected of this node",
-        )
+        yield finding("gpu-count", "fewer" if found < expected else "more", found=found, expected=expected)
     driven = len(node.smi.gpus) if isinstance(node.smi, Report) else found
     if node.granted and driven == node.granted.gpus < found:
-        yield Finding(
-            "gpu-not-driven",
-            State.DEGRADED,
-            f"only {driven} of the {found} GPUs on the PCI bus can be looked at: "
-            f"{node.granted.variable} gives this process no more",
-            "validate outside of this container or job, where all GPUs of the node can be seen",
-        )
+        yield finding("gpu-not-driven", "granted", driven=driven, found=found, variable=node.granted.variable)
     elif driven != found:
-        yield Finding(
-            "gpu-not-driven",
-            State.FAIL,
-            f"the driver drives {driven} of the {found} GPUs on the PCI bus",
-            "look into the kernel log for the driver's reason",
-        )
+        yield finding("gpu-not-driven", "refused", driven=driven, found=found)
 
 
 def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
@@ -124,46 +107,32 @@ def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
     """
     if isinstance(node.nvlinks, NvidiaSmiError):
         if node.on_switches:
-            yield Finding(
-                "nvlink-unknown",
-                State.DEGRADED,
-                f"the NVLinks of this node with NVSwitches cannot be looked at: {node.nvlinks}",
-                "run nvidia-smi nvlink --status on the node",
-            )
+            yield finding("nvlink-unknown", reason=node.nvlinks)
         return
     most = max((links.up for links in node.nvlinks.values()), default=0)
     for gpu in report.gpus:
-        index, links = gpu.index, node.nvlinks.get(gpu.index, Links(0, ()))
+        links = node.nvlinks.get(gpu.index, Links(0, ()))
         if node.on_switches and (links.down or not links.up):
-            which = f" ({', '.join(map(str, links.down))})" if links.down else ""
-            count = f"{len(links.down)} of {links.up + len(links.down)}" if links.down else "all"
-            yield Finding(
-                "nvlink-down",
-                State.FAIL,
-                f"GPU {index}: {count} NVLinks are down{which}",
-                "reset all GPUs of the node together; if links stay down, have GPU and baseboard looked at",
-                index,
+            yield (
+                finding(
+                    "nvlink-down",
+                    "some",
+                    gpu=gpu.index,
+                    down=len(links.down),
+                    links=links.up + len(links.down),
+                    which=", ".join(map(str, links.down)),
+                )
+                if links.down
+                else finding("nvlink-down", "all", gpu=gpu.index)
             )
         elif links.up < most:
-            yield Finding(
-                "nvlink-fewer",
-                State.DEGRADED,
-                f"GPU {index}: {links.up} NVLinks are up, another GPU of this node has {most}",
-                "check that bridges are seated, if the node is not built like this",
-                index,
-            )
+            yield finding("nvlink-fewer", gpu=gpu.index, up=links.up, most=most)
 
 
 def _power_limit(node: Node, gpu: Gpu) -> Iterator[Finding]:
     wanted = node.expectation.power_limit_w or gpu.power_limit_default_w
     if gpu.power_limit_w and wanted and gpu.power_limit_w < wanted - 1:
-        yield Finding(
-            "power-limit-low",
-            State.DEGRADED,
-            f"GPU {gpu.index}: its power limit is {gpu.power_limit_w:.0f} W, expected {wanted:.0f} W",
-            "set it, with gpu_settings_power_limit_w, or find out who lowered it",
-            gpu.index,
-        )
+        yield finding("power-limit-low", gpu=gpu.index, limit_w=gpu.power_limit_w, expected_w=wanted)
 
 
 def _model(node: Node, gpu: Gpu) -> Iterator[Finding]:
@@ -175,13 +144,7 @@ def _model(node: Node, gpu: Gpu) -> Iterator[Finding]:
     expected = unknown & {ANY_MODEL, f"10de:{gpu.pci_id}"}
     if model is None and node.expectation.references.models and not expected:
         names = ", ".join(f"{gpus.count} x {gpus.name}" for gpus in node.expectation.gpus)
-        yield Finding(
-            "gpu-model",
-            State.FAIL,
-            f"GPU {gpu.index} is {gpu.name} (PCI id 10de:{gpu.pci_id}), expected {names}",
-            "correct what is expected of this node, or have the GPU replaced",
-            gpu.index,
-        )
+        yield finding("gpu-model", gpu=gpu.index, name=gpu.name, pci_id=gpu.pci_id, expected=names)
 
 
 def _unanswered(gpu: Gpu) -> Iterator[Finding]:
@@ -189,75 +152,41 @@ def _unanswered(gpu: Gpu) -> Iterator[Finding]:
     if gpu.unanswered:
         lost = any(text.endswith(tuple(LOST)) for text in gpu.unanswered)
         more = f" and {len(gpu.unanswered) - 3} more" if len(gpu.unanswered) > 3 else ""
-        yield Finding(
+        yield finding(
             "gpu-unanswered",
-            State.FAIL if lost else State.DEGRADED,
-            f"GPU {gpu.index} does not answer the driver ({', '.join(gpu.unanswered[:3])}{more})",
-            "reset the GPU or reboot the node; if it happens again, have the GPU looked at",
-            gpu.index,
+            "lost" if lost else "values",
+            gpu=gpu.index,
+            values=", ".join(gpu.unanswered[:3]) + more,
         )
 
 
 def _memory(gpu: Gpu) -> Iterator[Finding]:
     if gpu.ecc is False and not WORKSTATION.search(gpu.name):
-        yield Finding(
-            "ecc-off",
-            State.DEGRADED,
-            f"GPU {gpu.index}: ECC is off, so memory errors are neither corrected nor counted",
-            "switch it on (nvidia-smi --ecc-config=1) and reset the GPU",
-            gpu.index,
-        )
+        yield finding("ecc-off", gpu=gpu.index)
     if gpu.ecc_uncorrected_volatile:
-        yield Finding(
-            "ecc-uncorrected",
-            State.FAIL,
-            f"GPU {gpu.index} has had {gpu.ecc_uncorrected_volatile} uncorrectable memory errors "
-            "since the driver was loaded",
-            "drain the node and reset the GPU; if errors come back, have it replaced",
-            gpu.index,
-        )
+        yield finding("ecc-uncorrected", gpu=gpu.index, count=gpu.ecc_uncorrected_volatile)
     if gpu.row_remap_failure:
-        yield Finding(
-            "row-remap-failure",
-            State.FAIL,
-            f"GPU {gpu.index} could not remap a faulty memory row: its spare rows are used up",
-            "have the GPU replaced",
-            gpu.index,
-        )
+        yield finding("row-remap-failure", gpu=gpu.index)
     if gpu.row_remap_pending or gpu.page_retirement_pending:
-        yield Finding(
-            "memory-repair-pending",
-            State.DEGRADED,
-            f"GPU {gpu.index} has a memory repair pending, which takes effect at the next reset",
-            "reset the GPU or reboot the node at the next opportunity",
-            gpu.index,
-        )
-    if gpu.recovery_action not in {None, "None"}:
-        yield Finding(
+        yield finding("memory-repair-pending", gpu=gpu.index)
+    if (requested := gpu.recovery_action) not in {None, "None"}:
+        yield finding(
             "recovery-action",
-            State.FAIL,
-            f"the driver asks for a recovery action for GPU {gpu.index}: {gpu.recovery_action}",
-            "carry it out, then validate again",
-            gpu.index,
+            "reboot" if "Reboot" in str(requested) else "reset",
+            gpu=gpu.index,
+            requested=requested,
         )
 
 
 def _clocks(gpu: Gpu) -> Iterator[Finding]:
     clock, default = gpu.application_clock_mhz, gpu.application_clock_default_mhz
     if clock and default and clock < default:
-        yield Finding(
-            "application-clock-low",
-            State.DEGRADED,
-            f"GPU {gpu.index}: its application clock is {clock} MHz, the default is {default} MHz",
-            "give it back (nvidia-smi --reset-applications-clocks), or find out who lowered it",
-            gpu.index,
-        )
-    for reason, (state, text, action) in SLOWDOWNS.items():
+        yield finding("application-clock-low", gpu=gpu.index, clock_mhz=clock, default_mhz=default)
+    for reason in SLOWDOWNS:
         if reason in gpu.event_reasons:
-            yield Finding(reason.replace("_", "-"), state, f"GPU {gpu.index}: {text}", action, gpu.index)
+            yield finding(reason.replace("_", "-"), "idle", gpu=gpu.index)
     if HW_SLOWDOWN in gpu.event_reasons and not {*HW_CAUSES} & {*gpu.event_reasons}:
-        state, text, action = UNEXPLAINED
-        yield Finding("hw-slowdown", state, f"GPU {gpu.index}: {text}", action, gpu.index)
+        yield finding("hw-slowdown", "idle", gpu=gpu.index)
 
 
 def _link(node: Node, gpu: Gpu) -> Iterator[Finding]:
@@ -272,26 +201,28 @@ def _link(node: Node, gpu: Gpu) -> Iterator[Finding]:
     slow = at_full_speed and generation and generation_max and generation < generation_max
     narrow = width and width_max and width < width_max
     if slow or narrow:
-        yield Finding(
+        yield finding(
             "pcie-link-down-trained",
-            State.DEGRADED if superchip else State.FAIL,
-            f"GPU {gpu.index}: PCIe link at generation {generation} x{width}, it can do generation "
-            f"{generation_max} x{width_max}",
-            "reseat the GPU or its riser; look for AER errors in the kernel log",
-            gpu.index,
+            "superchip" if superchip else "card",
+            gpu=gpu.index,
+            generation=generation,
+            width=width,
+            generation_max=generation_max,
+            width_max=width_max,
         )
     model = node.expectation.references.model_of(gpu.pci_id)
     if model is None or "pcie" not in model or generation_max is None or width_max is None:
         return
     link = model["pcie"]
     if generation_max < link["generation"] or width_max < link["width"]:
-        yield Finding(
+        yield finding(
             "pcie-slot-limits",
-            State.DEGRADED,
-            f"GPU {gpu.index}: its slot offers PCIe generation {generation_max} x{width_max}, "
-            f"{model['name']} can do generation {link['generation']} x{link['width']}",
-            "use another slot, or check the firmware's PCIe settings, if this is not by design",
-            gpu.index,
+            gpu=gpu.index,
+            generation=generation_max,
+            width=width_max,
+            model=model["name"],
+            model_generation=link["generation"],
+            model_width=link["width"],
         )
 
 
@@ -300,42 +231,21 @@ def _fabric(node: Node, gpu: Gpu) -> Iterator[Finding]:
     if gpu.fabric_state is None or not node.on_switches:
         return
     if gpu.fabric_state != "Completed" or gpu.fabric_status not in {None, "Success"}:
-        yield Finding(
+        yield finding(
             "fabric-not-ready",
-            State.FAIL,
-            f"GPU {gpu.index} is not part of the NVLink fabric: state {gpu.fabric_state}, "
-            f"status {gpu.fabric_status or 'none'}",
-            "check that nvidia-fabricmanager runs and has exactly the driver's version",
-            gpu.index,
+            gpu=gpu.index,
+            fabric_state=gpu.fabric_state,
+            fabric_status=gpu.fabric_status or "none",
         )
 
 
 def _use(gpu: Gpu) -> Iterator[Finding]:
     if gpu.persistence is False:
-        yield Finding(
-            "persistence-off",
-            State.DEGRADED,
-            f"GPU {gpu.index}: persistence mode is off: settings are lost, every start waits for the driver",
-            "enable nvidia-persistenced",
-            gpu.index,
-        )
+        yield finding("persistence-off", gpu=gpu.index)
     if gpu.processes:
-        yield Finding(
-            "gpu-busy",
-            State.DEGRADED,
-            f"GPU {gpu.index} is in use by {', '.join(gpu.processes)}: numbers will be too low",
-            "drain the node, then validate again",
-            gpu.index,
-        )
+        yield finding("gpu-busy", gpu=gpu.index, processes=", ".join(gpu.processes))
     elif (gpu.memory_used_mib or 0) > IDLE_MEMORY_MIB and not gpu.mig:
-        yield Finding(
-            "gpu-memory-taken",
-            State.DEGRADED,
-            f"GPU {gpu.index}: {gpu.memory_used_mib} MiB of its memory are in use, by nobody that can be "
-            "seen from here: numbers may be too low",
-            "look for its user outside of this container (fuser -v /dev/nvidia*); reset the GPU without one",
-            gpu.index,
-        )
+        yield finding("gpu-memory-taken", gpu=gpu.index, used_mib=gpu.memory_used_mib)
 
 
 def _xids(node: Node) -> dict[str, int]:

@@ -12,8 +12,7 @@ from validation.backends.factory import make
 from validation.backends.protocol import LimitError, WorkerError
 from validation.backends.sampling import calm, rate
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result
-from validation.checks.recorder import WRONG_DATA, Recorder
-from validation.model.contract import Measured, State
+from validation.checks.recorder import Recorder
 from validation.model.plans import Timing
 from validation.processes.child import Request
 from validation.processes.pool import run_children
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from validation.backends.protocol import Backend
     from validation.checks.node import Node
-    from validation.model.contract import Measurement, TestResult
+    from validation.model.contract import Measured, Measurement, TestResult
     from validation.processes.pool import Outcome
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where torch's workers leave their batches
@@ -33,14 +32,6 @@ MOST_WORKERS = 32
 NEARLY = 0.95
 #: What the kernel, and torch before the kernel, say of a shared memory that is full.
 FULL = ("Bus error", "shared memory", "No space left on device")
-LARGER_SHARED_MEMORY = (
-    "start containers with --ipc=host or a larger --shm-size; on the node itself, mount /dev/shm with a "
-    "larger size="
-)
-HIGHER_LIMITS = (
-    "raise the limits on processes and open files of what starts training jobs: TasksMax= and LimitNOFILE= "
-    "of a unit, --pids-limit and --ulimit nofile= of a container"
-)
 
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:
@@ -56,14 +47,14 @@ def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shar
     counts = worker_counts(request.parameters["cpus"])
     fitting = [count for count in counts if backend.shared_bytes(count) <= shared_bytes]
     if len(fitting) < len(counts):
-        most = counts[-1]
         recorder.find(
             "shm-too-small",
-            f"{SHARED_MEMORY} has {shared_bytes / 1e9:.3g} GB free, {most} workers keep up to "
-            f"{backend.shared_bytes(most) / 1e9:.3g} GB of batches there, and are ended by a bus error when "
-            f"it is full; no more than {fitting[-1]} were tried",
-            LARGER_SHARED_MEMORY,
-            State.DEGRADED,
+            "small",
+            folder=SHARED_MEMORY,
+            free_gb=shared_bytes / 1e9,
+            workers=counts[-1],
+            needed_gb=backend.shared_bytes(counts[-1]) / 1e9,
+            tried=fitting[-1],
         )
     found: list[Measurement] = []
     for pinned in (False, True) if backend.name == "cuda" else (False,):
@@ -81,24 +72,14 @@ def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shar
                 _blame(recorder, workers, str(reason))
                 continue
             except LimitError as reason:
-                recorder.find(
-                    "loader-limited",
-                    f"{workers} workers are more than this environment allows: {reason}",
-                    HIGHER_LIMITS,
-                    State.DEGRADED,
-                )
+                recorder.find("loader-limited", workers=workers, reason=reason)
                 fitting = fitting[: fitting.index(workers)]  # for pinned memory, too
                 break
             conditions: dict[str, int | str] = {"workers": workers, "pin_memory": int(pinned)}
             work = loading.work * _window(workers)
             found.append(rate("loading_samples_s", work, seconds, 1, None, conditions, attempts))
             if not error <= 0:
-                recorder.find(
-                    "wrong-result",
-                    f"{error:.2g} of the samples from {workers} workers are not what they must be, or not in "
-                    "their place",
-                    WRONG_DATA,
-                )
+                recorder.find("wrong-result", "samples", error=error, workers=workers)
     return recorder.measured(_advice(found, request) if found else None, more=found + _best(found))
 
 
@@ -131,17 +112,9 @@ def _windows(take: Callable[[int], float], workers: int, timing: Timing) -> list
 
 def _blame(recorder: Recorder, workers: int, reason: str) -> None:
     if any(words in reason for words in FULL):
-        recorder.find(
-            "shm-too-small",
-            f"one of {workers} workers was ended because {SHARED_MEMORY} is full: {reason}",
-            LARGER_SHARED_MEMORY,
-        )
+        recorder.find("shm-too-small", "full", workers=workers, folder=SHARED_MEMORY, reason=reason)
     else:
-        recorder.find(
-            "loader-worker-died",
-            f"loading with {workers} workers ended: {reason}",
-            "look for the out-of-memory killer and for I/O errors in the kernel log",
-        )
+        recorder.find("loader-worker-died", workers=workers, reason=reason)
 
 
 def _best(found: list[Measurement]) -> list[Measurement]:

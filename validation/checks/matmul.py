@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from validation.backends.factory import make
 from validation.checks.measured import failures, not_run, result
-from validation.checks.recorder import WRONG_COMPUTATION, Recorder
+from validation.checks.recorder import Recorder
 from validation.checks.turns import in_turn, my_turn, together
+from validation.findings.catalogue import finding
 from validation.model import checksums, shapes
 from validation.model.contract import Digest, Finding, State
 from validation.model.plans import Timing
@@ -76,16 +76,20 @@ def multiply(backend: Backend, request: Request, stage: Callable[[str], None]) -
         if name in digests and (again := operation.digest()) != digests[name].value:
             recorder.find(
                 "not-repeatable",
-                f"{request.name}: the same {dtype} product had checksum {digests[name].value}, and after the "
-                f"load {again}",
-                WRONG_COMPUTATION,
+                "load",
+                who=request.name,
+                dtype=dtype,
+                before=digests[name].value,
+                after=again,
             )
         recorder.check(
             operation,
             doing=f"checking the {dtype} product of {shape}",
-            wrong=partial(_wrong_product, dtype, shape),
-            action=WRONG_COMPUTATION,
+            case="product",
             tolerance=TOLERANCE[dtype],
+            dtype=dtype,
+            shape=shape,
+            limit=TOLERANCE[dtype],
         )
         del operation  # its memory is for the next one
     skipped = [name for name in products if name not in wanted]
@@ -121,25 +125,17 @@ def odd_ones_out(outcomes: list[Outcome], gpus: tuple[GpuIdentity, ...]) -> list
         states = checksums.outliers([digest.value for _, digest in digests])
         alike = states.count(State.PASS)
         findings += [
-            Finding(
-                "gpu-differs",
-                state,
-                f"GPU {device}: its {checksums.product(digest)} is not bit for bit that of "
-                + (f"the {alike} others of its model" if alike else "all others of its model"),
-                checksums.TAKE_OUT if alike else checksums.COMPARE,
-                device,
+            (
+                finding(
+                    "gpu-differs", "minority", gpu=device, product=checksums.product(digest), others=alike
+                )
+                if alike
+                else finding("gpu-differs", "undecided", gpu=device, product=checksums.product(digest))
             )
             for (device, digest), state in zip(digests, states, strict=True)
             if state is not State.PASS
         ]
     return findings
-
-
-def _wrong_product(dtype: str, shape: MatmulShape, error: float) -> str:
-    return (
-        f"the {dtype} product of {shape} (m, n, k) is wrong: error {error:.2g}, "
-        f"rounding explains {TOLERANCE[dtype]:g}"
-    )
 
 
 class CpuMatmul:

@@ -7,6 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from validation.findings.catalogue import finding
 from validation.model.contract import Finding, State, TestResult, worst
 from validation.probes import counters, machine, nvidia_smi
 from validation.processes.child import Request
@@ -22,32 +23,10 @@ if TYPE_CHECKING:
 #: GPUs are numbered as nvidia-smi numbers them.
 CUDA_ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
-#: Reasons that hold clocks down through a fault of cooling or power supply, and what to look after.
-SLOWDOWNS = {
-    "hw_thermal_slowdown": (
-        State.FAIL,
-        "the hardware slows it down because it is too hot",
-        "check fans, air flow and heat sink",
-    ),
-    "hw_power_brake_slowdown": (
-        State.FAIL,
-        "the server's power brake slows it down",
-        "check power supplies and power capping",
-    ),
-    "sw_thermal_slowdown": (
-        State.DEGRADED,
-        "the driver slows it down because it is hot",
-        "check fans and air flow",
-    ),
-}
-
-#: The hardware's own slowdown, whose cause is one of the first two above, or is not said.
+#: Reasons that hold clocks down through a fault of cooling or power supply.
+SLOWDOWNS = ("hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+#: The hardware's own slowdown, whose cause is one of these two, or is not said.
 HW_SLOWDOWN, HW_CAUSES = "hw_slowdown", ("hw_thermal_slowdown", "hw_power_brake_slowdown")
-UNEXPLAINED = (
-    State.FAIL,
-    "the hardware slows it down and does not say why",
-    "check temperature, power supply and the server's event log",
-)
 
 #: Clocks have steps of 15 MHz, and a locked one settles on the next.
 CLOCK_STEP_MHZ = 30.0
@@ -60,12 +39,6 @@ _CODES = {
     Ending.HUNG: "process-hung",
     Ending.NONSENSE: "result-unreadable",
     Ending.UNKILLABLE: "process-unkillable",
-}
-_ACTIONS = {
-    Ending.DIED: "look for the cause in what it said last and in the kernel log (Xid, out of memory)",
-    Ending.HUNG: "look for Xid errors in the kernel log; if an idle node hangs again, take it out",
-    Ending.NONSENSE: "run again; if it happens again, take the node out: it computes wrong",
-    Ending.UNKILLABLE: "reboot the node",
 }
 
 
@@ -106,12 +79,10 @@ def not_run(check: Check, reason: str, started: float | None = None) -> TestResu
 def failures(outcomes: Iterable[Outcome]) -> list[Finding]:
     """A finding for each process that brought no result, unless it was stopped because of another."""
     return [
-        Finding(
+        finding(
             _CODES[outcome.ending],
-            State.FAIL,
-            outcome.problem,
-            _ACTIONS[outcome.ending],
-            outcome.request.device if outcome.request.backend == "cuda" else None,
+            gpu=outcome.request.device if outcome.request.backend == "cuda" else None,
+            problem=outcome.problem,
         )
         for outcome in outcomes
         if outcome.ending in _CODES
@@ -241,63 +212,38 @@ class Telemetry:
             if gpu is None:
                 continue
             if _slow_link(seen, gpu):
-                generation, width = seen["pcie_generation_max"], seen["pcie_width_max"]
                 found.append(
-                    Finding(
+                    finding(
                         "pcie-link-slow-under-load",
-                        State.FAIL,
-                        f"GPU {gpu.index}: under load its PCIe link ran at generation {generation or 0:.0f} "
-                        f"x{width or 0:.0f}, it can do generation {gpu.pcie_generation_max} "
-                        f"x{gpu.pcie_width_max}",
-                        "reseat the GPU or its riser; look for AER errors in the kernel log",
-                        gpu.index,
+                        gpu=gpu.index,
+                        generation=seen["pcie_generation_max"] or 0,
+                        width=seen["pcie_width_max"] or 0,
+                        generation_max=gpu.pcie_generation_max,
+                        width_max=gpu.pcie_width_max,
                     )
                 )
             if seen["ecc_uncorrected_new"]:
-                found.append(
-                    Finding(
-                        "ecc-under-load",
-                        State.FAIL,
-                        f"GPU {gpu.index} had {seen['ecc_uncorrected_new']} uncorrectable memory errors "
-                        "while it was tested",
-                        "drain the node and reset the GPU; if errors come back, have it replaced",
-                        gpu.index,
-                    )
-                )
+                found.append(finding("ecc-under-load", gpu=gpu.index, count=seen["ecc_uncorrected_new"]))
             found += _slowdowns(seen)
             clock = seen["sm_clock_mhz_median"]
             if self._locked_mhz and clock and clock > self._locked_mhz + CLOCK_STEP_MHZ:
                 found.append(
-                    Finding(
-                        "clocks-not-locked",
-                        State.DEGRADED,
-                        f"GPU {gpu.index}: under load it ran at {clock:.0f} MHz, its clock is to be locked "
-                        f"at {self._locked_mhz:.0f} MHz",
-                        "run the role gpu_settings; look at the unit that sets clocks at boot",
-                        gpu.index,
-                    )
+                    finding("clocks-not-locked", gpu=gpu.index, clock_mhz=clock, locked_mhz=self._locked_mhz)
                 )
         return found
 
     def _lost(self) -> Iterator[Finding]:
         # A driver that does not know a field says so at the first sample: nothing is wrong with the node.
         if self._broken and (self._rounds or self._broken.kind not in {"other", "missing"}):
-            yield Finding(
+            yield finding(
                 "telemetry-lost",
-                State.FAIL if self._broken.kind in {"lost", "no-devices", "no-driver"} else State.DEGRADED,
-                f"nvidia-smi stopped answering while this was measured: {self._broken}",
-                "look for Xid errors in the kernel log, then run again",
+                "lost" if self._broken.kind in {"lost", "no-devices", "no-driver"} else "silent",
+                reason=self._broken,
             )
         if self._rounds:
             still_there = {one.index for one in self._rounds[-1]}
             for index in sorted({one.index for one in self._rounds[0]} - still_there):
-                yield Finding(
-                    "gpu-vanished",
-                    State.FAIL,
-                    f"GPU {index} went away while this was measured: nvidia-smi no longer lists it",
-                    "look for Xid errors in the kernel log; power-cycle the node",
-                    index,
-                )
+                yield finding("gpu-vanished", gpu=index)
 
 
 def _slow_link(seen: dict[str, Any], gpu: GpuIdentity) -> str:
@@ -316,18 +262,13 @@ def _slow_link(seen: dict[str, Any], gpu: GpuIdentity) -> str:
 def _slowdowns(seen: dict[str, Any]) -> Iterator[Finding]:
     """Faults of cooling and power supply that hold a GPU down while it works: a moment of it is none."""
     samples, shares = seen["samples"], seen["event_reason_shares"]
-
-    def say(code: str, share: float, state: State, text: str, action: str) -> Finding:
-        text = f"GPU {seen['device']}: under load, {share:.0%} of the time, {text}"
-        return Finding(code, state, text, action, seen["device"])
-
-    for reason, what in SLOWDOWNS.items():
+    for reason in SLOWDOWNS:
         if _lasts(share := shares.get(reason, 0.0), samples):
-            yield say(reason.replace("_", "-"), share, *what)
+            yield finding(reason.replace("_", "-"), "load", gpu=seen["device"], share=share)
     share = shares.get(HW_SLOWDOWN, 0.0) - sum(shares.get(cause, 0.0) for cause in HW_CAUSES)
     # It also shows for a moment when clocks change (nvml.h), so one sample is not enough, nor are two.
     if _lasts(share, samples) and round(share * samples) >= FEW_SAMPLES:
-        yield say("hw-slowdown", share, *UNEXPLAINED)
+        yield finding("hw-slowdown", "load", gpu=seen["device"], share=share)
 
 
 def _lasts(share: float, samples: int) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from validation.backends.factory import make
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result, watch
-from validation.checks.recorder import WRONG_DATA, Recorder
+from validation.checks.recorder import Recorder
 from validation.checks.turns import together
 from validation.model.contract import Measured
 from validation.model.not_run import NotRunError
@@ -46,22 +46,16 @@ def stream(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         operation = make_operation()
         conditions: dict[str, int | str] = {"size_bytes": int(operation.work)}
         recorder.rate(name, operation, doing=f"measuring {name}", per_run=moved, conditions=conditions)
-        recorder.check(
-            operation, doing=f"checking {name}", wrong=partial(_wrong_data, name), action=WRONG_DATA
-        )
+        recorder.check(operation, doing=f"checking {name}", case="data", what=name)
         del operation  # its memory is for the next one
     tested = min(parameters["pattern_bytes"], int(PATTERN_SHARE * backend.free_bytes()))
     recorder.check(
         backend.memory_pattern(tested),
         doing=f"writing a pattern to {tested / 1e9:.1f} GB and reading it",
-        wrong=lambda words: f"{words:.0f} words of {tested / 1e9:.1f} GB did not keep what was written",
-        action=WRONG_DATA,
+        case="pattern",
+        size_gb=tested / 1e9,
     )
     return recorder.measured({"pattern_bytes": tested})
-
-
-def _wrong_data(what: str, error: float) -> str:
-    return f"{error:.2g} of the data of {what} is wrong"
 
 
 class GpuMemory:
@@ -128,8 +122,8 @@ def send(backend: Backend, request: Request, stage: Callable[[str], None]) -> Me
         recorder.check(
             operation,
             doing=f"checking the copy from {request.name} to GPU {peer}",
-            wrong=partial(_wrong_data, f"the copy to GPU {peer}"),
-            action=WRONG_DATA,
+            case="data",
+            what=f"the copy to GPU {peer}",
         )
         del operation
     beyond = [peer for peer in request.parameters["peers"] if not backend.reaches(peer)]

@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from validation.checks.measured import not_run, result
-from validation.model.contract import Finding, State, TestResult, worst
+from validation.findings.catalogue import finding
+from validation.model.contract import Finding, TestResult, worst
 from validation.processes.pool import Outcome
 
 if TYPE_CHECKING:
@@ -59,52 +60,29 @@ def examine(node: Node, topology: Topology) -> Iterator[Finding]:
 def _numa(topology: Topology) -> Iterator[Finding]:
     nowhere = [gpu for gpu, place in (topology.gpu_numa_node or {}).items() if place is None]
     if topology.numa_nodes > 1 and nowhere:
-        yield Finding(
-            "numa-unknown",
-            State.DEGRADED,
-            f"the firmware does not say on which of {topology.numa_nodes} NUMA nodes the GPU at "
-            f"{', '.join(nowhere)} is: programs cannot be kept near it",
-            "update the firmware, or switch NUMA on in its settings",
-        )
+        yield finding("numa-unknown", nodes=topology.numa_nodes, addresses=", ".join(nowhere))
 
 
 def _redirection(topology: Topology) -> Iterator[Finding]:
     if topology.redirecting_bridges:
-        yield Finding(
-            "acs-redirects",
-            State.DEGRADED,
-            "PCIe access control (ACS) sends traffic between devices through the CPU at "
-            f"{', '.join(topology.redirecting_bridges)}: copies between GPUs, and GPUDirect RDMA, are slow "
-            "or hang",
-            "switch ACS off in the firmware, or by setpci at boot, on machines that host no virtual machines",
-        )
+        yield finding("acs-redirects", bridges=", ".join(topology.redirecting_bridges))
     elif topology.unread_bridges:
-        yield Finding(
-            "acs-unknown",
-            State.DEGRADED,
-            f"the PCIe access control (ACS) of {', '.join(topology.unread_bridges)} cannot be read, so "
-            "nobody knows whether copies between GPUs go through the CPU",
-            "run this as root",
-        )
+        yield finding("acs-unknown", bridges=", ".join(topology.unread_bridges))
     # Grace and its like translate at full speed, by design.
     if topology.iommu == "translating" and topology.architecture == "x86_64":
-        yield Finding(
-            "iommu-translates",
-            State.DEGRADED,
-            "the IOMMU translates every transfer between devices: GPU-to-GPU copies over PCIe and GPUDirect "
-            "RDMA are slow or do not work",
-            "boot with iommu=pt, or switch the IOMMU off in the firmware",
-        )
+        yield finding("iommu-translates")
 
 
 def _links(topology: Topology) -> Iterator[Finding]:
     for link in topology.slow_links:
-        yield Finding(
+        yield finding(
             "pcie-uplink-slow",
-            State.DEGRADED,
-            f"the PCIe link above {link.above} ({link.address}) runs at {link.speed_gt:g} GT/s "
-            f"x{link.width}, both its ends can do {link.speed_gt_max:g} GT/s x{link.width_max}",
-            "reseat the card or its riser; look for AER errors in the kernel log",
+            above=link.above,
+            address=link.address,
+            speed_gt=link.speed_gt,
+            width=link.width,
+            speed_gt_max=link.speed_gt_max,
+            width_max=link.width_max,
         )
 
 
@@ -114,25 +92,18 @@ def _ports(ports: tuple[RdmaPort, ...]) -> Iterator[Finding]:
         alike = [other for other in ports if other.kind == port.kind]
         active = [other for other in alike if other.state == "ACTIVE"]
         if port.physical == "LinkUp" and port.state != "ACTIVE":
-            yield Finding(
-                "rdma-port-not-active",
-                State.DEGRADED,
-                f"port {port.name} ({port.kind}) has a link but is {port.state}",
-                "check that the fabric's subnet manager runs and knows this port",
-            )
+            yield finding("rdma-port-not-active", port=port.name, kind=port.kind, port_state=port.state)
         elif port.state != "ACTIVE" and len(active) > len(alike) / 2:
-            yield Finding(
+            yield finding(
                 "rdma-port-down",
-                State.DEGRADED,
-                f"port {port.name} ({port.kind}) is {port.state} ({port.physical or 'no link'}), "
-                f"{len(active)} others of its kind are up",
-                "check cable, transceiver and switch port",
+                port=port.name,
+                kind=port.kind,
+                port_state=port.state,
+                physical=port.physical or "no link",
+                others=len(active),
             )
         elif port.state == "ACTIVE" and port.rate_gb < max(other.rate_gb for other in active):
             fastest = max(other.rate_gb for other in active)
-            yield Finding(
-                "rdma-port-slow",
-                State.DEGRADED,
-                f"port {port.name} ({port.kind}) runs at {port.rate_gb:g} Gb/s, others at {fastest:g} Gb/s",
-                "reseat or replace cable and transceiver; look at the switch port's settings",
+            yield finding(
+                "rdma-port-slow", port=port.name, kind=port.kind, rate_gb=port.rate_gb, fastest_gb=fastest
             )

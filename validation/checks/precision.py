@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from validation.backends.protocol import Shape
-from validation.checks.recorder import WRONG_COMPUTATION, Recorder
+from validation.checks.recorder import Recorder
 from validation.checks.training import in_a_child, memory_of, on_each_gpu, on_the_cpu
-from validation.model.contract import State
 from validation.model.not_run import NotRunError
 
 if TYPE_CHECKING:
@@ -45,22 +43,16 @@ def compare(backend: Backend, request: Request, stage: Callable[[str], None]) ->
         recorder.check(
             operation,
             doing=f"comparing losses and gradients in {way} with those in fp32",
-            wrong=partial(_others, way),
-            action=WRONG_COMPUTATION,
+            case="precision",
             tolerance=TOLERANCE[way],
+            way=way,
         )
         del operation  # its memory is for the next one
     gains = {way: round(rates["bf16"].value / rates[way].value, 3) for way in ways if way != "bf16"}
     fastest = max((rates[way] for way in gains), key=_surely)
     if backend.name == "cuda" and rates["bf16"].value * (1 + rates["bf16"].spread) < _surely(fastest):
         way = next(way for way in gains if rates[way] is fastest)
-        recorder.find(
-            "amp-no-gain",
-            f"{request.name}: mixed precision takes longer: {rates['bf16'].value:.1f} samples/s in bf16, "
-            f"{fastest.value:.1f} in {way}",
-            "run again on an idle node; compare torch, driver and clocks with a node that gains",
-            State.DEGRADED,
-        )
+        recorder.find("amp-no-gain", who=request.name, bf16=rates["bf16"].value, other=fastest.value, way=way)
     return recorder.measured({"bf16_gain_over": gains})
 
 
@@ -70,10 +62,6 @@ measure = in_a_child(compare)
 def _surely(rate: Measurement) -> float:
     """What a rate reached in spite of its noise: noise alone blames nobody."""
     return rate.value * (1 - rate.spread)
-
-
-def _others(way: str, error: float) -> str:
-    return f"losses or gradients in {way} differ from those in fp32 by {error:.2g} of them, or are NaN"
 
 
 class CpuAmp:

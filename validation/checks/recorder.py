@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from validation.backends.sampling import rate, times
-from validation.model.contract import Finding, Measured, Measurement, State
+from validation.findings.catalogue import finding
+from validation.model.contract import Finding, Measured, Measurement
 from validation.model.not_run import NotRunError
 from validation.model.plans import Timing
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 #: Of the first warm-up, what later numbers of the same process need: the device is warm, only their code is
 #: not loaded yet.
 LATER_WARM_UP = 0.1
-WRONG_COMPUTATION = "take the node out: it computes wrong without an error message"
-WRONG_DATA = "take the node out: it corrupts data without an error message"
 
 
 class Recorder:
@@ -89,19 +88,22 @@ class Recorder:
         operation: Operation,
         *,
         doing: str,
-        wrong: Callable[[float], str],
-        action: str,
+        case: str,
         tolerance: float = 0.0,
+        **facts: Any,
     ) -> None:
-        """Check the result by another route, outside of what is timed; `wrong` says what an error means."""
+        """Check the result by another route, outside of what is timed.
+
+        `case` is that of a wrong result, `facts` are what its sentence says beside the name and the error.
+        """
         self._stage(doing)
         error = operation.error()
         if not error <= tolerance:  # also catches NaN
-            self.find("wrong-result", f"{self._name}: {wrong(error)}", action)
+            self.find("wrong-result", case, who=self._name, error=error, **facts)
 
-    def find(self, code: str, text: str, action: str, state: State = State.FAIL) -> None:
+    def find(self, code: str, case: str = "", /, **facts: Any) -> None:
         """Keep a finding about this device, or the node."""
-        self._findings.append(Finding(code, state, text, action, self.device))
+        self._findings.append(finding(code, case, gpu=self.device, **facts))
 
     def measured(
         self,

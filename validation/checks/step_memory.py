@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from validation.backends.protocol import Shape
-from validation.checks.recorder import WRONG_COMPUTATION, Recorder
+from validation.checks.recorder import Recorder
 from validation.checks.training import in_a_child, memory_of, on_each_gpu, on_the_cpu
-from validation.model.contract import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,19 +44,19 @@ def compare(backend: Backend, request: Request, stage: Callable[[str], None]) ->
         recorder.check(
             operation,
             doing=f"comparing the gradients of the {name} step with the plain ones",
-            wrong=partial(_other_gradients, name),
-            action=WRONG_COMPUTATION,
+            case="step",
             tolerance=TOLERANCE,
+            way=name,
         )
         del operation  # its memory is for the next one
     for name in ("accumulated", "checkpointed"):
         if peaks[name] >= peaks["plain"]:
             recorder.find(
                 "no-memory-saved",
-                f"{request.name}: the {name} step takes {peaks[name] / 1e9:.3g} GB, the plain one "
-                f"{peaks['plain'] / 1e9:.3g} GB",
-                "try another version of torch, and compare with another node",
-                State.DEGRADED,
+                who=request.name,
+                way=name,
+                step_gb=peaks[name] / 1e9,
+                plain_gb=peaks["plain"] / 1e9,
             )
     others = [name for name in peaks if name != "plain"]
     return recorder.measured(
@@ -70,10 +68,6 @@ def compare(backend: Backend, request: Request, stage: Callable[[str], None]) ->
 
 
 measure = in_a_child(compare)
-
-
-def _other_gradients(name: str, error: float) -> str:
-    return f"losses or gradients of the {name} step differ from the plain ones by {error:.2g} of them"
 
 
 class CpuStepMemory:

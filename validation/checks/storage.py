@@ -6,12 +6,13 @@ import dataclasses
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from validation.backends import storage
 from validation.backends.sampling import MOST_ATTEMPTS, calm, rate
 from validation.checks.measured import not_run, result
-from validation.model.contract import Finding, Measured, Measurement, State
+from validation.findings.catalogue import finding
+from validation.model.contract import Finding, Measured, Measurement
 from validation.model.not_run import NotRunError
 from validation.model.plans import Timing
 from validation.model.quantities import NOISY_SPREAD, number
@@ -42,16 +43,7 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
         with storage.opened(path, parameters["most_bytes"], parameters["write_s"]) as source:
             return read(source, path, timing, parameters["floor_gb_s"], stage)
     except OSError as error:
-        return Measured(
-            findings=(
-                Finding(
-                    "storage-error",
-                    State.FAIL,
-                    f"{path}: {error.strerror or error}",
-                    "look for errors of this disk, file system or server in the kernel log",
-                ),
-            )
-        )
+        return Measured(findings=(finding("storage-error", path=path, error=error.strerror or error),))
 
 
 def read(
@@ -70,24 +62,25 @@ def read(
     if wrong and source.has_changed:
         raise NotRunError(f"{path} was written to while it was read: name a file that nobody changes")
     findings = [
-        Finding(
+        finding(
             "storage-wrong-data",
-            State.FAIL,
-            f"{path}: {len(wrong)} of {checked_blocks} blocks of {storage.BLOCK // storage.MIB} MiB came "
-            f"back changed (the first at byte {wrong[0] * storage.BLOCK})",
-            "take this storage out of use: it corrupts data without an error message",
+            path=path,
+            wrong=len(wrong),
+            checked=checked_blocks,
+            block_mib=storage.BLOCK // storage.MIB,
+            first=wrong[0] * storage.BLOCK,
         )
         for _ in wrong[:1]
     ]
     findings += below_floor(measurements[0], path, floor_gb_s)
     if floor_gb_s is not None and measurements[0].value >= floor_gb_s and source.how == storage.UNKNOWN:
         findings.append(
-            Finding(
+            finding(
                 "storage-cache-unknown",
-                State.DEGRADED,
-                f"{path}: {number(measurements[0].value)} GB/s in {THREADS} threads may have come out of the "
-                f"file system's own cache; wanted are {number(floor_gb_s)} GB/s of the storage",
-                "measure it with a file larger than the memory of the node, or without a floor here",
+                path=path,
+                rate=number(measurements[0].value),
+                threads=THREADS,
+                floor=number(floor_gb_s),
             )
         )
     own = "a file of our own" if source.content else "the file that is there"
@@ -104,17 +97,15 @@ def below_floor(measured: Measurement, path: Path, floor_gb_s: float | None) -> 
     """What the operator's floor says of a number; noise excuses, but is said."""
     if floor_gb_s is None or measured.value >= floor_gb_s:
         return []
-    noisy = measured.spread > NOISY_SPREAD and measured.value * (1 + measured.spread) >= floor_gb_s
-    noise = f"; its runs spread by {measured.spread:.0%}, so that it may be above" if noisy else ""
-    return [
-        Finding(
-            "storage-below-floor",
-            State.DEGRADED if noisy else State.FAIL,
-            f"{path}: {number(measured.value)} GB/s in {THREADS} threads, "
-            f"wanted are {number(floor_gb_s)} GB/s{noise}",
-            "see who else uses this storage; look at its links, mount options and health",
-        )
-    ]
+    facts: dict[str, Any] = {
+        "path": path,
+        "rate": number(measured.value),
+        "threads": THREADS,
+        "floor": number(floor_gb_s),
+    }
+    if measured.spread > NOISY_SPREAD and measured.value * (1 + measured.spread) >= floor_gb_s:
+        return [finding("storage-below-floor", "noisy", spread=measured.spread, **facts)]
+    return [finding("storage-below-floor", "slow", **facts)]
 
 
 def _rate(

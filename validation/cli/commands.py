@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from validation.checks.registry import CHECKS, HEADLINES, TESTS
 from validation.checks.storage import StorageRead
 from validation.cli import archive
-from validation.findings import explanations
+from validation.findings import catalogue
 from validation.model import gpu_models
 from validation.model.contract import ContractError, dumps, node_result, parse
 from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References, parse_expectation
@@ -181,12 +181,12 @@ def _result_in(path: Path) -> NodeResult:
 def explain(options: argparse.Namespace) -> int:
     """Say what a finding means."""
     if options.code is None:
-        print(explanations.overview(), end="")
+        print(catalogue.overview(), end="")
         return EXIT_PASS
     try:
-        print(explanations.explain(options.code), end="")
+        print(catalogue.explain(options.code), end="")
     except KeyError as error:
-        close = explanations.closest(options.code)
+        close = catalogue.closest(options.code)
         hint = f"did you mean {close}?" if close else "`validation explain` lists all"
         raise UsageError(f"no finding has the code {options.code}; {hint}") from error
     return EXIT_PASS

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from validation.checks.collectives import combine, stage_order
-from validation.model.contract import SCHEMA_VERSION, Finding, Measurement, StringEnum
+from validation.model.contract import FABRIC_VERSION, Finding, Measurement, StringEnum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -160,7 +160,7 @@ def make_orders(fleet: Fleet, groups: Iterable[tuple[str, ...]], run: str) -> di
     members, groups = {member.name: member for member in fleet.nodes}, list(groups)
     return {
         name: Order(
-            SCHEMA_VERSION,
+            FABRIC_VERSION,
             name,
             tuple(members[one] for one in group),
             fleet.port,

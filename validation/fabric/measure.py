@@ -12,7 +12,7 @@ from validation.backends.sampling import MOST_ATTEMPTS
 from validation.checks.collectives import RANK_PATIENCE
 from validation.checks.measured import CUDA_ENVIRONMENT
 from validation.fabric.groups import Part, Rank
-from validation.model.contract import SCHEMA_VERSION
+from validation.model.contract import FABRIC_VERSION
 from validation.probes.network_links import link_gb_s
 from validation.probes.topology import Topology
 from validation.processes.child import Request
@@ -42,7 +42,7 @@ def run_part(order: Order, node: Node) -> Part:
     """Take part in a group with this node's ranks, and say what came of each."""
     reason = node.why_no_cuda() if order.library == "nccl" else node.why_no_torch()
     if reason:
-        return Part(SCHEMA_VERSION, order.node, not_run=reason)
+        return Part(FABRIC_VERSION, order.node, not_run=reason)
     before = 0
     for me in order.group:
         if me.name == order.node:
@@ -82,10 +82,10 @@ def run_part(order: Order, node: Node) -> Part:
     for outcome in outcomes:
         # Somebody else has the memory, say: no rank died, and no network is to blame.
         if reason := outcome.measured.not_run:
-            return Part(SCHEMA_VERSION, order.node, not_run=f"{outcome.request.name}: {reason}")
+            return Part(FABRIC_VERSION, order.node, not_run=f"{outcome.request.name}: {reason}")
     ranks = tuple(_rank(outcome, started_at + outcome.ended_at - started) for outcome in outcomes)
     return Part(
-        SCHEMA_VERSION,
+        FABRIC_VERSION,
         order.node,
         ranks,
         tuple(node.plan.collectives),

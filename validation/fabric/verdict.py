@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from validation.fabric.groups import common_size_bytes, groups_of
 from validation.fabric.search import SLOW_SHARE, Evidence, evidence, expected_gb_s
-from validation.model.contract import Finding, State
+from validation.findings.catalogue import finding
+from validation.model.contract import Finding, State, worst
 from validation.model.quantities import number
 from validation.verdict.verdicts import TestVerdict
 
@@ -17,15 +18,6 @@ if TYPE_CHECKING:
     from validation.fabric.groups import Fleet, Group
 
 FABRIC = "fabric"
-
-#: The codes of findings of this module, and what to do.
-ACTIONS = {
-    "fabric-node": "check this node's network adapters, cables, switch ports and firewall",
-    "fabric-link": "check the switches and the routing between these two nodes; leave the nodes in",
-    "fabric-slow": "check the switches: oversubscription, routing, one slow switch; set "
-    "gpu_validation_fabric_pair_rounds higher, so that more pairs of nodes are measured",
-    "fabric-unresolved": "check firewall, interface names (NCCL_SOCKET_IFNAME) and the fabric",
-}
 
 
 @dataclass(frozen=True)
@@ -69,8 +61,7 @@ def _judge_node(name: str, case: _Case) -> TestVerdict:
         return _verdict(State.FAIL, (_bad_node(name, case),))
     if links := [group for group in seen.links if name in group.nodes]:
         found = tuple(_bad_link(name, group, case) for group in links)
-        state = State.FAIL if State.FAIL in {one.state for one in found} else State.DEGRADED
-        return _verdict(state, found, headline=_headline(whole))
+        return _verdict(worst(one.state for one in found), found, headline=_headline(whole))
     if name in mine[-1].absent:
         return _verdict(State.NOT_RUN, reason=mine[-1].absent[name])
     alone = [group for group in mine if group in case.pairs and not group.absent and name not in seen.good]
@@ -104,13 +95,15 @@ def _by_the_whole(name: str, last: Group, case: _Case) -> TestVerdict:
         missing = "; ".join(f"{node}: {reason}" for node, reason in whole.absent.items())
         return _verdict(State.NOT_RUN, reason=f"not all nodes could take part ({missing})")
     if name in whole.suspects and len(whole.suspects) < len(whole.nodes) and not good:
-        return _verdict(State.FAIL, (_finding("fabric-node", f"{name}: {whole.suspects[name]}"),))
+        return _verdict(
+            State.FAIL, (finding("fabric-node", "suspect", node=name, problem=whole.suspects[name]),)
+        )
     others_wrong = whole.measurements and whole.wrong.keys() - {name}
     if good and (case.solved or others_wrong or set(whole.nodes) - set(case.seen.good)):
         # Another node is to blame, and says so.
         return _by_pairs(name, last, case)
-    text = f"the collective between {_some(whole.nodes)} failed, and no group tells who is to blame: "
-    return _verdict(State.FAIL, (_finding("fabric-unresolved", text + _how(whole)),))
+    unresolved = finding("fabric-unresolved", "group", nodes=_some(whole.nodes), problem=_how(whole))
+    return _verdict(State.FAIL, (unresolved,))
 
 
 def _by_pairs(name: str, last: Group, case: _Case) -> TestVerdict:
@@ -119,23 +112,38 @@ def _by_pairs(name: str, last: Group, case: _Case) -> TestVerdict:
     missed = _missed(reached, case.fleet, case.whole, case.seen)
     if not missed:
         return _verdict(State.PASS, headline=_headline(last), notes=(_compared(case),))
-    text = f"{name} reaches {number(reached)} GB/s in the fastest run of its fastest pair{missed[1]}; "
-    finding = _finding("fabric-slow", text + _pairs_alike(case.seen), missed[0])
-    return _verdict(missed[0], (finding,), headline=_headline(last))
+    state, expected = missed
+    slow = finding(
+        "fabric-slow",
+        "pair",
+        state=state,
+        node=name,
+        rate=number(reached),
+        expected=expected,
+        pairs=_pairs_alike(case.seen),
+    )
+    return _verdict(state, (slow,), headline=_headline(last))
 
 
 def _slow(fleet: Fleet, whole: Group, seen: Evidence) -> Finding | None:
     """What to say of a whole that works and is slow."""
     if not whole.works:
         return None
-    reached = f"all {len(whole.nodes)} nodes together reach {number(whole.busbw_gb_s)} GB/s"
     if missed := _missed(whole.busbw_gb_s, fleet, whole, seen):
-        state, against = missed
+        state, expected = missed
     elif _far_slower(whole, seen.fast):
-        state, against = State.DEGRADED, ""
+        state, expected = State.DEGRADED, ""
     else:
         return None
-    return _finding("fabric-slow", f"{reached}{against}; {_pairs_alike(seen)}", state)
+    return finding(
+        "fabric-slow",
+        "all",
+        state=state,
+        nodes=len(whole.nodes),
+        rate=number(whole.busbw_gb_s),
+        expected=expected,
+        pairs=_pairs_alike(seen),
+    )
 
 
 def _far_slower(whole: Group, pairs: Sequence[Group]) -> bool:
@@ -173,40 +181,42 @@ def _pairs_alike(seen: Evidence) -> str:
 
 def _bad_node(name: str, case: _Case) -> Finding:
     groups = case.seen.bad[name]
-    partners = _some([one for group in groups for one in group.nodes if one != name])
-    with_whom = f"with {partners}, which did well with {'another node' if len(groups) == 1 else 'others'}"
-    failed = [group for group in groups if not group.works]
-    if failed:
-        return _finding("fabric-node", f"{name} fails {with_whom}: {_how(failed[-1], name)}")
-    reached = number(max(group.busbw_gb_s for group in groups))
-    text = f"{name} reaches {reached} GB/s {with_whom}, the best pair {number(case.seen.best_gb_s)} GB/s: "
-    return _finding("fabric-node", text + "its network is slow")
+    facts: dict[str, Any] = {
+        "node": name,
+        "partners": _some([one for group in groups for one in group.nodes if one != name]),
+        "others": "another node" if len(groups) == 1 else "others",
+    }
+    if failed := [group for group in groups if not group.works]:
+        return finding("fabric-node", "fails", problem=_how(failed[-1], name), **facts)
+    reached, best = max(group.busbw_gb_s for group in groups), case.seen.best_gb_s
+    return finding("fabric-node", "slow", rate=number(reached), best=number(best), **facts)
 
 
 def _bad_link(name: str, group: Group, case: _Case) -> Finding:
     (other,) = (one for one in group.nodes if one != name)
-    if group.works:
-        rates = f"{number(group.busbw_gb_s)} GB/s, the best pair {number(case.seen.best_gb_s)} GB/s"
-        what = f"reach {rates}"
-    else:
-        what = f"fail with each other ({_how(group)})"
-    text = f"{name} and {other} {what}; both do well with others: the way between them is suspect, not a node"
+    if not group.works:
+        return finding("fabric-link", "fails", node=name, other=other, problem=_how(group))
     # Slow only, and all together fast enough for who asked: nothing fails.
     missed = case.slow is not None and case.slow.state is State.FAIL
-    harmless = group.works and case.whole.works and not missed
-    return _finding("fabric-link", text, State.DEGRADED if harmless else State.FAIL)
+    return finding(
+        "fabric-link",
+        "slow",
+        state=State.DEGRADED if case.whole.works and not missed else State.FAIL,
+        node=name,
+        other=other,
+        rate=number(group.busbw_gb_s),
+        best=number(case.seen.best_gb_s),
+    )
 
 
 def _unresolved_pair(name: str, group: Group, seen: Evidence) -> TestVerdict:
-    state = State.DEGRADED if group.works else State.FAIL
-    partners = _some([one for one in group.nodes if one != name])
-    how = (
-        f"reach {number(group.busbw_gb_s)} GB/s, the best pair {number(seen.best_gb_s)} GB/s"
-        if group.works
-        else f"fail: {_how(group)}"
-    )
-    text = f"{name} and {partners} {how}; no good node was left to tell who is to blame"
-    return _verdict(state, (_finding("fabric-unresolved", text, state),))
+    facts: dict[str, Any] = {"node": name, "partners": _some([one for one in group.nodes if one != name])}
+    if group.works:
+        rate, best = number(group.busbw_gb_s), number(seen.best_gb_s)
+        slow = finding("fabric-unresolved", "pair-slow", rate=rate, best=best, **facts)
+        return _verdict(slow.state, (slow,))
+    failed = finding("fabric-unresolved", "pair-fails", problem=_how(group), **facts)
+    return _verdict(failed.state, (failed,))
 
 
 def _how(group: Group, name: str = "") -> str:
@@ -238,10 +248,6 @@ def _compared(case: _Case) -> str:
 def _some(names: Sequence[str], most: int = 8) -> str:
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
-def _finding(code: str, text: str, state: State = State.FAIL) -> Finding:
-    return Finding(code, state, text, ACTIONS[code])
 
 
 def _headline(group: Group) -> str:

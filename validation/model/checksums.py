@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from validation.model.contract import Finding, State
-from validation.model.quantities import conditions_key, label
+from validation.model.contract import State
+from validation.model.quantities import label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from validation.model.contract import Digest, GpuIdentity, NodeResult, TestResult
+    from validation.model.contract import Digest, GpuIdentity, NodeResult
 
-TAKE_OUT = "take the node out: it computes wrong without an error message"
-COMPARE = "run again, and compare with another node of this model"
 #: Findings that say that bits are not to be trusted.
 CODES = frozenset({"gpu-differs", "differs-from-fleet", "differs-from-own-past", "not-repeatable"})
 
@@ -47,16 +45,3 @@ def product(digest: Digest) -> str:
 def gpu_of(digest: Digest, result: NodeResult) -> GpuIdentity | None:
     """The GPU that a checksum was taken on."""
     return next((gpu for gpu in result.gpus if gpu.index == digest.device), None)
-
-
-def changed(before: TestResult, now: TestResult) -> Iterator[Finding]:
-    """What one GPU computed in two rounds of one run, and not the same."""
-    was = {(one.name, one.device, conditions_key(one.conditions)): one for one in before.digests}
-    for digest in now.digests:
-        other = was.get((digest.name, digest.device, conditions_key(digest.conditions)))
-        if other and other.value != digest.value:
-            text = (
-                f"GPU {digest.device}: its {product(digest)} had checksum {other.value}, and in a later "
-                f"round {digest.value}"
-            )
-            yield Finding("not-repeatable", State.FAIL, text, TAKE_OUT, digest.device)

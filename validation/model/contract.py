@@ -19,7 +19,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-SCHEMA_VERSION = 3
+#: Each document has a version of its own: what one run on a node found, and the rounds of a burn-in that it
+#: is made of; the summary of a report; what is expected of nodes; a line of a node's history; what passes
+#: between the nodes of a fabric. Since 4 findings say what a machine can do.
+RESULT_VERSION = 4
+SUMMARY_VERSION = 4
+EXPECTATIONS_VERSION = 3
+HISTORY_VERSION = 3
+FABRIC_VERSION = 4
+#: A result of version 3 has no machine actions, and says the same otherwise.
+READABLE_RESULTS = frozenset({3, RESULT_VERSION})
 
 T = TypeVar("T")
 
@@ -42,12 +51,38 @@ class State(StringEnum):
     FAIL = "fail"
     NOT_RUN = "not-run"
 
+    @property
+    def severity(self) -> int:
+        """Its place among all states, from the best to the worst."""
+        return _BEST_TO_WORST.index(self)
+
+
+#: What was not run may hide a fault, so it is worse than a known weakness; a known fault is worst.
+_BEST_TO_WORST = (State.PASS, State.DEGRADED, State.NOT_RUN, State.FAIL)
+
+
+def worst(states: typing.Iterable[State], default: State = State.PASS) -> State:
+    """The state of a whole made of parts; `default` where it has none."""
+    return max(states, key=lambda state: state.severity, default=default)
+
+
+class MachineAction(StringEnum):
+    """What a program can do about a finding."""
+
+    RERUN = "rerun"
+    RESET_GPU = "reset-gpu"
+    REBOOT = "reboot"
+    REPLACE = "replace"
+    CONFIGURE = "configure"
+    NONE = "none"
+
 
 @dataclass(frozen=True)
 class Finding:
     """One thing that is not as it should be.
 
-    `code` is stable, for suppression and history; `action` says what to do.
+    `code` is stable, for suppression and history. `action` says to people what to do, `machine_action` to
+    programs; that is null in a result of schema version 3, which did not say.
     """
 
     code: str
@@ -55,6 +90,7 @@ class Finding:
     text: str
     action: str = ""
     device: int | None = None
+    machine_action: MachineAction | None = None
 
 
 @dataclass(frozen=True)
@@ -164,17 +200,18 @@ class NodeResult:
 
 
 def node_result(value: Any, known_tests: typing.Collection[str] | None = None) -> NodeResult:
-    """A result from what the json module gives.
+    """A result from what the json module gives, in the form of this version.
 
-    Raises ContractError, also for another schema version, and for a result that contradicts itself or has a
-    test that is none of `known_tests`: what is not understood must not pass.
+    Raises ContractError, also for a schema version that is not readable, and for a result that contradicts
+    itself or has a test that is none of `known_tests`: what is not understood must not pass.
     """
     version = value.get("schema_version") if isinstance(value, dict) else None
-    if isinstance(version, int) and version != SCHEMA_VERSION:
+    if isinstance(version, int) and version not in READABLE_RESULTS:
         raise ContractError(
-            f"a result of schema version {version}; this program reads version {SCHEMA_VERSION}"
+            f"a result of schema version {version}; this program reads "
+            f"{' and '.join(map(str, sorted(READABLE_RESULTS)))}"
         )
-    result = decode(NodeResult, value)
+    result = dataclasses.replace(decode(NodeResult, value), schema_version=RESULT_VERSION)
     _refuse_twice("tests", [test.id for test in result.tests])
     _refuse_twice("gpus", [f"GPU {gpu.index}" for gpu in result.gpus])
     for test in result.tests:
@@ -192,12 +229,6 @@ def _refuse_twice(path: str, names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ContractError(f"{path}: {name} is there twice")
-
-
-def worst(states: typing.Iterable[State]) -> State:
-    """The state of a whole made of parts that ran: fail over degraded over pass."""
-    present = set(states)
-    return next((state for state in (State.FAIL, State.DEGRADED) if state in present), State.PASS)
 
 
 def encode(value: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from validation.model.contract import SCHEMA_VERSION, ContractError, decode, loads
+from validation.model.contract import EXPECTATIONS_VERSION, ContractError, decode, loads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ class References:
 class Expectation:
     """What is expected of one node. None: nothing is known, so nothing is compared."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = EXPECTATIONS_VERSION
     required_tests: tuple[str, ...] = ()
     gpus: tuple[ExpectedGpus, ...] | None = None
     driver_version: str | None = None
@@ -110,10 +110,10 @@ def file_name(node: str) -> str:
 
 
 def _checked(expectation: Expectation, known_tests: tuple[str, ...], where: str) -> Expectation:
-    if expectation.schema_version != SCHEMA_VERSION:
+    if expectation.schema_version != EXPECTATIONS_VERSION:
         raise ContractError(
             f"{where}: expectations of schema version {expectation.schema_version}; this program reads "
-            f"version {SCHEMA_VERSION}"
+            f"version {EXPECTATIONS_VERSION}"
         )
     _check_references(expectation.references, where)
     counts = [gpus.count for gpus in expectation.gpus or ()]

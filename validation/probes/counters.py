@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from validation.model.contract import Finding, State
+from validation.findings.catalogue import finding
 from validation.probes import nvidia_smi
 
 if TYPE_CHECKING:
+    from validation.model.contract import Finding
     from validation.processes.command import Running
 
 #: Counts by GPU index and name.
@@ -33,9 +34,6 @@ RECOVERIES = {
 }
 #: Data that was sent again.
 RESENT = {"Replay Errors", "CRC Errors", "Rx Errors", "Rx General Errors", "Effective Errors"}
-NVLINK_ACTION = (
-    "reseat the GPU or have the baseboard checked; look for Xid 74 or 144 to 150 in the kernel log"
-)
 
 
 def read() -> Counts:
@@ -108,45 +106,13 @@ def findings(grown: Counts) -> list[Finding]:
         lost = _said(counts, RECOVERIES)
         resent = _said(counts, RESENT)
         if lost:
-            found.append(
-                Finding(
-                    "nvlink-lost-under-load",
-                    State.FAIL,
-                    f"GPU {index}: {lost} while it was tested",
-                    NVLINK_ACTION,
-                    index,
-                )
-            )
+            found.append(finding("nvlink-lost-under-load", gpu=index, errors=lost))
         if resent:
-            found.append(
-                Finding(
-                    "nvlink-errors-under-load",
-                    State.DEGRADED,
-                    f"GPU {index}: {resent} while it was tested",
-                    NVLINK_ACTION,
-                    index,
-                )
-            )
+            found.append(finding("nvlink-errors-under-load", gpu=index, errors=resent))
         if replays := counts.get("pcie_replays"):
-            found.append(
-                Finding(
-                    "pcie-replay-under-load",
-                    State.DEGRADED,
-                    f"GPU {index}: its PCIe link had to send {replays} packets again while it was tested",
-                    "reseat the GPU or its riser; look for AER errors in the kernel log",
-                    index,
-                )
-            )
+            found.append(finding("pcie-replay-under-load", gpu=index, count=replays))
         if corrected := counts.get("ecc_corrected"):
-            found.append(
-                Finding(
-                    "ecc-corrected-under-load",
-                    State.DEGRADED,
-                    f"GPU {index} corrected {corrected} memory errors while it was tested",
-                    "watch it: if they keep coming, reset the GPU so that it maps the cells out",
-                    index,
-                )
-            )
+            found.append(finding("ecc-corrected-under-load", gpu=index, count=corrected))
     return found
 
 

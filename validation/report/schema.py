@@ -15,17 +15,26 @@ from pathlib import Path
 from typing import Any
 
 from validation.fabric.groups import Fleet
-from validation.model.contract import SCHEMA_VERSION, NodeResult, StringEnum
+from validation.model.contract import (
+    EXPECTATIONS_VERSION,
+    FABRIC_VERSION,
+    HISTORY_VERSION,
+    RESULT_VERSION,
+    SUMMARY_VERSION,
+    NodeResult,
+    StringEnum,
+)
 from validation.model.expectations import FleetExpectations
 from validation.verdict.history import PastRun
 from validation.verdict.verdicts import FleetVerdict
 
-FILES = {
-    "node-result": NodeResult,
-    "summary": FleetVerdict,
-    "expectations": FleetExpectations,
-    "history-run": PastRun,
-    "fabric": Fleet,
+#: Each document by the name of its file, and its version.
+FILES: dict[str, tuple[type, int]] = {
+    "node-result": (NodeResult, RESULT_VERSION),
+    "summary": (FleetVerdict, SUMMARY_VERSION),
+    "expectations": (FleetExpectations, EXPECTATIONS_VERSION),
+    "history-run": (PastRun, HISTORY_VERSION),
+    "fabric": (Fleet, FABRIC_VERSION),
 }
 SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
@@ -33,8 +42,8 @@ SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 def documents() -> dict[str, str]:
     """The content of each schema file by its name."""
     return {
-        f"{name}.schema.json": document(f"Temper validation: {name}", kind, SCHEMA_VERSION)
-        for name, kind in FILES.items()
+        f"{name}.schema.json": document(f"Temper validation: {name}", kind, version)
+        for name, (kind, version) in FILES.items()
     }
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from validation.findings.catalogue import finding
 from validation.model import checksums
 from validation.model.contract import ContractError, Finding, State, TestResult, dumps, loads, worst
 from validation.model.quantities import conditions_key, is_rate
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 #: An interruption is over after this, and what was found before it too old.
 MOST_PAUSE_S = 24 * 3600
-SEVERITY = (State.FAIL, State.NOT_RUN, State.DEGRADED, State.PASS)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def merge(before: TestResult | None, now: TestResult) -> TestResult:
     """One result from two rounds of a test."""
     if before is None:
         return now
-    worse = min((before, now), key=lambda test: SEVERITY.index(test.state))
+    worse = max((before, now), key=lambda test: test.state.severity)
     # By its state, too: what was degraded and then failed is to be read as both.
     seen = {(finding.code, finding.device, finding.state) for finding in before.findings}
     new = tuple(one for one in now.findings if (one.code, one.device, one.state) not in seen)
@@ -76,7 +76,7 @@ def merge(before: TestResult | None, now: TestResult) -> TestResult:
         other = lowest.get(key)
         if other is None or (is_rate(one) and one.value < other.value):
             lowest[key] = one
-    changed = tuple(checksums.changed(before, now))
+    changed = tuple(_other_bits(before, now))
     return dataclasses.replace(
         now,
         state=State.FAIL if changed else worse.state,
@@ -86,6 +86,22 @@ def merge(before: TestResult | None, now: TestResult) -> TestResult:
         findings=before.findings + new + changed,
         digests=now.digests or before.digests,
     )
+
+
+def _other_bits(before: TestResult, now: TestResult) -> Iterator[Finding]:
+    """What one GPU computed in two rounds of one run, and not the same."""
+    was = {(one.name, one.device, conditions_key(one.conditions)): one for one in before.digests}
+    for digest in now.digests:
+        other = was.get((digest.name, digest.device, conditions_key(digest.conditions)))
+        if other and other.value != digest.value:
+            yield finding(
+                "not-repeatable",
+                "round",
+                gpu=digest.device,
+                product=checksums.product(digest),
+                before=other.value,
+                after=digest.value,
+            )
 
 
 @contextlib.contextmanager
@@ -145,16 +161,11 @@ def load(path: Path | None, fresh: Rounds) -> Rounds:
 
 def _rebooted(rounds: Rounds) -> Rounds:
     """The same, with what a sceptic asks: did the operator boot this node, or did the load?"""
-    finding = Finding(
-        "burn-in-rebooted",
-        State.DEGRADED,
-        f"the node booted while the burn-in ran, after round {rounds.count}",
-        "if nobody did that, look at power supply, temperature and the server's event log",
-    )
+    rebooted = finding("burn-in-rebooted", round=rounds.count)
     ran = next((test for test in rounds.tests if test.state is not State.NOT_RUN), None)
     tests = tuple(
         dataclasses.replace(
-            test, state=worst([test.state, State.DEGRADED]), findings=(*test.findings, finding)
+            test, state=worst([test.state, State.DEGRADED]), findings=(*test.findings, rebooted)
         )
         if test is ran
         else test

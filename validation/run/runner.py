@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from validation.checks.measured import failures, not_run
 from validation.checks.node import Node
 from validation.checks.registry import CHECKS
-from validation.model.contract import SCHEMA_VERSION, Finding, NodeResult, State, TestResult
+from validation.findings.catalogue import finding
+from validation.model.contract import RESULT_VERSION, NodeResult, State, TestResult
 from validation.model.run_options import NO_OPTIONS
 from validation.probes import machine
 from validation.processes import scratch
@@ -62,7 +63,7 @@ def run_plan(
     if state is not None and plan.duration_s:
         state.unlink(missing_ok=True)
     return NodeResult(
-        schema_version=SCHEMA_VERSION,
+        schema_version=RESULT_VERSION,
         node=name,
         plan=plan.name,
         started_at=started_at.isoformat(timespec="seconds"),
@@ -75,7 +76,7 @@ def run_plan(
 
 def _rounds(node: Node, name: str, tests: Iterable[str], state: Path | None) -> burn_in.Rounds:
     """What an interrupted burn-in left to go on from, else a fresh start. Raises OSError."""
-    rounds = burn_in.Rounds(SCHEMA_VERSION, name, node.plan.name)
+    rounds = burn_in.Rounds(RESULT_VERSION, name, node.plan.name)
     if node.plan.duration_s:
         rounds = burn_in.load(state, dataclasses.replace(rounds, kind=_kind(node, tests)))
         burn_in.save(state, rounds)  # a place that cannot be written costs no hours
@@ -126,11 +127,10 @@ def _run(check: Check, node: Node) -> TestResult:
         return not_run(check, f"the system did not let it run: {type(error).__name__}: {error}", started)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other tests go on and this one failed
         place = traceback.extract_tb(error.__traceback__)[-1]
-        finding = Finding(
+        broke = finding(
             "test-broke",
-            State.FAIL,
-            f"the test itself broke: {type(error).__name__}: {error} ({place.filename}, line {place.lineno})",
-            "report it as a fault of this program, with this sentence",
+            error=f"{type(error).__name__}: {error}",
+            place=f"{place.filename}, line {place.lineno}",
         )
         duration_s = round(time.monotonic() - started, 3)
-        return TestResult(check.id, State.FAIL, check.method, duration_s, findings=(finding,))
+        return TestResult(check.id, State.FAIL, check.method, duration_s, findings=(broke,))

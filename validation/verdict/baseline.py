@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from validation.findings.catalogue import finding, sentence
 from validation.model.contract import Finding, State
 from validation.model.quantities import held_back, label, noise, number, of_gpus, on_gpu, quantity, unit
 
@@ -96,11 +97,10 @@ class Baseline:
 
 @dataclass(frozen=True)
 class BaselineJudge:
-    """A judge that holds a number against a baseline: its finding's code, how strict it is, what to do."""
+    """A judge that holds a number against a baseline: its finding's code, and how strict it is."""
 
     code: str
     gpu: Sensitivity
-    action: str
     #: Whatever else runs on a node takes CPU time: worth knowing, no fault of the node.
     cpu: Sensitivity = Sensitivity(degraded=0.20, fail=None)
 
@@ -111,16 +111,19 @@ class BaselineJudge:
         on_gpu_test = of_gpus(test)
         sensitivity = self.gpu if on_gpu_test else self.cpu
         state = baseline.state_of(measurement, sensitivity)
-        text = (
-            f"{label(measurement.name)} {quantity(measurement)}{on_gpu(measurement.device)}, "
-            f"{baseline.deficit(measurement.value):.0%} below {whose} ({number(baseline.median)} "
-            f"{unit(measurement.name)}){more}{noise(measurement)}{held_back(test, measurement.device)}"
-        )
-        if state is State.PASS:
-            return Comparison(notes=self._unseen(measurement, baseline, sensitivity, whose, text))
-        if not on_gpu_test:
+        facts: dict[str, Any] = {
+            "number": f"{label(measurement.name)} {quantity(measurement)}{on_gpu(measurement.device)}",
+            "deficit": baseline.deficit(measurement.value),
+            "whose": whose,
+            "median": f"{number(baseline.median)} {unit(measurement.name)}",
+            "context": f"{more}{noise(measurement)}{held_back(test, measurement.device)}",
+        }
+        if on_gpu_test and state is not State.PASS:
+            return Comparison((finding(self.code, gpu=measurement.device, state=state, **facts),))
+        text = sentence(self.code, **facts)
+        if state is not State.PASS:
             return Comparison(notes=(text,))
-        return Comparison((Finding(self.code, state, text, self.action, measurement.device),))
+        return Comparison(notes=self._unseen(measurement, baseline, sensitivity, whose, text))
 
     def _unseen(
         self, measurement: Measurement, baseline: Baseline, sensitivity: Sensitivity, whose: str, text: str

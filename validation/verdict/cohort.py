@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 LEAST_MEMBERS = 4
 #: GPUs of one model differ by up to 5 % (ml-engineering, compute/accelerator), which the scatter of the fleet
 #: itself allows for; gpu-fryer calls 10 % a broken GPU. CPUs have other work to do: a low number is noted.
-JUDGE = BaselineJudge(
-    "below-fleet",
-    Sensitivity(degraded=0.03, fail=0.10),
-    "compare clocks, power limit, temperature, link and firmware with a node that is not slow",
-)
+JUDGE = BaselineJudge("below-fleet", Sensitivity(degraded=0.03, fail=0.10))
 
 
 @dataclass(frozen=True)

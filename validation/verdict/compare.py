@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 LEAST_CHANGE = 0.02
 #: How many standard deviations of both numbers a change must exceed.
 NOISE_Z = 2.0
-SEVERITY = {State.PASS: 0, State.DEGRADED: 1, State.NOT_RUN: 2, State.FAIL: 3}
 
 
 class Trend(StringEnum):
@@ -112,7 +111,7 @@ def _node(name: str, before: NodeResult, after: NodeResult) -> Iterator[Change]:
 
 def _states(name: str, old: TestResult, new: TestResult) -> Iterator[Change]:
     if old.state is not new.state:
-        trend = Trend.WORSE if SEVERITY[new.state] > SEVERITY[old.state] else Trend.BETTER
+        trend = Trend.WORSE if new.state.severity > old.state.severity else Trend.BETTER
         reason = f" ({new.reason or old.reason})" if State.NOT_RUN in {old.state, new.state} else ""
         yield Change(name, trend, f"{old.id}: was {old.state}, is {new.state}{reason}")
 

@@ -8,9 +8,10 @@ nobody can say which is wrong.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from validation.model.checksums import COMPARE, TAKE_OUT, gpu_of, outliers, product
+from validation.findings.catalogue import finding
+from validation.model.checksums import gpu_of, outliers, product
 from validation.model.contract import Finding, State
 from validation.model.quantities import conditions_key
 from validation.verdict.baseline import Comparison
@@ -77,21 +78,21 @@ def _judge(members: list[_Member]) -> list[Comparison]:
 
 
 def _differs(member: _Member, state: State, usual: list[_Member], count: int) -> Finding:
-    whose = f"GPU {member.digest.device} of {member.node}"
-    text = f"{whose}: its {product(member.digest)} is not bit for bit that of "
+    facts: dict[str, Any] = {"node": member.node, "product": product(member.digest), "count": count}
+    gpu, drivers = member.digest.device, sorted({str(other.driver) for other in usual})
     if state is State.DEGRADED:
-        text += f"all {count} equal GPUs of the fleet, of which no majority agrees"
-        return _finding(member.digest, state, text, COMPARE)
-    text += f"{len(usual)} of {count} equal GPUs of the fleet"
-    drivers = sorted({str(other.driver) for other in usual})
+        return finding("differs-from-fleet", "undecided", gpu=gpu, **facts)
     if str(member.driver) in drivers:
-        return _finding(member.digest, State.FAIL, text, TAKE_OUT)
-    text += f"; driver {member.driver} here, {', '.join(drivers)} there"
-    return _finding(member.digest, State.DEGRADED, text, "run again with the same driver")
-
-
-def _finding(digest: Digest, state: State, text: str, action: str) -> Finding:
-    return Finding("differs-from-fleet", state, text, action, digest.device)
+        return finding("differs-from-fleet", "minority", gpu=gpu, alike=len(usual), **facts)
+    return finding(
+        "differs-from-fleet",
+        "other-driver",
+        gpu=gpu,
+        alike=len(usual),
+        driver=member.driver,
+        drivers=", ".join(drivers),
+        **facts,
+    )
 
 
 def _not_compared(why: str) -> Comparison:

@@ -15,8 +15,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from validation.findings.catalogue import finding
 from validation.model import checksums
-from validation.model.contract import SCHEMA_VERSION, ContractError, Finding, State, decode, encode, parse
+from validation.model.contract import HISTORY_VERSION, ContractError, State, decode, encode, parse
 from validation.model.quantities import conditions_key, is_rate
 from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
 
@@ -27,17 +28,12 @@ if TYPE_CHECKING:
     from validation.verdict.verdicts import NodeVerdict
 
 #: One GPU repeats itself to 1 or 2 %.
-JUDGE = BaselineJudge(
-    "below-own-past",
-    Sensitivity(degraded=0.05, fail=0.10),
-    "look for what changed on this node since (`validation compare` shows all of it); to accept the new "
-    "level, remove the node's file from the history",
-)
+JUDGE = BaselineJudge("below-own-past", Sensitivity(degraded=0.05, fail=0.10))
 #: Of how many runs the median is taken: of the latest, and of the first, so that a GPU which becomes slower
 #: bit by bit cannot take its measure along.
 MOST_RUNS = 20
 #: Versions of a line that mean the same as this one: 2 had no checksums.
-READABLE = {2, SCHEMA_VERSION}
+READABLE = {2, HISTORY_VERSION}
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,7 @@ def read(directory: Path, node: str) -> Past:
     for line in path.read_text(errors="replace").splitlines():
         try:
             value = parse(line)
-            if isinstance(value, dict) and value.get("schema_version", SCHEMA_VERSION) not in READABLE:
+            if isinstance(value, dict) and value.get("schema_version", HISTORY_VERSION) not in READABLE:
                 other_version += 1
                 continue
             runs.append(decode(PastRun, value))
@@ -138,7 +134,7 @@ def append(directory: Path, result: NodeResult, verdict: NodeVerdict) -> None:
         return
     machine = result.machine
     run = PastRun(
-        SCHEMA_VERSION,
+        HISTORY_VERSION,
         result.node,
         result.started_at,
         result.plan,
@@ -197,13 +193,11 @@ def _same_bits(test: TestResult, result: NodeResult, earlier: list[PastRun]) -> 
             other_driver += [(run, digest) for run, value in past[-1:] if value != digest.value]
         elif with_driver[-1][1] != digest.value:
             findings.append(
-                Finding(
+                finding(
                     "differs-from-own-past",
-                    State.FAIL,
-                    f"GPU {digest.device}: its {checksums.product(digest)} is not bit for bit that of "
-                    f"its run of {with_driver[-1][0].started_at[:10]}, with the same software",
-                    checksums.TAKE_OUT,
-                    digest.device,
+                    gpu=digest.device,
+                    product=checksums.product(digest),
+                    date=with_driver[-1][0].started_at[:10],
                 )
             )
     notes = []
@@ -250,12 +244,8 @@ def _gone(result: NodeResult, earlier: list[PastRun]) -> Comparison:
     now = {gpu.uuid for gpu in result.gpus}
     lost = ", ".join(sorted(then - now))
     if len(now) < len(then):
-        text = f"{len(now)} GPUs, and {len(then)} in its run of {run.started_at[:10]}; gone: {lost}"
-        action = (
-            "power-cycle the node; check slot and power of the one that is gone; if it was taken out, remove "
-            "the node's file from the history"
-        )
-        return Comparison((Finding("gpu-gone", State.FAIL, text, action),))
+        gone = finding("gpu-gone", now=len(now), then=len(then), date=run.started_at[:10], lost=lost)
+        return Comparison((gone,))
     return Comparison(notes=(f"other GPUs than in its run of {run.started_at[:10]}: {lost}",) if lost else ())
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from validation.model.contract import SCHEMA_VERSION, Finding, State, worst
+from validation.model.contract import SUMMARY_VERSION, Finding, State, worst
 from validation.model.quantities import quantity
 from validation.verdict import references, sanity
 from validation.verdict.baseline import Comparison
@@ -101,14 +101,12 @@ def _wrong_count(result: NodeResult, expectation: Expectation, tests: tuple[Test
 def judge_fleet(nodes: Iterable[NodeVerdict]) -> FleetVerdict:
     """The verdict on a fleet: as good as its worst node. An empty fleet has not passed."""
     verdicts = tuple(sorted(nodes, key=lambda node: node.node))
-    states = {node.state for node in verdicts}
-    severity = (State.FAIL, State.NOT_RUN, State.DEGRADED, State.PASS)
-    state = next((state for state in severity if state in states), State.NOT_RUN)
+    state = worst((node.state for node in verdicts), State.NOT_RUN)
     statuses = {node.exit_status for node in verdicts}
     exit_status = next((status for status in (EXIT_FAIL, EXIT_ENVIRONMENT) if status in statuses), EXIT_PASS)
     if not verdicts:
         exit_status = EXIT_ENVIRONMENT
-    return FleetVerdict(SCHEMA_VERSION, state, exit_status, _sentence(state, verdicts), verdicts)
+    return FleetVerdict(SUMMARY_VERSION, state, exit_status, _sentence(state, verdicts), verdicts)
 
 
 def _why(test: TestVerdict) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from validation.model.contract import Finding, State
+from validation.findings.catalogue import finding
 from validation.model.quantities import (
     NOISY_SPREAD,
     has_unit,
@@ -21,7 +21,7 @@ from validation.model.shapes import MatmulShape
 from validation.verdict.baseline import Comparison
 
 if TYPE_CHECKING:
-    from validation.model.contract import GpuIdentity, Measurement, NodeResult, TestResult
+    from validation.model.contract import Finding, GpuIdentity, Measurement, NodeResult, TestResult
     from validation.model.expectations import References
 
 #: In the names of numbers that the same peak bounds: how they were taken.
@@ -82,20 +82,23 @@ def _below(test: TestResult, measurement: Measurement, floor: _Floor) -> Finding
     hints = held_back(test, measurement.device)
     noise = measurement.spread
     if noise > NOISY_SPREAD and measurement.value * (1 + noise / 2) >= floor.value:
-        return Finding(
+        return finding(
             "noisy-below-floor",
-            State.DEGRADED,
-            f"{said}, below the floor {number(floor.value)} ({floor.whose}), but its runs spread by "
-            f"{noise:.0%} (measured {measurement.attempts} times){hints}",
-            "see what else uses the node, and run again when it is idle",
-            measurement.device,
+            gpu=measurement.device,
+            number=said,
+            floor=number(floor.value),
+            whose=floor.whose,
+            spread=noise,
+            attempts=measurement.attempts,
+            context=hints,
         )
-    return Finding(
+    return finding(
         "below-floor",
-        State.FAIL,
-        f"{said}, floor {number(floor.value)} ({floor.whose}){hints}",
-        "run again on an idle node; if it stays, look at clocks, power, temperature and link",
-        measurement.device,
+        gpu=measurement.device,
+        number=said,
+        floor=number(floor.value),
+        whose=floor.whose,
+        context=hints,
     )
 
 

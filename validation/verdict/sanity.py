@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from validation.findings.catalogue import finding
 from validation.model.contract import Finding, State
 from validation.model.quantities import has_unit, label, number, of_gpus, on_gpu, quantity
 from validation.verdict.references import peak_of
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 #: A chip may clock higher than the clock its published peak is computed with; nothing is a quarter faster.
 MOST_OVER_PEAK = 1.25
-MEASURE_AGAIN = "run again; if it happens again, report it as a fault of this program, with the result"
 
 
 def findings(
@@ -31,8 +31,7 @@ def findings(
     if test.state is State.NOT_RUN:
         return []
     if measures and not test.measurements and test.state is not State.FAIL:
-        text = "it ended without a single number: nothing was measured"
-        return [Finding("no-number", State.FAIL, text, MEASURE_AGAIN)]
+        return [finding("no-number")]
     found = list(_impossible(test, result, references))
     if of_gpus(test) and test.state is not State.FAIL:
         found += _left_out(test, result)
@@ -44,17 +43,18 @@ def _impossible(test: TestResult, result: NodeResult, references: References) ->
     for one in filter(has_unit, test.measurements):
         said = f"{label(one.name)} {quantity(one)}{on_gpu(one.device)}"
         if one.device is not None and one.device not in gpus:
-            text = f"{said}, which this node has not: nvidia-smi lists {len(gpus)} GPUs"
+            yield finding("impossible-number", "no-such-gpu", gpu=one.device, number=said, listed=len(gpus))
         elif one.value <= 0 or one.samples < 1 or one.spread < 0:
-            text = (
-                f"{said} from {one.samples} runs with a spread of {one.spread:g}: no work was done or timed"
+            yield finding(
+                "impossible-number",
+                "no-work",
+                gpu=one.device,
+                number=said,
+                runs=one.samples,
+                spread=one.spread,
             )
-        else:
-            peak = peak_of(test, one, result, references)
-            if peak is None or one.value <= MOST_OVER_PEAK * peak:
-                continue
-            text = f"{said}, more than its peak {number(peak)} allows: it was not measured right"
-        yield Finding("impossible-number", State.FAIL, text, MEASURE_AGAIN, one.device)
+        elif (peak := peak_of(test, one, result, references)) and one.value > MOST_OVER_PEAK * peak:
+            yield finding("impossible-number", "above-peak", gpu=one.device, number=said, peak=number(peak))
 
 
 def _left_out(test: TestResult, result: NodeResult) -> Iterator[Finding]:
@@ -71,10 +71,4 @@ def _left_out(test: TestResult, result: NodeResult) -> Iterator[Finding]:
             if model[device] in models or not any(device in others for others in measured.values()):
                 missing[device].append(label(name))
     for device, names in sorted(missing.items()):
-        yield Finding(
-            "gpu-not-measured",
-            State.FAIL,
-            f"GPU {device}: no number for {', '.join(names)}, which other GPUs have",
-            "see whether the GPU is still there (nvidia-smi, Xid errors in the kernel log), then run again",
-            device,
-        )
+        yield finding("gpu-not-measured", gpu=device, numbers=", ".join(names))

@@ -19,6 +19,9 @@ if ROOT not in sys.path:
 
 from planning.fleet import FleetPlan  # noqa: E402 - needs the path above
 
+#: What preflight gives all nodes of a batch before it reads the first.
+STARTED = "__preflight_fleet"
+
 
 def write_whole(path: Path, text: str) -> None:
     """Replace a file at one go: whoever reads it has the old content or the new, never half of one."""
@@ -46,11 +49,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         """Write the file; the result's `msg` is for the operator."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         hostvars = (task_vars or {})["hostvars"]
-        # Of the nodes that this run has come to: under `serial` others are yet to come.
-        plans = {
-            name: hostvars[name].get("preflight_plan") for name in (task_vars or {})["ansible_play_hosts_all"]
-        }
-        fleet = FleetPlan.from_dict({name: plan for name, plan in plans.items() if plan})
+        # Of the nodes that preflight has come to: under `serial` others are yet to come.
+        names = [name for name in (task_vars or {})["ansible_play_hosts_all"] if STARTED in hostvars[name]]
+        fleet = FleetPlan.from_dict({name: hostvars[name].get("preflight_plan") for name in names})
         path = Path(self._task.args["path"]).resolve()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from validation.fabric.groups import Attempt, Fleet, Member, Pairs, Part, Rank
 from validation.fabric.search import next_rounds
 from validation.fabric.verdict import judge_fabric
-from validation.model.contract import SCHEMA_VERSION
+from validation.model.contract import FABRIC_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -33,7 +33,7 @@ def bad_rank(
 
 
 def part(name: str, rank: Rank) -> Part:
-    return Part(SCHEMA_VERSION, name, (rank,), ("all_reduce",), (SIZE,))
+    return Part(FABRIC_VERSION, name, (rank,), ("all_reduce",), (SIZE,))
 
 
 def slow_rank() -> Rank:
@@ -49,7 +49,7 @@ def attempts(*groups: tuple[str, ...], **ranks: Rank) -> dict[str, Attempt]:
 
 def fleet(*rounds: dict[str, Attempt], names: tuple[str, ...] = NAMES, **changes: Any) -> Fleet:
     members = tuple(Member(name, f"192.0.2.{number}", 8) for number, name in enumerate(names))
-    base = Fleet(SCHEMA_VERSION, "nccl", "quick", 29511, Pairs.AUTO, members, rounds)
+    base = Fleet(FABRIC_VERSION, "nccl", "quick", 29511, Pairs.AUTO, members, rounds)
     return dataclasses.replace(base, **changes)
 
 

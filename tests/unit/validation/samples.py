@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from validation.checks.node import Node
 from validation.model.contract import (
-    SCHEMA_VERSION,
+    RESULT_VERSION,
     GpuIdentity,
     Machine,
     Measurement,
@@ -215,7 +215,7 @@ def node_result(*tests: TestResult, name: str = "gpu01", gpus: int | None = None
     devices = {one.device for test in tests for one in test.measurements if one.device is not None}
     count = gpus if gpus is not None else max(devices, default=1) + 1
     return NodeResult(
-        schema_version=SCHEMA_VERSION,
+        schema_version=RESULT_VERSION,
         node=name,
         plan="quick",
         started_at="2026-11-20T12:00:00+00:00",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.validation.samples import expectation, measurement, one_test
-from validation.model.contract import SCHEMA_VERSION, Finding, Measured, State, TestResult
+from validation.model.contract import RESULT_VERSION, Finding, Measured, State, TestResult
 from validation.model.plans import PLANS
 from validation.processes.child import Request
 from validation.processes.pool import Ending, Outcome
@@ -117,7 +117,7 @@ def test_an_interrupted_burn_in_goes_on_where_it_was(run: Callable[..., NodeResu
     assert not state.exists()
 
 
-FRESH = Rounds(SCHEMA_VERSION, "gpu01", "burn-in", kind="driver 580, GPUs GPU-1")
+FRESH = Rounds(RESULT_VERSION, "gpu01", "burn-in", kind="driver 580, GPUs GPU-1")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,16 @@ from tests.unit.validation.samples import eventually, expectation, measurement, 
 from validation.checks import registry
 from validation.cli import archive, commands, main
 from validation.model import gpu_models
-from validation.model.contract import SCHEMA_VERSION, NodeResult, State, TestResult, dumps, encode, loads
+from validation.model.contract import (
+    EXPECTATIONS_VERSION,
+    FABRIC_VERSION,
+    NodeResult,
+    State,
+    TestResult,
+    dumps,
+    encode,
+    loads,
+)
 from validation.model.contract import node_result as read
 from validation.model.expectations import FleetExpectations
 from validation.model.plans import PLANS, Plan
@@ -89,6 +98,16 @@ def test_the_one_file_build_carries_the_references_for_a_python_without_yaml(
     table = yaml.safe_load((ROOT / "data/gpu_models.yml").read_text())
     (model,) = [model for model in table["models"].values() if "2330" in model["pci_ids"]]
     assert float(done.stdout) == model["floor"]["bf16_tflops"]["value"], done.stderr
+
+
+@pytest.mark.parametrize("where", ["one file", "checkout"])
+def test_findings_are_explained_by_a_python_without_yaml(where: str, payload: Path, tmp_path: Path) -> None:
+    program = [str(payload)] if where == "one file" else ["-m", "validation"]
+    done = run(
+        [sys.executable, "-S", *program, "explain", "row-remap-failure"],
+        cwd=tmp_path if where == "one file" else ROOT,
+    )
+    assert "have the GPU replaced" in done.stdout, done.stderr
 
 
 SQUARE = {"m": 8192, "n": 8192, "k": 8192, "dtype": "bf16"}
@@ -336,7 +355,7 @@ def fleet() -> Fleet:
     good = node_result(one_test("gpu_matmul", State.PASS, measurement(value=730.0)))
     return {
         "expectations": {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": EXPECTATIONS_VERSION,
             "nodes": {
                 "gpu01": json.loads(dumps(expectation(1))),
                 "gpu02": json.loads(dumps(expectation(not_run="it cannot be reached"))),
@@ -430,7 +449,7 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
 ) -> None:
     del fleet["expectations"]["nodes"]["gpu02"]
     between: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": FABRIC_VERSION,
         "library": "gloo",
         "plan": "quick",
         "port": 29511,
@@ -443,7 +462,7 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
     assert [member["name"] for member in group["group"]] == ["gpu01", "gpu02"]
     ((again,),) = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)
     assert group["run"] != again["run"]
-    part = {"schema_version": SCHEMA_VERSION, "node": "gpu01", "not_run": "torch is not installed"}
+    part = {"schema_version": FABRIC_VERSION, "node": "gpu01", "not_run": "torch is not installed"}
     attempt = {"group": ["gpu01", "gpu02"], "part": part, "problem": ""}
     done = judge(fleet | {"fabric": between | {"rounds": [{"gpu01": attempt}]}})
     assert "  - fabric is required and was not run: torch is not installed" in done.stdout
@@ -473,7 +492,7 @@ def test_what_is_lowest_in_hours_is_not_compared_with_a_single_run(
 
 def test_an_order_for_a_stranger_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     order = {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": FABRIC_VERSION,
         "node": "x",
         "group": [],
         "port": 1,
@@ -490,7 +509,7 @@ def test_two_results_of_one_node_are_an_error(tmp_path: Path, capsys: pytest.Cap
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(dumps(node_result()))
     expectations = tmp_path / "expectations"
-    expectations.write_text(dumps(FleetExpectations(SCHEMA_VERSION, {"gpu01": expectation()})))
+    expectations.write_text(dumps(FleetExpectations(EXPECTATIONS_VERSION, {"gpu01": expectation()})))
     arguments = ["report", "--results", str(tmp_path), "--expectations", str(expectations)]
     assert main.main([*arguments, "--output", str(tmp_path / "out")]) == 2
     assert "a second result of node gpu01" in capsys.readouterr().err
@@ -503,7 +522,7 @@ def test_report_wants_one_kind_of_input(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expectations = tmp_path / "expectations"
-    expectations.write_text(dumps(FleetExpectations(SCHEMA_VERSION, {})))
+    expectations.write_text(dumps(FleetExpectations(EXPECTATIONS_VERSION, {})))
     arguments = ["report", "--results", str(tmp_path / "none"), "--expectations", str(expectations)]
     assert main.main([*arguments, "--output", str(tmp_path / "out")]) == 2
     assert "none: no such folder" in capsys.readouterr().err

@@ -120,8 +120,24 @@ def test_a_number_that_is_none_is_found_in_free_details_too() -> None:
 
 
 def test_a_result_of_another_schema_version_is_refused() -> None:
-    with pytest.raises(ContractError, match="schema version 1; this program reads version 3"):
+    with pytest.raises(ContractError, match="schema version 1; this program reads 3 and 4"):
         contract.node_result(changed(["schema_version"], 1))
+
+
+def test_a_result_of_version_3_is_read_and_says_no_machine_action() -> None:
+    value = changed(["schema_version"], 3)
+    for test in value["tests"]:
+        for finding in test["findings"]:
+            del finding["machine_action"]
+    found = contract.node_result(value)
+    assert found.schema_version == contract.RESULT_VERSION
+    assert {finding.machine_action for test in found.tests for finding in test.findings} == {None}
+
+
+def test_states_have_one_order() -> None:
+    assert sorted(State, key=lambda state: state.severity) == ["pass", "degraded", "not-run", "fail"]
+    assert contract.worst([State.DEGRADED, State.NOT_RUN, State.PASS]) is State.NOT_RUN
+    assert contract.worst([]) is State.PASS
 
 
 def test_text_that_is_no_json_is_refused() -> None:
@@ -149,7 +165,7 @@ def test_a_summary_fits_its_schema() -> None:
 
 
 def test_expectations_fit_their_schema() -> None:
-    fleet = FleetExpectations(contract.SCHEMA_VERSION, {"gpu01": samples.expectation()})
+    fleet = FleetExpectations(contract.EXPECTATIONS_VERSION, {"gpu01": samples.expectation()})
     jsonschema.validate(json.loads(contract.dumps(fleet)), load("expectations"))
 
 
@@ -157,7 +173,7 @@ def test_a_line_of_a_history_fits_its_schema() -> None:
     number = PastNumber("gpu_matmul", 1, "bf16_tflops", "GPU-1", 730.0, {"size": 8192})
     digest = PastDigest("gpu_matmul", 1, "bf16", "GPU-1", "00ff", {"torch": "2.13.0"})
     run = PastRun(
-        contract.SCHEMA_VERSION,
+        contract.HISTORY_VERSION,
         "gpu01",
         "2026-11-21T12:00:00+00:00",
         "quick",

@@ -14,7 +14,7 @@ from validation.fabric import measure
 from validation.fabric.groups import Attempt, Fleet, Member, Order, make_orders
 from validation.fabric.measure import run_part
 from validation.fabric.search import next_rounds
-from validation.model.contract import SCHEMA_VERSION, Measured, dumps, loads
+from validation.model.contract import FABRIC_VERSION, Measured, dumps, loads
 from validation.model.plans import PLANS
 from validation.processes.pool import Ending, Outcome
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def test_an_order_names_the_group_and_where_to_meet() -> None:
     order = make_orders(fleet(), [("a", "d"), ("b", "c")], "5c1a")["c"]
     assert order == Order(
-        SCHEMA_VERSION,
+        FABRIC_VERSION,
         "c",
         (Member("b", "192.0.2.1", 8), Member("c", "192.0.2.2", 8)),
         29511,

@@ -24,7 +24,7 @@ from tests.unit.validation.fabric_rounds import (
 )
 from validation.fabric.groups import Attempt, Pairs, Part
 from validation.fabric.search import circle_rounds, next_rounds
-from validation.model.contract import SCHEMA_VERSION
+from validation.model.contract import FABRIC_VERSION
 
 SIZES = range(3, 13)
 HOW = {"hangs": bad_rank, "is slow": lambda _: slow_rank()}
@@ -76,7 +76,7 @@ def test_pairs_are_measured_unless_all_together_are_known_to_be_fast(
 ) -> None:
     whole = {
         name: dataclasses.replace(
-            attempt, part=dataclasses.replace(attempt.part or Part(SCHEMA_VERSION, name), link_gb_s=link_gb_s)
+            attempt, part=dataclasses.replace(attempt.part or Part(FABRIC_VERSION, name), link_gb_s=link_gb_s)
         )
         for name, attempt in attempts(NAMES).items()
     }

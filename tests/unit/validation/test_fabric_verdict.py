@@ -23,7 +23,7 @@ from tests.unit.validation.fabric_rounds import (
 from validation.fabric.groups import Attempt, Fleet, Pairs, Part
 from validation.fabric.search import circle_rounds, next_rounds
 from validation.fabric.verdict import judge_fabric
-from validation.model.contract import SCHEMA_VERSION, Finding, State
+from validation.model.contract import FABRIC_VERSION, Finding, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -253,7 +253,7 @@ def test_of_nodes_that_died_the_first_is_named() -> None:
 def test_a_node_that_cannot_take_part_is_not_run_and_so_are_those_that_waited_for_it() -> None:
     ranks = {name: bad_rank(name) for name in ("a", "b")}
     first = attempts(("a", "b", "c"), **ranks)
-    first["c"] = Attempt(("a", "b", "c"), Part(SCHEMA_VERSION, "c", not_run="torch is built without CUDA"))
+    first["c"] = Attempt(("a", "b", "c"), Part(FABRIC_VERSION, "c", not_run="torch is built without CUDA"))
     verdicts = judge_fabric(fleet(first, names=("a", "b", "c")))
     assert {str(verdict.state) for verdict in verdicts.values()} == {"not-run"}
     assert verdicts["c"].reason == "torch is built without CUDA"
@@ -262,7 +262,7 @@ def test_a_node_that_cannot_take_part_is_not_run_and_so_are_those_that_waited_fo
 
 def test_a_node_without_ranks_measured_nothing() -> None:
     whole = attempts(NAMES)
-    whole["c"] = Attempt(NAMES, Part(SCHEMA_VERSION, "c"))
+    whole["c"] = Attempt(NAMES, Part(FABRIC_VERSION, "c"))
     found = fleet(whole, pairs=Pairs.NEVER)
     assert set(states(found).values()) == {"not-run"}
     assert judge_fabric(found)["c"].reason == "it brought nothing of any rank"

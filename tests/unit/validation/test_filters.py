@@ -74,6 +74,8 @@ def test_every_node_of_the_run_is_in_the_fleet_with_its_result_or_its_reason() -
         "lost": {"preflight_plan": PLAN},
         "silent": {},
     }
+    hostvars = {name: known | {"__preflight_fleet": {}} for name, known in hostvars.items()}
+    hostvars["of the next batch"] = {}
     fleet = json.loads(json.dumps(gpu_validation.validation_fleet(hostvars, hostvars)))
     expectations = fleet_from(fleet["expectations"], TESTS)
     assert fleet["results"].keys() == {"measured"}
@@ -93,15 +95,16 @@ def test_the_fleet_of_a_collective_has_the_nodes_that_were_measured_and_their_ro
     measured = {
         "gpu_validation_fabric": "yes",
         "preflight_plan": PLAN,
-        "__gpu_validation_outcome": {"result": {}},
+        "__gpu_validation_outcome": {"result": {}, "batch": "a"},
     }
     hostvars = {
         "a": measured | {"ansible_host": "192.0.2.1", "__gpu_validation_rounds": [attempt, {}]},
         "b": measured | {"__gpu_validation_rounds": [{}, {}]},
         "refused": measured | {"__gpu_validation_outcome": {"problem": "it hung"}},
         "of another group": measured | {"gpu_validation_fabric": False},
+        "of another batch": measured | {"__gpu_validation_outcome": {"result": {}, "batch": "c"}},
     }
-    value = gpu_validation.validation_fabric(hostvars, hostvars, FABRIC)
+    value = gpu_validation.validation_fabric(hostvars, hostvars, ["a", "b", "refused"], FABRIC)
     fleet = loads(Fleet, json.dumps(value))
     assert (fleet.pairs, fleet.pair_rounds, fleet.floor_gb_s) == (Pairs.ALWAYS, 3, 1.5)
     assert [(node.name, node.address, node.ranks) for node in fleet.nodes] == [
@@ -113,7 +116,7 @@ def test_the_fleet_of_a_collective_has_the_nodes_that_were_measured_and_their_ro
 
 def test_without_a_node_that_is_to_be_measured_with_others_there_is_no_fabric() -> None:
     hostvars = {"a": {"preflight_plan": PLAN, "__gpu_validation_outcome": {"result": {}}}}
-    assert gpu_validation.validation_fabric(hostvars, hostvars, FABRIC) == {}
+    assert gpu_validation.validation_fabric(hostvars, hostvars, ["a"], FABRIC) == {}
 
 
 @pytest.mark.parametrize(("library", "ranks"), [("gloo", 1), ("nccl", 9)])
@@ -122,7 +125,7 @@ def test_each_gpu_is_a_rank_also_one_that_no_table_knows_and_with_gloo_each_node
 ) -> None:
     plan = PLAN | {"unknown_gpus": ["abcd"]}
     node = {"preflight_plan": plan, "gpu_validation_fabric": True, "__gpu_validation_outcome": {"result": {}}}
-    value = gpu_validation.validation_fabric({"a": node}, ["a"], FABRIC | {"library": library})
+    value = gpu_validation.validation_fabric({"a": node}, ["a"], ["a"], FABRIC | {"library": library})
     assert [node["ranks"] for node in value["nodes"]] == [ranks]
 
 

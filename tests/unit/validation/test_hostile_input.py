@@ -13,7 +13,15 @@ import pytest
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.cli import commands, main
 from validation.model import gpu_models
-from validation.model.contract import SCHEMA_VERSION, ContractError, Finding, State, dumps, encode, parse
+from validation.model.contract import (
+    EXPECTATIONS_VERSION,
+    ContractError,
+    Finding,
+    State,
+    dumps,
+    encode,
+    parse,
+)
 from validation.model.contract import node_result as read
 from validation.model.expectations import References, fleet_from, parse_expectation
 from validation.processes.pool import ROOT
@@ -115,9 +123,9 @@ def test_the_table_of_models_has_the_form_of_references() -> None:
     "wrong", [{"power_limit_w": 0}, {"gpus": [{"model": "x", "name": "X", "count": -1}]}]
 )
 def test_an_expectation_that_no_node_can_meet_is_refused(wrong: dict[str, Any]) -> None:
-    nodes = {"gpu01": {"schema_version": SCHEMA_VERSION} | wrong}
+    nodes = {"gpu01": {"schema_version": EXPECTATIONS_VERSION} | wrong}
     with pytest.raises(ContractError, match="gpu01: expected no negative count of GPUs"):
-        fleet_from({"schema_version": SCHEMA_VERSION, "nodes": nodes}, ())
+        fleet_from({"schema_version": EXPECTATIONS_VERSION, "nodes": nodes}, ())
 
 
 @pytest.mark.parametrize(
@@ -125,7 +133,7 @@ def test_an_expectation_that_no_node_can_meet_is_refused(wrong: dict[str, Any]) 
     [
         ({"node": "gpu02"}, "its result cannot be read: it is one of node gpu02"),
         ({"tests": [encode(one_test("splendid"))]}, "splendid is no test that this program knows"),
-        ({"schema_version": 1}, "a result of schema version 1; this program reads version 3"),
+        ({"schema_version": 1}, "a result of schema version 1; this program reads 3 and 4"),
     ],
 )
 def test_a_result_that_cannot_be_judged_costs_its_node_the_verdict_and_no_other(
@@ -134,7 +142,7 @@ def test_a_result_that_cannot_be_judged_costs_its_node_the_verdict_and_no_other(
     good, bad = (encode_as_json(dataclasses.replace(GOOD, node=name)) for name in ("good", "bad"))
     fleet = {
         "expectations": {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": EXPECTATIONS_VERSION,
             "nodes": {name: encode_as_json(expectation()) for name in ("good", "bad")},
         },
         "results": {"good": good, "bad": bad | change},

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
-from validation.model.contract import SCHEMA_VERSION, Finding, State
+from validation.model.contract import EXPECTATIONS_VERSION, Finding, State
 from validation.model.expectations import Expectation, FleetExpectations
 from validation.processes import files
 from validation.processes.pool import ROOT
@@ -124,7 +124,7 @@ def test_the_page_needs_nothing_from_elsewhere(fleet: FleetVerdict) -> None:
 
 
 def test_a_report_is_written_whole(fleet: FleetVerdict, tmp_path: Path) -> None:
-    expectations = FleetExpectations(SCHEMA_VERSION, {"gpu01": expectation()})
+    expectations = FleetExpectations(EXPECTATIONS_VERSION, {"gpu01": expectation()})
     fleet_report.write(tmp_path / "r", fleet, {"gpu01": node_result(one_test("health"))}, expectations)
     assert sorted(
         path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()

@@ -1,0 +1,216 @@
+"""The catalogue of findings: whole, used by every emission and by nothing else, and the same everywhere."""
+
+from __future__ import annotations
+
+import ast
+import string
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import validation
+from tools import finding_docs
+from validation.checks import measured
+from validation.cli import main
+from validation.findings.catalogue import (
+    CatalogueError,
+    catalogue,
+    finding,
+    machine_actions,
+    sentence,
+    severities,
+    xid_code,
+)
+from validation.model.contract import MachineAction, State
+from validation.verdict import cohort, history
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGE = Path(validation.__file__).parent
+#: Where a code is computed: all that can come of it.
+COMPUTED = {
+    # NvidiaSmiError says which there are.
+    "f'driver-{error.kind}'": {
+        f"driver-{kind}"
+        for kind in ("missing", "mismatch", "no-driver", "lost", "no-devices", "timeout", "other")
+    },
+    "code": {code for code in catalogue() if code.startswith("xid-")},
+    "reason.replace('_', '-')": {name.replace("_", "-") for name in measured.SLOWDOWNS},
+    "_CODES[outcome.ending]": set(measured._CODES.values()),
+    "self.code": {cohort.JUDGE.code, history.JUDGE.code},
+}
+#: Parameters of the emitting functions that are no facts.
+NO_FACTS = {"gpu", "state", "doing", "case", "tolerance"}
+Emission = tuple[str, set[str], set[str], set[str], set[str]]
+
+
+def values(argument: ast.expr) -> set[str]:
+    """The texts that an expression can be."""
+    if isinstance(argument, ast.Constant):
+        return {str(argument.value)}
+    if isinstance(argument, ast.IfExp):
+        return values(argument.body) | values(argument.orelse)
+    written = ast.unparse(argument)
+    assert written in COMPUTED, f"computes a code or case that this test does not know: {written}"
+    return COMPUTED[written]
+
+
+def facts(call: ast.Call, module: ast.AST) -> set[str]:
+    """The names of the keyword arguments; of `**facts` the keys of the dictionaries near it."""
+    found = {keyword.arg for keyword in call.keywords if keyword.arg}
+    for spread in (keyword.value for keyword in call.keywords if keyword.arg is None):
+        for function in (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)):
+            if call not in ast.walk(function):
+                continue
+            for node in ast.walk(function):
+                if (
+                    isinstance(node, ast.AnnAssign)
+                    and isinstance(node.value, ast.Dict)
+                    and ast.unparse(node.target) == ast.unparse(spread)
+                ):
+                    found |= {str(key.value) for key in node.value.keys if isinstance(key, ast.Constant)}
+    return found
+
+
+def emissions() -> Iterator[Emission]:
+    """Each place that emits: where, the codes, the cases, the facts, and what else is given."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        file = path.relative_to(PACKAGE).as_posix()
+        if file in {"findings/catalogue.py", "checks/recorder.py"}:
+            continue  # they hand on what their callers say
+        module = ast.parse(path.read_text())
+        for node in ast.walk(module):
+            if not isinstance(node, ast.Call):
+                continue
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+            given = facts(node, module)
+            where = f"{file}:{node.lineno}"
+            if name in {"finding", "sentence"} or (name == "find" and node.keywords):
+                codes = values(node.args[0])
+                cases = values(node.args[1]) if len(node.args) > 1 else {""}
+                yield where, codes, cases, given - NO_FACTS, given & NO_FACTS
+            elif name == "check" and "case" in given:
+                (case,) = (keyword.value for keyword in node.keywords if keyword.arg == "case")
+                yield where, {"wrong-result"}, values(case), (given - NO_FACTS) | {"who", "error"}, set()
+
+
+EMISSIONS = list(emissions())
+
+
+@pytest.mark.parametrize("emission", EMISSIONS, ids=lambda emission: emission[0])
+def test_an_emission_gives_the_facts_of_its_sentence_and_no_others(emission: Emission) -> None:
+    where, codes, cases, given, more = emission
+    for code in codes:
+        for name in cases:
+            case = catalogue()[code].cases[name]
+            assert given == case.facts - {"gpu"}, f"{where}: {code} {name}"
+            assert "gpu" in more or "gpu" not in case.facts
+            # The judges of numbers also say it of a number that passes.
+            said_of_a_pass = where.startswith("verdict/baseline")
+            assert ("state" in more) == (len(case.severity) == 2) or said_of_a_pass
+
+
+def test_every_case_of_every_entry_is_emitted_somewhere() -> None:
+    emitted = {(code, case) for _, codes, cases, _, _ in EMISSIONS for code in codes for case in cases}
+    assert {(code, case) for code, entry in catalogue().items() for case in entry.cases} == emitted
+
+
+def test_nothing_but_the_catalogue_makes_findings() -> None:
+    makers = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding"
+    }
+    assert makers == {"findings/catalogue.py"}
+
+
+@pytest.mark.parametrize("code", catalogue())
+def test_an_entry_is_whole_and_explained(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = catalogue()[code]
+    assert entry.causes
+    assert entry.cases
+    for case in entry.cases.values():
+        assert case.remedy
+        assert case.sentence
+        assert set(case.severity) <= {State.DEGRADED, State.FAIL}
+        assert len(set(case.severity)) == len(case.severity) in {1, 2}
+    for words in (entry.title, entry.meaning, *entry.causes, *entry.remedy):
+        assert words == words.strip()
+        assert words
+        assert not words.endswith(".")
+    assert main.main(["explain", code]) == 0
+    said = capsys.readouterr().out
+    known = (code, entry.title, *entry.causes, *entry.remedy, entry.source)
+    for words in (*known, severities(entry), machine_actions(entry)):
+        assert words in said
+
+
+@pytest.mark.parametrize("code", catalogue())
+def test_a_sentence_is_made_of_facts(code: str) -> None:
+    """With numbers for what it formats as numbers, and words for the rest."""
+    for name, case in catalogue()[code].cases.items():
+        parts = string.Formatter().parse(case.sentence)
+        made = {fact: 7.0 if form else "x" for _, fact, form, _ in parts if fact and fact != "gpu"}
+        state = case.severity[0] if len(case.severity) > 1 else None
+        found = finding(code, name, gpu=3, state=state, **made)
+        assert (found.code, found.device, found.state) == (code, 3, case.severity[0])
+        assert (found.action, found.machine_action) == ("; ".join(case.remedy), case.machine_action)
+        assert "{" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("code", "case", "given"),
+    [
+        ("no-such-code", "", {}),
+        ("ecc-uncorrected", "no-such-case", {"gpu": 3, "count": 2}),
+        ("gpu-count", "", {"found": 1, "expected": 2}),
+        ("ecc-uncorrected", "", {"gpu": 3}),
+        ("ecc-uncorrected", "", {"count": 2}),
+        ("ecc-uncorrected", "", {"gpu": 3, "count": 2, "colour": "green"}),
+        ("ecc-uncorrected", "", {"gpu": 3, "count": 2, "state": State.DEGRADED}),
+        ("fabric-link", "slow", {"node": "a", "other": "b", "rate": "1", "best": "2"}),
+    ],
+)
+def test_a_finding_unlike_its_entry_is_an_error(code: str, case: str, given: dict[str, Any]) -> None:
+    with pytest.raises(CatalogueError, match=code):
+        finding(code, case, **given)
+
+
+def test_a_finding_says_facts_remedy_and_action() -> None:
+    found = finding("ecc-uncorrected", gpu=3, count=2)
+    assert found.text == sentence("ecc-uncorrected", gpu=3, count=2)
+    assert "GPU 3" in found.text
+    assert " 2 " in found.text
+    assert found.machine_action is MachineAction.RESET_GPU
+    assert found.state is State.FAIL
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(79, "xid-79"), (31, None), (172, "xid-172"), (173, "xid-unknown"), (170, None)]
+)
+def test_only_xids_that_say_something_of_the_node_have_a_code(number: int, code: str | None) -> None:
+    assert xid_code(number) == code
+
+
+@pytest.mark.parametrize("path", finding_docs.documents(), ids=lambda path: path.name)
+def test_what_is_made_of_the_data_is_current(path: Path) -> None:
+    assert path.read_text() == finding_docs.documents()[path], "run: make docs"
+
+
+def test_without_a_code_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["explain"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(catalogue())
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [("below-flor", "did you mean below-floor?"), ("zzzz", "`validation explain` lists all")],
+)
+def test_an_unknown_code_is_an_error_with_a_hint(
+    code: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["explain", code]) == 2
+    assert hint in capsys.readouterr().err

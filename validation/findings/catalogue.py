@@ -1,0 +1,144 @@
+"""What is known of each finding: its sentence, severity and remedy, what it means and what usually causes it.
+
+All of it is data: data/findings/*.yml. `python3 -m tools.finding_docs` makes catalogue.json of it, because a
+node's Python seldom reads YAML. A check names a code and gives the facts; it words nothing itself. Codes are
+stable.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import pkgutil
+import string
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from validation.model.contract import Finding, MachineAction, State, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CARRIED = "catalogue.json"
+#: Numbers up to here are in NVIDIA's catalogue of Xid errors.
+LAST_KNOWN_XID = 172
+
+
+class CatalogueError(ValueError):
+    """A finding that is not as the catalogue describes it: a fault of this program."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way in which a finding shows. `severity` has two states where the measurement decides."""
+
+    severity: tuple[State, ...]
+    sentence: str
+    remedy: tuple[str, ...]
+    machine_action: MachineAction
+
+    @property
+    def facts(self) -> set[str]:
+        """The names of the facts in the sentence."""
+        return {name for _, name, _, _ in string.Formatter().parse(self.sentence) if name}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One code. The only case of most has no name."""
+
+    title: str
+    meaning: str
+    causes: tuple[str, ...]
+    source: str
+    cases: dict[str, Case]
+
+    @property
+    def remedy(self) -> tuple[str, ...]:
+        """What to do, in all cases."""
+        return tuple(dict.fromkeys(step for case in self.cases.values() for step in case.remedy))
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All findings by their code."""
+
+    findings: dict[str, Entry]
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> Mapping[str, Entry]:
+    """All findings that this program can report, by their code."""
+    return decode(Catalogue, json.loads(pkgutil.get_data(__package__, CARRIED) or b"")).findings
+
+
+def finding(
+    code: str, case: str = "", /, *, gpu: int | None = None, state: State | None = None, **facts: Any
+) -> Finding:
+    """A finding from its facts, on a GPU by its index or on the node.
+
+    `state` is given where the catalogue allows two. Raises CatalogueError for what the catalogue does not
+    know, and for a fact that is missing or of no use; a test looks at every caller.
+    """
+    entry = _case(code, case)
+    if (state is None) != (len(entry.severity) == 1) or (state and state not in entry.severity):
+        raise CatalogueError(f"{code}: expected a state out of {', '.join(entry.severity)}, found {state}")
+    text = sentence(code, case, gpu=gpu, **facts)
+    return Finding(code, state or entry.severity[0], text, "; ".join(entry.remedy), gpu, entry.machine_action)
+
+
+def sentence(code: str, case: str = "", /, *, gpu: int | None = None, **facts: Any) -> str:
+    """What a finding says. Raises CatalogueError."""
+    entry = _case(code, case)
+    given = facts | ({} if gpu is None else {"gpu": gpu})
+    # A GPU may be known without being in the sentence.
+    if wrong := (entry.facts - given.keys()) | (facts.keys() - entry.facts):
+        raise CatalogueError(f"{code}: facts are missing or of no use: {', '.join(sorted(wrong))}")
+    return entry.sentence.format(**given)
+
+
+def _case(code: str, case: str) -> Case:
+    try:
+        return catalogue()[code].cases[case]
+    except KeyError as error:
+        raise CatalogueError(f"no finding {code} {case or 'without a case'} is in the catalogue") from error
+
+
+def xid_code(number: int) -> str | None:
+    """The code of an Xid error; None where it says nothing about the node."""
+    if (code := f"xid-{number}") in catalogue():
+        return code
+    return "xid-unknown" if number > LAST_KNOWN_XID else None
+
+
+def explain(code: str) -> str:
+    """All that is known of a code, for people. Raises KeyError."""
+    found = catalogue()[code]
+    lines = [f"{code}: {found.title}.", "", f"{found.meaning}."]
+    for heading, items in (("Usual causes:", found.causes), ("What to do:", found.remedy)):
+        lines += ["", heading, *(f"  - {item}" for item in items)]
+    lines += ["", f"Severity: {severities(found)}. For programs: {machine_actions(found)}."]
+    return "\n".join([*lines, f"Source: {found.source}"]) + "\n"
+
+
+def severities(entry: Entry) -> str:
+    """`degraded or fail`: how bad a finding can be."""
+    states = {state for case in entry.cases.values() for state in case.severity}
+    return " or ".join(state for state in State if state in states)
+
+
+def machine_actions(entry: Entry) -> str:
+    """`reset-gpu or reboot`: what a program can do about a finding."""
+    return " or ".join(dict.fromkeys(case.machine_action for case in entry.cases.values()))
+
+
+def overview() -> str:
+    """All codes with their titles."""
+    width = max(map(len, catalogue()))
+    return "\n".join(f"{code:<{width}}  {found.title}" for code, found in catalogue().items()) + "\n"
+
+
+def closest(code: str) -> str | None:
+    """The code that somebody may have meant."""
+    return next(iter(difflib.get_close_matches(code, catalogue(), n=1)), None)
