@@ -33,13 +33,15 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         variables = task_vars or {}
         role = str(self._task.args["role"])
         play = self._task.get_play()._uuid
-        stored = variables["ansible_facts"].get(DONE) or {}
+        stored = variables.get("ansible_facts", {}).get(DONE) or {}
         done = dict(stored["roles"]) if stored.get("play") == play else {}
         if role not in done:
-            done = self.carry_out([role, *self.following(role, variables)], variables)
-            if "roles" not in done:
-                return result | done
-            done = dict(done["roles"])
+            executed = self.carry_out([role, *self.following(role, variables)], variables)
+            if "roles" not in executed:
+                return result | executed
+            done = dict(executed["roles"])
+            # Ansible shows them with the task that had the work done.
+            result |= {"warnings": executed.get("warnings", [])}
         own = dict(done.pop(role))
         facts = {DONE: {"play": play, "roles": done}} if done or stored else {}
         return result | own | ({"ansible_facts": facts} if facts else {})

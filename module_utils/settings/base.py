@@ -39,13 +39,11 @@ class Difference:
     after: str
 
     def as_dict(self) -> dict[str, str]:
-        """The form that Ansible's --diff prints."""
-        return {
-            "before_header": self.name,
-            "after_header": self.name,
-            "before": self.before,
-            "after": self.after,
-        }
+        """The form that Ansible's --diff prints, whole lines."""
+        before, after = (
+            text if text.endswith("\n") or not text else f"{text}\n" for text in (self.before, self.after)
+        )
+        return {"before_header": self.name, "after_header": self.name, "before": before, "after": after}
 
 
 @dataclass(frozen=True)

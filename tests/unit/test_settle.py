@@ -106,7 +106,7 @@ def test_what_differs_is_made_under_the_timer_and_waits_for_its_confirmation(doo
     assert door.calls == ["prepared", "armed 60", "apply", "applied"]
     assert (result["changed"], result["confirm"], result["port"]) == (True, True, 22)
     assert result["diff"] == [
-        {"before_header": "door", "after_header": "door", "before": "closed", "after": "open"}
+        {"before_header": "door", "after_header": "door", "before": "closed\n", "after": "open\n"}
     ]
     assert node.warnings == ["it creaks"]
 

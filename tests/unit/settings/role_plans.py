@@ -6,9 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import node_settings
+from ansible.module_utils.packaging import node, packages
+from ansible.module_utils.packaging.packages import Package, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
+
+    import pytest
+    from ansible.module_utils.packaging.packages import Packages
 
 OPTIONS = {"busy_ok": False, "rollback_after_s": 120, "atomic": False, "absent": False, "sysctl_file": None}
 
@@ -45,3 +50,61 @@ def carried_out(
     result = run_module(node_settings.main, check_mode=check_mode, roles=json.dumps(plans))
     role = result["roles"][plans[-1]["role"]]
     return {**role, **role.get("results", {}), "warnings": result.get("warnings", [])}
+
+
+class PackageManager:
+    """Stands in for apt: what is installed, what was asked for, and what an installation brings besides."""
+
+    def __init__(self, *installed: str) -> None:
+        self.known: Packages = {}
+        self.add(*installed)
+        self.calls: list[dict[str, str]] = []
+        self.queries = 0
+        self.brings: Callable[[], object] = lambda: None
+
+    def add(self, *names: str) -> None:
+        self.known |= {name: Package(name, "1", "install", "installed") for name in names}
+
+    def query(self) -> Packages:
+        self.queries += 1
+        return dict(self.known)
+
+    def required(self) -> list[str]:
+        return []
+
+    def prepared(self) -> bool:
+        return True
+
+    def prepare(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+    def with_details(self, transaction: Transaction) -> Transaction:
+        return transaction
+
+    def refresh(self) -> None: ...
+
+    def offers(self, wanted: dict[str, str]) -> bool:
+        return True
+
+    def simulate(self, wanted: dict[str, str]) -> Transaction:
+        return Transaction()
+
+    def install(self, wanted: dict[str, str]) -> None:
+        self.calls.append(wanted)
+        self.add(*wanted)
+        self.brings()
+
+    def recover(self) -> None: ...
+
+    def hold(self, names: Sequence[str]) -> None: ...
+
+    def release(self, names: Sequence[str]) -> None: ...
+
+
+def with_packages(monkeypatch: pytest.MonkeyPatch, *installed: str) -> PackageManager:
+    """A package manager in the place of the node's own."""
+    manager = PackageManager(*installed)
+    monkeypatch.setattr(packages, "query", manager.query)
+    monkeypatch.setattr(node, "package_manager", lambda *_: manager)
+    return manager

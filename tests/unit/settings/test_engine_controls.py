@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ansible.module_utils.access.ssh_login import Login
 from ansible.module_utils.engines import busy
-from ansible.module_utils.packaging.packages import Package
+from ansible.module_utils.packaging.packages import PackageError
 from ansible.module_utils.settings import engine, files, record, system
 
-from tests.unit.settings.role_plans import carried_out, item, role_plan
+from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -455,50 +455,85 @@ def test_a_change_without_units_is_made_under_a_container_with_a_gpu(
 # ---------------------------------------------------------------- packages
 
 
-def packages(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    known = {name: Package(name, "1", "install", "installed") for name in names}
-    monkeypatch.setattr("ansible.module_utils.packages.query", lambda: known)
-
-
-def test_missing_packages_are_named_and_nothing_else_is_done(
+def test_missing_packages_are_installed_before_anything_else_is_made(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packages(monkeypatch, "apparmor")
+    manager = with_packages(monkeypatch, "apparmor")
+    settings = everything(node)
+    manager.brings = lambda: seen.append((node.path / "etc/new").exists())
+    seen: list[bool] = []
+    wanted = ["apparmor", "auditd", ["chrony", "systemd-timesyncd"]]
+    result = harden(*settings, packages=wanted)
+    assert (manager.calls, seen) == ([{"auditd": "", "chrony": ""}], [False])
+    assert set(result["installed"]) == {"auditd", "chrony"}
+    assert (node.path / "etc/new").exists()
+    assert not harden(*settings, packages=wanted)["changed"]
+
+
+def test_check_mode_names_missing_packages_and_installs_none(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = with_packages(monkeypatch, "apparmor")
     settings = everything(node)
     before = node.snapshot()
-    result = harden(*settings, packages=["apparmor", "auditd", ["chrony", "systemd-timesyncd"]])
-    assert (result["missing_packages"], result["changed"]) == (["auditd", "chrony"], False)
-    after = node.snapshot()
-    del after[str(node.record)]
-    assert after == before
+    result = harden(*settings, packages=["apparmor", "auditd"], check_mode=True)
+    assert result["changed"]
+    assert "packages: auditd" in result["actions"]
+    assert (node.snapshot(), manager.calls) == (before, [])
 
 
 def test_one_of_several_packages_is_enough(harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages(monkeypatch, "systemd-timesyncd")
-    assert harden(packages=[["chrony", "systemd-timesyncd"]])["missing_packages"] == []
+    manager = with_packages(monkeypatch, "systemd-timesyncd")
+    assert not harden(packages=[["chrony", "systemd-timesyncd"]])["changed"]
+    assert manager.queries == 1
 
 
 def test_what_a_package_brings_is_off_when_the_hardening_goes(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packages(monkeypatch)
+    manager = with_packages(monkeypatch)
+    manager.brings = lambda: node.unit("auditd.service", "enabled", "active")
     setting = ("unit", {"name": "auditd.service", "on": True})
     harden(setting, packages=["auditd"])
-    node.unit("auditd.service", "enabled", "active")
-    packages(monkeypatch, "auditd")
     assert not harden(setting, packages=["auditd"])["changed"]
     harden()
     assert (node.units / "auditd.service").read_text() == "disabled inactive yes\n"
 
 
+def test_what_a_package_brings_is_brought_to_the_wanted_state(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = with_packages(monkeypatch)
+    manager.brings = lambda: node.unit("auditd.service", "disabled", "inactive")
+    result = harden(("unit", {"name": "auditd.service", "on": True}), packages=["auditd"])
+    assert "unit:auditd.service: disabled, not running -> enabled, running" in result["actions"]
+    assert (node.units / "auditd.service").read_text() == "enabled active yes\n"
+
+
 def test_conditions_of_units_are_there_before_their_package(
     harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packages(monkeypatch)
-    drop_in = f"{node.path}/etc/systemd/auditd.service.d/90.conf"
-    result = harden(("file", {"path": drop_in, "content": "[Unit]\n"}), packages=["auditd"])
-    assert result["actions"] == [f"file:{drop_in}"]
-    assert (node.path / "etc/systemd/auditd.service.d/90.conf").exists()
+    drop_in = node.path / "etc/systemd/auditd.service.d/90.conf"
+    seen: list[bool] = []
+    with_packages(monkeypatch).brings = lambda: seen.append(drop_in.exists())
+    harden(("file", {"path": str(drop_in), "content": "[Unit]\n"}), packages=["auditd"])
+    assert seen == [True]
+    assert not harden(("file", {"path": str(drop_in), "content": "[Unit]\n"}), packages=["auditd"])["changed"]
+
+
+def test_a_package_that_cannot_be_installed_keeps_the_settings_from_being_made(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = with_packages(monkeypatch)
+
+    def refuse(_: dict[str, str]) -> None:
+        raise PackageError("no such package")
+
+    monkeypatch.setattr(manager, "install", refuse)
+    settings = everything(node)
+    before = node.snapshot()
+    assert harden(*settings, packages=["auditd"])["msg"] == "no such package"
+    assert {**node.snapshot(), str(node.record): None} == {**before, str(node.record): None}
 
 
 # ---------------------------------------------------------------- kernel parameters

@@ -1,0 +1,208 @@
+"""The roles of a stage share one execution on a node, and each one's task shows its own part."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleActionFail
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = importlib.util.spec_from_file_location("settle_action", ROOT / "action_plugins/settle.py")
+assert SPEC
+assert SPEC.loader
+ACTION = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(ACTION)
+
+STAGE = ["firewall", "ssh_hardening", "os_hardening"]
+SETTLED = {"changed": False, "needs": {}}
+
+
+class Controller:
+    """Runs tasks of one play after the other and keeps what Ansible keeps: facts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ACTION.ActionBase, "run", lambda *_: {})
+        self.executions: list[dict[str, Any]] = []
+        self.facts: dict[str, Any] = {}
+        self.play = "play 1"
+        self.answers: dict[str, dict[str, Any]] = {}
+        self.plan = {role: json.dumps({"role": role, "settings": []}) for role in STAGE}
+        self.run_tags, self.skip_tags = ["all"], list[str]()
+
+    def execute(self, _module: str, arguments: dict[str, Any], task_vars: Any) -> dict[str, Any]:
+        self.executions.append(arguments)
+        results = {}
+        for plan in json.loads(arguments["roles"]):
+            results[plan["role"]] = self.answers.get(plan["role"], SETTLED)
+            if results[plan["role"]].get("needs"):
+                break
+        return {"roles": results, "warnings": ["mind it"]}
+
+    def task(self, role: str, together: list[str] = STAGE, **arguments: Any) -> dict[str, Any]:
+        action = object.__new__(ACTION.ActionModule)
+        action._task = SimpleNamespace(
+            args={"role": role, **arguments},
+            tags=["harden", role],
+            get_play=lambda: SimpleNamespace(_uuid=self.play),
+        )
+        action._execute_module = self.execute
+        result: dict[str, Any] = action.run(
+            task_vars={
+                "ansible_facts": self.facts,
+                "preflight_plan": {"roles": self.plan} if self.plan else None,
+                "settle_together": together,
+                "ansible_run_tags": self.run_tags,
+                "ansible_skip_tags": self.skip_tags,
+            }
+        )
+        self.facts |= result.pop("ansible_facts", {})
+        return result
+
+    def roles(self, execution: int = -1) -> list[str]:
+        return [plan["role"] for plan in json.loads(self.executions[execution]["roles"])]
+
+
+@pytest.fixture
+def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
+    return Controller(monkeypatch)
+
+
+def test_one_execution_does_the_work_of_the_stage(controller: Controller) -> None:
+    controller.answers["os_hardening"] = {"changed": True, "needs": {}, "actions": ["x"]}
+    results = [controller.task(role) for role in STAGE]
+    assert controller.roles() == STAGE
+    assert len(controller.executions) == 1
+    assert [result["changed"] for result in results] == [False, False, True]
+    # Each warning once, with the task that had the work done.
+    assert [result.get("warnings", []) for result in results] == [["mind it"], [], []]
+
+
+def test_a_role_that_is_not_of_the_stage_is_carried_out_alone(controller: Controller) -> None:
+    controller.task("firewall", together=[])
+    assert controller.roles() == ["firewall"]
+
+
+@pytest.mark.parametrize(
+    ("run_tags", "skip_tags", "roles"),
+    [
+        (["all"], [], STAGE),
+        (["harden"], [], STAGE),
+        (["tagged"], [], STAGE),
+        (["firewall"], [], ["firewall"]),
+        (["firewall", "os_hardening"], [], ["firewall", "os_hardening"]),
+        (["all"], ["os_hardening"], ["firewall", "ssh_hardening"]),
+    ],
+)
+def test_only_roles_that_this_run_comes_to_are_carried_out(
+    controller: Controller, run_tags: list[str], skip_tags: list[str], roles: list[str]
+) -> None:
+    controller.run_tags, controller.skip_tags = run_tags, skip_tags
+    controller.task("firewall")
+    assert controller.roles() == roles
+
+
+def test_the_stage_goes_on_behind_a_role_that_waited_for_the_controller(controller: Controller) -> None:
+    controller.answers["ssh_hardening"] = {"changed": True, "needs": {"confirm": "ssh"}}
+    results = [controller.task(role) for role in STAGE]
+    assert results[1]["needs"] == {"confirm": "ssh"}
+    assert [controller.roles(execution) for execution in (0, 1)] == [STAGE, ["os_hardening"]]
+
+
+def test_the_same_role_once_more_is_another_execution(controller: Controller) -> None:
+    controller.task("firewall")
+    controller.task("firewall", after_boot_s=60)
+    assert [execution["after_boot_s"] for execution in controller.executions] == [0, 60]
+
+
+def test_results_are_for_the_same_play_only(controller: Controller) -> None:
+    controller.task("firewall")
+    controller.play = "play 2"
+    controller.task("ssh_hardening")
+    assert controller.roles() == ["ssh_hardening", "os_hardening"]
+
+
+def test_a_failure_is_that_of_its_own_role(controller: Controller) -> None:
+    controller.answers["ssh_hardening"] = {"failed": True, "changed": False, "msg": "no"}
+    assert not controller.task("firewall").get("failed")
+    result = controller.task("ssh_hardening")
+    assert (result["failed"], result["msg"]) == (True, "no")
+
+
+def test_an_execution_that_ends_without_results_fails(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "execute", lambda *_, **__: {"failed": True, "msg": "unreachable"})
+    assert controller.task("firewall")["msg"] == "unreachable"
+
+
+def test_a_node_without_a_plan_is_a_sentence(controller: Controller) -> None:
+    controller.plan = {}
+    with pytest.raises(AnsibleActionFail, match="preflight"):
+        controller.task("firewall")
+
+
+def test_a_secret_is_read_from_the_controllers_file(controller: Controller, tmp_path: Path) -> None:
+    source = tmp_path / "mok.key"
+    source.write_text("PRIVATE")
+    wanted = {"content": None, "secret": True, "source": str(source)}
+    plain = {"content": "x"}
+    settings = [
+        {"kind": "file", "key": path, "wanted": details}
+        for path, details in (("/key", wanted), ("/plain", plain), ("/gone", None))
+    ]
+    controller.plan["firewall"] = json.dumps({"role": "firewall", "settings": settings})
+    controller.task("firewall")
+    assert controller.executions[0]["secrets"] == {"/key": "PRIVATE"}
+    assert "PRIVATE" not in controller.executions[0]["roles"]
+
+
+MODULE = """\
+import json
+from ansible.module_utils.basic import AnsibleModule
+names = ("roles", "secrets", "after_boot_s")
+module = AnsibleModule({name: {"type": "dict" if name == "secrets" else "raw"} for name in names})
+module.warn("mind it")
+names = [plan["role"] for plan in json.loads(module.params["roles"])]
+failed = {"failed": True, "msg": "it is stuck"}
+module.exit_json(changed=True, roles={n: failed if n == "b" else {"changed": n == "a"} for n in names})
+"""
+PLAYBOOK = """\
+- hosts: localhost
+  gather_facts: false
+  vars:
+    settle_together: [a, b]
+    preflight_plan: {roles: {a: '{"role": "a", "settings": []}', b: '{"role": "b", "settings": []}'}}
+  tasks:
+    - {settle: {role: a}, tags: [a]}
+    - {settle: {role: b}, tags: [b]}
+"""
+
+
+def test_ansible_keeps_results_between_tasks_and_shows_warnings(tmp_path: Path) -> None:
+    (tmp_path / "library").mkdir()
+    (tmp_path / "ansible.cfg").touch()
+    (tmp_path / "library/node_settings.py").write_text(MODULE)
+    (tmp_path / "play.yml").write_text(PLAYBOOK)
+    environment = {
+        **os.environ,
+        "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"),
+        "ANSIBLE_ACTION_PLUGINS": str(ROOT / "action_plugins"),
+        "ANSIBLE_LIBRARY": str(tmp_path / "library"),
+        "ANSIBLE_INJECT_FACT_VARS": "false",
+    }
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", "-c", "local"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "play.yml")], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "it is stuck" in done.stdout + done.stderr
+    assert "changed=1" in done.stdout
+    assert "failed=1" in done.stdout
+    assert (done.stdout + done.stderr).count("mind it") == 1
