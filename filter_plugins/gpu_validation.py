@@ -67,8 +67,8 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
     """Expectations and results of all `nodes`, in the form that `validation report --fleet` reads.
 
     A node without a result is there too, with the reason: refused, unreachable, or failed in an earlier step.
-    One that preflight has not come to is not: under `serial` its batch is yet to come. `fabric` is what was measured between
-    nodes, None where that was not asked for.
+    One that preflight has not come to is not: under `serial` its batch is yet to come. `fabric` is what was
+    measured between nodes, None where that was not asked for.
     """
     expectations: dict[str, Any] = {}
     results: dict[str, Any] = {}

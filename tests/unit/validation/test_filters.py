@@ -64,7 +64,7 @@ def test_a_run_without_a_result_has_a_reason(run: dict[str, Any], words: list[st
 def test_every_node_of_the_run_is_in_the_fleet_with_its_result_or_its_reason() -> None:
     result = encode(node_result(one_test("health")))
     expectation = encode(Expectation(required_tests=("health",)))
-    hostvars = {
+    hostvars: dict[str, dict[str, Any]] = {
         "measured": {
             "preflight_plan": PLAN,
             "__gpu_validation_outcome": {"result": result, "expectation": expectation},
