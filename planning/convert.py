@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -38,8 +38,13 @@ def build(kind: type[Row], data: Mapping[str, object], where: str) -> Row:
 
 
 def checked(hint: object, value: object, where: str) -> object:
-    """The value as its type hint wants it: lists as tuples, mappings as dataclasses or dictionaries."""
+    """The value as its type hint wants it: lists as tuples, mappings as dataclasses or dictionaries.
+
+    Texts and numbers of Ansible's own types, which know where they come from, become plain ones.
+    """
     origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return plain(value)
     if origin is UnionType:
         return None if value is None else checked(arguments[0], value, where)
     if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
@@ -48,8 +53,16 @@ def checked(hint: object, value: object, where: str) -> object:
         return tuple(checked(arguments[0], item, f"{where}[{place}]") for place, item in enumerate(value))
     if origin is dict and isinstance(value, Mapping):
         return {str(key): checked(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
-        return value
+    if origin is Literal and value in arguments:
+        return arguments[arguments.index(value)]
+    if isinstance(value, bool):
+        if hint is bool:
+            return value
+    elif hint is float and isinstance(value, int | float):
+        return float(value)
+    elif isinstance(hint, type) and isinstance(value, hint):
+        convert: Callable[[object], object] = hint
+        return convert(value)
     raise ValueError(f"{where}: expected {getattr(hint, '__name__', hint)}, found {value!r}")
 
 

@@ -6,13 +6,13 @@ A class for each role, with the role's variables without their prefix: `Variable
 
 from __future__ import annotations
 
-import types
-import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
 
-from planning.convert import plain
+from planning.convert import build
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 State = Literal["present", "absent"]
 
@@ -41,7 +41,7 @@ class AdminAccounts:
 class ComputeEnvironment:
     """Variables of the role compute_environment."""
 
-    nccl: Mapping[str, Any]
+    nccl: dict[str, Any]
     nccl_socket_ifname: str
     omp_num_threads: int
     profile: bool
@@ -90,7 +90,7 @@ class Firewall:
     ssh_ports: tuple[int, ...]
     peer_addresses: tuple[str, ...] | None
     trusted_interfaces: tuple[str, ...]
-    services: Mapping[str, tuple[str, ...]]
+    services: dict[str, tuple[str, ...]]
     rules: tuple[FirewallRule, ...]
     ssh_new_per_minute: int
     ssh_connections: int
@@ -191,7 +191,7 @@ class OsTuning:
     memlock: str
     nofile: int
     stack_kib: int
-    sysctls: Mapping[str, Any]
+    sysctls: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class SshHardening:
     kex_algorithms: tuple[str, ...]
     ciphers: tuple[str, ...]
     macs: tuple[str, ...]
-    extra_options: Mapping[str, Any]
+    extra_options: dict[str, Any]
     rollback_after_s: int
 
 
@@ -266,33 +266,12 @@ class Variables:
         """The variables from what filter role_variables returns as `values`: name -> converted value."""
         resolved = {name: values[other] for name, other in FALLBACKS.items() if isinstance(values[name], str)}
         values = {**values, **resolved}
-        roles = {}
-        for role, kind in _hints(cls).items():
-            own = {name: values[f"{role}_{name}"] for name in _hints(kind)}
-            roles[role] = _typed(kind, own)
-        return cls(**roles)
-
-
-def _hints(kind: Any) -> dict[str, Any]:
-    """Field name -> type of a dataclass."""
-    hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
-
-
-def _typed(kind: Any, value: Any) -> Any:
-    """`value`, which has been checked against its argument spec, as an instance of `kind`."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return plain(value)
-    if origin in (types.UnionType, typing.Union):
-        return None if value is None else _typed(arguments[0], value)
-    if origin is tuple:
-        return tuple(_typed(arguments[0], item) for item in value)
-    if origin is Mapping:
-        return {str(key): _typed(arguments[1], item) for key, item in value.items()}
-    if origin is Literal:
-        return str(value)
-    if is_dataclass(kind):
-        known = {name: hint for name, hint in _hints(kind).items() if name in value}
-        return typing.cast("type[Any]", kind)(**{name: _typed(known[name], value[name]) for name in known})
-    return kind(value)
+        roles = {
+            role.name: {
+                name.removeprefix(f"{role.name}_"): value
+                for name, value in values.items()
+                if name.startswith(f"{role.name}_")
+            }
+            for role in fields(cls)
+        }
+        return build(cls, roles, "variables")

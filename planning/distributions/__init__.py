@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from planning.facts import NodeFacts
     from planning.tables import Tables
 
-__all__ = ["REPOSITORY_ARCHITECTURES", "Distribution", "distribution_of"]
+__all__ = ["REPOSITORY_ARCHITECTURES", "Distribution", "distribution_of", "package_family"]
+# What all families with the same package manager have in common.
+PACKAGE_FAMILIES: dict[str, type[Distribution]] = {
+    family.package_manager: family for family in (Debian, EnterpriseLinux)
+}
 FAMILIES: dict[str, type[Distribution]] = {"debian": Debian, "ubuntu": Ubuntu, "rhel": EnterpriseLinux}
 
 
@@ -35,3 +39,8 @@ def distribution_of(node: NodeFacts, tables: Tables) -> tuple[Distribution | Non
     if not release or problems:
         return None, problems
     return FAMILIES[release.family](release, node.architecture), []
+
+
+def package_family(package_manager: str | None) -> type[Distribution]:
+    """What all distributions with this package manager have in common."""
+    return PACKAGE_FAMILIES[package_manager] if package_manager else Distribution

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from planning.facts import Kernel, NodeFacts
     from planning.model import ModuleStream, Pin, Repository
     from planning.tables import Release, Stack
@@ -14,6 +16,15 @@ if TYPE_CHECKING:
 
 # The kernel's word -> NVIDIA's word in the addresses of repositories.
 REPOSITORY_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "sbsa"}
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A file of the package manager or of a tool around it: a template of the role nvidia_stack, and why."""
+
+    path: str
+    template: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -28,6 +39,8 @@ class Distribution(ABC):
     package_architectures: ClassVar[dict[str, str]]
     nccl_packages: ClassVar[tuple[str, str]]
     header_stem: ClassVar[str]
+    # What keeps other versions and automatic upgrades away from the stack.
+    configuration: ClassVar[tuple[Configuration, ...]] = ()
 
     @property
     def name(self) -> str:
@@ -83,6 +96,11 @@ class Distribution(ABC):
     ) -> tuple[tuple[Repository, ...], list[str], list[str]]:
         """The distribution's own repositories that its driver needs here; problems; warnings."""
         return (), [], []
+
+    @classmethod
+    def refused_sources(cls, planned: Container[str]) -> dict[str, str]:  # noqa: ARG003 - others do
+        """Sources of packages that contradict the planned ones, by their paths, and why."""
+        return {}
 
     @abstractmethod
     def removal(self, packages: list[str]) -> str:

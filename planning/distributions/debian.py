@@ -6,15 +6,32 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from planning.distributions.base import Distribution
+from planning.distributions.base import Configuration, Distribution
 from planning.distributions.debian_sources import missing_repositories
 from planning.model import Pin
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from planning.facts import Kernel, NodeFacts
     from planning.model import Repository
     from planning.tables import Stack
     from planning.variables import NvidiaStack
+
+SOURCES = "/etc/apt/sources.list.d"
+# What NVIDIA's own packages and install scripts leave.
+OBSOLETE_SOURCES = (
+    "cuda-debian12-x86_64.list",
+    "cuda-debian12-sbsa.list",
+    "cuda-debian13-x86_64.list",
+    "cuda-debian13-sbsa.list",
+    "libnvidia-container.list",
+    "nvidia-container-runtime.list",
+    "nvidia-container-toolkit.list",
+    "nvidia-docker.list",
+)
+# Ours, of either source of packages.
+OWN_SOURCES = ("nvidia-cuda", "nvidia-container-toolkit", "debian", "debian-updates", "debian-security")
 
 
 class Debian(Distribution):
@@ -25,6 +42,23 @@ class Debian(Distribution):
     package_architectures: ClassVar = {"x86_64": "amd64", "aarch64": "arm64"}
     nccl_packages = ("libnccl2", "libnccl-dev")
     header_stem = "linux-headers"
+    configuration = (
+        Configuration(
+            "/etc/apt/preferences.d/temper-nvidia",
+            "preferences",
+            "What the stack depends on stays at the stack's versions",
+        ),
+        Configuration(
+            "/etc/apt/apt.conf.d/52temper-nvidia",
+            "unattended-upgrades",
+            "A driver that changes under a loaded module breaks every new CUDA process",
+        ),
+        Configuration(
+            "/etc/needrestart/conf.d/temper-nvidia.conf",
+            "needrestart",
+            "Restarting these services takes GPUs from running jobs",
+        ),
+    )
 
     # 6.1.0-37-cloud-amd64, 6.12.117+deb13-amd64, 6.12.95+bpo-arm64
     KERNEL = re.compile(r"\d[\d.]*(-\d+|\+(deb|bpo)[\d.]*)-(?P<flavour>([a-z0-9]+-)*(amd64|arm64))")
@@ -76,6 +110,16 @@ class Debian(Distribution):
     ) -> tuple[tuple[Repository, ...], list[str], list[str]]:
         """From the operator's mirror, or from the one that the node uses."""
         return missing_repositories(node, wanted)
+
+    @classmethod
+    def refused_sources(cls, planned: Container[str]) -> dict[str, str]:
+        """Those of NVIDIA's own packages, and those of ours that the plan does not have."""
+        obsolete = {f"{SOURCES}/{name}": "apt refuses one address with two keys" for name in OBSOLETE_SOURCES}
+        return obsolete | {
+            f"{SOURCES}/temper-{name}.sources": "The plan no longer needs it"
+            for name in OWN_SOURCES
+            if name not in planned
+        }
 
     def removal(self, packages: list[str]) -> str:
         """Held packages too, and what only they needed."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from planning.convert import plain
-from planning.node_plan import Kind, RoleOptions, RolePlan, Stage
-from planning.roles.settings import file, parameters, render, unit
+from planning.node_plan import Kind, PlannedSetting, RoleOptions, RolePlan, Stage
+from planning.roles.settings import file, render, unit
 
 if TYPE_CHECKING:
     from planning.roles.context import Context
@@ -36,13 +36,16 @@ def role_plan(context: Context) -> RolePlan:
             file(UNIT, render(ROLE, "temper-gpu-settings.service"), at_boot),
             *(unit(name, "The hardware needs it to compute") for name in context.plan.services),
             unit("temper-gpu-settings", at_boot, restart_on=[WANTED, UNIT]),
-            *parameters(Kind.GPU, "GPUs of one model run alike, and measure alike", **wanted),
+            *(
+                PlannedSetting(Kind.GPU, name, value, "GPUs of one model run alike, and measure alike")
+                for name, value in wanted.items()
+            ),
         ),
         options=RoleOptions(busy_ok=context.variables.gpu_settings.busy_ok),
     )
 
 
-def wanted_settings(context: Context) -> dict[str, Any]:
+def wanted_settings(context: Context) -> dict[str, object]:
     """What module gpu_settings, and its program at boot, take."""
     wish = context.variables.gpu_settings
     return {

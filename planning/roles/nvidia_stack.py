@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planning.convert import plain
+from planning.distributions import package_family
 from planning.node_plan import Kind, PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
 from planning.roles.settings import file, package, render, unit
 
@@ -15,22 +16,6 @@ if TYPE_CHECKING:
     from planning.roles.context import Context
 
 ROLE = "nvidia_stack"
-SOURCES = "/etc/apt/sources.list.d"
-# What NVIDIA's own packages and install scripts leave: apt refuses two entries for one address with
-# different keys.
-OBSOLETE_SOURCES = (
-    "cuda-debian12-x86_64.list",
-    "cuda-debian12-sbsa.list",
-    "cuda-debian13-x86_64.list",
-    "cuda-debian13-sbsa.list",
-    "libnvidia-container.list",
-    "nvidia-container-runtime.list",
-    "nvidia-container-toolkit.list",
-    "nvidia-docker.list",
-)
-# Ours, of either source of packages.
-OWN_SOURCES = ("nvidia-cuda", "nvidia-container-toolkit", "debian", "debian-updates", "debian-security")
-
 NOUVEAU = "/etc/modprobe.d/temper-nouveau.conf"
 # Debian's tool, or dracut where that makes the initramfs.
 REBUILD_INITRAMFS = (
@@ -76,12 +61,8 @@ def repositories(context: Context) -> Iterator[PlannedSetting]:
     planned = {repository.name: repository for repository in context.plan.repositories}
     for name, repository in planned.items():
         yield PlannedSetting(Kind.REPOSITORY, name, plain(repository), "The stack's packages come from it")
-    if context.plan.package_manager == "apt":
-        for name in OBSOLETE_SOURCES:
-            yield file(f"{SOURCES}/{name}", None, "apt refuses one address with two keys")
-        for name in OWN_SOURCES:
-            if name not in planned:
-                yield file(f"{SOURCES}/temper-{name}.sources", None, "The plan no longer needs it")
+    for path, why in package_family(context.plan.package_manager).refused_sources(planned).items():
+        yield file(path, None, why)
 
 
 def signing_pair(context: Context) -> Iterator[PlannedSetting]:
@@ -114,22 +95,8 @@ def files(context: Context) -> Iterator[PlannedSetting]:
             gate if name in plan.services else None,
             "The service starts only where its hardware is",
         )
-    if plan.package_manager == "apt":
-        yield file(
-            "/etc/apt/preferences.d/temper-nvidia",
-            render(ROLE, "preferences", pins=plan.pins),
-            "What the stack depends on stays at the stack's versions",
-        )
-        yield file(
-            "/etc/apt/apt.conf.d/52temper-nvidia",
-            render(ROLE, "unattended-upgrades"),
-            "A driver that changes under a loaded module breaks every new CUDA process",
-        )
-        yield file(
-            "/etc/needrestart/conf.d/temper-nvidia.conf",
-            render(ROLE, "needrestart"),
-            "Restarting these services takes GPUs from running jobs",
-        )
+    for own in package_family(plan.package_manager).configuration:
+        yield file(own.path, render(ROLE, own.template, pins=plan.pins), own.why)
 
 
 def packages(context: Context, driver: Driver) -> Iterator[PlannedSetting]:

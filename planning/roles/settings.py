@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -29,14 +29,18 @@ def templates() -> Environment:
     )
 
 
-def render(role: str, template: str, **values: Any) -> str:
+def render(role: str, template: str, **values: object) -> str:
     """The text of a role's template."""
     return templates().get_template(f"{role}/templates/{template}.j2").render(values)
 
 
-def file(path: str, content: str | None, why: str, **more: Any) -> PlannedSetting:
-    """A file of ours, or none where the content is None. `more`: mode, encoding, validate, secret."""
-    wanted = None if content is None else {"content": content, "mode": "0644", **more}
+def file(
+    path: str, content: str | None, why: str, *, mode: str = "0644", encoding: str = ""
+) -> PlannedSetting:
+    """A file of ours, or none where the content is None. One in encoding `der` has its content as PEM."""
+    wanted = None if content is None else {"content": content, "mode": mode}
+    if wanted and encoding:
+        wanted["encoding"] = encoding
     return PlannedSetting(Kind.FILE, path, wanted, why)
 
 
@@ -45,12 +49,12 @@ def package(name: str, why: str, version: str = "", *, held: bool = False) -> Pl
     return PlannedSetting(Kind.PACKAGE, name, {"version": version, "held": held}, why)
 
 
-def sysctl(name: str, value: Any, why: str) -> PlannedSetting:
+def sysctl(name: str, value: object, why: str) -> PlannedSetting:
     """A kernel parameter, in force now."""
     return PlannedSetting(Kind.SYSCTL, name, " ".join(str(value).split()), why)
 
 
-def sysctl_file(values: Mapping[str, Any]) -> str:
+def sysctl_file(values: Mapping[str, object]) -> str:
     """The file that sets kernel parameters at boot."""
     lines = [
         f"{name} = {value}\n" for name, value in sorted(values.items(), key=lambda item: item[0].lower())
@@ -64,7 +68,7 @@ def unit(name: str, why: str, restart_on: Iterable[str] = ()) -> PlannedSetting:
     return PlannedSetting(Kind.UNIT, name if "." in name else f"{name}.service", wanted, why)
 
 
-def parameters(kind: Kind, why: str, *, way_in: bool = False, **wanted: Any) -> tuple[PlannedSetting, ...]:
+def parameters(kind: Kind, why: str, *, way_in: bool = False, **wanted: object) -> tuple[PlannedSetting, ...]:
     """A setting for each parameter of something that is made as a whole."""
     return tuple(
         PlannedSetting(kind, name, plain(value), why, way_in=way_in) for name, value in wanted.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from planning.node_plan import Kind, PlannedSetting, RoleOptions, RolePlan, Stage
 from planning.roles.settings import parameters
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from planning.roles.context import Context
     from planning.variables import SshHardening
+
+    Value = bool | int | str | list[int] | list[str]  # of a keyword of sshd_config
+    Keywords = dict[str, Value]
 
 ROLE = "ssh_hardening"
 # The controls of data/os_controls/ssh.yml, by what fulfils or relaxes them.
@@ -78,7 +81,7 @@ def role_plan(context: Context) -> RolePlan:
     return RolePlan(ROLE, Stage.HARDEN, tuple(settings), options=options)
 
 
-def who(wish: SshHardening) -> dict[str, Any]:
+def who(wish: SshHardening) -> Keywords:
     """Who may log in, and how."""
     return {
         "Port": list(wish.ports),
@@ -98,7 +101,7 @@ def who(wish: SshHardening) -> dict[str, Any]:
     }
 
 
-def bounds(wish: SshHardening) -> dict[str, Any]:
+def bounds(wish: SshHardening) -> Keywords:
     """How many logins and connections, and for how long."""
     return {
         # Enough for an agent with some keys and for Ansible's parallel sessions, too few to guess with.
@@ -115,7 +118,7 @@ def bounds(wish: SshHardening) -> dict[str, Any]:
     }
 
 
-def rights(wish: SshHardening) -> dict[str, Any]:
+def rights(wish: SshHardening) -> Keywords:
     """What a login may do besides a shell, and what is logged of it."""
     return {
         "AllowTcpForwarding": wish.tcp_forwarding,
@@ -132,7 +135,7 @@ def rights(wish: SshHardening) -> dict[str, Any]:
     }
 
 
-def where_known(wish: SshHardening) -> dict[str, Any]:
+def where_known(wish: SshHardening) -> Keywords:
     """Keywords of newer releases, of Debian's patches and of build options."""
     # To exempt everybody would switch the penalties off.
     exempt = sorted(network for network in wish.penalty_exempt_networks if not network.endswith("/0"))
@@ -147,7 +150,12 @@ def where_known(wish: SshHardening) -> dict[str, Any]:
 
 
 def keywords(
-    context: Context, why: str, values: Mapping[str, Any], *, if_known: bool = False, block: str | None = None
+    context: Context,
+    why: str,
+    values: Mapping[str, Value],
+    *,
+    if_known: bool = False,
+    block: str | None = None,
 ) -> Iterator[PlannedSetting]:
     """A setting for each keyword; one within a block has the block before its name. An empty list is none."""
     for keyword, value in values.items():

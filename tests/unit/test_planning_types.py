@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Where YAML and JSON come in and go out, and what tells `build` the type of a field.
-BORDERS = {"from_dict", "from_values", "as_dict"}
-# Composes settings in forms that differ by kind: until they are settings of the plan.
-UNTYPED_FILES = {"os_controls.py", "variables.py"}
+BORDERS = {"from_dict", "from_values", "from_fact", "as_dict", "as_fact", "plain", "read_yaml"}
+UNTYPED_FILES = {
+    "os_controls.py": "what a setting wants depends on its kind, and data/os_controls is as YAML has it",
+    "role_variables.py": "an inventory's values are of any type until they are checked there",
+}
+# The content of data/gpu_models.yml, of which validation knows the fields.
+UNTYPED_FUNCTIONS = {"expectation.py": {"expectation"}, "tables.py": {"load_models"}}
 
 
 def untyped(source: str) -> Iterator[str]:
@@ -49,7 +53,8 @@ def untyped(source: str) -> Iterator[str]:
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_functions_pass_typed_values(path: Path) -> None:
-    assert list(untyped(path.read_text(encoding="utf-8"))) == []
+    found = set(untyped(path.read_text(encoding="utf-8")))
+    assert found == UNTYPED_FUNCTIONS.get(path.name, set())
 
 
 def test_a_function_that_takes_anything_is_found() -> None:
