@@ -6,7 +6,6 @@ import contextlib
 import grp
 import os
 import re
-import ssl
 import stat
 import tempfile
 from pathlib import Path
@@ -47,8 +46,7 @@ class WholeFile(Setting):
         missing = [str(parent) for parent in self.path.parents if not parent.exists()]
         self.directories = missing if directories is None else directories
         self.spec = {"path": path, "content": "", "directories": self.directories}
-        binary = content is not None and encoding == "der"
-        data = ssl.PEM_cert_to_DER_cert(str(content).strip()) if binary else content
+        data = to_der(content) if content is not None and encoding == "der" else content
         self.file = File(path, data, mode, public=not secret)
         self.secret = secret
         self.validate = validate
@@ -84,6 +82,13 @@ class WholeFile(Setting):
     def change(self) -> list[Difference]:
         """The whole file, unless not everybody may read it."""
         return [Difference(self.key, *self.file.before_and_after())]
+
+
+def to_der(certificate: str) -> bytes:
+    """A certificate that is given as PEM in its binary form."""
+    import ssl  # takes its time to load, and few nodes have such a file
+
+    return ssl.PEM_cert_to_DER_cert(certificate.strip())
 
 
 class Keyword(Setting):

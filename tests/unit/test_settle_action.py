@@ -199,10 +199,11 @@ def test_ansible_keeps_results_between_tasks_and_shows_warnings(tmp_path: Path) 
         "ANSIBLE_INJECT_FACT_VARS": "false",
     }
     command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", "-c", "local"]
+    command += ["-e", f"ansible_python_interpreter={sys.executable}"]
     done = subprocess.run(
         [*command, str(tmp_path / "play.yml")], env=environment, capture_output=True, text=True, check=False
     )
-    assert "it is stuck" in done.stdout + done.stderr
+    assert "it is stuck" in done.stdout + done.stderr, done.stdout + done.stderr
     assert "changed=1" in done.stdout
     assert "failed=1" in done.stdout
     assert (done.stdout + done.stderr).count("mind it") == 1

@@ -221,6 +221,18 @@ def test_the_second_run_changes_nothing(harden: Run, node: Node) -> None:
     assert (node.snapshot(), node.systemctl_calls) == (before, calls)
 
 
+def test_systemd_is_asked_once_where_all_is_settled(
+    harden: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = everything(node)
+    harden(*settings)
+    asked: list[Any] = []
+    ask = system.run
+    monkeypatch.setattr(system, "run", lambda command: asked.append(command) or ask(command))
+    assert not harden(*settings)["changed"]
+    assert len(asked) == 1
+
+
 def test_an_empty_list_restores_the_node_byte_for_byte(harden: Run, node: Node) -> None:
     settings = everything(node)
     before = node.snapshot()
