@@ -1,0 +1,85 @@
+"""From what preflight collects to the fact `preflight_plan`: the border between Ansible and this package."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planning.convert import plain
+from planning.facts import NodeFacts
+from planning.model import Target
+from planning.node_plan import NodePlan
+from planning.os_controls import load_controls
+from planning.plan import node_plan, unreadable
+from planning.preview import Preview, one_line, with_preview
+from planning.role_variables import argument_specs, role_variables
+from planning.roles import complete
+from planning.roles.context import Context, Fleet
+from planning.secure_boot import Certificate, read_certificate
+from planning.tables import load_models, load_tables
+from planning.variables import Variables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "data"
+MODULE_UTILS = ROOT / "module_utils"
+
+
+@cache
+def programs() -> dict[str, str]:
+    """The programs that a node runs at boot, by their file names: gpu_settings.py, and what it imports."""
+    paths = (MODULE_UTILS / "driver" / "gpu_settings.py", MODULE_UTILS / "process.py")
+    return {path.name: path.read_text(encoding="utf-8") for path in paths}
+
+
+def preflight_plan(
+    result: Mapping[str, Any],
+    host_variables: Mapping[str, Any],
+    known: Mapping[str, Any],
+    preview: Mapping[str, Any] | None = None,
+    engines: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The fact `preflight_plan` of a node: every setting of every role, or every reason to refuse the node.
+
+    `result` is what the task with module node_facts returned, `host_variables` the node's variables. `known`
+    is what the controller knows: the node's `address` and `user` in the inventory, `today` ("2026-11-21"),
+    and the `fleet` as lookup fleet_addresses returns it. `preview` is what module package_preview returned,
+    `engines` what the role container_engines did in check mode, where they have been asked.
+    """
+    checked = role_variables(host_variables, argument_specs())
+    variables = Variables.from_values(checked["values"])
+    certificate = Certificate()
+    problems = list(checked["problems"])
+    try:
+        certificate = read_certificate(variables.nvidia_stack.mok_certificate)
+    except ValueError as error:
+        problems.append(str(error))
+    target = Target(known["address"], known["user"], known["today"], certificate.sha256)
+    facts = result.get("ansible_facts", {}).get("temper")
+    if facts is None:
+        reached = not result.get("unreachable", False)
+        problem = unreadable(str(result.get("msg", "")), target, reached=reached)
+        return NodePlan(problems=(*problems, problem)).as_fact()
+    node = NodeFacts.from_dict(facts)
+    plan = node_plan(node, load_tables(DATA), variables, target)
+    if preview is not None:
+        plan = with_preview(plan, Preview.from_dict(preview))
+        plan = replace(plan, transaction=plain(preview.get("transaction") or {}))
+    if refusal := one_line(str((engines or {}).get("msg") or "")):
+        problems.append(refusal)
+    fleet = known.get("fleet") or {}
+    context = Context.of(
+        replace(plan, problems=(*problems, *plan.problems)),
+        variables,
+        node,
+        controls=load_controls(DATA / "os_controls"),
+        models=load_models(DATA),
+        fleet=Fleet(tuple(fleet.get("addresses", ())), tuple(fleet.get("unknown", ()))),
+        mok_certificate=certificate.pem,
+        programs=programs(),
+    )
+    return complete(context).as_fact()
