@@ -27,8 +27,14 @@ UNTYPED_FILES = {
     "os_controls.py": "what a setting wants depends on its kind, and data/os_controls is as YAML has it",
     "role_variables.py": "an inventory's values are of any type until they are checked there",
 }
-# The content of data/gpu_models.yml, of which validation knows the fields.
-UNTYPED_FUNCTIONS = {"expectation.py": {"expectation"}, "tables.py": {"load_models"}}
+UNTYPED_FUNCTIONS = {
+    # The content of data/gpu_models.yml, of which validation knows the fields.
+    "expectation.py": {"expectation"},
+    "tables.py": {"load_models"},
+    # What Ansible collects and keeps.
+    "preflight.py": {"preflight_plan"},
+    "mirror_list.py": {"mirror_list", "in_order", "size"},
+}
 
 
 def untyped(source: str) -> Iterator[str]:
