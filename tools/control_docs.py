@@ -20,19 +20,6 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data" / "os_controls"
 PAGE = ROOT / "docs" / "os_hardening.md"
 
-HEADINGS = {
-    "kernel": "Kernel",
-    "modules": "Kernel modules",
-    "network": "Network",
-    "filesystems": "Mount points",
-    "login": "Logins and passwords",
-    "privileges": "sudo",
-    "services": "Services, updates and logs",
-    "audit": "auditd",
-    "permissions": "Permissions",
-    "ssh": "sshd",
-}
-
 INTRODUCTION = """\
 # Hardening the operating system
 
@@ -79,11 +66,9 @@ installed, their services off; so do logs, the journal in `/var/log/journal` amo
 
 
 def controls() -> dict[str, dict[str, Any]]:
-    """The controls of each file in data/os_controls, by its name."""
-    return {
-        area: yaml.safe_load((DATA / f"{area}.yml").read_text(encoding="utf-8"))["os_controls"]
-        for area in HEADINGS
-    }
+    """The controls of each file in data/os_controls, by its heading."""
+    areas = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(DATA.glob("*.yml"))]
+    return {area["heading"]: area["os_controls"] for area in areas}
 
 
 def brief(settings: dict[str, Any]) -> str:
@@ -134,8 +119,8 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
 def page() -> str:
     """The whole page."""
     lines = [INTRODUCTION]
-    for area, found in controls().items():
-        lines += [f"## {HEADINGS[area]}", ""]
+    for heading, found in controls().items():
+        lines += [f"## {heading}", ""]
         for name, control in found.items():
             lines += section(name, control)
     return "\n".join(lines).rstrip() + "\n"

@@ -23,6 +23,7 @@ from planning.os_controls import (
 )
 from planning.role_variables import role_variables
 from planning.variables import OsHardening, Waiver
+from tests.unit.planning_roles.plans import planned
 from tests.unit.tables import specs as role_specs
 from tools import control_docs
 
@@ -194,9 +195,8 @@ def test_parameters_sort_before_those_of_tuning() -> None:
     paths = [path for path in of_kind(plan(), Kind.FILE) if path.startswith("/etc/sysctl.d/")]
     assert paths == ["/etc/sysctl.d/90-temper-hardening.conf"]
     assert paths[0] < "/etc/sysctl.d/95-temper-tuning.conf"
-    assert {wanted["file"] for wanted in of_kind(plan(), Kind.SYSCTL).values()} == {
-        "90-temper-hardening.conf"
-    }
+    # What sorts after it overrules it, on the node as at boot.
+    assert planned("os_hardening").options.sysctl_file == "90-temper-hardening.conf"
 
 
 def test_rules_of_auditd_sort_after_debians_own_which_make_everybody_wait() -> None:
