@@ -104,7 +104,14 @@ def time_site(count: int, scratch: Path) -> Rows:
 
 def time_harden(count: int, scratch: Path) -> Rows:
     """Measure each hardening role on one bare node and again, then all of them together."""
-    harden = ["ansible-playbook", "playbooks/harden.yml", "--limit", NODE, "-e", '{"preflight_plan": {}}']
+    harden = [
+        "ansible-playbook",
+        "playbooks/harden.yml",
+        "--limit",
+        NODE,
+        "-e",
+        '{"preflight_plan_file": ""}',
+    ]
     together = [*harden, "--tags", ",".join(HARDENING_ROLES)]
     alone = {
         f"{turn} run, {role}": [*harden, "--tags", role]

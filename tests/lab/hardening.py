@@ -51,9 +51,8 @@ class Fleet:
     def __init__(self) -> None:
         self.status: dict[str, Any] = json.loads(self.lab("status", "--json"))
         self.nodes = {node["name"]: node for node in self.status["nodes"]}
-        # The plan has no part in hardening.
         self.variables: dict[str, Any] = {
-            "preflight_plan": {},
+            "preflight_plan_file": "",
             "firewall_management_networks": ["10.213.0.0/16"],
         }
 

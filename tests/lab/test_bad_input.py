@@ -122,7 +122,7 @@ def test_an_unknown_gpu_is_refused_unless_it_is_allowed() -> None:
     assert refused.recap[FIRST.name]["failed"] == 0
     assert "is in no table; add it to data/gpu_models.yml" in refused.output
     assert allowed.status == 0
-    assert "no reference value judges it" in allowed.output
+    assert "validation has no reference for it" in allowed.output
 
 
 def test_an_unknown_operating_system_is_refused() -> None:

@@ -84,7 +84,7 @@ class Fleet:
             str(Path(sys.executable).with_name("ansible-playbook")),
             f"playbooks/{name}.yml",
             "--extra-vars",
-            json.dumps({"preflight_plan": {}} | variables),
+            json.dumps({"preflight_plan_file": ""} | variables),
             *arguments,
         ]
         return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from node_plan import preflight_plan
-
 from planning.fleet import FleetPlan
+from planning.preflight import preflight_plan
 from tests.unit import planning_nodes
 from tests.unit.planning_nodes import H100, L4, V100, gpus, node, system
 

@@ -8,7 +8,6 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from node_plan import FilterModule, preflight_plan
 
 from planning.node_plan import NodePlan
 from planning.preview import Preview, with_preview
@@ -134,10 +133,6 @@ def test_no_certificate_is_nothing_to_know() -> None:
 def test_a_certificate_that_is_missing_refuses_the_node() -> None:
     (problem,) = fact({"nvidia_stack_mok_certificate": "/does/not/exist.pem"})["problems"]
     assert problem.startswith("nvidia_stack_mok_certificate: expected an X.509 certificate")
-
-
-def test_ansible_gets_the_filter() -> None:
-    assert FilterModule().filters() == {"preflight_plan": preflight_plan}
 
 
 # ---------------------------------------------------------------- container engines

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from node_plan import preflight_plan
 
+from planning.preflight import preflight_plan
 from tests.unit.planning_nodes import (
     GPU,
     H100,

@@ -1,0 +1,27 @@
+"""Gives the list of what a mirror has to serve to Ansible."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
+ROOT = str(Path(__file__).resolve().parents[1])
+
+
+def mirror_list(nodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """See planning/mirror_list.py. Imported late: Ansible loads this file for each task of each node."""
+    if ROOT not in sys.path:
+        sys.path.append(ROOT)
+    content: dict[str, Any] = importlib.import_module("planning.mirror_list").mirror_list(nodes)
+    return content
+
+
+class FilterModule:
+    """Filters of this file."""
+
+    def filters(self) -> dict[str, Any]:
+        """Name -> function."""
+        return {"mirror_list": mirror_list}
