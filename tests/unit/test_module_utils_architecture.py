@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "module_utils"
 NAME = "ansible.module_utils"
 DOCUMENT = (ROOT / "docs/architecture.md").read_text()
-LISTED = DOCUMENT.partition("\nmodule_utils/")[2].partition("\nplanning/")[0]
+LISTED = DOCUMENT.partition("\nmodule_utils/")[2].partition("\nfilter_plugins/")[0]
 ORDER = re.findall(r"^  ([\w.]+)  ", LISTED, re.MULTILINE)
 
 

@@ -171,5 +171,5 @@ def test_a_key_that_cannot_be_had_is_an_obstacle_unless_offline(apt: Path) -> No
     assert not setting.settled()
     with pytest.raises(SettingError, match="cannot be fetched"):
         setting.apply()
-    offline = Repositories.from_items(unreachable, {"offline": True})
+    offline = Repositories.from_items(unreachable, {"check_mode": True})
     assert (offline.obstacle(), offline.settled()) == (None, False)

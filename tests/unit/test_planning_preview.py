@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from planning.node_plan import NodePlan
+from planning.preflight import preflight_plan
 from planning.preview import Preview, with_preview
 from planning.secure_boot import Certificate, read_certificate
 from tests.unit.planning_nodes import node, plan, system

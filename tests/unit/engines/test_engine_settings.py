@@ -18,7 +18,7 @@ ITEMS: dict[str, Any] = {"shm_size": "1G", "ulimits": {"memlock": -1}, "engines"
 
 
 def engines(**items: Any) -> ContainerEngines:
-    return ContainerEngines.from_items({**ITEMS, **items}, {"busy_ok": False})
+    return ContainerEngines.from_items({**ITEMS, **items}, {"busy_ok": False, "absent": False})
 
 
 def files(node: Node) -> dict[str, str]:

@@ -144,7 +144,7 @@ def test_the_controls_are_made_as_a_whole() -> None:
     found = planned("os_hardening", os_hardening_busy_ok=True)
     assert found.options.atomic
     assert found.options.busy_ok
-    assert wanted(found, Kind.SYSCTL)["kernel.randomize_va_space"]["value"] == "2"
+    assert wanted(found, Kind.SYSCTL)["kernel.randomize_va_space"] == "2"
     assert wanted(found, Kind.PACKAGE_CHOICE)["chrony"]["any"][0] == "chrony"
     assert "/etc/temper/os_hardening_waivers.txt" in wanted(found, Kind.FILE)
 

@@ -9,6 +9,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ansible.module_utils import process
 from ansible.module_utils.access.ssh_login import Login
 from ansible.module_utils.engines import busy
 from ansible.module_utils.packaging.packages import PackageError
@@ -227,8 +228,12 @@ def test_systemd_is_asked_once_where_all_is_settled(
     settings = everything(node)
     harden(*settings)
     asked: list[Any] = []
-    ask = system.run
-    monkeypatch.setattr(system, "run", lambda command: asked.append(command) or ask(command))
+
+    def ask(command: list[str]) -> str:
+        asked.append(command)
+        return process.run(command)
+
+    monkeypatch.setattr(system, "run", ask)
     assert not harden(*settings)["changed"]
     assert len(asked) == 1
 
