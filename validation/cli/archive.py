@@ -15,6 +15,7 @@ from validation.model import gpu_models
 
 PACKAGE = Path(__file__).parents[1]
 SHEBANG = b"#!/usr/bin/env python3\n"
+SUFFIXES = (".py", ".json", ".j2")
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -30,7 +31,7 @@ def build(package: Path = PACKAGE) -> bytes:
     Files in the order of their names, stored uncompressed (zlib's output depends on its version), and the
     table of GPU models as JSON.
     """
-    files = sorted([*package.rglob("*.py"), *package.rglob("*.json")])
+    files = sorted(path for suffix in SUFFIXES for path in package.rglob(f"*{suffix}"))
     members = {path.relative_to(package.parent).as_posix(): path.read_bytes() for path in files}
     members["__main__.py"] = members[f"{package.name}/__main__.py"]
     if references := gpu_models.table(package.parent / "data/gpu_models.yml"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import os
+import pkgutil
 from typing import TYPE_CHECKING
 
 from validation.model.contract import State, dumps
@@ -126,66 +126,25 @@ def _names(nodes: Iterable[str]) -> str:
 
 
 def page(fleet: FleetVerdict) -> str:
-    """The verdict as one HTML file that needs nothing else."""
-    columns = list(dict.fromkeys(test.id for node in fleet.nodes for test in node.tests))
-    heads = "".join(f"<th>{html.escape(name)}</th>" for name in ["Node", "GPUs", "Verdict", *columns])
-    rows = []
-    for node in fleet.nodes:
-        tests = {test.id: test for test in node.tests}
-        cells = "".join(_html_cell(tests.get(column)) for column in columns)
-        reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in node.reasons)
-        rows.append(
-            f"<tr><th>{html.escape(node.node)}</th><td>{html.escape(node.gpus)}</td>"
-            f'<td class="{node.state}">{node.state}</td>{cells}</tr>'
+    """The verdict as one HTML file that needs nothing else.
+
+    Reports are made on a controller, which has jinja2; a node that only measures does without.
+    """
+    import jinja2
+
+    template = pkgutil.get_data("validation.report", "page.html.j2")
+    assert template is not None
+    return (
+        jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
+        .from_string(template.decode())
+        .render(
+            fleet=fleet,
+            columns=list(dict.fromkeys(test.id for node in fleet.nodes for test in node.tests)),
+            tests={node.node: {test.id: test for test in node.tests} for node in fleet.nodes},
+            cell=_cell,
+            details=[block for block in (_gpus(fleet), _not_run(fleet), _notes(fleet)) if block],
         )
-        if reasons:
-            rows.append(f'<tr><td></td><td colspan="{len(columns) + 2}"><ul>{reasons}</ul></td></tr>')
-    details = "".join(
-        f"<pre>{html.escape(block)}</pre>"
-        for block in filter(None, [_gpus(fleet), _not_run(fleet), _notes(fleet)])
     )
-    return PAGE.format(
-        state=fleet.state,
-        sentence=html.escape(fleet.sentence),
-        heads=heads,
-        rows="\n".join(rows),
-        details=details,
-    )
-
-
-def _html_cell(test: TestVerdict | None) -> str:
-    if test is None:
-        return "<td>-</td>"
-    title = html.escape(test.reason or "; ".join(finding.text for finding in test.findings), quote=True)
-    return f'<td class="{test.state}" title="{title}">{html.escape(_cell(test))}</td>'
-
-
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>Temper validation: {state}</title>
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2rem; color: #1c1c1c; background: #fff; }}
-table {{ border-collapse: collapse; }}
-th, td {{ padding: .3rem .7rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }}
-ul {{ margin: 0; padding-left: 1rem; }}
-pre {{ white-space: pre-wrap; }}
-.pass {{ color: #12672f; }}
-.degraded {{ color: #8a5a00; }}
-.fail {{ color: #b00020; font-weight: bold; }}
-.not-run {{ color: #666; }}
-</style>
-<h1 class="{state}">{sentence}</h1>
-<table>
-<thead><tr>{heads}</tr></thead>
-<tbody>
-{rows}
-</tbody>
-</table>
-{details}
-</html>
-"""
 
 
 def write(
