@@ -6,10 +6,20 @@ Pure functions. They pass things on and name reasons; validation/verdict/judge.p
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
+
+# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
+ROOT = str(Path(__file__).resolve().parents[1])
+if ROOT not in sys.path:
+    sys.path.append(ROOT)
+
+from validation.checks.registry import asked_for
+from validation.model.run_options import RunOptions
 
 SCHEMA_VERSION = 3
 NO_TRACE = (
@@ -51,7 +61,8 @@ def validation_expectation(plan: Values, required_tests: list[str], models: Valu
 
 def validation_required(required_tests: list[str], storage_paths: list[str]) -> list[str]:
     """What must have run: a path that was named and could not be measured is no path that passed."""
-    return list(dict.fromkeys([*required_tests, *(["storage_read"] if storage_paths else [])]))
+    by_options = asked_for(RunOptions(tuple(map(Path, storage_paths))), required=True)
+    return list(dict.fromkeys([*required_tests, *by_options]))
 
 
 def validation_outcome(run: Values) -> dict[str, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 from validation.backends.factory import make
 from validation.backends.protocol import LimitError, WorkerError
 from validation.backends.sampling import calm, rate
-from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result
+from validation.checks.check import BEYOND_QUICK, TORCH, Check, Scope
+from validation.checks.cost import IdleNode, Step, series
+from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
 from validation.checks.recorder import WRONG_DATA, Recorder
 from validation.model.contract import Measured, State
 from validation.model.plans import Timing
@@ -19,7 +20,7 @@ from validation.processes.child import Request
 from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from validation.backends.protocol import Backend
     from validation.checks.node import Node
@@ -161,32 +162,44 @@ def _advice(found: list[Measurement], request: Request) -> dict[str, Any]:
     return {"advice": f"{workers} is enough here: {best.value:.0f} samples/s{pinning}"}
 
 
-class DataLoading:
-    """On CPUs, and with a GPU to its memory: what a training job is fed with at best."""
+class DataLoading(Check):
+    """Samples/s of a DataLoader over synthetic images, with no worker up to one for each CPU.
+
+    Decompress, crop, flip, normalise; 32 a batch; with a GPU also to its memory, pinned and not. Its details
+    advise the fewest workers that bring nearly the most.
+    """
 
     id = "data_loading"
     title = "samples a second from a DataLoader, by its workers"
-    needs = "torch"
-    method = 1
-    headline: tuple[str, ...] = ("best_loading_samples_s",)
+    place = 300
+    scope = Scope.NODE
+    needs = (TORCH,)
+    plans = BEYOND_QUICK
+    passes = (
+        "every sample arrives in its place, no worker dies, `/dev/shm` holds what the workers have ready, "
+        "and a worker for each CPU may be started"
+    )
+    headline = ("best_loading_samples_s",)
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        if reason := node.why_no_torch():
-            return not_run(self, reason)
-        started, gpu = time.monotonic(), node.why_no_cuda() is None
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        yield Step("start", idle.start)
+        yield from series(idle.plan.cpu, 2 * len(worker_counts(MOST_WORKERS)))
+
+    def perform(self, node: Node) -> TestResult:
+        """Load on this node."""
         request = Request(
             "the loader",
-            f"{__name__}:measure",
-            "cuda" if gpu else "cpu",
+            self.function,
+            "cpu" if node.why_no_cuda() else "cuda",
             parameters={"cpus": node.cpus, "timing": dataclasses.asdict(node.plan.cpu)},
             environment=CUDA_ENVIRONMENT,
         )
         node.free_exclusive_gpu()
-        return conclude(self, started, run_children([request], node.budget_s))
+        return conclude(self, run_children([request], node.budget_s))
 
 
-def conclude(check: DataLoading, started: float, outcomes: list[Outcome]) -> TestResult:
+def conclude(check: DataLoading, outcomes: list[Outcome]) -> TestResult:
     """From how the process ended to the result: nothing that goes wrong in it is of one GPU."""
     findings = [dataclasses.replace(finding, device=None) for finding in failures(outcomes)]
-    return result(check, started, outcomes, findings=findings)
+    return result(check, outcomes, findings=findings)
