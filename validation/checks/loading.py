@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from validation.backends.factory import make
 from validation.backends.protocol import LimitError, WorkerError
-from validation.backends.sampling import calm, rate
+from validation.backends.sampling import calm, rate, repeated
 from validation.checks.check import BEYOND_QUICK, TORCH, Check, Scope
 from validation.checks.cost import IdleNode, Step, series
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
@@ -67,6 +68,7 @@ def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shar
             State.DEGRADED,
         )
     found: list[Measurement] = []
+    timing = Timing(**request.parameters["timing"])
     for pinned in (False, True) if backend.name == "cuda" else (False,):
         for workers in fitting:
             stage(f"loading with {workers} workers{', pinned' if pinned else ''}")
@@ -74,9 +76,8 @@ def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shar
                 with contextlib.closing(backend.loading(workers, pinned=pinned)) as loading:
                     # What the workers had ready, and the first of their own pace.
                     loading.take(2 * workers + 2)
-                    timing = Timing(**request.parameters["timing"])
-                    # The lambda is called before the loop goes on.
-                    seconds, attempts = calm(lambda: _windows(loading.take, workers, timing))  # noqa: B023 - called at once
+                    take = partial(loading.take, _window(workers))
+                    seconds, attempts = calm(partial(repeated, take, timing))
                     error = loading.error()
             except WorkerError as reason:
                 _blame(recorder, workers, str(reason))
@@ -121,13 +122,6 @@ def free_shared_memory() -> int:
 def _window(workers: int) -> int:
     """Batches that are timed in one go: workers deliver at about the same time, so some from each."""
     return max(2, 2 * workers)
-
-
-def _windows(take: Callable[[int], float], workers: int, timing: Timing) -> list[float]:
-    seconds: list[float] = []
-    while len(seconds) < timing.least or (sum(seconds) < timing.measure_s and len(seconds) < timing.most):
-        seconds.append(take(_window(workers)))
-    return seconds
 
 
 def _blame(recorder: Recorder, workers: int, reason: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.backends import storage
-from validation.backends.sampling import MOST_ATTEMPTS, calm, rate
+from validation.backends.sampling import MOST_ATTEMPTS, calm, rate, repeated
 from validation.checks.check import BEYOND_QUICK, Check, Need, Scope
 from validation.checks.cost import IdleNode, Step, series
 from validation.checks.measured import result
@@ -131,13 +132,7 @@ def _rate(
         turn += 1
         return source.seconds(pool, threads, places[turn % len(places)], section)
 
-    def often() -> list[float]:
-        seconds: list[float] = []
-        while len(seconds) < timing.least or (sum(seconds) < timing.measure_s and len(seconds) < timing.most):
-            seconds.append(once())
-        return seconds
-
-    seconds, attempts = calm(often, MOST_ATTEMPTS if sample_s <= SAMPLE_S else 1)
+    seconds, attempts = calm(partial(repeated, once, timing), MOST_ATTEMPTS if sample_s <= SAMPLE_S else 1)
     conditions: dict[str, int | str] = {"path": str(path), "threads": threads, "cache": source.how}
     return rate(name, section, seconds, 1e9, None, conditions, attempts)
 

@@ -96,7 +96,7 @@ class Ending(StringEnum):
     DONE = "done"
     DIED = "died"
     HUNG = "hung"
-    UNREADABLE = "unreadable"
+    UNREADABLE = "nonsense"  # the word of results that are there already
     STOPPED = "stopped"  # because another process of its group failed
     UNKILLABLE = "unkillable"
 
