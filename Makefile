@@ -99,7 +99,8 @@ setup: python ## Make .venv with everything that running and testing needs
 	@$(PYTHON) -m tools.bootstrap environment dev
 
 .PHONY: docs
-docs: setup ## Write the roles' README files from their argument specs, and the lists of hardening controls and of findings
+docs: setup ## Write the roles' README files from their argument specs, the tables of tests, and the lists of controls and of findings
+	$(BIN)/python -m tools.check_docs
 	$(BIN)/python -m tools.role_readme
 	$(BIN)/python -m tools.control_docs
 	$(BIN)/python -m tools.finding_docs

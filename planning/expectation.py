@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from validation.model.expectations import Expectation, ExpectedGpus
 from validation.model.gpu_models import references
+from validation.model.run_options import NO_OPTIONS, RunOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,5 +42,11 @@ def expectation(plan: NodePlan, variables: Variables, models: Mapping[str, Any])
 def required_tests(variables: Variables) -> tuple[str, ...]:
     """What must have run: a path that was named and could not be measured is no path that passed."""
     wish = variables.gpu_validation
-    storage = ["storage_read"] if wish.storage_paths else []
-    return tuple(dict.fromkeys([*wish.required_tests, *storage]))
+    required = wish.required_tests
+    options = RunOptions(tuple(map(Path, wish.storage_paths)))
+    if options != NO_OPTIONS:
+        # Only here, because it imports all checks, for each node anew.
+        from validation.checks.registry import asked_for
+
+        required = (*required, *asked_for(options, required=True))
+    return tuple(dict.fromkeys(required))

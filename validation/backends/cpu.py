@@ -11,23 +11,23 @@ import torch
 import torch.distributed
 
 from validation.backends import loading as data
-from validation.backends.exchange import Exchange, highest, join
+from validation.backends.device import TorchDevice
+from validation.backends.exchange import Exchange, join
 from validation.backends.memory import MemoryBudget, peak_of_allocations
-from validation.backends.operations import AllReduce, Copy, Matmul, MemoryPattern, Triad, pattern
-from validation.backends.training import TrainingStep, loss_if_it_fits, trace
+from validation.backends.operations import AllReduce, Copy, Matmul, Triad, pattern
+from validation.backends.training import TrainingStep, loss_if_it_fits
 
 if TYPE_CHECKING:
-    from validation.backends.protocol import Loading, Operation, Product, Shape
-    from validation.model.shapes import MatmulShape
+    from validation.backends.protocol import Loading, Operation, Shape
 
 
-class CpuBackend:
+class CpuBackend(TorchDevice):
     """All CPUs that this process may use, or OMP_NUM_THREADS of them."""
 
     name = "cpu"
 
     def __init__(self) -> None:
-        self._device = torch.device("cpu")
+        super().__init__(torch.device("cpu"))
         self._joined = False
         self._budget_bytes = sys.maxsize
 
@@ -56,10 +56,6 @@ class CpuBackend:
         """Memory that is free now, without what the kernel could give back."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
-    def matmul(self, dtype: str, shape: MatmulShape, *, cold: bool = False) -> Product:
-        """A product in this format."""
-        return Matmul(self._device, dtype, shape, cold=cold)
-
     def copy(self, direction: str, size_bytes: int) -> Operation:
         """A copy from memory to memory, whatever the direction is called: a CPU has no other."""
         source = pattern(size_bytes)
@@ -68,18 +64,6 @@ class CpuBackend:
     def reaches(self, peer: int) -> bool:
         """Always: it is the same memory."""
         return True
-
-    def triad(self, size_bytes: int) -> Operation:
-        """A = b + s c in memory."""
-        return Triad(self._device, size_bytes)
-
-    def memory_pattern(self, size_bytes: int) -> Operation:
-        """A pattern test of so much memory."""
-        return MemoryPattern(self._device, size_bytes)
-
-    def training(self, shape: Shape, way: str) -> Operation:
-        """A training step."""
-        return TrainingStep(self._device, shape, way)
 
     def peak_bytes(self, operation: Operation) -> int:
         """As torch's own allocator counts."""
@@ -96,17 +80,9 @@ class CpuBackend:
         with MemoryBudget(self._budget_bytes):
             return loss_if_it_fits(self._device, shape, way)
 
-    def trace(self, shape: Shape, way: str, steps: int) -> bytes:
-        """Profile some steps."""
-        return trace(TrainingStep(self._device, shape, way), steps)
-
     def loading(self, workers: int, *, pinned: bool) -> Loading:
         """Samples from so many processes."""
         return data.Loading(workers, pinned=pinned, device=None)
-
-    def shared_bytes(self, workers: int) -> int:
-        """What they have ready, and what is being taken."""
-        return data.shared_bytes(workers)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Meet the others over gloo."""
@@ -117,18 +93,6 @@ class CpuBackend:
         """Wait for all ranks."""
         torch.distributed.barrier()
 
-    def highest(self, value: float) -> float:
-        """The highest value of all ranks."""
-        return highest(value, self._device)
-
     def has_multicast(self) -> bool:
         """No: there is no switch between processes."""
         return False
-
-    def collective(self, kind: str, size_bytes: int) -> Operation:
-        """A collective over all ranks."""
-        return (
-            AllReduce(self._device, size_bytes)
-            if kind == "all_reduce"
-            else Exchange(self._device, kind, size_bytes)
-        )

@@ -9,15 +9,15 @@ import torch
 import torch.distributed
 
 from validation.backends import loading as data
-from validation.backends.exchange import Exchange, highest, join
+from validation.backends.device import TorchDevice
+from validation.backends.exchange import Exchange, join
 from validation.backends.libraries import loaded_version
-from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, MemoryPattern, Triad, pattern
-from validation.backends.training import TrainingStep, loss_if_it_fits, trace
+from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, Triad, pattern
+from validation.backends.training import TrainingStep, loss_if_it_fits
 from validation.model.not_run import NotRunError
 
 if TYPE_CHECKING:
-    from validation.backends.protocol import Loading, Operation, Product, Shape
-    from validation.model.shapes import MatmulShape
+    from validation.backends.protocol import Loading, Operation, Shape
 
 
 #: What CUDA says of a GPU that is broken (cudaGetErrorString): no matter of the environment.
@@ -28,7 +28,7 @@ MULTICAST_SUPPORTED = 132
 FP8_TORCH = (2, 5)
 
 
-class CudaBackend:
+class CudaBackend(TorchDevice):
     """GPU number `device`, in PCI bus order (run_children's caller sets CUDA_DEVICE_ORDER)."""
 
     name = "cuda"
@@ -36,7 +36,7 @@ class CudaBackend:
     def __init__(self, device: int) -> None:
         if torch.version.cuda is None:
             raise NotRunError(f"torch {torch.__version__} is built without CUDA")
-        self._device = torch.device("cuda", device)
+        super().__init__(torch.device("cuda", device))
         try:
             torch.cuda.init()
             torch.cuda.set_device(self._device)
@@ -83,10 +83,6 @@ class CudaBackend:
         """Free memory of the GPU, as the driver sees it."""
         return int(torch.cuda.mem_get_info(self._device)[0])
 
-    def matmul(self, dtype: str, shape: MatmulShape, *, cold: bool = False) -> Product:
-        """A product in this format."""
-        return Matmul(self._device, dtype, shape, cold=cold)
-
     def copy(self, direction: str, size_bytes: int) -> Operation:
         """A copy within the GPU, to another one, or between it and host memory."""
         place, _, kind = direction.partition("_")
@@ -113,18 +109,6 @@ class CudaBackend:
         """Whether the driver offers peer access: over NVLink, or over PCIe where ACS and IOMMU let it."""
         return bool(torch.cuda.can_device_access_peer(self._device.index, peer))
 
-    def triad(self, size_bytes: int) -> Operation:
-        """A = b + s c in the GPU's memory."""
-        return Triad(self._device, size_bytes)
-
-    def memory_pattern(self, size_bytes: int) -> Operation:
-        """A pattern test of so much of the GPU's memory."""
-        return MemoryPattern(self._device, size_bytes)
-
-    def training(self, shape: Shape, way: str) -> Operation:
-        """A training step."""
-        return TrainingStep(self._device, shape, way)
-
     def peak_bytes(self, operation: Operation) -> int:
         """As torch's own allocator counts."""
         assert isinstance(operation, TrainingStep)
@@ -148,17 +132,9 @@ class CudaBackend:
         torch.cuda.empty_cache()
         return loss
 
-    def trace(self, shape: Shape, way: str, steps: int) -> bytes:
-        """Profile some steps."""
-        return trace(TrainingStep(self._device, shape, way), steps)
-
     def loading(self, workers: int, *, pinned: bool) -> Loading:
         """Samples from so many processes."""
         return data.Loading(workers, pinned=pinned, device=self._device)
-
-    def shared_bytes(self, workers: int) -> int:
-        """What they have ready, and what is being taken."""
-        return data.shared_bytes(workers)
 
     def join(self, rank: int, world_size: int, store: str, timeout_s: float) -> None:
         """Meet the others over NCCL."""
@@ -169,24 +145,12 @@ class CudaBackend:
         torch.distributed.barrier(device_ids=[self._device.index])
         torch.cuda.synchronize(self._device)
 
-    def highest(self, value: float) -> float:
-        """The highest value of all ranks."""
-        return highest(value, self._device)
-
     def has_multicast(self) -> bool:
         """Whether the driver says that this GPU can be part of a multicast group."""
         cuda, answer, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_int()
         found = cuda.cuDeviceGet(ctypes.byref(device), self._device.index) == 0
         asked = found and cuda.cuDeviceGetAttribute(ctypes.byref(answer), MULTICAST_SUPPORTED, device) == 0
         return bool(asked and answer.value)
-
-    def collective(self, kind: str, size_bytes: int) -> Operation:
-        """A collective over all ranks."""
-        return (
-            AllReduce(self._device, size_bytes)
-            if kind == "all_reduce"
-            else Exchange(self._device, kind, size_bytes)
-        )
 
 
 def release(version: str) -> tuple[int, ...]:

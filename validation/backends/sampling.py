@@ -45,6 +45,14 @@ def calm(measure: Callable[[], list[float]], most: int = MOST_ATTEMPTS) -> tuple
     return min(attempts, key=spread), len(attempts)
 
 
+def repeated(once: Callable[[], float], timing: Timing) -> list[float]:
+    """Seconds that `once` says it took, as often and for as long as the plan measures; without a warm-up."""
+    seconds: list[float] = []
+    while len(seconds) < timing.least or (sum(seconds) < timing.measure_s and len(seconds) < timing.most):
+        seconds.append(once())
+    return seconds
+
+
 def _run_for(
     backend: Backend,
     operation: Operation,

@@ -6,17 +6,19 @@ of a memory row that waits to be remapped, or of a link that went down behind it
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from validation.checks import health
-from validation.checks.measured import not_run, result
-from validation.model.contract import TestResult, worst
+from validation.checks.check import GPU, Check, Scope, not_run
+from validation.checks.cost import IdleNode, Step
+from validation.checks.measured import result
 from validation.probes.nvidia_smi import Report
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from validation.checks.node import Node
-    from validation.model.contract import Finding
+    from validation.model.contract import Finding, TestResult
 
 #: Of these more may have come, which the text says.
 COUNTED = ("xid-", "sxid-", "ecc-")
@@ -26,39 +28,38 @@ LINK = "pcie-link-down-trained"
 PASSING = {"sw-thermal-slowdown", "hw-slowdown", LINK, "gpu-busy", "gpu-memory-taken"}
 
 
-class HealthAfter:
-    """What health finds now and did not find before."""
+class HealthAfter(Check):
+    """What `health` finds now and did not find before the load.
+
+    Xid and SXid errors, memory errors, links, a GPU that went away.
+    """
 
     id = "health_after"
     title = "faults that came while the node was tested"
-    needs = "an NVIDIA GPU on the PCI bus"
-    method = 1
-    headline: tuple[str, ...] = ()
+    place = 900
+    scope = Scope.EACH_GPU
+    needs = (GPU,)
+    passes = "nothing came"
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node, after all that loads it."""
-        started = time.monotonic()
-        if reason := node.why_no_gpu():
-            return not_run(self, reason)
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        yield Step("nvidia-smi", idle.nvidia_smi, 2)
+
+    def perform(self, node: Node) -> TestResult:
+        """Look at this node, after all that loads it."""
         if reason := health.why_nothing_to_check(node):
             return not_run(self, reason)
         now = node.refreshed()
         if now.probe_failure:
-            return result(self, started, [now.probe_failure])
+            return result(self, [now.probe_failure])
         before, narrowed = {_key(finding) for finding in health.examine(node)}, _narrowed(node, now)
-        findings = tuple(
+        findings = (
             finding
             for finding in health.examine(now)
             if _key(finding) not in before
             and (finding.code not in PASSING or (finding.code == LINK and finding.device in narrowed))
         )
-        return TestResult(
-            id=self.id,
-            state=worst(finding.state for finding in findings),
-            method=self.method,
-            duration_s=round(time.monotonic() - started, 3),
-            findings=findings,
-        )
+        return result(self, findings=findings)
 
 
 def _narrowed(node: Node, now: Node) -> set[int]:

@@ -8,16 +8,16 @@ import math
 from typing import TYPE_CHECKING
 
 from validation.backends.protocol import Shape
+from validation.checks.launch import on_device
 from validation.checks.recorder import Recorder
-from validation.checks.training import in_a_child, on_each_gpu, on_the_cpu
+from validation.checks.training import CpuTraining, GpuTraining
 from validation.model.not_run import NotRunError, out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from validation.backends.protocol import Backend
-    from validation.checks.node import Node
-    from validation.model.contract import Measured, TestResult
+    from validation.model.contract import Measured
     from validation.processes.child import Request
 
 #: Of the free memory of a GPU, what the search may take; the rest is for libraries and the driver.
@@ -83,7 +83,7 @@ def search(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
     return recorder.measured(details | ({"ran_out_when_timed": ran_out} if ran_out else {}))
 
 
-measure = in_a_child(search)
+measure = on_device(search)
 
 
 def largest_that_goes_on(train: Callable[[int], None], batch: int) -> tuple[int, list[int]]:
@@ -122,29 +122,26 @@ def largest(fits: Callable[[int], bool]) -> int:
     return good
 
 
-class CpuBatch:
-    """Within a fixed part of memory, so that running out of it is seen and harms nobody."""
+class CpuBatch(CpuTraining):
+    """The same as `gpu_batch` on the CPU, within 128 MiB of tensors: running out of them harms nobody."""
 
     id = "cpu_batch"
     title = "the largest batch within a fixed part of memory"
-    needs = "torch"
-    method = 1
-    headline: tuple[str, ...] = ("largest_batch_samples",)
-
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        return on_the_cpu(self, node, f"{__name__}:measure", {})
+    place = 340
+    passes = "as `gpu_batch`"
+    headline = ("largest_batch_samples",)
 
 
-class GpuBatch:
-    """On all GPUs at the same time."""
+class GpuBatch(GpuTraining):
+    """The largest batch of the step of `gpu_amp` that fits in 90 % of a GPU's free memory; its samples/s.
+
+    Doubled until memory does not suffice, then bisected to 3 %. A batch that runs out of memory only when it
+    is timed is lowered till it can be.
+    """
 
     id = "gpu_batch"
     title = "the largest batch that fits in every GPU"
-    needs = "an NVIDIA GPU with its driver, torch built with CUDA"
-    method = 1
-    headline: tuple[str, ...] = ("largest_batch_samples",)
-
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        return on_each_gpu(self, node, f"{__name__}:measure", {}, alone=True)
+    place = 345
+    passes = "losses are finite, and the batch still fits after larger ones did not"
+    headline = ("largest_batch_samples",)
+    alone = True

@@ -1,31 +1,116 @@
-"""What a test is.
+"""What a check is: a class that runs one test and says all that others need to know of it.
 
-Each knows whether this node can run it, runs it, and says what is wrong, by codes and facts. To add one:
-write a module with a class like the others, and add it to registry.py; docs/validation.md lists it.
+Registry, plans, estimate, documents and the choices of inventories are derived from these classes. A class
+with an `id` is a check; its docstring is what docs/validation.md says it measures.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import abc
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from validation.checks.node import Node
+from validation.model.contract import State, StringEnum, TestResult
+from validation.model.plans import PLANS
 
 if TYPE_CHECKING:
-    from validation.checks.node import Node
-    from validation.model.contract import TestResult
+    from collections.abc import Callable, Iterable
+
+    from validation.checks.cost import IdleNode, Step
+    from validation.model.run_options import RunOptions
 
 
-class Check(Protocol):
-    """A test.
+class Scope(StringEnum):
+    """What the numbers and findings of a check are about."""
 
-    `headline` names the measurements that stand for it in a table, the best first; `method` is its
-    version.
+    NODE = "node"
+    CPU = "CPU"
+    EACH_GPU = "each GPU"
+    GPU_PAIRS = "pairs of GPUs"
+    ALL_GPUS = "all GPUs together"
+    PATHS = "paths"
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a check cannot run without: in words, and why a node lacks it (None: it does not).
+
+    What only the check itself can find out is given in words alone.
     """
 
-    id: str
-    title: str
-    needs: str
-    method: int
-    headline: tuple[str, ...]
+    words: str
+    why_not: Callable[[Node], str | None] = lambda _: None
+
+
+def _why_no_driver(node: Node) -> str | None:
+    return node.why_no_gpu() or (None if node.loaded_driver else "the NVIDIA driver is not loaded")
+
+
+def _why_one_gpu(node: Node) -> str | None:
+    return "this node has one GPU, and this test needs two" if len(node.gpus) == 1 else None
+
+
+GPU = Need("an NVIDIA GPU on the PCI bus", Node.why_no_gpu)
+DRIVER = Need("an NVIDIA GPU with its driver", _why_no_driver)
+TORCH = Need("torch", Node.why_no_torch)
+CUDA = Need("an NVIDIA GPU with its driver, torch built with CUDA", Node.why_no_cuda)
+TWO_GPUS = Need("two or more GPUs", _why_one_gpu)
+
+#: The plans that measure for longer than a minute.
+BEYOND_QUICK = tuple(name for name in PLANS if name != "quick")
+
+
+class Check(abc.ABC):
+    """A test of a node. `method` is the version of the way it measures."""
+
+    id: ClassVar[str]
+    title: ClassVar[str]
+    #: Its place in a run: below 100 reads only, then the CPU, from 200 the GPUs, from 300 data and training,
+    #: from 900 what came of it.
+    place: ClassVar[int]
+    scope: ClassVar[Scope]
+    needs: ClassVar[tuple[Need, ...]] = ()
+    #: The plans that it belongs to. In others it runs only where it is asked for, by name or by an option.
+    plans: ClassVar[tuple[str, ...]] = tuple(PLANS)
+    #: When it passes, for the documentation.
+    passes: ClassVar[str]
+    method: ClassVar[int] = 1
+    #: The measurements that stand for it in a table, the best first.
+    headline: ClassVar[tuple[str, ...]] = ()
+    #: Whether a node with GPUs is accepted only after this check ran, unless an expectation says otherwise.
+    proves_a_gpu: ClassVar[bool] = False
+    #: The option of a run (a field of RunOptions) that asks for it, and whether it must then have run.
+    option: ClassVar[str | None] = None
+    required_if_asked: ClassVar[bool] = False
+
+    @property
+    def function(self) -> str:
+        """What its measuring processes run: `measure` of its module."""
+        return f"{type(self).__module__}:measure"
+
+    def asked_for(self, options: RunOptions) -> bool:
+        """Whether these options ask for it, in a plan that leaves it out, too."""
+        return self.option is not None and bool(getattr(options, self.option))
+
+    @abc.abstractmethod
+    def cost(self, idle: IdleNode) -> Iterable[Step]:
+        """How long it takes on an idle node, step by step."""
+
+    @abc.abstractmethod
+    def perform(self, node: Node) -> TestResult:
+        """Run it on a node that has what it needs."""
 
     def run(self, node: Node) -> TestResult:
-        """Run it here, whatever happens, and say how it came out."""
-        ...
+        """Run it here if this node has what it needs, and say how it came out."""
+        started = time.monotonic()
+        reason = next(filter(None, (need.why_not(node) for need in self.needs)), None)
+        found = not_run(self, reason) if reason else self.perform(node)
+        return dataclasses.replace(found, duration_s=round(time.monotonic() - started, 3))
+
+
+def not_run(check: Check, reason: str) -> TestResult:
+    """A test that the environment kept from running, and why."""
+    return TestResult(check.id, State.NOT_RUN, check.method, 0.0, reason)

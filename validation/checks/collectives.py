@@ -9,11 +9,13 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from validation.backends.factory import make
 from validation.backends.sampling import MOST_ATTEMPTS, rate, spread
-from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result, watch
+from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, Need, Scope, not_run
+from validation.checks.cost import IdleNode, Step
+from validation.checks.measured import CUDA_ENVIRONMENT, failures, result, watch
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured, Measurement
 from validation.model.not_run import NotRunError
@@ -22,10 +24,9 @@ from validation.processes.child import Request
 from validation.processes.pool import Ending, Outcome, run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from validation.backends.protocol import Backend
-    from validation.checks.check import Check
     from validation.checks.measured import Telemetry
     from validation.checks.node import Node
     from validation.model.contract import TestResult
@@ -249,13 +250,12 @@ def _run(
     pool: WorkerPool | None = None,
 ) -> TestResult:
     """Run one process for each (name, device) of `ranks` and judge what came back."""
-    started = time.monotonic()
     budget_s = node.budget_s
     with tempfile.TemporaryDirectory(prefix="temper-validation-") as directory:
         requests = [
             Request(
                 name,
-                f"{__name__}:measure",
+                check.function,
                 backend,
                 device=device,
                 parameters={
@@ -292,7 +292,6 @@ def _run(
         details["nccl_environment"] = settings
     return result(
         check,
-        started,
         outcomes,
         measurements=measurements,
         findings=findings,
@@ -301,19 +300,28 @@ def _run(
     )
 
 
-class CpuAllReduce:
-    """The code path of distributed training, with gloo over the loopback interface: on any machine."""
+class CpuAllReduce(Check):
+    """gloo between processes over loopback; bus bandwidth.
+
+    Beyond `quick` also all-gather, reduce-scatter and all-to-all.
+    """
 
     id = "cpu_all_reduce"
     title = "gloo all-reduce between processes"
-    needs = "torch"
+    place = 120
+    scope = Scope.CPU
+    needs = (TORCH,)
+    passes = "every number is exact, on every rank"
     method = 2  # 2: how often each size runs depends on how long it takes
-    headline: tuple[str, ...] = ("busbw_gb_s",)
+    headline = ("busbw_gb_s",)
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        if reason := node.why_no_torch():
-            return not_run(self, reason)
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        yield Step("start", idle.start)
+        yield Step("ranks", idle.gloo, len(idle.plan.collectives))
+
+    def perform(self, node: Node) -> TestResult:
+        """Reduce on this node."""
         return _run(
             self,
             node,
@@ -324,23 +332,38 @@ class CpuAllReduce:
         )
 
 
-class GpuAllReduce:
-    """NCCL over all GPUs of the node, with the node's own NCCL settings."""
+class GpuAllReduce(Check):
+    """NCCL over all GPUs of the node, with the node's own settings; bus bandwidth.
+
+    64 MiB and the largest of 1 to 16 GiB that fits, beyond `quick` all sizes between, and all-gather,
+    reduce-scatter and all-to-all.
+    """
 
     id = "gpu_all_reduce"
     title = "NCCL all-reduce over the GPUs of the node"
-    needs = "two or more NVIDIA GPUs with their driver, torch built with CUDA"
+    place = 270
+    scope = Scope.ALL_GPUS
+    needs: ClassVar[tuple[Need, ...]] = (TWO_GPUS, CUDA)
+    passes = "every number is exact, on every rank"
     method = 2  # 2: how often each size runs depends on how long it takes
-    headline: tuple[str, ...] = ("busbw_gb_s",)
+    headline = ("busbw_gb_s",)
     #: The algorithm that NCCL must use; empty: it chooses.
-    algorithm = ""
+    algorithm: ClassVar[str] = ""
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        if len(node.gpus) == 1:
-            return not_run(self, "one GPU has nobody to reduce with: an all-reduce needs two")
-        if reason := node.why_no_cuda():
-            return not_run(self, reason)
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        if self.algorithm:
+            yield Step("start", idle.start)
+            yield Step("contexts", idle.contexts)
+        yield Step("NCCL", idle.communicator)
+        plan = idle.plan
+        sizes = len(plan.gpu_all_reduce_bytes) if plan.sweep else 2
+        runs = sizes * (1 if self.algorithm else len(plan.collectives))
+        yield Step("runs with warm-up and check", plan.all_reduce_s * 1.3, runs)
+        yield Step("counters", idle.nvidia_smi)
+
+    def perform(self, node: Node) -> TestResult:
+        """Reduce on this node."""
         free = [
             gpu.memory_free_mib for gpu in getattr(node.smi, "gpus", ()) if gpu.memory_free_mib is not None
         ]
@@ -368,21 +391,26 @@ class GpuAllReduce:
 
 
 class GpuAllReduceRing(GpuAllReduce):
-    """The same in rings: every link of the ring counts, so that a slow one shows."""
+    """The same all-reduce with `NCCL_ALGO=Ring`: what the links carry when no switch adds."""
 
     id = "gpu_all_reduce_ring"
     title = "NCCL all-reduce in rings over the GPUs of the node"
+    place = 280
+    plans = BEYOND_QUICK
     method = 1
-    headline: tuple[str, ...] = ("ring_busbw_gb_s",)
+    headline = ("ring_busbw_gb_s",)
     algorithm = "Ring"
 
 
-class GpuAllReduceNvls(GpuAllReduce):
-    """The same with the NVSwitches adding (NVLS): tells a slow link from a switch that does not reduce."""
+class GpuAllReduceNvls(GpuAllReduceRing):
+    """The same with `NCCL_ALGO=NVLS`, in which NVSwitches add.
+
+    It tells a slow link from a switch that does not reduce; not run on GPUs whose driver knows no multicast.
+    """
 
     id = "gpu_all_reduce_nvls"
     title = "NCCL all-reduce with NVLS over the GPUs of the node"
-    needs = "two or more NVIDIA GPUs on NVSwitches that reduce, torch built with CUDA"
-    method = 1
-    headline: tuple[str, ...] = ("nvls_busbw_gb_s",)
+    place = 290
+    needs = (*GpuAllReduce.needs, Need("NVSwitches that reduce"))
+    headline = ("nvls_busbw_gb_s",)
     algorithm = "NVLS"

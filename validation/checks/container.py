@@ -10,12 +10,13 @@ import contextlib
 import dataclasses
 import os
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validation.checks.measured import not_run, result
+from validation.checks.check import DRIVER, Check, Need, Scope
+from validation.checks.cost import IdleNode, Step
+from validation.checks.measured import result
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured
 from validation.model.not_run import NotRunError
@@ -24,7 +25,7 @@ from validation.processes.command import CommandError, run
 from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from validation.checks.node import Node
     from validation.model.contract import TestResult
@@ -63,26 +64,30 @@ class Engine:
     images: tuple[str, ...]
 
 
-class GpuContainer:
-    """A container with all GPUs, started by the first engine that has an image."""
+class GpuContainer(Check):
+    """The first of Docker, nerdctl and Podman that has an image starts it with all GPUs.
+
+    It has no network and runs `nvidia-smi -L`; an image in which nothing of the node's runs is passed over;
+    no image is pulled, nothing stays.
+    """
 
     id = "gpu_container"
     title = "a container sees every GPU"
-    needs = "Docker, Podman or nerdctl with an image of its own, an NVIDIA GPU with its driver"
-    method = 1
-    headline: tuple[str, ...] = ()
+    place = 40
+    scope = Scope.NODE
+    needs = (Need("Docker, Podman or nerdctl with an image of its own"), DRIVER)
+    passes = "the container sees every GPU"
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        if reason := node.why_no_gpu():
-            return not_run(self, reason)
-        if node.loaded_driver is None:
-            return not_run(self, "the NVIDIA driver is not loaded")
-        started = time.monotonic()
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        yield Step("one container", idle.container)
+
+    def perform(self, node: Node) -> TestResult:
+        """Start one on this node."""
         parameters = {"gpus": len(node.gpus), "timeout_s": TIMEOUT_S}
-        request = Request("the test of containers", f"{__name__}:measure", "none", parameters=parameters)
+        request = Request("the test of containers", self.function, "none", parameters=parameters)
         outcomes = run_children([request], node.budget_s)
-        return dataclasses.replace(result(self, started, outcomes), details=outcomes[0].measured.details)
+        return dataclasses.replace(result(self, outcomes), details=outcomes[0].measured.details)
 
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from validation.backends.factory import make
-from validation.checks.measured import each_gpu, not_run, result, stay_near, watch
+from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, Need, Scope, not_run
+from validation.checks.cost import IdleNode, Step, series
+from validation.checks.launch import exclusive, on_each_gpu, on_the_cpu
+from validation.checks.measured import stay_near
 from validation.checks.recorder import Recorder
-from validation.checks.turns import blame, in_turn, my_turn, taking_turns, together
 from validation.model.not_run import NotRunError
 from validation.probes import numa
 from validation.probes.node_probe import failure_reason
-from validation.processes.child import Request
-from validation.processes.pool import Outcome, run_children
+from validation.processes.pool import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from validation.backends.protocol import Backend
     from validation.checks.node import Node
     from validation.model.contract import Measured, TestResult
+    from validation.model.plans import Timing
+    from validation.processes.child import Request
 
 #: Measurement name and bytes moved per byte copied: a local copy reads and writes memory (as STREAM counts),
 #: a transfer crosses once.
@@ -57,7 +59,7 @@ def transfer(backend: Backend, request: Request, stage: Callable[[str], None]) -
     recorder.need(2 * size_bytes * len(directions))
     stage("filling buffers")
     operations = {direction: backend.copy(direction, size_bytes) for direction in directions}
-    with my_turn(request, stage):
+    with exclusive(request, stage):
         for direction, operation in operations.items():
             name, moved = DIRECTIONS[direction]
             recorder.rate(
@@ -78,123 +80,120 @@ def transfer(backend: Backend, request: Request, stage: Callable[[str], None]) -
     return recorder.measured()
 
 
-class CpuCopy:
-    """Memory bandwidth as a copy loop sees it."""
+def _parameters(size_bytes: int, directions: tuple[str, ...], timing: Timing) -> dict[str, Any]:
+    return {
+        "size_bytes": size_bytes,
+        "directions": list(directions),
+        "timing": dataclasses.asdict(timing),
+    }
+
+
+class CpuCopy(Check):
+    """Memory to memory; bytes read plus bytes written, as STREAM counts."""
 
     id = "cpu_copy"
     title = "memory copy on the CPU"
-    needs = "torch"
-    method = 1
-    headline: tuple[str, ...] = ("copy_gb_s",)
+    place = 110
+    scope = Scope.CPU
+    needs = (TORCH,)
+    passes = "every element arrives"
+    headline = ("copy_gb_s",)
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        if reason := node.why_no_torch():
-            return not_run(self, reason)
-        started = time.monotonic()
-        request = Request(
-            "the CPU",
-            f"{__name__}:measure",
-            "cpu",
-            parameters={
-                "size_bytes": node.plan.cpu_copy_bytes,
-                "directions": ["local"],
-                "timing": dataclasses.asdict(node.plan.cpu),
-            },
-            reuse=True,
-        )
-        return result(self, started, run_children([request], node.budget_s, pool=node.pool))
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes, in the process of the test before."""
+        yield from series(idle.plan.cpu)
+        yield Step("check", idle.product)
+
+    def perform(self, node: Node) -> TestResult:
+        """Copy on this node."""
+        parameters = _parameters(node.plan.cpu_copy_bytes, ("local",), node.plan.cpu)
+        return on_the_cpu(self, node, parameters, reuse=True)
 
 
-class GpuTransfer:
-    """Host to device and back, pinned and not, one GPU after the other, each from the CPUs next to it."""
+class GpuTransfer(Check):
+    """Pinned host memory to GPU and back, one GPU after the other, from the CPUs next to it.
+
+    Beyond `quick` also both ways at once, and in `standard` pageable memory.
+    """
 
     id = "gpu_transfer"
     title = "transfer between host and every GPU"
-    needs = "an NVIDIA GPU with its driver, torch built with CUDA"
+    place = 230
+    scope = Scope.EACH_GPU
+    needs: ClassVar[tuple[Need, ...]] = (CUDA,)
+    passes = "every element arrives"
     method = 2  # 2: buffers are made before the turn
-    headline: tuple[str, ...] = ("h2d_pinned_gb_s", "d2h_pinned_gb_s")
+    headline = ("h2d_pinned_gb_s", "d2h_pinned_gb_s")
+    proves_a_gpu = True
+    #: What stands in the names of its numbers for pinned memory; what is copied, if not what the plan says.
+    how: ClassVar[str] = "pinned"
+    directions: ClassVar[tuple[str, ...]] = ()
+    one_at_a_time: ClassVar[bool] = True
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        return in_turn(
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes, in the processes of the tests before."""
+        yield Step("buffers", idle.buffers)
+        directions = self.directions or idle.plan.gpu_directions
+        yield from series(idle.plan.gpu_copy, len(directions), idle.gpus if self.one_at_a_time else 1)
+        yield Step("counters", idle.nvidia_smi)
+
+    def perform(self, node: Node, numa_nodes: dict[int, int] | None = None) -> TestResult:
+        """Copy on this node, each GPU from the NUMA node that is given for it, if any."""
+        directions = self.directions or node.plan.gpu_directions
+        return on_each_gpu(
             self,
             node,
-            f"{__name__}:measure",
-            {
-                "size_bytes": node.plan.gpu_copy_bytes,
-                "directions": list(node.plan.gpu_directions),
-                "timing": dataclasses.asdict(node.plan.gpu_copy),
-            },
+            _parameters(node.plan.gpu_copy_bytes, directions, node.plan.gpu_copy) | {"how": self.how},
+            lambda gpu: {"numa_node": numa_nodes[gpu.index]} if numa_nodes else {},
+            one_at_a_time=self.one_at_a_time,
+            new=bool(numa_nodes),  # what it is bound to stays with a process
         )
 
 
-class GpuTransferTogether:
-    """Host to device and back on all GPUs at once: what memory and root ports of the host can carry."""
+class GpuTransferTogether(GpuTransfer):
+    """The same on all GPUs at once: what the host's memory and root ports carry."""
 
     id = "gpu_transfer_together"
     title = "transfer between host and all GPUs at once"
-    needs = "two or more NVIDIA GPUs with their driver, torch built with CUDA"
+    place = 240
+    needs = (TWO_GPUS, CUDA)
+    plans = BEYOND_QUICK
     method = 1
-    headline: tuple[str, ...] = ("h2d_together_gb_s", "d2h_together_gb_s")
-
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        if len(node.gpus) == 1:
-            return not_run(self, "one GPU has nobody to share the host with")
-        return together(
-            self,
-            node,
-            f"{__name__}:measure",
-            {
-                "size_bytes": node.plan.gpu_copy_bytes,
-                "directions": ["h2d", "d2h"],
-                "timing": dataclasses.asdict(node.plan.gpu_copy),
-                "how": "together",
-            },
-        )
+    headline = ("h2d_together_gb_s", "d2h_together_gb_s")
+    proves_a_gpu = False
+    how = "together"
+    directions = ("h2d", "d2h")
+    one_at_a_time = False
 
 
-class GpuTransferRemote:
-    """Host to device and back from the NUMA node farthest from the GPU: what a badly bound program gets."""
+class GpuTransferRemote(GpuTransfer):
+    """The same, one GPU after the other, bound to the NUMA node farthest from the GPU.
+
+    That is process and memory: what wrong binding costs. Not run on one NUMA node.
+    """
 
     id = "gpu_transfer_remote"
     title = "transfer between every GPU and the host memory farthest from it"
-    needs = "an NVIDIA GPU with its driver, torch built with CUDA, two NUMA nodes"
+    place = 250
+    needs = (CUDA, Need("two NUMA nodes"))
+    plans = BEYOND_QUICK
     method = 1
-    headline: tuple[str, ...] = ("h2d_remote_gb_s", "d2h_remote_gb_s")
+    headline = ("h2d_remote_gb_s", "d2h_remote_gb_s")
+    proves_a_gpu = False
+    how = "remote"
+    directions = ("h2d", "d2h")
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        if reason := node.why_no_cuda():
-            return not_run(self, reason)
+    def perform(self, node: Node, numa_nodes: dict[int, int] | None = None) -> TestResult:
+        """Copy on this node, each GPU from the NUMA node farthest from it."""
         topology = node.topology
         if isinstance(topology, Outcome):
             return not_run(self, failure_reason(topology))
-        far = {gpu.index: (topology.gpu_far_numa_node or {}).get(gpu.pci_address) for gpu in node.gpus}
-        if unknown := [index for index, place in far.items() if place is None]:
-            return not_run(
-                self,
-                f"GPU {unknown[0]} has no remote NUMA node: there is one only, or nobody says where it is",
-            )
-        started, telemetry = time.monotonic(), watch(node)
-        with taking_turns() as turn:
-            parameters = {
-                "size_bytes": node.plan.gpu_copy_bytes,
-                "directions": ["h2d", "d2h"],
-                "timing": dataclasses.asdict(node.plan.gpu_copy),
-                "turn": turn,
-                "how": "remote",
-            }
-            requests = [
-                # Not kept: what it is bound to stays with a process.
-                dataclasses.replace(
-                    request,
-                    parameters=request.parameters | {"numa_node": far[request.device]},
-                    reuse=False,
+        numa_nodes = {}
+        for gpu in node.gpus:
+            if (place := (topology.gpu_far_numa_node or {}).get(gpu.pci_address)) is None:
+                reason = (
+                    f"GPU {gpu.index} has no remote NUMA node: there is one only, or nobody says where it is"
                 )
-                for request in each_gpu(node, f"{__name__}:measure", parameters)
-            ]
-            node.free_exclusive_gpu()
-            outcomes = run_children(requests, node.budget_s, tick=telemetry.tick)
-        return result(self, started, outcomes, findings=blame(outcomes), telemetry=telemetry)
+                return not_run(self, reason)
+            numa_nodes[gpu.index] = place
+        return super().perform(node, numa_nodes)

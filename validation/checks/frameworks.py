@@ -6,11 +6,12 @@ import ctypes
 import dataclasses
 import os
 import re
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result
+from validation.checks.check import CUDA, Check, Scope
+from validation.checks.cost import IdleNode, Step
+from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
 from validation.findings.catalogue import finding
 from validation.model.contract import ContractError, Finding, Measured, decode, encode
 from validation.model.not_run import NotRunError, out_of_memory
@@ -231,26 +232,34 @@ def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-class Frameworks:
-    """torch with this driver on these GPUs: versions, availability, a computation, cuDNN and NCCL."""
+class Frameworks(Check):
+    """In a process of its own: whether torch fits this driver and these GPUs.
+
+    The CUDA that torch is built for against the driver, whether torch sees every GPU, a computation on each,
+    its compute capability in the build's list, cuDNN (a convolution), NCCL.
+    """
 
     id = "torch"
     title = "torch works with driver and GPUs"
-    needs = "an NVIDIA GPU with its driver, torch built with CUDA"
-    method = 1
-    headline: tuple[str, ...] = ()
+    place = 30
+    scope = Scope.NODE
+    needs = (CUDA,)
+    passes = "all of it works; what does not is said with its cause and remedy"
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        if reason := node.why_no_cuda():
-            return not_run(self, reason)
-        started = time.monotonic()
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        yield Step("first start", idle.first_start)
+        yield Step("contexts", idle.contexts)
+        yield Step("libraries", idle.libraries)
+
+    def perform(self, node: Node) -> TestResult:
+        """Ask torch on this node."""
         request = Request("torch", f"{__name__}:gather", "cuda", environment=CUDA_ENVIRONMENT)
         (outcome,) = run_children([request], node.budget_s)
-        return conclude(self, node, started, outcome)
+        return conclude(self, node, outcome)
 
 
-def conclude(check: Frameworks, node: Node, started: float, outcome: Outcome) -> TestResult:
+def conclude(check: Frameworks, node: Node, outcome: Outcome) -> TestResult:
     """From what the child said, or did not, to the result."""
     # Of which GPU it died, if of any, its stage says, and not the device of its request.
     at = re.fullmatch(r"computing on GPU (\d+)", outcome.stage)
@@ -264,4 +273,4 @@ def conclude(check: Frameworks, node: Node, started: float, outcome: Outcome) ->
             findings = [finding("result-unreadable", problem=f"torch's answer makes no sense: {error}")]
         else:
             findings, details = list(examine(facts, len(node.gpus))), encode(facts)
-    return result(check, started, [outcome], findings=findings, details=details)
+    return result(check, [outcome], findings=findings, details=details)

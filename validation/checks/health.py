@@ -5,15 +5,16 @@ Needs no torch, changes nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import re
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from validation.checks import driver_health
+from validation.checks.check import Check, Scope, not_run
+from validation.checks.cost import IdleNode, Step
 from validation.checks.measured import HW_CAUSES, HW_SLOWDOWN, SLOWDOWNS, result
 from validation.findings.catalogue import finding
-from validation.model.contract import Finding, State, TestResult, worst
 from validation.model.expectations import ANY_MODEL
 from validation.probes.nvidia_smi import FULL_SPEED_STATES, LOST, Gpu, NvidiaSmiError, Report
 from validation.probes.nvlink import Links
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from validation.checks.node import Node
+    from validation.model.contract import Finding, TestResult
 
 #: More than the driver and its daemons take of an idle GPU.
 IDLE_MEMORY_MIB = 2048
@@ -29,31 +31,35 @@ IDLE_MEMORY_MIB = 2048
 WORKSTATION = re.compile("GeForce|RTX|Quadro|TITAN")
 
 
-class Health:
-    """GPU count and model, driver, memory errors, Xids, slowdowns, links, fabric, power limit, users."""
+class Health(Check):
+    """Nothing runs. What the node says of its GPUs, against what is expected.
+
+    GPU count and model; driver, its libraries and fabric manager of one version; a fabric manager that runs;
+    uncorrectable memory errors, row remapping; Xid errors, and fatal SXid errors of NVSwitches, in the kernel
+    log since the driver was loaded, with NVIDIA's recommended action (a log that cannot be read is degraded);
+    values that a GPU does not answer; thermal and power slowdowns, power limit; PCIe link, NVLinks and
+    fabric; ECC, application clock and persistence mode; other users of the GPUs and of their memory.
+    """
 
     id = "health"
     title = "GPUs, driver, links and error counters"
-    needs = "nothing; nvidia-smi where there is a GPU"
+    place = 10
+    scope = Scope.EACH_GPU
+    passes = "nothing is found"
     method = 2
-    headline: tuple[str, ...] = ()
+    proves_a_gpu = True
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        started = time.monotonic()
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        yield Step("nvidia-smi", idle.nvidia_smi, 2)
+
+    def perform(self, node: Node) -> TestResult:
+        """Look at this node."""
         if node.probe_failure:
-            return result(self, started, [node.probe_failure])
-        reason = why_nothing_to_check(node)
-        findings = () if reason else tuple(examine(node))
-        return TestResult(
-            id=self.id,
-            state=State.NOT_RUN if reason else worst(finding.state for finding in findings),
-            method=self.method,
-            duration_s=round(time.monotonic() - started, 3),
-            reason=reason,
-            findings=findings,
-            details=_facts(node),
-        )
+            return result(self, [node.probe_failure])
+        if reason := why_nothing_to_check(node):
+            return dataclasses.replace(not_run(self, reason), details=_facts(node))
+        return result(self, findings=examine(node), details=_facts(node))
 
 
 def why_nothing_to_check(node: Node) -> str:

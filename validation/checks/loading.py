@@ -5,20 +5,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from validation.backends.factory import make
 from validation.backends.protocol import LimitError, WorkerError
-from validation.backends.sampling import calm, rate
-from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result
+from validation.backends.sampling import calm, rate, repeated
+from validation.checks.check import BEYOND_QUICK, TORCH, Check, Scope
+from validation.checks.cost import IdleNode, Step, series
+from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
 from validation.checks.recorder import Recorder
+from validation.model.contract import Measured
 from validation.model.plans import Timing
 from validation.processes.child import Request
 from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from validation.backends.protocol import Backend
     from validation.checks.node import Node
@@ -57,6 +60,7 @@ def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shar
             tried=fitting[-1],
         )
     found: list[Measurement] = []
+    timing = Timing(**request.parameters["timing"])
     for pinned in (False, True) if backend.name == "cuda" else (False,):
         for workers in fitting:
             stage(f"loading with {workers} workers{', pinned' if pinned else ''}")
@@ -64,9 +68,8 @@ def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shar
                 with contextlib.closing(backend.loading(workers, pinned=pinned)) as loading:
                     # What the workers had ready, and the first of their own pace.
                     loading.take(2 * workers + 2)
-                    timing = Timing(**request.parameters["timing"])
-                    # The lambda is called before the loop goes on.
-                    seconds, attempts = calm(lambda: _windows(loading.take, workers, timing))  # noqa: B023 - called at once
+                    take = partial(loading.take, _window(workers))
+                    seconds, attempts = calm(partial(repeated, take, timing))
                     error = loading.error()
             except WorkerError as reason:
                 _blame(recorder, workers, str(reason))
@@ -103,13 +106,6 @@ def _window(workers: int) -> int:
     return max(2, 2 * workers)
 
 
-def _windows(take: Callable[[int], float], workers: int, timing: Timing) -> list[float]:
-    seconds: list[float] = []
-    while len(seconds) < timing.least or (sum(seconds) < timing.measure_s and len(seconds) < timing.most):
-        seconds.append(take(_window(workers)))
-    return seconds
-
-
 def _blame(recorder: Recorder, workers: int, reason: str) -> None:
     if any(words in reason for words in FULL):
         recorder.find("shm-too-small", "full", workers=workers, folder=SHARED_MEMORY, reason=reason)
@@ -134,32 +130,44 @@ def _advice(found: list[Measurement], request: Request) -> dict[str, Any]:
     return {"advice": f"{workers} is enough here: {best.value:.0f} samples/s{pinning}"}
 
 
-class DataLoading:
-    """On CPUs, and with a GPU to its memory: what a training job is fed with at best."""
+class DataLoading(Check):
+    """Samples/s of a DataLoader over synthetic images, with no worker up to one for each CPU.
+
+    Decompress, crop, flip, normalise; 32 a batch; with a GPU also to its memory, pinned and not. Its details
+    advise the fewest workers that bring nearly the most.
+    """
 
     id = "data_loading"
     title = "samples a second from a DataLoader, by its workers"
-    needs = "torch"
-    method = 1
-    headline: tuple[str, ...] = ("best_loading_samples_s",)
+    place = 300
+    scope = Scope.NODE
+    needs = (TORCH,)
+    plans = BEYOND_QUICK
+    passes = (
+        "every sample arrives in its place, no worker dies, `/dev/shm` holds what the workers have ready, "
+        "and a worker for each CPU may be started"
+    )
+    headline = ("best_loading_samples_s",)
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        if reason := node.why_no_torch():
-            return not_run(self, reason)
-        started, gpu = time.monotonic(), node.why_no_cuda() is None
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        yield Step("start", idle.start)
+        yield from series(idle.plan.cpu, 2 * len(worker_counts(MOST_WORKERS)))
+
+    def perform(self, node: Node) -> TestResult:
+        """Load on this node."""
         request = Request(
             "the loader",
-            f"{__name__}:measure",
-            "cuda" if gpu else "cpu",
+            self.function,
+            "cpu" if node.why_no_cuda() else "cuda",
             parameters={"cpus": node.cpus, "timing": dataclasses.asdict(node.plan.cpu)},
             environment=CUDA_ENVIRONMENT,
         )
         node.free_exclusive_gpu()
-        return conclude(self, started, run_children([request], node.budget_s))
+        return conclude(self, run_children([request], node.budget_s))
 
 
-def conclude(check: DataLoading, started: float, outcomes: list[Outcome]) -> TestResult:
+def conclude(check: DataLoading, outcomes: list[Outcome]) -> TestResult:
     """From how the process ended to the result: nothing that goes wrong in it is of one GPU."""
     findings = [dataclasses.replace(finding, device=None) for finding in failures(outcomes)]
-    return result(check, started, outcomes, findings=findings)
+    return result(check, outcomes, findings=findings)

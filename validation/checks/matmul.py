@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING, Any
 
 from validation.backends.factory import make
-from validation.checks.measured import failures, not_run, result
+from validation.checks.check import CUDA, TORCH, Check, Scope
+from validation.checks.cost import IdleNode, Step, series
+from validation.checks.launch import exclusive, on_each_gpu, on_the_cpu
+from validation.checks.measured import failures
 from validation.checks.recorder import Recorder
-from validation.checks.turns import in_turn, my_turn, together
 from validation.findings.catalogue import finding
 from validation.model import checksums, shapes
 from validation.model.contract import Digest, Finding, State
 from validation.model.plans import Timing
 from validation.model.quantities import conditions_key
 from validation.model.shapes import MatmulShape
-from validation.processes.child import Request
-from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from validation.backends.protocol import Backend
     from validation.checks.node import Node
     from validation.model.contract import GpuIdentity, Measured, TestResult
+    from validation.processes.child import Request
     from validation.processes.pool import Outcome
 
 #: The largest deviation that rounding explains, of a row's checksum over its RMS value (Matmul.error says how
@@ -41,7 +41,7 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
     """In a child: every number format that was asked for and that the device has. Raises NotRunError."""
     stage("loading torch")
     backend = make(request.backend, request.device)
-    with my_turn(request, stage):
+    with exclusive(request, stage):
         return multiply(backend, request, stage)
 
 
@@ -138,50 +138,72 @@ def odd_ones_out(outcomes: list[Outcome], gpus: tuple[GpuIdentity, ...]) -> list
     return findings
 
 
-class CpuMatmul:
-    """fp32 on all CPUs: shows a throttled or oversubscribed CPU, and works on any machine."""
+class CpuMatmul(Check):
+    """fp32, square, 2 n³ operations, all CPUs (or `OMP_NUM_THREADS`)."""
 
     id = "cpu_matmul"
     title = "fp32 matrix multiplication on the CPU"
-    needs = "torch"
+    place = 100
+    scope = Scope.CPU
+    needs = (TORCH,)
+    passes = "Freivalds' check in fp64: `C r` equals `A (B r)` for a random `r` of ±1, up to rounding"
     method = 2  # 2: the conditions are m, n and k
-    headline: tuple[str, ...] = ("fp32_gflops",)
+    headline = ("fp32_gflops",)
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        if reason := node.why_no_torch():
-            return not_run(self, reason)
-        started, size = time.monotonic(), node.plan.cpu_matmul_size(node.cpus)
-        request = Request(
-            "the CPU",
-            f"{__name__}:measure",
-            "cpu",
-            parameters={
-                "products": {"fp32": (size, size, size)},
-                "timing": dataclasses.asdict(node.plan.cpu),
-                "unit": "gflops",
-                "scale": 1e9,
-            },
-            reuse=True,
-        )
-        return result(self, started, run_children([request], node.budget_s, pool=node.pool))
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        yield Step("start", idle.start)
+        yield from series(idle.plan.cpu)
+        yield Step("check", idle.product)
+
+    def perform(self, node: Node) -> TestResult:
+        """Multiply on this node."""
+        size = node.plan.cpu_matmul_size(node.cpus)
+        parameters = {
+            "products": {"fp32": (size, size, size)},
+            "timing": dataclasses.asdict(node.plan.cpu),
+            "unit": "gflops",
+            "scale": 1e9,
+        }
+        return on_the_cpu(self, node, parameters, reuse=True)
 
 
-class GpuMatmul:
-    """Every number format, on all GPUs at the same time: in real work, too, they share power and air."""
+class GpuMatmul(Check):
+    """fp32, tf32, fp16, bf16, fp8 on all GPUs at the same time, what the chip has of them.
+
+    Sustained (the median) and peak (the fastest tenth). The shape is fixed for each architecture in
+    `data/gpu_models.yml` (mostly 8192 x 8192 x 8192, which published values were taken with; an unknown GPU
+    gets that, too). Beyond `quick` also the fastest shape that is published for the model or its architecture
+    (`bf16_best_tflops`, `fp8_best_tflops`), with the cache emptied before each run.
+    """
 
     id = "gpu_matmul"
     title = "matrix multiplication on every GPU"
-    needs = "an NVIDIA GPU with its driver, torch built with CUDA"
+    place = 200
+    scope = Scope.EACH_GPU
+    needs = (CUDA,)
+    passes = (
+        "as `cpu_matmul`; the product has the same bits before and after the load, on all GPUs of a model, "
+        "on equal GPUs of other nodes, and in earlier runs of the same GPU"
+    )
     method = 3  # 2: one warm-up for all; 3: shapes of the architecture
-    headline: tuple[str, ...] = ("bf16_tflops", "fp16_tflops", "fp32_tflops")
+    headline = ("bf16_tflops", "fp16_tflops", "fp32_tflops")
+    proves_a_gpu = True
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        return together(
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        yield Step("start", idle.start)
+        yield Step("contexts", idle.contexts)
+        yield from series(idle.plan.gpu, len(shapes.FORMATS))
+        yield from series(idle.plan.gpu_best, 2) if idle.plan.gpu_best else ()
+        yield Step("check", idle.product, len(shapes.FORMATS))
+        yield Step("counters", idle.nvidia_smi)
+
+    def perform(self, node: Node) -> TestResult:
+        """Multiply on this node: in real work, too, GPUs share power and air."""
+        return on_each_gpu(
             self,
             node,
-            f"{__name__}:measure",
             {
                 "compare_bits": True,
                 "timing": dataclasses.asdict(node.plan.gpu),
@@ -193,25 +215,30 @@ class GpuMatmul:
         )
 
 
-class GpuMatmulAlone:
-    """bf16, one GPU after the other: what a GPU can do when it shares neither power nor air."""
+class GpuMatmulAlone(Check):
+    """fp16 and bf16, one GPU after the other, when it shares neither power nor air."""
 
     id = "gpu_matmul_alone"
     title = "matrix multiplication, one GPU at a time"
-    needs = "an NVIDIA GPU with its driver, torch built with CUDA"
+    place = 210
+    scope = Scope.EACH_GPU
+    needs = (CUDA,)
+    plans = ("standard",)
+    passes = "as `cpu_matmul`"
     method = 2  # 2: shapes of the architecture
-    headline: tuple[str, ...] = ("bf16_alone_tflops", "fp16_alone_tflops")
+    headline = ("bf16_alone_tflops", "fp16_alone_tflops")
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        return in_turn(
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes, in the processes of the test before."""
+        yield from series(idle.plan.gpu_copy, 2, idle.gpus)
+        yield Step("check", idle.product, 2 * idle.gpus)
+
+    def perform(self, node: Node) -> TestResult:
+        """Multiply on this node."""
+        return on_each_gpu(
             self,
             node,
-            f"{__name__}:measure",
-            {
-                "timing": dataclasses.asdict(node.plan.gpu_copy),
-                "unit": "alone_tflops",
-                "scale": 1e12,
-            },
+            {"timing": dataclasses.asdict(node.plan.gpu_copy), "unit": "alone_tflops", "scale": 1e12},
             lambda gpu: multiplied(node, gpu, ("fp16", "bf16")),
+            one_at_a_time=True,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 from validation.findings.catalogue import finding
@@ -37,7 +36,7 @@ FEW_SAMPLES = 3
 _CODES = {
     Ending.DIED: "process-died",
     Ending.HUNG: "process-hung",
-    Ending.NONSENSE: "result-unreadable",
+    Ending.UNREADABLE: "result-unreadable",
     Ending.UNKILLABLE: "process-unkillable",
 }
 
@@ -47,6 +46,8 @@ def each_gpu(
     function: str,
     parameters: dict[str, Any],
     own: Callable[[GpuIdentity], dict[str, Any]] = lambda _: {},
+    *,
+    reuse: bool = True,
 ) -> list[Request]:
     """One request for each GPU of the node, which is to stay near it, and its `own`."""
     return [
@@ -57,7 +58,7 @@ def each_gpu(
             device=gpu.index,
             parameters=parameters | own(gpu) | {"near": gpu.pci_address},
             environment=CUDA_ENVIRONMENT,
-            reuse=True,
+            reuse=reuse,
         )
         for gpu in node.gpus
     ]
@@ -68,12 +69,6 @@ def stay_near(request: Request) -> None:
     address = request.parameters.get("near")
     if address and (near := machine.cpus_near(address)):
         os.sched_setaffinity(0, set(near) & os.sched_getaffinity(0) or os.sched_getaffinity(0))
-
-
-def not_run(check: Check, reason: str, started: float | None = None) -> TestResult:
-    """A test that the environment kept from running, and why. `started` is its time.monotonic()."""
-    duration_s = 0.0 if started is None else time.monotonic() - started
-    return TestResult(check.id, State.NOT_RUN, check.method, round(duration_s, 3), reason)
 
 
 def failures(outcomes: Iterable[Outcome]) -> list[Finding]:
@@ -91,8 +86,7 @@ def failures(outcomes: Iterable[Outcome]) -> list[Finding]:
 
 def result(
     check: Check,
-    started: float,
-    outcomes: list[Outcome],
+    outcomes: Iterable[Outcome] = (),
     *,
     measurements: Iterable[Measurement] | None = None,
     findings: Iterable[Finding] | None = None,
@@ -103,6 +97,7 @@ def result(
 
     `measurements` and `findings` replace what would be gathered from them.
     """
+    outcomes = list(outcomes)
     found = list(failures(outcomes) if findings is None else findings)
     if telemetry:
         telemetry.close()
@@ -129,7 +124,7 @@ def result(
         id=check.id,
         state=state,
         method=check.method,
-        duration_s=round(time.monotonic() - started, 3),
+        duration_s=0.0,  # Check.run knows
         reason=reason,
         measurements=tuple(gathered if measurements is None else measurements),
         findings=tuple(found),

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from validation.backends.factory import make
-from validation.checks.measured import CUDA_ENVIRONMENT, failures, not_run, result, watch
+from validation.checks.check import BEYOND_QUICK, CUDA, TWO_GPUS, Check, Scope
+from validation.checks.cost import IdleNode, Step, series
+from validation.checks.launch import on_device, on_each_gpu
+from validation.checks.measured import CUDA_ENVIRONMENT, failures, result, watch
 from validation.checks.recorder import Recorder
-from validation.checks.turns import together
 from validation.model.contract import Measured
 from validation.model.not_run import NotRunError
 from validation.processes.child import Request
 from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from validation.backends.protocol import Backend, Operation
     from validation.checks.node import Node
@@ -25,12 +26,6 @@ if TYPE_CHECKING:
 
 #: Of the free memory, what the pattern test leaves to libraries.
 PATTERN_SHARE = 0.9
-
-
-def measure(request: Request, stage: Callable[[str], None]) -> Measured:
-    """In a child: bandwidth of copy and triad, then the pattern test. Raises NotRunError."""
-    stage("loading torch")
-    return stream(make(request.backend, request.device), request, stage)
 
 
 def stream(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
@@ -58,23 +53,39 @@ def stream(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
     return recorder.measured({"pattern_bytes": tested})
 
 
-class GpuMemory:
-    """Bandwidth of each GPU's memory, all at the same time, and whether it keeps what is written."""
+measure = on_device(stream)
+
+
+class GpuMemory(Check):
+    """Copy and triad in each GPU's memory, as STREAM counts; then a pattern test.
+
+    It writes a pattern, another one in each block, and its inverse, over up to 8 GB (`quick`) or 90 % of what
+    is free.
+    """
 
     id = "gpu_memory"
     title = "memory of every GPU: bandwidth and a pattern test"
-    needs = "an NVIDIA GPU with its driver, torch built with CUDA"
+    place = 220
+    scope = Scope.EACH_GPU
+    needs = (CUDA,)
+    passes = "every word keeps what was written"
     method = 2  # 2: one warm-up for all
-    headline: tuple[str, ...] = ("memory_triad_gb_s", "memory_copy_gb_s")
+    headline = ("memory_triad_gb_s", "memory_copy_gb_s")
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes, in the processes of the tests before."""
+        yield from series(idle.plan.gpu_copy, 2)
+        yield Step("pattern", min(idle.plan.gpu_pattern_bytes, idle.memory_bytes) * idle.pattern_s_gb / 1e9)
+        yield Step("counters", idle.nvidia_smi)
+
+    def perform(self, node: Node) -> TestResult:
+        """Measure the GPUs of this node."""
         parameters = {
             "size_bytes": node.plan.gpu_copy_bytes,
             "timing": dataclasses.asdict(node.plan.gpu_copy),
             "pattern_bytes": node.plan.gpu_pattern_bytes,
         }
-        return together(self, node, f"{__name__}:measure", parameters)
+        return on_each_gpu(self, node, parameters)
 
 
 def measure_peers(request: Request, stage: Callable[[str], None]) -> Measured:
@@ -130,22 +141,31 @@ def send(backend: Backend, request: Request, stage: Callable[[str], None]) -> Me
     return recorder.measured({"through_host_memory_to": beyond} if beyond else {})
 
 
-class GpuPeers:
-    """The matrix of copies from each GPU to each other one, one pair at a time."""
+class GpuPeers(Check):
+    """Copies from each GPU to each other one, one pair at a time.
+
+    Pairs whose copies go through host memory are named in the details.
+    """
 
     id = "gpu_peers"
     title = "copies from GPU to GPU, every pair"
-    needs = "two or more NVIDIA GPUs with their driver, torch built with CUDA"
+    place = 260
+    scope = Scope.GPU_PAIRS
+    needs = (TWO_GPUS, CUDA)
+    plans = BEYOND_QUICK
+    passes = "every element arrives"
     method = 2  # 2: all pairs from one process
-    headline: tuple[str, ...] = ("peer_gb_s",)
+    headline = ("peer_gb_s",)
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        if len(node.gpus) == 1:
-            return not_run(self, "one GPU has no other to copy to")
-        if reason := node.why_no_cuda():
-            return not_run(self, reason)
-        started, telemetry = time.monotonic(), watch(node)
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        yield Step("start", idle.start)
+        yield Step("contexts", idle.contexts)
+        yield from series(idle.plan.gpu_peer, idle.gpus - 1, idle.gpus)
+
+    def perform(self, node: Node) -> TestResult:
+        """Copy between the GPUs of this node."""
+        telemetry = watch(node)
         # One process: with one for each GPU, every GPU would get a context of each of them, which takes time
         # and some hundred MB, and a GPU that serves one process at a time would turn the others away.
         request = Request(
@@ -165,4 +185,4 @@ class GpuPeers:
         findings = [dataclasses.replace(finding, device=None) for finding in failures([outcome])]
         rows = outcome.measured.details
         outcome = dataclasses.replace(outcome, measured=dataclasses.replace(outcome.measured, details={}))
-        return result(self, started, [outcome], findings=findings, details=rows, telemetry=telemetry)
+        return result(self, [outcome], findings=findings, details=rows, telemetry=telemetry)

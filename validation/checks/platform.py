@@ -3,47 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING
 
-from validation.checks.measured import not_run, result
+from validation.checks.check import GPU, Check, Scope
+from validation.checks.cost import IdleNode, Step
+from validation.checks.measured import result
 from validation.findings.catalogue import finding
-from validation.model.contract import Finding, TestResult, worst
 from validation.processes.pool import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from validation.checks.node import Node
+    from validation.model.contract import Finding, TestResult
     from validation.probes.topology import RdmaPort, Topology
 
 
-class Platform:
-    """NUMA placement, IOMMU and ACS where GPUs talk to each other over PCIe, and RDMA ports."""
+class Platform(Check):
+    """Nothing runs. How GPUs and network adapters are connected.
+
+    NUMA node of each GPU, IOMMU mode, PCIe access control (ACS) on the bridges above the GPUs, PCIe links of
+    their switches and of network adapters, InfiniBand and RoCE ports.
+    """
 
     id = "platform"
     title = "NUMA, IOMMU, PCIe bridges and RDMA ports"
-    needs = "an NVIDIA GPU on the PCI bus"
-    method = 1
-    headline: tuple[str, ...] = ()
+    place = 20
+    scope = Scope.NODE
+    needs = (GPU,)
+    passes = "nothing is found"
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        started = time.monotonic()
-        if reason := node.why_no_gpu():
-            return not_run(self, reason)
+    def cost(self, _idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        yield Step("read sysfs", 0.1)
+
+    def perform(self, node: Node) -> TestResult:
+        """Look at this node."""
         topology = node.topology
         if isinstance(topology, Outcome):
-            return result(self, started, [topology])
-        findings = tuple(examine(node, topology))
-        return TestResult(
-            id=self.id,
-            state=worst(finding.state for finding in findings),
-            method=self.method,
-            duration_s=round(time.monotonic() - started, 3),
-            findings=findings,
-            details=dataclasses.asdict(topology),
-        )
+            return result(self, [topology])
+        return result(self, findings=examine(node, topology), details=dataclasses.asdict(topology))
 
 
 def examine(node: Node, topology: Topology) -> Iterator[Finding]:

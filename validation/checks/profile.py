@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from validation.backends import traces
-from validation.backends.protocol import Shape
-from validation.checks.recorder import Recorder
-from validation.checks.training import in_a_child, memory_of, on_each_gpu, on_the_cpu
+from validation.checks.launch import on_device
+from validation.checks.training import CpuTraining, GpuTraining, begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from validation.backends.protocol import Backend
     from validation.checks.node import Node
-    from validation.model.contract import Measured, TestResult
+    from validation.model.contract import Measured
     from validation.processes.child import Request
 
 STEPS = 3
@@ -28,8 +27,7 @@ MOST_TRACE_BYTES = 32 << 20
 
 def profile(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
     """The measurement itself, on any backend. Raises NotRunError."""
-    shape, recorder = Shape(**request.parameters["shape"]), Recorder(backend, request, stage)
-    recorder.need(memory_of(shape))
+    shape, recorder = begin(backend, request, stage)
     on_gpu = backend.name == "cuda"
     way = "bf16" if on_gpu and "bf16" in backend.dtypes() else "fp32"
     stage(f"profiling {STEPS} training steps")
@@ -50,7 +48,7 @@ def profile(backend: Backend, request: Request, stage: Callable[[str], None]) ->
     return recorder.measured(details)
 
 
-measure = in_a_child(profile)
+measure = on_device(profile)
 
 
 def keep(content: bytes, path: Path) -> str:
@@ -74,33 +72,32 @@ def keep(content: bytes, path: Path) -> str:
     return str(path)
 
 
-def _parameters(node: Node) -> dict[str, Any]:
-    return {"traces": str(node.run_options.traces.absolute()) if node.run_options.traces else None}
-
-
-class CpuProfile:
-    """On the CPU: whether profiling works, and what Python costs between operators."""
+class CpuProfile(CpuTraining):
+    """The same as `gpu_profile` on the CPU, with operators in place of kernels."""
 
     id = "cpu_profile"
     title = "a profile of training steps on the CPU"
-    needs = "torch"
+    place = 350
+    passes = "as `gpu_profile`"
     method = 2
-    headline: tuple[str, ...] = ("computing_share",)
+    headline = ("computing_share",)
+    option = "traces"
+    timed = 0  # three steps, whatever the plan says
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        return on_the_cpu(self, node, f"{__name__}:measure", _parameters(node))
+    def parameters(self, node: Node) -> dict[str, Any]:
+        """Where the traces go."""
+        return {"traces": str(node.run_options.traces.absolute()) if node.run_options.traces else None}
 
 
-class GpuProfile:
-    """On all GPUs at the same time."""
+class GpuProfile(GpuTraining, CpuProfile):
+    """Three training steps under torch's profiler, each with a copy of its batch from pinned host memory.
+
+    The parts of the time in which kernels run, data is loaded, and the GPU is idle. `--traces DIR` or
+    `gpu_validation_traces` keeps the Chrome traces, 32 MiB at most each, and puts the test into every plan
+    (on the controller: `reports/traces/NODE/`, where the next run's replace them).
+    """
 
     id = "gpu_profile"
     title = "a profile of training steps on every GPU"
-    needs = "an NVIDIA GPU with its driver, torch built with CUDA"
-    method = 2
-    headline: tuple[str, ...] = ("computing_share",)
-
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        return on_each_gpu(self, node, f"{__name__}:measure", _parameters(node))
+    place = 355
+    passes = "the trace shows work"

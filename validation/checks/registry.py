@@ -1,62 +1,51 @@
-"""All tests, in the order in which they run: what only reads, the CPU, the GPUs, and what came of it."""
+"""All checks, in the order in which they run, and what follows from what they say of themselves.
+
+Every module of this folder is looked through, so that a new check is one new file.
+"""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from typing import TYPE_CHECKING
 
-from validation.checks.aftermath import HealthAfter
-from validation.checks.batch import CpuBatch, GpuBatch
-from validation.checks.collectives import CpuAllReduce, GpuAllReduce, GpuAllReduceNvls, GpuAllReduceRing
-from validation.checks.container import GpuContainer
-from validation.checks.copy import CpuCopy, GpuTransfer, GpuTransferRemote, GpuTransferTogether
-from validation.checks.frameworks import Frameworks
-from validation.checks.health import Health
-from validation.checks.loading import DataLoading
-from validation.checks.matmul import CpuMatmul, GpuMatmul, GpuMatmulAlone
-from validation.checks.memory import GpuMemory, GpuPeers
-from validation.checks.platform import Platform
-from validation.checks.precision import CpuAmp, GpuAmp
-from validation.checks.profile import CpuProfile, GpuProfile
-from validation.checks.step_memory import CpuStepMemory, GpuStepMemory
-from validation.checks.storage import StorageRead
+from validation import checks
+from validation.checks.check import Check
 
 if TYPE_CHECKING:
-    from validation.checks.check import Check
+    from collections.abc import Iterator
+
+    from validation.model.run_options import RunOptions
+
+
+def _found() -> Iterator[Check]:
+    for module in pkgutil.iter_modules(checks.__path__, f"{checks.__name__}."):
+        if module.name != __name__:
+            for one in vars(importlib.import_module(module.name)).values():
+                # A class that others build upon has no id of its own.
+                if isinstance(one, type) and issubclass(one, Check) and "id" in vars(one):
+                    yield one()
+
 
 CHECKS: dict[str, Check] = {
-    check.id: check
-    for check in (
-        Health(),
-        Platform(),
-        Frameworks(),
-        GpuContainer(),
-        CpuMatmul(),
-        CpuCopy(),
-        CpuAllReduce(),
-        GpuMatmul(),
-        GpuMatmulAlone(),
-        GpuMemory(),
-        GpuTransfer(),
-        GpuTransferTogether(),
-        GpuTransferRemote(),
-        GpuPeers(),
-        GpuAllReduce(),
-        GpuAllReduceRing(),
-        GpuAllReduceNvls(),
-        DataLoading(),
-        StorageRead(),
-        CpuAmp(),
-        GpuAmp(),
-        CpuStepMemory(),
-        GpuStepMemory(),
-        CpuBatch(),
-        GpuBatch(),
-        CpuProfile(),
-        GpuProfile(),
-        HealthAfter(),
-    )
+    check.id: check for check in sorted(_found(), key=lambda check: (check.place, check.id))
 }
-
 TESTS = tuple(CHECKS)
 #: The measurements that stand for each test, the best first.
 HEADLINES = {check.id: check.headline for check in CHECKS.values()}
+#: What must have run on a machine with NVIDIA GPUs, unless an expectation or inventory says otherwise.
+PROVE_A_GPU = tuple(check.id for check in CHECKS.values() if check.proves_a_gpu)
+
+
+def in_plan(plan: str, options: RunOptions) -> tuple[str, ...]:
+    """The tests of a plan, and those that the options of a run ask for."""
+    return tuple(check.id for check in CHECKS.values() if plan in check.plans or check.asked_for(options))
+
+
+def asked_for(options: RunOptions, *, required: bool = False) -> tuple[str, ...]:
+    """The tests that the options of a run ask for; or only those that they also require."""
+    return tuple(
+        check.id
+        for check in CHECKS.values()
+        if check.asked_for(options) and (check.required_if_asked or not required)
+    )

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from validation.backends.protocol import Shape
-from validation.checks.recorder import Recorder
-from validation.checks.training import in_a_child, memory_of, on_each_gpu, on_the_cpu
+from validation.checks.launch import on_device
+from validation.checks.training import CpuTraining, GpuTraining, begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from validation.backends.protocol import Backend
-    from validation.checks.node import Node
-    from validation.model.contract import Measured, TestResult
+    from validation.model.contract import Measured
     from validation.processes.child import Request
 
 #: The ways to run the step, as the backend calls them and as the numbers do.
@@ -25,8 +23,7 @@ TOLERANCE = 1e-3
 
 def compare(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
     """The measurement itself, on any backend. Raises NotRunError."""
-    shape, recorder = Shape(**request.parameters["shape"]), Recorder(backend, request, stage)
-    recorder.need(memory_of(shape))
+    shape, recorder = begin(backend, request, stage)
     peaks, rates = {}, {}
     for way, name in WAYS.items():
         operation = backend.training(shape, way)
@@ -67,32 +64,30 @@ def compare(backend: Backend, request: Request, stage: Callable[[str], None]) ->
     )
 
 
-measure = in_a_child(compare)
+measure = on_device(compare)
 
 
-class CpuStepMemory:
-    """The same on the CPU, which shows whether this torch does it right."""
+class CpuStepMemory(CpuTraining):
+    """The same as `gpu_step_memory` on the CPU, which shows whether this torch does it right."""
 
     id = "cpu_step_memory"
     title = "gradient accumulation and checkpointing on the CPU"
-    needs = "torch"
-    method = 1
-    headline: tuple[str, ...] = ("checkpointed_step_gb",)
-
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        return on_the_cpu(self, node, f"{__name__}:measure", {})
+    place = 330
+    passes = "as `gpu_step_memory`"
+    headline = ("checkpointed_step_gb",)
+    timed = len(WAYS)
 
 
-class GpuStepMemory:
-    """On all GPUs at the same time."""
+class GpuStepMemory(GpuTraining):
+    """The step of `gpu_amp` in fp32: plain, with accumulated gradients, with activation checkpointing.
+
+    Gradients are accumulated over four parts of the batch. Peak memory beyond weights and momentum, and
+    samples/s.
+    """
 
     id = "gpu_step_memory"
     title = "gradient accumulation and checkpointing on every GPU"
-    needs = "an NVIDIA GPU with its driver, torch built with CUDA"
-    method = 1
-    headline: tuple[str, ...] = ("checkpointed_step_gb",)
-
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        return on_each_gpu(self, node, f"{__name__}:measure", {})
+    place = 335
+    passes = "gradients and losses are the plain ones up to 0.001 of them, and both save memory"
+    headline = ("checkpointed_step_gb",)
+    timed = len(WAYS)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from validation.backends import storage
-from validation.backends.sampling import MOST_ATTEMPTS, calm, rate
-from validation.checks.measured import not_run, result
+from validation.backends.sampling import MOST_ATTEMPTS, calm, rate, repeated
+from validation.checks.check import BEYOND_QUICK, Check, Need, Scope
+from validation.checks.cost import IdleNode, Step, series
+from validation.checks.measured import result
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured, Measurement
 from validation.model.not_run import NotRunError
@@ -20,7 +23,7 @@ from validation.processes.child import Request
 from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from validation.checks.node import Node
     from validation.model.contract import TestResult
@@ -120,13 +123,7 @@ def _rate(
         turn += 1
         return source.seconds(pool, threads, places[turn % len(places)], section)
 
-    def often() -> list[float]:
-        seconds: list[float] = []
-        while len(seconds) < timing.least or (sum(seconds) < timing.measure_s and len(seconds) < timing.most):
-            seconds.append(once())
-        return seconds
-
-    seconds, attempts = calm(often, MOST_ATTEMPTS if sample_s <= SAMPLE_S else 1)
+    seconds, attempts = calm(partial(repeated, once, timing), MOST_ATTEMPTS if sample_s <= SAMPLE_S else 1)
     conditions: dict[str, int | str] = {"path": str(path), "threads": threads, "cache": source.how}
     return rate(name, section, seconds, 1e9, None, conditions, attempts)
 
@@ -151,20 +148,44 @@ def _compare(source: storage.Source, blocks: list[int]) -> tuple[list[int], int]
     return sorted(wrong), count
 
 
-class StorageRead:
-    """One path after the other: they may share a disk or a link."""
+def _why_no_path(node: Node) -> str | None:
+    named = node.run_options.storage_paths
+    return None if named else "no path was named (--storage, gpu_validation_storage_paths)"
+
+
+class StorageRead(Check):
+    """Sequential reads of 4 MiB in 8 threads and in one, of each path in `gpu_validation_storage_paths`.
+
+    A path (`--storage`) puts this test into every plan and makes it required. A folder gets a file of our own
+    without a name, gone when its process is; a file is only read. O_DIRECT where the file system has it, else
+    pages are dropped from the cache first; the details say which. ZFS and FUSE keep a cache of their own all
+    the same, and so do pages that somebody maps: there the details say `unknown`, and a floor that is reached
+    is `storage-cache-unknown` (degraded). Slow storage is read in smaller samples. Devices, pipes, files
+    below 32 MiB and files with holes are refused. What the storage itself caches is not seen through.
+    """
 
     id = "storage_read"
     title = "sequential reads where the training data is"
-    needs = "a path that the operator names"
-    method = 1
-    headline: tuple[str, ...] = ("storage_read_gb_s",)
+    place = 310
+    scope = Scope.PATHS
+    needs = (Need("a path that the operator names", _why_no_path),)
+    plans = BEYOND_QUICK
+    passes = (
+        "blocks are what was written (of a file: the same twice), and no path is below "
+        "`gpu_validation_storage_floor_gb_s` (`--storage-floor`)"
+    )
+    headline = ("storage_read_gb_s",)
+    option = "storage_paths"
+    required_if_asked = True
 
-    def run(self, node: Node) -> TestResult:
-        """Run it on this node."""
-        if not node.run_options.storage_paths:
-            return not_run(self, "no path was named (--storage, gpu_validation_storage_paths)")
-        started, outcomes = time.monotonic(), []
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes for one path."""
+        yield Step("write", idle.plan.storage_write_s)
+        yield from series(idle.plan.cpu, 2)
+
+    def perform(self, node: Node) -> TestResult:
+        """Read on this node, from one path after the other: they may share a disk or a link."""
+        outcomes = []
         for path in node.run_options.storage_paths:
             parameters = {
                 "path": str(path),
@@ -173,6 +194,6 @@ class StorageRead:
                 "write_s": node.plan.storage_write_s,
                 "floor_gb_s": node.run_options.storage_floor_gb_s,
             }
-            request = Request(str(path), f"{__name__}:measure", "cpu", parameters=parameters)
+            request = Request(str(path), self.function, "cpu", parameters=parameters)
             outcomes += run_children([request], node.budget_s)
-        return result(self, started, outcomes)
+        return result(self, outcomes)

@@ -1,26 +1,23 @@
-"""What the training-shaped checks share: the model they train, and a child for the CPU or for each GPU."""
+"""What the training-shaped checks share: the model they train, and how they run on the CPU or on all GPUs."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from validation.backends.factory import make
 from validation.backends.protocol import Shape
-from validation.checks.measured import each_gpu, not_run, result, stay_near, watch
-from validation.processes.child import Request
-from validation.processes.pool import run_children
+from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, Check, Scope
+from validation.checks.cost import IdleNode, Step, series
+from validation.checks.launch import on_each_gpu, on_the_cpu
+from validation.checks.recorder import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from validation.backends.protocol import Backend
-    from validation.checks.check import Check
     from validation.checks.node import Node
-    from validation.model.contract import Measured, TestResult
-
-    Stage = Callable[[str], None]
+    from validation.model.contract import TestResult
+    from validation.processes.child import Request
 
 #: Both fixed, so that numbers compare. On the CPU a step of a fraction of a second; on a GPU one of 10^13
 #: operations, in matrices wide enough for tensor cores, that fits in 16 GB.
@@ -28,46 +25,60 @@ CPU_SHAPE = Shape(layers=4, width=256, heads=4, tokens=64, batch=8)
 GPU_SHAPE = Shape(layers=4, width=2048, heads=16, tokens=1024, batch=8)
 
 
-def in_a_child(
-    measurement: Callable[[Backend, Request, Stage], Measured],
-) -> Callable[[Request, Stage], Measured]:
-    """What a child runs: the measurement on its real device, from the CPUs next to that."""
+class CpuTraining(Check):
+    """A training step on all CPUs, in a process of its own."""
 
-    def measure(request: Request, stage: Stage) -> Measured:
-        stay_near(request)
-        stage("loading torch")
-        return measurement(make(request.backend, request.device), request, stage)
+    scope = Scope.CPU
+    needs = (TORCH,)
+    plans = BEYOND_QUICK
+    #: How many rates it measures.
+    timed: ClassVar[int] = 1
 
-    return measure
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        yield Step("start", idle.start)
+        yield from series(idle.plan.cpu, self.timed) if self.timed else ()
+        yield Step("model", idle.training, max(1, self.timed))
+
+    def parameters(self, _node: Node) -> dict[str, Any]:
+        """What the measurement is told besides the shape of the model."""
+        return {}
+
+    def perform(self, node: Node) -> TestResult:
+        """Train on this node."""
+        shared = {"shape": dataclasses.asdict(CPU_SHAPE), "timing": dataclasses.asdict(node.plan.cpu)}
+        return on_the_cpu(self, node, shared | self.parameters(node))
 
 
-def on_the_cpu(check: Check, node: Node, function: str, parameters: dict[str, Any]) -> TestResult:
-    """Run `function` in a child, on all CPUs."""
-    if reason := node.why_no_torch():
-        return not_run(check, reason)
-    started = time.monotonic()
-    shared = {"shape": dataclasses.asdict(CPU_SHAPE), "timing": dataclasses.asdict(node.plan.cpu)}
-    request = Request("the CPU", function, "cpu", parameters=shared | parameters)
-    return result(check, started, run_children([request], node.budget_s))
+class GpuTraining(CpuTraining):
+    """A training step on all GPUs at the same time, as a job runs it."""
+
+    scope = Scope.EACH_GPU
+    needs = (CUDA,)
+    #: Whether it wants new processes, and the memory that others hold.
+    alone: ClassVar[bool] = False
+
+    def cost(self, idle: IdleNode) -> Iterator[Step]:
+        """How long it takes, where it is not alone in the processes of the tests before."""
+        if self.alone:
+            yield Step("start", idle.start)
+            yield Step("contexts", idle.contexts)
+        yield from series(idle.plan.gpu_copy, self.timed) if self.timed else ()
+        yield Step("model", idle.training, max(1, self.timed))
+
+    def perform(self, node: Node) -> TestResult:
+        """Train on this node."""
+        shared = {"shape": dataclasses.asdict(GPU_SHAPE), "timing": dataclasses.asdict(node.plan.gpu_copy)}
+        if self.alone:
+            node.pool.close()
+        return on_each_gpu(self, node, shared | self.parameters(node), new=self.alone)
 
 
-def on_each_gpu(
-    check: Check, node: Node, function: str, parameters: dict[str, Any], *, alone: bool = False
-) -> TestResult:
-    """Run `function` in a child for each GPU, all at the same time, as a training job would.
-
-    `alone`: in a new one that is not used again, and without those that wait for other tests.
-    """
-    if reason := node.why_no_cuda():
-        return not_run(check, reason)
-    started, telemetry = time.monotonic(), watch(node)
-    shared = {"shape": dataclasses.asdict(GPU_SHAPE), "timing": dataclasses.asdict(node.plan.gpu_copy)}
-    requests = each_gpu(node, function, shared | parameters)
-    if alone:
-        node.pool.close()
-    pool = None if alone else node.pool
-    outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, pool=pool)
-    return result(check, started, outcomes, telemetry=telemetry)
+def begin(backend: Backend, request: Request, stage: Callable[[str], None]) -> tuple[Shape, Recorder]:
+    """The model that a request asks for, which fits, and what keeps its numbers. Raises NotRunError."""
+    shape, recorder = Shape(**request.parameters["shape"]), Recorder(backend, request, stage)
+    recorder.need(memory_of(shape))
+    return shape, recorder
 
 
 def memory_of(shape: Shape) -> int:

@@ -6,7 +6,7 @@ import argparse
 import math
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from validation.checks.registry import TESTS
 from validation.cli import commands, fleet_commands
@@ -16,6 +16,8 @@ from validation.model.plans import MOST_HOURS, PLANS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+FAIL_ON_DEGRADED = "exit status 1 also for a degraded node"
 
 
 def _number(expected: str, most: float) -> Callable[[str], float]:
@@ -33,10 +35,6 @@ def _number(expected: str, most: float) -> Callable[[str], float]:
     return read
 
 
-_hours = _number(f"hours, above 0 and up to {MOST_HOURS}", MOST_HOURS)
-_rate = _number("GB/s, a number above 0", math.inf)
-
-
 def parser() -> argparse.ArgumentParser:
     """Make the parser; each command carries its function as `function`."""
     whole = argparse.ArgumentParser(
@@ -44,132 +42,99 @@ def parser() -> argparse.ArgumentParser:
         description="Measure this node, or judge the results of a fleet.",
         epilog="Exit status: 0 passed, 1 a GPU or a node failed, 2 something required could not run.",
     )
-    command = whole.add_subparsers(required=True, metavar="COMMAND")
+    commands_of = whole.add_subparsers(required=True, metavar="COMMAND")
 
-    run = command.add_parser("run", help="run a plan's tests on this node")
-    run.set_defaults(function=commands.run)
-    run.add_argument("--plan", choices=PLANS, default="quick", help="how deep (default: quick)")
-    run.add_argument(
+    def command(name: str, function: Callable[[argparse.Namespace], int], purpose: str) -> _Command:
+        found = commands_of.add_parser(name, help=purpose)
+        found.set_defaults(function=function)
+        return _Command(found)
+
+    run = command("run", commands.run, "run a plan's tests on this node")
+    run.option("--plan", "how deep (default: quick)", choices=PLANS, default="quick")
+    run.option(
         "--test",
+        "run only this test; may be repeated",
+        "TEST",
         action="append",
         choices=TESTS,
         dest="tests",
-        metavar="TEST",
-        help="run only this test; may be repeated",
     )
-    run.add_argument(
-        "--expect", type=Path, metavar="FILE", help="what this node must be, as JSON; - reads standard input"
-    )
-    run.add_argument(
-        "--gpus", type=_count, metavar="N", help="this machine must have so many GPUs, of whatever model"
-    )
-    run.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="write the result here as JSON; - writes it to standard output",
-    )
-    run.add_argument(
-        "--hours",
-        type=_number(f"hours, above 0 and up to {MOST_HOURS}", MOST_HOURS),
-        metavar="N",
-        help="repeat the tests for so long, and stop at the first fault",
-    )
-    run.add_argument(
-        "--state", type=Path, metavar="FILE", help="keep rounds here, to go on after an interruption"
-    )
-    run.add_argument(
+    run.path("--expect", "what this node must be, as JSON; - reads standard input")
+    run.option("--gpus", "this machine must have so many GPUs, of whatever model", "N", type=_count)
+    run.path("--output", "write the result here as JSON; - writes it to standard output")
+    hours = _number(f"hours, above 0 and up to {MOST_HOURS}", MOST_HOURS)
+    run.option("--hours", "repeat the tests for so long, and stop at the first fault", "N", type=hours)
+    run.path("--state", "keep rounds here, to go on after an interruption")
+    run.path(
         "--storage",
-        type=Path,
+        "measure reads of this file, or of a file of our own in this folder; may be repeated",
+        "PATH",
         action="append",
         default=[],
-        metavar="PATH",
-        help="measure reads of this file, or of a file of our own in this folder; may be repeated",
     )
-    run.add_argument(
-        "--storage-floor",
-        type=_number("GB/s, a number above 0", math.inf),
-        metavar="GB/S",
-        help="fail where a --storage reads more slowly",
-    )
-    run.add_argument(
-        "--traces",
-        type=Path,
-        metavar="DIR",
-        help="profile training steps, and write their Chrome traces here",
-    )
-    run.add_argument(
+    rate = _number("GB/s, a number above 0", math.inf)
+    run.option("--storage-floor", "fail where a --storage reads more slowly", "GB/S", type=rate)
+    run.path("--traces", "profile training steps, and write their Chrome traces here", "DIR")
+    run.option(
         "--node",
+        "the node's name in the result (default: its host name)",
         type=_node_name,
         default=socket.gethostname(),
-        help="the node's name in the result (default: its host name)",
     )
-    _add_fail_on_degraded(run)
+    run.flag("--fail-on-degraded", FAIL_ON_DEGRADED)
 
-    listing = command.add_parser("list", help="say which tests and plans there are")
-    listing.set_defaults(function=commands.list_tests)
+    command("list", commands.list_tests, "say which tests and plans there are")
 
-    comparing = command.add_parser("compare", help="say what became better or worse between two results")
-    comparing.set_defaults(function=commands.compare_results)
+    comparing = command(
+        "compare", commands.compare_results, "say what became better or worse between two results"
+    )
     for side in ("before", "after"):
-        comparing.add_argument(
-            side, type=Path, metavar=side.upper(), help="a result, or the folder of a report or of results"
-        )
-    comparing.add_argument("--all", action="store_true", help="list what stayed the same, too")
+        comparing.path(side, "a result, or the folder of a report or of results", side.upper())
+    comparing.flag("--all", "list what stayed the same, too")
 
-    explaining = command.add_parser("explain", help="say what a finding means and what to do about it")
-    explaining.set_defaults(function=commands.explain)
-    explaining.add_argument(
-        "code", nargs="?", metavar="FINDING", help="its code; without one, all are listed"
-    )
+    explaining = command("explain", commands.explain, "say what a finding means and what to do about it")
+    explaining.option("code", "its code; without one, all are listed", "FINDING", nargs="?")
 
-    judging = command.add_parser("report", help="judge the results of a fleet and write the report")
-    judging.set_defaults(function=fleet_commands.judge)
-    judging.add_argument(
-        "--results", type=Path, metavar="DIR", help="folder of results, one JSON file a node"
-    )
-    judging.add_argument(
-        "--expectations", type=Path, metavar="FILE", help="what is expected of each node, as JSON"
-    )
-    judging.add_argument(
-        "--fabric", type=Path, metavar="FILE", help="what was measured between nodes, as JSON"
-    )
-    judging.add_argument(
+    judging = command("report", fleet_commands.judge, "judge the results of a fleet and write the report")
+    judging.path("--results", "folder of results, one JSON file a node", "DIR")
+    judging.path("--expectations", "what is expected of each node, as JSON")
+    judging.path("--fabric", "what was measured between nodes, as JSON")
+    judging.flag(
         "--fleet",
-        action="store_true",
-        help='instead read {"expectations": ..., "results": {node: ...}} from standard input',
+        'instead read {"expectations": ..., "results": {node: ...}} from standard input',
     )
-    judging.add_argument(
-        "--output", type=Path, metavar="DIR", required=True, help="folder to write the report to"
-    )
-    judging.add_argument(
-        "--history",
-        type=Path,
-        metavar="DIR",
-        help="folder of the nodes' earlier numbers: compare with them, and add these",
-    )
-    judging.add_argument("--latest", action="store_true", help="make the link `latest` beside it point to it")
-    _add_fail_on_degraded(judging)
+    judging.path("--output", "folder to write the report to", "DIR", required=True)
+    judging.path("--history", "folder of the nodes' earlier numbers: compare with them, and add these", "DIR")
+    judging.flag("--latest", "make the link `latest` beside it point to it")
+    judging.flag("--fail-on-degraded", FAIL_ON_DEGRADED)
 
-    taking_part = command.add_parser("fabric", help="take part in a collective between nodes")
-    taking_part.set_defaults(function=fleet_commands.take_part)
-    taking_part.add_argument(
-        "--order", required=True, metavar="FILE", help="what to do, as JSON; - reads standard input"
-    )
+    taking_part = command("fabric", fleet_commands.take_part, "take part in a collective between nodes")
+    taking_part.option("--order", "what to do, as JSON; - reads standard input", "FILE", required=True)
 
-    grouping = command.add_parser("groups", help="say which nodes measure with which in the next rounds")
-    grouping.set_defaults(function=fleet_commands.group)
+    command("groups", fleet_commands.group, "say which nodes measure with which in the next rounds")
 
-    building = command.add_parser("build", help="write the payload as one file that Python runs")
-    building.set_defaults(function=commands.build)
-    building.add_argument("--output", type=Path, metavar="FILE", required=True)
+    building = command("build", commands.build, "write the payload as one file that Python runs")
+    building.path("--output", None, required=True)
     return whole
 
 
-def _add_fail_on_degraded(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--fail-on-degraded", action="store_true", help="exit status 1 also for a degraded node"
-    )
+class _Command:
+    """A command whose options are added in one way."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self._parser = parser
+
+    def option(self, name: str, purpose: str | None, metavar: str | None = None, **settings: Any) -> None:
+        """An option or argument, as argparse's add_argument takes it."""
+        self._parser.add_argument(name, help=purpose, metavar=metavar, **settings)
+
+    def path(self, name: str, purpose: str | None, metavar: str = "FILE", **settings: Any) -> None:
+        """One whose value is a path."""
+        self.option(name, purpose, metavar, type=Path, **settings)
+
+    def flag(self, name: str, purpose: str) -> None:
+        """One without a value."""
+        self._parser.add_argument(name, help=purpose, action="store_true")
 
 
 def _count(text: str) -> int:

@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validation.checks.registry import CHECKS, HEADLINES, TESTS
-from validation.checks.storage import StorageRead
+from validation.checks import registry
+from validation.checks.registry import CHECKS, HEADLINES, PROVE_A_GPU, TESTS
 from validation.cli import archive
 from validation.findings import catalogue
 from validation.model import gpu_models
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from validation.model.contract import NodeResult
 
 STDIN = Path("-")
-#: What a run by hand must have done on a machine with NVIDIA GPUs. With --expect, that says what is required.
-PROVE_A_GPU = ("health", "gpu_matmul", "gpu_transfer")
 
 
 class UsageError(Exception):
@@ -51,9 +49,8 @@ def run(options: argparse.Namespace) -> int:
     if options.storage_floor is not None and not options.storage:
         raise UsageError("--storage-floor needs a --storage to read from; name one, or leave it out")
     run_options = RunOptions(tuple(options.storage), options.storage_floor, options.traces)
-    left_out = plan.leaves_out - run_options.tests
-    tests = dict.fromkeys(options.tests or (test for test in TESTS if test not in left_out))
-    tests |= dict.fromkeys(test for test in TESTS if test in run_options.tests)
+    named = options.tests or registry.in_plan(options.plan, run_options)
+    tests = dict.fromkeys([*named, *registry.asked_for(run_options)])
     if options.gpus is not None:
         if expectation.gpus is not None:
             raise UsageError("--gpus and an expectation that names GPUs: leave one of them out")
@@ -65,7 +62,11 @@ def run(options: argparse.Namespace) -> int:
         _ensure_writable_folder(options.traces)
     with burn_in.locked(options.state), Progress(len(tests)) as progress:
         result = run_plan(plan, expectation, options.node, tests, progress, options.state, run_options)
-    expectation = dataclasses.replace(expectation, required_tests=_required(options, expectation, result))
+    by_options = registry.asked_for(run_options, required=True)
+    required = [*expectation.required_tests, *(options.tests or ()), *by_options]
+    if options.expect is None and not options.tests and result.gpus:
+        required += PROVE_A_GPU
+    expectation = dataclasses.replace(expectation, required_tests=tuple(dict.fromkeys(required)))
     verdict = judge_node(
         options.node, result, expectation, HEADLINES, fail_on_degraded=options.fail_on_degraded
     )
@@ -76,16 +77,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(fleet_report.text(judge_fleet([verdict])), end="")
     return verdict.exit_status
-
-
-def _required(options: argparse.Namespace, expectation: Expectation, result: NodeResult) -> tuple[str, ...]:
-    """What must have run: what is expected, what was asked for by name, what proves a GPU where one is."""
-    required = [*expectation.required_tests, *(options.tests or ())]
-    if options.storage:
-        required.append(StorageRead.id)
-    if options.expect is None and not options.tests and result.gpus:
-        required += PROVE_A_GPU
-    return tuple(dict.fromkeys(required))
 
 
 def _expectation(path: Path | None) -> Expectation:
@@ -119,10 +110,11 @@ def list_tests(_options: argparse.Namespace) -> int:
     """Say which tests and plans there are."""
     print("Tests:")
     for check in CHECKS.values():
-        print(f"  {check.id:<21} {check.title} (needs {check.needs})")
+        needs = ", ".join(need.words for need in check.needs) or "nothing"
+        print(f"  {check.id:<21} {check.title} ({check.scope}; needs {needs})")
     print("Plans:")
     for plan in PLANS.values():
-        left_out = ", ".join(test for test in TESTS if test in plan.leaves_out)
+        left_out = ", ".join(check.id for check in CHECKS.values() if plan.name not in check.plans)
         print(f"  {plan.name:<15} {plan.summary}" + (f" (without {left_out})" if left_out else ""))
     return EXIT_PASS
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from validation.checks.collectives import combine, stage_order
 from validation.model.contract import FABRIC_VERSION, Finding, Measurement, StringEnum
+from validation.processes.pool import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -241,7 +242,7 @@ def _suspects(parts: dict[str, Part]) -> dict[str, str]:
         (rank.ended_at, name, rank.problem)
         for name, part in parts.items()
         for rank in part.ranks
-        if rank.ending in {"died", "nonsense", "unkillable"}
+        if rank.ending in (Ending.DIED, Ending.UNREADABLE, Ending.UNKILLABLE)
     ]
     if dead:
         first = min(dead)[0]

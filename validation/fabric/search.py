@@ -26,8 +26,8 @@ SLOW_SHARE = 0.5
 #: network/README.md). The lowest gates in use are at 0.6 (cluster-health-scanner: 60 of 100 GB/s on A3, 250
 #: of 400 on A3 Ultra and A4). Seen 2026-11.
 FAST_SHARE = 0.6
-#: With so many good nodes a node must have failed before it is to blame.
-WITNESSES = 2
+#: A node is to blame once it has failed with so many good nodes.
+CONFIRMATIONS = 2
 #: So many rounds of pairs without a good one, and there is no good node to find the bad ones with.
 MOST_BLIND_ROUNDS = 3
 
@@ -233,5 +233,5 @@ def _to_blame(
     return {
         name: tuple(groups)
         for name, groups in with_good.items()
-        if len(groups) >= WITNESSES or not set(good) - met[name] - set(missing)
+        if len(groups) >= CONFIRMATIONS or not set(good) - met[name] - set(missing)
     }

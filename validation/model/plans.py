@@ -1,4 +1,4 @@
-"""Plans: which tests run, for how long they measure, and how long they may take at most.
+"""Plans: for how long tests measure, and how long they may take at most. Each test names its plans.
 
 A budget is there to end a hang. It is many times what a test needs on an idle machine, so that a slow or busy
 machine never fails by time-out.
@@ -6,7 +6,7 @@ machine never fails by time-out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,6 @@ class Plan:
     #: The file that storage is read from: its size, and how long writing it may take, at most.
     storage_bytes: int = 1 << 30
     storage_write_s: float = 10
-    #: Tests that run only where they are asked for by name.
-    leaves_out: frozenset[str] = frozenset()
     #: How long the fastest published shapes of a GPU are measured, after the long load; None: not at all.
     gpu_best: Timing | None = None
 
@@ -67,102 +65,62 @@ class Plan:
 MIB = 1 << 20
 GIB = 1 << 30
 
-#: Training-shaped tests, which take minutes together.
-TRAINING = frozenset(
-    {
-        "data_loading",
-        "storage_read",
-        "cpu_amp",
-        "gpu_amp",
-        "cpu_step_memory",
-        "gpu_step_memory",
-        "cpu_batch",
-        "gpu_batch",
-        "cpu_profile",
-        "gpu_profile",
-    }
-)
-
 #: How long an operator may have tests repeated at most.
 MOST_HOURS = 1000
 
-PLANS = {
-    plan.name: plan
-    for plan in (
-        Plan(
-            name="quick",
-            summary="under a minute: is this node healthy, correct and about as fast as it should be?",
-            budget_s=300,
-            cpu=Timing(warm_up_s=0.3, measure_s=0.7),
-            gpu=Timing(warm_up_s=1, measure_s=0.5),
-            gpu_copy=Timing(warm_up_s=0.05, measure_s=0.2),
-            cpu_copy_bytes=64 * MIB,
-            cpu_all_reduce_bytes=16 * MIB,
-            gpu_copy_bytes=512 * MIB,
-            gpu_peer=Timing(warm_up_s=0.02, measure_s=0.05),
-            gpu_peer_bytes=256 * MIB,
-            gpu_pattern_bytes=8 * GIB,
-            gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
-            all_reduce_runs=20,
-            all_reduce_s=1,
-            sweep=False,
-            leaves_out=TRAINING
-            | frozenset(
-                {
-                    "gpu_matmul_alone",
-                    "gpu_transfer_together",
-                    "gpu_transfer_remote",
-                    "gpu_peers",
-                    "gpu_all_reduce_ring",
-                    "gpu_all_reduce_nvls",
-                }
-            ),
-        ),
-        Plan(
-            name="standard",
-            summary="about twenty minutes on eight GPUs: the same, long enough to show throttling",
-            budget_s=1200,
-            cpu=Timing(warm_up_s=3, measure_s=10),
-            gpu=Timing(warm_up_s=30, measure_s=20, most=20000),
-            gpu_best=Timing(warm_up_s=0.2, measure_s=1, least=20),
-            gpu_copy=Timing(warm_up_s=2, measure_s=5),
-            cpu_copy_bytes=256 * MIB,
-            cpu_all_reduce_bytes=256 * MIB,
-            gpu_copy_bytes=512 * MIB,
-            gpu_peer=Timing(warm_up_s=0.1, measure_s=0.3),
-            gpu_peer_bytes=256 * MIB,
-            gpu_pattern_bytes=1024 * GIB,
-            gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
-            all_reduce_runs=100,
-            storage_bytes=8 * GIB,
-            storage_write_s=60,
-            all_reduce_s=10,
-            collectives=("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
-            gpu_directions=("h2d", "d2h", "both", "h2d_pageable", "d2h_pageable"),
-        ),
-        Plan(
-            name="burn-in",
-            summary="four hours of load, again and again: stops at the first fault, resumes when interrupted",
-            budget_s=3600,
-            cpu=Timing(warm_up_s=1, measure_s=20, most=20000),
-            gpu=Timing(warm_up_s=30, measure_s=120, most=200000),
-            gpu_best=Timing(warm_up_s=0.2, measure_s=1, least=20),
-            gpu_copy=Timing(warm_up_s=2, measure_s=10, most=20000),
-            cpu_copy_bytes=256 * MIB,
-            cpu_all_reduce_bytes=256 * MIB,
-            gpu_copy_bytes=512 * MIB,
-            gpu_peer=Timing(warm_up_s=0.1, measure_s=0.3),
-            gpu_peer_bytes=256 * MIB,
-            gpu_pattern_bytes=1024 * GIB,
-            gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
-            all_reduce_runs=200,
-            storage_bytes=8 * GIB,
-            storage_write_s=60,
-            all_reduce_s=20,
-            duration_s=4 * 3600,
-            collectives=("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
-            gpu_directions=("h2d", "d2h", "both"),
-            leaves_out=frozenset({"gpu_matmul_alone"}),
-        ),
-    )
-}
+_QUICK = Plan(
+    name="quick",
+    summary="under a minute: is this node healthy, correct and about as fast as it should be?",
+    budget_s=300,
+    cpu=Timing(warm_up_s=0.3, measure_s=0.7),
+    gpu=Timing(warm_up_s=1, measure_s=0.5),
+    gpu_copy=Timing(warm_up_s=0.05, measure_s=0.2),
+    cpu_copy_bytes=64 * MIB,
+    cpu_all_reduce_bytes=16 * MIB,
+    gpu_copy_bytes=512 * MIB,
+    gpu_peer=Timing(warm_up_s=0.02, measure_s=0.05),
+    gpu_peer_bytes=256 * MIB,
+    gpu_pattern_bytes=8 * GIB,
+    gpu_all_reduce_bytes=(64 * MIB, GIB, 4 * GIB, 8 * GIB, 16 * GIB),
+    all_reduce_runs=20,
+    all_reduce_s=1,
+    sweep=False,
+)
+
+_STANDARD = replace(
+    _QUICK,
+    name="standard",
+    summary="about twenty minutes on eight GPUs: the same, long enough to show throttling",
+    budget_s=1200,
+    cpu=Timing(warm_up_s=3, measure_s=10),
+    gpu=Timing(warm_up_s=30, measure_s=20, most=20000),
+    gpu_best=Timing(warm_up_s=0.2, measure_s=1, least=20),
+    gpu_copy=Timing(warm_up_s=2, measure_s=5),
+    cpu_copy_bytes=256 * MIB,
+    cpu_all_reduce_bytes=256 * MIB,
+    gpu_peer=Timing(warm_up_s=0.1, measure_s=0.3),
+    gpu_pattern_bytes=1024 * GIB,
+    all_reduce_runs=100,
+    storage_bytes=8 * GIB,
+    storage_write_s=60,
+    all_reduce_s=10,
+    sweep=True,
+    collectives=("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+    gpu_directions=("h2d", "d2h", "both", "h2d_pageable", "d2h_pageable"),
+)
+
+_BURN_IN = replace(
+    _STANDARD,
+    name="burn-in",
+    summary="four hours of load, again and again: stops at the first fault, resumes when interrupted",
+    budget_s=3600,
+    cpu=Timing(warm_up_s=1, measure_s=20, most=20000),
+    gpu=Timing(warm_up_s=30, measure_s=120, most=200000),
+    gpu_copy=Timing(warm_up_s=2, measure_s=10, most=20000),
+    all_reduce_runs=200,
+    all_reduce_s=20,
+    duration_s=4 * 3600,
+    gpu_directions=("h2d", "d2h", "both"),
+)
+
+PLANS = {plan.name: plan for plan in (_QUICK, _STANDARD, _BURN_IN)}

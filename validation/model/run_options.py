@@ -19,11 +19,5 @@ class RunOptions:
     #: The folder that gets the traces of profiles.
     traces: Path | None = None
 
-    @property
-    def tests(self) -> frozenset[str]:
-        """Tests that these options ask for, in a plan that leaves them out, too."""
-        storage = {"storage_read"} if self.storage_paths else set()
-        return frozenset(storage | ({"cpu_profile", "gpu_profile"} if self.traces else set()))
-
 
 NO_OPTIONS = RunOptions()

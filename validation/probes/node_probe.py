@@ -164,7 +164,7 @@ class NodeProbe:
             return decode(kind, outcome.measured.details)
         except ContractError as error:
             problem = f"{NAME} answered something that is no result: {error}"
-            return dataclasses.replace(outcome, ending=Ending.NONSENSE, problem=problem)
+            return dataclasses.replace(outcome, ending=Ending.UNREADABLE, problem=problem)
 
 
 def failure_reason(outcome: Outcome) -> str:

@@ -96,7 +96,7 @@ class Ending(StringEnum):
     DONE = "done"
     DIED = "died"
     HUNG = "hung"
-    NONSENSE = "nonsense"
+    UNREADABLE = "nonsense"  # the word of results that are there already
     STOPPED = "stopped"  # because another process of its group failed
     UNKILLABLE = "unkillable"
 
@@ -331,7 +331,7 @@ class _Child:
         try:
             return Ending.DONE, self.measured, ""
         except ContractError as error:
-            return Ending.NONSENSE, Measured(), f"{name} answered something that is no result: {error}"
+            return Ending.UNREADABLE, Measured(), f"{name} answered something that is no result: {error}"
 
     def _how_it_died(self) -> str:
         status = self.process.returncode

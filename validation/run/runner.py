@@ -9,7 +9,8 @@ import time
 import traceback
 from typing import TYPE_CHECKING
 
-from validation.checks.measured import failures, not_run
+from validation.checks.check import not_run
+from validation.checks.measured import failures
 from validation.checks.node import Node
 from validation.checks.registry import CHECKS
 from validation.findings.catalogue import finding
@@ -124,7 +125,9 @@ def _run(check: Check, node: Node) -> TestResult:
         return check.run(node)
     except (OSError, MemoryError) as error:
         # No disk space, no process, no memory: what the machine did not give says nothing about its hardware.
-        return not_run(check, f"the system did not let it run: {type(error).__name__}: {error}", started)
+        reason = f"the system did not let it run: {type(error).__name__}: {error}"
+        duration_s = round(time.monotonic() - started, 3)
+        return dataclasses.replace(not_run(check, reason), duration_s=duration_s)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other tests go on and this one failed
         place = traceback.extract_tb(error.__traceback__)[-1]
         broke = finding(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from validation.checks.check import Scope
+from validation.checks.registry import CHECKS
 from validation.model.contract import State, worst
 from validation.model.quantities import of_gpus
 from validation.verdict.verdicts import GpuVerdict
@@ -21,10 +23,6 @@ if TYPE_CHECKING:
 
 #: The test that looks at every GPU there is without measuring it.
 HEALTH = "health"
-
-
-#: Tests of GPUs that say nothing of a single one of them.
-OF_NO_GPU = frozenset({"gpu_container"})
 
 
 def judge_gpus(
@@ -61,7 +59,8 @@ def judge_gpus(
 
 
 def _of_gpus(test: TestVerdict) -> bool:
-    return test.id.startswith("gpu_") and test.id not in OF_NO_GPU
+    check = CHECKS.get(test.id)
+    return test.id.startswith("gpu_") and not (check and check.scope is Scope.NODE)
 
 
 def _names_none_of(gpus: set[int], test: TestVerdict) -> bool:

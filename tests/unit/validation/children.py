@@ -13,7 +13,7 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validation.checks import turns
+from validation.checks.launch import exclusive
 from validation.model.contract import Measured, Measurement, encode
 from validation.model.not_run import NotRunError
 from validation.probes import machine, node_probe, topology
@@ -177,9 +177,9 @@ def note_and_hang(request: Request, _stage: Stage) -> Measured:
     return Measured()
 
 
-def take_turn(request: Request, stage: Stage) -> Measured:
-    """Come back once it is its turn."""
-    with turns.my_turn(request, stage):
+def measure_alone(request: Request, stage: Stage) -> Measured:
+    """Come back once no other measures."""
+    with exclusive(request, stage):
         return Measured()
 
 

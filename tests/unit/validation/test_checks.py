@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tests.unit.validation.samples import H100, expectation, gpu_xml, node, smi_xml
 from tests.unit.validation.scripted import ScriptedBackend, ScriptedOperation
 from validation.backends import sampling
-from validation.checks import collectives, copy, loading, matmul, memory, turns
-from validation.checks.measured import Telemetry, not_run, result, watch
+from validation.checks import collectives, copy, launch, loading, matmul, memory
+from validation.checks.check import not_run
+from validation.checks.measured import Telemetry, failures, result, watch
 from validation.checks.registry import CHECKS
 from validation.model.contract import Digest, Finding, GpuIdentity, Measured, State
 from validation.model.expectations import References
@@ -197,25 +198,25 @@ def test_a_gpu_that_waited_for_one_that_hung_is_not_to_blame() -> None:
     outcomes = [
         outcome("GPU 0"),
         outcome("GPU 1", Ending.HUNG, "copying h2d"),
-        outcome("GPU 2", Ending.HUNG, turns.WAITING),
+        outcome("GPU 2", Ending.HUNG, launch.WAITING),
     ]
-    assert [finding.text for finding in turns.blame(outcomes)] == ["GPU 1 hung"]
+    assert [finding.text for finding in failures(launch.without_waiting(outcomes))] == ["GPU 1 hung"]
 
 
 def test_gpus_that_all_only_waited_are_still_a_failure() -> None:
-    assert len(turns.blame([outcome("GPU 0", Ending.HUNG, turns.WAITING)])) == 1
+    assert len(launch.without_waiting([outcome("GPU 0", Ending.HUNG, launch.WAITING)])) == 1
 
 
-def test_gpus_take_turns(tmp_path: Path) -> None:
+def test_gpus_measure_one_at_a_time(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.touch()
     asked = Request(
-        "GPU 0", "tests.unit.validation.children:take_turn", "cpu", parameters={"turn": str(lock)}
+        "GPU 0", "tests.unit.validation.children:measure_alone", "cpu", parameters={"lock": str(lock)}
     )
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         (waiting,) = run_children([asked], 5.0)
-    assert (waiting.ending, waiting.stage) == (Ending.HUNG, turns.WAITING)
+    assert (waiting.ending, waiting.stage) == (Ending.HUNG, launch.WAITING)
     (done,) = run_children([asked], 60.0)
     assert done.ending is Ending.DONE
 
@@ -400,13 +401,13 @@ WRONG = Finding("wrong-result", State.FAIL, "GPU 1: wrong")
 def test_a_test_that_left_out_a_gpu_has_not_passed(
     outcomes: list[Outcome], state: State, reason: str
 ) -> None:
-    found = result(CHECK, 0.0, outcomes)
+    found = result(CHECK, outcomes)
     assert (found.state, found.reason) == (state, reason)
 
 
 def test_every_way_to_bring_no_result_says_what_to_do() -> None:
     endings = [ending for ending in Ending if ending not in {Ending.DONE, Ending.STOPPED}]
-    found = result(CHECK, 0.0, [outcome(ending, ending) for ending in endings])
+    found = result(CHECK, [outcome(ending, ending) for ending in endings])
     assert [bool(finding.action) for finding in found.findings] == [True] * len(endings)
 
 
@@ -467,7 +468,7 @@ def test_a_gpu_that_no_program_can_use_is_not_measured() -> None:
 @pytest.mark.parametrize(
     ("test", "module"),
     [
-        ("gpu_transfer_remote", copy),
+        ("gpu_transfer_remote", launch),
         ("gpu_peers", memory),
         ("gpu_all_reduce_ring", collectives),
         ("data_loading", loading),
@@ -689,7 +690,6 @@ def test_the_registry_knows_each_test_by_its_own_id() -> None:
     assert {name: check.id for name, check in CHECKS.items()} == {name: name for name in CHECKS}
     for check in CHECKS.values():
         assert check.title
-        assert check.needs
         assert check.method >= 1
 
 
@@ -871,7 +871,7 @@ def test_what_shows_only_under_load_fails_the_test_that_loaded_the_gpu(
     telemetry = Telemetry(node().gpus, lambda: parse_samples(next(samples)), dict)
     for _ in lines:
         telemetry.tick()
-    found = result(CHECK, 0.0, [outcome()], telemetry=telemetry)
+    found = result(CHECK, [outcome()], telemetry=telemetry)
     assert [finding.code for finding in found.findings] == codes
     assert found.state is (State.FAIL if codes else State.PASS)
 
@@ -936,7 +936,7 @@ def test_errors_between_the_last_sample_and_the_end_are_seen() -> None:
     samples = iter(["0, 1980, 700, 60, 5, 16, 0x0, P0, 0", "0, 1980, 700, 60, 5, 16, 0x0, P0, 1"])
     telemetry = Telemetry(node().gpus, lambda: parse_samples(next(samples)), dict)
     telemetry.tick()
-    found = result(CHECK, 0.0, [outcome()], telemetry=telemetry)
+    found = result(CHECK, [outcome()], telemetry=telemetry)
     assert [finding.code for finding in found.findings] == ["ecc-under-load"]
 
 
@@ -947,7 +947,7 @@ def test_a_counter_that_grew_during_a_test_is_a_finding_and_one_that_stood_befor
     telemetry = Telemetry(node().gpus, lambda: parse_samples(WORKING), lambda: next(counts))
     telemetry.tick()
     telemetry.tick()
-    found = result(CHECK, 0.0, [outcome()], telemetry=telemetry)
+    found = result(CHECK, [outcome()], telemetry=telemetry)
     assert [(finding.code, finding.state, finding.device) for finding in found.findings] == [
         ("pcie-replay-under-load", State.DEGRADED, 0)
     ]

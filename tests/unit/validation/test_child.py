@@ -133,8 +133,8 @@ def test_the_kernel_says_how_many_it_has_ended() -> None:
         ("answer_and_crash", Ending.DIED, ["killed by SIGKILL"]),
         ("kill_itself", Ending.DIED, ["killed by SIGKILL"]),
         ("no_such_function", Ending.DIED, ["no_such_function"]),
-        ("not_a_number", Ending.NONSENSE, ["measurements[0].value: expected a finite number, found nan"]),
-        ("nonsense", Ending.NONSENSE, ["measurements: expected a list, found 'many'"]),
+        ("not_a_number", Ending.UNREADABLE, ["measurements[0].value: expected a finite number, found nan"]),
+        ("nonsense", Ending.UNREADABLE, ["measurements: expected a list, found 'many'"]),
     ],
 )
 def test_a_child_without_a_result_is_reported_as_what_it_is(

@@ -24,7 +24,7 @@ def test_the_quick_plan_takes_less_than_a_minute_on_eight_gpus() -> None:
 
 
 def test_every_test_of_the_quick_plan_is_in_the_sum() -> None:
-    assert estimate.rows(QUICK).keys() == CHECKS.keys() - QUICK.leaves_out
+    assert list(estimate.rows(QUICK)) == [check.id for check in CHECKS.values() if "quick" in check.plans]
 
 
 @pytest.mark.parametrize(

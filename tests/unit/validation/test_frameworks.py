@@ -135,14 +135,14 @@ def outcome(ending: Ending = Ending.DONE, details: dict[str, Any] | None = None)
     ],
 )
 def test_what_the_child_says_or_does_not_say_is_judged(came: Outcome, state: State, codes: list[str]) -> None:
-    result = conclude(Frameworks(), node(), 0.0, came)
+    result = conclude(Frameworks(), node(), came)
     assert (result.state, [finding.code for finding in result.findings]) == (state, codes)
 
 
 def test_a_gpu_without_room_is_no_fault_of_torch() -> None:
     reason = "memory ran out, and the kernel ended torch in stage: loading torch"
     came = dataclasses.replace(outcome(), measured=Measured(not_run=reason))
-    result = conclude(Frameworks(), node(), 0.0, came)
+    result = conclude(Frameworks(), node(), came)
     assert (result.state, result.reason, result.findings) == (State.NOT_RUN, reason, ())
 
 
@@ -154,7 +154,7 @@ def test_only_the_gpu_that_torch_was_computing_on_is_named(
     ending: Ending, stage: str, device: int | None
 ) -> None:
     came = dataclasses.replace(outcome(ending), stage=stage)
-    (finding,) = conclude(Frameworks(), node(), 0.0, came).findings
+    (finding,) = conclude(Frameworks(), node(), came).findings
     assert finding.device == device
 
 

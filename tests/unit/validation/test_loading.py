@@ -104,7 +104,7 @@ def test_what_limits_or_ends_workers_is_no_fault_of_a_gpu() -> None:
 def test_a_loader_that_gives_no_result_is_no_fault_of_a_gpu(ending: Ending) -> None:
     request = Request("the loader", "", "cuda")
     outcome = Outcome(request, ending, Measured(), "the loader gave no result", "loading", 1.0)
-    (finding,) = loading.conclude(loading.DataLoading(), 0.0, [outcome]).findings
+    (finding,) = loading.conclude(loading.DataLoading(), [outcome]).findings
     assert (finding.state, finding.device) == (State.FAIL, None)
 
 

@@ -192,7 +192,7 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
     found = there("""
         import dataclasses
         from tests.unit.validation import samples
-        from validation.checks import collectives, matmul, turns
+        from validation.checks import collectives, launch, matmul
         from validation.model.contract import encode
         from validation.model.expectations import References
         from validation.model.plans import Timing
@@ -207,7 +207,7 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
             module.run_children = run
 
         on_the_cpu(collectives)
-        on_the_cpu(turns)
+        on_the_cpu(launch)
         of = dict(sustained=dict(any=dict(shape=[256, 512, 128])), best=dict(fp32=dict(shape=[64, 128, 512])))
         references = References(dict(h100=samples.H100), {}, dict(hopper=dict(matmul=of)))
         node = samples.node(expectation=samples.expectation(references=references))

@@ -15,6 +15,7 @@ from tests.unit.validation.test_training import ignore, request
 from validation.backends import traces
 from validation.backends.traces import LOADING, STEP
 from validation.checks import profile
+from validation.checks.registry import asked_for, in_plan
 from validation.cli import commands, main
 from validation.model.contract import State
 from validation.model.not_run import NotRunError
@@ -112,8 +113,11 @@ def test_a_trace_that_cannot_take_its_place_leaves_nothing_behind(tmp_path: Path
 
 
 def test_options_for_traces_or_storage_add_their_tests_to_every_plan(tmp_path: Path) -> None:
-    assert RunOptions().tests == frozenset()
-    assert RunOptions((tmp_path,), traces=tmp_path).tests == {"storage_read", "cpu_profile", "gpu_profile"}
+    assert asked_for(RunOptions()) == ()
+    asked = RunOptions((tmp_path,), traces=tmp_path)
+    assert asked_for(asked) == ("storage_read", "cpu_profile", "gpu_profile")
+    assert asked_for(asked, required=True) == ("storage_read",)
+    assert set(in_plan("quick", asked)) == {*in_plan("quick", RunOptions()), *asked_for(asked)}
 
 
 def asked_of(monkeypatch: pytest.MonkeyPatch, *options: str) -> list[Any]:

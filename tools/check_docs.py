@@ -1,0 +1,88 @@
+"""Write what the validation's checks say of themselves to where people and inventories read it.
+
+    python3 -m tools.check_docs    write the files and name those that changed
+
+The tables of docs/validation.md, and the tests that gpu_validation_required_tests may name.
+tests/unit/validation/test_check_docs.py fails when they are not what this would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from validation.checks.registry import CHECKS, PROVE_A_GPU, TESTS
+from validation.model.plans import PLANS
+from validation.run import estimate
+
+if TYPE_CHECKING:
+    from validation.checks.check import Check
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "validation.md"
+SPECS = ROOT / "roles" / "gpu_validation" / "meta" / "argument_specs.yml"
+DEFAULTS = ROOT / "roles" / "gpu_validation" / "defaults" / "main.yml"
+
+
+def row(check: Check) -> str:
+    """A check's row in the table of tests."""
+    measured = " ".join((inspect.getdoc(check) or "").split())
+    others = [f"`{name}`" for name in PLANS if name not in check.plans]
+    left_out = f" Not in {' and '.join(others)}." if others else ""
+    needs = ", ".join(need.words for need in check.needs)
+    return f"| `{check.id}` | {check.scope} | {measured}{left_out} | {needs or 'nothing'} | {check.passes} |"
+
+
+def between(text: str, name: str, content: str) -> str:
+    """The page with `content` between the marks of this name."""
+    begin, end = f"<!-- {name}: made by `make docs` from validation/checks -->\n", f"<!-- end of {name} -->\n"
+    before, found, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found and found_end):
+        raise ValueError(f"{PAGE.name}: expected the marks {begin.strip()} and {end.strip()}")
+    return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def page(text: str) -> str:
+    """docs/validation.md with its tables as they must be."""
+    head = ["| Test | Of | What is measured | Needs | Right, if |", "|---|---|---|---|---|"]
+    tests = "\n".join([*head, *map(row, CHECKS.values())]) + "\n"
+    return between(between(text, "tests", tests), "estimate", estimate.table(PLANS["quick"]))
+
+
+def specs(text: str) -> str:
+    """The role's argument specs with the tests that may be required."""
+    choices = "".join(f"          - {test}\n" for test in TESTS)
+    return re.sub(
+        r"(gpu_validation_required_tests:\n.*?choices:\n)(?: +- \w+\n)*( +default: )[^\n]*",
+        lambda found: f"{found[1]}{choices}{found[2]}[{', '.join(PROVE_A_GPU)}]",
+        text,
+        count=1,
+        flags=re.DOTALL,
+    )
+
+
+def defaults(text: str) -> str:
+    """The role's defaults with the tests that are required."""
+    wanted = f"gpu_validation_required_tests: [{', '.join(PROVE_A_GPU)}]"
+    return re.sub(r"^gpu_validation_required_tests:.*$", wanted, text, flags=re.MULTILINE)
+
+
+FILES = {PAGE: page, SPECS: specs, DEFAULTS: defaults}
+
+
+def main() -> int:
+    """Write the files and return the exit status."""
+    for path, made in FILES.items():
+        text = path.read_text()
+        if (wanted := made(text)) != text:
+            path.write_text(wanted)
+            print(f"Wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""What a CPU and a GPU have in common as devices of torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from validation.backends import loading
+from validation.backends.exchange import Exchange, highest
+from validation.backends.operations import AllReduce, Matmul, MemoryPattern, Triad
+from validation.backends.training import TrainingStep, trace
+
+if TYPE_CHECKING:
+    import torch
+
+    from validation.backends.protocol import Operation, Product, Shape
+    from validation.model.shapes import MatmulShape
+
+
+class TorchDevice:
+    """What torch does alike on any device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def matmul(self, dtype: str, shape: MatmulShape, *, cold: bool = False) -> Product:
+        """A product in this format."""
+        return Matmul(self._device, dtype, shape, cold=cold)
+
+    def triad(self, size_bytes: int) -> Operation:
+        """A = b + s c in the device's memory."""
+        return Triad(self._device, size_bytes)
+
+    def memory_pattern(self, size_bytes: int) -> Operation:
+        """A pattern test of so much of the device's memory."""
+        return MemoryPattern(self._device, size_bytes)
+
+    def training(self, shape: Shape, way: str) -> Operation:
+        """A training step."""
+        return TrainingStep(self._device, shape, way)
+
+    def trace(self, shape: Shape, way: str, steps: int) -> bytes:
+        """Profile some steps."""
+        return trace(TrainingStep(self._device, shape, way), steps)
+
+    def shared_bytes(self, workers: int) -> int:
+        """What the workers of a loader have ready, and what is being taken."""
+        return loading.shared_bytes(workers)
+
+    def highest(self, value: float) -> float:
+        """The highest value of all ranks."""
+        return highest(value, self._device)
+
+    def collective(self, kind: str, size_bytes: int) -> Operation:
+        """A collective over all ranks."""
+        if kind == "all_reduce":
+            return AllReduce(self._device, size_bytes)
+        return Exchange(self._device, kind, size_bytes)

@@ -1,0 +1,102 @@
+"""How checks start their measuring processes: on the CPU, on all GPUs at once, or on one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from validation.backends.factory import make
+from validation.checks.measured import each_gpu, failures, result, stay_near, watch
+from validation.processes.child import Request
+from validation.processes.pool import run_children
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from validation.backends.protocol import Backend
+    from validation.checks.check import Check
+    from validation.checks.node import Node
+    from validation.model.contract import Finding, GpuIdentity, Measured, TestResult
+    from validation.processes.pool import Outcome
+
+    Stage = Callable[[str], None]
+
+WAITING = "waiting for the other GPUs"
+
+
+def on_device(
+    measurement: Callable[[Backend, Request, Stage], Measured],
+) -> Callable[[Request, Stage], Measured]:
+    """What a child runs: the measurement on its real device, from the CPUs next to that."""
+
+    def measure(request: Request, stage: Stage) -> Measured:
+        stay_near(request)
+        stage("loading torch")
+        return measurement(make(request.backend, request.device), request, stage)
+
+    return measure
+
+
+def on_the_cpu(check: Check, node: Node, parameters: dict[str, Any], *, reuse: bool = False) -> TestResult:
+    """Run a check in one process, on all CPUs; `reuse` leaves it to the next check of the CPU."""
+    request = Request("the CPU", check.function, "cpu", parameters=parameters, reuse=reuse)
+    return result(check, run_children([request], node.budget_s, pool=node.pool if reuse else None))
+
+
+def on_each_gpu(
+    check: Check,
+    node: Node,
+    parameters: dict[str, Any],
+    own: Callable[[GpuIdentity], dict[str, Any]] = lambda _: {},
+    judge: Callable[[list[Outcome]], list[Finding]] = failures,
+    *,
+    one_at_a_time: bool = False,
+    new: bool = False,
+) -> TestResult:
+    """Run a check in a process for each GPU, all at the same time, as a job would.
+
+    `own` are parameters of one GPU; `judge` finds what is wrong with processes and between GPUs.
+    `one_at_a_time`: all start together, because that takes long, and measure one after the other (exclusive).
+    `new`: in processes that serve no other check.
+    """
+    telemetry = watch(node)
+    with _lock(one_at_a_time) as lock:
+        requests = each_gpu(node, check.function, parameters | lock, own, reuse=not new)
+        if new:
+            node.free_exclusive_gpu()
+        pool = None if new else node.pool
+        outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, pool=pool)
+    findings = judge(without_waiting(outcomes))
+    return result(check, outcomes, findings=findings, telemetry=telemetry)
+
+
+@contextlib.contextmanager
+def _lock(one_at_a_time: bool) -> Iterator[dict[str, Any]]:
+    """The parameter of processes that measure one at a time: the name of a file that they lock."""
+    if not one_at_a_time:
+        yield {}
+        return
+    with tempfile.NamedTemporaryFile(prefix="temper-validation-") as lock:
+        yield {"lock": lock.name}
+
+
+@contextlib.contextmanager
+def exclusive(request: Request, stage: Stage) -> Iterator[None]:
+    """In a child: wait until no other measures; a process that dies frees the lock."""
+    path = request.parameters.get("lock")
+    if path is None:
+        yield
+        return
+    stage(WAITING)
+    with Path(path).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def without_waiting(outcomes: list[Outcome]) -> list[Outcome]:
+    """What is to be judged: processes that only waited for one that hung are not to blame."""
+    others = [outcome for outcome in outcomes if outcome.stage != WAITING]
+    return others if failures(others) else outcomes
