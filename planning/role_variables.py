@@ -118,8 +118,20 @@ def convention_problems(name: str, value: Any) -> list[str]:
     for word, (valid, expected) in CONVENTIONS.items():
         if name.endswith((f"_{word}", f"_{word}s")) and value is not None:
             items = value if isinstance(value, list) else [value]
-            return [f"{name}: expected {expected}, found {item!r}" for item in items if not valid(item)]
+            return [
+                f"{name}: expected {expected}, found {item!r}{hint(word, item)}"
+                for item in items
+                if not valid(item)
+            ]
     return []
+
+
+def hint(word: str, item: Any) -> str:
+    """What was probably meant: the network of an address that stands in its place."""
+    try:
+        return f"; its network is {ipaddress.ip_network(item, strict=False)}" if word == "network" else ""
+    except ValueError:
+        return ""
 
 
 def floor_problems(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:

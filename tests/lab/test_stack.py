@@ -161,11 +161,13 @@ def test_disk_that_fills_up_while_dpkg_unpacks_is_completed_by_the_next_run(bare
     assert_completes(bare)
 
 
-# dpkg tells it of every step; it ends dpkg in the middle of one.
+# dpkg tells it of every step; it ends dpkg in the middle of one, and keeps the next from undoing anything.
 KILLER = """#!/bin/sh
 while read -r step; do
     case $step in
-    "status: nvidia-kernel-open-dkms"*": half-configured") kill -KILL "$(pgrep --oldest --exact dpkg)" ;;
+    "status: nvidia-kernel-open-dkms"*": half-configured")
+        echo no-such-option >/etc/dpkg/dpkg.cfg.d/refused
+        kill -KILL "$(pgrep --oldest --exact dpkg)" ;;
     esac
 done
 """
@@ -180,8 +182,8 @@ def test_killed_dpkg_is_completed_by_the_next_run(bare: Node) -> None:
     )
     run = provision(bare)
     assert_refused(run, "Sub-process /usr/bin/dpkg")
+    on_node(bare, "rm /etc/dpkg/dpkg.cfg.d/killer /etc/dpkg/dpkg.cfg.d/refused")
     assert "nvidia-kernel-open-dkms" in half_way(bare)
-    on_node(bare, "rm /etc/dpkg/dpkg.cfg.d/killer")
     assert_completes(bare)
 
 
