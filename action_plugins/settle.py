@@ -67,18 +67,22 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         parts = [str(plan["roles"][role]) for role in roles]
         arguments = {
             "roles": f"[{','.join(parts)}]",
-            "secrets": secrets(parts),
+            "secrets": self.secrets(parts),
             "after_boot_s": int(self._task.args.get("after_boot_s", 0)),
         }
         executed: dict[str, Any] = self._execute_module("node_settings", arguments, task_vars=variables)
         return executed
 
+    def secrets(self, parts: list[str]) -> dict[str, str]:
+        """The contents of files that are not in the plan, by their paths on the node.
 
-def secrets(parts: list[str]) -> dict[str, str]:
-    """The contents of files that are not in the plan, by their paths on the node."""
-    items = [item for part in parts for item in json.loads(part)["settings"] if item["kind"] == "file"]
-    return {
-        item["key"]: Path(item["wanted"]["source"]).expanduser().read_text(encoding="utf-8")
-        for item in items
-        if item["wanted"] and item["wanted"].get("secret") and item["wanted"].get("source")
-    }
+        Ansible's loader decrypts a file that ansible-vault has encrypted.
+        """
+        items = [item for part in parts for item in json.loads(part)["settings"] if item["kind"] == "file"]
+        return {
+            item["key"]: self._loader.get_text_file_contents(
+                str(Path(item["wanted"]["source"]).expanduser().absolute())
+            )
+            for item in items
+            if item["wanted"] and item["wanted"].get("secret") and item["wanted"].get("source")
+        }
