@@ -32,7 +32,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         role = str(self._task.args["role"])
-        play = self._task.get_play()._uuid
+        # What check mode has found is nothing that was done: preflight asks single roles so.
+        play = [self._task.get_play()._uuid, bool(self._task.check_mode)]
         stored = variables.get("ansible_facts", {}).get(DONE) or {}
         done = dict(stored["roles"]) if stored.get("play") == play else {}
         if role not in done:

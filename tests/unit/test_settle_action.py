@@ -135,6 +135,14 @@ def test_results_are_for_the_same_play_only(controller: Controller) -> None:
     assert controller.roles() == ["ssh_hardening", "os_hardening"]
 
 
+def test_what_check_mode_found_is_no_result_of_a_run(controller: Controller) -> None:
+    controller.check_mode = True
+    controller.task("firewall")
+    controller.check_mode = False
+    controller.task("ssh_hardening")
+    assert controller.roles() == ["ssh_hardening", "os_hardening"]
+
+
 def test_a_failure_is_that_of_its_own_role(controller: Controller) -> None:
     controller.answers["ssh_hardening"] = {"failed": True, "changed": False, "msg": "no"}
     assert not controller.task("firewall").get("failed")
