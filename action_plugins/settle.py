@@ -32,7 +32,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         role = str(self._task.args["role"])
-        play = self._task.get_play()._uuid
+        # What check mode has found is nothing that was done: preflight asks single roles so.
+        play = [self._task.get_play()._uuid, bool(self._task.check_mode)]
         stored = variables.get("ansible_facts", {}).get(DONE) or {}
         done = dict(stored["roles"]) if stored.get("play") == play else {}
         if role not in done:
@@ -67,18 +68,22 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         parts = [str(plan["roles"][role]) for role in roles]
         arguments = {
             "roles": f"[{','.join(parts)}]",
-            "secrets": secrets(parts),
+            "secrets": self.secrets(parts),
             "after_boot_s": int(self._task.args.get("after_boot_s", 0)),
         }
         executed: dict[str, Any] = self._execute_module("node_settings", arguments, task_vars=variables)
         return executed
 
+    def secrets(self, parts: list[str]) -> dict[str, str]:
+        """The contents of files that are not in the plan, by their paths on the node.
 
-def secrets(parts: list[str]) -> dict[str, str]:
-    """The contents of files that are not in the plan, by their paths on the node."""
-    items = [item for part in parts for item in json.loads(part)["settings"] if item["kind"] == "file"]
-    return {
-        item["key"]: Path(item["wanted"]["source"]).expanduser().read_text(encoding="utf-8")
-        for item in items
-        if item["wanted"] and item["wanted"].get("secret") and item["wanted"].get("source")
-    }
+        Ansible's loader decrypts a file that ansible-vault has encrypted.
+        """
+        items = [item for part in parts for item in json.loads(part)["settings"] if item["kind"] == "file"]
+        return {
+            item["key"]: self._loader.get_text_file_contents(
+                str(Path(item["wanted"]["source"]).expanduser().absolute())
+            )
+            for item in items
+            if item["wanted"] and item["wanted"].get("secret") and item["wanted"].get("source")
+        }

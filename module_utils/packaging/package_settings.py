@@ -103,8 +103,13 @@ class PackageSet(Setting):
         return sorted(name for name, package in self.known.items() if package.broken)
 
     def needs_transaction(self) -> bool:
-        """Whether the package manager has to run, and not only to hold."""
-        return bool(self.full_wish().lacking(self.known) or self.broken() or not self.manager.prepared())
+        """Whether the package manager has to run, and not only to hold.
+
+        Somebody else's package that is half installed is completed with the stack; a role that has the few
+        programs it needs does not touch it.
+        """
+        half_way = not self.first and self.broken()
+        return bool(self.full_wish().lacking(self.known) or half_way or not self.manager.prepared())
 
     def read(self) -> State:
         """Version and hold of what is wanted and of NVIDIA's family; None for a package that is missing."""

@@ -411,7 +411,9 @@ def with_secret(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Mapping[
     if item["kind"] != "file" or not wanted or not wanted.get("secret"):
         return item
     details = {key: value for key, value in wanted.items() if key != "source"}
-    return {**item, "wanted": {**details, "content": secrets[item["key"]]}}
+    # Without a source there is none: the file must not exist.
+    content = secrets[item["key"]] if "source" in wanted else None
+    return {**item, "wanted": {**details, "content": content}}
 
 
 def is_recorded(setting: Setting) -> bool:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 PROC_SYS = Path("/proc/sys")
 MOUNTINFO = Path("/proc/self/mountinfo")
 SYSCTL_DIRECTORIES = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d")
+# Longer than the units that we start give themselves: the fabric manager of an HGX board takes minutes.
+UNIT_TIMEOUT_S = 600
 MOUNT_OPPOSITES = {"nodev": "dev", "nosuid": "suid", "noexec": "exec"}
 
 
@@ -248,7 +250,7 @@ class Unit(Setting):
     def apply(self) -> None:
         """Enable and start (or restart), or disable and stop."""
         for verb in self._steps():
-            run(["systemctl", verb, *self._options(verb), self.name])
+            run(["systemctl", verb, *self._options(verb), self.name], UNIT_TIMEOUT_S)
         self.restart = False
         self._known = None
 
@@ -277,7 +279,7 @@ class Unit(Setting):
         enabled = state is not None and state["enabled"] in ("enabled", "enabled-runtime")
         active = state is not None and state["active"]
         run(["systemctl", "enable" if enabled else "disable", "--quiet", self.name])
-        run(["systemctl", "start" if active else "stop", self.name])
+        run(["systemctl", "start" if active else "stop", self.name], UNIT_TIMEOUT_S)
         self._known = None
 
     def change(self) -> list[Difference]:

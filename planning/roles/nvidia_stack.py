@@ -69,7 +69,10 @@ def signing_pair(context: Context) -> Iterator[PlannedSetting]:
     """The key that DKMS signs modules with, which a node has only while it needs it."""
     if not context.plan.mok:
         why = "No module is signed here"
-        yield from (file(MOK_KEY, None, why), file(MOK_CERTIFICATE, None, why))
+        # A key that goes is shown and recorded no more than one that comes.
+        gone = {"content": None, "mode": "0600", "secret": True}
+        yield PlannedSetting(Kind.FILE, MOK_KEY, gone, why)
+        yield file(MOK_CERTIFICATE, None, why)
         return
     source = context.variables.nvidia_stack.mok_private_key
     secret = {"content": None, "mode": "0600", "secret": True, "source": source}

@@ -14,6 +14,8 @@ from ansible.module_utils.packaging.packages import Wish
 from ansible.module_utils.packaging.repository_settings import Repositories
 from ansible.module_utils.settings.base import SettingError
 
+from tests.unit.apt_machine import Archive
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -83,6 +85,19 @@ def test_a_set_sees_what_another_one_has_installed(machine: Machine) -> None:
     assert not later.settled()
     made(ITEMS)
     assert later.settled()
+
+
+def test_a_role_with_the_programs_it_needs_lets_somebody_elses_broken_package_be(
+    machine: Machine, tmp_path: Path
+) -> None:
+    programs = {"package:desktop": ITEMS["package:desktop"]}
+    made(programs)
+    others = Archive(tmp_path / "others")
+    others.add("database", "1", script="exit 1")
+    machine.run("dpkg", "--unpack", str(others.path / "database_1.deb"))
+    node.NODE.forget()
+    assert PackageSet.from_items(programs, {}).settled()
+    assert not PackageSet.from_items(ITEMS, {}).settled()
 
 
 def test_libraries_are_to_be_proven_after_a_change_of_theirs(machine: Machine) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleActionFail
+from ansible.parsing.dataloader import DataLoader
+from ansible.parsing.vault import VaultLib, VaultSecret
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location("settle_action", ROOT / "action_plugins/settle.py")
@@ -33,9 +35,11 @@ class Controller:
         self.executions: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {}
         self.play = "play 1"
+        self.check_mode = False
         self.answers: dict[str, dict[str, Any]] = {}
         self.plan = {role: json.dumps({"role": role, "settings": []}) for role in STAGE}
         self.run_tags, self.skip_tags = ["all"], list[str]()
+        self.loader = DataLoader()
 
     def execute(self, _module: str, arguments: dict[str, Any], task_vars: Any) -> dict[str, Any]:
         self.executions.append(arguments)
@@ -51,9 +55,11 @@ class Controller:
         action._task = SimpleNamespace(
             args={"role": role, **arguments},
             tags=["harden", role],
+            check_mode=self.check_mode,
             get_play=lambda: SimpleNamespace(_uuid=self.play),
         )
         action._execute_module = self.execute
+        action._loader = self.loader
         result: dict[str, Any] = action.run(
             task_vars={
                 "ansible_facts": self.facts,
@@ -129,6 +135,14 @@ def test_results_are_for_the_same_play_only(controller: Controller) -> None:
     assert controller.roles() == ["ssh_hardening", "os_hardening"]
 
 
+def test_what_check_mode_found_is_no_result_of_a_run(controller: Controller) -> None:
+    controller.check_mode = True
+    controller.task("firewall")
+    controller.check_mode = False
+    controller.task("ssh_hardening")
+    assert controller.roles() == ["ssh_hardening", "os_hardening"]
+
+
 def test_a_failure_is_that_of_its_own_role(controller: Controller) -> None:
     controller.answers["ssh_hardening"] = {"failed": True, "changed": False, "msg": "no"}
     assert not controller.task("firewall").get("failed")
@@ -162,6 +176,20 @@ def test_a_secret_is_read_from_the_controllers_file(controller: Controller, tmp_
     controller.task("firewall")
     assert controller.executions[0]["secrets"] == {"/key": "PRIVATE"}
     assert "PRIVATE" not in controller.executions[0]["roles"]
+
+
+def test_a_secret_that_ansible_vault_has_encrypted_is_decrypted(
+    controller: Controller, tmp_path: Path
+) -> None:
+    password = [("default", VaultSecret(b"password"))]
+    source = tmp_path / "mok.key"
+    source.write_bytes(VaultLib(password).encrypt("PRIVATE"))
+    controller.loader.set_vault_secrets(password)
+    wanted = {"content": None, "secret": True, "source": str(source)}
+    setting = {"kind": "file", "key": "/key", "wanted": wanted}
+    controller.plan["firewall"] = json.dumps({"role": "firewall", "settings": [setting]})
+    controller.task("firewall")
+    assert controller.executions[0]["secrets"] == {"/key": "PRIVATE"}
 
 
 MODULE = """\

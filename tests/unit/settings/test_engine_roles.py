@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.engines import busy
 from ansible.module_utils.settings import engine, record, system
@@ -497,6 +498,22 @@ def test_a_unit_that_does_not_exist_is_a_sentence(configure: Run, node: Node) ->
     assert configure(services=["a"])["msg"] == (
         "`systemctl enable --quiet --no-reload a.service` failed with status 5: Unit a.service not found."
     )
+
+
+def test_a_unit_has_longer_to_start_than_systemd_gives_it(
+    configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (node.state / "a.service").write_text("enabled inactive\n")
+    limits = {}
+
+    def observed(command: list[str], timeout_s: float = 0) -> str:
+        limits[command[1]] = timeout_s
+        return process.run(command)
+
+    monkeypatch.setattr(system, "run", observed)
+    configure(services=["a"])
+    # The fabric manager's unit and our own for the GPUs have up to five minutes.
+    assert limits["start"] > 300
 
 
 def test_a_systemctl_that_does_not_answer_is_a_sentence(configure: Run, node: Node) -> None:

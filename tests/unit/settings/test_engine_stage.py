@@ -373,6 +373,17 @@ def test_a_secret_is_in_no_result_and_no_record(world: World, settle_all: Run) -
     assert "PRIVATE" not in json.dumps(result) + "".join(p.read_text() for p in world.records.glob("*"))
 
 
+def test_a_secret_that_goes_is_in_no_result_and_no_record(world: World, settle_all: Run) -> None:
+    path = world.path / "mok.key"
+    path.write_text("PRIVATE")
+    path.chmod(0o600)
+    plan = role_plan("nvidia_stack", [world.file("mok.key", None, secret=True, mode="0600")])
+    result = settle_all(plan)
+    assert result["changed"]
+    assert not path.exists()
+    assert "PRIVATE" not in json.dumps(result) + "".join(p.read_text() for p in world.records.glob("*"))
+
+
 @pytest.mark.parametrize(("role", "kind"), kinds.TAKEN_BACK.items())
 def test_what_keeps_its_own_record_is_taken_back_where_the_role_is_absent(
     world: World, settle_all: Run, role: str, kind: str
