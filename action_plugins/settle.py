@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 
 #: Play variable with the roles of a stage, in their order.
@@ -67,18 +67,28 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         parts = [str(plan["roles"][role]) for role in roles]
         arguments = {
             "roles": f"[{','.join(parts)}]",
-            "secrets": secrets(parts),
+            "secrets": self.secrets(parts),
             "after_boot_s": int(self._task.args.get("after_boot_s", 0)),
         }
         executed: dict[str, Any] = self._execute_module("node_settings", arguments, task_vars=variables)
         return executed
 
+    def secrets(self, parts: list[str]) -> dict[str, str]:
+        """The contents of files that are not in the plan, by their paths on the node."""
+        items = [item for part in parts for item in json.loads(part)["settings"] if item["kind"] == "file"]
+        return {
+            item["key"]: self.secret(item["wanted"]["source"])
+            for item in items
+            if item["wanted"] and item["wanted"].get("secret") and item["wanted"].get("source")
+        }
 
-def secrets(parts: list[str]) -> dict[str, str]:
-    """The contents of files that are not in the plan, by their paths on the node."""
-    items = [item for part in parts for item in json.loads(part)["settings"] if item["kind"] == "file"]
-    return {
-        item["key"]: Path(item["wanted"]["source"]).expanduser().read_text(encoding="utf-8")
-        for item in items
-        if item["wanted"] and item["wanted"].get("secret") and item["wanted"].get("source")
-    }
+    def secret(self, source: str) -> str:
+        """The content of a file of the controller, which ansible-vault may have encrypted."""
+        path = Path(source).expanduser().resolve()
+        try:
+            return str(self._loader.get_text_file_contents(str(path)))
+        except AnsibleError as error:
+            raise AnsibleActionFail(
+                f"A file that goes to the node cannot be read on this machine: {error}. It has to be there, "
+                "readable, and where ansible-vault has encrypted it, this run needs the vault's password."
+            ) from error
