@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 
 #: Play variable with the roles of a stage, in their order.
@@ -75,15 +75,21 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         return executed
 
     def secrets(self, parts: list[str]) -> dict[str, str]:
-        """The contents of files that are not in the plan, by their paths on the node.
-
-        Ansible's loader decrypts a file that ansible-vault has encrypted.
-        """
+        """The contents of files that are not in the plan, by their paths on the node."""
         items = [item for part in parts for item in json.loads(part)["settings"] if item["kind"] == "file"]
         return {
-            item["key"]: self._loader.get_text_file_contents(
-                str(Path(item["wanted"]["source"]).expanduser().absolute())
-            )
+            item["key"]: self.secret(item["wanted"]["source"])
             for item in items
             if item["wanted"] and item["wanted"].get("secret") and item["wanted"].get("source")
         }
+
+    def secret(self, source: str) -> str:
+        """The content of a file of the controller, which ansible-vault may have encrypted."""
+        path = Path(source).expanduser().resolve()
+        try:
+            return str(self._loader.get_text_file_contents(str(path)))
+        except AnsibleError as error:
+            raise AnsibleActionFail(
+                f"A file that goes to the node cannot be read on this machine: {error}. It has to be there, "
+                "readable, and where ansible-vault has encrypted it, this run needs the vault's password."
+            ) from error

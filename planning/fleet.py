@@ -97,8 +97,10 @@ class FleetPlan:
 
     documents: dict[str, dict[str, Any]]
     plans: dict[str, NodePlan]
-    #: What roles set, by a digest that the nodes' documents name: most nodes have the same.
+    #: What roles set, and what hardening waives, by digests that the nodes' documents name instead: most
+    #: nodes have the same.
     settings: dict[str, dict[str, Any]]
+    waived: dict[str, list[dict[str, Any]]]
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Mapping[str, Any] | None]) -> FleetPlan:
@@ -111,11 +113,15 @@ class FleetPlan:
         read = {name: fact for name, fact in documents.items() if fact.get("architecture")}
         plans = {name: NodePlan.from_fact(fact) for name, fact in read.items()}
         settings: dict[str, dict[str, Any]] = {}
+        waived: dict[str, list[dict[str, Any]]] = {}
         for fact in documents.values():
             parts: dict[str, str] = fact.get("roles", {})
             settings |= {digest(text): json.loads(text) for text in parts.values()}
             fact["roles"] = {role: digest(text) for role, text in parts.items()}
-        return cls(documents, plans, settings)
+            if controls := fact.get("waived"):
+                fact["waived"] = digest(json.dumps(controls))
+                waived[fact["waived"]] = controls
+        return cls(documents, plans, settings, waived)
 
     @cached_property
     def cohorts(self) -> tuple[Cohort, ...]:
@@ -130,7 +136,8 @@ class FleetPlan:
 
     def as_dict(self) -> dict[str, Any]:
         """All plans, refused nodes with their reasons, and differences within cohorts; without secrets."""
-        document = {"schema_version": SCHEMA_VERSION, "nodes": self.documents, "settings": self.settings}
+        shared = {"settings": self.settings, "waived": self.waived}
+        document = {"schema_version": SCHEMA_VERSION, "nodes": self.documents, **shared}
         return without_secrets(document | {"cohorts": plain(self.cohorts)})
 
     def text(self) -> str:

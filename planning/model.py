@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from planning.convert import build, plain
+from planning.convert import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from planning.distributions import Distribution
     from planning.facts import NodeFacts
     from planning.tables import Tables
@@ -101,12 +99,6 @@ class Target:
     user: str = ""
     today: str = ""  # "2026-11-21"
     mok_sha256: str = ""  # of the operator's certificate for Secure Boot
-    problem: str = ""  # with that certificate
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Target:
-        """From what preflight collects."""
-        return build(cls, data, "target")
 
 
 @dataclass(frozen=True)

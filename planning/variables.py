@@ -263,7 +263,7 @@ class Variables:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Variables:
-        """The variables from what filter role_variables returns as `values`: name -> converted value."""
+        """The variables from what function role_variables returns as `values`: name -> converted value."""
         resolved = {name: values[other] for name, other in FALLBACKS.items() if isinstance(values[name], str)}
         values = {**values, **resolved}
         roles = {

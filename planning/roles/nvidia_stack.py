@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from planning.convert import plain
 from planning.distributions import package_family
-from planning.node_plan import Kind, PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
-from planning.roles.settings import file, package, render, unit
+from planning.node_plan import Kind, PlannedSetting, RoleOptions, RolePlan, Stage
+from planning.roles.settings import file, package, rebuild_initramfs, render, unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
 ROLE = "nvidia_stack"
 NOUVEAU = "/etc/modprobe.d/temper-nouveau.conf"
-# Debian's tool, or dracut where that makes the initramfs.
-REBUILD_INITRAMFS = (
-    "if command -v update-initramfs >/dev/null; then update-initramfs -u -k all; "
-    "elif command -v dracut >/dev/null; then dracut --force --regenerate-all; fi"
-)
-
 # The pair that DKMS signs modules with. Only nodes with Secure Boot have it.
 MOK_KEY = "/var/lib/temper/module-signing/mok.key"
 MOK_CERTIFICATE = "/var/lib/temper/module-signing/mok.der"
@@ -51,7 +45,7 @@ def role_plan(context: Context) -> RolePlan:
         ROLE,
         Stage.PROVISION,
         tuple(settings),
-        reactions=(Reaction((NOUVEAU,), ("sh", "-c", REBUILD_INITRAMFS)),),
+        reactions=(rebuild_initramfs(NOUVEAU),),
         options=RoleOptions(busy_ok=context.variables.nvidia_stack.busy_ok),
     )
 

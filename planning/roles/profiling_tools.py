@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planning.node_plan import PlannedSetting, Reaction, RolePlan, Stage
-from planning.roles.settings import file, package, sysctl, sysctl_file, unit
+from planning.node_plan import PlannedSetting, RolePlan, Stage
+from planning.roles.settings import file, package, rebuild_initramfs, sysctl, sysctl_file, unit
 
 if TYPE_CHECKING:
     from planning.roles.context import Context
@@ -23,8 +23,10 @@ RECORDERS = ("sysstat", "sysstat-collect.timer", "sysstat-summary.timer", "atop"
 def role_plan(context: Context) -> RolePlan:
     """Packages, recorders and permissions, where they are wanted."""
     wish = context.variables.profiling_tools
+    # Also where the file goes because the tools are no longer wanted.
+    reactions = (rebuild_initramfs(COUNTERS),)
     if not wish.install:
-        return RolePlan(ROLE, Stage.PROVISION)
+        return RolePlan(ROLE, Stage.PROVISION, reactions=reactions)
     level = wish.perf_event_paranoid
     measures = "It says who may measure with perf"
     settings: list[PlannedSetting] = [
@@ -48,12 +50,7 @@ def role_plan(context: Context) -> RolePlan:
     if level is not None:
         settings.append(sysctl(PARANOID, level, measures))
     settings += [unit(name, "What led to a slow job is on record") for name in RECORDERS]
-    return RolePlan(
-        ROLE,
-        Stage.PROVISION,
-        tuple(settings),
-        reactions=(Reaction((COUNTERS,), ("update-initramfs", "-u", "-k", "all")),),
-    )
+    return RolePlan(ROLE, Stage.PROVISION, tuple(settings), reactions=reactions)
 
 
 def packages(context: Context) -> tuple[str, ...]:

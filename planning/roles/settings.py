@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from planning.convert import plain
-from planning.node_plan import Kind, PlannedSetting
+from planning.node_plan import Kind, PlannedSetting, Reaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 ROLES = Path(__file__).resolve().parents[2] / "roles"
+# Debian's tool, or dracut where that makes the initramfs.
+REBUILD_INITRAMFS = (
+    "if command -v update-initramfs >/dev/null; then update-initramfs -u -k all; "
+    "elif command -v dracut >/dev/null; then dracut --force --regenerate-all; fi"
+)
 
 
 @cache
@@ -66,6 +71,11 @@ def unit(name: str, why: str, restart_on: Iterable[str] = ()) -> PlannedSetting:
     """A unit that is enabled and runs, restarted when one of these files changes."""
     wanted = {"on": True, "made_here": False, "unless": [], "restart_on": list(restart_on)}
     return PlannedSetting(Kind.UNIT, name if "." in name else f"{name}.service", wanted, why)
+
+
+def rebuild_initramfs(path: str) -> Reaction:
+    """What follows a change of a module's options: an initramfs has a copy of them."""
+    return Reaction((path,), ("sh", "-c", REBUILD_INITRAMFS))
 
 
 def parameters(kind: Kind, why: str, *, way_in: bool = False, **wanted: object) -> tuple[PlannedSetting, ...]:

@@ -9,6 +9,7 @@ from planning.fleet import FleetPlan
 from planning.preflight import preflight_plan
 from tests.unit import planning_nodes
 from tests.unit.planning_nodes import H100, L4, V100, gpus, node, system
+from tests.unit.planning_roles.plans import whole_plan
 
 EIGHT = gpus(*[H100] * 8)
 
@@ -109,6 +110,17 @@ def test_passwords_in_addresses_are_struck_out() -> None:
     text = json.dumps(fleet(a=found).as_dict())
     assert "s3cret" not in text
     assert "https://***@mirror.example/cuda/debian12/x86_64/" in text
+
+
+def test_what_equal_nodes_share_stands_once_in_the_document() -> None:
+    fact = whole_plan().as_fact()
+    one, two = (FleetPlan.from_dict(dict.fromkeys(names, fact)).as_dict() for names in (["a"], ["a", "b"]))
+    assert (one["settings"], one["waived"]) == (two["settings"], two["waived"])
+    first, second = two["nodes"].values()
+    assert first == second
+    assert two["waived"][first["waived"]][0].keys() == {"id", "title", "references", "reason", "by"}
+    # A fleet of a thousand nodes is still a file that one opens.
+    assert len(json.dumps(first)) < 10_000
 
 
 def test_a_thousand_nodes_are_said_in_a_few_lines() -> None:

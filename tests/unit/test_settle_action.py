@@ -32,6 +32,7 @@ class Controller:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ACTION.ActionBase, "run", lambda *_: {})
+        self.loader = DataLoader()
         self.executions: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {}
         self.play = "play 1"
@@ -163,9 +164,14 @@ def test_a_node_without_a_plan_is_a_sentence(controller: Controller) -> None:
         controller.task("firewall")
 
 
-def test_a_secret_is_read_from_the_controllers_file(controller: Controller, tmp_path: Path) -> None:
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "vault"])
+def test_a_secret_is_read_from_the_controllers_file(
+    controller: Controller, tmp_path: Path, encrypted: bool
+) -> None:
     source = tmp_path / "mok.key"
-    source.write_text("PRIVATE")
+    password = [("default", VaultSecret(b"open sesame"))]
+    controller.loader.set_vault_secrets(password)
+    source.write_bytes(VaultLib(password).encrypt("PRIVATE") if encrypted else b"PRIVATE")
     wanted = {"content": None, "secret": True, "source": str(source)}
     plain = {"content": "x"}
     settings = [
@@ -190,6 +196,14 @@ def test_a_secret_that_ansible_vault_has_encrypted_is_decrypted(
     controller.plan["firewall"] = json.dumps({"role": "firewall", "settings": [setting]})
     controller.task("firewall")
     assert controller.executions[0]["secrets"] == {"/key": "PRIVATE"}
+
+
+def test_a_secret_that_cannot_be_read_is_a_sentence(controller: Controller, tmp_path: Path) -> None:
+    wanted = {"content": None, "secret": True, "source": str(tmp_path / "mok.key")}
+    settings = [{"kind": "file", "key": "/key", "wanted": wanted}]
+    controller.plan["firewall"] = json.dumps({"role": "firewall", "settings": settings})
+    with pytest.raises(AnsibleActionFail, match=r"mok\.key"):
+        controller.task("firewall")
 
 
 MODULE = """\
