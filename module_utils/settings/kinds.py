@@ -117,7 +117,8 @@ def build(
     """
     found: list[tuple[int, Setting, list[str]]] = []
     folded: dict[str, list[Mapping[str, Any]]] = {}
-    if options["absent"] and role in TAKEN_BACK:
+    # Nobody may be listed any more, and accounts of earlier runs still be let in: that is said.
+    if role == "admin_accounts" or (options["absent"] and role in TAKEN_BACK):
         folded[TAKEN_BACK[role]] = []
     for item in items:
         kind = item["kind"]

@@ -396,6 +396,16 @@ def test_what_keeps_its_own_record_is_taken_back_where_the_role_is_absent(
     assert not settle_all(absent)["changed"]
 
 
+def test_accounts_are_looked_at_where_nobody_is_listed_any_more(
+    world: World, settle_all: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(AnsibleModule, "warn", lambda _self, warning: warnings.append(warning))
+    world.warned = {"account": ["ada is no longer listed, and still let in"]}
+    settle_all(role_plan("admin_accounts", []))
+    assert warnings[:1] == world.warned["account"]
+
+
 def test_the_record_of_an_earlier_version_is_taken_over(world: World, settle_all: Run) -> None:
     file = world.path / "login"
     file.write_text("ours\n")
