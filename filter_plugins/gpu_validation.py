@@ -52,15 +52,15 @@ def validation_outcome(run: Values) -> dict[str, Any]:
 def _why_no_result(run: Values) -> str:
     if str(run.get("msg")) == TIMED_OUT:
         return (
-            "it was ended when the time was over that gpu_validation_timeout_s gives a node; see what it "
-            "waits for (validation run on the node shows it), or give it more"
+            "it was ended after gpu_validation_timeout_s; see what it waits for (validation run on the node "
+            "shows it), or set the time higher"
         )
     if str(run.get("msg")) == JOB_LOST:
         return "the node booted while it was measured, or its run was removed; see journalctl -b -1 there"
     words = [line for line in str(run.get("stderr") or "").splitlines() if line.strip()]
     said = words[-1].strip() if words else _one_line(run.get("msg") or "nothing")
     status = f"exit status {run['rc']}" if run.get("rc") is not None else "no exit status"
-    return f"the payload brought no result ({status}); it said last: {said}"
+    return f"the payload gave no result ({status}); its last line was: {said}"
 
 
 def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | None = None) -> dict[str, Any]:
