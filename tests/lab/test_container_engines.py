@@ -41,7 +41,10 @@ PLAY = """\
 - hosts: gpu_nodes
   gather_facts: false
   become: true
+  vars: {preflight_plan_file: ""}
   tasks:
+    - ansible.builtin.import_role: {name: preflight, rolespec_validate: false}
+      vars: {__preflight_simulate: false}
     - ansible.builtin.import_role: {name: container_engines, rolespec_validate: false}
 """
 # Docker without its command: Debian 13 has it in a package of its own.
