@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -36,5 +37,7 @@ class Record:
             replace_file(self.path, json.dumps(data, indent=1).encode(), 0o600)
         else:
             self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # other roles have theirs there, or it is not there
+                self.path.parent.rmdir()
         if self.former:
             self.former.unlink(missing_ok=True)

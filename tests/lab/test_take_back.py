@@ -55,6 +55,7 @@ EXEMPTIONS = (
     Exemption(r"file /etc/ld\.so\.cache", PACKAGES, only="content"),
     Exemption(r"file /etc/(alternatives|rc[0-6S]\.d)/.*", PACKAGES, only="new"),
     Exemption(r"file /var/lib/systemd/deb-systemd-helper-(enabled|masked)(/.*)?", PACKAGES, only="new"),
+    Exemption(r"file /etc/systemd/system/.*\.wants/audit-rules\.service", PACKAGES, only="new"),
     Exemption(r"file /etc/(apparmor\.d|audit|chrony|cracklib)(/.*)?", PACKAGES, only="new"),
     Exemption(r"file /etc/apt/apt\.conf\.d/(20auto|50unattended)-upgrades", PACKAGES, only="new"),
     Exemption(r"file /usr/(bin|share/man)/.*", "links to alternatives of packages, which stay", only="new"),
