@@ -22,7 +22,9 @@ def test_settings_of_gpus_are_in_effect_now_and_at_every_boot() -> None:
     files = contents(found)
     assert files[JSON] == json.dumps(settings, indent=4, sort_keys=True) + "\n"
     assert '"power_limit_w": 300\n' in (files[JSON] or "")
-    assert "ExecStart=/usr/bin/python3 -B /usr/local/lib/temper/gpu_settings.py " + JSON in (files[UNIT] or "")
+    assert "ExecStart=/usr/bin/python3 -B /usr/local/lib/temper/gpu_settings.py " + JSON in (
+        files[UNIT] or ""
+    )
 
 
 def test_the_program_of_the_unit_is_installed_with_what_it_needs() -> None:
