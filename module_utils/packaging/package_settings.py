@@ -216,7 +216,8 @@ class PackageSet(Setting):
                 f"The transaction is refused, because {' and '.join(problems)}. Nothing was changed. "
                 f"Asked for: {' '.join(arguments(wanted)) or 'completing an interrupted installation'}."
             )
-        if any(packages.FAMILY.match(change.name) for change in transaction.changes):
+        # Tools of NVIDIA's family (profilers) come later, and the libraries stay as they were proven.
+        if self.wish.packages and any(packages.FAMILY.match(change.name) for change in transaction.changes):
             node.mark_unproven()
         self.manager.install(wanted)
 
