@@ -193,7 +193,9 @@ def package_state() -> tuple[dict[str, str], list[str]]:
 
 def debian_sources() -> list[dict[str, Any]]:
     """Debian's own repositories among the node's; none where there is no apt."""
-    return apt_sources.parse(run_text(apt_sources.COMMAND), "Debian")
+    with apt_sources.caches_kept() as options:
+        listing = run_text(["apt-get", *options, "indextargets", "Created-By: Packages"])
+    return apt_sources.parse(listing, "Debian")
 
 
 def has_signing_key(root: Path) -> bool:
@@ -221,7 +223,8 @@ def installable_headers(facts_kernel: dict[str, Any]) -> bool:
     if facts_kernel["headers_present"]:
         return True
     package = f"linux-headers-{facts_kernel['release']}"
-    policy = run_text(["apt-cache", *apt_sources.KEEP_CACHES, "policy", package])
+    with apt_sources.caches_kept() as options:
+        policy = run_text(["apt-cache", *options, "policy", package])
     return bool(re.search(r"Candidate: (?!\(none\))\S", policy))
 
 

@@ -20,7 +20,6 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from ansible.module_utils import process
-from ansible.module_utils.urls import open_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -53,6 +52,9 @@ def download(url: str, kind: str, limit_bytes: int) -> bytes:
     """
     if kind == "apt" and url.startswith(("http://", "https://")) and APT_HELPER.exists():
         return with_apt(url, limit_bytes)
+    # Here, because few executions download anything, and a node compiles whatever it imports.
+    from ansible.module_utils.urls import open_url
+
     try:
         proxies = dnf_proxies(DNF_CONFIGURATION) if kind == "dnf" else {}
         with environment(proxies), contextlib.closing(open_url(url, timeout=TIMEOUT_S)) as stream:

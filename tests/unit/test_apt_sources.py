@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.packaging import apt_sources
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def target(
@@ -26,6 +23,23 @@ def target(
         + f"Component: {component}\nCreated-By: Packages\nRelease: {suite}\nRepo-URI: {uri}\n"
         f"Sourcesentry: {entry}\nTarget-Of: deb\n"
     )
+
+
+def test_apt_reads_the_caches_that_there_are_and_writes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apt_sources, "CACHES", tmp_path)
+    (tmp_path / "pkgcache.bin").write_text("read")
+    with apt_sources.caches_kept() as options:
+        _, package_option, _, source_option = options
+        package_cache = Path(package_option.removeprefix("Dir::Cache::pkgcache="))
+        source_cache = Path(source_option.removeprefix("Dir::Cache::srcpkgcache="))
+        assert package_cache.read_text() == "read"
+        # A link to nowhere could lead what apt writes to the node's own folder.
+        assert not source_cache.is_symlink()
+        assert tmp_path not in (package_cache.parent, source_cache.parent)
+    assert not package_cache.parent.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["pkgcache.bin"]
 
 
 def test_components_of_a_suite_stand_together() -> None:

@@ -311,8 +311,11 @@ def test_rpm_is_not_asked_where_there_is_dpkg(program: Any) -> None:
 )
 def test_headers_are_installable_where_apt_has_a_candidate(program: Any, policy: str, offered: bool) -> None:
     # Its caches are the node's, and no question may change them.
-    asked = f"-o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= policy linux-headers-{RELEASE}"
-    program("apt-cache", f"[ \"$*\" = '{asked}' ] && printf '{policy}'")
+    caches = " ".join(
+        f"-o Dir::Cache::{name}=/*/temper-apt-*/{name}.bin" for name in ("pkgcache", "srcpkgcache")
+    )
+    asked = f"{caches} policy linux-headers-{RELEASE}".replace(" ", "\\ ")
+    program("apt-cache", f"case \"$*\" in {asked}) printf '{policy}' ;; *) exit 1 ;; esac")
     kernel = {"release": RELEASE, "headers_present": False}
     assert node_facts.installable_headers(kernel) is offered
 
