@@ -8,7 +8,7 @@ field, a missing one or a wrong type raises validation.model.contract.ContractEr
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from planning.convert import plain
@@ -187,7 +187,8 @@ class NodePlan:
 
         Templates would walk through thousands of values of which only the node has a use.
         """
-        return self.as_dict() | {"roles": {role.role: json.dumps(plain(role)) for role in self.roles}}
+        roles = {role.role: json.dumps(plain(role)) for role in self.roles}
+        return replace(self, roles=()).as_dict() | {"roles": roles}
 
     @classmethod
     def from_fact(cls, fact: Mapping[str, Any]) -> NodePlan:

@@ -59,7 +59,12 @@ _TEXTS = ("/etc/", "/var/lib/temper/")
 # separator, its whole output is one fact. A program that is not there yet says nothing.
 _IN_FORCE = {
     "sshd": ("sshd -T", " "),
-    "nftables": ("nft --stateless list ruleset", None),
+    # Without the sources whose connections its rules count now.
+    "nftables": (
+        r"nft --stateless list ruleset | awk '/elements = \{.*ct count over/ { counts = 1 } "
+        r"!counts { print } /\}/ { counts = 0 }'",
+        None,
+    ),
     "sysctl": ("sysctl -a", " ="),
     "unit file": ("systemctl list-unit-files --no-legend --plain --full", " "),
     # Those that only another one names come and go with what systemd has looked up.
