@@ -59,10 +59,10 @@ _TEXTS = ("/etc/", "/var/lib/temper/")
 # separator, its whole output is one fact. A program that is not there yet says nothing.
 _IN_FORCE = {
     "sshd": ("sshd -T", " "),
-    # Without the sources whose connections its rules count now.
+    # Without what rules note in dynamic sets: whose connections they count now.
     "nftables": (
-        r"nft --stateless list ruleset | awk '/elements = \{.*ct count over/ { counts = 1 } "
-        r"!counts { print } /\}/ { counts = 0 }'",
+        r"nft --stateless list ruleset | awk '/^\tset / { dynamic = 0 } /flags .*dynamic/ { dynamic = 1 } "
+        r"dynamic && /elements = \{/ { notes = 1 } !notes { print } /\}/ { notes = 0 }'",
         None,
     ),
     "sysctl": ("sysctl -a", " ="),
