@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ansible.module_utils.common import warnings
 from ansible.module_utils.packaging import node, packages, repositories
 from ansible.module_utils.settings import record
 from ansible.module_utils.testing import patch_module_args
@@ -36,6 +37,7 @@ def run_module(
         # On a node each module has a process of its own.
         node.NODE.forget()
         node.NODE.lists_outdated = False
+        warnings._global_warnings.clear()
         with (
             patch_module_args({**parameters, "_ansible_check_mode": check_mode}),
             pytest.raises(SystemExit),
