@@ -1,4 +1,4 @@
-"""The node's package manager, and what one execution knows of the node's packages."""
+"""What one execution knows of the node's packages."""
 
 from __future__ import annotations
 
@@ -9,23 +9,10 @@ from ansible.module_utils import process
 from ansible.module_utils.packaging import packages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
-    from ansible.module_utils.packaging.packages import Manager, Packages
-
-
-def package_manager(
-    pins: Sequence[Mapping[str, str]] = (), streams: Sequence[Mapping[str, str]] = ()
-) -> Manager:
-    """Apt where there is apt, else dnf with these pins and module streams. A node loads only its own."""
-    if process.which("apt-get"):
-        from ansible.module_utils.packaging.apt import Apt
-
-        return Apt()
-    from ansible.module_utils.packaging.dnf import Dnf
-
-    return Dnf(pins, streams)
+    from ansible.module_utils.packaging.packages import Packages
 
 
 def query() -> Packages:

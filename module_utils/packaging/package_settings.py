@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils import process
 from ansible.module_utils.packaging import node, packages
 from ansible.module_utils.packaging.packages import OthersUnreadableError, PackageError, Wish, arguments
 from ansible.module_utils.settings.base import Difference, Setting, SettingError
@@ -14,6 +15,19 @@ if TYPE_CHECKING:
     from ansible.module_utils.packaging.node import PackageState
     from ansible.module_utils.packaging.packages import Manager, Packages
     from ansible.module_utils.settings.base import State
+
+
+def package_manager(
+    pins: Sequence[Mapping[str, str]] = (), streams: Sequence[Mapping[str, str]] = ()
+) -> Manager:
+    """Apt where there is apt, else dnf with these pins and module streams. A node loads only its own."""
+    if process.which("apt-get"):
+        from ansible.module_utils.packaging.apt import Apt
+
+        return Apt()
+    from ansible.module_utils.packaging.dnf import Dnf
+
+    return Dnf(pins, streams)
 
 
 class PackageSet(Setting):
@@ -31,7 +45,7 @@ class PackageSet(Setting):
     ) -> None:
         self.wish = wish
         self.hold_versions = list(hold_versions)
-        self.manager = manager or node.package_manager()
+        self.manager = manager or package_manager()
         self.state = state or node.NODE
         self.spec = {}
         self.removals: list[str] = []
@@ -64,7 +78,7 @@ class PackageSet(Setting):
                 [name for name, wanted in listed.items() if not wanted["held"]],
             ),
             [version for version, held in found["hold_version"].items() if held],
-            node.package_manager(
+            package_manager(
                 [{"packages": name, **pin} for name, pin in found["pin"].items() if pin],
                 [stream for stream in found["module_stream"].values() if stream],
             ),

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import node_settings
-from ansible.module_utils.packaging import node, packages
+from ansible.module_utils.packaging import package_settings, packages
 from ansible.module_utils.packaging.packages import Package, Transaction
 
 if TYPE_CHECKING:
@@ -106,5 +106,5 @@ def with_packages(monkeypatch: pytest.MonkeyPatch, *installed: str) -> PackageMa
     """A package manager in the place of the node's own."""
     manager = PackageManager(*installed)
     monkeypatch.setattr(packages, "query", manager.query)
-    monkeypatch.setattr(node, "package_manager", lambda *_: manager)
+    monkeypatch.setattr(package_settings, "package_manager", lambda *_: manager)
     return manager
