@@ -30,6 +30,7 @@ from ansible.module_utils.access.sshd import listening_ports, parse_effective
 from ansible.module_utils.files import File, put_back, saved
 from ansible.module_utils.process import CommandError, run, which
 from ansible.module_utils.settings.base import Difference, RefusedError, WayIn
+from ansible.module_utils.units import stop_lost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -327,6 +328,7 @@ class Firewall(ConfirmedSetting[Outlook]):
 
     def _persist(self, differing: list[File]) -> None:
         """Write and enable. No daemon-reload: it can cost running containers their GPUs."""
+        stop_lost([UNIT])
         for file in differing:
             file.write()
         if not LINK.is_symlink():

@@ -19,14 +19,8 @@ from ansible.module_utils.settings.base import Difference, RefusedError, Setting
 from ansible.module_utils.settings.files import PamProfile, WholeFile
 from ansible.module_utils.settings.kinds import EARLY, RECORDED, build, kind_of, rebuild
 from ansible.module_utils.settings.record import Record
-from ansible.module_utils.settings.system import (
-    Sysctl,
-    Unit,
-    of_temper,
-    overruled_by,
-    overruling,
-    unit_states,
-)
+from ansible.module_utils.settings.system import Sysctl, Unit, of_temper, overruled_by, overruling
+from ansible.module_utils.units import stop_lost, unit_states
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -323,6 +317,7 @@ class Role:
             self.remember(setting, before.get(setting.key))
         account = administrator() if self.options["atomic"] else None
         self.note([setting.key for setting in [*self.unsettled, *self.unwanted]])
+        stop_lost([setting.name for setting in self.unsettled if isinstance(setting, Unit)])
         # Once more for PAM: a profile that was taken out counts as new when the next one is, and comes back.
         for setting in [*self.unwanted, *(s for s in self.unwanted if isinstance(s, PamProfile))]:
             setting.restore(self.record.originals[setting.key]["state"])

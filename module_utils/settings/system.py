@@ -6,6 +6,7 @@ import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ansible.module_utils import units
 from ansible.module_utils.process import run, succeeds
 from ansible.module_utils.settings.base import Difference, Setting, SettingError
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 PROC_SYS = Path("/proc/sys")
 MOUNTINFO = Path("/proc/self/mountinfo")
 SYSCTL_DIRECTORIES = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d")
-# Longer than the units that we start give themselves: the fabric manager of an HGX board takes minutes.
-UNIT_TIMEOUT_S = 600
 MOUNT_OPPOSITES = {"nodev": "dev", "nosuid": "suid", "noexec": "exec"}
 
 
@@ -210,11 +209,11 @@ class Unit(Setting):
 
     def _show(self) -> dict[str, str]:
         if self._known is None:
-            self._known = unit_states([self.name])[self.name]
+            self._known = units.unit_states([self.name])[self.name]
         return self._known
 
     def know(self, properties: dict[str, str]) -> None:
-        """Take what `unit_states` has found for many units at once."""
+        """Take what `units.unit_states` has found for many units at once."""
         self._known = properties
 
     def read(self) -> State:
@@ -250,7 +249,7 @@ class Unit(Setting):
     def apply(self) -> None:
         """Enable and start (or restart), or disable and stop."""
         for verb in self._steps():
-            run(["systemctl", verb, *self._options(verb), self.name], UNIT_TIMEOUT_S)
+            run(["systemctl", verb, *self._options(verb), self.name], units.TIMEOUT_S)
         self.restart = False
         self._known = None
 
@@ -279,7 +278,7 @@ class Unit(Setting):
         enabled = state is not None and state["enabled"] in ("enabled", "enabled-runtime")
         active = state is not None and state["active"]
         run(["systemctl", "enable" if enabled else "disable", "--quiet", self.name])
-        run(["systemctl", "start" if active else "stop", self.name], UNIT_TIMEOUT_S)
+        run(["systemctl", "start" if active else "stop", self.name], units.TIMEOUT_S)
         self._known = None
 
     def change(self) -> list[Difference]:
@@ -288,17 +287,3 @@ class Unit(Setting):
         before = f"{state['enabled'] or 'absent'}, {'running' if state['active'] else 'not running'}"
         wanted = "enabled, running" if self.on else "disabled, not running"
         return [Difference(self.key, before, "restarted" if self.restart else wanted)]
-
-
-UNIT_PROPERTIES = "LoadState,UnitFileState,ActiveState,ConditionResult,ConditionTimestampMonotonic"
-
-
-def unit_states(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Properties of units, asked in one call."""
-    if not names:
-        return {}
-    output = run(["systemctl", "show", f"--property={UNIT_PROPERTIES}", "--", *names])
-    blocks = [
-        dict(line.split("=", 1) for line in block.splitlines()) for block in output.strip().split("\n\n")
-    ]
-    return dict(zip(names, blocks))  # noqa: B905 - strict= is not in Python 3.9

@@ -77,9 +77,9 @@ systemctl list-units --plain --no-legend --state=active,activating 'temper-rollb
 find /var/lib/temper/rollback -mindepth 1 -maxdepth 1 -type d ! -name '.*' 2>/dev/null || true
 """
 
-# Takes away or changes what bears our name; which files, the salt decides.
+# Takes away or changes what bears our name, but for the lab's own; which files, the salt decides.
 DRIFT = r"""
-find /etc -type f -path '*temper*' | sort | while read -r file; do
+find /etc -type f -path '*temper*' ! -name '*-lab.conf' | sort | while read -r file; do
     case $(( $(printf %s "$file SALT" | cksum | cut -d' ' -f1) % 3 )) in
     0) rm "$file" ;;
     1) echo '# drifted' >>"$file" ;;

@@ -9,7 +9,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils import process
+from ansible.module_utils import process, units
 from ansible.module_utils.access.ssh_login import Login
 from ansible.module_utils.engines import busy
 from ansible.module_utils.packaging.packages import PackageError
@@ -233,7 +233,7 @@ def test_systemd_is_asked_once_where_all_is_settled(
         asked.append(command)
         return process.run(command)
 
-    monkeypatch.setattr(system, "run", ask)
+    monkeypatch.setattr(units, "run", ask)
     assert not harden(*settings)["changed"]
     assert len(asked) == 1
 

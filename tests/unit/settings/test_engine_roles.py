@@ -36,6 +36,7 @@ case $verb in
         for unit; do
             load=not-found enablement= activity=inactive
             [ ! -e "$unit" ] || {{ load=loaded; read -r enablement activity < "$unit"; }}
+            [ "$enablement" != lost ] || {{ load=not-found enablement=; }}
             printf 'LoadState=%s\\nActiveState=%s\\nUnitFileState=%s\\n' "$load" "$activity" "$enablement"
             printf 'ConditionResult=yes\\nConditionTimestampMonotonic=1\\n\\n'
         done ;;
@@ -43,7 +44,11 @@ case $verb in
     *)
         [ -e "$last" ] || {{ echo "Unit $last not found." >&2; exit 5; }}
         read -r enablement activity < "$last"
-        case $verb in enable) enablement=enabled ;; *) activity=active ;; esac
+        case $verb in
+            enable) enablement=enabled ;;
+            stop) enablement=disabled activity=inactive ;;
+            *) activity=active ;;
+        esac
         echo "$enablement $activity" > "$last" ;;
 esac
 """
@@ -404,6 +409,19 @@ def test_a_unit_is_restarted_when_one_of_its_files_changed(configure: Run, node:
     actions = configure(files=[mine, other], units=units)["actions"]
     assert actions[-1] == "unit:a.service: enabled, running -> restarted"
     assert node.systemctl_calls == ["restart a.service"]
+
+
+def test_a_unit_that_runs_without_its_file_is_stopped_before_the_file_comes_back(
+    configure: Run, node: Node
+) -> None:
+    node.unit("a.service", "lost", "active")
+    unit = node.file("systemd/a.service")
+    configure(files=[unit], units=[{"name": "a", "restart_on": [unit["path"]]}])
+    assert node.systemctl_calls == [
+        "stop -- a.service",
+        "enable --quiet --no-reload a.service",
+        "restart a.service",
+    ]
 
 
 def test_a_new_unit_is_started_without_having_systemd_read_all_others(configure: Run, node: Node) -> None:
