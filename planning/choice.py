@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planning.rules import has_new_unknown, kernel_modules, stack_problems
+from planning.rules import drives, kernel_modules, stack_problems
 from planning.versions import version
 
 if TYPE_CHECKING:
     from planning.model import Request
     from planning.tables import Stack
 
+# Types of driver branches by how long they get security fixes: long-term support, production, new features.
+BRANCH_TYPES = ("LTSB", "PB", "NFB")
+
 
 def fitting_stacks(request: Request) -> list[Stack]:
-    """The stacks that break no rule on this node, the recommended ones first and in their order."""
-    stacks, order = request.tables.stacks, request.tables.default_stacks
-    found = [stacks[name] for name in dict.fromkeys((*order, *stacks))]
-    if has_new_unknown(request):
+    """The stacks that break no rule on this node: long-term branches, then recommended ones, first."""
+    tables = request.tables
+    found = [tables.stacks[name] for name in dict.fromkeys((*tables.default_stacks, *tables.stacks))]
+    # A stack whose branch is in no table fits nowhere.
+    found.sort(key=lambda stack: BRANCH_TYPES.index(tables.branch_types.get(str(stack.branch), "NFB")))
+    if request.unknown_gpus:
         # Newer than the tables, probably: the newest driver has the best chance to know it.
         found.sort(key=lambda stack: version(stack.driver), reverse=True)
     return [
@@ -42,6 +47,7 @@ def remedy(request: Request) -> str:
     if fitting := fitting_stacks(request):
         return f"set nvidia_stack_name: {fitting[0].name}"
     none = "no stack in data/stacks.yml fits all GPUs of this node on this system"
-    if request.distribution.name in request.tables.distro_drivers:
+    row = request.tables.distro_drivers.get(request.distribution.name)
+    if row and all(drives(row.branch, "proprietary", gpu, request.tables) for gpu in request.gpus):
         return f"{none}; nvidia_stack_source: distro has another driver"
-    return none
+    return f"{none}; choose another system, or add a stack with a driver for them (CONTRIBUTING.md)"

@@ -3,44 +3,186 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from planning.model import Gpu
+from planning.rules import drives
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from planning.facts import NodeFacts, PciDevice
-    from planning.tables import GpuModel, Tables
+    from planning.model import Driver
+    from planning.tables import Tables
     from planning.variables import NvidiaStack
 
-GPU_CLASSES = ("0300", "0302")
+# A GPU with an output for a monitor is a VGA controller, one without is a 3D controller.
+VGA_CLASS = "0300"
+GPU_CLASSES = (VGA_CLASS, "0302")
 BRIDGE_CLASS = "0680"
 NVLINK_5_ARCHITECTURES = ("blackwell", "rubin")
+# A chip has so many PCI ids in a row (data/gpu_ids.yml).
+IDS_OF_A_CHIP = 0x80
 
 
-def gpu_inventory(
-    pci: Iterable[PciDevice], models: dict[str, GpuModel]
-) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-    """Known GPUs by model with their count, and the device id of each GPU that no table knows."""
-    by_id = {device_id: key for key, model in models.items() for device_id in model.pci_ids}
-    gpus = sorted(device.device_id for device in pci if device.class_id in GPU_CLASSES)
-    counts = Counter(by_id[device_id] for device_id in gpus if device_id in by_id)
+class Place(Enum):
+    """Where a PCI id stands among those of the tables."""
+
+    KNOWN = auto()
+    BETWEEN = auto()
+    NEWER = auto()
+    OLDER = auto()
+    INTEGRATED = auto()
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The GPUs of a node.
+
+    `known` and `similar` decide its stack: GPUs of the tables, and GPUs between them by id, which have the
+    model of the nearest one. So do `newer` ones, of which only the id is known. No stack drives `refused`
+    ones. `display` ones, beside others, only have a monitor.
+    """
+
+    known: tuple[Gpu, ...] = ()
+    similar: tuple[Gpu, ...] = ()
+    newer: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    display: tuple[Gpu, ...] = ()
+    unknown: tuple[str, ...] = ()  # the ids of those that are neither `known` nor `display`
+
+    @property
+    def count(self) -> int:
+        """How many GPUs compute."""
+        return sum(gpu.count for gpu in self.known + self.similar) + len(self.newer)
+
+
+def nearest_id(device_id: str, tables: Tables) -> str:
+    """The id of the tables that most probably is of the same chip."""
+    number = int(device_id, 16)
+
+    def distance(known: str) -> tuple[bool, int]:
+        other = int(known, 16)
+        return number // IDS_OF_A_CHIP != other // IDS_OF_A_CHIP, abs(number - other)
+
+    return min((*tables.models_by_id, *tables.integrated_gpus), key=distance)
+
+
+def place_of(device_id: str, tables: Tables) -> Place:
+    """Where a PCI id stands among those of the tables."""
+    if device_id in tables.models_by_id:
+        return Place.KNOWN
+    if device_id < min(tables.models_by_id):
+        return Place.OLDER
+    if int(device_id, 16) // IDS_OF_A_CHIP > int(max(tables.models_by_id), 16) // IDS_OF_A_CHIP:
+        return Place.NEWER
+    return Place.INTEGRATED if nearest_id(device_id, tables) in tables.integrated_gpus else Place.BETWEEN
+
+
+def gpu_hardware(pci: Iterable[PciDevice], tables: Tables) -> Hardware:
+    """The GPUs among PCI devices."""
+    devices = sorted((item for item in pci if item.class_id in GPU_CLASSES), key=lambda item: item.device_id)
+    placed: dict[Place, list[PciDevice]] = {place: [] for place in Place}
+    for device in devices:
+        placed[place_of(device.device_id, tables)].append(device)
+    models = Counter(tables.models_by_id[device.device_id] for device in placed[Place.KNOWN])
     known = tuple(
-        Gpu(key, models[key].name, models[key].architecture, count) for key, count in sorted(counts.items())
+        Gpu(key, tables.models[key].name, tables.models[key].architecture, count)
+        for key, count in sorted(models.items())
     )
-    return known, tuple(device_id for device_id in gpus if device_id not in by_id)
+    similar = tuple(
+        unnamed(device_id, count, tables.models_by_id[nearest_id(device_id, tables)], tables)
+        for device_id, count in Counter(ids(placed[Place.BETWEEN])).items()
+    )
+    newer = ids(placed[Place.NEWER])
+    display: tuple[Gpu, ...] = ()
+    large = tuple(gpu for gpu in known if not tables.models[gpu.model].display)
+    if large or similar or newer:
+        display, known = tuple(gpu for gpu in known if gpu not in large), large
+    beside = placed[Place.OLDER] if known or similar or newer else []
+    monitors = [device for device in beside if device.class_id == VGA_CLASS]
+    refused = [item for item in placed[Place.OLDER] + placed[Place.INTEGRATED] if item not in monitors]
+    return Hardware(
+        known=known,
+        similar=similar,
+        newer=newer,
+        refused=ids(refused),
+        display=display
+        + tuple(unnamed(device_id, count, "", tables) for device_id, count in Counter(ids(monitors)).items()),
+        unknown=tuple(sorted((*ids(placed[Place.BETWEEN]), *newer, *ids(refused)))),
+    )
 
 
-def unknown_gpu_findings(device_ids: Iterable[str], *, allowed: bool) -> tuple[list[str], list[str]]:
+def ids(devices: Iterable[PciDevice]) -> tuple[str, ...]:
+    """The PCI ids of devices."""
+    return tuple(device.device_id for device in devices)
+
+
+def unnamed(device_id: str, count: int, model: str, tables: Tables) -> Gpu:
+    """GPUs that no table knows; `model` is what they are planned like, empty where nothing is planned."""
+    architecture = tables.models[model].architecture if model else ""
+    return Gpu(model, f"GPU 10de:{device_id}", architecture, count)
+
+
+def gpu_findings(hardware: Hardware, tables: Tables, *, newer_ok: bool) -> tuple[list[str], list[str]]:
     """Problems and warnings about GPUs that no table knows."""
-    texts = [f"GPU with PCI id 10de:{device_id} is in no table" for device_id in dict.fromkeys(device_ids)]
-    if allowed:
-        return [], [f"{text}; its stack is a guess, and validation has no reference for it" for text in texts]
-    remedy = (
-        "add it to data/gpu_models.yml, or set preflight_unknown_gpu_ok: true to go on without references"
+    problems, warnings = [], []
+    if not hardware.count and not hardware.refused:
+        problems.append(
+            "no NVIDIA GPU on the PCI bus; take the node out of the group gpu_nodes, or check slot, power "
+            "and firmware"
+        )
+    for device_id in dict.fromkeys(hardware.refused):
+        if place_of(device_id, tables) is Place.OLDER:
+            problems.append(
+                f"GPU with PCI id 10de:{device_id} is older than Maxwell: Kepler's last driver branch was "
+                "470, which gets no security fixes any more, and no stack has it or an older one; take the "
+                "GPU out, or the node out of the group gpu_nodes"
+            )
+        else:
+            name = tables.integrated_gpus[nearest_id(device_id, tables)]
+            problems.append(
+                f"GPU with PCI id 10de:{device_id} belongs to a system on a chip ({name}): its driver comes "
+                "with the board's own software (JetPack, DRIVE OS), and no stack has it; take the node out "
+                "of the group gpu_nodes"
+            )
+    for device_id in dict.fromkeys(hardware.newer):
+        text = f"GPU with PCI id 10de:{device_id} is in no table"
+        if newer_ok:
+            warnings.append(
+                f"{text}, and its id is beyond all known ones: its stack is a guess, and validation has no "
+                "reference for it"
+            )
+        else:
+            problems.append(
+                f"{text}; add it to data/gpu_models.yml, or to data/gpu_ids.yml where nothing is measured "
+                "of it; or, as its id is beyond all known ones, set preflight_unknown_gpu_ok: true to try "
+                "the newest driver without references"
+            )
+    for gpu in hardware.similar:
+        model = tables.models[gpu.model]
+        warnings.append(
+            f"{gpu.name} is in no table; it is planned like the GPU with the nearest id, {model.name} "
+            f"({model.architecture}), and validation has no reference for it"
+        )
+    return problems, warnings
+
+
+def display_gpus(
+    hardware: Hardware, driver: Driver | None, tables: Tables
+) -> tuple[tuple[Gpu, ...], list[str]]:
+    """The GPUs for a monitor that this driver drives as well, and a warning about each of them."""
+    driven = tuple(
+        gpu for gpu in hardware.display if driver and drives(driver.branch, driver.modules, gpu, tables)
     )
-    return [f"{text}; {remedy}" for text in texts], []
+    return driven, [
+        f"{gpu.name} is taken for a card with a monitor, beside GPUs that compute: it does not decide the "
+        "stack, and the planned driver "
+        + ("drives it, too" if gpu in driven else "leaves it alone: it shows what the firmware set up")
+        for gpu in hardware.display
+    ]
 
 
 def fabric_of(node: NodeFacts, wanted: str) -> str:

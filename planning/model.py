@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gpu:
-    """GPUs of one model in a node. `model` is its key in the tables, empty for one that they do not have."""
+    """GPUs of one model in a node. `model` is a key in the tables: of what they are, or are planned like."""
 
     model: str
     name: str
@@ -109,8 +109,8 @@ class Request:
     tables: Tables
     variables: Variables
     distribution: Distribution
-    gpus: tuple[Gpu, ...]  # those that the tables know
-    unknown_gpus: tuple[str, ...]  # PCI device ids
+    gpus: tuple[Gpu, ...]  # those that decide the stack, and that a rule is known for
+    unknown_gpus: tuple[str, ...]  # PCI ids beyond all that the tables know
     fabric: str  # none | nvswitch | nvlink5
     today: str = ""
 

@@ -9,7 +9,7 @@ from planning import distro_source, nvidia_source
 from planning.distributions import distribution_of
 from planning.driver_conflicts import driver_conflicts
 from planning.environment import environment
-from planning.hardware import fabric_of, fabric_warnings, gpu_inventory, unknown_gpu_findings
+from planning.hardware import display_gpus, fabric_of, fabric_warnings, gpu_findings, gpu_hardware
 from planning.machine import busy_problems, machine_problems, secure_boot_problems, signs_modules
 from planning.model import Offer, Request
 from planning.node_plan import NodePlan
@@ -31,21 +31,17 @@ SOURCES = {"nvidia": nvidia_source.offer, "distro": distro_source.offer}
 def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Target) -> NodePlan:
     """The plan of one node. With `problems`, it must not be carried out."""
     distribution, problems = distribution_of(node, tables)
-    gpus, unknown = gpu_inventory(node.pci, tables.models)
+    hardware = gpu_hardware(node.pci, tables)
+    gpus = hardware.known + hardware.similar
     wanted = variables.nvidia_stack
     fabric = fabric_of(node, wanted.fabric)
-    gpu_problems, warnings = unknown_gpu_findings(unknown, allowed=variables.preflight.unknown_gpu_ok)
+    gpu_problems, warnings = gpu_findings(hardware, tables, newer_ok=variables.preflight.unknown_gpu_ok)
     problems += gpu_problems
-    if not gpus and not unknown:
-        problems.append(
-            "no NVIDIA GPU on the PCI bus; take the node out of the group gpu_nodes, or check slot, power "
-            "and firmware"
-        )
     warnings += fabric_warnings(gpus, fabric, tables, wanted)
 
     offer = Offer(stack=wanted.name)
     if distribution:
-        request = Request(node, tables, variables, distribution, gpus, unknown, fabric, target.today)
+        request = Request(node, tables, variables, distribution, gpus, hardware.newer, fabric, target.today)
         offer = SOURCES[wanted.source](request)
     settled = bool(offer.packages) and all(
         same(node.packages.get(name), version) for name, version in offer.packages.items()
@@ -60,8 +56,9 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         problems += secure_boot_problems(node, variables, target.mok_sha256)
         problems += machine_problems(node, variables, distribution, settled=settled)
         problems += busy_problems(node, variables, settled=settled)
-    locks = [tables.architectures[gpu.architecture].locked_clocks for gpu in gpus]
-    gpu_count = sum(gpu.count for gpu in gpus) + len(unknown)
+    display, display_warnings = display_gpus(hardware, offer.driver, tables)
+    warnings += display_warnings
+    locks = [tables.architectures[gpu.architecture].locked_clocks for gpu in gpus + display]
     parts = {field.name: getattr(offer, field.name) for field in fields(Offer)}
     parts |= {"problems": tuple(problems), "warnings": (*warnings, *offer.warnings)}
     plan = NodePlan(
@@ -70,13 +67,13 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         package_manager=distribution.package_manager if distribution else None,
         system=distribution.name if distribution else None,
         architecture=node.architecture,
-        gpus=gpus,
-        unknown_gpus=unknown,
+        gpus=hardware.known + display,
+        unknown_gpus=hardware.unknown,
         fabric=fabric,
         locked_clocks=LockedClocks(
             graphics=all(lock.graphics for lock in locks), memory=all(lock.memory for lock in locks)
         ),
-        environment=environment(node, gpu_count, variables.compute_environment, target.address),
+        environment=environment(node, hardware.count, variables.compute_environment, target.address),
         mok=signs_modules(node, target.mok_sha256),
         settled=settled,
     )

@@ -7,32 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planning.model import Gpu
 from planning.versions import branch, parts, version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from planning.model import Request
+    from planning.model import Gpu, Request
     from planning.tables import Stack, Tables
 
 MONTHS_OF_NOTICE = 2
-# What a GPU that no table knows is taken for where its id is older than Turing's.
-OLD_ARCHITECTURE = "volta"
-
-
-def ruled_gpus(request: Request) -> tuple[Gpu, ...]:
-    """All GPUs that a rule is known for: those of the tables, and unknown ones too old for open modules."""
-    return request.gpus + tuple(
-        Gpu("", f"GPU 10de:{device_id}", OLD_ARCHITECTURE, 1)
-        for device_id in dict.fromkeys(request.unknown_gpus)
-        if device_id < request.tables.first_id_with_open_modules
-    )
-
-
-def has_new_unknown(request: Request) -> bool:
-    """Whether there is a GPU that no table knows and that is no old one."""
-    return any(device_id >= request.tables.first_id_with_open_modules for device_id in request.unknown_gpus)
 
 
 def gpu_problems(stack: Stack, gpu: Gpu, tables: Tables) -> Iterator[str]:
@@ -97,7 +80,7 @@ def stack_problems(stack: Stack, request: Request) -> list[str]:
     """Every rule that this stack breaks on this node, without what kernel modules need."""
     return [
         *own_problems(stack, request.tables),
-        *(text for gpu in ruled_gpus(request) for text in gpu_problems(stack, gpu, request.tables)),
+        *(text for gpu in request.gpus for text in gpu_problems(stack, gpu, request.tables)),
         *repository_problems(stack, request),
         *fabric_problems(stack, request),
     ]
@@ -105,15 +88,24 @@ def stack_problems(stack: Stack, request: Request) -> list[str]:
 
 def module_need(gpu: Gpu, tables: Tables) -> str:
     """What kernel modules a GPU needs: `required`, `recommended`, `supported` or `impossible` open ones."""
-    if gpu.model and tables.models[gpu.model].form_factor == tables.open_required_form_factor:
+    if tables.models[gpu.model].form_factor == tables.open_required_form_factor:
         return "required"
     return tables.architectures[gpu.architecture].open_modules
+
+
+def drives(number: int, modules: str, gpu: Gpu, tables: Tables) -> bool:
+    """Whether a driver branch with modules of this flavour drives a GPU."""
+    if not gpu.model:
+        return False
+    rule, need = tables.architectures[gpu.architecture], module_need(gpu, tables)
+    fits = (rule.first_branch or 0) <= number <= (rule.last_branch or number)
+    return fits and need != ("impossible" if modules == "open" else "required")
 
 
 def kernel_modules(request: Request, driver: str) -> tuple[str, list[str]]:
     """The flavour of the kernel modules, `open` or `proprietary`, and why the wanted one cannot be had."""
     tables, flavour = request.tables, request.variables.nvidia_stack.kernel_modules
-    needs = {module_need(gpu, tables): gpu.name for gpu in ruled_gpus(request)}
+    needs = {module_need(gpu, tables): gpu.name for gpu in request.gpus}
     only_open, only_proprietary = needs.get("required"), needs.get("impossible")
     if only_open and only_proprietary:
         return "open", [
@@ -160,7 +152,11 @@ def stack_warnings(stack: Stack, request: Request) -> list[str]:
     build = tables.torch_builds.get(stack.torch)
     for gpu in request.gpus:
         capability = version(tables.models[gpu.model].compute_capability)
-        if build and not version(build.first_capability) <= capability <= version(build.last_capability):
+        # Kernels also run on later GPUs of their major version: those for 12.0 on 12.1.
+        if build and not (
+            version(build.first_capability) <= capability
+            and capability[0] <= version(build.last_capability)[0]
+        ):
             found.append(
                 f"torch {stack.torch} of stack {stack.name} has no kernels for {gpu.name}: the payload needs "
                 "another build, see gpu_validation_torch_version"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -86,14 +86,15 @@ class Architecture:
 
 @dataclass(frozen=True)
 class GpuModel:
-    """A GPU model."""
+    """A GPU model; `display` marks the smallest, which beside other GPUs are there for a monitor."""
 
     name: str
     pci_ids: tuple[str, ...]
     architecture: str
     compute_capability: str
-    nvswitch_system_possible: bool
+    nvswitch_system_possible: bool = False
     form_factor: str | None = None
+    display: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,16 +169,17 @@ class Tables:
     stacks: dict[str, Stack]
     default_stacks: tuple[str, ...]
     ends_of_life: dict[str, str | None]
+    branch_types: dict[str, str]
     cuda_drivers: dict[str, str]
     cuda_minimum_drivers: dict[str, str]
     cudnn_cuda: dict[str, CudnnRange]
     torch_builds: dict[str, TorchBuild]
     architectures: dict[str, Architecture]
     models: dict[str, GpuModel]
+    integrated_gpus: dict[str, str]  # names by PCI id
     open_minimum_driver: str
     proprietary_last_branch: int
     open_required_form_factor: str
-    first_id_with_open_modules: str
     fabric_first_plain_branch: int
     nvlink5_minimum_driver: str
     repository_url: str
@@ -187,6 +189,11 @@ class Tables:
     distro_drivers: dict[str, DistroDriver]
     distro_driver_packages: DistroPackages
 
+    @cached_property
+    def models_by_id(self) -> dict[str, str]:
+        """The keys of `models` by PCI id."""
+        return {device_id: key for key, model in self.models.items() for device_id in model.pci_ids}
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Tables:
         """From the files' content in one mapping. Raises ValueError where a row lacks a column."""
@@ -194,16 +201,20 @@ class Tables:
         derived = {
             "stacks": {name: {**row, "name": name} for name, row in data["nvidia_stacks"].items()},
             "ends_of_life": _column(data["nvidia_driver_branches"], "end_of_life"),
+            "branch_types": _column(data["nvidia_driver_branches"], "type"),
             "cuda_drivers": _column(data["nvidia_cuda_drivers"], "driver"),
             "cuda_minimum_drivers": _column(data["nvidia_cuda_minimum_drivers"], "driver"),
             "architectures": {
                 name: {**rule, "locked_clocks": data["architectures"][name]["locked_clocks"]}
                 for name, rule in data["nvidia_architectures"].items()
             },
+            "models": chip_models(data["gpu_chips"]) | data["models"],
+            "integrated_gpus": {
+                device_id: name for name, ids in data["gpu_integrated"].items() for device_id in ids.split()
+            },
             "open_minimum_driver": modules["open_minimum_driver"]["driver"],
             "proprietary_last_branch": modules["proprietary_last_branch"]["branch"],
             "open_required_form_factor": modules["open_required_form_factor"]["form_factor"],
-            "first_id_with_open_modules": modules["first_id_with_open_modules"]["pci_id"],
             "fabric_first_plain_branch": fabric["plain_names"]["first_branch"],
             "nvlink5_minimum_driver": fabric["nvlink5"]["minimum_driver"],
             "repository_url": data["nvidia_repository"]["url"],
@@ -228,6 +239,22 @@ def _column(table: Mapping[str, Mapping[str, str]], name: str) -> dict[str, str]
     return {key: row[name] for key, row in table.items()}
 
 
+def chip_models(chips: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, object]]:
+    """The models of gpu_ids.yml: a chip and the first of a name's PCI ids are their keys."""
+    return {
+        f"{chip}_{ids.split()[0]}": {
+            "name": name,
+            "pci_ids": ids.split(),
+            "architecture": row["architecture"],
+            "compute_capability": row["compute_capability"],
+            "display": kind == "display",
+        }
+        for chip, row in chips.items()
+        for kind in ("gpus", "display")
+        for name, ids in row.get(kind, {}).items()
+    }
+
+
 @cache
 def read_yaml(path: Path) -> Any:
     """The content of a file of this repository, read once in each process."""
@@ -243,7 +270,9 @@ def load_tables(folder: Path) -> Tables:
     return Tables.from_dict(merged)
 
 
+@cache
 def load_models(folder: Path) -> dict[str, Any]:
-    """The content of gpu_models.yml, of which validation knows the fields."""
-    models: dict[str, Any] = read_yaml(folder / "gpu_models.yml")
-    return models
+    """The content of gpu_models.yml, of which validation knows the fields, and the models of gpu_ids.yml."""
+    content: dict[str, Any] = read_yaml(folder / "gpu_models.yml")
+    others = chip_models(read_yaml(folder / "gpu_ids.yml")["gpu_chips"])
+    return {**content, "models": others | content["models"]}

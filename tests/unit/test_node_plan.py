@@ -151,11 +151,19 @@ def test_blackwell_needs_a_driver_that_knows_it() -> None:
 
 def test_where_no_stack_fits_the_refusal_says_so() -> None:
     data = copy.deepcopy(TABLES)
-    data["nvidia_architectures"]["ada"]["first_branch"] = 615
+    data["nvidia_architectures"]["ada"]["last_branch"] = 560
     assert plan(data=data)["problems"][0].endswith(
         "no stack in data/stacks.yml fits all GPUs of this node on this system; "
         "nvidia_stack_source: distro has another driver"
     )
+
+
+def test_where_the_distribution_has_no_driver_either_the_refusal_does_not_name_it() -> None:
+    data = copy.deepcopy(TABLES)
+    data["nvidia_architectures"]["ada"]["first_branch"] = 615
+    text = plan(data=data)["problems"][0]
+    assert_says(text, "no stack in data/stacks.yml fits", "another system", "CONTRIBUTING.md")
+    assert "distro" not in text
 
 
 def test_the_remedy_fits_all_gpus_of_the_node() -> None:

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planning.tables import load_tables
 from tests.unit.planning_nodes import NVSWITCH, SWITCH, TABLES, gpus, node, pci, plan
+from tests.unit.tables import ROOT
 
-MODELS = sorted({model["pci_ids"][0] for model in TABLES["models"].values()} | {"1b02", "3fff"})
+KNOWN = load_tables(ROOT / "data")
+IDS = sorted(KNOWN.models_by_id)
+# One of each chip, and some that no table knows: between, beyond and before all others, and a Jetson's.
+MODELS = sorted({*IDS[::12], "2b85", "2941", "2342", "1b03", "2a00", "3fff", "102d", "2b00"})
+NEWER = "3280"
+REMEDY = re.compile(
+    r"set nvidia_stack_|nvidia_stack_source: |choose another system|expected one of|take the "
+)
+# What drives an architecture, without the tables: first and last branch, flavours of kernel modules.
+PROPRIETARY, BOTH, OPEN = {"proprietary"}, {"open", "proprietary"}, {"open"}
+DRIVEN: dict[str, tuple[int, int, set[str]]] = {
+    "maxwell": (0, 580, PROPRIETARY),
+    "pascal": (0, 580, PROPRIETARY),
+    "volta": (0, 580, PROPRIETARY),
+    "turing": (410, 9999, BOTH),
+    "ampere": (450, 9999, BOTH),
+    "ada": (520, 9999, BOTH),
+    "hopper": (520, 9999, BOTH),
+    "blackwell": (570, 9999, OPEN),
+    "rubin": (615, 9999, OPEN),
+}
 SYSTEMS = [tuple(name.split("-")) for name in TABLES["nvidia_distributions"]] + [
     ("rocky", "9.4"),
     ("fedora", "43"),
@@ -60,7 +84,7 @@ def test_a_plan_without_problems_is_whole(facts: dict[str, Any], options: dict[s
         return
     driver = found["driver"]
     assert found["gpus"] or found["unknown_gpus"]
-    assert not found["unknown_gpus"] or options["preflight_unknown_gpu_ok"]
+    assert max(found["unknown_gpus"], default="") < NEWER or options["preflight_unknown_gpu_ok"]
     assert driver["version"] == TABLES["nvidia_stacks"][found["stack"]]["driver"]
     assert driver["package_version"].startswith(driver["version"])
     at_driver = [name for name, version in found["packages"].items() if version == driver["package_version"]]
@@ -86,9 +110,30 @@ def test_every_gpu_of_an_accepted_node_can_use_the_driver(
 ) -> None:
     found = plan(facts, **options)
     for gpu in found["gpus"] if not found["problems"] else ():
-        rule = TABLES["nvidia_architectures"][gpu["architecture"]]
-        assert (rule["first_branch"] or 0) <= found["driver"]["branch"] <= (rule["last_branch"] or 9999)
-        assert rule["open_modules"] != ("impossible" if found["driver"]["modules"] == "open" else "required")
+        first, last, flavours = DRIVEN[gpu["architecture"]]
+        assert first <= found["driver"]["branch"] <= last
+        assert found["driver"]["modules"] in flavours
+
+
+@pytest.mark.parametrize("source", ["nvidia", "distro"])
+@pytest.mark.parametrize("system", SYSTEMS, ids="-".join)
+def test_every_gpu_is_driven_or_refused_with_its_name_and_a_remedy(
+    system: tuple[str, str], source: str
+) -> None:
+    name, release = system
+    os = {"id": name, "version_id": release, "codename": "", "pretty_name": name}
+    # Whatever the system, a GPU's rules are the same: one system is asked about all of them.
+    for device_id in IDS if system == ("debian", "12") else IDS[::9]:
+        found = plan(node(os=os, pci=gpus(device_id)), nvidia_stack_source=source)
+        model = KNOWN.models[KNOWN.models_by_id[device_id]]
+        first, last, flavours = DRIVEN[model.architecture]
+        if found["problems"]:
+            assert [text for text in found["problems"] if not REMEDY.search(text)] == []
+        else:
+            assert first <= found["driver"]["branch"] <= last, device_id
+            assert found["driver"]["modules"] in flavours, device_id
+        if last < 9999 and source == "nvidia" and system == ("debian", "12"):
+            assert found["problems"] == [], device_id
 
 
 @settings(max_examples=150, deadline=None)

@@ -25,7 +25,7 @@ from tests.unit.planning_nodes import (
     system,
 )
 
-GH200, GB200, OLD_UNKNOWN = "2342", "2941", "1b02"
+GH200, GB200 = "2342", "2941"
 
 
 def with_stack(**changes: Any) -> dict[str, Any]:
@@ -56,6 +56,14 @@ def changed_problems(facts: dict[str, Any] | None = None, **changes: Any) -> lis
 def test_a_node_gets_the_first_recommended_stack_that_fits_it(facts: dict[str, Any], stack: str) -> None:
     found = plan(facts)
     assert (found["stack"], found["problems"]) == (stack, [])
+
+
+def test_a_long_term_branch_comes_before_one_with_new_features() -> None:
+    data = with_stack(driver="610.57.04", driver_package=dict.fromkeys(("debian", "ubuntu", "rhel"), "610-1"))
+    data["nvidia_default_stacks"].insert(0, "changed")
+    assert plan(data=data)["stack"] == "r580-cuda13.0"
+    data["nvidia_default_stacks"] = ["changed", "r595-cuda13.2"]
+    assert plan(data=data)["stack"] == "r595-cuda13.2"
 
 
 def test_a_stack_that_the_operator_names_is_not_replaced() -> None:
@@ -89,19 +97,6 @@ def test_volta_on_debian_13_has_no_stack_at_nvidia() -> None:
 def test_a_gpu_newer_than_the_tables_gets_the_newest_driver_with_open_modules() -> None:
     found = plan(node(pci=gpus("3fff")), preflight_unknown_gpu_ok=True)
     assert (found["stack"], found["driver"]["modules"], found["problems"]) == ("r595-cuda13.2", "open", [])
-
-
-def test_an_unknown_gpu_older_than_turing_gets_proprietary_modules_and_580() -> None:
-    found = plan(node(pci=gpus(OLD_UNKNOWN)), preflight_unknown_gpu_ok=True)
-    assert found["problems"] == []
-    assert (found["stack"], found["driver"]["modules"]) == ("r580-cuda12.9", "proprietary")
-
-
-def test_an_unknown_gpu_older_than_turing_is_refused_a_newer_driver() -> None:
-    facts = node(pci=gpus(OLD_UNKNOWN))
-    assert problem(facts, preflight_unknown_gpu_ok=True, nvidia_stack_name="r595-cuda13.2").startswith(
-        "GPU 10de:1b02 (volta) needs driver branch 580 or older"
-    )
 
 
 # ---------------------------------------------------------------- CUDA, cuDNN, torch
@@ -159,6 +154,11 @@ def test_what_no_table_knows_is_refused(change: dict[str, Any], what: str) -> No
 def test_a_torch_without_kernels_for_a_gpu_is_a_warning() -> None:
     found = plan(node(pci=gpus(B200)), nvidia_stack_name="r580-cuda12.9")["warnings"]
     assert any("torch 2.7.1 of stack r580-cuda12.9 has no kernels for B200 SXM" in text for text in found)
+
+
+def test_kernels_run_on_a_later_gpu_of_their_major_version() -> None:
+    """12.0 on a GB10, which has 12.1."""
+    assert plan(node(pci=gpus("2e12"), architecture="aarch64"))["warnings"] == []
 
 
 # ---------------------------------------------------------------- end of life

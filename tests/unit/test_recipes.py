@@ -55,6 +55,13 @@ NEW_MODEL = f"""
     floor:
       bf16_tflops: {{value: 920, source: temper_floor, shape: [8192, 8192, 8192]}}
 """
+NEW_CHIP = f"""
+  gb299:
+    architecture: blackwell
+    compute_capability: "12.0"
+    gpus:
+      NVIDIA RTX NEW: "{NEW_ID}"
+"""
 NEW_CONTROL = """
   new-control:
     title: Nobody learns where the kernel is
@@ -178,6 +185,22 @@ def test_a_gpu_model_is_one_entry(checkout: Checkout) -> None:
     carried = References(**json.loads(checkout.python("-c", CARRIED)))
     assert carried.model_of(NEW_ID) == entry
     checkout.holds("tests/unit/validation/test_gpu_models.py")
+
+
+def test_a_gpu_of_which_nothing_is_measured_is_one_entry(checkout: Checkout) -> None:
+    checkout.append("data/gpu_ids.yml", NEW_CHIP)
+
+    (plan,) = checkout.plans(node(pci=gpus(NEW_ID, NEW_ID)), {})
+    (gpu,) = plan.gpus
+    assert (gpu.name, gpu.architecture, gpu.count) == ("NVIDIA RTX NEW", "blackwell", 2)
+    assert plan.unknown_gpus == plan.warnings == ()
+    assert plan.expectation
+    assert plan.expectation.gpu_count == 2
+    model = plan.expectation.references.model_of(NEW_ID)
+    assert model
+    assert (model["name"], model["compute_capability"]) == ("NVIDIA RTX NEW", "12.0")
+    assert verdict(plan, 1.0).state is State.PASS
+    checkout.holds("tests/unit/test_gpu_ids.py")
 
 
 def test_no_program_names_a_gpu_model() -> None:

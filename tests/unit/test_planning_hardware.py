@@ -1,0 +1,181 @@
+"""Which GPUs a node has, by PCI ids: known, between known ones, beyond or before them; for a monitor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planning.hardware import Place, nearest_id, place_of
+from planning.tables import load_tables
+from tests.unit.planning_nodes import (
+    B200,
+    DISPLAY,
+    GPU,
+    H100,
+    L4,
+    V100,
+    assert_says,
+    gpus,
+    node,
+    pci,
+    plan,
+    problem,
+)
+from tests.unit.tables import ROOT
+
+T1000, P400, A100, GB300, K80, GT_710, THOR = "1fb0", "1cb3", "20b2", "31c2", "102d", "128b", "2b00"
+TABLES = load_tables(ROOT / "data")
+
+
+def with_monitor(computing: str, *display: str) -> dict[str, Any]:
+    """A node of four GPUs, and one with a monitor."""
+    return node(pci=pci(*[(computing, GPU)] * 4, *((device_id, DISPLAY) for device_id in display)))
+
+
+# ---------------------------------------------------------------- known ones
+
+
+@pytest.mark.parametrize(
+    ("device_id", "name", "architecture", "stack", "modules"),
+    [
+        ("13bd", "Tesla M10", "maxwell", "r580-cuda12.9", "proprietary"),
+        ("1bb3", "Tesla P4", "pascal", "r580-cuda12.9", "proprietary"),
+        ("1d81", "TITAN V", "volta", "r580-cuda12.9", "proprietary"),
+        ("1e30", "Quadro RTX 6000 / Quadro RTX 8000", "turing", "r580-cuda13.0", "open"),
+        ("2231", "NVIDIA RTX A5000", "ampere", "r580-cuda13.0", "open"),
+        ("26ba", "NVIDIA L20", "ada", "r580-cuda13.0", "open"),
+        ("2322", "NVIDIA H800 PCIe", "hopper", "r580-cuda13.0", "open"),
+        ("2c02", "NVIDIA GeForce RTX 5080", "blackwell", "r580-cuda13.0", "open"),
+    ],
+)
+def test_a_gpu_that_nobody_measured_is_planned(
+    device_id: str, name: str, architecture: str, stack: str, modules: str
+) -> None:
+    found = plan(node(pci=gpus(device_id, device_id)))
+    assert (found["problems"], found["warnings"], found["unknown_gpus"]) == ([], [], [])
+    (gpu,) = found["gpus"]
+    assert (gpu["name"], gpu["architecture"], gpu["count"]) == (name, architecture, 2)
+    assert (found["stack"], found["driver"]["modules"]) == (stack, modules)
+
+
+def test_rubin_waits_for_its_driver() -> None:
+    assert_says(problem(node(pci=gpus("3021"))), "rubin", "615 or newer", "no stack in data/stacks.yml fits")
+
+
+# ---------------------------------------------------------------- unknown ones
+
+
+@pytest.mark.parametrize(
+    ("device_id", "place", "nearest"),
+    [
+        (GT_710, Place.OLDER, "1340"),
+        (K80, Place.OLDER, "1340"),
+        ("130b", Place.OLDER, "1340"),
+        ("1b03", Place.BETWEEN, "1b02"),
+        ("1e7f", Place.BETWEEN, "1e78"),
+        ("1e80", Place.BETWEEN, "1e81"),
+        ("2343", Place.BETWEEN, "2342"),
+        (THOR, Place.INTEGRATED, THOR),
+        ("2b7f", Place.INTEGRATED, THOR),
+        ("2b80", Place.BETWEEN, "2b85"),
+        ("3022", Place.BETWEEN, "3021"),
+        ("327f", Place.BETWEEN, "323e"),
+        ("3280", Place.NEWER, "323e"),
+        ("ffff", Place.NEWER, "323e"),
+    ],
+)
+def test_an_unknown_id_is_judged_by_its_place(device_id: str, place: Place, nearest: str) -> None:
+    assert (place_of(device_id, TABLES), nearest_id(device_id, TABLES)) == (place, nearest)
+
+
+@pytest.mark.parametrize(
+    ("device_id", "architecture", "stack", "modules"),
+    [
+        ("1b03", "pascal", "r580-cuda12.9", "proprietary"),
+        ("1dff", "volta", "r580-cuda12.9", "proprietary"),
+        ("1e00", "turing", "r580-cuda13.0", "open"),
+        ("2f7f", "blackwell", "r580-cuda13.0", "open"),
+    ],
+)
+def test_a_gpu_between_known_ones_is_planned_like_the_nearest(
+    device_id: str, architecture: str, stack: str, modules: str
+) -> None:
+    found = plan(node(pci=gpus(device_id, device_id)))
+    assert found["problems"] == []
+    (warning,) = found["warnings"]
+    assert_says(warning, f"10de:{device_id}", architecture, "no reference")
+    assert (found["gpus"], found["unknown_gpus"]) == ([], [device_id, device_id])
+    assert (found["stack"], found["driver"]["modules"]) == (stack, modules)
+
+
+def test_a_gpu_between_known_ones_has_the_rules_of_the_nearest() -> None:
+    text = problem(node(pci=gpus("1b03")), nvidia_stack_name="r595-cuda13.2")
+    assert_says(text, "GPU 10de:1b03 (pascal)", "580 or older", "set nvidia_stack_name: r580-cuda12.9")
+    text = problem(node(pci=gpus("2343")), nvidia_stack_kernel_modules="proprietary")
+    assert_says(text, "GPU 10de:2343", "only with open kernel modules")
+    assert plan(node(pci=gpus("1b03")))["locked_clocks"] == {"graphics": False, "memory": False}
+    assert plan(node(pci=gpus("3022")))["problems"]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("device_id", [K80, "0de1", "1021", "130b"])
+def test_a_gpu_older_than_maxwell_has_no_driver(device_id: str, allowed: bool) -> None:
+    text = problem(node(pci=gpus(device_id, device_id)), preflight_unknown_gpu_ok=allowed)
+    assert_says(text, f"10de:{device_id}", "older than Maxwell", "470", "gpu_nodes")
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("device_id", [THOR, "2b01"])
+def test_an_integrated_gpu_has_the_driver_of_its_board(device_id: str, allowed: bool) -> None:
+    text = problem(node(pci=gpus(device_id), architecture="aarch64"), preflight_unknown_gpu_ok=allowed)
+    assert_says(text, f"10de:{device_id}", "Thor", "JetPack", "gpu_nodes")
+
+
+def test_a_gpu_beyond_the_tables_is_refused_unless_it_is_allowed() -> None:
+    facts = node(pci=gpus("3fff"))
+    assert_says(problem(facts), "10de:3fff", "data/gpu_ids.yml", "preflight_unknown_gpu_ok: true")
+    found = plan(facts, preflight_unknown_gpu_ok=True)
+    assert found["problems"] == []
+    assert_says(found["warnings"][0], "10de:3fff", "guess", "no reference")
+
+
+# ---------------------------------------------------------------- for a monitor
+
+
+@pytest.mark.parametrize("computing", [V100, A100, H100, L4, B200, GB300, "2684", "2231"])
+def test_a_display_card_beside_gpus_that_compute_changes_nothing(computing: str) -> None:
+    """In a DGX Station it is a T1000."""
+    alone, found = plan(with_monitor(computing)), plan(with_monitor(computing, T1000))
+    assert found["problems"] == alone["problems"] == []
+    assert [gpu["count"] for gpu in found["gpus"]] == [4, 1]
+    (warning,) = set(found["warnings"]) - set(alone["warnings"])
+    assert_says(warning, "DGX Display", "does not decide the stack", "drives it, too")
+    changed = ("gpus", "warnings", "text", "locked_clocks")
+    assert {**found, **dict.fromkeys(changed)} == {**alone, **dict.fromkeys(changed)}
+
+
+@pytest.mark.parametrize(
+    ("computing", "display"), [(B200, P400), (H100, P400), ("2c02", P400), (V100, "2d30"), (H100, GT_710)]
+)
+def test_a_display_card_that_the_stack_cannot_drive_is_left_alone(computing: str, display: str) -> None:
+    alone, found = plan(with_monitor(computing)), plan(with_monitor(computing, display))
+    (warning,) = set(found["warnings"]) - set(alone["warnings"])
+    assert_says(warning, "does not decide the stack", "leaves it alone")
+    changed = ("warnings", "text")
+    assert {**found, **dict.fromkeys(changed)} == {**alone, **dict.fromkeys(changed)}
+
+
+def test_a_display_card_alone_is_a_gpu_like_any_other() -> None:
+    found = plan(node(pci=pci((P400, DISPLAY))))
+    assert (found["stack"], found["problems"], found["warnings"]) == ("r580-cuda12.9", [], [])
+
+
+def test_an_old_gpu_is_left_alone_only_beside_others_and_with_a_monitor() -> None:
+    assert_says(problem(node(pci=pci((GT_710, DISPLAY)))), "10de:128b", "older than Maxwell")
+    assert_says(problem(node(pci=pci((H100, GPU), (K80, GPU)))), "10de:102d", "older than Maxwell")
+    assert plan(node(pci=pci((T1000, DISPLAY), (GT_710, DISPLAY))))["problems"] == []
+
+
+def test_threads_are_for_gpus_that_compute() -> None:
+    assert plan(with_monitor(H100, T1000))["environment"]["omp_num_threads"] == 8
