@@ -113,7 +113,7 @@ def _gpu_count(node: Node) -> Iterator[Finding]:
 
 
 def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
-    """On NVSwitches every link is used; with bridges, GPUs of one node have equally many.
+    """On NVSwitches every link is used; with bridges, GPUs of one node and model have equally many.
 
     A GPU of which nvidia-smi shows no link at all has none that is up. Beside others that have some, that is
     a fault; a workstation's card may have no bridge.
@@ -122,9 +122,10 @@ def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
         if node.on_switches:
             yield finding("nvlink-unknown", reason=node.nvlinks)
         return
-    most = max((links.up for links in node.nvlinks.values()), default=0)
+    found = {gpu.index: node.nvlinks.get(gpu.index, Links(0, ())) for gpu in report.gpus}
     for gpu in report.gpus:
-        links = node.nvlinks.get(gpu.index, Links(0, ()))
+        links = found[gpu.index]
+        most = max(found[other.index].up for other in report.gpus if other.pci_id == gpu.pci_id)
         if gpu.mig:
             continue  # slices of a GPU use no NVLink
         bridged = bool(WORKSTATION.search(gpu.name)) and not node.on_switches

@@ -317,6 +317,12 @@ def test_a_gpu_without_any_link_beside_one_that_has_some(
         assert [(finding.code, finding.state) for finding in found] == expected
 
 
+def test_a_gpu_of_another_model_needs_no_links() -> None:
+    xml = smi_xml(gpu_xml(), gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2", pci_device_id="1EB810DE"))
+    facts: dict[str, Any] = {"nvswitch": False, "expectation": Expectation()}
+    assert Health().run(node(xml, nvlinks=lambda: {0: Links(12, ())}, **facts)).findings == ()
+
+
 def test_links_that_no_gpu_uses_are_no_fault_of_a_node_without_nvswitches() -> None:
     links = {0: Links(12, (4, 5)), 1: Links(12, (4, 5))}
     facts: dict[str, Any] = {"nvswitch": False, "expectation": expectation(nvswitch=False)}
