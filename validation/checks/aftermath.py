@@ -56,8 +56,8 @@ class HealthAfter(Check):
         findings = (
             finding
             for finding in health.examine(now)
-            if _key(finding) not in before
-            and (finding.code not in PASSING or (finding.code == LINK and finding.device in narrowed))
+            if (finding.code == LINK and finding.device in narrowed)
+            or (finding.code not in PASSING and _key(finding) not in before)
         )
         return result(self, findings=findings)
 

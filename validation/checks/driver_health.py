@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from validation.findings.catalogue import catalogue, finding, xid_code
+from validation.probes.kernel_log import Kind
+from validation.probes.nvidia_smi import CORRUPT_INFOROM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from validation.checks.node import Node
     from validation.model.contract import Finding
+    from validation.probes.kernel_log import Event
     from validation.probes.nvidia_smi import NvidiaSmiError, Report
 
 
@@ -38,6 +41,17 @@ def parts(node: Node, report: Report) -> Iterator[Finding]:
         yield finding("fabric-manager-stopped", version=fabric_manager)
 
 
+def warning(report: Report) -> Iterator[Finding]:
+    """What nvidia-smi warns of beside a whole report."""
+    if report.status:
+        yield finding(
+            "driver-warning",
+            "works" if report.status == CORRUPT_INFOROM else "broken",
+            warning=report.warning,
+            status=report.status,
+        )
+
+
 def xid_errors(node: Node) -> Iterator[Finding]:
     """Xid errors since the driver was loaded, each once for its GPU, with what NVIDIA recommends."""
     if node.kernel_log.unreadable:
@@ -45,17 +59,26 @@ def xid_errors(node: Node) -> Iterator[Finding]:
     yield from _switch_errors(node)
     gpus = {gpu.pci_address.rpartition(".")[0]: gpu.index for gpu in node.gpus}
     for event in node.kernel_log.events:
-        if not event.of_switch and (code := xid_code(event.number)):
-            device = gpus.get(event.address)
+        device = gpus.get(event.address)
+        where = f"GPU {device}" if device is not None else f"the GPU at {event.address}"
+        if event.kind is Kind.OFF_THE_BUS:
+            yield finding("gpu-off-the-bus", gpu=device, where=where, count=event.count, detail=event.detail)
+        elif code := _xid_code(event):
             yield finding(
                 code,
                 gpu=device,
-                where=f"GPU {device}" if device is not None else f"the GPU at {event.address}",
+                where=where,
                 number=event.number,
                 title=catalogue()[code].title,
                 count=event.count,
                 detail=event.detail or "no detail",
             )
+
+
+def _xid_code(event: Event) -> str | None:
+    if event.kind is Kind.NONFATAL:
+        return "xid-nvlink-nonfatal"
+    return xid_code(event.number) if event.kind is Kind.XID else None
 
 
 def _switch_errors(node: Node) -> Iterator[Finding]:
@@ -64,7 +87,9 @@ def _switch_errors(node: Node) -> Iterator[Finding]:
     NVIDIA, Fabric Manager user guide, "NVSwitch SXid Errors".
     """
     fatal = [
-        event for event in node.kernel_log.events if event.of_switch and event.detail.startswith("Fatal")
+        event
+        for event in node.kernel_log.events
+        if event.kind is Kind.SXID and event.detail.startswith("Fatal")
     ]
     for address in dict.fromkeys(event.address for event in fatal):
         mine = [event for event in fatal if event.address == address]

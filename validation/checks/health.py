@@ -10,23 +10,27 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from validation.checks import driver_health
+from validation.checks import driver_health, pcie_link
 from validation.checks.check import Check, Scope, not_run
 from validation.checks.cost import IdleNode, Step
 from validation.checks.measured import HW_CAUSES, HW_SLOWDOWN, SLOWDOWNS, result
 from validation.findings.catalogue import finding
+from validation.model.contract import State
 from validation.model.expectations import ANY_MODEL
-from validation.probes.nvidia_smi import FULL_SPEED_STATES, LOST, Gpu, NvidiaSmiError, Report
+from validation.probes.nvidia_smi import LOST, Gpu, NvidiaSmiError, Report
 from validation.probes.nvlink import Links
+from validation.probes.pcie import port_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from validation.checks.node import Node
     from validation.model.contract import Finding, TestResult
 
 #: More than the driver and its daemons take of an idle GPU.
 IDLE_MEMORY_MIB = 2048
+#: How many of a list a sentence names: a busy node has hundreds of processes.
+MOST_NAMES = 3
 #: Product lines that come with ECC off, where they have it.
 WORKSTATION = re.compile("GeForce|RTX|Quadro|TITAN")
 
@@ -35,10 +39,11 @@ class Health(Check):
     """Nothing runs. What the node says of its GPUs, against what is expected.
 
     GPU count and model; driver, its libraries and fabric manager of one version; a fabric manager that runs;
-    uncorrectable memory errors, row remapping; Xid errors, and fatal SXid errors of NVSwitches, in the kernel
-    log since the driver was loaded, with NVIDIA's recommended action (a log that cannot be read is degraded);
-    values that a GPU does not answer; thermal and power slowdowns, power limit; PCIe link, NVLinks and
-    fabric; ECC, application clock and persistence mode; other users of the GPUs and of their memory.
+    uncorrectable memory errors, row remapping and other repairs; Xid errors, fatal SXid errors of NVSwitches,
+    and GPUs that fell off the bus, in the kernel log since the driver was loaded, with NVIDIA's recommended
+    action (a log that cannot be read is degraded); values that a GPU does not answer; thermal and power
+    slowdowns, power limit; PCIe link, against what card and port both can do, NVLinks and fabric; ECC,
+    application clock and persistence mode; other users of the GPUs and of their memory.
     """
 
     id = "health"
@@ -83,14 +88,15 @@ def examine(node: Node) -> Iterator[Finding]:
         return
     yield from driver_health.version(node, node.smi)
     yield from driver_health.parts(node, node.smi)
+    yield from driver_health.warning(node.smi)
     yield from _nvlink(node, node.smi)
     for gpu in node.smi.gpus:
         yield from _model(node, gpu)
         yield from _unanswered(gpu)
         yield from _memory(gpu)
         yield from _clocks(gpu)
-        yield from _link(node, gpu)
-        yield from _fabric(node, gpu)
+        yield from pcie_link.examine(node, gpu)
+        yield from _fabric(gpu)
         yield from _use(gpu)
         yield from _power_limit(node, gpu)
 
@@ -107,18 +113,25 @@ def _gpu_count(node: Node) -> Iterator[Finding]:
 
 
 def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
-    """On NVSwitches every link is used; with bridges, GPUs of one node have equally many.
+    """On NVSwitches every link is used; with bridges, GPUs of one node and model have equally many.
 
-    A GPU of which nvidia-smi shows no link at all has none that is up.
+    A GPU of which nvidia-smi shows no link at all has none that is up. Beside others that have some, that is
+    a fault; a workstation's card may have no bridge.
     """
     if isinstance(node.nvlinks, NvidiaSmiError):
         if node.on_switches:
             yield finding("nvlink-unknown", reason=node.nvlinks)
         return
-    most = max((links.up for links in node.nvlinks.values()), default=0)
+    found = {gpu.index: node.nvlinks.get(gpu.index, Links(0, ())) for gpu in report.gpus}
     for gpu in report.gpus:
-        links = node.nvlinks.get(gpu.index, Links(0, ()))
-        if node.on_switches and (links.down or not links.up):
+        links = found[gpu.index]
+        most = max(found[other.index].up for other in report.gpus if other.pci_id == gpu.pci_id)
+        if gpu.mig:
+            continue  # slices of a GPU use no NVLink
+        bridged = bool(WORKSTATION.search(gpu.name)) and not node.on_switches
+        if not links.up and bridged:
+            continue  # its owner may have bought no bridge for it; the details say so
+        if (node.on_switches and links.down) or (not links.up and (most or node.on_switches)):
             yield (
                 finding(
                     "nvlink-down",
@@ -128,7 +141,7 @@ def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
                     links=links.up + len(links.down),
                     which=", ".join(map(str, links.down)),
                 )
-                if links.down
+                if links.up
                 else finding("nvlink-down", "all", gpu=gpu.index)
             )
         elif links.up < most:
@@ -156,13 +169,13 @@ def _model(node: Node, gpu: Gpu) -> Iterator[Finding]:
 def _unanswered(gpu: Gpu) -> Iterator[Finding]:
     """A value that cannot be read may hide any fault."""
     if gpu.unanswered:
-        lost = any(text.endswith(tuple(LOST)) for text in gpu.unanswered)
-        more = f" and {len(gpu.unanswered) - 3} more" if len(gpu.unanswered) > 3 else ""
+        # The worst first, because only some are named.
+        values = sorted(gpu.unanswered, key=lambda value: (value.error not in LOST, not value.is_vital))
         yield finding(
             "gpu-unanswered",
-            "lost" if lost else "values",
+            "lost" if values[0].error in LOST else "vital" if values[0].is_vital else "values",
             gpu=gpu.index,
-            values=", ".join(gpu.unanswered[:3]) + more,
+            values=_few(values),
         )
 
 
@@ -173,8 +186,14 @@ def _memory(gpu: Gpu) -> Iterator[Finding]:
         yield finding("ecc-uncorrected", gpu=gpu.index, count=gpu.ecc_uncorrected_volatile)
     if gpu.row_remap_failure:
         yield finding("row-remap-failure", gpu=gpu.index)
-    if gpu.row_remap_pending or gpu.page_retirement_pending:
+    if gpu.memory_unrepairable:
+        yield finding("memory-unrepairable", gpu=gpu.index)
+    if gpu.sram_threshold_exceeded:
+        yield finding("sram-threshold-exceeded", gpu=gpu.index)
+    if gpu.row_remap_pending or gpu.page_retirement_pending or gpu.channel_repair_pending:
         yield finding("memory-repair-pending", gpu=gpu.index)
+    if gpu.tpc_repair_pending:
+        yield finding("tpc-repair-pending", gpu=gpu.index)
     if (requested := gpu.recovery_action) not in {None, "None"}:
         yield finding(
             "recovery-action",
@@ -195,63 +214,43 @@ def _clocks(gpu: Gpu) -> Iterator[Finding]:
         yield finding("hw-slowdown", "idle", gpu=gpu.index)
 
 
-def _link(node: Node, gpu: Gpu) -> Iterator[Finding]:
-    """An idle GPU may lower its link to generation 1; one at full speed may not, and lanes never go.
-
-    A superchip's link is idle at full speed, too: it copies over NVLink-C2C, so a lost lane slows nothing.
-    """
-    superchip = node.expectation.references.is_superchip(gpu.pci_id)
-    generation, width = gpu.pcie_generation, gpu.pcie_width
-    generation_max, width_max = gpu.pcie_generation_max, gpu.pcie_width_max
-    at_full_speed = gpu.performance_state in FULL_SPEED_STATES and not superchip
-    slow = at_full_speed and generation and generation_max and generation < generation_max
-    narrow = width and width_max and width < width_max
-    if slow or narrow:
-        yield finding(
-            "pcie-link-down-trained",
-            "superchip" if superchip else "card",
-            gpu=gpu.index,
-            generation=generation,
-            width=width,
-            generation_max=generation_max,
-            width_max=width_max,
-        )
-    model = node.expectation.references.model_of(gpu.pci_id)
-    if model is None or "pcie" not in model or generation_max is None or width_max is None:
-        return
-    link = model["pcie"]
-    if generation_max < link["generation"] or width_max < link["width"]:
-        yield finding(
-            "pcie-slot-limits",
-            gpu=gpu.index,
-            generation=generation_max,
-            width=width_max,
-            model=model["name"],
-            model_generation=link["generation"],
-            model_width=link["width"],
-        )
-
-
-def _fabric(node: Node, gpu: Gpu) -> Iterator[Finding]:
-    """GPUs on NVSwitches must have registered with the fabric, or CUDA cannot start."""
-    if gpu.fabric_state is None or not node.on_switches:
-        return
-    if gpu.fabric_state != "Completed" or gpu.fabric_status not in {None, "Success"}:
+def _fabric(gpu: Gpu) -> Iterator[Finding]:
+    """GPUs of an NVLink fabric must have registered with it, or CUDA cannot start."""
+    if gpu.fabric_state is not None and (
+        gpu.fabric_state != "Completed" or gpu.fabric_status not in {None, "Success"}
+    ):
         yield finding(
             "fabric-not-ready",
             gpu=gpu.index,
             fabric_state=gpu.fabric_state,
             fabric_status=gpu.fabric_status or "none",
         )
+    health = gpu.fabric_health
+    if health.broken or health.weak:
+        yield finding(
+            "fabric-unhealthy",
+            gpu=gpu.index,
+            state=State.FAIL if health.broken else State.DEGRADED,
+            problems=", ".join(health.broken + health.weak),
+        )
 
 
 def _use(gpu: Gpu) -> Iterator[Finding]:
     if gpu.persistence is False:
         yield finding("persistence-off", gpu=gpu.index)
-    if gpu.processes:
-        yield finding("gpu-busy", gpu=gpu.index, processes=", ".join(gpu.processes))
-    elif (gpu.memory_used_mib or 0) > IDLE_MEMORY_MIB and not gpu.mig:
+    taken = (gpu.memory_used_mib or 0) > IDLE_MEMORY_MIB and not gpu.mig
+    # What draws on a screen takes little, as a rule.
+    if processes := gpu.processes or (gpu.graphics_processes if taken else ()):
+        yield finding("gpu-busy", gpu=gpu.index, processes=_few(processes))
+    elif taken:
         yield finding("gpu-memory-taken", gpu=gpu.index, used_mib=gpu.memory_used_mib)
+
+
+def _few(items: Iterable[object]) -> str:
+    """The first of them, and how many more there are."""
+    names = [str(item) for item in items]
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _xids(node: Node) -> dict[str, int]:
@@ -283,6 +282,8 @@ def _facts(node: Node) -> dict[str, Any]:
                 "device": gpu.index,
                 "performance_state": gpu.performance_state,
                 "pcie": f"generation {gpu.pcie_generation} x{gpu.pcie_width}",
+                "pcie_card": f"generation {gpu.pcie_generation_max} x{gpu.pcie_width_max}",
+                "pcie_port_width": port.width if port else None,
                 "event_reasons": list(gpu.event_reasons),
                 "ecc_uncorrected_volatile": gpu.ecc_uncorrected_volatile,
                 "fabric_state": gpu.fabric_state,
@@ -292,5 +293,6 @@ def _facts(node: Node) -> dict[str, Any]:
                 "mig": gpu.mig,
             }
             for gpu in node.smi.gpus
+            for port in [port_of(gpu, node.facts.pcie_ports)]
         ],
     }

@@ -13,7 +13,7 @@ from validation.processes.child import Request
 from validation.processes.pool import Ending, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from validation.checks.check import Check
     from validation.checks.node import Node
@@ -141,7 +141,9 @@ def watch(node: Node) -> Telemetry:
         else gpu
         for gpu in node.gpus
     ]
-    return Telemetry(gpus, node.probe.sample, node.probe.counts, node.expectation.graphics_clock_mhz)
+    reported = node.smi.gpus if isinstance(node.smi, nvidia_smi.Report) else ()
+    guests = {gpu.index for gpu in reported if gpu.guest}
+    return Telemetry(gpus, node.probe.sample, node.probe.counts, node.expectation.graphics_clock_mhz, guests)
 
 
 class Telemetry:
@@ -153,8 +155,11 @@ class Telemetry:
         sample: Callable[[], tuple[nvidia_smi.Sample, ...]],
         count: Callable[[], counters.Counts],
         locked_mhz: float | None = None,
+        guests: Container[int] = (),
     ) -> None:
+        """`guests` are GPUs whose port is that of another machine, the host of this one."""
         self._locked_mhz = locked_mhz
+        self._guests = guests
         self._gpus = {gpu.index: gpu for gpu in gpus}
         self._sample = sample
         self._rounds: list[tuple[nvidia_smi.Sample, ...]] = []
@@ -211,6 +216,7 @@ class Telemetry:
                     finding(
                         "pcie-link-slow-under-load",
                         gpu=gpu.index,
+                        state=State.DEGRADED if gpu.index in self._guests else State.FAIL,
                         generation=seen["pcie_generation_max"] or 0,
                         width=seen["pcie_width_max"] or 0,
                         generation_max=gpu.pcie_generation_max,

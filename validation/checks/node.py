@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from validation.model.contract import GpuIdentity
 from validation.model.run_options import RunOptions
-from validation.probes import machine
+from validation.probes import machine, pcie
 from validation.probes.node_probe import Facts, NodeProbe, failure_reason
 from validation.probes.nvidia_smi import NvidiaSmiError, Report
 from validation.processes.pool import Outcome, WorkerPool
@@ -119,10 +119,11 @@ class Node:
                     uuid=gpu.uuid,
                     pci_address=gpu.pci_address,
                     pci_id=gpu.pci_id,
-                    pcie_generation_max=gpu.pcie_generation_max,
-                    pcie_width_max=gpu.pcie_width_max,
+                    pcie_generation_max=pcie.generation_possible(gpu, port),
+                    pcie_width_max=pcie.width_possible(gpu, port),
                 )
                 for gpu in self.smi.gpus
+                for port in [pcie.port_of(gpu, self.facts.pcie_ports)]
             )
         return tuple(
             GpuIdentity(index, f"10de:{gpu.pci_id}", "", gpu.address, gpu.pci_id)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CARRIED = "catalogue.json"
-#: Numbers up to here are in NVIDIA's catalogue of Xid errors.
-LAST_KNOWN_XID = 172
+#: Numbers up to here are in NVIDIA's catalogue of Xid errors, or in the header of its driver.
+LAST_KNOWN_XID = 176
 
 
 class CatalogueError(ValueError):

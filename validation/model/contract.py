@@ -159,7 +159,10 @@ class TestResult:
 
 @dataclass(frozen=True)
 class GpuIdentity:
-    """A GPU as nvidia-smi names it. `pci_id` is the PCI device id: 4 hexadecimal digits, lower case."""
+    """A GPU as nvidia-smi names it. `pci_id` is the PCI device id: 4 hexadecimal digits, lower case.
+
+    `pcie_generation_max` and `pcie_width_max` are what the GPU and the port above it both can do.
+    """
 
     index: int
     name: str

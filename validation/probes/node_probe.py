@@ -16,12 +16,12 @@ from validation.model.contract import ContractError, Measured, decode, encode
 from validation.probes import counters, kernel_log, machine, nvidia_smi, nvlink, topology
 from validation.probes.kernel_log import KernelLog
 from validation.probes.nvidia_smi import NvidiaSmiError, Report, Sample
-from validation.probes.topology import Topology
+from validation.probes.topology import PciePort, Topology
 from validation.processes.child import Request
 from validation.processes.pool import Ending, Outcome, WorkerPool, run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     Stage = Callable[[str], None]
 
@@ -39,6 +39,7 @@ class Facts:
     """What the node says of its GPUs and their driver at one moment."""
 
     pci_gpus: tuple[machine.PciGpu, ...] = ()
+    pcie_ports: dict[str, PciePort] = field(default_factory=dict)  # above each GPU, by its address
     nvswitch: bool = False
     loaded_driver: str | None = None
     driver_libraries: dict[str, str] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class Sources:
     """Where facts come from."""
 
     pci_gpus: Callable[[], tuple[machine.PciGpu, ...]] = machine.pci_gpus
+    pcie_ports: Callable[[Iterable[str]], dict[str, PciePort]] = topology.pcie_ports
     nvswitch: Callable[[], bool] = machine.has_nvswitch
     loaded_driver: Callable[[], str | None] = machine.loaded_driver
     driver_libraries: Callable[[], dict[str, str]] = machine.driver_libraries
@@ -68,6 +70,7 @@ def gather(sources: Sources, on_switches: bool, stage: Stage) -> Facts:
     """Look at everything once. `on_switches`: whether NVSwitches are expected, if none is on the PCI bus."""
     stage("listing the GPUs on the PCI bus")
     gpus, nvswitch = sources.pci_gpus(), sources.nvswitch()
+    ports = sources.pcie_ports(gpu.address for gpu in gpus)
     stage("looking for the driver and its libraries")
     driver, libraries = sources.loaded_driver(), sources.driver_libraries()
     stage("reading the kernel log of Xid errors")
@@ -79,7 +82,7 @@ def gather(sources: Sources, on_switches: bool, stage: Stage) -> Facts:
     stage("asking the fabric manager for its version")
     fabric_manager = sources.fabric_manager() if nvswitch or on_switches else None
     runs = sources.fabric_manager_runs() if nvswitch and fabric_manager else None
-    return Facts(gpus, nvswitch, driver, libraries, smi, nvlinks, kernel_log, fabric_manager, runs)
+    return Facts(gpus, ports, nvswitch, driver, libraries, smi, nvlinks, kernel_log, fabric_manager, runs)
 
 
 def _or_error(ask: Callable[[], T]) -> T | NvidiaSmiError:

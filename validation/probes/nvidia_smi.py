@@ -1,19 +1,20 @@
 """What nvidia-smi says: `nvidia-smi -q -x` as data, and samples of clocks and links while something runs.
 
 Exit status alone is no evidence (nvidia-smi answers 0 to some things that it did not do), so everything is
-read from its output. Element names: nvsmi_device_v12.dtd (driver 535 to 575) and v13 (580 and newer); v11
-calls event reasons throttle reasons.
+read from its output. Element names: nvsmi_device_v12.dtd (driver 535 to 575) and v13 (580 and newer); v10 and
+v11 call event reasons throttle reasons.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import statistics
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import Any
 
-from validation.processes.command import CommandError, CommandTimeoutError, Running
+from validation.processes.command import CommandError, CommandTimeoutError, Done, Running
 
 #: A node with eight GPUs and no persistence mode takes several seconds.
 TIMEOUT_S = 60.0
@@ -26,16 +27,64 @@ ABSENT = {
     "[Not Supported]",
     "Requested functionality has been deprecated",
 }
-#: What stands in place of a value that a GPU should have and did not give, in brackets or without.
-UNANSWERED = {"Unknown Error", "ERR!", "GPU is lost", "GPU requires reset"}
+NO = {"Yes": "No", "Enabled": "Disabled"}
+#: NVML's words for an error (nvmlErrorString), in place of a value, in brackets or without. Of a GPU that is
+#: gone:
 LOST = {"GPU is lost", "GPU requires reset"}
+#: ... of one that should have answered,
+FAULTS = {
+    *LOST,
+    "Unknown Error",
+    "ERR!",
+    "Timeout",
+    "Interrupt Request Issue",
+    "Corrupted infoROM",
+    "Insufficient External Power",
+}
+#: ... and of one that was not asked in the right way, or by the right user: no fault, and no value either.
+UNSAID = {
+    "System is not in ready state",
+    "Insufficient Permissions",
+    "Function Not Found",
+    "No data",
+    "Not Found",
+    "Uninitialized",
+    "Invalid Argument",
+    "Insufficient Size",
+    "Insufficient Memory",
+    "In use by another client",
+    "Driver Not Loaded",
+    "NVML Shared Library Not Found",
+    "The operating system has blocked the request.",
+    "RM has detected an NVML/RM version mismatch.",
+}
+UNANSWERED = FAULTS | UNSAID
+#: Parts of a report in which an unknown error is a fault of the GPU itself.
+VITAL = {
+    "ecc_mode",
+    "ecc_errors",
+    "temperature",
+    "clocks",
+    "clocks_event_reasons",
+    "clocks_throttle_reasons",
+}
+#: Parts without which a GPU cannot be judged.
+JUDGED = VITAL - {"clocks"} | {"retired_pages", "remapped_rows", "gpu_recovery_action", "fabric"}
 
-#: What an exit status says that came with the report itself (nvidia-smi(1), "RETURN VALUE").
+#: What an exit status says that comes with a whole report (nvidia-smi(1), "RETURN VALUE").
 STATUSES = {
     8: "external power cables of a GPU are not attached",
     10: "an interrupt of a GPU does not arrive",
     14: "the infoROM of a GPU is corrupted",
 }
+#: The one of them with which a GPU still works.
+CORRUPT_INFOROM = 14
+REPORT_END = "</nvidia_smi_log>"
+#: How nvidia-smi ends on a GPU that has gone, whatever error it names after that.
+NO_HANDLE = "Unable to determine the device handle"
+#: What no XML may have, and process names bring.
+NO_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+BARE_AMPERSAND = re.compile(r"&(?!(?:amp|lt|gt|quot|apos|#\d+|#x[0-9a-fA-F]+);)")
 
 #: Bits of clocks_event_reasons.active (nvml.h) by the name of their XML element.
 EVENT_REASONS = {
@@ -49,6 +98,9 @@ EVENT_REASONS = {
 
 
 GPU_IDLE = 0x1
+
+#: Modes of a GPU that the host of a virtual machine gave to it: its port and its lanes are the host's.
+GUEST_MODES = {"Pass-Through", "VGPU", "vGPU"}
 
 #: In these performance states a GPU works or is ready to, and its link runs at full speed; below, it saves
 #: power and may not.
@@ -67,6 +119,31 @@ class NvidiaSmiError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """An error in place of a value: in which part of a GPU's report, of which element, in NVML's words."""
+
+    part: str
+    element: str
+    error: str
+
+    @property
+    def is_vital(self) -> bool:
+        """Whether the GPU does not know its own memory, temperature or clocks."""
+        return self.part in VITAL and self.error in FAULTS
+
+    def __str__(self) -> str:
+        return f"{self.element}: {self.error}"
+
+
+@dataclass(frozen=True)
+class FabricHealth:
+    """What is wrong with a GPU's way through the NVLink fabric: what fails it, and what slows it down."""
+
+    broken: tuple[str, ...] = ()
+    weak: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,8 +177,16 @@ class Gpu:
     power_limit_default_w: float | None
     processes: tuple[str, ...]
     compute_mode: str
-    #: What it did not answer, as "element: error".
-    unanswered: tuple[str, ...] = ()
+    unanswered: tuple[Unanswered, ...] = ()
+    #: Those that only draw on a screen; `processes` compute.
+    graphics_processes: tuple[str, ...] = ()
+    #: It was given to this virtual machine by its host.
+    guest: bool = False
+    sram_threshold_exceeded: bool | None = None
+    memory_unrepairable: bool | None = None
+    channel_repair_pending: bool | None = None
+    tpc_repair_pending: bool | None = None
+    fabric_health: FabricHealth = FabricHealth()
     ecc: bool | None = None
     memory_used_mib: int | None = None
     application_clock_mhz: int | None = None
@@ -115,10 +200,13 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole of `nvidia-smi -q -x`."""
+    """The whole of `nvidia-smi -q -x`, and the exit status that it came with."""
 
     driver_version: str
     gpus: tuple[Gpu, ...]
+    status: int = 0
+    #: What nvidia-smi said besides.
+    warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -143,14 +231,22 @@ class Sample:
 
 def query() -> Report:
     """Ask nvidia-smi for everything. Raises NvidiaSmiError."""
-    return parse(ask(["-q", "-x"]))
+    done = _finish(start(["-q", "-x"]), TIMEOUT_S)
+    report = parse(_answer(done))
+    if done.status not in STATUSES:
+        return report
+    said = re.search(r"^WARNING: .*$", done.output + done.errors, re.MULTILINE)
+    return dataclasses.replace(
+        report, status=done.status, warning=said.group() if said else STATUSES[done.status]
+    )
 
 
 def parse(text: str) -> Report:
     """The report of `nvidia-smi -q -x`. Raises NvidiaSmiError for anything else."""
-    start = text.find("<?xml")
+    start, end = text.find("<?xml"), text.rfind(REPORT_END)
+    xml = text[max(start, 0) : end + len(REPORT_END) if end >= 0 else None]
     try:
-        root = ET.fromstring(text[start:] if start >= 0 else text)  # noqa: S314 - from this node's own driver
+        root = ET.fromstring(BARE_AMPERSAND.sub("&amp;", NO_XML.sub("", xml)))  # noqa: S314 - from this node's own driver
     except ET.ParseError as error:
         problem = (
             f"nvidia-smi -q -x gave no XML: {_first_line(text)}"
@@ -158,9 +254,11 @@ def parse(text: str) -> Report:
             else f"nvidia-smi -q -x gave XML that breaks off or is damaged ({error})"
         )
         raise NvidiaSmiError("other", problem) from error
-    driver = _text(root, "driver_version")
+    # 610 says that of the module by this name, and more than a number by the old one.
+    driver = _text(root, "kmd_version") or _text(root, "driver_version")
     if driver is None:
         raise NvidiaSmiError("other", "nvidia-smi -q -x names no driver version")
+    driver = driver.split()[0]
     gpus = tuple(_gpu(index, element) for index, element in enumerate(root.iterfind("gpu")))
     if not gpus:
         raise NvidiaSmiError("no-devices", "nvidia-smi -q -x lists no GPU")
@@ -255,13 +353,23 @@ def start(arguments: list[str]) -> Running:
 
 def answer_of(asked: Running, timeout_s: float = TIMEOUT_S) -> str:
     """What a nvidia-smi prints that was started. Raises NvidiaSmiError."""
+    return _answer(_finish(asked, timeout_s))
+
+
+def _finish(asked: Running, timeout_s: float) -> Done:
     try:
-        done = asked.finish(timeout_s)
+        return asked.finish(timeout_s)
     except CommandError as error:
         kind = "timeout" if isinstance(error, CommandTimeoutError) else "other"
         raise NvidiaSmiError(kind, f"nvidia-smi gave {error}") from error
+
+
+def _answer(done: Done) -> str:
+    """What it printed, if that is an answer: some faults of a GPU have their own status beside a report."""
     output = done.output + done.errors
-    if done.status != 0 or "Failed to initialize NVML" in output:
+    if done.status in STATUSES and REPORT_END in done.output:
+        return done.output
+    if done.status != 0 or "Failed to initialize NVML" in output or NO_HANDLE in output:
         said = _first_line(output) if output.strip() else f"{done.ending} and said nothing"
         said = STATUSES.get(done.status, said)
         raise NvidiaSmiError(_kind(done.status, output), f"nvidia-smi: {said}")
@@ -277,13 +385,16 @@ def _kind(status: int, output: str) -> str:
         return "no-driver"
     if status == 12:
         return "missing"
-    if status == 15 or "GPU is lost" in output:
+    if status == 15 or "GPU is lost" in output or NO_HANDLE in output:
         return "lost"
     return "no-devices" if status == 6 else "other"
 
 
 def _gpu(index: int, element: ET.Element) -> Gpu:
     link = "pci/pci_gpu_link_info"
+    volatile = element.find("ecc_errors/volatile")
+    processes = tuple(element.iterfind("processes/process_info"))
+    graphics = [process for process in processes if _text(process, "type") == "G"]
     return Gpu(
         index=index,
         name=_text(element, "product_name") or "unknown",
@@ -293,12 +404,15 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
         performance_state=_text(element, "performance_state"),
         persistence=_flag(element, "persistence_mode", "Enabled"),
         mig=_flag(element, "mig_mode/current_mig", "Enabled"),
-        ecc_uncorrected_volatile=_errors(element.find("ecc_errors/volatile"), "uncorrectable"),
-        ecc_corrected_volatile=_errors(element.find("ecc_errors/volatile"), "correctable"),
+        ecc_uncorrected_volatile=_errors(volatile, "uncorrectable", "double_bit"),
+        ecc_corrected_volatile=_errors(volatile, "correctable", "single_bit"),
         pcie_replays=_integer(_text(element, "pci/replay_counter")),
         row_remap_failure=_flag(element, "remapped_rows/remapped_row_failure", "Yes"),
         row_remap_pending=_flag(element, "remapped_rows/remapped_row_pending", "Yes"),
-        page_retirement_pending=_flag(element, "retired_pages/pending_retirement", "Yes"),
+        page_retirement_pending=_any(
+            _flag(element, "retired_pages/pending_retirement", "Yes"),
+            _flag(element, "retired_pages/pending_blacklist", "Yes"),
+        ),
         event_reasons=_event_reasons(element),
         pcie_generation=_integer(_text(element, f"{link}/pcie_gen/current_link_gen")),
         pcie_generation_max=_integer(_text(element, f"{link}/pcie_gen/max_link_gen")),
@@ -306,14 +420,18 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
         pcie_width_max=_integer(_text(element, f"{link}/link_widths/max_link_width")),
         fabric_state=_text(element, "fabric/state"),
         fabric_status=_text(element, "fabric/status"),
-        recovery_action=_text(element, "gpu_recovery_action"),
+        recovery_action=_recovery_action(element),
         memory_free_mib=_integer(_text(element, "fb_memory_usage/free")),
         power_limit_w=_watts(element, "current_power_limit", "power_limit"),
         power_limit_default_w=_watts(element, "default_power_limit"),
-        processes=tuple(
-            f"{_text(process, 'process_name') or 'a process'} (pid {_text(process, 'pid')})"
-            for process in element.iterfind("processes/process_info")
-        ),
+        processes=tuple(_process(process) for process in processes if process not in graphics),
+        graphics_processes=tuple(map(_process, graphics)),
+        guest=_text(element, "gpu_virtualization_mode/virtualization_mode") in GUEST_MODES,
+        sram_threshold_exceeded=_flag(element, "ecc_errors/aggregate/sram_threshold_exceeded", "Yes"),
+        memory_unrepairable=_flag(element, "ecc_errors/unrepairable_memory", "Yes"),
+        channel_repair_pending=_flag(element, "ecc_errors/channel_repair_pending", "Yes"),
+        tpc_repair_pending=_flag(element, "ecc_errors/tpc_repair_pending", "Yes"),
+        fabric_health=_fabric_health(element),
         compute_mode=_text(element, "compute_mode") or "Default",
         ecc=_flag(element, "ecc_mode/current_ecc", "Enabled"),
         memory_used_mib=_integer(_text(element, "fb_memory_usage/used")),
@@ -321,23 +439,68 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
         application_clock_default_mhz=_integer(_text(element, "default_applications_clocks/graphics_clock")),
         unanswered=tuple(
             dict.fromkeys(
-                f"{part.tag}: {text}"
-                for part in element.iter()
-                if (text := (part.text or "").strip().strip("[]")) in UNANSWERED
+                Unanswered(part.tag, value.tag, error)
+                for part in element
+                for value in part.iter()
+                if (error := (value.text or "").strip().strip("[]")) in FAULTS
+                or (error in UNSAID and part.tag in JUDGED)
             )
         ),
     )
 
 
-def _errors(counters: ET.Element | None, kind: str) -> int | None:
-    """Errors of a kind since boot, in DRAM and in SRAM, which drivers split in different ways."""
+def _process(process: ET.Element) -> str:
+    return f"{_text(process, 'process_name') or 'a process'} (pid {_text(process, 'pid')})"
+
+
+def _errors(counters: ET.Element | None, kind: str, bits: str) -> int | None:
+    """Errors of a kind since boot, in DRAM and in SRAM, which drivers split in different ways.
+
+    Up to Volta a GPU counts errors of one and of two bits, with their sum.
+    """
     if counters is None:
         return None
     values = [
         _integer((counter.text or "").strip()) for counter in counters if kind in counter.tag.split("_")
     ]
+    values.append(_integer(_text(counters, f"{bits}/total")))
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+def _recovery_action(element: ET.Element) -> str | None:
+    """What the driver wants done with a GPU; drivers 535 to 560 say it by two flags."""
+    for flag, action in (("reset_required", "Reset"), ("drain_and_reset_recommended", "Drain and Reset")):
+        if _flag(element, f"gpu_reset_status/{flag}", "Yes"):
+            return action
+    return _text(element, "gpu_recovery_action")
+
+
+def _fabric_health(element: ET.Element) -> FabricHealth:
+    """Nothing is wrong with what is N/A: the GPU has no such fabric, or its driver does not say."""
+    said = {
+        value.tag: text
+        for value in element.iterfind("fabric/health/*")
+        if not _absent(text := (value.text or "").strip())
+    }
+    broken = [name for name in ("route_unhealthy",) if said.get(name) == "True"]
+    broken += [
+        f"{name}: {said[name]}"
+        for name, good in (
+            ("summary", {"Healthy", "Limited Capacity"}),
+            ("incorrect_configuration", {"None"}),
+        )
+        if name in said and said[name] not in good
+    ]
+    weak = [
+        name for name in ("route_recovery_in_progress", "access_timeout_recovery") if said.get(name) == "True"
+    ]
+    weak += [
+        f"{name}: {bad}"
+        for name, bad in (("summary", "Limited Capacity"), ("bandwidth", "Degraded"))
+        if said.get(name) == bad
+    ]
+    return FabricHealth(tuple(broken), tuple(weak))
 
 
 def _event_reasons(element: ET.Element) -> tuple[str, ...]:
@@ -354,7 +517,7 @@ def _event_reasons(element: ET.Element) -> tuple[str, ...]:
 
 def _watts(element: ET.Element, *names: str) -> float | None:
     """A power in W; driver 535 and newer group readings by where they are taken."""
-    for group in ("gpu_power_readings", "power_readings"):
+    for group in ("gpu_power_readings", "gpu_power_readings/gpu_ceiling_power_limit", "power_readings"):
         for name in names:
             match = re.match(r"[\d.]+", _text(element, f"{group}/{name}") or "")
             if match:
@@ -372,8 +535,14 @@ def _absent(text: str) -> bool:
 
 
 def _flag(element: ET.Element, path: str, yes: str) -> bool | None:
+    """None for every word but the two: what is no answer must not look like a good one."""
     text = _text(element, path)
-    return None if text is None else text == yes
+    return {yes: True, NO[yes]: False}.get(text or "")
+
+
+def _any(*flags: bool | None) -> bool | None:
+    known = [flag for flag in flags if flag is not None]
+    return any(known) if known else None
 
 
 def _integer(text: str | None) -> int | None:

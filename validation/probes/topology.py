@@ -7,12 +7,18 @@ import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from validation.probes import numa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: PCI Express extended capabilities start here; each names the next. ACS is number 13, and its control
 #: register six bytes on (PCI Express base specification 5.0, 7.7.8).
 FIRST_EXTENDED = 0x100
+#: GT/s of a lane in each PCIe generation, from the first on.
+SPEEDS_GT = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
 #: Bytes of a conventional PCI device, which has no extended ones.
 WHOLE_CONVENTIONAL = 0x100
 ACS_CAPABILITY = 0x000D
@@ -47,6 +53,14 @@ class SlowLink:
 
 
 @dataclass(frozen=True)
+class PciePort:
+    """What the PCIe port above a GPU can carry. `generation` is 0 where it does not say."""
+
+    width: int
+    generation: int = 0
+
+
+@dataclass(frozen=True)
 class Topology:
     """What the kernel says of this machine's buses."""
 
@@ -78,6 +92,17 @@ def read(gpus: tuple[str, ...], root: Path = Path("/")) -> Topology:
         rdma_ports=tuple(_rdma_ports(root)),
         slow_links=tuple(_slow_links(gpus, root)),
     )
+
+
+def pcie_ports(gpus: Iterable[str], root: Path = Path("/")) -> dict[str, PciePort]:
+    """The port above each GPU, by the GPU's PCI address; without those that nobody shows."""
+    found = {}
+    for gpu in gpus:
+        for bridge in _bridges(root / "sys/bus/pci/devices" / gpu)[:1]:
+            width, speed_gt = (_leading_number(bridge / f"max_link_{what}") for what in ("width", "speed"))
+            if width:
+                found[gpu] = PciePort(int(width), sum(speed <= speed_gt for speed in SPEEDS_GT))
+    return found
 
 
 def _numa_node(device: Path) -> int | None:

@@ -173,7 +173,7 @@ def _held_for(entries: list[dict[str, Any]]) -> str:
 
 
 def _of_link(gpu: GpuIdentity, references: References, kind: str, name: str) -> float | None:
-    """A number of the GPU's PCIe link, in proportion to its lanes; None for a superchip, as it has C2C."""
+    """A number of the link of GPU and port, in proportion to its lanes; None for a superchip: it has C2C."""
     if references.is_superchip(gpu.pci_id):
         return None
     entry = references.pcie_x16.get(str(gpu.pcie_generation_max), {}).get(kind, {}).get(name)

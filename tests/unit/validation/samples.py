@@ -23,7 +23,7 @@ from validation.probes.kernel_log import KernelLog
 from validation.probes.machine import PciGpu, Torch
 from validation.probes.node_probe import Facts, NodeProbe, Sources, gather
 from validation.probes.nvlink import Links
-from validation.probes.topology import Topology
+from validation.probes.topology import PciePort, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +75,8 @@ def gpu_xml(**changes: str) -> str:
         "application_clock": "1980 MHz",
         "compute_mode": "Default",
         "processes": "",
+        "virtualization_mode": "None",
+        "product_name": "NVIDIA H100 80GB HBM3",
         "current_power_limit": "700.00 W",
         "pci_device_id": "233010DE",
     }
@@ -85,10 +87,11 @@ def gpu_xml(**changes: str) -> str:
         for name in ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
     )
     return f"""<gpu id="{v["pci_bus_id"]}">
-<product_name>NVIDIA H100 80GB HBM3</product_name><uuid>{v["uuid"]}</uuid>
+<product_name>{v["product_name"]}</product_name><uuid>{v["uuid"]}</uuid>
 <persistence_mode>{v["persistence_mode"]}</persistence_mode>
 <mig_mode><current_mig>{v["current_mig"]}</current_mig></mig_mode>
-<gpu_recovery_action>{v["gpu_recovery_action"]}</gpu_recovery_action>
+<gpu_virtualization_mode><virtualization_mode>{v["virtualization_mode"]}</virtualization_mode>
+</gpu_virtualization_mode><gpu_recovery_action>{v["gpu_recovery_action"]}</gpu_recovery_action>
 <pci><pci_device_id>{v["pci_device_id"]}</pci_device_id><pci_bus_id>{v["pci_bus_id"]}</pci_bus_id>
 <pci_gpu_link_info><pcie_gen><max_link_gen>{v["max_link_gen"]}</max_link_gen>
 <current_link_gen>{v["current_link_gen"]}</current_link_gen></pcie_gen>
@@ -172,6 +175,7 @@ def node(xml: str | nvidia_smi.NvidiaSmiError | None = None, **changes: Any) -> 
 
     told: dict[str, Any] = {
         "pci_gpus": (PciGpu("0000:1b:00.0", "2330"), PciGpu("0000:43:00.0", "2330")),
+        "pcie_ports": lambda gpus: dict.fromkeys(gpus, PciePort(16, 5)),
         "nvswitch": True,
         "loaded_driver": DRIVER,
         "driver_libraries": {"libcuda.so.1": DRIVER},

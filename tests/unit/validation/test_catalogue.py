@@ -189,7 +189,19 @@ def test_a_finding_says_facts_remedy_and_action() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(79, "xid-79"), (31, None), (172, "xid-172"), (173, "xid-unknown"), (170, None)]
+    ("number", "code"),
+    [
+        (79, "xid-79"),
+        (31, None),
+        (168, "xid-168"),
+        (169, "xid-169"),
+        (170, None),
+        (173, "xid-173"),
+        (174, None),
+        (175, "xid-175"),
+        (176, "xid-176"),
+        (177, "xid-unknown"),
+    ],
 )
 def test_only_xids_that_say_something_of_the_node_have_a_code(number: int, code: str | None) -> None:
     assert xid_code(number) == code

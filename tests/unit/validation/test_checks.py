@@ -932,6 +932,19 @@ def test_the_pcie_link_is_looked_at_under_load_where_a_gpu_copies_over_it(
     assert [finding.code for finding in telemetry.findings()] == codes
 
 
+@pytest.mark.parametrize(("mode", "state"), [("None", State.FAIL), ("Pass-Through", State.DEGRADED)])
+def test_a_slow_link_in_a_virtual_machine_may_be_what_its_host_gives(
+    mode: str, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested = node(smi_xml(gpu_xml(virtualization_mode=mode)))
+    slow = parse_samples("0, 1980, 700, 60, 3, 16, 0x0, P0, 0")
+    monkeypatch.setattr(tested.probe, "sample", lambda: slow)
+    telemetry = watch(tested)
+    telemetry.tick()
+    (finding,) = telemetry.findings()
+    assert (finding.code, finding.state) == ("pcie-link-slow-under-load", state)
+
+
 def test_errors_between_the_last_sample_and_the_end_are_seen() -> None:
     samples = iter(["0, 1980, 700, 60, 5, 16, 0x0, P0, 0", "0, 1980, 700, 60, 5, 16, 0x0, P0, 1"])
     telemetry = Telemetry(node().gpus, lambda: parse_samples(next(samples)), dict)

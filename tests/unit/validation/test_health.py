@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from tests.unit.validation.samples import DRIVER, H100, expectation, gpu_xml, no
 from validation.checks.health import Health
 from validation.model.contract import State
 from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References
-from validation.probes import kernel_log
+from validation.probes import kernel_log, nvidia_smi
 from validation.probes.kernel_log import KernelLog
 from validation.probes.machine import Grant, PciGpu
 from validation.probes.nvidia_smi import NvidiaSmiError
 from validation.probes.nvlink import Links
+from validation.probes.topology import PciePort
 
 SECOND = gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2")
 
@@ -83,15 +85,85 @@ def test_the_pcie_link_of_a_superchip_fails_nothing(changes: dict[str, str], sta
     assert [one.state for one in found if one.code.startswith("pcie")] == states
 
 
+@pytest.mark.parametrize(
+    ("changes", "port", "expected"),
+    [
+        ({}, PciePort(16, 5), []),
+        ({}, None, []),
+        # The port above it carries less than the card.
+        ({"current_link_width": "8x"}, PciePort(8, 5), [("pcie-slot-limits", State.DEGRADED)]),
+        ({"current_link_width": "4x"}, PciePort(8, 5), ["down", ("pcie-slot-limits", State.DEGRADED)]),
+        ({"current_link_gen": "4"}, PciePort(16, 4), [("pcie-slot-limits", State.DEGRADED)]),
+        ({"current_link_gen": "3"}, PciePort(16, 4), ["down", ("pcie-slot-limits", State.DEGRADED)]),
+        # What carries more than it can is a port that does not tell the truth.
+        ({}, PciePort(8, 4), []),
+        # Nobody sees the port, or sees one that is made up.
+        ({"current_link_width": "8x"}, None, [("pcie-link-down-trained", State.DEGRADED)]),
+        (
+            {"current_link_width": "8x", "virtualization_mode": "Pass-Through"},
+            PciePort(16, 5),
+            [("pcie-link-down-trained", State.DEGRADED)],
+        ),
+        (
+            {"current_link_gen": "4", "virtualization_mode": "Pass-Through"},
+            PciePort(16, 5),
+            [("pcie-link-down-trained", State.DEGRADED)],
+        ),
+        ({"current_link_gen": "4"}, None, ["down"]),
+        # Its maker laid eight lanes.
+        ({"current_link_width": "8x", "product_name": "GeForce RTX 3060 Laptop GPU"}, PciePort(8, 5), []),
+        ({"current_link_width": "8x", "product_name": "GeForce RTX 3060 Laptop GPU"}, None, []),
+    ],
+)
+def test_a_link_is_held_against_what_card_and_port_both_can_do(
+    changes: dict[str, str], port: PciePort | None, expected: list[Any]
+) -> None:
+    ports = {"0000:43:00.0": PciePort(16, 5)} | ({"0000:1b:00.0": port} if port else {})
+    found = Health().run(node(smi_xml(gpu_xml(**changes), SECOND), pcie_ports=lambda _: ports)).findings
+    down = ("pcie-link-down-trained", State.FAIL)
+    assert [(one.code, one.state) for one in found] == [down if one == "down" else one for one in expected]
+
+
+def test_ports_that_are_equally_narrow_for_all_gpus_are_their_boards_design() -> None:
+    narrow = {"current_link_width": "8x"}
+    xml = smi_xml(gpu_xml(**narrow), gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2", **narrow))
+    tested = node(xml, pcie_ports=lambda gpus: dict.fromkeys(gpus, PciePort(8, 5)))
+    result = Health().run(tested)
+    assert result.findings == ()
+    assert [gpu["pcie_port_width"] for gpu in result.details["gpus"]] == [8, 8]
+    assert [gpu.pcie_width_max for gpu in tested.gpus] == [8, 8], "floors are those of eight lanes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "port", "width"),
+    [
+        ({}, PciePort(16, 5), 16),
+        ({"current_link_width": "8x"}, PciePort(16, 5), 16),
+        ({"current_link_width": "8x"}, None, 8),
+        ({"current_link_width": "8x", "virtualization_mode": "Pass-Through"}, PciePort(16, 5), 8),
+    ],
+)
+def test_a_lane_that_was_lost_excuses_no_number_and_one_that_never_was_does(
+    changes: dict[str, str], port: PciePort | None, width: int
+) -> None:
+    tested = node(smi_xml(gpu_xml(**changes)), pcie_ports=lambda _: {"0000:1b:00.0": port} if port else {})
+    assert tested.gpus[0].pcie_width_max == width
+
+
 def test_an_idle_gpu_may_lower_its_link() -> None:
     idle = gpu_xml(performance_state="P8", current_link_gen="1")
     assert Health().run(node(smi_xml(idle, SECOND))).state is State.PASS
 
 
-def test_gpus_without_nvswitch_need_no_fabric() -> None:
-    xml = smi_xml(gpu_xml(state="In Progress"), SECOND)
+@pytest.mark.parametrize(
+    ("state", "codes"), [("N/A", []), ("Not Supported", []), ("In Progress", ["fabric-not-ready"])]
+)
+def test_a_gpu_with_a_state_of_the_fabric_needs_it_without_nvswitches_on_this_bus(
+    state: str, codes: list[str]
+) -> None:
     facts: dict[str, Any] = {"nvswitch": False, "expectation": expectation(nvswitch=False)}
-    assert Health().run(node(xml, **facts)).state is State.PASS
+    xml = smi_xml(gpu_xml(state=state), gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2", state=state))
+    assert {found.code for found in Health().run(node(xml, **facts)).findings} == set(codes)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +299,30 @@ def test_links_that_are_down_are_named(nvswitch: bool, code: str, state: State) 
     assert (finding.code, finding.state, finding.device) == (code, state, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "mig", "expected"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "Disabled", [("nvlink-down", State.FAIL)]),
+        ("NVIDIA A100-SXM4-40GB", "Enabled", []),
+        ("NVIDIA RTX A6000", "Disabled", []),
+    ],
+)
+def test_a_gpu_without_any_link_beside_one_that_has_some(
+    name: str, mig: str, expected: list[tuple[str, State]]
+) -> None:
+    facts: dict[str, Any] = {"nvswitch": False, "expectation": Expectation()}
+    xml = smi_xml(gpu_xml(), gpu_xml(pci_bus_id="00000000:43:00.0", product_name=name, current_mig=mig))
+    for links in ({0: Links(4, ())}, {0: Links(4, ()), 1: Links(0, (0, 1, 2, 3))}):
+        found = Health().run(node(xml, nvlinks=lambda links=links: links, **facts)).findings
+        assert [(finding.code, finding.state) for finding in found] == expected
+
+
+def test_a_gpu_of_another_model_needs_no_links() -> None:
+    xml = smi_xml(gpu_xml(), gpu_xml(pci_bus_id="00000000:43:00.0", uuid="GPU-2", pci_device_id="1EB810DE"))
+    facts: dict[str, Any] = {"nvswitch": False, "expectation": Expectation()}
+    assert Health().run(node(xml, nvlinks=lambda: {0: Links(12, ())}, **facts)).findings == ()
+
+
 def test_links_that_no_gpu_uses_are_no_fault_of_a_node_without_nvswitches() -> None:
     links = {0: Links(12, (4, 5)), 1: Links(12, (4, 5))}
     facts: dict[str, Any] = {"nvswitch": False, "expectation": expectation(nvswitch=False)}
@@ -259,7 +355,8 @@ def test_links_that_cannot_be_looked_at_are_said() -> None:
 @pytest.mark.parametrize(
     ("changes", "state"),
     [
-        ({"dram_uncorrectable": "Unknown Error"}, State.DEGRADED),
+        ({"dram_uncorrectable": "Unknown Error"}, State.FAIL),
+        ({"hw_slowdown": "[Unknown Error]"}, State.FAIL),
         ({"performance_state": "[Unknown Error]"}, State.DEGRADED),
         ({"current_power_limit": "ERR!"}, State.DEGRADED),
         ({"dram_uncorrectable": "GPU is lost"}, State.FAIL),
@@ -269,6 +366,39 @@ def test_links_that_cannot_be_looked_at_are_said() -> None:
 def test_an_error_in_place_of_a_value_is_not_healthy(changes: dict[str, str], state: State) -> None:
     (finding,) = Health().run(node(smi_xml(gpu_xml(**changes), SECOND))).findings
     assert (finding.code, finding.state, finding.device) == ("gpu-unanswered", state, 0)
+
+
+BUSY = "".join(f"<process_info><pid>{pid}</pid><type>C</type></process_info>" for pid in range(1, 301))
+DRAWS = "<process_info><pid>7</pid><type>G</type><process_name>Xorg</process_name></process_info>"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"processes": BUSY},
+            "GPU 0 is in use by a process (pid 1), a process (pid 2), a process (pid 3) and 297 more: "
+            "numbers will be too low",
+        ),
+        ({"processes": DRAWS}, None),
+        (
+            {"processes": DRAWS, "used": "20480 MiB"},
+            "GPU 0 is in use by Xorg (pid 7): numbers will be too low",
+        ),
+    ],
+)
+def test_programs_that_compute_are_named_and_a_few_of_many(changes: dict[str, str], text: str | None) -> None:
+    found = Health().run(node(smi_xml(gpu_xml(**changes), SECOND))).findings
+    assert [finding.text for finding in found] == ([text] if text else [])
+
+
+def test_a_warning_that_came_with_a_report_is_a_finding() -> None:
+    report = nvidia_smi.parse(smi_xml(gpu_xml(), SECOND))
+    for status, state in ((14, State.DEGRADED), (8, State.FAIL)):
+        warned = dataclasses.replace(report, status=status, warning="what it said")
+        (finding,) = Health().run(node(query=lambda warned=warned: warned)).findings
+        assert (finding.code, finding.state) == ("driver-warning", state)
+        assert "what it said" in finding.text
 
 
 def log_of(*lines: str) -> Any:
@@ -305,6 +435,30 @@ def test_a_programs_own_error_and_one_from_before_the_driver_was_loaded_are_no_f
 def test_an_xid_that_no_catalogue_knows_is_said() -> None:
     line = "NVRM: Xid (PCI:0000:43:00): 999, something new"
     assert [f.code for f in Health().run(node(kernel_log=log_of(line))).findings] == ["xid-unknown"]
+
+
+NONFATAL = "NVRM: Xid (PCI:0000:43:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 0x0)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([NONFATAL], [("xid-nvlink-nonfatal", State.DEGRADED)]),
+        (
+            [NONFATAL.replace("Nonfatal", "Fatal"), NONFATAL],
+            [("xid-145", State.FAIL), ("xid-nvlink-nonfatal", State.DEGRADED)],
+        ),
+        ([NONFATAL.replace("RLW_RXPIPE", "SAW_MVB").replace("00000008", "00000004")], []),
+        (["NVRM: GPU 0000:43:00.0: GPU has fallen off the bus."], [("gpu-off-the-bus", State.FAIL)]),
+    ],
+)
+def test_the_kernel_log_names_the_gpu_and_how_bad_it_is(
+    lines: list[str], expected: list[tuple[str, State]]
+) -> None:
+    result = Health().run(node(kernel_log=log_of(*lines)))
+    assert [(finding.code, finding.state) for finding in result.findings] == expected
+    assert all(finding.device == 1 and "GPU 1" in finding.text for finding in result.findings)
+    assert sum(result.details["xids"].values()) == len(lines)
 
 
 def test_a_kernel_log_that_cannot_be_read_is_said() -> None:

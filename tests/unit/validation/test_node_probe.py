@@ -27,6 +27,7 @@ from validation.probes.machine import PciGpu
 from validation.probes.node_probe import Facts, NodeProbe
 from validation.probes.nvidia_smi import NvidiaSmiError
 from validation.probes.nvlink import Links
+from validation.probes.topology import PciePort
 from validation.processes.pool import ROOT
 from validation.run import runner
 from validation.verdict.judge import judge_node
@@ -90,9 +91,10 @@ def in_place_of(path: Path) -> None:
 def test_facts_are_the_same_after_their_way_home() -> None:
     facts = Facts(
         pci_gpus=(PciGpu(GPU, "2330"),),
+        pcie_ports={GPU: PciePort(16, 5)},
         nvswitch=True,
         driver_libraries={"libcuda.so.1": "580"},
-        smi=node(smi_xml(gpu_xml(hw_slowdown="Active"))).smi,
+        smi=node(smi_xml(gpu_xml(hw_slowdown="Active", dram_uncorrectable="Unknown Error"))).smi,
         nvlinks={3: Links(17, (4,))},
         kernel_log=KernelLog((Event("0000:1b:00", 79, "gone"),)),
     )

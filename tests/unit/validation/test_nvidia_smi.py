@@ -60,6 +60,30 @@ def test_a_gpu_that_serves_one_process_at_a_time_is_told(xml: str, exclusive: bo
     assert nvidia_smi.parse(smi_xml(xml)).gpus[0].is_exclusive == exclusive
 
 
+@pytest.mark.parametrize("word", [*sorted(nvidia_smi.UNANSWERED), "[Unknown Error]", "Perhaps"])
+def test_a_word_that_is_no_answer_is_never_a_no(word: str) -> None:
+    changes = dict.fromkeys(
+        ("persistence_mode", "current_mig", "current_ecc", "remapped_row_failure", "remapped_row_pending"),
+        word,
+    )
+    (gpu,) = nvidia_smi.parse(smi_xml(gpu_xml(**changes))).gpus
+    answers = (gpu.persistence, gpu.mig, gpu.ecc, gpu.row_remap_failure, gpu.row_remap_pending)
+    assert answers == (None,) * 5
+
+
+def test_what_nobody_may_ask_is_unanswered_only_where_a_gpu_is_judged_by_it() -> None:
+    asked = gpu_xml(remapped_row_pending="Insufficient Permissions", used="Insufficient Permissions")
+    (gpu,) = nvidia_smi.parse(smi_xml(asked)).gpus
+    assert list(map(str, gpu.unanswered)) == ["remapped_row_pending: Insufficient Permissions"]
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31mb", "a\x00b", "sh -c a&&b", "tom & jerry", "R&amp;D"])
+def test_what_no_xml_may_have_loses_no_report(name: str) -> None:
+    process = f"<process_info><pid>42</pid><process_name>{name}</process_name></process_info>"
+    (gpu,) = nvidia_smi.parse(f"{smi_xml(gpu_xml(processes=process))}\nWARNING: more text\n").gpus
+    assert gpu.processes[0].endswith("(pid 42)")
+
+
 def test_text_that_is_no_report_is_an_error_with_its_first_line() -> None:
     with pytest.raises(NvidiaSmiError, match="gave no XML: something else"):
         nvidia_smi.parse("\nsomething else\n")
@@ -134,6 +158,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (0, "Failed to initialize NVML: Driver/library version mismatch", "mismatch"),
         (12, "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", "missing"),
         (15, "Unable to determine the device handle for GPU0000:DF:00.0: GPU is lost.", "lost"),
+        (255, "Unable to determine the device handle for GPU0000:0A:00.0: Unknown Error", "lost"),
+        (0, "Unable to determine the device handle for GPU 0000:0A:00.0: Unknown Error", "lost"),
         (6, "No devices were found", "no-devices"),
         (0, "No devices were found", "no-devices"),
         (255, "Unknown Error", "other"),
@@ -150,6 +176,32 @@ def test_a_failure_has_a_kind_and_the_first_line_as_its_message(
         nvidia_smi.query()
     assert caught.value.kind == kind
     assert output[:30] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "warning"),
+    [
+        (0, "", ""),
+        (
+            14,
+            "WARNING: infoROM is corrupted at gpu 0000:03:00.0",
+            "WARNING: infoROM is corrupted at gpu 0000:03:00.0",
+        ),
+        (14, "", "the infoROM of a GPU is corrupted"),
+        (8, "", "external power cables of a GPU are not attached"),
+    ],
+)
+def test_a_status_that_comes_with_a_report_does_not_lose_it(
+    status: int, said: str, warning: str, fake: Path
+) -> None:
+    (fake / "report").write_text(f"{smi_xml(gpu_xml())}\n{said}\n")
+    program = fake / "nvidia-smi"
+    program.write_text(
+        f'#!/bin/sh\nwhile read -r line; do echo "$line"; done < {fake}/report\nexit {status}\n'
+    )
+    program.chmod(0o755)
+    report = nvidia_smi.query()
+    assert (len(report.gpus), report.status, report.warning) == (1, status, warning)
 
 
 @pytest.mark.parametrize(

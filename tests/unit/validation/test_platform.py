@@ -13,7 +13,7 @@ from validation.model.contract import State
 from validation.probes import kernel_log, machine, nvlink, topology
 from validation.probes.nvidia_smi import NvidiaSmiError
 from validation.probes.nvlink import Links
-from validation.probes.topology import RdmaPort, SlowLink, Topology
+from validation.probes.topology import PciePort, RdmaPort, SlowLink, Topology
 from validation.processes import command
 
 if TYPE_CHECKING:
@@ -123,6 +123,19 @@ def switch(tmp_path: Path) -> tuple[Path, Path, Path, Path]:
 
 def slow(tmp_path: Path) -> list[tuple[str, str]]:
     return [(found.above, found.address) for found in topology.read((GPU,), tmp_path).slow_links]
+
+
+def test_the_port_above_a_gpu_is_known_by_what_it_can_carry(
+    switch: tuple[Path, Path, Path, Path], tmp_path: Path
+) -> None:
+    _, _, gpu, _ = switch
+    assert topology.pcie_ports([GPU], tmp_path) == {GPU: PciePort(16, 5)}
+    link(gpu.parent, "2.5 GT/s PCIe", 8, "8.0 GT/s PCIe", 8)
+    assert topology.pcie_ports([GPU], tmp_path) == {GPU: PciePort(8, 3)}
+    (gpu.parent / "max_link_speed").write_text("Unknown\n")
+    assert topology.pcie_ports([GPU, "0000:99:00.0"], tmp_path) == {GPU: PciePort(8)}
+    (gpu.parent / "max_link_width").unlink()
+    assert topology.pcie_ports([GPU], tmp_path) == {}
 
 
 def test_links_at_full_speed_and_that_of_an_idle_gpu_are_no_slow_ones(
@@ -359,6 +372,57 @@ def test_a_log_with_a_million_xids_is_as_short_as_what_it_says() -> None:
 def test_an_xid_of_a_mig_instance_is_one_of_its_gpu(instance: str) -> None:
     (found,) = kernel_log.events([f"NVRM: Xid (PCI:0000:01:00 {instance}): 94, pid=7, Contained: SM"])
     assert found == kernel_log.Event("0000:01:00", 94, "pid=7, Contained: SM")
+
+
+NVLINK5 = "NVRM: Xid (PCI:0000:1b:00): {}, {} XC0 i0 Link 13 (0x0409a0c2 0x{:08x} 0x0 0x0 0x0 0x0)"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (NVLINK5.format(149, "NETIR_LINK_EVT  Fatal  ", 0), "xid"),
+        (NVLINK5.format(145, "RLW_RXPIPE Nonfatal", 8), "nonfatal"),
+        (NVLINK5.format(145, "RLW_RXPIPE Non-fatal", 8), "nonfatal"),
+        (NVLINK5.format(144, "SAW_MVB Nonfatal", 4), "harmless"),
+        ("NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Fatal XC 1 i 2 Link 01 [0x0000000a]", "xid"),
+        (
+            "NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Nonfatal XC 1 i 2 Link 01 [0x0000000a]",
+            "nonfatal",
+        ),
+        ("NVRM: Xid (PCI:0000:1b:00): 145, something without a word for it", "xid"),
+        ("NVRM: Xid (0000:1B:00): 62, of an old driver", "xid"),
+    ],
+)
+def test_an_nvlink_error_is_as_bad_as_it_says(line: str, kind: str) -> None:
+    (event,) = kernel_log.events([line])
+    assert (event.address, event.kind) == ("0000:1b:00", kind)
+
+
+def test_an_error_that_was_not_fatal_hides_none_that_was() -> None:
+    fatal, handled = (
+        NVLINK5.format(149, "NETIR_LINK_EVT Fatal", 0),
+        NVLINK5.format(149, "NETIR_BER_EVENT Nonfatal", 1),
+    )
+    found = kernel_log.events([handled, fatal, handled, handled])
+    assert [(event.kind, event.count) for event in found] == [("xid", 1), ("nonfatal", 3)]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus."],
+        [
+            "NVRM: The NVIDIA GPU 0000:1b:00.0",
+            "NVRM: (PCI ID: 10de:2330) installed in this system has",
+            "NVRM: fallen off the bus and is not responding to commands.",
+        ],
+    ],
+)
+def test_a_gpu_that_fell_off_the_bus_without_an_xid_is_an_event(lines: list[str]) -> None:
+    (event,) = kernel_log.events(lines)
+    assert (event.address, event.kind, event.name) == ("0000:1b:00", "off-the-bus", "off the bus")
+    fallen = "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus."
+    assert [event.number for event in kernel_log.events([fallen, *lines])] == [79], "it is said once"
 
 
 def test_a_quiet_kernel_log_has_no_event(fake: Path) -> None:

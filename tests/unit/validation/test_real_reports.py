@@ -1,0 +1,169 @@
+"""Reports of real GPUs are judged right: nothing is found on healthy ones, every fault put into them is."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.validation.real_reports import RealReport, addresses, from_folder, from_table
+from tests.unit.validation.samples import node
+from validation.checks.health import Health
+from validation.model.contract import State
+from validation.model.expectations import Expectation
+from validation.probes import nvidia_smi
+from validation.probes.machine import PciGpu
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from validation.model.contract import Finding
+
+TABLE = from_table()
+REPORTS = [*TABLE, *from_folder()]
+#: What a machine may be set up or used like.
+OF_THE_OWNER = {
+    "persistence-off",
+    "gpu-busy",
+    "gpu-memory-taken",
+    "power-limit-low",
+    "application-clock-low",
+    "ecc-off",
+    # In a virtual machine, or where nobody sees the port, as in a report alone.
+    "pcie-link-down-trained",
+}
+
+
+def judged(text: str) -> tuple[Finding, ...]:
+    """What health finds on a node of which only this report is known."""
+    report = nvidia_smi.parse(text)
+    alone: dict[str, Any] = {
+        "pci_gpus": tuple(PciGpu(gpu.pci_address, gpu.pci_id) for gpu in report.gpus),
+        "pcie_ports": lambda _: {},
+        "nvswitch": False,
+        "nvlinks": dict,
+        "loaded_driver": report.driver_version,
+        "driver_libraries": {},
+        "fabric_manager": None,
+    }
+    return Health().run(node(text, expectation=Expectation(), **alone)).findings
+
+
+def test_there_are_many_of_many_kinds() -> None:
+    facts = [report.facts for report in TABLE if report.facts]
+    assert len(facts) >= 30
+    assert len({fact["name"] for fact in facts}) >= 20
+    assert len({fact["driver"].split(".")[0] for fact in facts}) >= 12
+
+
+@pytest.mark.parametrize("report", TABLE, ids=lambda report: report.name)
+def test_a_report_is_read_without_loss(report: RealReport) -> None:
+    facts = report.facts
+    assert facts is not None
+    read = nvidia_smi.parse(report.text)
+    assert read.driver_version == facts["driver"]
+    assert [gpu.pci_address for gpu in read.gpus] == [address.lower()[4:] for address in addresses(facts)]
+    yes_or_no = {"Enabled": True, "Disabled": False, "No": False}
+    errors, power = facts["errors"][1], facts.get("power", [None, None])
+    for gpu in read.gpus:
+        link = (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_width, gpu.pcie_width_max)
+        assert link == tuple(int(number) for part in facts["link"] for number in part.split("/"))
+        assert (gpu.name, gpu.pci_id, gpu.performance_state) == (
+            facts["name"],
+            facts["id"].lower(),
+            facts["state"],
+        )
+        assert gpu.guest == facts.get("guest", False)
+        for value, name in ((gpu.persistence, "persistence"), (gpu.mig, "mig"), (gpu.ecc, "ecc")):
+            assert value == yes_or_no.get(facts.get(name, "N/A"))
+        assert gpu.ecc_uncorrected_volatile == (None if errors == "N/A" else errors)
+        assert gpu.page_retirement_pending == yes_or_no.get(facts.get("retired", "N/A"))
+        assert gpu.row_remap_failure == yes_or_no.get(facts.get("remapped", "N/A"))
+        assert [gpu.power_limit_w, gpu.power_limit_default_w] == power
+        assert gpu.fabric_state == facts.get("fabric", [None])[0]
+        assert len(gpu.processes + gpu.graphics_processes) == len(facts.get("processes", []))
+        assert gpu.memory_used_mib == facts.get("used", 0)
+        assert gpu.recovery_action in {None, "None"}
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.name)
+def test_nothing_is_found_on_healthy_gpus_but_how_their_owner_uses_them(report: RealReport) -> None:
+    found = judged(report.text)
+    assert all(finding.state is State.DEGRADED for finding in found)
+    assert {finding.code for finding in found} <= OF_THE_OWNER
+    if report.finds is not None:
+        assert {finding.code for finding in found} == set(report.finds)
+
+
+#: Where a fault shows: which elements must have what text before, which text it is, what health finds then.
+FAULTS = [
+    ("ecc_errors/volatile/dram_uncorrectable", "0", "3", "ecc-uncorrected", State.FAIL),
+    ("ecc_errors/volatile/sram_uncorrectable", "0", "1", "ecc-uncorrected", State.FAIL),
+    ("ecc_errors/volatile/sram_uncorrectable_parity", "0", "1", "ecc-uncorrected", State.FAIL),
+    ("ecc_errors/volatile/double_bit/total", "0", "2", "ecc-uncorrected", State.FAIL),
+    ("ecc_errors/volatile/dram_uncorrectable", "0", "Unknown Error", "gpu-unanswered", State.FAIL),
+    ("ecc_errors/volatile/dram_uncorrectable", "0", "No data", "gpu-unanswered", State.DEGRADED),
+    ("ecc_errors/aggregate/sram_threshold_exceeded", "No", "Yes", "sram-threshold-exceeded", State.FAIL),
+    ("ecc_errors/unrepairable_memory", "No", "Yes", "memory-unrepairable", State.FAIL),
+    ("ecc_errors/channel_repair_pending", "No", "Yes", "memory-repair-pending", State.DEGRADED),
+    ("ecc_errors/tpc_repair_pending", "No", "Yes", "tpc-repair-pending", State.DEGRADED),
+    ("retired_pages/pending_blacklist", "No", "Yes", "memory-repair-pending", State.DEGRADED),
+    ("remapped_rows/remapped_row_pending", "No", "Yes", "memory-repair-pending", State.DEGRADED),
+    ("remapped_rows/remapped_row_failure", "No", "Yes", "row-remap-failure", State.FAIL),
+    ("remapped_rows/remapped_row_failure", "No", "GPU requires reset", "gpu-unanswered", State.FAIL),
+    ("gpu_reset_status/reset_required", "No", "Yes", "recovery-action", State.FAIL),
+    ("gpu_reset_status/drain_and_reset_recommended", "No", "Yes", "recovery-action", State.FAIL),
+    ("gpu_recovery_action", "None", "Reset", "recovery-action", State.FAIL),
+    ("fabric/state", "Completed", "In Progress", "fabric-not-ready", State.FAIL),
+    ("fabric/health/route_unhealthy", "False", "True", "fabric-unhealthy", State.FAIL),
+    ("fabric/health/bandwidth", "Full", "Degraded", "fabric-unhealthy", State.DEGRADED),
+    ("temperature/gpu_temp", None, "Unknown Error", "gpu-unanswered", State.FAIL),
+    ("clocks/graphics_clock", None, "Unknown Error", "gpu-unanswered", State.FAIL),
+    ("fan_speed", None, "Unknown Error", "gpu-unanswered", State.DEGRADED),
+    ("uuid", None, "GPU is lost", "gpu-unanswered", State.FAIL),
+    *(
+        (f"clocks_{kind}_reasons/clocks_{kind}_reason_{name}", "Not Active", "Active", code, State.FAIL)
+        for kind in ("event", "throttle")
+        for name, code in (
+            ("hw_thermal_slowdown", "hw-thermal-slowdown"),
+            ("hw_power_brake_slowdown", "hw-power-brake-slowdown"),
+            ("hw_slowdown", "hw-slowdown"),
+        )
+    ),
+]
+
+
+def spliced(text: str, path: str, before: str | None, after: str) -> str | None:
+    """The report with another text in this element of its first GPU; None where it has no such element."""
+    root = ET.fromstring(text)  # noqa: S314 - our own
+    element = root.find(f"gpu/{path}")
+    if element is None or (before is not None and (element.text or "").strip() != before):
+        return None
+    element.text = after
+    return ET.tostring(root, encoding="unicode")
+
+
+def cases() -> Iterator[tuple[RealReport, str, str, str, State]]:
+    """Each fault in each report that has a place for it."""
+    for report in REPORTS:
+        for path, before, after, code, state in FAULTS:
+            if text := spliced(report.text, path, before, after):
+                yield report, f"{path}: {after}", text, code, state
+
+
+CASES = list(cases())
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.name)
+def test_a_fault_that_is_put_into_a_report_is_found(report: RealReport) -> None:
+    mine = [case for case in CASES if case[0] is report]
+    assert mine
+    before = {(finding.code, finding.device) for finding in judged(report.text)}
+    for _, what, text, code, state in mine:
+        new = [one for one in judged(text) if (one.code, one.device) not in before]
+        assert [(one.code, one.state, one.device) for one in new] == [(code, state, 0)], what
+
+
+def test_every_fault_has_a_place_in_some_report() -> None:
+    assert {what for _, what, *_ in CASES} == {f"{path}: {after}" for path, _, after, *_ in FAULTS}

@@ -1,0 +1,31 @@
+"""What the PCIe link of a GPU can do: the card, and the port above it, where that can be seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from validation.probes.nvidia_smi import Gpu
+    from validation.probes.topology import PciePort
+
+
+def port_of(gpu: Gpu, ports: Mapping[str, PciePort]) -> PciePort | None:
+    """The port above a GPU; None where it cannot be seen: that of a virtual machine is made up."""
+    return None if gpu.guest else ports.get(gpu.pci_address)
+
+
+def generation_possible(gpu: Gpu, port: PciePort | None) -> int | None:
+    """The generation that card and port both have."""
+    if gpu.pcie_generation_max is None or port is None or not port.generation:
+        return gpu.pcie_generation_max
+    return min(gpu.pcie_generation_max, max(port.generation, gpu.pcie_generation or 0))
+
+
+def width_possible(gpu: Gpu, port: PciePort | None) -> int | None:
+    """The lanes that card and port both have; where no port is seen, those that are there."""
+    if gpu.pcie_width_max is None:
+        return None
+    width = gpu.pcie_width or gpu.pcie_width_max
+    return min(gpu.pcie_width_max, max(port.width, width) if port else width)
