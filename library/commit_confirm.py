@@ -8,8 +8,7 @@ DOCUMENTATION = r"""
 module: commit_confirm
 short_description: Make a pending change permanent
 description:
-  - Disarms the timer that would undo a change made by M(admin_accounts), M(sshd_drop_in) or
-    M(nftables_table).
+  - Disarms the timer that would undo what M(node_settings) has changed about accounts, sshd or the firewall.
   - To run it proves that the new rules let a connection in. So it refuses the one that made the change.
 options:
   name:

@@ -6,32 +6,78 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: package_preview
-short_description: Simulate the exact transaction of module package_set on a node
+short_description: Simulate the transaction that a plan's packages would need on a node
 description:
   - Lets the package manager resolve the transaction with the repositories, keys and pins that the node is to
-    get, in a private directory. Nothing of the node's own state changes, no lock is taken, and keys are
-    checked as module M(signed_repositories) checks them.
+    get, in a private directory. Nothing of the node's own state changes and no lock is taken.
+  - Keys are fetched and checked as M(node_settings) does it. One that is not in
+    O(repositories[].fingerprints) is a problem.
   - A transaction that cannot or must not run is described in RV(problems), not failed.
 options:
   packages:
-    description: As in M(package_set).
+    description: Names and exact versions. An empty version means what is offered.
     type: dict
     required: true
   present:
-    description: As in M(package_set).
+    description: Names that must be installed at any version.
     type: list
     elements: str
     default: []
   hold_versions:
-    description: As in M(package_set). They do not change what is installed.
+    description: Versions at which packages will be held. They do not change what is installed.
     type: list
     elements: str
     default: []
   repositories:
-    description: As in M(signed_repositories).
+    description: The repositories that the node is to get.
     type: list
     elements: dict
     default: []
+    suboptions:
+      name:
+        description: Name of the source file and of the keyring.
+        type: str
+        required: true
+      kind:
+        description: The package manager that reads it.
+        type: str
+        choices: [apt, dnf]
+        default: apt
+      uri:
+        description: Base address.
+        type: str
+        required: true
+      suite:
+        description: Suites, separated by spaces; C(/) for a flat repository.
+        type: str
+        default: /
+      components:
+        description: Components of the suites; none for a flat repository.
+        type: list
+        elements: str
+        default: []
+      key_url:
+        description: Where the public key is, armoured or binary.
+        type: str
+      fingerprints:
+        description: Fingerprints of the primary keys that are accepted. None accepts no key at all.
+        type: list
+        elements: str
+        default: []
+      signed_by:
+        description: Instead of a key to fetch, the keyring that the node trusts for this repository already.
+          Empty for the keys that apt trusts for every repository.
+        type: str
+      signed:
+        description: What the owner of a dnf repository signs with the key.
+        type: str
+        choices: [packages, metadata, both]
+        default: packages
+      exclude:
+        description: Patterns of packages that the repository must not bring.
+        type: list
+        elements: str
+        default: []
   pins:
     description: Patterns of names and the version that apt may choose of them.
     type: list

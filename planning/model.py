@@ -38,7 +38,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Repository:
-    """A signed repository, as module signed_repositories takes it; None where an option is left out."""
+    """A repository whose signing keys are pinned; None where an option is left out."""
 
     name: str
     kind: str

@@ -211,12 +211,6 @@ class Accounts(ConfirmedSetting[Outlook]):
         self.present = present
 
     @classmethod
-    def from_parameters(cls, params: Mapping[str, Any]) -> Accounts:
-        """From the parameters of the module admin_accounts."""
-        present = params["state"] == "present"
-        return cls(params["users"], present, params["rollback_after_s"], ssh_login())
-
-    @classmethod
     def from_items(cls, items: Mapping[str, Any], options: Mapping[str, Any]) -> Accounts:
         """From a plan's items, which have the accounts' names."""
         users = [{**USER_DEFAULTS, **wanted, "name": name} for name, wanted in items.items()]

@@ -1,8 +1,8 @@
 """Changes to the ways into a node (sshd, firewall), undone unless a new connection confirms them.
 
-A module saves the files it is about to change together with a shell script that puts them back
-(`Change.armed`), starts a transient systemd timer that runs the script, and applies its change. A second
-module call, made through a connection opened under the new rules, disarms it (`Change.confirm`).
+A setting saves the files it is about to change together with a shell script that puts them back
+(`Change.armed`), starts a transient systemd timer that runs the script, and applies its change. Module
+commit_confirm, called through a connection opened under the new rules, disarms it (`Change.confirm`).
 
 The saved state's directory is the truth, the timer only a trigger: the script does nothing once the directory
 is gone, and a unit runs it early at the next boot when the node went down before the confirmation. Where it
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
     from ansible.module_utils.settings.base import Node
 
 DEFAULT_ROLLBACK_AFTER_S = 120
-# What all modules that change a way into the node take.
-ARGUMENTS: dict[str, Any] = {
-    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    "rollback_after_s": {"type": "int", "default": DEFAULT_ROLLBACK_AFTER_S},
-}
-
 # Below, a loaded node could undo what it is about to confirm; above, nobody waits for it.
 ROLLBACK_AFTER_S = (5, 3600)
 RETRY_AFTER_S = 10

@@ -96,7 +96,13 @@ ExecStopPost={LOAD_AGAIN}
 
 @dataclass(frozen=True)
 class Parameters:
-    """What is wanted of the firewall, as the module nftables_table documents it."""
+    """What is wanted of the firewall.
+
+    SSH is open to `management_networks` at `ssh_ports` (none: those on which sshd listens), and always at the
+    port of this connection. Whatever comes from `peers`, the fleet's nodes, and through `trusted_interfaces`
+    is accepted. With any of `unknown_peers`, nodes whose addresses nobody knows, nothing is changed. `rules`
+    have name, protocol, ports and sources; `services` are sources by a name that stands for ports.
+    """
 
     state: str = "present"
     management_networks: list[str] = field(default_factory=list)
@@ -237,12 +243,6 @@ class Firewall(ConfirmedSetting[Outlook]):
         self.present = self.wanted.get("state", "present") == "present"
 
     @classmethod
-    def from_parameters(cls, params: Mapping[str, Any]) -> Firewall:
-        """From the parameters of the module nftables_table."""
-        wanted = {name: value for name, value in params.items() if name != "rollback_after_s"}
-        return cls(wanted, params["rollback_after_s"], ssh_login())
-
-    @classmethod
     def from_items(cls, items: Mapping[str, Any], options: Mapping[str, Any]) -> Firewall:
         """From a plan's items, which have the names of the parameters."""
         state = "absent" if options.get("absent") else "present"
@@ -277,11 +277,6 @@ class Firewall(ConfirmedSetting[Outlook]):
         live = live_table() if which("nft") else ""
         files = [File(str(path), None) for path in OUR_FILES]
         return Outlook("", [], live, "", [file for file in files if file.differs()])
-
-    @property
-    def missing_packages(self) -> list[str]:
-        """What has to be installed first."""
-        return ["nftables"] if self.present and not which("nft") else []
 
     def read(self) -> State:
         """Our files as they are; the kernel's table is what they say."""
@@ -369,7 +364,7 @@ class Firewall(ConfirmedSetting[Outlook]):
                 "firewall_management_networks."
             )
         flushing = [file for file in self.outlook.differing if file.path == str(FLUSHING_DROP_IN)]
-        if needs_daemon_reload(written=bool(flushing) and not self.missing_packages):
+        if needs_daemon_reload(written=bool(flushing)):
             lines.append(
                 f"{FLUSHING_UNIT} was running before the firewall came. Until the node's next boot, or "
                 "`systemctl daemon-reload`, its restart takes the firewall away."
@@ -377,6 +372,5 @@ class Firewall(ConfirmedSetting[Outlook]):
         return lines
 
     def result(self) -> dict[str, Any]:
-        """Ports that listen or are open, but not both, and whether nftables is missing."""
-        lines = report(self.outlook.rules, listeners()) if self.present else []
-        return {"nftables_missing": bool(self.missing_packages), "report": lines}
+        """Ports that listen or are open, but not both."""
+        return {"report": report(self.outlook.rules, listeners()) if self.present else []}

@@ -188,7 +188,13 @@ def understood(
 
 @dataclass(frozen=True)
 class Parameters:
-    """What is wanted of sshd, as the module sshd_drop_in documents it."""
+    """What is wanted of sshd. Settings are values by keyword; a list becomes a line per item.
+
+    An OpenSSH that lacks a keyword of `settings_if_known`, or one of the `algorithms` (best first), goes
+    without it. `blocks` are settings by the criteria of their Match block. Host keys of other kinds than
+    `host_key_types` are not offered; without any kind, sshd's other settings decide. `overrides` are stronger
+    than all others.
+    """
 
     state: str = "present"
     settings: dict[str, Any] = field(default_factory=dict)
@@ -312,12 +318,6 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         self.moved_to: int | None = None
 
     @classmethod
-    def from_parameters(cls, params: Mapping[str, Any]) -> SshdSettings:
-        """From the parameters of the module sshd_drop_in."""
-        wanted = {name: value for name, value in params.items() if name != "rollback_after_s"}
-        return cls(Parameters(**wanted), params["rollback_after_s"], ssh_login())
-
-    @classmethod
     def from_items(cls, items: Mapping[str, Any], options: Mapping[str, Any]) -> SshdSettings:
         """From a plan's items: sshd:KEYWORD, sshd_algorithm:KEYWORD, sshd_parameter:NAME.
 
@@ -384,11 +384,6 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         listed = [*map(str, self.wanted.settings.get("Port") or []), *ports]
         return int(next(port for port in listed if port in ports))
 
-    @property
-    def missing_packages(self) -> list[str]:
-        """What has to be installed first."""
-        return [] if which("sshd") else ["openssh-server"]
-
     def read(self) -> State:
         """Our files as they are."""
         return {str(path): saved(path) for path in FILES}
@@ -444,4 +439,4 @@ class SshdSettings(ConfirmedSetting[Outlook]):
 
     def result(self) -> dict[str, Any]:
         """The port to connect to from now on, where it is another one."""
-        return {"port": None if self.missing_packages else self.moved_to or self.outlook.new_port}
+        return {"port": self.moved_to or self.outlook.new_port}

@@ -29,11 +29,6 @@ class GpuSettings(Setting):
         self.made: gpu_settings.Changes | None = None
 
     @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any]) -> GpuSettings:
-        """From the parameters of module gpu_settings."""
-        return cls(parameters)
-
-    @classmethod
     def from_items(
         cls,
         items: Mapping[str, Any],

@@ -48,7 +48,9 @@ class LoadedDriver(Setting):
         Option `after_boot_s` as above.
         """
         (wanted,) = items.values()
-        modules = KernelModules.from_parameters({**wanted, "certificate": wanted.get("mok_certificate")})
+        modules = KernelModules(
+            wanted["version"], wanted["dkms"], wanted["mok_certificate"], wanted["package_manager"]
+        )
         return cls(modules, wanted.get("runtime"), after_boot_s=options.get("after_boot_s", 0))
 
     @property

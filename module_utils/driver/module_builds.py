@@ -16,8 +16,6 @@ from ansible.module_utils.packaging import dkms
 from ansible.module_utils.settings.base import Difference, Setting, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ansible.module_utils.settings.base import State
 
 ROOT = Path("/")
@@ -39,9 +37,7 @@ class KernelModules(Setting):
 
     key = "driver:modules"
 
-    def __init__(
-        self, version: str, dkms_name: str = "", certificate: str = "", package_manager: str = "apt"
-    ) -> None:
+    def __init__(self, version: str, dkms_name: str, certificate: str, package_manager: str) -> None:
         self.spec = {}
         self.version = version
         self.dkms_name = dkms_name
@@ -49,16 +45,6 @@ class KernelModules(Setting):
         certificate = certificate.strip()
         self.serial = serial_number(ssl.PEM_cert_to_DER_cert(certificate)) if certificate else None
         self.built: list[str] | None = None
-
-    @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any]) -> KernelModules:
-        """From the parameters of module driver_modules."""
-        return cls(
-            parameters["version"],
-            parameters.get("dkms") or "",
-            parameters.get("certificate") or "",
-            parameters.get("package_manager") or "apt",
-        )
 
     @functools.cached_property
     def kernels(self) -> Kernels:

@@ -1,1 +1,1 @@
-"""Container engines and NVIDIA's runtime: what the module container_engine is made of."""
+"""Container engines and NVIDIA's runtime: see engine_settings.py."""

@@ -36,7 +36,6 @@ from ansible.module_utils.settings.base import Difference, RefusedError, Setting
 
 STATE = Path("/var/lib/temper/container_engines.json")
 ENGINES: tuple[Engine, ...] = (Docker(), Containerd(), Crio(), Podman())
-NAMES = [engine.name for engine in ENGINES]
 
 
 @dataclass
@@ -62,8 +61,10 @@ class _Findings:
 class ContainerEngines(Setting):
     """All container engines of a node. An object looks at the node once; `read` and `restore` look anew.
 
-    `parameters` are those of the module container_engine. With `check_mode`, what an installation before this
-    would bring may be missing: the toolkit, an engine that is named.
+    `parameters` are `engines` (none: all that are installed), `exclude`, `default_runtime`, `cdi`,
+    `shm_size`, `ulimits` (-1 is no limit), `toolkit_expected` (whether a missing toolkit is an error),
+    `busy_ok` and `state`: "absent" takes out what is ours. With `check_mode`, what an installation before
+    this would bring may be missing: the toolkit, an engine that is named.
     """
 
     key = "container_engines"
@@ -86,17 +87,10 @@ class ContainerEngines(Setting):
         self.actions: list[str] = []
 
     @classmethod
-    def from_parameters(
-        cls, parameters: typing.Mapping[str, typing.Any], *, check_mode: bool = False
-    ) -> ContainerEngines:
-        """From what the module container_engine was called with."""
-        return cls(parameters, check_mode=check_mode)
-
-    @classmethod
     def from_items(
         cls, items: typing.Mapping[str, typing.Any], options: typing.Mapping[str, typing.Any]
     ) -> ContainerEngines:
-        """From the items of a plan: the module's parameters. `options` are the role's, and `check_mode`."""
+        """From the items of a plan, which are parameters. `options` are the role's, and `check_mode`."""
         state = "absent" if options["absent"] else "present"
         parameters = {"state": state, "busy_ok": options["busy_ok"], **items}
         return cls(parameters, check_mode=bool(options.get("check_mode", False)))

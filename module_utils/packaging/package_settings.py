@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 class PackageSet(Setting):
-    """Packages at their versions, held together with everything of NVIDIA's at one of `hold_versions`.
-
-    `refresh` reads the package lists anew even where they know all versions already.
-    """
+    """Packages at their versions, held together with everything of NVIDIA's at one of `hold_versions`."""
 
     key = "package:set"
 
@@ -30,13 +27,11 @@ class PackageSet(Setting):
         hold_versions: Sequence[str] = (),
         manager: Manager | None = None,
         *,
-        refresh: bool = False,
         state: PackageState | None = None,
     ) -> None:
         self.wish = wish
         self.hold_versions = list(hold_versions)
         self.manager = manager or node.package_manager()
-        self.refresh = refresh
         self.state = state or node.NODE
         self.spec = {}
         self.removals: list[str] = []
@@ -44,17 +39,11 @@ class PackageSet(Setting):
         self.notes: list[str] = []
 
     @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any]) -> PackageSet:
-        """From the parameters of module package_set."""
-        return cls(
-            Wish(parameters["packages"], parameters.get("present") or []),
-            parameters.get("hold_versions") or [],
-            node.package_manager(parameters.get("pins") or [], parameters.get("module_streams") or []),
-            refresh=bool(parameters.get("refresh")),
-        )
-
-    @classmethod
-    def from_items(cls, items: Mapping[str, Any], options: Mapping[str, Any]) -> PackageSet:
+    def from_items(
+        cls,
+        items: Mapping[str, Any],
+        options: Mapping[str, Any],  # noqa: ARG003 - the signature is the one of all kinds
+    ) -> PackageSet:
         """From items package, package_choice, pin, module_stream and hold_version, each "KIND:NAME".
 
         A choice needs its first package where none of `any` is installed.
@@ -69,15 +58,16 @@ class PackageSet(Setting):
             if not any(known[other].installed for other in choice["any"] if other in known):
                 found["package"].setdefault(name, {"version": "", "held": False})
         listed = {name: wanted for name, wanted in found["package"].items() if wanted}
-        made = cls.from_parameters(
-            {
-                "packages": {name: wanted["version"] for name, wanted in listed.items() if wanted["held"]},
-                "present": [name for name, wanted in listed.items() if not wanted["held"]],
-                "hold_versions": [version for version, held in found["hold_version"].items() if held],
-                "pins": [{"packages": name, **pin} for name, pin in found["pin"].items() if pin],
-                "module_streams": [stream for stream in found["module_stream"].values() if stream],
-                "refresh": options.get("refresh", False),
-            }
+        made = cls(
+            Wish(
+                {name: wanted["version"] for name, wanted in listed.items() if wanted["held"]},
+                [name for name, wanted in listed.items() if not wanted["held"]],
+            ),
+            [version for version, held in found["hold_version"].items() if held],
+            node.package_manager(
+                [{"packages": name, **pin} for name, pin in found["pin"].items() if pin],
+                [stream for stream in found["module_stream"].values() if stream],
+            ),
         )
         made.removals = [name for name in found["package"] if name not in listed]
         return made
@@ -182,7 +172,7 @@ class PackageSet(Setting):
         lacking, broken = self.full_wish().lacking(self.known), self.broken()
         self.manager.prepare()
         try:
-            if self.refresh or self.state.lists_outdated or not self.manager.offers(lacking):
+            if self.state.lists_outdated or not self.manager.offers(lacking):
                 self.read_lists(lacking)
             # Another package manager may have had the lock until now, and changed something.
             self.state.forget()

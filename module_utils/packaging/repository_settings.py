@@ -22,23 +22,17 @@ if TYPE_CHECKING:
 class Repositories(Setting):
     """All repositories of a role, each with its pinned keys.
 
-    `obsolete` are source files of other tools for the same ones, `absent` the names of repositories of ours
-    that are wanted no more. With `offline` no key is fetched to look: the node may not have a way out yet.
+    `absent` are names of repositories of ours that are wanted no more. With `offline` no key is fetched to
+    look: the node may not have a way out yet.
     """
 
     key = "repository:sources"
 
     def __init__(
-        self,
-        wanted: Sequence[Repository] = (),
-        obsolete: Sequence[str] = (),
-        absent: Sequence[str] = (),
-        *,
-        offline: bool = False,
+        self, wanted: Sequence[Repository] = (), absent: Sequence[str] = (), *, offline: bool = False
     ) -> None:
         self.spec = {}
         self.wanted = wanted
-        self.obsolete = obsolete
         self.absent = absent
         self.offline = offline
         self.refusal: str | None = None
@@ -46,17 +40,12 @@ class Repositories(Setting):
         self.written: list[str] | None = None
 
     @classmethod
-    def from_parameters(cls, parameters: Mapping[str, Any], *, offline: bool = False) -> Repositories:
-        """From the parameters of module signed_repositories."""
-        return cls(parameters["repositories"], parameters.get("obsolete") or (), offline=offline)
-
-    @classmethod
     def from_items(cls, items: Mapping[str, Any], options: Mapping[str, Any]) -> Repositories:
         """From repositories by name. In check mode the node is `offline`."""
         defaults = {name: option.get("default") for name, option in repositories.SPEC.items()}
         wanted = [{**defaults, **each, "name": name} for name, each in items.items() if each is not None]
         absent = [name for name, each in items.items() if each is None]
-        return cls(wanted, (), absent, offline=bool(options.get("check_mode")))
+        return cls(wanted, absent, offline=bool(options.get("check_mode")))
 
     @functools.cached_property
     def files(self) -> list[File]:
@@ -69,9 +58,8 @@ class Repositories(Setting):
 
     def wanted_files(self) -> list[File]:
         """All files. Raises RepositoryError."""
-        gone = [*self.obsolete, *map(str, files_of(self.absent))]
-        files = [File(path, None) for path in gone]
-        files += [file for file in foreign_files(self.wanted) if file.path not in gone] + trusted_files()
+        files = [File(str(path), None) for path in files_of(self.absent)]
+        files += foreign_files(self.wanted) + trusted_files()
         for repository in self.wanted:
             files += exclusions(repository) + self.files_with_key(repository)
         return files

@@ -77,11 +77,6 @@ class Setting:
         """Whether it brings what the other settings of a role work with, and so comes before them all."""
         return False
 
-    @property
-    def missing_packages(self) -> list[str]:
-        """What has to be installed before it can be made."""
-        return []
-
     def begin(self, node: Node) -> None:
         """Settle what an earlier run has left open, before anything looks at the node."""
 
@@ -126,5 +121,5 @@ class Setting:
         return []
 
     def result(self) -> dict[str, Any]:
-        """What the module returns of it, beside `changed` and `diff`."""
+        """What there is to say of it, beside `changed` and `diff`."""
         return {}

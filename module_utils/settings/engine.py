@@ -142,7 +142,7 @@ class Role:
             if (setting in self.unsettled if is_recorded(setting) else setting.first or not without_tools)
         ]
         found = [(setting.obstacle(), self.or_waive(setting)) for setting in asked]
-        return [f"{obstacle}{instead}" for obstacle, instead in found if obstacle]
+        return [f"{obstacle.rstrip('.')}{instead}" for obstacle, instead in found if obstacle]
 
     def or_waive(self, setting: Setting) -> str:
         """What may be done instead, for a setting that a control of the hardening asks for."""

@@ -46,7 +46,7 @@ def role_plan(context: Context) -> RolePlan:
 
 
 def wanted_settings(context: Context) -> dict[str, object]:
-    """What module gpu_settings, and its program at boot, take."""
+    """What the GPUs shall have; the program at boot reads the same."""
     wish = context.variables.gpu_settings
     return {
         "clocks": wish.clocks,

@@ -79,11 +79,12 @@ class Fleet:
         command = ["ansible-playbook", f"playbooks/{name}.yml", *limit]
         return self.run([*command, "--extra-vars", json.dumps(variables)])
 
-    def module(self, name: str, node: Node, **parameters: object) -> Run:
-        """Run one module on a node, as root."""
-        return self.run(
-            ["ansible", node.name, "--become", "--module-name", name, "--args", json.dumps(parameters)]
-        )
+    def settle(self, node: Node, plan: Mapping[str, object]) -> Run:
+        """Have one role's part of a plan carried out on a node, by the action that the roles use."""
+        command = ["ansible", node.name, "--become", "--module-name", "settle"]
+        role = str(plan["role"])
+        variables = {"preflight_plan": {"roles": {role: json.dumps(plan)}}}
+        return self.run([*command, "--args", f"role={role}", "--extra-vars", json.dumps(variables)])
 
     def run(self, command: list[str]) -> Run:
         """Run one of Ansible's commands."""

@@ -20,6 +20,7 @@ import pytest
 from tests.lab.fleet import Fleet, Run, installed, on_node
 from tests.lab.gpu_simulator import profiles
 from tests.lab.settings import Lab, Node
+from tests.unit.settings.role_plans import item, role_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,12 +92,13 @@ def driver(node: Node) -> str:
 
 
 def test_open_modules_that_fail_to_build_all_the_same_are_told_and_undone() -> None:
-    """What an administrator may do behind the plan's back, with the module that the role installs with."""
+    """What an administrator may do behind the plan's back, with the action that the role installs with."""
     prepare(TRIXIE)
     sources = "/etc/apt/sources.list.d/debian.sources"
     more = "s/^Components: main$/& contrib non-free non-free-firmware/"
     on_node(TRIXIE, f"cp {sources} /root; sed -i '{more}' {sources}")
-    run = FLEET.module("package_set", TRIXIE, packages={"nvidia-open-kernel-dkms": ""}, refresh=True)
+    package = item("package", "nvidia-open-kernel-dkms", {"version": "", "held": True})
+    run = FLEET.settle(TRIXIE, role_plan("nvidia_stack", [package]))
     assert run.status != 0
     assert "DKMS module nvidia-current-open/550.163.01 does not build" in run.said, run.output
     assert "too few arguments to function" in run.said, run.output

@@ -98,26 +98,22 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dnf:
 
 @pytest.fixture
 def node(bare: Dnf, repository: dict[str, Any]) -> Dnf:
-    """A node on which signed_repositories has been."""
+    """A node that has the repository."""
     configure(repository)
     return bare
 
 
 def configure(repository: dict[str, Any]) -> None:
-    """Write what module signed_repositories writes."""
+    """Write what the setting of the repositories writes."""
     keyring, source = repositories.keyring_path(repository), repositories.source_path(repository)
     keyring.parent.mkdir(parents=True, exist_ok=True)
     keyring.write_text(signing_keys.keyring(repository, b"", set()).text)
     source.write_text(repositories.source_text(repository, keyring))
 
 
-def settle(
-    node: Dnf, wanted: dict[str, str], present: tuple[str, ...] = (), **options: Any
-) -> dict[str, Any]:
-    """What module package_set does and returns."""
-    setting = PackageSet(
-        Wish(wanted, present), ["3:580.1-1.el9"], node, state=PackageState(node.query), **options
-    )
+def settle(node: Dnf, wanted: dict[str, str], present: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What the setting of the packages does and returns."""
+    setting = PackageSet(Wish(wanted, present), ["3:580.1-1.el9"], node, state=PackageState(node.query))
     changed = not setting.settled()
     if changed:
         setting.apply()
@@ -155,7 +151,7 @@ def change_names(changes: list[dict[str, Any]]) -> set[str]:
     return {change["name"] for change in changes}
 
 
-# ---------------------------------------------------------------- package_set
+# ---------------------------------------------------------------- packages
 
 
 def test_a_bare_node_gets_the_set_and_holds_it(node: Dnf) -> None:

@@ -8,13 +8,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import package_set
 import pytest
-from ansible.module_utils.packaging import node, packages
+from ansible.module_utils.packaging import node, packages, repositories
+from ansible.module_utils.settings import record
 from ansible.module_utils.testing import patch_module_args
 
 from tests.unit.apt_machine import Archive, Machine
 from tests.unit.openpgp_keys import KeyRing
+from tests.unit.settings.role_plans import carried_out, item, role_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +43,23 @@ def run_module(
             main()
         result: dict[str, Any] = json.loads(capsys.readouterr().out)
         return result
+
+    return run
+
+
+@pytest.fixture
+def carry_out(
+    run_module: Callable[..., dict[str, Any]],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., dict[str, Any]]:
+    """A function that has the settings of one role carried out, and returns what `carried_out` does."""
+    monkeypatch.setattr(record, "RECORDS", tmp_path_factory.mktemp("records"))
+
+    def run(
+        role: str, items: Iterable[dict[str, Any]], *, check_mode: bool = False, **options: Any
+    ) -> dict[str, Any]:
+        return carried_out(run_module, role_plan(role, items, **options), check_mode=check_mode)
 
     return run
 
@@ -111,10 +129,27 @@ def machine(tmp_path: Path, archive: Archive, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def settle(run_module: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Run the module for a set of packages."""
+def settle(
+    carry_out: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., dict[str, Any]]:
+    """Have a set of packages made; `refresh` stands for a repository that has changed in the same run."""
+    monkeypatch.setattr(repositories, "APT", tmp_path / "etc/apt")
 
-    def run(wanted: dict[str, str], present: Iterable[str] = (), **parameters: Any) -> dict[str, Any]:
-        return run_module(package_set.main, packages=wanted, present=list(present), **parameters)
+    def run(
+        wanted: dict[str, str],
+        present: Iterable[str] = (),
+        *,
+        hold_versions: Iterable[str] = (),
+        refresh: bool = False,
+        check_mode: bool = False,
+    ) -> dict[str, Any]:
+        items = [item("package", name, {"version": wanted[name], "held": True}) for name in wanted]
+        items += [item("package", name, {"version": "", "held": False}) for name in present]
+        items += [item("hold_version", version, True) for version in hold_versions]
+        if refresh:
+            former = repositories.source_path({"name": "former", "kind": "apt"})
+            former.write_text("# Managed by Temper.\n")
+            items.append(item("repository", "former", None))
+        return carry_out("nvidia_stack", items, check_mode=check_mode)
 
     return run

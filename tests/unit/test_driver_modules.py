@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 import ssl
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import driver_modules
 import pytest
 from ansible.module_utils import process
 from ansible.module_utils.driver import module_builds
+from ansible.module_utils.driver.module_builds import KernelModules
 from ansible.module_utils.driver.secure_boot import serial_number
 from ansible.module_utils.packaging import dkms as dkms_logs
+from ansible.module_utils.settings.base import SettingError
 
 from tests.lab.gpu_simulator import contents, libraries
 from tests.unit.modules_on_disk import Certificate, install_kernel, install_module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    Run = Callable[..., dict[str, Any]]
 
 RUNNING, OLD = "6.1.0-56-amd64", "6.1.0-50-amd64"
 VERSION = "580.178.04"
@@ -51,44 +49,60 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+def modules(certificate: str = "", *, dkms: str = "nvidia", manager: str = "apt") -> KernelModules:
+    return KernelModules(VERSION, dkms, certificate, manager)
+
+
+def refusal(setting: KernelModules) -> str:
+    """What is said where a kernel stays without the module."""
+    with pytest.raises(SettingError) as error:
+        setting.apply()
+    return str(error.value)
+
+
 def break_builds(root: Path) -> None:
     faults = root / "var/lib/gpu-simulator/faults.json"
     faults.parent.mkdir(parents=True)
     faults.write_text('["module-build-fails"]')
 
 
-def test_kernels_that_have_the_module_are_left_alone(run_module: Run, root: Path) -> None:
+def test_kernels_that_have_the_module_are_left_alone(root: Path) -> None:
     for release in (RUNNING, OLD):
         install_module(root, release, VERSION)
-    result = run_module(driver_modules.main, version=VERSION, dkms="nvidia")
-    assert (result["changed"], result["built"]) == (False, [])
-    assert result["kernels"] == {RUNNING: VERSION, OLD: VERSION}
+    setting = modules()
+    assert (setting.settled(), setting.change()) == (True, [])
+    assert setting.result() == {"built": [], "kernels": {RUNNING: VERSION, OLD: VERSION}}
 
 
-def test_a_kernel_that_dkms_passed_over_gets_the_module(run_module: Run, root: Path) -> None:
+def test_a_kernel_that_dkms_passed_over_gets_the_module(root: Path) -> None:
     install_module(root, RUNNING, VERSION)
-    result = run_module(driver_modules.main, version=VERSION, dkms="nvidia")
-    assert (result["changed"], result["built"]) == (True, [OLD])
-    assert result["kernels"][OLD] == VERSION
+    setting = modules()
+    assert not setting.settled()
+    setting.apply()
+    result = setting.result()
+    assert (setting.settled(), result["built"], result["kernels"][OLD]) == (True, [OLD], VERSION)
 
 
-def test_check_mode_says_what_it_would_build(run_module: Run, root: Path) -> None:
-    result = run_module(driver_modules.main, check_mode=True, version=VERSION, dkms="nvidia")
-    assert (result["changed"], result["built"]) == (True, [OLD, RUNNING])
+def test_what_would_be_built_is_known_before(root: Path) -> None:
+    setting = modules()
+    assert (setting.settled(), setting.result()["built"]) == (False, [OLD, RUNNING])
+    assert [change.name.split()[-1] for change in setting.change()] == [OLD, RUNNING]
     assert not (root / "var/lib/dkms").exists()
 
 
-def test_a_module_of_another_version_is_replaced(run_module: Run, root: Path) -> None:
+def test_a_module_of_another_version_is_replaced(root: Path) -> None:
     for release in (RUNNING, OLD):
         install_module(root, release, "580.126.09")
-    assert run_module(driver_modules.main, version=VERSION, dkms="nvidia")["built"] == [OLD, RUNNING]
+    setting = modules()
+    setting.apply()
+    assert setting.result()["built"] == [OLD, RUNNING]
 
 
-def test_missing_headers_are_named_with_their_package(run_module: Run, root: Path) -> None:
+def test_missing_headers_are_named_with_their_package(root: Path) -> None:
     install_module(root, RUNNING, VERSION)
     (root / f"lib/modules/{OLD}/build/include").rmdir()
     (root / f"lib/modules/{OLD}/build").rmdir()
-    message = run_module(driver_modules.main, version=VERSION, dkms="nvidia")["msg"]
+    message = refusal(modules())
     assert message == (
         f"Kernel {OLD} would boot without the driver: it has no nvidia module, because its headers are "
         f"missing: install linux-headers-{OLD}. Remove that kernel if it shall not boot again "
@@ -96,35 +110,33 @@ def test_missing_headers_are_named_with_their_package(run_module: Run, root: Pat
     )
 
 
-def test_package_names_are_the_distributions(run_module: Run, root: Path) -> None:
+def test_package_names_are_the_distributions(root: Path) -> None:
     for release in (RUNNING, OLD):
         (root / f"lib/modules/{release}/build/include").rmdir()
         (root / f"lib/modules/{release}/build").rmdir()
-    message = run_module(driver_modules.main, version=VERSION, dkms="nvidia", package_manager="dnf")["msg"]
+    message = refusal(modules(manager="dnf"))
     assert f"install kernel-devel-{OLD}" in message
     assert f"dnf remove kernel-core-{OLD}" in message
 
 
-def test_a_failed_build_is_said_with_the_compilers_error(run_module: Run, root: Path) -> None:
+def test_a_failed_build_is_said_with_the_compilers_error(root: Path) -> None:
     install_module(root, RUNNING, VERSION)
     break_builds(root)
-    message = run_module(driver_modules.main, version=VERSION, dkms="nvidia")["msg"]
+    message = refusal(modules())
     assert f"Kernel {OLD} would boot without the driver: it has no nvidia module." in message
     assert "error: too few arguments to function 'pci_resize_resource'" in message
 
 
-def test_a_node_without_dkms_is_told_so(
-    run_module: Run, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_without_dkms_is_told_so(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(process, "SYSTEM_PATH", "/nowhere")
-    message = run_module(driver_modules.main, version=VERSION, dkms="nvidia")["msg"]
+    message = refusal(modules())
     assert "it has no nvidia module, and dkms is not installed" in message
 
 
-def test_precompiled_modules_are_not_built(run_module: Run, root: Path) -> None:
+def test_precompiled_modules_are_not_built(root: Path) -> None:
     install_module(root, RUNNING, VERSION)
-    message = run_module(driver_modules.main, version=VERSION)["msg"]
+    message = refusal(modules(dkms=""))
     assert f"Kernel {OLD} would boot without the driver" in message
     assert "the driver's packages bring none for it" in message
 
@@ -159,31 +171,29 @@ def test_what_is_no_certificate_has_no_serial_number(content: bytes) -> None:
 
 
 def test_modules_signed_with_the_given_certificate_are_left_alone(
-    run_module: Run, root: Path, certificate: Certificate
+    root: Path, certificate: Certificate
 ) -> None:
     for release in (RUNNING, OLD):
         install_module(root, release, VERSION, certificate=certificate)
-    result = run_module(driver_modules.main, version=VERSION, dkms="nvidia", certificate=pem(certificate))
-    assert not result["changed"]
+    assert modules(pem(certificate)).settled()
 
 
 @pytest.mark.parametrize("signed", [False, True])
 def test_a_module_without_the_right_signature_is_built_again(
-    run_module: Run, root: Path, tmp_path: Path, certificate: Certificate, signed: bool
+    root: Path, tmp_path: Path, certificate: Certificate, signed: bool
 ) -> None:
     (tmp_path / "other").mkdir()
     other = Certificate.make(tmp_path / "other", "Somebody else") if signed else None
     install_module(root, RUNNING, VERSION, certificate=certificate)
     install_module(root, OLD, VERSION, certificate=other)
-    result = run_module(driver_modules.main, version=VERSION, dkms="nvidia", certificate=pem(certificate))
-    assert result["built"] == [OLD]
+    setting = modules(pem(certificate))
+    setting.apply()
+    assert (setting.result()["built"], setting.settled()) == ([OLD], True)
 
 
 def test_a_signature_with_another_key_after_the_build_is_a_failure(
-    run_module: Run, root: Path, certificate: Certificate
+    root: Path, certificate: Certificate
 ) -> None:
     (root / "etc/dkms/framework.conf.d/temper.conf").unlink()  # DKMS then makes a key of its own
-    message = run_module(driver_modules.main, version=VERSION, dkms="nvidia", certificate=pem(certificate))[
-        "msg"
-    ]
+    message = refusal(modules(pem(certificate)))
     assert "signed by DKMS module signing key, not with the given certificate" in message

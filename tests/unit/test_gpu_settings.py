@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gpu_settings as module
 import pytest
 from ansible.module_utils import process
 from ansible.module_utils.driver import gpu_settings
 from ansible.module_utils.driver.gpu_settings import SettingsError, settle
 from ansible.module_utils.driver.gpus import GpuSettings
+
+from tests.unit.settings.role_plans import item
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -441,39 +442,40 @@ def test_an_answer_of_another_shape_is_an_error() -> None:
         gpu_settings.parse_gpus("0, GPU-0, Tesla\n")
 
 
-# ---------------------------------------------------------------- the module and the program
+# ---------------------------------------------------------------- the role and the program
 
 
-def run(run_module: Run, check_mode: bool = False, **wanted: Any) -> dict[str, Any]:
-    return run_module(module.main, check_mode=check_mode, **(wish("max") | wanted))
+def run(carry_out: Run, clocks: Any = "max", check_mode: bool = False) -> dict[str, Any]:
+    items = [item("gpu", *pair) for pair in wish(clocks).items()]
+    return carry_out("gpu_settings", items, check_mode=check_mode)
 
 
-def test_module_changes_once(run_module: Run, driver: Driver) -> None:
-    first = run(run_module)
+def test_role_changes_once(carry_out: Run, driver: Driver) -> None:
+    first = run(carry_out)
     assert (first["changed"], list(first["changes"])) == (True, [NAME])
-    assert not run(run_module)["changed"]
+    assert not run(carry_out)["changed"]
 
 
-def test_module_takes_a_mapping(run_module: Run, driver: Driver) -> None:
-    run(run_module, clocks={"graphics": 1410})
+def test_role_takes_a_mapping(carry_out: Run, driver: Driver) -> None:
+    run(carry_out, {"graphics": 1410})
     assert "0 -lgc 1410,1410" in driver.setters()
 
 
-def test_module_says_what_failed(run_module: Run, driver: Driver) -> None:
+def test_role_says_what_failed(carry_out: Run, driver: Driver) -> None:
     driver.change(failure="No devices were found")
-    assert run(run_module)["msg"].endswith("failed with status 9: No devices were found.")
+    assert run(carry_out)["msg"].endswith("failed with status 9: No devices were found.")
 
 
-def test_check_mode_only_looks(run_module: Run, driver: Driver) -> None:
-    assert run(run_module, check_mode=True)["changed"]
+def test_check_mode_only_looks(carry_out: Run, driver: Driver) -> None:
+    assert run(carry_out, check_mode=True)["changed"]
     assert driver.setters() == []
 
 
 def test_check_mode_works_before_the_driver_is_installed(
-    run_module: Run, monkeypatch: pytest.MonkeyPatch
+    carry_out: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    result = run(run_module, check_mode=True)
+    result = run(carry_out, check_mode=True)
     assert (result["changed"], result["changes"]) == (True, {})
 
 
@@ -491,7 +493,7 @@ def test_settings_return_to_those_of_before(driver: Driver, locked: dict[str, bo
 
 
 def test_a_driver_without_settings_gets_its_defaults_back(driver: Driver) -> None:
-    setting = GpuSettings.from_parameters(wish("max", 500))
+    setting = GpuSettings(wish("max", 500))
     before = setting.read()
     setting.apply()
     driver.setters()

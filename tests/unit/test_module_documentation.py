@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,11 +52,8 @@ def specification(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def options(name: str) -> dict[str, Any]:
-    """The documented options; one that is "As in M(other)" has the suboptions of the other module's."""
+    """The documented options."""
     said: dict[str, Any] = yaml.safe_load(importlib.import_module(name).DOCUMENTATION).get("options") or {}
-    for option, about in said.items():
-        if other := re.match(r"As in M\((\w+)\)", str(about["description"])):
-            about.setdefault("suboptions", options(other[1]).get(option, {}).get("suboptions"))
     return said
 
 

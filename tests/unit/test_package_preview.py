@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import package_preview
-import package_set
 import pytest
 from ansible.module_utils.packaging import packages, repositories, signing_keys
 
@@ -310,6 +309,12 @@ def test_the_same_repository_configured_by_somebody_is_no_conflict(
     assert preview(DRIVER)["problems"] == []
 
 
+def test_a_repository_needs_a_key_to_fetch_or_a_keyring(run_module: Run) -> None:
+    nowhere = {"name": "x", "uri": "http://mirror.example/"}
+    result = run_module(package_preview.main, packages=DRIVER, repositories=[nowhere])
+    assert "one of the following is required: key_url, signed_by" in result["msg"]
+
+
 def test_a_full_disk_is_a_problem(preview: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 99, 2**20))
@@ -336,10 +341,9 @@ def test_another_apt_that_holds_the_lock_does_not_matter(preview: Run, node: Mac
 
 
 def test_the_real_transaction_is_the_simulated_one(
-    preview: Run, node: Machine, nvidia: Archive, run_module: Run
+    preview: Run, node: Machine, nvidia: Archive, settle: Run
 ) -> None:
     transaction = preview(DRIVER)["transaction"]
     node.use(nvidia)
     node.pin("580-1")
-    installed = run_module(package_set.main, packages=DRIVER, present=[])["installed"]
-    assert installed == names(transaction["install"])
+    assert settle(DRIVER)["installed"] == names(transaction["install"])

@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.packaging import apt, repositories
+from ansible.module_utils.packaging import apt
 
 from tests.unit.apt_machine import Archive
 
@@ -147,10 +147,7 @@ def with_dead_source(machine: Machine) -> None:
     path.write_text(path.read_text() + "deb [trusted=yes] copy:/nowhere ./\n")
 
 
-def test_a_dead_repository_of_somebody_else_is_a_warning(
-    settle: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(repositories, "APT", machine.root / "etc/apt")
+def test_a_dead_repository_of_somebody_else_is_a_warning(settle: Run, machine: Machine) -> None:
     with_dead_source(machine)
     result = settle(DRIVER, refresh=True)
     assert "/nowhere" in str(result["warnings"])
@@ -158,9 +155,8 @@ def test_a_dead_repository_of_somebody_else_is_a_warning(
 
 
 def test_a_dead_repository_of_ours_stops_the_run_though_another_offers_all(
-    settle: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    settle: Run, machine: Machine
 ) -> None:
-    monkeypatch.setattr(repositories, "APT", machine.root / "etc/apt")
     with_dead_source(machine)
     ours = machine.root / "etc/apt/sources.list.d/temper-x.sources"
     ours.write_text("Types: deb\nURIs: copy:/nowhere-ours\nSuites: ./\nTrusted: yes\n")

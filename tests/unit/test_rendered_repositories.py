@@ -6,10 +6,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import signed_repositories
 from ansible.module_utils.packaging import repositories
 
 from tests.unit.planning_nodes import plan, system
+from tests.unit.settings.role_plans import item
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos"
 
 @pytest.fixture
 def rendered(
-    run_module: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    carry_out: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, str], dict[str, str]]:
     """A function: file name -> content that the repositories of a distribution's plan would get."""
     monkeypatch.setattr(repositories, "APT", tmp_path / "apt")
@@ -30,7 +30,8 @@ def rendered(
 
     def render(name: str, release: str) -> dict[str, str]:
         found = plan(system(name, release))["repositories"]
-        result = run_module(signed_repositories.main, check_mode=True, repositories=found)
+        items = [item("repository", repository["name"], repository) for repository in found]
+        result = carry_out("nvidia_stack", items, check_mode=True)
         assert not result.get("failed"), result
         return {diff["after_header"].rpartition("/")[2]: diff["after"] for diff in result["diff"]}
 

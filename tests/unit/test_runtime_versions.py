@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import runtime_versions
 from ansible.module_utils.driver import runtime
 
 from tests.lab.gpu_simulator import libraries
@@ -14,8 +13,6 @@ from tests.lab.gpu_simulator import libraries
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    Run = Callable[..., dict[str, Any]]
 
 NCCL = ("libnccl", "libnccl.so.2", "2.28.9", 22809)
 
@@ -60,66 +57,64 @@ def test_numbers_are_decoded_as_the_headers_encode_them(
     assert decode(number) == version
 
 
-def test_libraries_of_the_planned_versions_pass(run_module: Run, libdir: Path) -> None:
+def test_libraries_of_the_planned_versions_pass(libdir: Path) -> None:
     cudnn = install(libdir, "libcudnn", "libcudnn.so.9", "9.19.0", 91900)
     nccl = install(libdir, *NCCL)
-    result = run_module(runtime_versions.main, cudnn="9.19.0", nccl="2.28.9")
-    assert not result["changed"]
-    assert result["versions"] == {
+    versions, problem = runtime.prove({"cudnn": "9.19.0", "nccl": "2.28.9"})
+    assert problem == ""
+    assert versions == {
         "cudnn": {"expected": "9.19.0", "found": "9.19.0", "file": str(cudnn)},
         "nccl": {"expected": "2.28.9", "found": "2.28.9", "file": str(nccl)},
     }
 
 
-def test_what_the_plan_does_not_have_is_not_asked(run_module: Run, libdir: Path) -> None:
-    assert run_module(runtime_versions.main, cudnn="", nccl=None)["versions"] == {}
+def test_what_the_plan_does_not_have_is_not_asked(libdir: Path) -> None:
+    assert runtime.prove({"cudnn": "", "nccl": None}) == ({}, "")
 
 
-def test_another_version_is_said_with_the_file_that_was_loaded(run_module: Run, libdir: Path) -> None:
+def test_another_version_is_said_with_the_file_that_was_loaded(libdir: Path) -> None:
     path = install(libdir, "libnccl", "libnccl.so.2", "2.27.5", 22705)
-    result = run_module(runtime_versions.main, nccl="2.28.9")
-    assert result["failed"]
-    assert f"NCCL: expected 2.28.9, found 2.27.5 in {path}" in result["msg"]
+    versions, problem = runtime.prove({"nccl": "2.28.9"})
+    assert f"NCCL: expected 2.28.9, found 2.27.5 in {path}" in problem
+    assert versions == {"nccl": {"expected": "2.28.9", "found": "2.27.5", "file": str(path)}}
 
 
 @pytest.mark.parametrize(("expected", "ok"), [("12.9", True), ("13.0", True), ("13.2", False)])
-def test_a_driver_speaks_every_cuda_up_to_its_own(
-    run_module: Run, libdir: Path, expected: str, ok: bool
-) -> None:
+def test_a_driver_speaks_every_cuda_up_to_its_own(libdir: Path, expected: str, ok: bool) -> None:
     install(libdir, "libcuda", "libcuda.so.1", "580.178.04", 13000)
-    result = run_module(runtime_versions.main, cuda_driver=expected)
-    assert result.get("failed", False) != ok
+    _, problem = runtime.prove({"cuda_driver": expected})
+    assert (problem == "") == ok
 
 
-def test_every_problem_is_in_one_message(run_module: Run, libdir: Path) -> None:
+def test_every_problem_is_in_one_message(libdir: Path) -> None:
     install(libdir, "libcudnn", "libcudnn.so.9", "9.18.1", 91801)
-    message = run_module(runtime_versions.main, cudnn="9.19.0", nccl="2.28.9")["msg"]
+    _, message = runtime.prove({"cudnn": "9.19.0", "nccl": "2.28.9"})
     assert "cuDNN: expected 9.19.0, found 9.18.1" in message
     assert "NCCL could not be asked: libnccl.so.2: cannot open shared object file" in message
 
 
-def test_a_crash_is_a_sentence(run_module: Run, libdir: Path) -> None:
+def test_a_crash_is_a_sentence(libdir: Path) -> None:
     crash = "int ncclGetVersion(int *v) { (void)v; __builtin_trap(); }"
     compile_library(libdir, "libnccl.so.2", crash)
-    message = run_module(runtime_versions.main, nccl="2.28.9")["msg"]
+    _, message = runtime.prove({"nccl": "2.28.9"})
     assert "NCCL crashed with SIGILL when asked for its version; expected 2.28.9" in message
 
 
-def test_a_hang_is_a_sentence(run_module: Run, libdir: Path) -> None:
+def test_a_hang_is_a_sentence(libdir: Path) -> None:
     compile_library(libdir, "libnccl.so.2", "int ncclGetVersion(int *v) { (void)v; for (;;); }")
-    message = run_module(runtime_versions.main, nccl="2.28.9", timeout_s=1)["msg"]
+    _, message = runtime.prove({"nccl": "2.28.9"}, timeout_s=1)
     assert "NCCL did not answer within 1 s; expected 2.28.9" in message
 
 
-def test_a_refusal_is_said_with_its_number(run_module: Run, libdir: Path) -> None:
+def test_a_refusal_is_said_with_its_number(libdir: Path) -> None:
     compile_library(libdir, "libcuda.so.1", "int cuDriverGetVersion(int *v) { (void)v; return 34; }")
-    message = run_module(runtime_versions.main, cuda_driver="13.0")["msg"]
+    _, message = runtime.prove({"cuda_driver": "13.0"})
     assert "could not tell its version: cuDriverGetVersion returned status 34" in message
 
 
-def test_a_library_without_the_function_is_another_library(run_module: Run, libdir: Path) -> None:
+def test_a_library_without_the_function_is_another_library(libdir: Path) -> None:
     compile_library(libdir, "libnccl.so.2", "int f(void) { return 1; }")
-    message = run_module(runtime_versions.main, nccl="2.28.9")["msg"]
+    _, message = runtime.prove({"nccl": "2.28.9"})
     assert "undefined symbol: ncclGetVersion" in message
 
 
@@ -133,15 +128,15 @@ int nvmlSystemGetDriverVersion(char *b, unsigned n) {{
 """
 
 
-def test_nvml_tells_the_version_of_the_loaded_driver(run_module: Run, libdir: Path) -> None:
+def test_nvml_tells_the_version_of_the_loaded_driver(libdir: Path) -> None:
     compile_library(libdir, "libnvidia-ml.so.1", NVML.format(init=0))
-    result = run_module(runtime_versions.main, driver="580.178.04")
-    assert result["versions"]["driver"]["found"] == "580.178.04"
+    versions, problem = runtime.prove({"driver": "580.178.04"})
+    assert (versions["driver"]["found"], problem) == ("580.178.04", "")
 
 
-def test_a_driver_of_another_version_is_said_in_nvmls_words(run_module: Run, libdir: Path) -> None:
+def test_a_driver_of_another_version_is_said_in_nvmls_words(libdir: Path) -> None:
     compile_library(libdir, "libnvidia-ml.so.1", NVML.format(init=18))
-    message = run_module(runtime_versions.main, driver="580.178.04")["msg"]
+    _, message = runtime.prove({"driver": "580.178.04"})
     assert "NVML could not tell its version: Driver/library version mismatch" in message
 
 
@@ -156,15 +151,15 @@ def test_a_driver_of_another_version_is_said_in_nvmls_words(run_module: Run, lib
     ],
 )
 def test_the_fabric_manager_is_asked_for_its_version(
-    run_module: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, outcome: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, outcome: str
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     if script:
         program = tmp_path / "nv-fabricmanager"
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
-    result = run_module(runtime_versions.main, fabric_manager="580.178.04")
+    versions, problem = runtime.prove({"fabric_manager": "580.178.04"})
     if outcome:
-        assert outcome in result["msg"]
+        assert outcome in problem
     else:
-        assert result["versions"]["fabric_manager"]["found"] == "580.178.04"
+        assert (versions["fabric_manager"]["found"], problem) == ("580.178.04", "")

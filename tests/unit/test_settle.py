@@ -1,4 +1,4 @@
-"""One setting is read, refused, compared and made as every module promises."""
+"""A setting is read, refused, compared and made as every role promises."""
 
 from __future__ import annotations
 
@@ -7,25 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.module_utils.access.commit_confirm import Change, ConfirmedSetting
-from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.process import CommandError
+from ansible.module_utils.settings import kinds
 from ansible.module_utils.settings.base import Difference, RefusedError, SettingError, WayIn
-from ansible.module_utils.settings.module import settle, settle_one
+
+from tests.unit.settings.role_plans import item, with_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-
-class Node:
-    """What drives a setting."""
-
-    def __init__(self, *, check_mode: bool = False) -> None:
-        self.check_mode = check_mode
-        self.warnings: list[str] = []
-
-    def warn(self, warning: str) -> None:
-        self.warnings.append(warning)
+    Run = Callable[..., dict[str, Any]]
 
 
 class Noted(Change):
@@ -53,26 +45,29 @@ class Door(ConfirmedSetting[str]):
         self.noted = Noted("door", "the door", state)
         self.noted.calls = self.calls
         self.refusal = ""
+        self.hindrance = ""
         self.error: Exception | None = None
-        self.packages: list[str] = []
         self.open = False
         self.guarded = True
+
+    def from_items(self, items: Any, options: Any) -> Door:
+        """The same one, whatever the plan says: the test holds it."""
+        return self
 
     @property
     def pending(self) -> Noted:
         return self.noted
 
-    @property
-    def missing_packages(self) -> list[str]:
-        return self.packages
-
     def look(self) -> str:
         if self.refusal:
             raise RefusedError(self.refusal)
-        return "closed"
+        return "open" if self.open else "closed"
 
     def settled(self) -> bool:
-        return self.open
+        return self.outlook == "open"
+
+    def obstacle(self) -> str | None:
+        return self.hindrance or super().obstacle()
 
     def change(self) -> list[Difference]:
         return [Difference("door", "closed", "open")]
@@ -84,6 +79,8 @@ class Door(ConfirmedSetting[str]):
         self.calls.append("apply")
         if self.error:
             raise self.error
+        self.open = True
+        self.forget()
 
     def way_in(self) -> WayIn | None:
         return WayIn("door", "the door") if self.guarded else None
@@ -96,59 +93,82 @@ class Door(ConfirmedSetting[str]):
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Door:
-    return Door(tmp_path)
+def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Door:
+    """What stands for sshd in the plan of its role."""
+    door = Door(tmp_path)
+    folded_class = kinds.folded_class
+    monkeypatch.setattr(kinds, "folded_class", lambda kind: door if kind == "sshd" else folded_class(kind))
+    return door
 
 
-def test_what_differs_is_made_under_the_timer_and_waits_for_its_confirmation(door: Door) -> None:
-    node = Node()
-    result = settle(node, door)
+@pytest.fixture
+def settle(carry_out: Run, door: Door) -> Run:
+    """Have the role carried out, with what a test adds to it."""
+
+    def run(*more: dict[str, Any], check_mode: bool = False) -> dict[str, Any]:
+        return carry_out("ssh_hardening", [item("sshd", "Port", 22), *more], check_mode=check_mode)
+
+    return run
+
+
+def test_what_differs_is_made_under_the_timer_and_waits_for_its_confirmation(settle: Run, door: Door) -> None:
+    result = settle()
     assert door.calls == ["prepared", "armed 60", "apply", "applied"]
-    assert (result["changed"], result["confirm"], result["port"]) == (True, True, 22)
+    assert (result["changed"], result["needs"], result["port"]) == (True, {"confirm": "door"}, 22)
     assert result["diff"] == [
         {"before_header": "door", "after_header": "door", "before": "closed\n", "after": "open\n"}
     ]
-    assert node.warnings == ["it creaks"]
+    assert [warning["event"]["msg"] for warning in result["warnings"]] == ["it creaks"]
 
 
-def test_what_nobody_can_be_locked_out_by_needs_no_confirmation(door: Door) -> None:
+def test_what_nobody_can_be_locked_out_by_needs_no_confirmation(settle: Run, door: Door) -> None:
     door.guarded = False
-    assert not settle(Node(), door)["confirm"]
+    assert settle()["needs"] == {}
     assert door.calls == ["prepared", "apply"]
 
 
-def test_what_is_settled_is_left_alone(door: Door) -> None:
+def test_what_is_settled_is_left_alone(settle: Run, door: Door) -> None:
     door.open = True
-    result = settle(Node(), door)
+    result = settle()
     assert (result["changed"], result["diff"], result["port"]) == (False, [], 22)
     assert door.calls == []
 
 
-def test_check_mode_tells_and_makes_nothing(door: Door) -> None:
-    result = settle(Node(check_mode=True), door)
-    assert (result["changed"], result["confirm"], len(result["diff"])) == (True, False, 1)
+def test_check_mode_tells_and_makes_nothing(settle: Run, door: Door) -> None:
+    result = settle(check_mode=True)
+    assert (result["changed"], result["needs"], len(result["diff"])) == (True, {}, 1)
     assert door.calls == []
 
 
-def test_an_obstacle_is_refused_before_anything_is_touched(door: Door) -> None:
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_an_obstacle_is_refused_before_anything_is_touched(settle: Run, door: Door, check_mode: bool) -> None:
     door.refusal = "no hinges"
-    with pytest.raises(RefusedError, match="no hinges"):
-        settle(Node(), door)
+    result = settle(check_mode=check_mode)
+    assert (result["failed"], result["changed"]) == (True, False)
+    assert "no hinges" in result["msg"]
     assert door.calls == []
 
 
-def test_check_mode_takes_a_missing_package_for_one_that_will_come(door: Door) -> None:
-    door.refusal, door.packages = "no hinges", ["hinges"]
-    assert settle(Node(check_mode=True), door)["changed"]
-    with pytest.raises(RefusedError):
-        settle(Node(), door)
+HINGES = item("package", "hinges", {"version": "", "held": False})
 
 
-def test_nothing_is_made_before_its_package_is_there(door: Door) -> None:
-    door.packages = ["hinges"]
-    assert not settle(Node(), door)["changed"]
-    assert door.calls == []
-    assert settle(Node(check_mode=True), door)["changed"]
+def test_check_mode_takes_a_missing_package_for_one_that_will_come(
+    settle: Run, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = with_packages(monkeypatch)
+    door.hindrance = "no hinges"
+    assert settle(HINGES, check_mode=True)["changed"]
+    assert (manager.calls, door.calls) == ([], [])
+    assert "no hinges" in settle(HINGES)["msg"]
+
+
+def test_nothing_is_made_before_its_package_is_there(
+    settle: Run, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = with_packages(monkeypatch)
+    manager.brings = lambda: door.calls.append("installed")
+    assert settle(HINGES)["changed"]
+    assert door.calls == ["installed", "prepared", "armed 60", "apply", "applied"]
 
 
 @pytest.mark.parametrize(
@@ -159,10 +179,8 @@ def test_nothing_is_made_before_its_package_is_there(door: Door) -> None:
         (OSError(5, "Input/output error"), "could not be read or written"),
     ],
 )
-def test_a_failure_is_a_sentence(
-    door: Door, error: Exception, words: str, run_module: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_failure_is_a_sentence(settle: Run, door: Door, error: Exception, words: str) -> None:
     door.error = error
-    result = run_module(lambda: settle_one(AnsibleModule(argument_spec={}), door))
+    result = settle()
     assert result["failed"]
     assert words in result["msg"]

@@ -9,8 +9,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import signed_repositories
 from ansible.module_utils.packaging import openpgp, repositories
+
+from tests.unit.settings.role_plans import item
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,19 +56,19 @@ def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def configure(run_module: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing) -> Run:
-    """Run the module for one repository that pins the ed25519 key."""
+def configure(carry_out: Run, web: tuple[Path, str], apt: Path, key_ring: KeyRing) -> Run:
+    """Configure one repository that pins the ed25519 key."""
 
-    def run(check_mode: bool = False, obsolete: tuple[str, ...] = (), **repository: Any) -> dict[str, Any]:
+    def run(
+        name: str = "gpu", check_mode: bool = False, obsolete: tuple[str, ...] = (), **repository: Any
+    ) -> dict[str, Any]:
         wanted = {
-            "name": "gpu",
             "uri": "http://example.org/debian/",
             "key_url": f"{web[1]}/key",
             "fingerprints": [key_ring.keys["ed25519"]],
         } | repository
-        return run_module(
-            signed_repositories.main, check_mode=check_mode, repositories=[wanted], obsolete=list(obsolete)
-        )
+        items = [item("repository", name, wanted), *(item("file", path, None) for path in obsolete)]
+        return carry_out("nvidia_stack", items, check_mode=check_mode)
 
     return run
 
@@ -224,7 +225,10 @@ def test_sources_of_other_tools_are_removed(
     (web[0] / "key").write_bytes(key_ring.export("ed25519"))
     obsolete = tmp_path / "cuda.list"
     obsolete.write_text("deb [signed-by=/another/key] http://example.org/debian/ /\n")
-    assert str(obsolete) in configure(obsolete=(str(obsolete), str(tmp_path / "missing")))["changed_files"]
+    result = configure(obsolete=(str(obsolete), str(tmp_path / "missing")))
+    files = [diff["after_header"].rpartition(":")[2] for diff in result["diff"]]
+    assert str(obsolete) in files
+    assert str(tmp_path / "missing") not in files
     assert not obsolete.exists()
 
 
@@ -236,16 +240,15 @@ def test_check_mode_asks_nobody_and_writes_nothing(configure: Run, apt: Path, ke
 
 
 def test_distribution_s_own_repository_is_signed_by_the_keyring_that_the_node_has(
-    run_module: Run, apt: Path
+    carry_out: Run, apt: Path
 ) -> None:
     debian = {
-        "name": "debian",
         "uri": "http://mirror.example/debian",
         "suite": "bookworm bookworm-updates",
         "components": ["contrib", "non-free"],
         "signed_by": "/usr/share/keyrings/debian-archive-keyring.gpg",
     }
-    run_module(signed_repositories.main, repositories=[debian])
+    carry_out("nvidia_stack", [item("repository", "debian", debian)])
     assert written(apt) == ["temper-debian.sources"]
     assert (apt / "sources.list.d/temper-debian.sources").read_text() == (
         "# Managed by Temper.\nTypes: deb\nURIs: http://mirror.example/debian\n"
@@ -254,18 +257,10 @@ def test_distribution_s_own_repository_is_signed_by_the_keyring_that_the_node_ha
     )
 
 
-def test_repository_of_a_node_that_names_no_keyring_names_none_either(run_module: Run, apt: Path) -> None:
-    debian = {"name": "debian", "uri": "http://mirror.example/debian", "suite": "trixie", "signed_by": ""}
-    run_module(signed_repositories.main, repositories=[debian])
+def test_repository_of_a_node_that_names_no_keyring_names_none_either(carry_out: Run, apt: Path) -> None:
+    debian = {"uri": "http://mirror.example/debian", "suite": "trixie", "signed_by": ""}
+    carry_out("nvidia_stack", [item("repository", "debian", debian)])
     assert "Signed-By" not in (apt / "sources.list.d/temper-debian.sources").read_text()
-
-
-def test_repository_needs_a_key_to_fetch_or_a_keyring(run_module: Run, apt: Path) -> None:
-    result = run_module(
-        signed_repositories.main, repositories=[{"name": "x", "uri": "http://mirror.example/"}]
-    )
-    assert "one of the following is required: key_url, signed_by" in result["msg"]
-    assert written(apt) == []
 
 
 # ---------------------------------------------------------------- what other tools have left

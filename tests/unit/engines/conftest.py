@@ -1,15 +1,15 @@
-"""A node in a folder, and the module run on it."""
+"""A node in a folder, and the role run on it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import container_engine
 import pytest
 from ansible.module_utils import process
 from ansible.module_utils.engines import busy, cdi, containerd, crio, docker, engine_settings
 
 from tests.unit.engines.stand_ins import Node
+from tests.unit.settings.role_plans import item
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +46,14 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 @pytest.fixture
-def apply(run_module: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    def run(**parameters: Any) -> dict[str, Any]:
-        return run_module(container_engine.main, **{**WISH, **parameters})
+def apply(carry_out: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Have the engines set up as wished."""
+
+    def run(
+        *, state: str = "present", busy_ok: bool = False, check_mode: bool = False, **parameters: Any
+    ) -> dict[str, Any]:
+        items = [item("container_engine", *pair) for pair in {**WISH, **parameters}.items()]
+        options = {"busy_ok": busy_ok, "absent": state == "absent"}
+        return carry_out("container_engines", items, check_mode=check_mode, **options)
 
     return run

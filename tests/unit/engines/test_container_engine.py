@@ -1,4 +1,4 @@
-"""The module: what it detects, what it refuses, and that nothing is written before all of that is known.
+"""All engines: what is detected, what is refused, and that nothing is written before all of that is known.
 
 The engines are the stand-ins of stand_ins.py.
 """

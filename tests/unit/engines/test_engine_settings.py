@@ -1,4 +1,4 @@
-"""The setting: made from a plan's items, read, made and taken back without the module."""
+"""The setting: made from a plan's items, read, made and taken back without the rest of its role."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_restoring_what_was_there_before_leaves_no_trace(two_engines: Node) -> N
     setting = engines()
     state = json.loads(json.dumps(setting.read()))
     setting.apply()
-    ContainerEngines.from_parameters(setting.spec).restore(state)
+    ContainerEngines(setting.spec).restore(state)
     assert files(two_engines) == before
 
 
@@ -80,11 +80,11 @@ def test_before_the_toolkit_is_installed_a_check_finds_the_conflicts_of_others(t
     two_engines.runtime.unlink()
     (two_engines.bin / "nvidia-ctk").unlink()
     before = files(two_engines)
-    check = ContainerEngines.from_parameters(ITEMS, check_mode=True)
+    check = ContainerEngines(ITEMS, check_mode=True)
     assert (check.obstacle(), check.settled()) == (None, False)
     assert str(two_engines.drop_in) in check.result()["changed_files"]
     two_engines.write(two_engines.drop_in, "version = 2\n")
-    obstacle = ContainerEngines.from_parameters(ITEMS, check_mode=True).obstacle()
+    obstacle = ContainerEngines(ITEMS, check_mode=True).obstacle()
     assert obstacle
     assert f"{two_engines.drop_in} was written by somebody else" in obstacle
     two_engines.drop_in.unlink()

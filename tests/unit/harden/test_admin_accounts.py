@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import admin_accounts
 import pytest
 from ansible.module_utils.access import accounts as node_accounts
 from ansible.module_utils.access import administrators
@@ -21,6 +20,8 @@ from ansible.module_utils.access.ssh_keys import parse_public_key
 from ansible.module_utils.access.ssh_login import Login
 from ansible.module_utils.process import CommandError
 from ansible.module_utils.settings.base import RefusedError
+
+from tests.unit.settings import role_plans
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMP/JIfnXzGl0FmT5rCEOw2Y8sIp9EyInaNs4E2UMwMO alice@office"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKvB7zSxUi0oTkVYCWkr4zHLPW2RXjdbJXiPSF7CQvcr alice@home"
@@ -58,6 +59,23 @@ def item(**changes: Any) -> dict[str, Any]:
     return {"name": "alice", "keys": [KEY], "sudo": True, "groups": [], "state": "present", **changes}
 
 
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def administer(carry_out: Run) -> Run:
+    """Have these administrators set up."""
+
+    def run(*users: dict[str, Any], **options: Any) -> dict[str, Any]:
+        accounts = [
+            role_plans.item("account", user["name"], {key: user[key] for key in user if key != "name"})
+            for user in users
+        ]
+        return carry_out("admin_accounts", accounts, **options)
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -89,9 +107,9 @@ def test_revoked_user_needs_no_key() -> None:
     assert not parse_user(0, item(keys=[], state="absent")).present
 
 
-def test_private_key_is_in_no_output(run_module: Callable[..., dict[str, Any]]) -> None:
+def test_private_key_is_in_no_output(administer: Run) -> None:
     secret = "-----BEGIN OPENSSH PRIVATE KEY----- c2VjcmV0"
-    result = run_module(admin_accounts.main, check_mode=True, users=[{"name": "alice", "keys": [secret]}])
+    result = administer({"name": "alice", "keys": [secret]}, check_mode=True)
     assert "it is a private key" in result["msg"]
     assert "c2VjcmV0" not in str(result)
 
@@ -290,14 +308,14 @@ def test_home_that_belongs_to_somebody_else_is_a_sentence(home: Path) -> None:
 
 
 def test_who_was_deleted_leaves_no_rights_to_the_next_of_that_name(
-    run_module: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    administer: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record, drop_in = tmp_path / "record.json", tmp_path / "sudoers"
     record.write_text('{"no-such-account": {"created": true, "present": true, "sudo": true}}')
     drop_in.write_text("no-such-account ALL=(ALL:ALL) NOPASSWD: ALL\n")
     monkeypatch.setattr(node_accounts, "SUDOERS", drop_in)
     monkeypatch.setattr(node_accounts, "RECORD", record)
-    result = run_module(admin_accounts.main, check_mode=True, users=[])
+    result = administer(check_mode=True)
     assert result["changed"]
     assert result["diff"][0]["after"] == ""
 
@@ -360,7 +378,7 @@ def test_account_of_a_directory_gets_keys_and_groups_back(tmp_path: Path, comman
     assert commands == ["gpasswd --delete alice adm", "gpasswd --add alice audio"]
 
 
-# ---------------------------------------------------------------- runs of the whole module
+# ---------------------------------------------------------------- runs of the whole role
 
 
 class Saved(Change):
@@ -394,25 +412,22 @@ def accounts(
     return accounts
 
 
-RunModule = Callable[..., dict[str, Any]]
 OWN_KEYS = [Path("/home/ops/.ssh/authorized_keys"), Path("/home/ops/.ssh/authorized_keys2")]
 
 
 @needs_root
 def test_keys_of_ansible_that_nobody_changes_need_not_be_saved(
-    run_module: RunModule, accounts: dict[str, Account | None]
+    administer: Run, accounts: dict[str, Account | None]
 ) -> None:
     """Which root cannot do in a home on NFS."""
     accounts["alice"] = None
-    assert run_module(admin_accounts.main, users=[item()])["confirm"]
+    assert administer(item())["needs"] == {"confirm": "accounts"}
     assert Saved.files == [node_accounts.SUDOERS]
 
 
 @needs_root
-def test_keys_of_ansible_that_change_are_saved(
-    run_module: RunModule, accounts: dict[str, Account | None]
-) -> None:
-    run_module(admin_accounts.main, users=[item(name="ops", keys=[KEY, OTHER])])
+def test_keys_of_ansible_that_change_are_saved(administer: Run, accounts: dict[str, Account | None]) -> None:
+    administer(item(name="ops", keys=[KEY, OTHER]))
     assert Saved.files == [node_accounts.SUDOERS, *OWN_KEYS]
 
 
@@ -420,40 +435,40 @@ def test_keys_of_ansible_that_change_are_saved(
     ("name", "own_keys"), [("alice", []), ("ops", OWN_KEYS)], ids=["of another", "of Ansible's"]
 )
 def test_only_keys_that_are_given_back_are_saved_first(
-    run_module: RunModule, accounts: dict[str, Account | None], name: str, own_keys: list[Path]
+    administer: Run, accounts: dict[str, Account | None], name: str, own_keys: list[Path]
 ) -> None:
     accounts["alice"] = AS_WANTED
     entry = {"created": False, "present": True, "sudo": True, "keys": [[ALICE.key_file, 0o600], None]}
     node_accounts.RECORD.write_text(json.dumps({name: entry}))
-    assert run_module(admin_accounts.main, state="absent")["confirm"]
+    assert administer(absent=True)["needs"] == {"confirm": "accounts"}
     assert Saved.files == [node_accounts.SUDOERS, node_accounts.RECORD, *own_keys]
 
 
 def test_account_of_a_directory_that_is_to_be_revoked_is_named(
-    run_module: RunModule, accounts: dict[str, Account | None]
+    administer: Run, accounts: dict[str, Account | None]
 ) -> None:
     accounts["alice"] = replace(AS_WANTED, shadow=OF_DIRECTORY)
     accounts["bob"] = replace(AS_WANTED, name="bob")
     revoked = [item(name=name, state="absent") for name in ("alice", "bob")]
-    warnings = str(run_module(admin_accounts.main, users=revoked)["warnings"])
+    warnings = str(administer(*revoked)["warnings"])
     assert "alice: of a directory service, and cannot be made to expire" in warnings
     assert "bob" not in warnings
 
 
 def test_file_that_cannot_be_read_is_a_sentence(
-    run_module: RunModule, accounts: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch
+    administer: Run, accounts: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stale(_name: str) -> None:
         raise OSError(errno.ESTALE, "Stale file handle", "/home/alice/.ssh/authorized_keys")
 
     monkeypatch.setattr(node_accounts, "read_account", stale)
-    message = run_module(admin_accounts.main, users=[item()])["msg"]
+    message = administer(item())["msg"]
     assert message.startswith("A file of this node could not be read or written")
     assert "Stale file handle: '/home/alice/.ssh/authorized_keys'" in message
 
 
 @needs_root
-def test_a_plans_items_are_users_with_the_modules_defaults(accounts: dict[str, Account | None]) -> None:
+def test_a_plans_items_are_users_with_defaults(accounts: dict[str, Account | None]) -> None:
     accounts["alice"] = AS_WANTED
     setting = node_accounts.Accounts.from_items({"alice": {"keys": [KEY]}}, {"rollback_after_s": 60})
     assert setting.obstacle() is None

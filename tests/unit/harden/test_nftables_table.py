@@ -299,7 +299,7 @@ def test_absent_leaves_the_drop_in_of_somebody_else(installed: Path) -> None:
     assert [path.name for path in installed.iterdir()] == ["other.conf"]
 
 
-def test_a_plans_items_are_the_modules_parameters() -> None:
+def test_a_plans_items_are_parameters() -> None:
     made = firewall.Firewall.from_items({"management_networks": ["192.0.2.0/24"], "connections": 7}, {})
     wanted = firewall.Parameters.of(made.wanted)
     assert (wanted.management_networks, wanted.limits.connections) == (["192.0.2.0/24"], 7)

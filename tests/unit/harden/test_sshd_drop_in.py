@@ -392,7 +392,7 @@ def test_wrong_key_is_named_by_its_place_and_not_repeated() -> None:
     assert "half-a-secret" not in str(refusal.value)
 
 
-def test_a_plans_items_are_the_modules_parameters() -> None:
+def test_a_plans_items_are_parameters() -> None:
     items = {
         "sshd:PermitRootLogin": {"value": False},
         "sshd:DebianBanner": {"value": False, "if_known": True},
