@@ -42,7 +42,7 @@ def preview(wish: Wish, repositories: Sequence[Repository], node: Dnf, *, from_b
         except (RepositoryError, PackageError) as error:
             return refused(str(error))
         known = private.query()
-        wish = Wish(wish.packages, [*wish.present, *private.required()])
+        wish = Wish(wish.packages, {**wish.present, **dict.fromkeys(private.required(), "")})
         lacking = wish.lacking(known)
         try:
             transaction = private.simulate(lacking) if lacking else Transaction()

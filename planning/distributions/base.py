@@ -38,7 +38,6 @@ class Distribution(ABC):
     package_format: ClassVar[str]  # as NVIDIA's addresses have it
     package_architectures: ClassVar[dict[str, str]]
     nccl_packages: ClassVar[tuple[str, str]]
-    header_stem: ClassVar[str]
     # What keeps other versions and automatic upgrades away from the stack.
     configuration: ClassVar[tuple[Configuration, ...]] = ()
 
@@ -76,6 +75,10 @@ class Distribution(ABC):
     def module_streams(self, stack: Stack, modules: str) -> tuple[ModuleStream, ...]:  # noqa: ARG002 - others do
         """The module streams that keep the driver's branch."""
         return ()
+
+    @abstractmethod
+    def headers(self, kernel: str) -> dict[str, str]:
+        """The package with the headers of a kernel, and its version."""
 
     @abstractmethod
     def following_headers(self, kernel: str) -> tuple[str, ...]:

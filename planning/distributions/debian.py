@@ -41,7 +41,6 @@ class Debian(Distribution):
     package_format = "deb"
     package_architectures: ClassVar = {"x86_64": "amd64", "aarch64": "arm64"}
     nccl_packages = ("libnccl2", "libnccl-dev")
-    header_stem = "linux-headers"
     configuration = (
         Configuration(
             "/etc/apt/preferences.d/temper-nvidia",
@@ -85,6 +84,10 @@ class Debian(Distribution):
             Pin("cudnn9-* libcudnn9-*", stack.cudnn_package),
             Pin("libnccl*", stack.nccl_package),
         )
+
+    def headers(self, kernel: str) -> dict[str, str]:
+        """The name ends in the kernel's release."""
+        return {f"linux-headers-{kernel}": ""}
 
     def following_headers(self, kernel: str) -> tuple[str, ...]:
         """The package of the kernel's flavour."""

@@ -81,12 +81,18 @@ def test_names_of_others(name: str) -> None:
 def test_only_what_differs_is_asked_for() -> None:
     known = installed("a", "1") | installed("b", "1") | installed("headers", "7")
     known["c"] = Package("c", "1", "deinstall", "config-files")
-    wish = Wish({"a": "1", "b": "2", "c": "1", "d": "1"}, ["headers", "missing"])
+    wish = Wish({"a": "1", "b": "2", "c": "1", "d": "1"}, {"headers": "", "missing": ""})
     assert wish.lacking(known) == {"missing": "", "b": "2", "c": "1", "d": "1"}
 
 
 def test_any_version_meets_a_wish_for_none_in_particular() -> None:
     assert Wish({"a": "", "b": ""}).lacking(installed("a", "7")) == {"b": ""}
+
+
+def test_a_version_beside_another_is_there_too() -> None:
+    known = {"kernel-devel": Package("kernel-devel", "6", "install", "installed", ("5", "1:4"))}
+    assert [Wish({}, {"kernel-devel": version}).lacking(known) for version in ("", "6", "5", "4")] == [{}] * 4
+    assert Wish({}, {"kernel-devel": "7"}).lacking(known) == {"kernel-devel": "7"}
 
 
 def test_the_listed_packages_and_their_siblings_are_held() -> None:

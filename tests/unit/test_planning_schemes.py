@@ -90,7 +90,7 @@ def test_what_ubuntus_packages_pull_in_is_pinned() -> None:
 )
 def test_headers_follow_ubuntus_kernel(release: str, kernel_release: str, meta: str | None) -> None:
     assert plan(system("ubuntu", release, kernel=kernel(kernel_release)))["present"] == (
-        [meta] if meta else []
+        {meta: ""} if meta else {}
     )
 
 
@@ -106,7 +106,7 @@ def test_headers_follow_ubuntus_kernel(release: str, kernel_release: str, meta: 
     ],
 )
 def test_headers_follow_debians_kernel(kernel_release: str, meta: str | None) -> None:
-    assert plan(node(kernel=kernel(kernel_release)))["present"] == ([meta] if meta else [])
+    assert plan(node(kernel=kernel(kernel_release)))["present"] == ({meta: ""} if meta else {})
 
 
 # ---------------------------------------------------------------- Enterprise Linux
@@ -151,10 +151,32 @@ def test_enterprise_linux_10_needs_the_key_from_the_operator() -> None:
     assert_says(text, "rhel-10", "CDF6BA43.pub", "nvidia_stack_cuda_key_fingerprints: [40 hexadecimal digits")
 
 
-@pytest.mark.parametrize(("release", "name"), [("8.10", "kernel-devel"), ("9.6", "kernel-devel-matched")])
-def test_headers_follow_the_kernel_of_enterprise_linux(release: str, name: str) -> None:
-    facts = system("rhel", release, kernel=kernel("5.14.0-611.el9.x86_64", present=False))
-    assert plan(facts)["present"] == ["kernel-devel-5.14.0-611.el9.x86_64", name, "kernel-headers"]
+@pytest.mark.parametrize(
+    ("release", "running", "name", "version"),
+    [
+        ("8.10", "4.18.0-553.el8_10.x86_64", "kernel-devel", "4.18.0-553.el8_10"),
+        ("8.10", "4.18.0-553.rt7.342.el8_10.x86_64", "kernel-rt-devel", "4.18.0-553.rt7.342.el8_10"),
+        ("9.6", "5.14.0-611.el9.x86_64", "kernel-devel", "5.14.0-611.el9"),
+        ("9.6", "5.14.0-611.13.1.el9_7.aarch64+64k", "kernel-64k-devel", "5.14.0-611.13.1.el9_7"),
+        ("9.6", "5.14.0-611.el9_7.x86_64+rt", "kernel-rt-devel", "5.14.0-611.el9_7"),
+        ("9.6", "5.14.0-611.el9_7.x86_64+rt-debug", "kernel-rt-debug-devel", "5.14.0-611.el9_7"),
+    ],
+)
+def test_headers_of_enterprise_linux_have_a_name_and_the_kernels_version(
+    release: str, running: str, name: str, version: str
+) -> None:
+    following = name if release.startswith("8") else f"{name}-matched"
+    found = plan(system("rhel", release, kernel=kernel(running)))["present"]
+    assert found == {following: "", "kernel-headers": ""}
+    found = plan(system("rhel", release, kernel=kernel(running, present=False)))["present"]
+    assert found == {following: "", "kernel-headers": "", name: version}
+
+
+@pytest.mark.parametrize("running", ["6.12.1-1.el9.elrepo.x86_64", "6.12.58"])
+def test_no_package_of_enterprise_linux_follows_a_foreign_kernel(running: str) -> None:
+    assert plan(system("rhel", "9.6", kernel=kernel(running)))["present"] == {}
+    found = plan(system("rhel", "9.6", kernel=kernel(running, present=False)))["present"]
+    assert found == {"kernel-devel": running}
 
 
 def test_headers_of_enterprise_linux_are_left_to_the_simulation() -> None:
