@@ -31,6 +31,7 @@ from tests.lab.dnf_node import (
 )
 from tests.lab.rpm_archive import RELEASE, RpmArchive, kernel_provides
 from tests.unit.openpgp_keys import KeyRing
+from tests.unit.planning_nodes import assert_says
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,6 +70,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, ring: KeyRing) -> RpmArchive
     archive.add("nvidia-needs-kernel", "1", "Requires: kernel-core")
     archive.add("nvidia-impossible", "1", "Requires: libnvidia-ml = 3:999")
     archive.add("nvidia-fails", "1", script='error("it went wrong")')
+    archive.add("kmod-nvidia-open-dkms", "580.1", "Requires: dkms >= 3.1.8", epoch=3)
     archive.add("nvidia-container-toolkit", "1.20.0")
     for version in KERNELS:
         archive.add("kernel-devel", version, *kernel_provides(f"{version}-{RELEASE}.x86_64"))
@@ -338,6 +340,23 @@ def test_a_package_that_nobody_offers_is_named(bare: Dnf, repository: dict[str, 
 def test_a_dependency_that_cannot_be_met_is_named(bare: Dnf, repository: dict[str, Any]) -> None:
     (problem,) = preview(bare, repository, {"nvidia-impossible": ""})["problems"]
     assert "nothing provides libnvidia-ml = 3:999" in problem
+
+
+def test_a_node_without_epel_is_told_so(bare: Dnf, repository: dict[str, Any]) -> None:
+    (problem,) = preview(bare, repository, {"kmod-nvidia-open-dkms": ""})["problems"]
+    assert_says(
+        problem,
+        "kmod-nvidia-open-dkms needs dkms >= 3.1.8",
+        "no enabled repository",
+        "(temper-nvidia-cuda)",
+        "`dnf install epel-release` and `dnf config-manager --set-enabled crb`",
+    )
+
+
+def test_on_rhel_the_way_to_epel_is_another(bare: Dnf, repository: dict[str, Any]) -> None:
+    (bare.root / "etc/os-release").write_text('ID="rhel"\nVERSION_ID="9.6"\n')
+    (problem,) = preview(bare, repository, {"kmod-nvidia-open-dkms": ""})["problems"]
+    assert_says(problem, "codeready-builder-for-rhel-9-", "epel-release-latest-9.noarch.rpm")
 
 
 def test_a_danger_is_a_problem(node: Dnf, repository: dict[str, Any]) -> None:
