@@ -86,7 +86,7 @@ def build_packages(request: Request) -> dict[str, str]:
     follow = request.variables.nvidia_stack.follow_kernels
     # Where one name has the headers of all kernels, those of the running one come first.
     return (
-        dict.fromkeys(distribution.following_headers(kernel.release) if follow else (), "")
+        dict.fromkeys(distribution.following_headers(kernel) if follow else (), "")
         | ({} if kernel.headers_present else distribution.headers(kernel.release))
         # DKMS signs what it builds.
         | ({"openssl": ""} if request.node.secure_boot == "enabled" else {})

@@ -89,9 +89,9 @@ class Debian(Distribution):
         """The name ends in the kernel's release."""
         return {f"linux-headers-{kernel}": ""}
 
-    def following_headers(self, kernel: str) -> tuple[str, ...]:
+    def following_headers(self, kernel: Kernel) -> tuple[str, ...]:
         """The package of the kernel's flavour."""
-        match = self.KERNEL.fullmatch(kernel)
+        match = self.KERNEL.fullmatch(kernel.release)
         return (f"linux-headers-{match['flavour']}",) if match else ()
 
     def header_problems(self, kernel: Kernel) -> list[str]:

@@ -10,6 +10,7 @@ from planning.distributions.base import Distribution
 from planning.model import ModuleStream, Pin
 
 if TYPE_CHECKING:
+    from planning.facts import Kernel
     from planning.model import Repository
     from planning.tables import Stack
 
@@ -68,9 +69,9 @@ class EnterpriseLinux(Distribution):
         match = self.KERNEL.fullmatch(kernel)
         return {self.header_name(match): match["version"]} if match else {"kernel-devel": kernel}
 
-    def following_headers(self, kernel: str) -> tuple[str, ...]:
+    def following_headers(self, kernel: Kernel) -> tuple[str, ...]:
         """The package that requires a kernel of this flavour and its headers at one version."""
-        match = self.KERNEL.fullmatch(kernel)
+        match = self.KERNEL.fullmatch(kernel.release)
         if not match:
             return ()
         matched = int(self.release.version) >= FIRST_RELEASE_WITH_MATCHED_HEADERS

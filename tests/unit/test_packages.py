@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     Run = Callable[..., dict[str, Any]]
 
 
+# A kernel of the flavour nvidia, and GPUDirect Storage.
+NO_DRIVER = (
+    "linux-modules-6.8.0-1015-nvidia",
+    "linux-image-nvidia",
+    "linux-modules-nvidia-fs-6.8.0-1015-nvidia",
+)
+
+
 def installed(name: str, version: str, want: str = "install") -> dict[str, Package]:
     return {name: Package(name, version, want, "installed")}
 
@@ -65,6 +73,8 @@ def test_another_architecture_of_a_package_is_held_apart(reverse: bool) -> None:
         "libnccl2",
         "libnvidia-ml1",
         "libnvsdm",
+        "linux-modules-nvidia-580-server-open-aws",
+        "linux-objects-nvidia-580-server-open-6.8.0-1015-aws",
         "nvidia-kernel-open-dkms",
         "nvlsm",
     ],
@@ -73,7 +83,9 @@ def test_names_of_the_family(name: str) -> None:
     assert packages.FAMILY.match(name)
 
 
-@pytest.mark.parametrize("name", ["barracuda-agent", "libcuda1-mock", "nvlsm-tools", "xnvidia-x", "libc6"])
+@pytest.mark.parametrize(
+    "name", ["barracuda-agent", "libcuda1-mock", "nvlsm-tools", "xnvidia-x", "libc6", *NO_DRIVER]
+)
 def test_names_of_others(name: str) -> None:
     assert not packages.FAMILY.match(name)
 

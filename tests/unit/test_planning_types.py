@@ -107,11 +107,11 @@ def test_a_release_is_one_row() -> None:
     """What CONTRIBUTING says of a new release."""
     data = tables()
     row = data["nvidia_distributions"]["ubuntu-24.04"]
-    data["nvidia_distributions"]["ubuntu-26.04"] = row | {"repository": "ubuntu2604", "kernel_series": "7.0"}
-    facts = node(os={"id": "ubuntu", "version_id": "26.04", "codename": "", "pretty_name": "Ubuntu 26.04"})
+    data["nvidia_distributions"]["ubuntu-28.04"] = row | {"repository": "ubuntu2804"}
+    facts = node(os={"id": "ubuntu", "version_id": "28.04", "codename": "", "pretty_name": "Ubuntu 28.04"})
     found = plan(facts, data=data)
     assert found["problems"] == []
-    assert "/ubuntu2604/" in found["repositories"][0]["uri"]
+    assert "/ubuntu2804/" in found["repositories"][0]["uri"]
 
 
 def test_a_family_is_one_class_and_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
