@@ -163,8 +163,8 @@ def run(*command: str) -> str:
 
 def make_root(root: Path, plugins: Sequence[str] = ("versionlock",), major: str = "9") -> None:
     """A root directory that dnf takes for an installation of Enterprise Linux."""
-    (root / "etc/dnf/plugins").mkdir(parents=True)
-    (root / "etc/yum.repos.d").mkdir(parents=True)
+    (root / "etc/dnf/plugins").mkdir(parents=True, exist_ok=True)
+    (root / "etc/yum.repos.d").mkdir(parents=True, exist_ok=True)
     settings = ["[main]", f"module_platform_id=platform:el{major}", "gpgcheck=1", "keepcache=0"]
     (root / "etc/os-release").write_text(f'ID="rocky"\nVERSION_ID="{major}.4"\n')
     (root / "etc/dnf/dnf.conf").write_text("\n".join(settings) + "\n")

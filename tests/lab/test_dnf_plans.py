@@ -11,14 +11,14 @@ import itertools
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.lab.dnf_node import configure, held, make_node, preview, repository_of, settle
-from tests.lab.rpm_archive import Rpm, RpmArchive, kernel_provides
+from tests.lab.rpm_archive import Rpm, RpmArchive, kernel_provides, run
 from tests.unit.openpgp_keys import KeyRing
 from tests.unit.planning_nodes import (
     B200,
@@ -38,6 +38,8 @@ from tests.unit.planning_nodes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ansible.module_utils.packaging.dnf import Dnf
+
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="rpm installs packages as root"),
@@ -55,8 +57,9 @@ KERNELS = {
     "9": ["5.14.0-611.el9_7.x86_64", "5.14.0-611.el9_7.x86_64+rt", "5.14.0-611.el9_7.aarch64+64k"],
     "10": ["6.12.0-124.el10_1.x86_64", "6.12.0-124.el10_1.x86_64+rt", "6.12.0-124.el10_1.aarch64+64k"],
 }
+KERNEL = Rpm("kernel-core", "1-1")
 OTHER_VERSIONS = ("0.1-1", "9999.1-1", "9:9999.1-1")
-# What the planned packages pull in at whatever version there is: only pins keep it at the stack's.
+# What planned packages pull in: the driver's at its own version, cuDNN's at whatever version the pins allow.
 SIBLINGS = {
     "nvidia-driver-cuda": "libnvidia-ml",
     "nvidia-modprobe": "nvidia-kmod-common",
@@ -83,10 +86,10 @@ class Case:
         """What the plan names, and what that pulls in."""
         for name, wanted in self.plan["packages"].items():
             version = self.driver if self.driver == f"3:{wanted}" else wanted or "2025.10.1-1"
-            sibling = SIBLINGS.get(name)
-            if sibling:
+            needs = ["dkms >= 3.1.8"] if name.startswith("kmod-nvidia-") else []
+            if sibling := SIBLINGS.get(name):
                 yield Rpm(sibling, version)
-            needs = ["dkms >= 3.1.8"] if name.startswith("kmod-nvidia-") else [sibling] if sibling else []
+                needs.append(f"{sibling} = {version}" if version == self.driver else sibling)
             yield Rpm(name, version, tuple(f"Requires: {need}" for need in needs))
         headers, version = next(item for item in self.plan["present"].items() if item[1])
         for name, wanted in self.plan["present"].items():
@@ -140,7 +143,7 @@ def build(release: str, path: Path, ring: KeyRing) -> RpmArchive:
                 streams.setdefault(stream["stream"], {}).update(of_driver)
     planned = {name for case in CASES for name in case.plan["packages"]} | set(SIBLINGS.values())
     rpms |= {(name, other): Rpm(name, other) for name in sorted(planned) for other in OTHER_VERSIONS}
-    archive.add_all([*rpms.values(), Rpm("dkms", "3.2.2-1"), Rpm("kernel-core", "1-1")])
+    archive.add_all([*rpms.values(), Rpm("dkms", "3.2.2-1"), KERNEL])
     for stream, artifacts in streams.items():
         archive.add_stream("nvidia-driver", stream, artifacts, release.rpartition("-")[2])
     archive.publish()
@@ -158,25 +161,32 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
     shutil.rmtree(ring.home)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_dnf_installs_what_is_planned(
-    case: Case,
-    archives: Callable[[str], RpmArchive],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    archive = archives(case.release)
-    managed = {"pins": case.plan["pins"], "streams": case.plan["module_streams"]}
-    machine = make_node(tmp_path, monkeypatch, case.release.rpartition("-")[2], **managed)
-    # As the plan has it, but for the place.
-    repository = repository_of(archive, tmp_path)
-    repository["exclude"] = case.plan["repositories"][0]["exclude"]
-    configure(repository)
-    settle(machine, {}, {"kernel-core": ""})
+@pytest.fixture
+def install(
+    archives: Callable[[str], RpmArchive], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Case], None]:
+    """Install what a plan says, on a node that may have another plan's packages, and compare."""
 
+    def installed(case: Case) -> None:
+        archive = archives(case.release)
+        managed = {"pins": case.plan["pins"], "streams": case.plan["module_streams"]}
+        machine = make_node(tmp_path, monkeypatch, case.release.rpartition("-")[2], **managed)
+        if not machine.query():
+            # The node's kernel: a transaction that would bring one is refused.
+            run("rpm", "--root", str(machine.root), "-i", "--nosignature", str(archive.path / KERNEL.file))
+        # As the plan has it, but for the place.
+        repository = repository_of(archive, tmp_path)
+        repository["exclude"] = case.plan["repositories"][0]["exclude"]
+        configure(repository)
+        check(case, machine, repository)
+
+    return installed
+
+
+def check(case: Case, machine: Dnf, repository: dict[str, Any]) -> None:
+    """Install the plan, and compare all that is there with it."""
     wanted, present = case.plan["packages"], case.plan["present"]
-    told = preview(machine, repository, wanted, present=present)
-    assert told["problems"] == []
+    assert preview(machine, repository, wanted, present=present)["problems"] == []
 
     version = case.plan["driver"]["package_version"]
     settle(machine, wanted, present, [version])
@@ -186,3 +196,17 @@ def test_dnf_installs_what_is_planned(
         assert name not in wanted or known[sibling].version == known[name].version
     assert {*wanted, "libnvidia-ml"} <= set(held(machine))
     assert not settle(machine, wanted, present, [version])["changed"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_dnf_installs_what_is_planned(case: Case, install: Callable[[Case], None]) -> None:
+    install(case)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_dnf_moves_a_node_from_stack_to_stack(release: str, install: Callable[[Case], None]) -> None:
+    """There and back, with the holds of the stack before."""
+    found = [case for case in CASES if case.release == release and "NVSwitch" in case.name]
+    kernel = found[0].kernel
+    for case in (found[0], found[-1], found[0]):
+        install(replace(case, kernel=kernel, plan=case.plan | {"present": found[0].plan["present"]}))
