@@ -57,6 +57,8 @@ NVIDIA_VENDOR_ID = "10de"
 # PCI devices of their own. NVIDIA's gpu-driver-container and nvidia-fabricmanager-start.sh test the same.
 SWITCH_MANAGER = b"SW_MNG"
 SIGNING_DIRECTORY = "var/lib/temper/module-signing"
+# Packages of kernels, and those that bring each new kernel, on Debian and Ubuntu.
+IMAGES = "linux-image-"
 # All that a plan may name.
 SERVICES = (
     "nvidia-persistenced",
@@ -177,18 +179,20 @@ def interfaces() -> list[dict[str, Any]]:
     ]
 
 
-def package_state() -> tuple[dict[str, str], list[str]]:
-    """Installed versions of the NVIDIA family, and the names of all packages that were left half-way."""
+def package_state() -> tuple[dict[str, str], list[str], list[str]]:
+    """Installed versions of the NVIDIA family; names of packages left half-way, and of kernels' packages."""
     try:
         known = node.query()
     except (process.CommandError, packages.PackageError):
-        return {}, []
+        return {}, [], []
     family = {
         name: package.version
         for name, package in known.items()
         if package.installed and packages.FAMILY.match(name)
     }
-    return family, sorted(name for name, package in known.items() if package.broken)
+    broken = sorted(name for name, package in known.items() if package.broken)
+    images = [name for name, package in known.items() if package.installed and name.startswith(IMAGES)]
+    return family, broken, sorted(images)
 
 
 def debian_sources() -> list[dict[str, Any]]:
@@ -229,14 +233,14 @@ def installable_headers(facts_kernel: dict[str, Any]) -> bool:
 
 
 def gather(root: Path = Path("/")) -> dict[str, Any]:
-    family, broken = package_state()
+    family, broken, images = package_state()
     running = kernel(root, platform.release())
     kernels = installed_kernels(root, running["release"])
     validated = secure_boot(root)
     return {
         "os": os_release(root),
         "architecture": platform.machine(),
-        "kernel": running | {"headers_installable": installable_headers(running)},
+        "kernel": running | {"headers_installable": installable_headers(running), "image_packages": images},
         "kernels": kernels,
         "secure_boot": validated,
         "mok_enrolled": enrolled_keys(root),

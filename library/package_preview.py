@@ -19,10 +19,9 @@ options:
     type: dict
     required: true
   present:
-    description: Names that must be installed at any version.
-    type: list
-    elements: str
-    default: []
+    description: Names and versions of what must be installed besides, and is not held.
+    type: dict
+    default: {}
   hold_versions:
     description: Versions at which packages will be held. They do not change what is installed.
     type: list
@@ -151,7 +150,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "packages": {"type": "dict", "required": True},
-            "present": {"type": "list", "elements": "str", "default": []},
+            "present": {"type": "dict", "default": {}},
             "hold_versions": {"type": "list", "elements": "str", "default": []},
             "repositories": {
                 "type": "list",

@@ -76,17 +76,18 @@ def services(request: Request) -> tuple[str, ...]:
     return tuple(unit for unit, needed in wanted.items() if needed)
 
 
-def build_packages(request: Request) -> tuple[str, ...]:
-    """What DKMS needs at any version: headers of the running kernel and of the kernels to come, and openssl.
+def build_packages(request: Request) -> dict[str, str]:
+    """What DKMS needs: headers of the running kernel and of the kernels to come, and openssl.
 
     A foreign kernel has no such package. The operator may do without those that follow the kernel: some
     distributions' packages bring the newest kernel along.
     """
     kernel, distribution = request.node.kernel, request.distribution
     follow = request.variables.nvidia_stack.follow_kernels
+    # Where one name has the headers of all kernels, those of the running one come first.
     return (
-        *(() if kernel.headers_present else (f"{distribution.header_stem}-{kernel.release}",)),
-        *(distribution.following_headers(kernel.release) if follow else ()),
+        dict.fromkeys(distribution.following_headers(kernel) if follow else (), "")
+        | ({} if kernel.headers_present else distribution.headers(kernel.release))
         # DKMS signs what it builds.
-        *(("openssl",) if request.node.secure_boot == "enabled" else ()),
+        | ({"openssl": ""} if request.node.secure_boot == "enabled" else {})
     )

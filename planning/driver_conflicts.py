@@ -8,34 +8,42 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from planning.distributions import Distribution
     from planning.facts import NodeFacts
+    from planning.tables import Tables
 
 # What a source's driver is recognised by: DKMS's name of the module, and packages that only this source has.
+# Ubuntu's own are nvidia-driver-580-server-open and the like, with modules that Canonical has built.
 SIGNS = {
     "nvidia": (
         re.compile(r"nvidia(-open)?"),
-        {"nvidia-driver-cuda", "nvidia-kernel-open-dkms", "cuda-drivers"},
+        re.compile(r"nvidia-driver-cuda|nvidia-kernel-open-dkms|cuda-drivers"),
     ),
-    "distro": (re.compile(r"nvidia-(current|tesla|legacy).*"), {"nvidia-open-kernel-dkms"}),
+    "distro": (
+        re.compile(r"nvidia-(current|tesla|legacy|srv).*"),
+        re.compile(r"nvidia-open-kernel-dkms|(lib)?nvidia-.+-\d+-server(-open)?|linux-modules-nvidia-.+"),
+    ),
 }
 NAMES = {"nvidia": "NVIDIA's own packages", "distro": "the distribution's packages"}
 # What belongs to the driver: not the container toolkit, nor CUDA, nor firmware for nouveau.
 DRIVER = re.compile(
     r"^(nvidia-(?!container|cuda|cudnn|profiler|visual)|libnvidia-(?!container)|libcuda1$|cuda-drivers"
-    r"|firmware-nvidia-gsp)"
+    r"|firmware-nvidia-gsp|linux-(modules|objects|signatures)-nvidia-)"
 )
 
 
-def driver_conflicts(node: NodeFacts, source: str, distribution: Distribution) -> list[str]:
+def driver_conflicts(node: NodeFacts, source: str, distribution: Distribution, tables: Tables) -> list[str]:
     """Why a driver of this source cannot be installed: the other source's is there. With the exact steps."""
     other = "distro" if source == "nvidia" else "nvidia"
     module, packages = SIGNS[other]
-    if not packages & node.packages.keys() and not any(
+    if not any(map(packages.fullmatch, node.packages)) and not any(
         module.fullmatch(record.module) for record in node.dkms
     ):
         return []
+    # Temper installs the distribution's own driver only where it knows it.
+    possible = other == "nvidia" or distribution.name in tables.distro_drivers
+    keep = f"Keep the driver with nvidia_stack_source: {other}; or drain" if possible else "Drain"
     removal = distribution.removal(sorted(name for name in node.packages if DRIVER.match(name)))
     return [
         f"a driver from {NAMES[other]} is installed, but nvidia_stack_source: {source} asks for one from "
-        f"{NAMES[source]}; the two cannot be mixed. Keep the driver with nvidia_stack_source: {other}; or "
-        f"drain the node, run {removal} there, reboot it and run again"
+        f"{NAMES[source]}; the two cannot be mixed. {keep} the node, run {removal} there, reboot it and run "
+        "again"
     ]

@@ -23,12 +23,13 @@ class OperatingSystem:
 
 @dataclass(frozen=True)
 class Kernel:
-    """The running kernel."""
+    """The running kernel; `image_packages` are all installed packages linux-image-*."""
 
     release: str
     headers_present: bool
     headers_installable: bool
     cmdline: str
+    image_packages: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,9 @@ def signs_modules(node: NodeFacts, mok_sha256: str) -> bool:
     return node.secure_boot == "enabled" and mok_sha256 in node.mok_enrolled
 
 
-def secure_boot_problems(node: NodeFacts, variables: Variables, mok_sha256: str) -> list[str]:
+def secure_boot_problems(
+    node: NodeFacts, variables: Variables, distribution: Distribution, mok_sha256: str
+) -> list[str]:
     """With Secure Boot, the kernel loads only modules that an enrolled key has signed.
 
     `mok_sha256` is the SHA-256 of the operator's certificate in DER, empty where there is none.
@@ -59,7 +61,7 @@ def secure_boot_problems(node: NodeFacts, variables: Variables, mok_sha256: str)
         "Secure Boot is enabled, and the kernel would refuse modules that DKMS builds. One of: make a key "
         "pair for the fleet, enrol its certificate on each node (mokutil --import FILE.der, reboot, Enroll "
         "MOK at the console) and set nvidia_stack_mok_certificate and nvidia_stack_mok_private_key; or enrol "
-        "the node's own DKMS key (mokutil --import /var/lib/dkms/mok.pub, the same way) and set "
+        f"the node's own DKMS key (mokutil --import {distribution.dkms_certificate}, the same way) and set "
         "preflight_secure_boot_ok: true; or disable Secure Boot in the firmware"
     ]
 

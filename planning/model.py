@@ -127,7 +127,7 @@ class Offer:
     cuda: str | None = None
     torch: str | None = None
     packages: dict[str, str] = field(default_factory=dict)
-    present: tuple[str, ...] = ()
+    present: dict[str, str] = field(default_factory=dict)
     pins: tuple[Pin, ...] = ()
     repositories: tuple[Repository, ...] = ()
     module_streams: tuple[ModuleStream, ...] = ()

@@ -163,7 +163,7 @@ class NodePlan:
     cuda: str | None = None
     torch: str | None = None
     packages: dict[str, str] = field(default_factory=dict)
-    present: tuple[str, ...] = ()
+    present: dict[str, str] = field(default_factory=dict)
     pins: tuple[Pin, ...] = ()
     repositories: tuple[Repository, ...] = ()
     module_streams: tuple[ModuleStream, ...] = ()

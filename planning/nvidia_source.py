@@ -43,7 +43,7 @@ def offer(request: Request) -> Offer:
         | libraries(request, stack)
         | fabric_packages(request, stack)
         | dcgm_packages(request, stack),
-        present=build_packages(request) + (("infiniband-diags",) if request.fabric == "nvlink5" else ()),
+        present=build_packages(request) | ({"infiniband-diags": ""} if request.fabric == "nvlink5" else {}),
         pins=distribution.pins(stack),
         repositories=nvidia_repositories(request),
         module_streams=distribution.module_streams(stack, modules),

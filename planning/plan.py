@@ -52,8 +52,8 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
             f"the lab does not boot {distribution.name}: this plan comes from tables; try one node first"
         )
     if distribution and offer.driver:
-        problems += driver_conflicts(node, wanted.source, distribution)
-        problems += secure_boot_problems(node, variables, target.mok_sha256)
+        problems += driver_conflicts(node, wanted.source, distribution, tables)
+        problems += secure_boot_problems(node, variables, distribution, target.mok_sha256)
         problems += machine_problems(node, variables, distribution, settled=settled)
         problems += busy_problems(node, variables, settled=settled)
     display, display_warnings = display_gpus(hardware, offer.driver, tables)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from planning.node_plan import NodePlan
 
-KERNEL = re.compile(r"^(linux-image-|linux-modules-|kernel(-core|-modules)?$)")
+KERNEL = re.compile(r"^(linux-image-|linux-modules-|kernel(-64k|-rt)?(-core|-modules)?$)")
 NAMES_SHOWN = 6
 GIB, MIB = 2**30, 2**20
 

@@ -114,7 +114,6 @@ class Release(RepositoryKey):
     booted_in_lab: bool
     repository: str
     first_branch: int | None
-    kernel_series: str = ""
 
     @property
     def version(self) -> str:

@@ -118,9 +118,10 @@ class Dnf:
                 # A key that rpm knows, not a package.
                 continue
             held = any(locked(lock, name, version, architecture) for lock in locks)
-            twice = name in found and found[name].version != version and bool(FAMILY.match(name))
-            status = "half-installed" if twice else "installed"
-            found[name] = Package(name, version, "hold" if held else "install", status)
+            before = found.get(name)
+            others = (*before.others, before.version) if before and before.version != version else ()
+            status = "half-installed" if others and FAMILY.match(name) else "installed"
+            found[name] = Package(name, version, "hold" if held else "install", status, others)
         return found
 
     def lock_list(self) -> Path:
@@ -192,9 +193,11 @@ class Dnf:
 
     def offered(self, names: Iterable[str]) -> dict[str, list[str]]:
         """Versions of each package that the repositories have, newest first."""
-        arguments = ["-q", "repoquery", "--qf", "%{name}\t%{evr}", *names]
+        asked = list(names)
+        arguments = ["-q", "repoquery", "--qf", "%{name}\t%{evr}", *asked]
         versions: dict[str, list[str]] = {}
-        for line in reversed(self.dnf(arguments)[1].splitlines()):
+        # Without a name, repoquery lists everything.
+        for line in reversed(self.dnf(arguments)[1].splitlines() if asked else []):
             name, _, version = line.partition("\t")
             if version and version not in versions.setdefault(name, []):
                 versions[name].append(version)
@@ -321,6 +324,21 @@ class Dnf:
         temporary.chmod(0o644)
         temporary.replace(path)
 
+    def pinned(self) -> list[str]:
+        """The pins as version locks, one for each name that the repositories offer at the pin's version.
+
+        A lock with a pattern for a name bars every package that matches it at another version: one on
+        nvidia-* would bar the container toolkit.
+        """
+        offered = self.offered(pattern for pin in self.pins for pattern in pin["packages"].split())
+        return [
+            f"{name}-{pin['version']}.*"
+            for pin in self.pins
+            for name, versions in offered.items()
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in pin["packages"].split())
+            and any(same(pin["version"], version) for version in versions)
+        ]
+
     @contextlib.contextmanager
     def plugins(self) -> Iterator[Path]:
         """The plugins' configuration for one transaction.
@@ -332,9 +350,7 @@ class Dnf:
             node = self.path("/etc/dnf/plugins")
             for path in node.glob("*.conf") if node.is_dir() else ():
                 shutil.copyfile(path, directory / path.name)
-            pinned = [
-                f"{pattern}-{pin['version']}.*" for pin in self.pins for pattern in pin["packages"].split()
-            ]
+            pinned = self.pinned()
             (directory / "locks").write_text("".join(f"{line}\n" for line in self.foreign_locks() + pinned))
             if (directory / "versionlock.conf").is_file() or pinned:
                 text = f"[main]\nenabled=1\nlocklist={directory}/locks\n"

@@ -6,6 +6,8 @@ dnf works in a private root directory with copies of the node's configuration an
 from __future__ import annotations
 
 import gzip
+import platform
+import re
 import shutil
 import tempfile
 from dataclasses import replace
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 CONFIGURATION = ("/etc/dnf", "/etc/yum/vars", "/etc/os-release")
 CACHE = "/var/cache/dnf"
+# "nothing provides dkms >= 3.1.8 needed by kmod-nvidia-open-dkms-3:580.178.04-1.el9.noarch from ..."
+UNMET = re.compile(r"nothing provides (?P<requirement>.+) needed by (?P<package>\S+)-[^-\s]+-[^-\s]+ from ")
 COMMON = "{http://linux.duke.edu/metadata/common}"
 
 
@@ -42,12 +46,12 @@ def preview(wish: Wish, repositories: Sequence[Repository], node: Dnf, *, from_b
         except (RepositoryError, PackageError) as error:
             return refused(str(error))
         known = private.query()
-        wish = Wish(wish.packages, [*wish.present, *private.required()])
+        wish = Wish(wish.packages, {**wish.present, **dict.fromkeys(private.required(), "")})
         lacking = wish.lacking(known)
         try:
             transaction = private.simulate(lacking) if lacking else Transaction()
         except PackageError as error:
-            return refused(*(not_offered(private, lacking) or [str(error)]))
+            return refused(*(not_offered(private, lacking) or unmet(private, error.output) or [str(error)]))
         found = conclude(private, wish, transaction, known, node.path(CACHE))
         return replace(found, transaction=with_checksums(found.transaction, private))
 
@@ -109,6 +113,38 @@ def not_offered(private: Dnf, wanted: Mapping[str, str]) -> list[str]:
                 f"{', '.join(nearest(version, offered[name]))}."
             )
     return sentences
+
+
+def unmet(private: Dnf, output: Sequence[str]) -> list[str]:
+    """A sentence on what packages need and no repository has: dkms, where EPEL is not enabled."""
+    needs = [
+        f"{match['package']} needs {match['requirement']}"
+        for line in output
+        if (match := UNMET.search(line)) and not FAMILY.match(match["requirement"])
+    ]
+    if not needs:
+        return []
+    listing = private.dnf(["-q", "repolist", "--enabled"])[1].splitlines()[1:]
+    enabled = ", ".join(line.split()[0] for line in listing if line.strip())
+    return [
+        f"{', '.join(dict.fromkeys(needs))}, and no enabled repository of this node has it ({enabled}). What "
+        f"NVIDIA's packages need beside the distribution's own (dkms) is in EPEL and CRB; enable both, or "
+        f"mirrors of them, and run again: {enabling(private)}."
+    ]
+
+
+def enabling(private: Dnf) -> str:
+    """The commands that enable EPEL and CRB, on RHEL and on its rebuilds."""
+    text = private.path("/etc/os-release").read_text(encoding="utf-8")
+    release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text, re.MULTILINE))
+    major = release.get("VERSION_ID", "").partition(".")[0]
+    if release.get("ID") != "rhel":
+        crb = "powertools" if major == "8" else "crb"
+        return f"`dnf install epel-release` and `dnf config-manager --set-enabled {crb}`"
+    return (
+        f"`subscription-manager repos --enable codeready-builder-for-rhel-{major}-{platform.machine()}-rpms` "
+        f"and `dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-{major}.noarch.rpm`"
+    )
 
 
 def with_checksums(transaction: Transaction, private: Dnf) -> Transaction:

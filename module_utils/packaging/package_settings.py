@@ -75,7 +75,7 @@ class PackageSet(Setting):
         made = cls(
             Wish(
                 {name: wanted["version"] for name, wanted in listed.items() if wanted["held"]},
-                [name for name, wanted in listed.items() if not wanted["held"]],
+                {name: wanted["version"] for name, wanted in listed.items() if not wanted["held"]},
             ),
             [version for version, held in found["hold_version"].items() if held],
             package_manager(
@@ -88,7 +88,7 @@ class PackageSet(Setting):
 
     @property
     def first(self) -> bool:
-        """Whether these are programs that other settings work with, of any version."""
+        """Whether these are programs that other settings work with, and nothing is held."""
         return not self.wish.packages
 
     # ------------------------------------------------------------ what is there
@@ -100,7 +100,8 @@ class PackageSet(Setting):
 
     def full_wish(self) -> Wish:
         """The wish with what holding itself needs."""
-        return Wish(self.wish.packages, [*self.wish.present, *self.manager.required()])
+        required = dict.fromkeys(self.manager.required(), "")
+        return Wish(self.wish.packages, {**self.wish.present, **required})
 
     def broken(self) -> list[str]:
         """Packages that an interrupted transaction has left half-way."""

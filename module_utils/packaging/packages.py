@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The names that belong to a GPU stack, whoever packaged them.
 FAMILY = re.compile(
     r"^(nvidia-|libnvidia-|libnvsdm|libcuda1$|libcudnn|cudnn|libnccl|cuda-|datacenter-gpu-manager|nvlsm$"
-    r"|firmware-nvidia|kmod-nvidia-)"
+    r"|firmware-nvidia|kmod-nvidia-|linux-(modules|objects|signatures)-nvidia-(?!fs-))"
 )
 # An image that a boot loader offers; headers and other modules are none.
 KERNEL = re.compile(r"^(linux-image-|kernel(-core|-rt|-rt-core|-64k|-64k-core)?$)")
@@ -40,12 +40,14 @@ class Package:
     """One package that the package manager knows.
 
     `want` and `status` are dpkg's words: install or hold; installed, half-configured, config-files ...
+    `others` are versions that rpm has installed beside it, as it does of a kernel's packages.
     """
 
     name: str
     version: str
     want: str
     status: str
+    others: tuple[str, ...] = ()
 
     @property
     def installed(self) -> bool:
@@ -63,8 +65,10 @@ class Package:
         return self.want == "hold"
 
     def is_version(self, wanted: str) -> bool:
-        """Whether it is at a version; "" is any, and rpm's versions may be named without their epoch."""
-        return wanted in ("", self.version, self.version.partition(":")[2])
+        """Whether it is there at a version; "" is any, and rpm's may be named without their epoch."""
+        return not wanted or any(
+            wanted in (version, version.partition(":")[2]) for version in (self.version, *self.others)
+        )
 
     @property
     def broken(self) -> bool:
@@ -77,17 +81,16 @@ Packages = dict[str, Package]
 
 @dataclass(frozen=True)
 class Wish:
-    """What shall be installed: `packages` at exact versions ("" for any), `present` at any version."""
+    """What shall be installed: names and versions, "" for any. `packages` are held at them."""
 
     packages: dict[str, str]
-    present: Sequence[str] = ()
+    present: Mapping[str, str] = field(default_factory=dict)
 
     def lacking(self, known: Packages) -> dict[str, str]:
         """Names and versions of what is missing or at another version."""
-        wanted = dict.fromkeys(self.present, "") | self.packages
         return {
             name: version
-            for name, version in wanted.items()
+            for name, version in {**self.present, **self.packages}.items()
             if not (name in known and known[name].installed and known[name].is_version(version))
         }
 

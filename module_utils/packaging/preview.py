@@ -44,7 +44,7 @@ def conclude(
 ) -> Preview:
     """The preview of a transaction that was simulated; `archives` is where downloads go on the node."""
     transaction = manager.with_details(transaction)
-    wanted = {**dict.fromkeys(wish.present, ""), **wish.packages}
+    wanted = {**wish.present, **wish.packages}
     refusals = dangers(transaction, list(wanted), known, recorded_holds())
     problems = [f"The transaction is refused, because {' and '.join(refusals)}."] if refusals else []
     versions = {change.name: change.version for change in transaction.changes}

@@ -38,7 +38,8 @@ class Distribution(ABC):
     package_format: ClassVar[str]  # as NVIDIA's addresses have it
     package_architectures: ClassVar[dict[str, str]]
     nccl_packages: ClassVar[tuple[str, str]]
-    header_stem: ClassVar[str]
+    # The certificate of the key that DKMS makes for itself.
+    dkms_certificate: ClassVar[str] = "/var/lib/dkms/mok.pub"
     # What keeps other versions and automatic upgrades away from the stack.
     configuration: ClassVar[tuple[Configuration, ...]] = ()
 
@@ -78,7 +79,11 @@ class Distribution(ABC):
         return ()
 
     @abstractmethod
-    def following_headers(self, kernel: str) -> tuple[str, ...]:
+    def headers(self, kernel: str) -> dict[str, str]:
+        """The package with the headers of a kernel, and its version."""
+
+    @abstractmethod
+    def following_headers(self, kernel: Kernel) -> tuple[str, ...]:
         """The packages that bring headers with each new kernel like this one; none for foreign kernels."""
 
     def header_problems(self, kernel: Kernel) -> list[str]:  # noqa: ARG002 - others do

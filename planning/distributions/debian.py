@@ -41,7 +41,6 @@ class Debian(Distribution):
     package_format = "deb"
     package_architectures: ClassVar = {"x86_64": "amd64", "aarch64": "arm64"}
     nccl_packages = ("libnccl2", "libnccl-dev")
-    header_stem = "linux-headers"
     configuration = (
         Configuration(
             "/etc/apt/preferences.d/temper-nvidia",
@@ -86,9 +85,13 @@ class Debian(Distribution):
             Pin("libnccl*", stack.nccl_package),
         )
 
-    def following_headers(self, kernel: str) -> tuple[str, ...]:
+    def headers(self, kernel: str) -> dict[str, str]:
+        """The name ends in the kernel's release."""
+        return {f"linux-headers-{kernel}": ""}
+
+    def following_headers(self, kernel: Kernel) -> tuple[str, ...]:
         """The package of the kernel's flavour."""
-        match = self.KERNEL.fullmatch(kernel)
+        match = self.KERNEL.fullmatch(kernel.release)
         return (f"linux-headers-{match['flavour']}",) if match else ()
 
     def header_problems(self, kernel: Kernel) -> list[str]:

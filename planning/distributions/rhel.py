@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,6 +10,7 @@ from planning.distributions.base import Distribution
 from planning.model import ModuleStream, Pin
 
 if TYPE_CHECKING:
+    from planning.facts import Kernel
     from planning.model import Repository
     from planning.tables import Stack
 
@@ -27,7 +29,12 @@ class EnterpriseLinux(Distribution):
     package_format = "rpm"
     package_architectures: ClassVar = {"x86_64": "x86_64", "aarch64": "aarch64"}
     nccl_packages = ("libnccl", "libnccl-devel")
-    header_stem = "kernel-devel"
+
+    # 5.14.0-503.11.1.el9_5.x86_64, 5.14.0-503.11.1.el9_5.aarch64+64k, 4.18.0-553.rt7.342.el8_10.x86_64
+    KERNEL = re.compile(
+        r"(?!.*elrepo)(?P<version>[\d.]+-[\d.]+?(\.(?P<realtime>rt)\d.*)?\.el\d.*)\.(x86_64(_v2)?|aarch64)"
+        r"(\+(?P<flavour>[\w-]+))?"
+    )
 
     def driver_version(self, stack: Stack) -> str:
         """The epoch is left out: dnf then takes whatever epoch there is."""
@@ -57,10 +64,24 @@ class EnterpriseLinux(Distribution):
             return ()
         return (ModuleStream("nvidia-driver", f"{stack.branch}-{'open' if modules == 'open' else 'dkms'}"),)
 
-    def following_headers(self, kernel: str) -> tuple[str, ...]:  # noqa: ARG002 - the same for every kernel
-        """The release's own kernel has one flavour."""
+    def headers(self, kernel: str) -> dict[str, str]:
+        """One name for all kernels of a flavour, each of which has its version."""
+        match = self.KERNEL.fullmatch(kernel)
+        return {self.header_name(match): match["version"]} if match else {"kernel-devel": kernel}
+
+    def following_headers(self, kernel: Kernel) -> tuple[str, ...]:
+        """The package that requires a kernel of this flavour and its headers at one version."""
+        match = self.KERNEL.fullmatch(kernel.release)
+        if not match:
+            return ()
         matched = int(self.release.version) >= FIRST_RELEASE_WITH_MATCHED_HEADERS
-        return ("kernel-devel-matched" if matched else "kernel-devel", "kernel-headers")
+        return (f"{self.header_name(match)}{'-matched' if matched else ''}", "kernel-headers")
+
+    @staticmethod
+    def header_name(kernel: re.Match[str]) -> str:
+        """The package of a kernel's flavour: kernel-64k-devel."""
+        flavour = kernel["flavour"] or kernel["realtime"]
+        return f"kernel-{flavour}-devel" if flavour else "kernel-devel"
 
     def signed(self, repository: Repository) -> Repository:
         """What NVIDIA signs there, and what stays out."""

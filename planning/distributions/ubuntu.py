@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 from planning.distributions.debian import Debian
 
 if TYPE_CHECKING:
+    from planning.facts import Kernel
     from planning.tables import Stack
 
 FIRST_PLAIN_BRANCH = 590
-HWE_FLAVOURS = ("generic", "lowlatency", "nvidia")
 
 
 class Ubuntu(Debian):
-    """Ubuntu, whose kernels come in series."""
+    """Ubuntu, whose kernels come in series and flavours."""
 
-    # 6.8.0-45-generic, 6.8.0-1015-aws, 6.11.0-1010-nvidia-64k
-    KERNEL = re.compile(r"(?P<series>\d+\.\d+)\.\d+-\d+-(?P<flavour>[a-z][a-z0-9-]*)")
+    dkms_certificate = "/var/lib/shim-signed/mok/MOK.der"
+
+    # linux-image-generic-hwe-22.04, linux-image-aws-lts-22.04, linux-image-nvidia-64k; no kernel's own
+    META_IMAGE = re.compile(r"linux-image-(?!\d|unsigned-|extra-)(?P<kind>.+?)(?<!-dbgsym)")
 
     def driver_packages(self, stack: Stack, modules: str) -> dict[str, str]:
         """Libraries, modules and nvidia-smi."""
@@ -32,11 +34,7 @@ class Ubuntu(Debian):
         pinning = {f"nvidia-driver-pinning-{stack.driver}": ""}
         return dict.fromkeys(("libnvidia-compute", f"nvidia-dkms{opened}"), version) | common | pinning
 
-    def following_headers(self, kernel: str) -> tuple[str, ...]:
-        """The package of the kernel's flavour and series."""
-        match = self.KERNEL.fullmatch(kernel)
-        if not match:
-            return ()
-        enablement = match["flavour"] in HWE_FLAVOURS and match["series"] != self.release.kernel_series
-        suffix = f"-hwe-{self.release.version}" if enablement else ""
-        return (f"linux-headers-{match['flavour']}{suffix}",)
+    def following_headers(self, kernel: Kernel) -> tuple[str, ...]:
+        """The counterparts of the packages that bring kernels: no release says which of them brought it."""
+        found = map(self.META_IMAGE.fullmatch, kernel.image_packages)
+        return tuple(f"linux-headers-{match['kind']}" for match in found if match)

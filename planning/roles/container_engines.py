@@ -27,7 +27,7 @@ def role_plan(context: Context) -> RolePlan:
     settings: list[PlannedSetting] = [
         package(name, "The operator wants this engine") for name in wish.install
     ]
-    if "docker.io" in wish.install and context.codename != "bookworm":
+    if "docker.io" in wish.install and context.os_id == "debian" and context.codename != "bookworm":
         settings.append(package("docker-cli", "Since Debian 13 docker.io only recommends its command"))
     limits = {"memlock": wish.ulimits.memlock, "stack": wish.ulimits.stack, "nofile": wish.ulimits.nofile}
     settings += parameters(

@@ -101,9 +101,9 @@ def packages(context: Context, driver: Driver) -> Iterator[PlannedSetting]:
     plan = context.plan
     for name, version in plan.packages.items():
         yield package(name, "The stack is one set of versions", version, held=True)
-    for name in plan.present:
+    for name, version in plan.present.items():
         if name not in plan.packages:
-            yield package(name, "The stack is built with it")
+            yield package(name, "The stack is built with it", version)
     for pin in plan.pins:
         why = "What the stack depends on stays at the stack's versions"
         yield PlannedSetting(Kind.PIN, pin.packages, {"version": pin.version}, why)

@@ -13,14 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.packaging import dnf_preview, packages, repositories, signing_keys
+from ansible.module_utils.driver.module_builds import HEADERS
+from ansible.module_utils.packaging import packages
 from ansible.module_utils.packaging.dnf import Dnf
-from ansible.module_utils.packaging.node import PackageState
-from ansible.module_utils.packaging.package_settings import PackageSet
-from ansible.module_utils.packaging.packages import PackageError, Wish
+from ansible.module_utils.packaging.packages import PackageError
 
-from tests.lab.rpm_archive import RELEASE, RpmArchive, make_root, run
+from tests.lab.dnf_node import (
+    configure,
+    dnf_as_administrator,
+    held,
+    make_node,
+    preview,
+    repository_of,
+    settle,
+    snapshot,
+    versions,
+)
+from tests.lab.rpm_archive import RELEASE, RpmArchive, kernel_provides
 from tests.unit.openpgp_keys import KeyRing
+from tests.unit.planning_nodes import assert_says
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +42,7 @@ pytestmark = [
 ]
 DRIVER = {"nvidia-driver-cuda": f"580.1-{RELEASE}"}
 OPTIONS = ("--releasever=9",)
+KERNELS = ("5.14.8", "5.14.9")
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +70,10 @@ def built(tmp_path_factory: pytest.TempPathFactory, ring: KeyRing) -> RpmArchive
     archive.add("nvidia-needs-kernel", "1", "Requires: kernel-core")
     archive.add("nvidia-impossible", "1", "Requires: libnvidia-ml = 3:999")
     archive.add("nvidia-fails", "1", script='error("it went wrong")')
+    archive.add("kmod-nvidia-open-dkms", "580.1", "Requires: dkms >= 3.1.8", epoch=3)
+    archive.add("nvidia-container-toolkit", "1.20.0")
+    for version in KERNELS:
+        archive.add("kernel-devel", version, *kernel_provides(f"{version}-{RELEASE}.x86_64"))
     archive.publish()
     return archive
 
@@ -71,29 +87,13 @@ def archive(built: RpmArchive, tmp_path: Path) -> RpmArchive:
 
 @pytest.fixture
 def repository(archive: RpmArchive, tmp_path: Path) -> dict[str, Any]:
-    key = tmp_path / "key"
-    key.write_bytes(archive.ring.export(archive.key))
-    return {
-        "name": "nvidia-cuda",
-        "kind": "dnf",
-        "uri": f"file://{archive.path}/",
-        "key_url": f"file://{key}",
-        "fingerprints": [archive.ring.keys[archive.key]],
-        "signed_by": None,
-        "signed": "both",
-        "exclude": [],
-    }
+    return repository_of(archive, tmp_path)
 
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dnf:
     """A node that has no repository yet."""
-    root = tmp_path / "root"
-    make_root(root)
-    monkeypatch.setattr(repositories, "DNF_SOURCES", root / "etc/yum.repos.d")
-    monkeypatch.setattr(repositories, "DNF_KEYRINGS", root / "etc/pki/rpm-gpg")
-    monkeypatch.setattr(packages, "HOLD_RECORD", root / "var/lib/temper/held-packages")
-    return Dnf(root=root, options=OPTIONS)
+    return make_node(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -101,50 +101,6 @@ def node(bare: Dnf, repository: dict[str, Any]) -> Dnf:
     """A node that has the repository."""
     configure(repository)
     return bare
-
-
-def configure(repository: dict[str, Any]) -> None:
-    """Write what the setting of the repositories writes."""
-    keyring, source = repositories.keyring_path(repository), repositories.source_path(repository)
-    keyring.parent.mkdir(parents=True, exist_ok=True)
-    keyring.write_text(signing_keys.keyring(repository, b"", set()).text)
-    source.write_text(repositories.source_text(repository, keyring))
-
-
-def settle(node: Dnf, wanted: dict[str, str], present: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What the setting of the packages does and returns."""
-    setting = PackageSet(Wish(wanted, present), ["3:580.1-1.el9"], node, state=PackageState(node.query))
-    changed = not setting.settled()
-    if changed:
-        setting.apply()
-    return {"changed": changed, **setting.result()}
-
-
-def preview(node: Dnf, repository: dict[str, Any], wanted: dict[str, str], **options: Any) -> dict[str, Any]:
-    """What module package_preview returns; proves that the node stays as it is."""
-    before = snapshot(node.root)
-    values = {"from_bare": False} | options
-    present = values.pop("present", [])
-    result = dnf_preview.preview(Wish(wanted, present), [repository], node, **values).as_dict()
-    assert snapshot(node.root) == before
-    return result
-
-
-def snapshot(root: Path) -> dict[str, bytes]:
-    """All files, but those with which sqlite lets readers of the rpm database meet."""
-    return {
-        str(path): path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file() and not path.name.endswith(("-shm", "-wal"))
-    }
-
-
-def versions(node: Dnf) -> dict[str, str]:
-    return {name: package.version for name, package in node.query().items()}
-
-
-def held(node: Dnf) -> list[str]:
-    return sorted(name for name, package in node.query().items() if package.held)
 
 
 def change_names(changes: list[dict[str, Any]]) -> set[str]:
@@ -155,7 +111,7 @@ def change_names(changes: list[dict[str, Any]]) -> set[str]:
 
 
 def test_a_bare_node_gets_the_set_and_holds_it(node: Dnf) -> None:
-    result = settle(node, DRIVER, ("desktop",))
+    result = settle(node, DRIVER, {"desktop": ""})
     assert versions(node) == {
         "nvidia-driver-cuda": "3:580.1-1.el9",
         "libnvidia-ml": "3:580.1-1.el9",
@@ -174,15 +130,8 @@ def test_the_second_run_changes_nothing(node: Dnf) -> None:
 
 def test_a_held_package_is_upgraded_by_nobody(node: Dnf) -> None:
     settle(node, DRIVER)
-    run("dnf", "-y", *OPTIONS, *plugin_path(node), f"--installroot={node.root}", "upgrade")
+    dnf_as_administrator(node, "upgrade")
     assert versions(node)["nvidia-driver-cuda"] == "3:580.1-1.el9"
-
-
-def plugin_path(node: Dnf) -> list[str]:
-    """Dnf takes the plugins' configuration from the host even with another root."""
-    configuration = node.root / "etc/dnf/plugins/versionlock.conf"
-    configuration.write_text(f"[main]\nenabled=1\nlocklist={node.lock_list()}\n")
-    return [f"--setopt=pluginconfpath={configuration.parent}"]
 
 
 @pytest.mark.parametrize("version", ["570.1", "595.1"], ids=["downgrade", "upgrade"])
@@ -203,6 +152,29 @@ def test_pins_keep_what_is_pulled_in_at_their_version(node: Dnf) -> None:
     assert versions(node)["libnvidia-ml"] == "3:580.1-1.el9"
 
 
+def test_a_pin_bars_no_package_that_only_its_pattern_matches(node: Dnf) -> None:
+    pinned = Dnf([{"packages": "nvidia-*", "version": f"580.1-{RELEASE}"}], root=node.root, options=OPTIONS)
+    settle(pinned, DRIVER | {"nvidia-container-toolkit": f"1.20.0-{RELEASE}"})
+    assert versions(node)["nvidia-container-toolkit"] == f"1.20.0-{RELEASE}"
+
+
+def test_headers_of_one_kernel_are_installed_beside_those_of_another(node: Dnf) -> None:
+    """As dnf installs a kernel's packages: a new version replaces none."""
+    older, newer = (f"{version}-{RELEASE}" for version in KERNELS)
+    settle(node, {}, {"kernel-devel": newer})
+    settle(node, {}, {"kernel-devel": older})
+    for version in (older, newer, ""):
+        assert not settle(node, {}, {"kernel-devel": version})["changed"]
+    assert held(node) == []
+
+
+def test_the_remedy_for_missing_headers_is_a_command_that_dnf_knows(node: Dnf) -> None:
+    older = f"{KERNELS[0]}-{RELEASE}"
+    package = HEADERS["dnf"].format(f"{older}.x86_64").strip("'")
+    dnf_as_administrator(node, "install", package)
+    assert versions(node) == {"kernel-devel": older}
+
+
 def test_what_somebody_else_holds_is_not_moved(node: Dnf) -> None:
     settle(node, {"nvidia-driver-cuda": f"570.1-{RELEASE}"})
     packages.HOLD_RECORD.unlink()
@@ -219,7 +191,7 @@ def test_what_somebody_else_holds_is_not_moved(node: Dnf) -> None:
     ],
 )
 def test_a_dangerous_transaction_is_refused(node: Dnf, name: str, reason: str) -> None:
-    settle(node, {}, ("desktop",))
+    settle(node, {}, {"desktop": ""})
     with pytest.raises(PackageError, match=f"The transaction is refused, because {reason}"):
         settle(node, {name: f"1-{RELEASE}"})
     assert versions(node) == {"desktop": "1-1.el9"}
@@ -257,7 +229,7 @@ def test_metadata_that_somebody_else_signed_are_not_read(node: Dnf, archive: Rpm
 
 
 def test_a_package_whose_script_fails_is_taken_back(node: Dnf) -> None:
-    settle(node, {}, ("desktop",))
+    settle(node, {}, {"desktop": ""})
     with pytest.raises(PackageError, match=r"a script of nvidia-fails failed\. The transaction was undone"):
         settle(node, {"nvidia-fails": f"1-{RELEASE}"})
     assert versions(node) == {"desktop": "1-1.el9"}
@@ -271,7 +243,8 @@ def streams(archive: RpmArchive) -> None:
     """The driver as RHEL 8 and 9 have it: a stream for each branch."""
     for stream, version in (("580-open", "580.1"), ("595-open", "595.1")):
         archive.add_stream(
-            "nvidia-driver", stream, dict.fromkeys(("nvidia-driver-cuda", "libnvidia-ml"), version)
+            *("nvidia-driver", stream),
+            dict.fromkeys(("nvidia-driver-cuda", "libnvidia-ml"), f"3:{version}-{RELEASE}"),
         )
     archive.publish()
 
@@ -312,7 +285,7 @@ def test_a_stream_that_does_not_exist_is_named(streams: None, node: Dnf) -> None
 def test_a_bare_node_is_told_the_transaction(
     bare: Dnf, repository: dict[str, Any], archive: RpmArchive
 ) -> None:
-    result = preview(bare, repository, DRIVER, present=["desktop"])
+    result = preview(bare, repository, DRIVER, present={"desktop": ""})
     assert result["problems"] == []
     assert change_names(result["transaction"]["install"]) == {"nvidia-driver-cuda", "libnvidia-ml", "desktop"}
     assert result["resolved"] == {"desktop": "1-1.el9"}
@@ -342,7 +315,7 @@ def test_an_upgrade_is_shown_with_both_versions(node: Dnf, repository: dict[str,
 
 
 def test_from_bare_the_family_is_part_of_it(node: Dnf, repository: dict[str, Any]) -> None:
-    settle(node, DRIVER, ("desktop",))
+    settle(node, DRIVER, {"desktop": ""})
     assert preview(node, repository, DRIVER)["transaction"]["install"] == []
     result = preview(node, repository, DRIVER, from_bare=True)
     assert change_names(result["transaction"]["install"]) == {"nvidia-driver-cuda", "libnvidia-ml"}
@@ -369,8 +342,25 @@ def test_a_dependency_that_cannot_be_met_is_named(bare: Dnf, repository: dict[st
     assert "nothing provides libnvidia-ml = 3:999" in problem
 
 
+def test_a_node_without_epel_is_told_so(bare: Dnf, repository: dict[str, Any]) -> None:
+    (problem,) = preview(bare, repository, {"kmod-nvidia-open-dkms": ""})["problems"]
+    assert_says(
+        problem,
+        "kmod-nvidia-open-dkms needs dkms >= 3.1.8",
+        "no enabled repository",
+        "(temper-nvidia-cuda)",
+        "`dnf install epel-release` and `dnf config-manager --set-enabled crb`",
+    )
+
+
+def test_on_rhel_the_way_to_epel_is_another(bare: Dnf, repository: dict[str, Any]) -> None:
+    (bare.root / "etc/os-release").write_text('ID="rhel"\nVERSION_ID="9.6"\n')
+    (problem,) = preview(bare, repository, {"kmod-nvidia-open-dkms": ""})["problems"]
+    assert_says(problem, "codeready-builder-for-rhel-9-", "epel-release-latest-9.noarch.rpm")
+
+
 def test_a_danger_is_a_problem(node: Dnf, repository: dict[str, Any]) -> None:
-    settle(node, {}, ("desktop",))
+    settle(node, {}, {"desktop": ""})
     assert preview(node, repository, {"nvidia-hates-desktop": ""})["problems"] == [
         "The transaction is refused, because it would remove desktop."
     ]

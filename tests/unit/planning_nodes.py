@@ -59,6 +59,7 @@ def node(**changes: Any) -> dict[str, Any]:
             "headers_present": True,
             "headers_installable": True,
             "cmdline": "",
+            "image_packages": [],
         },
         "kernels": [],
         "secure_boot": "disabled",

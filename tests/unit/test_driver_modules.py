@@ -115,7 +115,7 @@ def test_package_names_are_the_distributions(root: Path) -> None:
         (root / f"lib/modules/{release}/build/include").rmdir()
         (root / f"lib/modules/{release}/build").rmdir()
     message = refusal(modules(manager="dnf"))
-    assert f"install kernel-devel-{OLD}" in message
+    assert f"install 'kernel-devel-uname-r = {OLD}'" in message
     assert f"dnf remove kernel-core-{OLD}" in message
 
 

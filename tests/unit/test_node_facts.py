@@ -264,20 +264,24 @@ INSTALLED = """\
 libcuda1\\t580-1\\thold\\tinstalled
 nvidia-modprobe\\t570-1\\tdeinstall\\tconfig-files
 vim\\t9\\tinstall\\tinstalled
+linux-image-6.8.0-45-generic\\t6\\thold\\tinstalled
+linux-image-generic\\t6\\tinstall\\tinstalled
+linux-image-5.15.0-91-generic\\t5\\tdeinstall\\tconfig-files
 openssh-server\\t9.2\\tinstall\\thalf-configured
 """
 
 
 def test_packages_of_the_family_and_all_that_are_broken(program: Any) -> None:
     program("dpkg-query", f"printf '{INSTALLED}'")
-    assert node_facts.package_state() == ({"libcuda1": "580-1"}, ["openssh-server"])
+    images = ["linux-image-6.8.0-45-generic", "linux-image-generic"]
+    assert node_facts.package_state() == ({"libcuda1": "580-1"}, ["openssh-server"], images)
 
 
 @pytest.mark.parametrize("script", ["exit 2", None])
 def test_without_dpkg_there_are_no_packages(program: Any, script: str | None) -> None:
     if script is not None:
         program("dpkg-query", script)
-    assert node_facts.package_state() == ({}, [])
+    assert node_facts.package_state() == ({}, [], [])
 
 
 RPMS = """\
@@ -291,6 +295,7 @@ def test_packages_of_the_family_where_rpm_keeps_them(program: Any) -> None:
     program("rpm", f"printf '{RPMS}'")
     assert node_facts.package_state() == (
         {"kmod-nvidia-open-dkms": "3:580.178.04-1.el9", "cuda-toolkit-13-0": "13.0.2-1"},
+        [],
         [],
     )
 
@@ -508,4 +513,10 @@ def test_module_returns_one_fact_and_changes_nothing(
     }
     assert facts["os"]["id"] == "debian"
     assert facts["boot_id"] == "27f1b2c4-0000-4000-8000-000000000000"
-    assert facts["kernel"].keys() == {"release", "headers_present", "headers_installable", "cmdline"}
+    assert facts["kernel"].keys() == {
+        "release",
+        "headers_present",
+        "headers_installable",
+        "cmdline",
+        "image_packages",
+    }

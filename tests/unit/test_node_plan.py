@@ -110,7 +110,7 @@ def test_a_node_with_one_package_at_another_version_is_not_settled() -> None:
 def test_headers_are_installed_where_they_are_missing(present: bool, headers: list[str]) -> None:
     kernel = node()["kernel"] | {"headers_present": present}
     found = plan(node(kernel=kernel))
-    assert found["present"] == [f"linux-headers-{name}" for name in headers]
+    assert found["present"] == {f"linux-headers-{name}": "" for name in headers}
     assert found["problems"] == []
 
 

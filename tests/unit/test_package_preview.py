@@ -108,7 +108,7 @@ def names(changes: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def test_the_transaction_is_what_the_repositories_and_pins_to_come_would_give(preview: Run) -> None:
-    result = preview(DRIVER, present=["linux-headers-amd64"])
+    result = preview(DRIVER, present={"linux-headers-amd64": ""})
     assert result["problems"] == []
     expected = DRIVER | {"libcuda1": "580-1", "linux-headers-amd64": "6.1"}
     assert names(result["transaction"]["install"]) == expected
@@ -326,12 +326,12 @@ def test_a_node_without_any_lists_gets_private_ones(preview: Run, node: Machine)
     for path in (node.root / "var/lib/apt/lists").iterdir():
         if path.is_file():
             path.unlink()
-    assert preview(DRIVER, present=["linux-headers-amd64"])["problems"] == []
+    assert preview(DRIVER, present={"linux-headers-amd64": ""})["problems"] == []
 
 
 def test_old_lists_of_the_node_are_read_anew_in_private(preview: Run, node: Machine) -> None:
     Archive(node.root / "distribution").add("linux-headers-6.2", "6.2")
-    assert preview(DRIVER, present=["linux-headers-6.2"])["problems"] == []
+    assert preview(DRIVER, present={"linux-headers-6.2": ""})["problems"] == []
 
 
 def test_another_apt_that_holds_the_lock_does_not_matter(preview: Run, node: Machine) -> None:

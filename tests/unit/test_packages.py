@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     Run = Callable[..., dict[str, Any]]
 
 
+# A kernel of the flavour nvidia, and GPUDirect Storage.
+NO_DRIVER = (
+    "linux-modules-6.8.0-1015-nvidia",
+    "linux-image-nvidia",
+    "linux-modules-nvidia-fs-6.8.0-1015-nvidia",
+)
+
+
 def installed(name: str, version: str, want: str = "install") -> dict[str, Package]:
     return {name: Package(name, version, want, "installed")}
 
@@ -65,6 +73,8 @@ def test_another_architecture_of_a_package_is_held_apart(reverse: bool) -> None:
         "libnccl2",
         "libnvidia-ml1",
         "libnvsdm",
+        "linux-modules-nvidia-580-server-open-aws",
+        "linux-objects-nvidia-580-server-open-6.8.0-1015-aws",
         "nvidia-kernel-open-dkms",
         "nvlsm",
     ],
@@ -73,7 +83,9 @@ def test_names_of_the_family(name: str) -> None:
     assert packages.FAMILY.match(name)
 
 
-@pytest.mark.parametrize("name", ["barracuda-agent", "libcuda1-mock", "nvlsm-tools", "xnvidia-x", "libc6"])
+@pytest.mark.parametrize(
+    "name", ["barracuda-agent", "libcuda1-mock", "nvlsm-tools", "xnvidia-x", "libc6", *NO_DRIVER]
+)
 def test_names_of_others(name: str) -> None:
     assert not packages.FAMILY.match(name)
 
@@ -81,12 +93,18 @@ def test_names_of_others(name: str) -> None:
 def test_only_what_differs_is_asked_for() -> None:
     known = installed("a", "1") | installed("b", "1") | installed("headers", "7")
     known["c"] = Package("c", "1", "deinstall", "config-files")
-    wish = Wish({"a": "1", "b": "2", "c": "1", "d": "1"}, ["headers", "missing"])
+    wish = Wish({"a": "1", "b": "2", "c": "1", "d": "1"}, {"headers": "", "missing": ""})
     assert wish.lacking(known) == {"missing": "", "b": "2", "c": "1", "d": "1"}
 
 
 def test_any_version_meets_a_wish_for_none_in_particular() -> None:
     assert Wish({"a": "", "b": ""}).lacking(installed("a", "7")) == {"b": ""}
+
+
+def test_a_version_beside_another_is_there_too() -> None:
+    known = {"kernel-devel": Package("kernel-devel", "6", "install", "installed", ("5", "1:4"))}
+    assert [Wish({}, {"kernel-devel": version}).lacking(known) for version in ("", "6", "5", "4")] == [{}] * 4
+    assert Wish({}, {"kernel-devel": "7"}).lacking(known) == {"kernel-devel": "7"}
 
 
 def test_the_listed_packages_and_their_siblings_are_held() -> None:

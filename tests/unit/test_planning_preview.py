@@ -81,10 +81,10 @@ def test_a_mirror_without_the_stack_gets_a_hint_where_the_simulation_fails() -> 
     assert with_preview(PLAN, missing).problems == missing.problems
 
 
-def test_a_kernel_that_comes_along_is_shown_with_the_way_out() -> None:
-    kernel = [{"name": "linux-image-6.12.117+deb13-amd64", "version": "6.12.117-1"}]
-    found = previewed(["it would install another kernel"], install=kernel)
-    assert found.text.splitlines()[-1] == "  brings a kernel: linux-image-6.12.117+deb13-amd64"
+@pytest.mark.parametrize("name", ["linux-image-6.12.117+deb13-amd64", "kernel-core", "kernel-64k-core"])
+def test_a_kernel_that_comes_along_is_shown_with_the_way_out(name: str) -> None:
+    found = previewed(["it would install another kernel"], install=[{"name": name, "version": "6.12.117-1"}])
+    assert found.text.splitlines()[-1] == f"  brings a kernel: {name}"
     assert "nvidia_stack_follow_kernels: false" in found.problems[1]
 
 

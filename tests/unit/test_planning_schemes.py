@@ -39,6 +39,14 @@ def driver(found: dict[str, Any]) -> set[str]:
 # ---------------------------------------------------------------- Ubuntu
 
 
+def test_ubuntu_26_begins_with_branch_595() -> None:
+    found = plan(system("ubuntu", "26.04"))
+    assert (found["problems"], found["stack"]) == ([], "r595-cuda13.2")
+    assert_says(
+        problem(system("ubuntu", "26.04", pci=gpus(V100))), "ubuntu-26.04 begins with driver branch 595"
+    )
+
+
 @pytest.mark.parametrize("release", ["22.04", "24.04"])
 def test_up_to_580_ubuntus_names_end_in_the_branch(release: str) -> None:
     found = plan(system("ubuntu", release))
@@ -78,20 +86,59 @@ def test_what_ubuntus_packages_pull_in_is_pinned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("release", "kernel_release", "meta"),
+    ("images", "metas"),
     [
-        ("22.04", "5.15.0-91-generic", "linux-headers-generic"),
-        ("22.04", "6.8.0-45-generic", "linux-headers-generic-hwe-22.04"),
-        ("24.04", "6.8.0-45-generic", "linux-headers-generic"),
-        ("24.04", "6.11.0-1010-nvidia", "linux-headers-nvidia-hwe-24.04"),
-        ("24.04", "6.8.0-1015-aws", "linux-headers-aws"),
-        ("24.04", "6.17.0-custom", None),
+        (["linux-image-5.15.0-91-generic", "linux-image-generic"], ["generic"]),
+        (["linux-image-6.8.0-45-generic", "linux-image-generic-hwe-22.04"], ["generic-hwe-22.04"]),
+        (["linux-image-6.8.0-45-generic-64k", "linux-image-generic-64k"], ["generic-64k"]),
+        (["linux-image-aws-lts-22.04", "linux-image-5.15.0-1051-aws"], ["aws-lts-22.04"]),
+        (["linux-image-oem-24.04b", "linux-image-6.11.0-1010-oem"], ["oem-24.04b"]),
+        (["linux-image-nvidia-64k-hwe-24.04"], ["nvidia-64k-hwe-24.04"]),
+        (["linux-image-generic", "linux-image-generic-hwe-24.04"], ["generic", "generic-hwe-24.04"]),
+        (["linux-image-virtual", "linux-image-extra-virtual"], ["virtual"]),
+        (["linux-image-unsigned-6.8.0-45-generic", "linux-image-6.8.0-45-generic"], []),
+        ([], []),
     ],
 )
-def test_headers_follow_ubuntus_kernel(release: str, kernel_release: str, meta: str | None) -> None:
-    assert plan(system("ubuntu", release, kernel=kernel(kernel_release)))["present"] == (
-        [meta] if meta else []
-    )
+def test_headers_follow_the_packages_that_bring_ubuntus_kernels(images: list[str], metas: list[str]) -> None:
+    running = kernel("6.8.0-45-generic") | {"image_packages": images}
+    found = plan(system("ubuntu", "24.04", kernel=running))["present"]
+    assert found == {f"linux-headers-{meta}": "" for meta in metas}
+
+
+def test_headers_of_ubuntus_running_kernel_have_its_release() -> None:
+    running = kernel("6.8.0-1015-nvidia-64k", present=False) | {"image_packages": ["linux-image-nvidia-64k"]}
+    found = plan(system("ubuntu", "24.04", kernel=running))["present"]
+    assert found == {"linux-headers-nvidia-64k": "", "linux-headers-6.8.0-1015-nvidia-64k": ""}
+
+
+@pytest.mark.parametrize(("name", "path"), [("debian", "/var/lib/dkms/mok.pub"), ("ubuntu", "MOK.der")])
+def test_the_key_of_dkms_lies_where_the_distribution_has_it(name: str, path: str) -> None:
+    version = {"debian": "12", "ubuntu": "24.04"}[name]
+    assert_says(problem(system(name, version, secure_boot="enabled")), f"{path}, the same way")
+
+
+@pytest.mark.parametrize(
+    ("package", "module"),
+    [
+        ("nvidia-driver-580-server-open", None),
+        ("nvidia-utils-535-server", None),
+        ("libnvidia-compute-535-server", None),
+        ("linux-modules-nvidia-580-server-open-aws", None),
+        ("libcuda1", "nvidia-srv"),
+    ],
+)
+def test_ubuntus_own_driver_is_removed_first(package: str, module: str | None) -> None:
+    records = [{"module": module, "version": "535", "kernel": None, "architecture": None, "state": "added"}]
+    facts = system("ubuntu", "24.04", packages={package: "1"}, dkms=records if module else [])
+    text = problem(facts)
+    assert_says(text, "the distribution's packages", "Drain the node", "apt-get purge", package)
+    assert "nvidia_stack_source: distro" not in text
+
+
+@pytest.mark.parametrize("package", ["nvidia-dkms-580-open", "nvidia-utils-580", "nvidia-container-toolkit"])
+def test_nvidias_packages_for_ubuntu_are_no_driver_of_ubuntu(package: str) -> None:
+    assert plan(system("ubuntu", "24.04", packages={package: "1"}))["problems"] == []
 
 
 @pytest.mark.parametrize(
@@ -106,7 +153,7 @@ def test_headers_follow_ubuntus_kernel(release: str, kernel_release: str, meta: 
     ],
 )
 def test_headers_follow_debians_kernel(kernel_release: str, meta: str | None) -> None:
-    assert plan(node(kernel=kernel(kernel_release)))["present"] == ([meta] if meta else [])
+    assert plan(node(kernel=kernel(kernel_release)))["present"] == ({meta: ""} if meta else {})
 
 
 # ---------------------------------------------------------------- Enterprise Linux
@@ -151,10 +198,32 @@ def test_enterprise_linux_10_needs_the_key_from_the_operator() -> None:
     assert_says(text, "rhel-10", "CDF6BA43.pub", "nvidia_stack_cuda_key_fingerprints: [40 hexadecimal digits")
 
 
-@pytest.mark.parametrize(("release", "name"), [("8.10", "kernel-devel"), ("9.6", "kernel-devel-matched")])
-def test_headers_follow_the_kernel_of_enterprise_linux(release: str, name: str) -> None:
-    facts = system("rhel", release, kernel=kernel("5.14.0-611.el9.x86_64", present=False))
-    assert plan(facts)["present"] == ["kernel-devel-5.14.0-611.el9.x86_64", name, "kernel-headers"]
+@pytest.mark.parametrize(
+    ("release", "running", "name", "version"),
+    [
+        ("8.10", "4.18.0-553.el8_10.x86_64", "kernel-devel", "4.18.0-553.el8_10"),
+        ("8.10", "4.18.0-553.rt7.342.el8_10.x86_64", "kernel-rt-devel", "4.18.0-553.rt7.342.el8_10"),
+        ("9.6", "5.14.0-611.el9.x86_64", "kernel-devel", "5.14.0-611.el9"),
+        ("9.6", "5.14.0-611.13.1.el9_7.aarch64+64k", "kernel-64k-devel", "5.14.0-611.13.1.el9_7"),
+        ("9.6", "5.14.0-611.el9_7.x86_64+rt", "kernel-rt-devel", "5.14.0-611.el9_7"),
+        ("9.6", "5.14.0-611.el9_7.x86_64+rt-debug", "kernel-rt-debug-devel", "5.14.0-611.el9_7"),
+    ],
+)
+def test_headers_of_enterprise_linux_have_a_name_and_the_kernels_version(
+    release: str, running: str, name: str, version: str
+) -> None:
+    following = name if release.startswith("8") else f"{name}-matched"
+    found = plan(system("rhel", release, kernel=kernel(running)))["present"]
+    assert found == {following: "", "kernel-headers": ""}
+    found = plan(system("rhel", release, kernel=kernel(running, present=False)))["present"]
+    assert found == {following: "", "kernel-headers": "", name: version}
+
+
+@pytest.mark.parametrize("running", ["6.12.1-1.el9.elrepo.x86_64", "6.12.58"])
+def test_no_package_of_enterprise_linux_follows_a_foreign_kernel(running: str) -> None:
+    assert plan(system("rhel", "9.6", kernel=kernel(running)))["present"] == {}
+    found = plan(system("rhel", "9.6", kernel=kernel(running, present=False)))["present"]
+    assert found == {"kernel-devel": running}
 
 
 def test_headers_of_enterprise_linux_are_left_to_the_simulation() -> None:

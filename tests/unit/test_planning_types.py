@@ -107,18 +107,19 @@ def test_a_release_is_one_row() -> None:
     """What CONTRIBUTING says of a new release."""
     data = tables()
     row = data["nvidia_distributions"]["ubuntu-24.04"]
-    data["nvidia_distributions"]["ubuntu-26.04"] = row | {"repository": "ubuntu2604", "kernel_series": "7.0"}
-    facts = node(os={"id": "ubuntu", "version_id": "26.04", "codename": "", "pretty_name": "Ubuntu 26.04"})
+    data["nvidia_distributions"]["ubuntu-28.04"] = row | {"repository": "ubuntu2804"}
+    facts = node(os={"id": "ubuntu", "version_id": "28.04", "codename": "", "pretty_name": "Ubuntu 28.04"})
     found = plan(facts, data=data)
     assert found["problems"] == []
-    assert "/ubuntu2604/" in found["repositories"][0]["uri"]
+    assert "/ubuntu2804/" in found["repositories"][0]["uri"]
 
 
 def test_a_family_is_one_class_and_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """What CONTRIBUTING says of a new family."""
 
     class Other(Debian):
-        header_stem = "other-headers"
+        def headers(self, kernel: str) -> dict[str, str]:
+            return {"other-headers": kernel}
 
     monkeypatch.setitem(FAMILIES, "other", Other)
     data = tables()
@@ -130,4 +131,4 @@ def test_a_family_is_one_class_and_its_rows(monkeypatch: pytest.MonkeyPatch) -> 
     os = {"id": "other", "version_id": "1", "codename": "", "pretty_name": "Other 1"}
     found = plan(node(os=os, kernel=kernel), data=data)
     assert found["problems"] == []
-    assert "other-headers-6.1.0-37-amd64" in found["present"]
+    assert found["present"]["other-headers"] == "6.1.0-37-amd64"

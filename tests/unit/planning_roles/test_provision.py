@@ -6,7 +6,7 @@ import pytest
 
 from planning.convert import plain
 from planning.node_plan import Kind
-from tests.unit.planning_nodes import node
+from tests.unit.planning_nodes import node, system
 from tests.unit.planning_roles.plans import (
     CERTIFICATE,
     bookworm,
@@ -147,9 +147,10 @@ def test_engines_get_the_gpus_as_the_operator_wishes() -> None:
     [
         (bookworm, "docker.io", ["docker.io"]),
         (trixie, "docker.io", ["docker.io", "docker-cli"]),
+        (system("ubuntu", "24.04"), "docker.io", ["docker.io"]),
         (trixie, "podman", ["podman"]),
     ],
-    ids=["bookworm", "trixie", "podman"],
+    ids=["bookworm", "trixie", "ubuntu", "podman"],
 )
 def test_docker_comes_with_its_command(facts: dict[str, object], engine: str, packages: list[str]) -> None:
     engines = planned("container_engines", facts, container_engines_install=[engine])
