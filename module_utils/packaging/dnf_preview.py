@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 CONFIGURATION = ("/etc/dnf", "/etc/yum/vars", "/etc/os-release")
 CACHE = "/var/cache/dnf"
 # "nothing provides dkms >= 3.1.8 needed by kmod-nvidia-open-dkms-3:580.178.04-1.el9.noarch from ..."
-UNMET = re.compile(r"nothing provides (?P<requirement>.+) needed by (?P<package>\S+)-[^-\s]+-[^-\s]+ from ")
+UNMET = re.compile(
+    r"nothing provides (?P<requirement>.+) needed by (?P<package>\S+)-[^-\s]+-[^-\s]+?(?: from |$)"
+)
 COMMON = "{http://linux.duke.edu/metadata/common}"
 
 

@@ -348,7 +348,7 @@ def test_a_node_without_epel_is_told_so(bare: Dnf, repository: dict[str, Any]) -
         problem,
         "kmod-nvidia-open-dkms needs dkms >= 3.1.8",
         "no enabled repository",
-        "(temper-nvidia-cuda)",
+        "temper-nvidia-cuda)",
         "`dnf install epel-release` and `dnf config-manager --set-enabled crb`",
     )
 
