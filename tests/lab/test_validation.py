@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.lab.fleet import on_node
 from tests.lab.gpu_simulator.faults import FAULTS
 from tests.lab.settings import CHECKOUT, Lab
 from validation.cli import archive
@@ -92,6 +94,26 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[
     reports = tmp_path_factory.mktemp("reports")
     between = {"gpu_validation_fabric": True, "gpu_validation_fabric_library": "gloo"}
     return *validate(reports, "--forks=1", **between), reports
+
+
+def test_stages_that_have_nothing_to_do_share_one_execution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the one that reads the node. What has drifted in a later stage is seen, and costs one more."""
+    calls = tmp_path / "calls"
+    monkeypatch.setitem(ENVIRONMENT, "ANSIBLE_SSH_EXECUTABLE", str(CHECKOUT / "tests/bench/counting_ssh"))
+    monkeypatch.setitem(ENVIRONMENT, "TEMPER_SSH_CALLS", str(calls))
+
+    def again() -> tuple[int, int]:
+        calls.write_bytes(b"")
+        done = playbook("site.yml", "--skip-tags", "harden,validate")
+        assert done.returncode == 0, done.stdout + done.stderr
+        changed = re.findall(r"changed=(\d+)", done.stdout)
+        return len(calls.read_bytes()), sum(map(int, changed))
+
+    assert again() == (4, 0)
+    on_node(SECOND, "rm /etc/sysctl.d/95-temper-tuning.conf")
+    assert again() == (5, 1)
 
 
 def test_nodes_that_did_what_is_required_pass_and_the_rest_is_said_not_to_have_run(

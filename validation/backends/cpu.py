@@ -65,6 +65,10 @@ class CpuBackend(TorchDevice):
         """Always: it is the same memory."""
         return True
 
+    def launch_seconds(self, _operation: Operation) -> float:
+        """None: starting a run is running it."""
+        return 0.0
+
     def peak_bytes(self, operation: Operation) -> int:
         """As torch's own allocator counts."""
         assert isinstance(operation, TrainingStep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,10 +12,10 @@ import torch.distributed
 from validation.backends import loading as data
 from validation.backends.device import TorchDevice
 from validation.backends.exchange import Exchange, join
-from validation.backends.libraries import loaded_version
+from validation.backends.libraries import loaded_version, runs_on
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, Triad, pattern
 from validation.backends.training import TrainingStep, loss_if_it_fits
-from validation.model.not_run import NotRunError
+from validation.model.not_run import NotRunError, cause
 
 if TYPE_CHECKING:
     from validation.backends.protocol import Loading, Operation, Shape
@@ -39,12 +40,26 @@ class CudaBackend(TorchDevice):
         super().__init__(torch.device("cuda", device))
         try:
             torch.cuda.init()
+            if reason := self._without_code():
+                raise NotRunError(reason)
             torch.cuda.set_device(self._device)
+            # Makes the context, which torch before 2.8 leaves to the first allocation.
+            torch.cuda.mem_get_info(self._device)
         except RuntimeError as error:
             if any(words in str(error).lower() for words in BROKEN):
                 raise
-            # Driver too old for this torch, fabric not ready, device hidden: the first line says which.
-            raise NotRunError(f"CUDA cannot be initialised: {str(error).splitlines()[0]}") from error
+            # Driver too old for this torch, fabric not ready, device hidden or taken: its words say which.
+            raise NotRunError(f"CUDA cannot be initialised: {cause(error)}") from error
+
+    def _without_code(self) -> str | None:
+        """Why this torch cannot compute on the GPU: none of its code is for it. None if some may be."""
+        capability, built = torch.cuda.get_device_capability(self._device), torch.cuda.get_arch_list()
+        if not built or runs_on(capability, tuple(built)):
+            return None
+        return (
+            f"torch {torch.__version__} has no code for {torch.cuda.get_device_name(self._device)} (compute "
+            f"capability {capability[0]}.{capability[1]}), only for {', '.join(built)}"
+        )
 
     def seconds(self, operation: Operation, count: int) -> list[float]:
         """An event pair around each run and one wait at the end, so that the GPU is never idle in between."""
@@ -108,6 +123,17 @@ class CudaBackend(TorchDevice):
     def reaches(self, peer: int) -> bool:
         """Whether the driver offers peer access: over NVLink, or over PCIe where ACS and IOMMU let it."""
         return bool(torch.cuda.can_device_access_peer(self._device.index, peer))
+
+    def launch_seconds(self, operation: Operation) -> float:
+        """Until all kernels of a run are queued; a step has fewer than the queue holds."""
+        assert isinstance(operation, TrainingStep)
+        operation.prepare()
+        torch.cuda.synchronize(self._device)
+        start = time.perf_counter()
+        operation.run()
+        seconds = time.perf_counter() - start
+        torch.cuda.synchronize(self._device)
+        return seconds
 
     def peak_bytes(self, operation: Operation) -> int:
         """As torch's own allocator counts."""

@@ -30,7 +30,8 @@ class Exchange:
 
     def __init__(self, device: torch.device, kind: str, size_bytes: int) -> None:
         self._rank, self._ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        self._part = max(1, size_bytes // (4 * self._ranks))
+        # Each part begins where NCCL copies 16 bytes at a time, for any number of ranks.
+        self._part = max(4, size_bytes // (16 * self._ranks) * 4)
         self.work = float(self._part * self._ranks * 4)
         self._kind = kind
         self._device = device

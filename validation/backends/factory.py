@@ -8,15 +8,23 @@ from typing import TYPE_CHECKING
 from validation.model.not_run import NotRunError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from validation.backends.protocol import Backend
 
+#: Stages of a process until its backend is there.
+LOADING, STARTING = "loading torch", "starting CUDA"
 #: Variables that somebody may have set for another program, and that would change what is measured: they make
-#: every launch wait, forbid or force tensor cores, let cuBLAS emulate fp32 (2.6 times as fast on a B200) and
-#: fp64 (which products are checked with), choose other kernels, or keep copies from overlapping. NCCL's own
-#: stay: they are how the node is tuned.
+#: every launch wait, load all code at the start, compile it anew or keep it from being compiled, forbid or
+#: force tensor cores, let cuBLAS emulate fp32 (2.6 times as fast on a B200) and fp64 (which products are
+#: checked with), choose other kernels, keep copies from overlapping, or check each collective with another
+#: one. NCCL's own stay: they are how the node is tuned.
 DISTORTING = (
+    "CUDA_DISABLE_PTX_JIT",
+    "CUDA_FORCE_PTX_JIT",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_MODULE_LOADING",
     "CUBLASLT_WORKSPACE_SIZE",
     "CUBLAS_EMULATE_DOUBLE_PRECISION",
     "CUBLAS_EMULATE_SINGLE_PRECISION",
@@ -30,13 +38,20 @@ DISTORTING = (
     "PYTORCH_TUNABLEOP_ENABLED",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TORCH_BLAS_PREFER_CUBLASLT",
+    "TORCH_DISTRIBUTED_DEBUG",
 )
 
 
-def make(name: str, device: int) -> Backend:
-    """The real backend `cpu` or `cuda`. Raises NotRunError where there is none, with the reason."""
+def clear_environment() -> None:
+    """Forget what would distort, before torch is imported, which reads some of it then."""
     for variable in DISTORTING:
-        os.environ.pop(variable, None)  # before torch is imported, which reads some of them then
+        os.environ.pop(variable, None)
+
+
+def make(name: str, device: int, stage: Callable[[str], None]) -> Backend:
+    """The real backend `cpu` or `cuda`. Raises NotRunError where there is none, with the reason."""
+    stage(LOADING)
+    clear_environment()
     try:
         import torch  # noqa: F401 - only to say early and clearly that it is missing
     except ImportError as error:
@@ -45,6 +60,7 @@ def make(name: str, device: int) -> Backend:
         from validation.backends.cpu import CpuBackend
 
         return CpuBackend()
+    stage(STARTING)
     from validation.backends.cuda import CudaBackend
 
     return CudaBackend(device)

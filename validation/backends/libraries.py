@@ -1,4 +1,4 @@
-"""Versions of libraries as they are loaded: torch may have been built with others."""
+"""What libraries are: in which version they are loaded, and for which GPUs they were built."""
 
 from __future__ import annotations
 
@@ -37,3 +37,28 @@ def loaded_version(
         ):
             return ".".join(str(number.value) for number in numbers)
     return UNKNOWN
+
+
+def runs_on(capability: tuple[int, ...], architectures: tuple[str, ...]) -> bool:
+    """Whether code for one of `architectures` runs on a GPU.
+
+    Binary code (sm_80) runs on its own major version from its minor version on, as does a family's (sm_100f);
+    an architecture-specific one (sm_90a) only on its own; PTX (compute_90) is compiled for anything newer.
+    (CUDA C++ programming guide.)
+    """
+    for name in architectures:
+        kind, _, number = name.partition("_")
+        specific = number.endswith("a")
+        digits = number.rstrip("abcdefghijklmnopqrstuvwxyz")
+        if not digits.isdigit():
+            continue
+        built = int(digits[:-1]), int(digits[-1])
+        if specific:
+            fits = kind == "sm" and tuple(capability) == built
+        elif kind == "compute":
+            fits = tuple(capability) >= built
+        else:
+            fits = capability[0] == built[0] and capability[1] >= built[1]
+        if fits:
+            return True
+    return False

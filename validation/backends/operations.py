@@ -256,12 +256,14 @@ class AllReduce:
     """
 
     def __init__(self, device: torch.device, size_bytes: int) -> None:
-        rows = max(1, size_bytes // (4 * ROW))
-        self.work = float(rows * ROW * 4)
+        length = min(ROW, max(1, size_bytes // 4))
+        rows = max(1, size_bytes // (4 * length))
+        self.work = float(rows * length * 4)
         rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        self._source = torch.empty(rows, ROW, device=device)
-        self._source.copy_(row(rank, device).expand(rows, ROW))
-        self._right = sum((row(r, device) for r in range(world_size)), torch.zeros(ROW, device=device))
+        self._source = torch.empty(rows, length, device=device)
+        self._source.copy_(row(rank, device, length).expand(rows, length))
+        rights = (row(r, device, length) for r in range(world_size))
+        self._right = sum(rights, torch.zeros(length, device=device))
         self._buffer = torch.empty_like(self._source)
 
     def prepare(self) -> None:

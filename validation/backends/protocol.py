@@ -125,6 +125,10 @@ class Backend(Protocol):
         """
         ...
 
+    def launch_seconds(self, operation: Operation) -> float:
+        """What the host takes to start one run of a training step; 0 where it is the device itself."""
+        ...
+
     def peak_bytes(self, operation: Operation) -> int:
         """The memory that one run of a training step takes at its peak, beyond what it holds before."""
         ...

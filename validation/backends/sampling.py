@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from typing import TYPE_CHECKING
 
 from validation.model.contract import Measurement
@@ -20,18 +21,18 @@ LARGEST_BATCH = 64
 MOST_ATTEMPTS = 3
 
 
-def times(backend: Backend, operation: Operation, timing: Timing) -> tuple[list[float], int]:
+def times(
+    backend: Backend, operation: Operation, timing: Timing, go_on: Callable[[], None]
+) -> tuple[list[float], int]:
     """Seconds of each run of `operation` on a warm device, and how many attempts it took to get calm ones.
 
-    A cold GPU clocks higher than one that works.
+    A cold GPU clocks higher than one that works. `go_on` is called between batches of runs.
     """
-    warm = _run_for(backend, operation, timing.warm_up_s, least=1, most=timing.most)
-    typical = statistics.median(warm)
-    return calm(
-        lambda: _run_for(
-            backend, operation, timing.measure_s, least=timing.least, most=timing.most, typical=typical
-        )
-    )
+    run_for = partial(_run_for, backend, operation, go_on=go_on, most=timing.most)
+    # The first call loads code: it neither warms the device nor says how long a run takes.
+    run_for(0.0, least=1)
+    typical = statistics.median(run_for(timing.warm_up_s, least=1))
+    return calm(partial(run_for, timing.measure_s, least=timing.least, typical=typical))
 
 
 def calm(measure: Callable[[], list[float]], most: int = MOST_ATTEMPTS) -> tuple[list[float], int]:
@@ -58,6 +59,7 @@ def _run_for(
     operation: Operation,
     duration_s: float,
     *,
+    go_on: Callable[[], None],
     least: int,
     most: int,
     typical: float | None = None,
@@ -69,6 +71,7 @@ def _run_for(
         guess = typical or (spent / len(seconds) if seconds and spent else None)
         batch = int((duration_s - spent) / guess) if guess else 1
         count = max(1, min(batch, LARGEST_BATCH, most - len(seconds)))
+        go_on()
         seconds += backend.seconds(operation, count)
     return seconds
 

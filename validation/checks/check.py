@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from validation.checks.cost import IdleNode
 from validation.checks.node import Node
 from validation.model.contract import State, StringEnum, TestResult
 from validation.model.plans import PLANS
@@ -19,7 +20,7 @@ from validation.model.plans import PLANS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from validation.checks.cost import IdleNode, Step
+    from validation.checks.cost import Step
     from validation.model.run_options import RunOptions
 
 
@@ -63,6 +64,11 @@ TWO_GPUS = Need("two or more GPUs", _why_one_gpu)
 BEYOND_QUICK = tuple(name for name in PLANS if name != "quick")
 
 
+#: For so many times what the longest step of a test takes on an idle node its processes may make no progress;
+#: at least for so many seconds: torch comes from a cold disk, eight GPUs without persistence mode wake up.
+PATIENCE, LEAST_PATIENCE_S = 3.0, 60.0
+
+
 class Check(abc.ABC):
     """A test of a node. `method` is the version of the way it measures."""
 
@@ -102,6 +108,13 @@ class Check(abc.ABC):
     @abc.abstractmethod
     def perform(self, node: Node) -> TestResult:
         """Run it on a node that has what it needs."""
+
+    def patience_s(self, node: Node) -> float:
+        """After how long without progress its processes are said to hang: see PATIENCE."""
+        longest_s = max(
+            (step.seconds for step in self.cost(IdleNode(node.plan, len(node.gpus)))), default=0.0
+        )
+        return node.stretch * max(LEAST_PATIENCE_S, PATIENCE * longest_s)
 
     def run(self, node: Node) -> TestResult:
         """Run it here if this node has what it needs, and say how it came out."""

@@ -8,10 +8,11 @@ import os
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from validation.backends.factory import make
+from validation.backends.factory import LOADING, STARTING, make
 from validation.backends.sampling import MOST_ATTEMPTS, rate, spread
 from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, Need, Scope, not_run
 from validation.checks.cost import IdleNode, Step
@@ -26,7 +27,7 @@ from validation.processes.pool import Ending, Outcome, run_children
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from validation.backends.protocol import Backend
+    from validation.backends.protocol import Backend, Operation
     from validation.checks.measured import Telemetry
     from validation.checks.node import Node
     from validation.model.contract import TestResult
@@ -38,12 +39,17 @@ LEAST_RUNS = 5
 MORE_RUNS = 2
 NO_NVLS = "the GPUs have no NVLS: that needs NVSwitches that reduce (Hopper or newer) and a fabric manager"
 MEETING = "meeting the other ranks"
-AGREEING = "agreeing on what there is room for"
+CONNECTING = "connecting with the other ranks"
 #: Ranks wait longer for each other than their parent waits for them: it sees which one is behind, they only
 #: see that one is missing.
 RANK_PATIENCE = 2
 #: Buffer and its original numbers, with some room for the library's own buffers.
 MEMORY_SHARE = 0.4
+#: By this part of its budget, counted from when all ranks have met, the largest size must have been measured,
+#: or is left out: a slow way between ranks has a number, and does not look as if they hung.
+SIZES_SHARE = 0.8
+#: Ranks say about so often that they go on.
+PIECE_S = 5.0
 
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:
@@ -51,8 +57,7 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 
     Raises NotRunError.
     """
-    stage("loading torch")
-    backend = make(request.backend, request.device)
+    backend = make(request.backend, request.device, stage)
     if request.parameters.get("nvls") and not backend.has_multicast():
         raise NotRunError(NO_NVLS)
     try:
@@ -73,7 +78,7 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
     seconds_of: dict[str, list[float]] = {}
     attempts: dict[str, int] = {}
     findings = []
-    limits = _agree(backend, parameters.get("measure_s"), stage)
+    limits = _agree(backend, parameters, stage)
     left_out = []
     for kind, size_bytes in _steps(parameters):
         label = _label(kind, size_bytes)
@@ -84,13 +89,14 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         operation = backend.collective(kind, size_bytes)
         stage(f"warming up with {label}")
         # All ranks must run equally often: as often as the slowest of them has the time for.
-        typical = backend.highest(min(backend.seconds(operation, WARM_UP_RUNS)))
+        go_on = partial(stage, f"warming up with {label}")
+        typical = backend.highest(min(_seconds(backend, operation, WARM_UP_RUNS, PIECE_S, go_on)))
         limits.note(size_bytes, typical)
         runs = affordable_runs(typical, parameters["runs"], parameters.get("at_most_s"))
         stage(f"measuring {label}")
         step = f"{kind} {int(operation.work)}"
         for attempt in range(1, MOST_ATTEMPTS + 1):
-            seconds = backend.seconds(operation, runs)
+            seconds = _seconds(backend, operation, runs, typical, partial(stage, f"measuring {label}"))
             seconds_of[step], attempts[step] = [round(run, 7) for run in seconds], attempt
             # All ranks measure again, or none: the last attempt of all belongs together.
             if backend.highest(spread(seconds)) <= NOISY_SPREAD or limits.left_s() < runs * typical:
@@ -105,27 +111,37 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
     return Measured((), tuple(findings), details=details | ({"left_out": left_out} if left_out else {}))
 
 
-def _agree(backend: Backend, measure_s: float | None, stage: Callable[[str], None]) -> _Limits:
-    """What all ranks have memory for; the time of `measure_s` begins when all are there.
+def _seconds(
+    backend: Backend, operation: Operation, runs: int, typical_s: float, go_on: Callable[[], None]
+) -> list[float]:
+    """Seconds of each run; between pieces of some seconds it tells that it goes on."""
+    piece = max(1, int(PIECE_S / typical_s)) if typical_s > 0 else runs
+    seconds: list[float] = []
+    while len(seconds) < runs:
+        go_on()
+        seconds += backend.seconds(operation, min(piece, runs - len(seconds)))
+    return seconds
 
-    None: whoever asked knows that there is time and memory for all sizes.
+
+def _agree(backend: Backend, parameters: dict[str, Any], stage: Callable[[str], None]) -> _Limits:
+    """What all ranks have time and memory for; the time of `measure_s` begins when all are there.
+
+    `fits`: whoever asked knows that there is memory for all sizes.
     """
-    if measure_s is None:
-        return _Limits(backend)
-    stage(AGREEING)
+    stage(CONNECTING)
     # The first collective of all, in which NCCL connects them. Until then they wait for each other to start.
     free_bytes = -backend.highest(-backend.free_bytes())
-    return _Limits(backend, time.monotonic() + measure_s, MEMORY_SHARE * free_bytes)
+    room_bytes = math.inf if parameters.get("fits") else MEMORY_SHARE * free_bytes
+    return _Limits(backend, time.monotonic() + parameters["measure_s"], room_bytes)
 
 
 class _Limits:
     """What there is time and room for. All ranks agree: what one left out the others would wait for.
 
-    `until` is when the last size must have been measured, in the time.monotonic() of this rank's machine;
-    None where the sizes fit in any case.
+    `until` is when the last size must have been measured, in the time.monotonic() of this rank's machine.
     """
 
-    def __init__(self, backend: Backend, until: float | None = None, room_bytes: float = math.inf) -> None:
+    def __init__(self, backend: Backend, until: float, room_bytes: float) -> None:
         self._backend, self._until, self._room_bytes = backend, until, room_bytes
         self._size_bytes, self._typical_s = 0, 0.0
 
@@ -135,13 +151,11 @@ class _Limits:
 
     def left_s(self) -> float:
         """What the rank that has least time has left. All ranks must ask together."""
-        if self._until is None:
-            return math.inf
         return -self._backend.highest(time.monotonic() - self._until)
 
     def allow(self, size_bytes: int) -> bool:
         """Whether a size can be measured. All ranks must ask together; the first size always can."""
-        if self._until is None or not self._size_bytes:
+        if not self._size_bytes:
             return True
         if size_bytes > self._room_bytes:
             return False
@@ -199,35 +213,45 @@ def combine(
     return measurements, medians
 
 
-def name_the_culprit(outcomes: list[Outcome], budget_s: float) -> list[Finding]:
-    """The rank that broke the collective: it failed first, or, of ranks that hang, got least far.
+def name_the_culprit(outcomes: list[Outcome]) -> list[Finding]:
+    """The rank that broke the collective: it failed first, or, of ranks that hang, is halted or is behind.
 
     Of several that were found to have failed at one time nobody knows the first: all are named, and no GPU.
     """
-    failed = [outcome for outcome in outcomes if outcome.ending is not Ending.HUNG and failures([outcome])]
+    order = stage_order(outcomes[0].request.parameters)
+    late = {Ending.HUNG, Ending.SLOW}
+    failed = [outcome for outcome in outcomes if outcome.ending not in late and failures([outcome])]
     if failed:
         when = min(outcome.ended_at for outcome in failed)
         found = failures(outcome for outcome in failed if outcome.ended_at == when)
         # The others failed because of it.
         return found if len(found) == 1 else [dataclasses.replace(one, device=None) for one in found]
+    if slow := [outcome for outcome in outcomes if outcome.ending is Ending.SLOW]:
+        # All are as slow as the slowest, which may be any of them.
+        slowest = min(slow, key=lambda outcome: order(outcome.stage))
+        return [dataclasses.replace(one, device=None) for one in failures([slowest])]
     hung = [outcome for outcome in outcomes if outcome.ending is Ending.HUNG]
     if not hung:
         return []
-    stages = {outcome.request.name: outcome.stage for outcome in hung}
-    order = stage_order(outcomes[0].request.parameters)
-    behind = min(stages.values(), key=order)
-    culprits = [name for name, stage in stages.items() if stage == behind]
+    behind = min((outcome.stage for outcome in hung), key=order)
+    # The others wait for one that does not run, which may have got as far as they.
+    halted = [outcome for outcome in hung if outcome.halted]
+    culprits = halted or [outcome for outcome in hung if outcome.stage == behind]
+    stages = dict.fromkeys(sorted((outcome.stage for outcome in culprits), key=order))
+    silent_s = min(outcome.silent_s for outcome in hung)
+    stage = " and ".join(stages)
     if len(culprits) == len(outcomes):
-        return [finding("rank-hung", "all", ranks=len(outcomes), stage=behind, budget_s=budget_s)]
-    facts: dict[str, Any] = {"ranks": " and ".join(culprits), "stage": behind, "budget_s": budget_s}
-    if others := sorted(set(stages.values()) - {behind}, key=order):
+        return [finding("rank-hung", "all", ranks=len(outcomes), stage=stage, silent_s=silent_s)]
+    names = [f"{one.request.name}{f' ({one.halted})' if one.halted else ''}" for one in culprits]
+    facts: dict[str, Any] = {"ranks": " and ".join(names), "stage": stage, "silent_s": silent_s}
+    if others := sorted({outcome.stage for outcome in hung} - stages.keys(), key=order):
         return [finding("rank-hung", "behind", others=others[-1], **facts)]
     return [finding("rank-hung", "some", **facts)]
 
 
 def stage_order(parameters: dict[str, Any]) -> Callable[[str], int]:
     """How far a rank is that is in this stage; -1 for a stage that is none."""
-    stages = ["starting", "loading torch", MEETING, AGREEING]
+    stages = ["starting", LOADING, STARTING, MEETING, CONNECTING]
     for step in _steps(parameters):
         stages += [
             f"{doing} {_label(*step)}" for doing in ("preparing", "warming up with", "measuring", "checking")
@@ -267,6 +291,8 @@ def _run(
                     "sizes_bytes": sizes_bytes,
                     "runs": node.plan.all_reduce_runs,
                     "at_most_s": node.plan.all_reduce_s,
+                    "measure_s": SIZES_SHARE * budget_s,
+                    "fits": True,
                     "nvls": algorithm == "nvls",
                 },
                 environment=environment,
@@ -275,12 +301,16 @@ def _run(
             for rank, (name, device) in enumerate(ranks)
         ]
         tick = telemetry.tick if telemetry else None
-        outcomes = run_children(requests, budget_s, together=True, tick=tick, pool=pool)
+        outcomes = run_children(
+            requests, budget_s, together=True, patience_s=check.patience_s(node), tick=tick, pool=pool
+        )
         if pool:
             pool.close()  # a process that has met its group cannot meet another one
     measurements: list[Measurement] = []
     details: dict[str, Any] = {}
-    findings = name_the_culprit(outcomes, budget_s)
+    findings = name_the_culprit(outcomes)
+    if left_out := outcomes[0].measured.details.get("left_out"):
+        findings.append(finding("collective-too-slow", budget_s=budget_s, left_out=", ".join(left_out)))
     if all(outcome.measured.details.get("seconds") for outcome in outcomes):
         measurements, medians = combine(
             [outcome.measured.details["seconds"] for outcome in outcomes],

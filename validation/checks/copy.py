@@ -44,8 +44,7 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
         stay_near(request)
     elif reason := numa.bind(far):
         raise NotRunError(reason)
-    stage("loading torch")
-    return transfer(make(request.backend, request.device), request, stage)
+    return transfer(make(request.backend, request.device, stage), request, stage)
 
 
 def transfer(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
@@ -122,7 +121,7 @@ class GpuTransfer(Check):
     scope = Scope.EACH_GPU
     needs: ClassVar[tuple[Need, ...]] = (CUDA,)
     passes = "every element arrives"
-    method = 2  # 2: buffers are made before the turn
+    method = 3  # 2: buffers are made before the turn; 3: those of all GPUs before the first turn
     headline = ("h2d_pinned_gb_s", "d2h_pinned_gb_s")
     proves_a_gpu = True
     #: What stands in the names of its numbers for pinned memory; what is copied, if not what the plan says.
@@ -177,7 +176,7 @@ class GpuTransferRemote(GpuTransfer):
     place = 250
     needs = (CUDA, Need("two NUMA nodes"))
     plans = BEYOND_QUICK
-    method = 1
+    method = 2  # 2: buffers of all GPUs are made before the first turn
     headline = ("h2d_remote_gb_s", "d2h_remote_gb_s")
     proves_a_gpu = False
     how = "remote"

@@ -9,12 +9,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from validation.backends.factory import LOADING, clear_environment
+from validation.backends.libraries import runs_on
 from validation.checks.check import CUDA, Check, Scope
 from validation.checks.cost import IdleNode, Step
 from validation.checks.measured import CUDA_ENVIRONMENT, failures, result
 from validation.findings.catalogue import finding
 from validation.model.contract import ContractError, Finding, Measured, decode, encode
-from validation.model.not_run import NotRunError, out_of_memory
+from validation.model.not_run import NotRunError, cause, out_of_memory
 from validation.processes.child import Request
 from validation.processes.pool import run_children
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from validation.checks.node import Node
     from validation.model.contract import TestResult
     from validation.processes.pool import Outcome
+
+#: Of sums up to 108. Half of what a wrong whole number would be off by at least.
+CONVOLUTION_TOLERANCE = 0.5
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,8 @@ class Facts:
 
 def gather(_request: Request, stage: Callable[[str], None]) -> Measured:
     """In a child: ask torch everything, and let each GPU compute something. Raises NotRunError."""
-    stage("loading torch")
+    stage(LOADING)
+    clear_environment()
     import torch
 
     stage("asking torch for its GPUs")
@@ -63,7 +69,7 @@ def gather(_request: Request, stage: Callable[[str], None]) -> Measured:
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
-        problem = str(error).splitlines()[0]
+        problem = cause(error)
     available = torch.cuda.is_available()
     devices = []
     for index in range(torch.cuda.device_count() if available else 0):
@@ -77,8 +83,9 @@ def gather(_request: Request, stage: Callable[[str], None]) -> Measured:
             )
         )
     stage("loading cuDNN")
-    has_cudnn = torch.backends.cudnn.is_available()
-    cudnn_error = error_of(0, lambda: _convolve("cuda:0")) if available and has_cudnn else ""
+    cudnn, cudnn_error = cudnn_version()
+    if available and cudnn and devices and not devices[0].error:
+        cudnn_error = error_of(0, lambda: _convolve("cuda:0"))
     stage("loading NCCL")
     facts = Facts(
         torch=torch.__version__,
@@ -88,7 +95,7 @@ def gather(_request: Request, stage: Callable[[str], None]) -> Measured:
         problem=problem,
         architectures=tuple(torch.cuda.get_arch_list()),
         devices=tuple(devices),
-        cudnn=torch.backends.cudnn.version() if has_cudnn else None,
+        cudnn=cudnn,
         cudnn_error=cudnn_error,
         nccl=_nccl_version(),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
@@ -104,7 +111,7 @@ def error_of(gpu: int, compute: Callable[[], str]) -> str:
     try:
         return compute()
     except RuntimeError as error:
-        words = (str(error) or type(error).__name__).splitlines()[0]
+        words = cause(error)
         if taken := out_of_memory(error):
             raise NotRunError(f"GPU {gpu}: {taken}") from error
         # cudaErrorDevicesUnavailable: another process has a GPU that serves one at a time.
@@ -121,15 +128,33 @@ def _compute(device: str) -> str:
     return "" if total == 500500.0 else f"the sum of 1 to 1000 is {total}, not 500500"
 
 
+def cudnn_version() -> tuple[int | None, str]:
+    """The version of cuDNN; None without one, or with one that this torch refuses, and then its words."""
+    import torch
+
+    if not torch.backends.cudnn.is_available():
+        return None, ""
+    try:
+        return torch.backends.cudnn.version(), ""
+    except RuntimeError as error:
+        return None, cause(error)
+
+
 def _convolve(device: str) -> str:
-    """A small convolution with whole numbers, against the same on the CPU."""
+    """A small convolution with whole numbers, against the same on the CPU.
+
+    Up to rounding: some of cuDNN's ways to convolve (Winograd) divide in between.
+    """
     import torch
 
     image = torch.arange(64, dtype=torch.float32).reshape(1, 1, 8, 8) % 7
     kernel = torch.arange(9, dtype=torch.float32).reshape(1, 1, 3, 3) % 3
     expected = torch.nn.functional.conv2d(image, kernel)
     found = torch.nn.functional.conv2d(image.to(device), kernel.to(device)).cpu()
-    return "" if torch.equal(found, expected) else "a convolution of whole numbers is wrong"
+    largest = float((found - expected).abs().max())
+    return (
+        "" if largest <= CONVOLUTION_TOLERANCE else f"a convolution of whole numbers is wrong by {largest:g}"
+    )
 
 
 def _nccl_version() -> str | None:
@@ -204,30 +229,6 @@ def _device(facts: Facts, device: Device) -> Iterator[Finding]:
         yield finding("torch-compute", gpu=device.index, name=device.name, error=device.error)
 
 
-def runs_on(capability: tuple[int, ...], architectures: tuple[str, ...]) -> bool:
-    """Whether code for one of `architectures` runs on a GPU.
-
-    Binary code (sm_80) runs on its own major version from its minor version on, an architecture-specific one
-    (sm_90a) only on its own; PTX (compute_90) is compiled for anything newer. (CUDA C++ programming guide.)
-    """
-    for name in architectures:
-        kind, _, number = name.partition("_")
-        specific = number[-1:].isalpha()
-        digits = number.rstrip("abcdefghijklmnopqrstuvwxyz")
-        if not digits.isdigit():
-            continue
-        built = int(digits[:-1]), int(digits[-1])
-        if specific:
-            fits = kind == "sm" and tuple(capability) == built
-        elif kind == "compute":
-            fits = tuple(capability) >= built
-        else:
-            fits = capability[0] == built[0] and capability[1] >= built[1]
-        if fits:
-            return True
-    return False
-
-
 def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
@@ -255,7 +256,7 @@ class Frameworks(Check):
     def perform(self, node: Node) -> TestResult:
         """Ask torch on this node."""
         request = Request("torch", f"{__name__}:gather", "cuda", environment=CUDA_ENVIRONMENT)
-        (outcome,) = run_children([request], node.budget_s)
+        (outcome,) = run_children([request], node.budget_s, patience_s=self.patience_s(node))
         return conclude(self, node, outcome)
 
 

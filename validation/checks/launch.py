@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     Stage = Callable[[str], None]
 
 WAITING = "waiting for the other GPUs"
+#: To fill page-locked memory, which would disturb one that measures.
+READY_S = 30.0
+LOOK_S = 0.02
 
 
 def on_device(
@@ -34,8 +39,7 @@ def on_device(
 
     def measure(request: Request, stage: Stage) -> Measured:
         stay_near(request)
-        stage("loading torch")
-        return measurement(make(request.backend, request.device), request, stage)
+        return measurement(make(request.backend, request.device, stage), request, stage)
 
     return measure
 
@@ -43,7 +47,8 @@ def on_device(
 def on_the_cpu(check: Check, node: Node, parameters: dict[str, Any], *, reuse: bool = False) -> TestResult:
     """Run a check in one process, on all CPUs; `reuse` leaves it to the next check of the CPU."""
     request = Request("the CPU", check.function, "cpu", parameters=parameters, reuse=reuse)
-    return result(check, run_children([request], node.budget_s, pool=node.pool if reuse else None))
+    pool, patience_s = node.pool if reuse else None, check.patience_s(node)
+    return result(check, run_children([request], node.budget_s, patience_s=patience_s, pool=pool))
 
 
 def on_each_gpu(
@@ -63,35 +68,44 @@ def on_each_gpu(
     `new`: in processes that serve no other check.
     """
     telemetry = watch(node)
-    with _lock(one_at_a_time) as lock:
+    with _lock(len(node.gpus) if one_at_a_time else 0) as lock:
         requests = each_gpu(node, check.function, parameters | lock, own, reuse=not new)
         if new:
             node.free_exclusive_gpu()
         pool = None if new else node.pool
-        outcomes = run_children(requests, node.budget_s, tick=telemetry.tick, pool=pool)
+        outcomes = run_children(
+            requests, node.budget_s, patience_s=check.patience_s(node), tick=telemetry.tick, pool=pool
+        )
     findings = judge(without_waiting(outcomes))
     return result(check, outcomes, findings=findings, telemetry=telemetry)
 
 
 @contextlib.contextmanager
-def _lock(one_at_a_time: bool) -> Iterator[dict[str, Any]]:
-    """The parameter of processes that measure one at a time: the name of a file that they lock."""
-    if not one_at_a_time:
+def _lock(turns: int) -> Iterator[dict[str, Any]]:
+    """The parameters of so many processes that measure one at a time: a file that they lock. None for 0."""
+    if not turns:
         yield {}
         return
     with tempfile.NamedTemporaryFile(prefix="temper-validation-") as lock:
-        yield {"lock": lock.name}
+        yield {"lock": lock.name, "turns": turns}
 
 
 @contextlib.contextmanager
 def exclusive(request: Request, stage: Stage) -> Iterator[None]:
-    """In a child: wait until no other measures; a process that dies frees the lock."""
+    """In a child: wait until all others are ready, too, and none measures; one that dies frees the lock.
+
+    One that died before it was ready is not waited for longer than READY_S.
+    """
     path = request.parameters.get("lock")
     if path is None:
         yield
         return
     stage(WAITING)
-    with Path(path).open() as lock:
+    with Path(path).open("ab", buffering=0) as lock:
+        lock.write(b".")
+        deadline = time.monotonic() + READY_S
+        while os.fstat(lock.fileno()).st_size < request.parameters["turns"] and time.monotonic() < deadline:
+            time.sleep(LOOK_S)  # a file says nothing of its size by itself
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

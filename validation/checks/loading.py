@@ -39,8 +39,7 @@ FULL = ("Bus error", "shared memory", "No space left on device")
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:
     """In a child: a sweep over numbers of workers, with pinned memory and without. Raises NotRunError."""
-    stage("loading torch")
-    return sweep(make(request.backend, request.device), request, stage, free_shared_memory())
+    return sweep(make(request.backend, request.device, stage), request, stage, free_shared_memory())
 
 
 def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shared_bytes: int) -> Measured:

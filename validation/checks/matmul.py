@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 #: The largest deviation that rounding explains, of a row's checksum over its RMS value (Matmul.error says how
 #: it is taken). Rounding of operands or result: 2^-24 relative for fp32, 2^-11 for tf32 and fp16, 2^-8 for
-#: bf16; averaged over a row, times four. fp8 products come out in bf16, and are added less exactly.
-TOLERANCE = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 2e-2, "fp8": 5e-2}
+#: bf16; averaged over a row, times four. Tensor cores cut fp32 operands off to tf32, which deviates by 0.0026
+#: where rounding does by 0.0013 (emulated on a CPU). fp8 products come out in bf16, added less exactly.
+TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 5e-3, "bf16": 2e-2, "fp8": 5e-2}
 #: What stands behind the number format in the name of the fastest shape's numbers.
 BEST = "_best"
 #: What emptying a cache takes, and some room for libraries.
@@ -39,8 +40,7 @@ COLD_BYTES = 512 << 20
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:
     """In a child: every number format that was asked for and that the device has. Raises NotRunError."""
-    stage("loading torch")
-    backend = make(request.backend, request.device)
+    backend = make(request.backend, request.device, stage)
     with exclusive(request, stage):
         return multiply(backend, request, stage)
 
@@ -58,6 +58,7 @@ def multiply(backend: Backend, request: Request, stage: Callable[[str], None]) -
     digests: dict[str, Digest] = {}
     for name in wanted:
         dtype, shape, best = dtypes[name], products[name], name.endswith(BEST)
+        stage(f"making the {dtype} matrices of {shape}")
         operation = backend.matmul(dtype, shape, cold=best)
         conditions: dict[str, int | str] = {**shape._asdict(), "dtype": dtype}
         if parameters.get("compare_bits"):
@@ -186,7 +187,7 @@ class GpuMatmul(Check):
         "as `cpu_matmul`; the product has the same bits before and after the load, on all GPUs of a model, "
         "on equal GPUs of other nodes, and in earlier runs of the same GPU"
     )
-    method = 3  # 2: one warm-up for all; 3: shapes of the architecture
+    method = 4  # 2: one warm-up for all; 3: shapes of the architecture; 4: the first call warms nothing
     headline = ("bf16_tflops", "fp16_tflops", "fp32_tflops")
     proves_a_gpu = True
 
@@ -225,7 +226,7 @@ class GpuMatmulAlone(Check):
     needs = (CUDA,)
     plans = ("standard",)
     passes = "as `cpu_matmul`"
-    method = 2  # 2: shapes of the architecture
+    method = 3  # 2: shapes of the architecture; 3: no turn begins before all GPUs are ready
     headline = ("bf16_alone_tflops", "fp16_alone_tflops")
 
     def cost(self, idle: IdleNode) -> Iterator[Step]:

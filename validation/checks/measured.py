@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from validation.findings.catalogue import finding
@@ -36,6 +37,7 @@ FEW_SAMPLES = 3
 _CODES = {
     Ending.DIED: "process-died",
     Ending.HUNG: "process-hung",
+    Ending.SLOW: "process-slow",
     Ending.UNREADABLE: "result-unreadable",
     Ending.UNKILLABLE: "process-unkillable",
 }
@@ -164,6 +166,7 @@ class Telemetry:
         self._sample = sample
         self._rounds: list[tuple[nvidia_smi.Sample, ...]] = []
         self._broken: nvidia_smi.NvidiaSmiError | None = None
+        self._slowest_s = 0.0
         self._count = count
         self._before: counters.Counts | None = None
         self._grown: counters.Counts = {}
@@ -177,10 +180,13 @@ class Telemetry:
             return
         if self._before is None:
             self._before = self._count()  # while the processes start
+        started = time.monotonic()
         try:
             self._rounds.append(self._sample())
         except nvidia_smi.NvidiaSmiError as error:
             self._broken = error
+        else:
+            self._slowest_s = max(self._slowest_s, time.monotonic() - started)
 
     def close(self) -> None:
         """Look a last time: at what came between the last sample and the end, and what counters grew by."""
@@ -192,6 +198,7 @@ class Telemetry:
         """For TestResult.details."""
         grown = {f"GPU {index}": counts for index, counts in self._grown.items()}
         unread = self._before == {} and not self._broken
+        slow_s = self._slowest_s if self._slowest_s > nvidia_smi.SLOW_SAMPLE_S else 0.0
         seen = [
             one | ({"slow_link": words} if gpu and (words := _slow_link(one, gpu)) else {})
             for one in nvidia_smi.summary(self._rounds)
@@ -201,6 +208,7 @@ class Telemetry:
             {"telemetry": seen}
             | ({"counters": grown} if grown else {})
             | ({"telemetry_problem": str(self._broken)} if self._broken else {})
+            | ({"telemetry_slow": f"nvidia-smi took {slow_s:.0f} s; see persistence mode"} if slow_s else {})
             | ({"counters_problem": "nvidia-smi does not say them"} if unread else {})
         )
 

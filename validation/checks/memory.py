@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 #: Of the free memory, what the pattern test leaves to libraries.
 PATTERN_SHARE = 0.9
+#: Without NVSwitches: "each device can support a system-wide maximum of eight peer connections" (CUDA C++
+#: programming guide, peer-to-peer memory access).
+MOST_PEERS = 8
+#: In the details of a GPU, the peers that it does not reach directly.
+BEYOND = "through_host_memory_to"
 
 
 def stream(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
@@ -38,6 +44,7 @@ def stream(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         "memory_triad_gb_s": (3, partial(backend.triad, size_bytes)),
     }
     for name, (moved, make_operation) in operations.items():
+        stage(f"making the buffers of {name}")
         operation = make_operation()
         conditions: dict[str, int | str] = {"size_bytes": int(operation.work)}
         recorder.rate(name, operation, doing=f"measuring {name}", per_run=moved, conditions=conditions)
@@ -90,21 +97,21 @@ class GpuMemory(Check):
 
 def measure_peers(request: Request, stage: Callable[[str], None]) -> Measured:
     """In a child: copies between all pairs of GPUs. Raises NotRunError."""
-    stage("loading torch")
-    return exchange(lambda gpu: make(request.backend, gpu), request, stage)
+
+    def start(gpu: int) -> Backend:
+        return make(request.backend, gpu, lambda what: stage(f"{what} on GPU {gpu}"))
+
+    return exchange(start, request, stage)
 
 
 def exchange(
     backend_of: Callable[[int], Backend], request: Request, stage: Callable[[str], None]
 ) -> Measured:
-    """The measurement itself, on any backends: from each GPU of `gpus` to all others, row by row."""
-    gpus, rows = request.parameters["gpus"], {}
-    for gpu in gpus:
-        peers = {"peers": [other for other in gpus if other != gpu]}
-        row = dataclasses.replace(
-            request, name=f"GPU {gpu}", device=gpu, parameters=request.parameters | peers
-        )
-        stage(f"making room on GPU {gpu}")
+    """The measurement itself, on any backends: from each GPU to the peers that `rows` has for it."""
+    rows = {}
+    for gpu, peers in request.parameters["rows"]:
+        parameters = request.parameters | {"peers": peers}
+        row = dataclasses.replace(request, name=f"GPU {gpu}", device=gpu, parameters=parameters)
         try:
             rows[row.name] = send(backend_of(gpu), row, stage)
         except NotRunError as error:
@@ -123,6 +130,7 @@ def send(backend: Backend, request: Request, stage: Callable[[str], None]) -> Me
     size_bytes, recorder = request.parameters["size_bytes"], Recorder(backend, request, stage)
     recorder.need(4 * size_bytes)
     for peer in request.parameters["peers"]:
+        stage(f"making room on {request.name} and GPU {peer}")
         operation = backend.copy(f"peer_{peer}", size_bytes)
         recorder.rate(
             "peer_gb_s",
@@ -138,7 +146,28 @@ def send(backend: Backend, request: Request, stage: Callable[[str], None]) -> Me
         )
         del operation
     beyond = [peer for peer in request.parameters["peers"] if not backend.reaches(peer)]
-    return recorder.measured({"through_host_memory_to": beyond} if beyond else {})
+    return recorder.measured({BEYOND: beyond} if beyond else {})
+
+
+def rounds(gpus: list[int], most_peers: int) -> list[dict[int, list[int]]]:
+    """The peers of each GPU, in rounds of one process each, so that none has more than `most_peers` in one.
+
+    Whoever has been a peer stays one until the process ends.
+    """
+    if len(gpus) - 1 <= most_peers:
+        return [{gpu: [other for other in gpus if other != gpu] for gpu in gpus}]
+    half = (most_peers + 1) // 2
+    blocks = [gpus[start : start + half] for start in range(0, len(gpus), half)]
+    met: set[tuple[int, int]] = set()
+    found = []
+    for first, second in itertools.combinations(blocks, 2):
+        members = first + second
+        rows = {
+            gpu: [other for other in members if other != gpu and (gpu, other) not in met] for gpu in members
+        }
+        met |= {(gpu, peer) for gpu, peers in rows.items() for peer in peers}
+        found.append({gpu: peers for gpu, peers in rows.items() if peers})
+    return found
 
 
 class GpuPeers(Check):
@@ -166,23 +195,34 @@ class GpuPeers(Check):
     def perform(self, node: Node) -> TestResult:
         """Copy between the GPUs of this node."""
         telemetry = watch(node)
-        # One process: with one for each GPU, every GPU would get a context of each of them, which takes time
-        # and some hundred MB, and a GPU that serves one process at a time would turn the others away.
-        request = Request(
-            "the process that uses all GPUs",
-            f"{__name__}:measure_peers",
-            "cuda",
-            parameters={
-                "size_bytes": node.plan.gpu_peer_bytes,
-                "timing": dataclasses.asdict(node.plan.gpu_peer),
-                "gpus": [gpu.index for gpu in node.gpus],
-            },
-            environment=CUDA_ENVIRONMENT,
-        )
+        gpus = [gpu.index for gpu in node.gpus]
+        most_peers = len(gpus) if node.on_switches else MOST_PEERS
         node.free_exclusive_gpu()
-        (outcome,) = run_children([request], node.budget_s, tick=telemetry.tick)
+        outcomes = []
+        beyond: dict[str, list[int]] = {}
+        for rows in rounds(gpus, most_peers):
+            # One process: with one for each GPU, every GPU would get a context of each of them, which takes
+            # time and some hundred MB, and one that serves one process at a time would turn the others away.
+            request = Request(
+                f"the process that uses GPUs {', '.join(map(str, sorted(rows)))}",
+                f"{__name__}:measure_peers",
+                "cuda",
+                parameters={
+                    "size_bytes": node.plan.gpu_peer_bytes,
+                    "timing": dataclasses.asdict(node.plan.gpu_peer),
+                    "rows": [[gpu, peers] for gpu, peers in rows.items()],
+                },
+                environment=CUDA_ENVIRONMENT,
+            )
+            (outcome,) = run_children(
+                [request], node.budget_s, patience_s=self.patience_s(node), tick=telemetry.tick
+            )
+            for name, found in outcome.measured.details.items():
+                beyond.setdefault(name, []).extend(found[BEYOND])
+            outcomes.append(
+                dataclasses.replace(outcome, measured=dataclasses.replace(outcome.measured, details={}))
+            )
         # Of which GPU it died, its stage says, and not the device of its request.
-        findings = [dataclasses.replace(finding, device=None) for finding in failures([outcome])]
-        rows = outcome.measured.details
-        outcome = dataclasses.replace(outcome, measured=dataclasses.replace(outcome.measured, details={}))
-        return result(self, [outcome], findings=findings, details=rows, telemetry=telemetry)
+        findings = [dataclasses.replace(finding, device=None) for finding in failures(outcomes)]
+        details = {name: {BEYOND: sorted(peers)} for name, peers in sorted(beyond.items())}
+        return result(self, outcomes, findings=findings, details=details, telemetry=telemetry)

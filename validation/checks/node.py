@@ -133,7 +133,12 @@ class Node:
     @property
     def budget_s(self) -> float:
         """How long a test may take now: longer on a machine that has more to do than CPUs to do it with."""
-        return self.plan.budget_s * min(MOST_PATIENCE, max(1.0, os.getloadavg()[0] / self.cpus))
+        return self.plan.budget_s * self.stretch
+
+    @property
+    def stretch(self) -> float:
+        """How many times as long things may take on a machine as busy as this one is now."""
+        return min(MOST_PATIENCE, max(1.0, os.getloadavg()[0] / self.cpus))
 
     @property
     def exclusive_gpu(self) -> int | None:

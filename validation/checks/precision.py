@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 #: The largest difference of losses and of gradients that rounding explains, as a part of them. In bf16, whose
 #: operands are rounded to 2^-8, gradients differ by 0.006 of their norm (torch 2.13 on a CPU, whatever the
-#: width); tf32 rounds to 2^-11, fp32 to 2^-24. Each with a margin of about ten.
-TOLERANCE = {"fp32": 1e-3, "tf32": 1e-2, "bf16": 5e-2}
+#: width); fp32 rounds to 2^-24. Tensor cores cut fp32 operands off to the 11 bits of tf32, which adds up over
+#: the layers to 0.006, too (emulated likewise). Each with a margin of about ten.
+TOLERANCE = {"fp32": 1e-3, "tf32": 5e-2, "bf16": 5e-2}
+
+#: Where the host takes more than this part of a step to start its kernels, a faster GPU would wait for it.
+HOST_SHARE, LAUNCHES = 0.8, 3
 
 
 def compare(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
@@ -29,7 +33,9 @@ def compare(backend: Backend, request: Request, stage: Callable[[str], None]) ->
         raise NotRunError("this device does not compute in bf16, so there is nothing to mix fp32 with")
     shape, recorder = begin(backend, request, stage)
     rates = {}
+    host_bound = []
     for way in ways:
+        stage(f"making the model in {way}")
         operation = backend.training(shape, way)
         rates[way] = recorder.rate(
             f"{way}_training_samples_s",
@@ -38,6 +44,9 @@ def compare(backend: Backend, request: Request, stage: Callable[[str], None]) ->
             scale=1,
             conditions={"batch": shape.batch},
         )
+        launch_s = min(backend.launch_seconds(operation) for _ in range(LAUNCHES))
+        if launch_s * rates[way].value > HOST_SHARE * operation.work:
+            host_bound.append(way)
         recorder.check(
             operation,
             doing=f"comparing losses and gradients in {way} with those in fp32",
@@ -48,10 +57,16 @@ def compare(backend: Backend, request: Request, stage: Callable[[str], None]) ->
         del operation  # its memory is for the next one
     gains = {way: round(rates["bf16"].value / rates[way].value, 3) for way in ways if way != "bf16"}
     fastest = max((rates[way] for way in gains), key=_surely)
-    if backend.name == "cuda" and rates["bf16"].value * (1 + rates["bf16"].spread) < _surely(fastest):
+    # What the host is too slow for says nothing of the GPU.
+    if (
+        backend.name == "cuda"
+        and "bf16" not in host_bound
+        and rates["bf16"].value * (1 + rates["bf16"].spread) < _surely(fastest)
+    ):
         way = next(way for way in gains if rates[way] is fastest)
         recorder.find("amp-no-gain", who=request.name, bf16=rates["bf16"].value, other=fastest.value, way=way)
-    return recorder.measured({"bf16_gain_over": gains})
+    details: dict[str, Any] = {"bf16_gain_over": gains}
+    return recorder.measured(details | ({"as_fast_as_the_host": host_bound} if host_bound else {}))
 
 
 measure = on_device(compare)
@@ -88,7 +103,7 @@ class GpuAmp(GpuTraining):
     place = 325
     passes = (
         "the losses of five steps and the gradients of one are finite, and those of fp32 up to rounding; on "
-        "a GPU bf16 is the fastest"
+        "a GPU bf16 is the fastest, unless the host is too slow to start its kernels"
     )
     headline = ("bf16_training_samples_s",)
     timed = 3

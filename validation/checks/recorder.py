@@ -6,6 +6,7 @@ It runs in measuring processes, on any backend.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from validation.backends.sampling import rate, times
@@ -65,8 +66,8 @@ class Recorder:
 
         Under the name `peak`, what the fastest tenth of the runs reached; `timing` in place of the request's.
         """
-        self._stage(doing)
-        seconds, attempts = times(self.backend, operation, timing or self._timing)
+        go_on = partial(self._stage, doing)
+        seconds, attempts = times(self.backend, operation, timing or self._timing, go_on)
         if not self._warm:
             self._warm = True
             self._timing = replace(self._timing, warm_up_s=LATER_WARM_UP * self._timing.warm_up_s)

@@ -26,6 +26,7 @@ def compare(backend: Backend, request: Request, stage: Callable[[str], None]) ->
     shape, recorder = begin(backend, request, stage)
     peaks, rates = {}, {}
     for way, name in WAYS.items():
+        stage(f"making the model, {name}")
         operation = backend.training(shape, way)
         conditions: dict[str, int | str] = {"batch": shape.batch}
         rates[name] = recorder.rate(

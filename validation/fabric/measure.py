@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from validation.backends.sampling import MOST_ATTEMPTS
-from validation.checks.collectives import RANK_PATIENCE
+from validation.checks.collectives import RANK_PATIENCE, SIZES_SHARE
 from validation.checks.measured import CUDA_ENVIRONMENT
 from validation.fabric.groups import Part, Rank
 from validation.model.contract import FABRIC_VERSION
@@ -31,9 +31,6 @@ MEETING_S = 30.0
 MEETING_S_PER_NODE = 0.2
 #: What runs may take of the budget; the rest is for warming up and checking.
 RUNS_SHARE = 0.5
-#: By this part of it, counted from when all have met, the largest size must have been measured, or is left
-#: out: a slow network has a number.
-SIZES_SHARE = 0.8
 #: The first size, from which the time of the larger ones is estimated. Even 10 Mb/s manage it in time.
 PROBE_BYTES = 1 << 20
 

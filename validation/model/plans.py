@@ -1,7 +1,7 @@
 """Plans: for how long tests measure, and how long they may take at most. Each test names its plans.
 
-A budget is there to end a hang. It is many times what a test needs on an idle machine, so that a slow or busy
-machine never fails by time-out.
+A budget ends what goes on but is much too slow. It is many times what a test needs on an idle machine, so
+that a slow or busy machine never fails by time-out. What makes no progress ends earlier (Check.patience_s).
 """
 
 from __future__ import annotations

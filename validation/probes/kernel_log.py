@@ -23,10 +23,14 @@ JOURNAL = ("journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output
 #: `(PCI:0000:1b:00 GPU-I:05)` or `(PCI:0000:1b:00 GPU-I:05 GPU-CI:02)`; of an old driver `(0000:1b:00)`.
 LINE = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<address>[0-9a-fA-F:]+)[^)]*\): (?P<number>\d+),?\s*(?P<rest>.*)")
 #: `NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 ...)`: the
-#: unit, how bad it is, and the unit's error status, which drivers before 575 do not say.
+#: unit, how bad it is, and the unit's information and error status, which drivers before 575 do not say.
+#: Where a program was hit, `pid=876767, name=ray::WorkerDict, ` comes first (lines in the tests of
+#: leptonai/gpud, kmsg_extended_test.go, 2026-08-20).
 NVLINK5 = range(144, 151)
 NVLINK5_DETAIL = re.compile(
-    r"(?P<unit>\w+)\s+(?P<severity>Non-?fatal|Fatal)\b(?:.*?\(0x[0-9a-f]+ (?P<status>0x[0-9a-f]+))?", re.I
+    r"(?:pid=[^,]*, name=[^,]*, )?(?:\w+/)?(?P<unit>\w+)\s+(?P<severity>Non-?fatal|Fatal)\b"
+    r"(?:.*?\((?P<information>0x[0-9a-f]+) (?P<status>0x[0-9a-f]+))?",
+    re.I,
 )
 #: What asks for nothing, neither at once nor later: units and their error status (NVIDIA, "Analyzing Xid
 #: Errors with the Xid Catalog", catalogue of 2025-10-29, sheet of Xid 144 to 150).
@@ -45,6 +49,10 @@ HARMLESS = {
     "TLW_TX_PIPE1": {0x1},
     "NETIR_MFDE_EVENT": {0x3},
 }
+#: Why a link went down (bits 20 to 25 of the information), where the same table asks for no reset: to look at
+#: the software that did it, or at the host.
+LINK_DOWN = {"NETIR_LINK_EVT", "NETIR_LINK_DOWN"}
+TAKEN_DOWN = {0b100110, 0b101000}
 #: `NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.`; while the driver is loaded, three lines: `NVRM: The
 #: NVIDIA GPU 0000:1b:00.0`, `NVRM: (PCI ID: 10de:2330) installed in this system has`, `NVRM: fallen off ...`
 #: (open-gpu-kernel-modules 595.45.04, osinit.c and osapi.c).
@@ -65,7 +73,7 @@ BEGINNING = re.compile(rf"{LOADED.pattern}|\bLinux version ")
 
 
 class Kind(StringEnum):
-    """An Xid, one of a link that went on working, an SXid, or a GPU that went away without an Xid."""
+    """An Xid, one of a link that asks for no reset, an SXid, or a GPU that went away without an Xid."""
 
     XID = "xid"
     NONFATAL = "nonfatal"
@@ -142,9 +150,13 @@ def _event(line: str, subject: str) -> Event | None:
 
 def _kind(number: int, detail: str) -> Kind:
     match = NVLINK5_DETAIL.match(detail) if number in NVLINK5 else None
-    if match is None or match["severity"].lower() == "fatal":
+    if match is None:
         return Kind.XID
-    harmless = match["status"] and int(match["status"], 16) in HARMLESS.get(match["unit"].upper(), set())
+    unit, said = match["unit"].upper(), match["status"] is not None
+    if match["severity"].lower() == "fatal":
+        taken_down = unit in LINK_DOWN and said and int(match["information"], 16) >> 20 & 0x3F in TAKEN_DOWN
+        return Kind.NONFATAL if taken_down else Kind.XID
+    harmless = said and int(match["status"], 16) in HARMLESS.get(unit, set())
     return Kind.HARMLESS if harmless else Kind.NONFATAL
 
 

@@ -30,7 +30,7 @@ T = TypeVar("T")
 #: More than the time limits of all programs that are asked in one probe, so that one that hangs is named by
 #: its own limit, and this one only ends what sleeps in the kernel.
 BUDGET_S = 120.0
-SAMPLE_BUDGET_S = 20.0
+SAMPLE_BUDGET_S = nvidia_smi.SAMPLE_TIMEOUT_S + 10.0
 NAME = "the process that looks at the node"
 
 

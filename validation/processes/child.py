@@ -1,8 +1,8 @@
 """The child's side of a measuring process; pool.py starts it.
 
 It runs one function, `module:name`, which takes a Request and a function to tell its stage, and returns
-Measured. It answers on a pipe of its own; what libraries print stays on standard error, of which the end is
-kept for the report.
+Measured. On a pipe of its own it tells its stages, each a line, then the answer, or the error that it ended
+with. What libraries print stays on standard error, of which the end is kept for the report.
 """
 
 from __future__ import annotations
@@ -15,14 +15,23 @@ import json
 import os
 import signal
 import sys
+import time
+import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from validation.model.contract import Measured, decode, encode
-from validation.model.not_run import NotRunError, out_of_memory
+from validation.model.not_run import NotRunError, cause, out_of_memory
 
-STAGE = "stage: "
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TextIO
+
+#: How lines begin that are no answer.
+STAGE, ERROR = "stage: ", "error: "
+#: A stage is told again, as a sign of progress, no more often than this.
+AGAIN_S = 1.0
 PR_SET_PDEATHSIG = 1
 
 
@@ -40,33 +49,52 @@ class Request:
     reuse: bool = False
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> NoReturn:
     """The child's side: read the request from standard input, run its function, answer on the pipe."""
     answer, parent = map(int, arguments)
     # If the parent is killed, nobody would be left to end us.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        return 1
+        _leave(1)
     # When memory runs out, the measuring process is to go and not its parent with what has been found.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
-    cpus = os.sched_getaffinity(0)
     with os.fdopen(answer, "w") as pipe:
-        for line in sys.stdin:
-            request = decode(Request, json.loads(line))
-            os.sched_setaffinity(0, cpus)
-            # Not contract.dumps: a number that is none must reach the parent, which says where it is.
-            pipe.write(json.dumps(encode(_serve(request))) + "\n")
+        try:
+            _serve_all(pipe)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, its words are handed over
+            traceback.print_exc()
+            pipe.write(f"{ERROR}{type(error).__name__}: {cause(error)}\n")
             pipe.flush()
-            if not request.reuse:
-                break
-            _tidy()
-    # Without the interpreter's tidying up, in which CUDA and NCCL have been seen to hang after all was done.
+            _leave(1)  # here, while the error keeps what its frames hold: to free it may hang, too
+    _leave(0)
+
+
+def _leave(status: int) -> NoReturn:
+    """End without the interpreter's tidying up.
+
+    CUDA and NCCL have been seen to hang in it: after all was done, and more so after an error that broke
+    their context.
+    """
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(status)
 
 
-def _serve(request: Request) -> Measured:
+def _serve_all(pipe: TextIO) -> None:
+    """Answer one request, or as many as come."""
+    cpus = os.sched_getaffinity(0)
+    for line in sys.stdin:
+        request = decode(Request, json.loads(line))
+        os.sched_setaffinity(0, cpus)
+        # Not contract.dumps: a number that is none must reach the parent, which says where it is.
+        pipe.write(json.dumps(encode(_serve(request, _stage_teller(pipe)))) + "\n")
+        pipe.flush()
+        if not request.reuse:
+            break
+        _tidy()
+
+
+def _serve(request: Request, tell_stage: Callable[[str], None]) -> Measured:
     """Run the request's function; what it says of the environment is an answer, too."""
     module, _, name = request.function.partition(":")
     function = getattr(importlib.import_module(module), name)
@@ -87,8 +115,26 @@ def _tidy() -> None:
     gc.collect()
     if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+        # Page-locked memory; torch before 2.5 keeps it.
+        names = ("_accelerator_emptyHostCache", "_host_emptyCache")
+        if found := [getattr(torch._C, name) for name in names if hasattr(torch._C, name)]:
+            found[0]()
 
 
-def tell_stage(stage: str) -> None:
-    """Say what this process is about to do, so that its parent can say where it hung or died."""
-    print(f"{STAGE}{stage}", file=sys.stderr, flush=True)
+def _stage_teller(pipe: TextIO) -> Callable[[str], None]:
+    """How a function says what it is about to do, so that the parent can say where it hung or died.
+
+    The same stage, told again, says that the function goes on.
+    """
+    last, told = "", 0.0
+
+    def tell_stage(stage: str) -> None:
+        nonlocal last, told
+        now = time.monotonic()
+        if stage == last and now - told < AGAIN_S:
+            return
+        last, told = stage, now
+        pipe.write(f"{STAGE}{stage}\n")
+        pipe.flush()
+
+    return tell_stage

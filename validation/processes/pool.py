@@ -4,6 +4,9 @@ A wedged GPU blocks in a C call, so no time-out inside the process can end it; k
 only reliable way. And a process that died, hung or gave an invalid answer is a result of its own:
 run_children reports it as what it is.
 
+Children tell how far they are (child.py), and the parent when nobody makes progress any more: one that hangs
+costs as long as its next sign of life should have taken, and not the whole budget.
+
 Starting costs seconds (Python, torch, a CUDA context), so a worker pool keeps a process for the next request
 of its kind, where both agree; one that ended in any other way than well is never kept. child.py is what the
 process runs.
@@ -28,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from validation.model.contract import ContractError, Measured, StringEnum, loads
 from validation.processes import scratch
-from validation.processes.child import STAGE, Request
+from validation.processes.child import ERROR, STAGE, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,17 +43,27 @@ START = """\
 import sys
 sys.path[:] = filter(None, sys.path)
 from validation.processes.child import main
-raise SystemExit(main(sys.argv[1:]))
+main(sys.argv[1:])
 """
-TAIL_BYTES = 2000
+#: Of standard error, what is kept, and what of its last line is told. torch ends what it says of an uncaught
+#: error with some dozen lines of addresses.
+TAIL_BYTES, WORDS = 32 << 10, 2000
+#: How C++ says what the error was that nobody caught.
+UNCAUGHT = "what():"
 #: How long the other processes of a group may go on after one of them failed: time for their own error
 #: message.
 GRACE_S = 5.0
-#: How long a killed process may take to go away before it is called unkillable.
-REAP_S = 10.0
+#: How long a killed process may take to go away before it is called unkillable, if the kernel does nothing
+#: for it or for those that end with it. For eight ranks it frees page-locked memory and what NCCL mapped,
+#: which may take up to so many times as long.
+REAP_S, MOST_REAPS = 10.0, 6
+#: Major page faults, and the time that the kernel worked: of the fields of /proc/PID/stat behind the name.
+MAJFLT, STIME = 9, 12
 #: Of as much as `read` takes at once, more than any pipe holds.
 MOST_READS = 17
 NOT_YET = float("inf")
+#: States of a process in /proc (proc(5)) in which it does not run, whatever it waits for.
+HALTED = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "asleep in the kernel"}
 
 
 class WorkerPool:
@@ -82,7 +95,7 @@ class WorkerPool:
         children = [child for waiting in self._idle.values() for child in waiting]
         _end(children)
         self._idle.clear()
-        self.stuck += [child.outcome(0) for child in children if child.unkillable]
+        self.stuck += [child.outcome() for child in children if child.unkillable]
 
 
 def _kind(request: Request) -> str:
@@ -97,6 +110,7 @@ class Ending(StringEnum):
     DIED = "died"
     HUNG = "hung"
     UNREADABLE = "nonsense"  # the word of results that are there already
+    SLOW = "slow"  # at work when its budget was spent
     STOPPED = "stopped"  # because another process of its group failed
     UNKILLABLE = "unkillable"
 
@@ -105,7 +119,8 @@ class Ending(StringEnum):
 class Outcome:
     """What came of a request.
 
-    `problem` is a sentence, empty when it is done; `stage` the last one that it told.
+    `problem` is a sentence, empty when it is done; `stage` the last one that it told. Of one that did not
+    end, `silent_s` is how long it had told nothing, and `halted` in which state it cannot run.
     """
 
     request: Request
@@ -114,6 +129,8 @@ class Outcome:
     problem: str
     stage: str
     ended_at: float  # time.monotonic()
+    silent_s: float = 0.0
+    halted: str = ""
 
 
 def run_children(
@@ -121,12 +138,15 @@ def run_children(
     budget_s: float,
     *,
     together: bool = False,
+    patience_s: float | None = None,
     tick: Callable[[], None] | None = None,
     pool: WorkerPool | None = None,
 ) -> list[Outcome]:
     """Run all requests at once, each in its own process, and return their outcomes in the same order.
 
     `together`: they need each other (a collective), so when one fails the others are stopped soon after.
+    `patience_s`: when none of them made progress for so long, those that have not ended hang: some may wait
+    for others. None: each may be silent for as long as its budget lasts.
     `tick` is called about once a second while they run. Nothing that was started outlives this call, but what
     `pool` keeps, and what the kernel cannot kill.
     """
@@ -137,7 +157,7 @@ def run_children(
             if child:
                 child.serve(request)
             children.append(child or _Child(request))
-        _wait(children, budget_s, together, tick)
+        _wait(children, budget_s, together, patience_s, tick)
     except BaseException:
         _end(children)
         raise
@@ -148,7 +168,7 @@ def run_children(
         else:
             done_with.append(child)
     _end(done_with)
-    return [child.outcome(budget_s) for child in children]
+    return [child.outcome() for child in children]
 
 
 class _Child:
@@ -183,14 +203,20 @@ class _Child:
 
     def _begin(self, request: Request) -> None:
         self.request = request
-        self.answer = bytearray()
+        self.answer = b""
+        self.stage = "starting"
+        self._line = bytearray()
+        self._error = ""
         self.tail = b""
         self.stopped_by: str | None = None
         self._oom_kills_before = oom_kills()
-        self.out_of_time = False
+        self.overdue: Ending | None = None
+        self._missed = ""
+        self.silent_s, self.halted = 0.0, ""
         self.ended = NOT_YET
         #: When its parent last looked. What it finds at one time ended at one time: nobody knows the order.
-        self.now = time.monotonic()
+        self.now = self.told = time.monotonic()
+        self._faults = 0
         self.__dict__.pop("measured", None)
 
     def _ask(self) -> None:
@@ -210,7 +236,7 @@ class _Child:
     @property
     def is_reusable(self) -> bool:
         """Whether it answered well and waits for another request."""
-        if not self.request.reuse or self.is_gone() or not self.answer.endswith(b"\n"):
+        if not self.request.reuse or self.is_gone() or not self.answer:
             return False
         try:
             return self.measured.not_run is None
@@ -225,13 +251,28 @@ class _Child:
         """Take what has arrived on one of the `open` pipes; an empty read closes it."""
         data = os.read(descriptor, 65536)
         if descriptor == self._answer_pipe:
-            self.answer += data
+            self._hear(data)
         else:
-            self.tail = (self.tail + data)[-4 * TAIL_BYTES :]
+            self.tail = (self.tail + data)[-TAIL_BYTES:]
         if not data:
             self._close(descriptor)
-        elif self.request.reuse and self.answer.endswith(b"\n") and self.ended == NOT_YET:
+        elif self.request.reuse and self.answer and self.ended == NOT_YET:
             self.ended = self.now
+
+    def _hear(self, data: bytes) -> None:
+        """Take whole lines; half an answer is none, whatever can be read of it."""
+        start = len(self._line)
+        self._line += data
+        while (end := self._line.find(b"\n", start)) >= 0:
+            line, start = bytes(self._line[:end]), 0
+            del self._line[: end + 1]
+            self.told, self._faults = self.now, self.page_faults()
+            if line.startswith(STAGE.encode()):
+                self.stage = line.decode(errors="replace").removeprefix(STAGE)
+            elif line.startswith(ERROR.encode()):
+                self._error = line.decode(errors="replace").removeprefix(ERROR)
+            else:
+                self.answer = line
 
     def drain(self) -> None:
         """Take what a process has said before it answered or ended, so that its stage is the last."""
@@ -257,7 +298,38 @@ class _Child:
     @cached_property
     def measured(self) -> Measured:
         """Its answer, once it has ended. Raises ContractError."""
-        return loads(Measured, bytes(self.answer))
+        return loads(Measured, self.answer)
+
+    def kernel_time(self) -> int | None:
+        """What the kernel has worked for this process, in clock ticks; None when it is gone."""
+        found = self._stat()
+        return int(found[STIME]) if found else None
+
+    def page_faults(self) -> int:
+        """How often it waited for the disk to bring a page, of a library that is being loaded, say."""
+        found = self._stat()
+        return int(found[MAJFLT]) if found else 0
+
+    def _stat(self) -> list[str]:
+        """What stands behind the name in its /proc/PID/stat (proc(5)); nothing when it is gone."""
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return []
+
+    def is_silent(self, patience_s: float) -> bool:
+        """Whether it made no progress for so long: told nothing, and was not waiting for the disk either."""
+        if self.now - self.last_progress < patience_s:
+            return False
+        faults, before = self.page_faults(), self._faults
+        if self.ended == NOT_YET and faults > before:
+            self.told, self._faults = self.now, faults
+            return False
+        return True
+
+    @property
+    def last_progress(self) -> float:
+        """When it last told something, or ended."""
+        return self.told if self.ended == NOT_YET else self.ended
 
     @property
     def failed(self) -> bool:
@@ -283,24 +355,27 @@ class _Child:
                 self.process.wait(within_s)
             except subprocess.TimeoutExpired:
                 self.unkillable = True
+            else:
+                self.unkillable = False
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
         for descriptor in list(self.open):
             self._close(descriptor)
 
-    @property
-    def stage(self) -> str:
-        lines = self.tail.decode(errors="replace").splitlines()
-        return next(
-            (line.removeprefix(STAGE) for line in reversed(lines) if line.startswith(STAGE)), "starting"
+    def give_up(self, ending: Ending, missed: str) -> None:
+        """It `missed` what was asked of it: keep what is to be seen of it before it is killed."""
+        self.overdue, self._missed, self.silent_s = ending, missed, time.monotonic() - self.told
+        self.halted = HALTED.get(next(iter(self._stat()), ""), "")
+
+    def outcome(self) -> Outcome:
+        """What came of it, once it has ended or has been killed."""
+        ending, measured, problem = self._judge()
+        ended_at = min(self.ended, time.monotonic())
+        return Outcome(
+            self.request, ending, measured, problem, self.stage, ended_at, self.silent_s, self.halted
         )
 
-    def outcome(self, budget_s: float) -> Outcome:
-        """What came of it, once it has ended or has been killed."""
-        ending, measured, problem = self._judge(budget_s)
-        return Outcome(self.request, ending, measured, problem, self.stage, min(self.ended, time.monotonic()))
-
-    def _judge(self, budget_s: float) -> tuple[Ending, Measured, str]:
+    def _judge(self) -> tuple[Ending, Measured, str]:
         name = self.request.name
         if self.unkillable:
             return (
@@ -311,18 +386,16 @@ class _Child:
             )
         if self.stopped_by:
             return Ending.STOPPED, Measured(), f"{name} was stopped because {self.stopped_by} failed"
-        if self.out_of_time:
-            return (
-                Ending.HUNG,
-                Measured(),
-                f"{name} gave no result within {budget_s:.0f} s; it hung in stage: {self.stage}",
-            )
+        if self.overdue:
+            how = "was still at work" if self.overdue is Ending.SLOW else "hung"
+            problem = f"{name} {self._missed}; it {how} in stage: {self.stage}"
+            halted = f" ({self.halted})" if self.halted else ""
+            return self.overdue, Measured(), problem + halted + (self._last_words() if self._error else "")
         if self.process.returncode == -signal.SIGKILL and oom_kills() > self._oom_kills_before:
             # Who has the memory is a matter of the environment; no hardware is blamed for it.
             reason = f"memory ran out, and the kernel ended {name} in stage: {self.stage}"
             return Ending.DONE, Measured(not_run=reason), ""
-        # Half an answer is none, whatever can be read of it.
-        if not self.answer or (self.process.returncode != 0 and not self.answer.endswith(b"\n")):
+        if not self.answer:
             return (
                 Ending.DIED,
                 Measured(),
@@ -341,12 +414,11 @@ class _Child:
         return f"ended with exit status {status} and without a result"
 
     def _last_words(self) -> str:
-        lines = [
-            line.strip()
-            for line in self.tail.decode(errors="replace").splitlines()
-            if line.strip() and not line.startswith(STAGE)
-        ]
-        return f"; it said last: {lines[-1][:TAIL_BYTES]}" if lines else ""
+        """Its own error; else that of a library which ended it; else the last line that it printed."""
+        lines = [line.strip() for line in self.tail.decode(errors="replace").splitlines() if line.strip()]
+        uncaught = [line.removeprefix(UNCAUGHT).strip() for line in lines if line.startswith(UNCAUGHT)]
+        words = [*lines[-1:], *uncaught[-1:], *filter(None, [self._error])][-1:]
+        return f"; it said last: {words[0][:WORDS]}" if words else ""
 
 
 def oom_kills() -> int:
@@ -361,22 +433,35 @@ def oom_kills() -> int:
 
 def _end(children: list[_Child]) -> None:
     """End all of them: none waits for its signal until another, perhaps a stuck one, has gone."""
-    deadline = time.monotonic() + REAP_S
     for child in children:
         child.kill_group()
-    for child in children:
-        child.kill(max(0.0, deadline - time.monotonic()))
+    for _ in range(MOST_REAPS):
+        before, deadline = [child.kernel_time() for child in children], time.monotonic() + REAP_S
+        for child in children:
+            child.kill(max(0.0, deadline - time.monotonic()))
+        # While the kernel works for one of them it frees what that one holds, and none is known to be stuck.
+        if not any(child.unkillable for child in children) or before == [
+            child.kernel_time() for child in children
+        ]:
+            return
 
 
-def _wait(children: list[_Child], budget_s: float, together: bool, tick: Callable[[], None] | None) -> None:
-    """Read from all children until all have ended or the budget is spent."""
+def _wait(
+    children: list[_Child],
+    budget_s: float,
+    together: bool,
+    patience_s: float | None,
+    tick: Callable[[], None] | None,
+) -> None:
+    """Read from all children until all have ended, the budget is spent, or nobody makes progress."""
     deadline = time.monotonic() + budget_s
+    all_hang = False
     with selectors.DefaultSelector() as selector:
         for child in children:
             for descriptor in child.open:
                 selector.register(descriptor, selectors.EVENT_READ, child)
         next_tick = time.monotonic()
-        while selector.get_map() and (now := time.monotonic()) < deadline:
+        while selector.get_map() and not all_hang and (now := time.monotonic()) < deadline:
             if tick and now >= next_tick:
                 tick()
                 next_tick = time.monotonic() + 1.0
@@ -405,12 +490,19 @@ def _wait(children: list[_Child], budget_s: float, together: bool, tick: Callabl
                     child.close()
             if together and (first := _first_failed(children)):
                 deadline = min(deadline, first.ended + GRACE_S)
+            if patience_s is not None:
+                all_hang = all(child.is_silent(patience_s) for child in children)
     culprit = _first_failed(children) if together else None
     for child in children:
         if child.ended == NOT_YET and culprit:
             child.stopped_by = culprit.request.name
         elif child.ended == NOT_YET:
-            child.out_of_time = True
+            if all_hang:
+                child.give_up(Ending.HUNG, f"made no progress for {patience_s:.0f} s")
+            else:
+                told_lately = patience_s is not None and time.monotonic() - child.told < patience_s
+                ending = Ending.SLOW if told_lately else Ending.HUNG
+                child.give_up(ending, f"gave no result within {budget_s:.0f} s")
 
 
 def _first_failed(children: list[_Child]) -> _Child | None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 from pathlib import Path
@@ -114,6 +115,29 @@ def host_memory_taken(_request: Request, _stage: Stage) -> Measured:
     raise RuntimeError("CUDA error: out of memory")
 
 
+def raise_words(request: Request, _stage: Stage) -> Measured:
+    """End with an error of these words, which may mean that memory ran out."""
+    if (free_bytes := request.parameters.get("free_bytes")) is not None:
+        sys.modules["torch"] = types.ModuleType("torch")
+        sys.modules["torch"].cuda = types.SimpleNamespace(  # type: ignore[attr-defined]
+            is_initialized=lambda: True, mem_get_info=lambda: (free_bytes, 80 << 30)
+        )
+    raise RuntimeError(request.parameters["words"])
+
+
+def keep_pinned_memory(request: Request, _stage: Stage) -> Measured:
+    """Say how often page-locked memory was given back since a torch began to keep it."""
+    if "torch" not in sys.modules:
+        given_back: list[int] = []
+        sys.modules["torch"] = types.ModuleType("torch")
+        sys.modules["torch"].__dict__.update(
+            cuda=types.SimpleNamespace(is_initialized=lambda: True, empty_cache=lambda: None),
+            _C=types.SimpleNamespace(_host_emptyCache=lambda: given_back.append(1)),
+            given_back=given_back,
+        )
+    return Measured(details={"given_back": len(sys.modules["torch"].__dict__["given_back"])})
+
+
 def no_memory_for_an_object(_request: Request, _stage: Stage) -> Measured:
     """Find no room, as Python itself says it: without a word."""
     raise MemoryError
@@ -123,6 +147,38 @@ def die(_request: Request, stage: Stage) -> Measured:
     """End with an exception, as code with a mistake does."""
     stage("dividing")
     raise ZeroDivisionError("division by zero")
+
+
+def fail_with(request: Request, _stage: Stage) -> Measured:
+    """End with the words of an error, while Python could neither free its data nor end."""
+
+    class Tensor:
+        def __del__(self) -> None:
+            time.sleep(FOREVER_S)
+
+    _on_a_broken_gpu = Tensor()
+    threading.Thread(target=time.sleep, args=(FOREVER_S,)).start()
+    raise RuntimeError(request.parameters["message"])
+
+
+def abort_with(request: Request, _stage: Stage) -> Measured:
+    """End as C++ does after an error that nobody caught."""
+    print(request.parameters["message"], file=sys.stderr, flush=True)
+    os.abort()
+
+
+def go_on(_request: Request, stage: Stage) -> Measured:
+    """Tell the same stage again and again, and nothing else."""
+    while True:
+        stage("going on")
+        time.sleep(0.1)
+
+
+def stop(_request: Request, stage: Stage) -> Measured:
+    """Be stopped, as by somebody at a terminal."""
+    stage("measuring")
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return Measured()
 
 
 def crash(_request: Request, stage: Stage) -> Measured:

@@ -35,12 +35,19 @@ class RealReport:
     text: str
     facts: dict[str, Any] | None = None
     finds: tuple[str, ...] | None = None
+    faults: tuple[str, ...] = ()
 
 
 def from_table() -> list[RealReport]:
     """All reports of the table."""
     return [
-        RealReport(f"{facts['origin']}/{facts['file']}", _report(facts), facts, tuple(facts["finds"]))
+        RealReport(
+            f"{facts['origin']}/{facts['file']}",
+            _report(facts),
+            facts,
+            tuple(facts["finds"]),
+            tuple(facts.get("faults", ())),
+        )
         for facts in yaml.safe_load(TABLE.read_text())["reports"]
     ]
 
@@ -52,6 +59,11 @@ def from_folder() -> list[RealReport]:
         RealReport(path.name, path.read_text(errors="replace"))
         for path in sorted(Path(folder).glob("*.xml") if folder else ())
     ]
+
+
+def of_gpu(facts: dict[str, Any], index: int) -> dict[str, Any]:
+    """What a report says of one of its GPUs."""
+    return {**facts, **facts.get("differs", {}).get(index, {})}
 
 
 def addresses(facts: dict[str, Any]) -> list[str]:
@@ -68,13 +80,17 @@ def _report(facts: dict[str, Any]) -> str:
             f"<kmd_version>{facts['driver']}</kmd_version>"
         )
     gpus = "".join(
-        f'<gpu id="{address}">\n{_xml(_gpu(facts, branch, address))}</gpu>\n' for address in addresses(facts)
+        f'<gpu id="{address}">\n{_xml(_gpu(of_gpu(facts, index), branch, address))}</gpu>\n'
+        for index, address in enumerate(addresses(facts))
     )
     return f'<?xml version="1.0" ?>\n<nvidia_smi_log>\n{driver}\n{gpus}</nvidia_smi_log>\n'
 
 
 def _gpu(facts: dict[str, Any], branch: int, address: str) -> Tree:
-    (generation, generation_max), (width, width_max) = (link.split("/") for link in facts["link"])
+    (generation, generation_max), (width, width_max) = (
+        [cell + unit for cell in cells.split("/")] if cells else ["N/A", "N/A"]
+        for cells, unit in zip(facts.get("link", [None, None]), ("", "x"), strict=True)
+    )
     reasons = "clocks_event_reason" if branch >= 535 else "clocks_throttle_reason"
     clock = DEPRECATED if branch >= 590 else f"{facts['clock']} MHz" if "clock" in facts else "N/A"
     tree: Tree = {
@@ -90,15 +106,19 @@ def _gpu(facts: dict[str, Any], branch: int, address: str) -> Tree:
             "pci_device_id": f"{facts['id']}10DE",
             "pci_bus_id": address,
             "pci_gpu_link_info": {
-                "pcie_gen": {"max_link_gen": generation_max, "current_link_gen": generation},
-                "link_widths": {"max_link_width": f"{width_max}x", "current_link_width": f"{width}x"},
+                "pcie_gen": {
+                    "max_link_gen": generation_max,
+                    "current_link_gen": generation,
+                    "max_host_link_gen": facts.get("host_generation", {}),
+                },
+                "link_widths": {"max_link_width": width_max, "current_link_width": width},
             },
             "replay_counter": "0",
         },
         "fan_speed": "N/A",
         "performance_state": facts["state"],
         f"{reasons}s": {
-            f"{reasons}_{name}": "Not Active"
+            f"{reasons}_{name}": "Active" if name in facts.get("active", []) else "Not Active"
             for name in (
                 "hw_slowdown",
                 "hw_thermal_slowdown",
@@ -110,7 +130,7 @@ def _gpu(facts: dict[str, Any], branch: int, address: str) -> Tree:
         "compute_mode": "Default",
         "ecc_mode": {"current_ecc": facts.get("ecc", "N/A")},
         "ecc_errors": _errors(facts, branch),
-        "retired_pages": {"pending_blacklist": facts.get("retired", "N/A"), "pending_retirement": "N/A"},
+        "retired_pages": _retired(facts, branch),
         "temperature": {"gpu_temp": "40 C"},
         "clocks": {"graphics_clock": "210 MHz"},
         "applications_clocks": {"graphics_clock": clock},
@@ -125,8 +145,15 @@ def _gpu(facts: dict[str, Any], branch: int, address: str) -> Tree:
     if branch >= 470:
         remapped = facts.get("remapped")
         tree["remapped_rows"] = (
-            {"remapped_row_pending": remapped, "remapped_row_failure": remapped} if remapped else "N/A"
+            {
+                "remapped_row_pending": facts.get("row_pending", remapped),
+                "remapped_row_failure": remapped,
+            }
+            if remapped
+            else "N/A"
         )
+    if branch >= 615:
+        tree["remapped_banks"] = {"bank_remapper_pending": "No"}
     if branch >= 525:
         state, summary, bandwidth = facts.get("fabric", ["N/A", "N/A", "N/A"])
         tree["fabric"] = {"state": state, "status": "Success" if state == "Completed" else state}
@@ -146,8 +173,20 @@ def _errors(facts: dict[str, Any], branch: int) -> Tree:
         no = "N/A" if number == "N/A" else "No"
         tree["aggregate"] = {"sram_threshold_exceeded": no}
         if branch >= 580:
-            tree |= {"channel_repair_pending": "No", "tpc_repair_pending": "No", "unrepairable_memory": no}
+            tree |= {
+                "channel_repair_pending": "No",
+                "tpc_repair_pending": "No",
+                "unrepairable_memory": facts.get("unrepairable", no),
+            }
     return tree
+
+
+def _retired(facts: dict[str, Any], branch: int) -> Tree:
+    """Old drivers have one element for what a newer one calls by two names."""
+    pending = facts.get("retired", "N/A")
+    if branch < 418:
+        return {"pending_retirement": pending}
+    return {"pending_blacklist": pending, "pending_retirement": "N/A"}
 
 
 def _reset_status(branch: int) -> Tree:
@@ -158,7 +197,7 @@ def _reset_status(branch: int) -> Tree:
 
 
 def _power(facts: dict[str, Any], branch: int) -> Tree:
-    limit, default = (f"{watts}.00 W" for watts in facts["power"]) if "power" in facts else ("N/A", "N/A")
+    limit, default = (f"{watts:.2f} W" for watts in facts["power"]) if "power" in facts else ("N/A", "N/A")
     if branch < 535:
         return {"power_readings": {"power_limit": limit, "default_power_limit": default}}
     limits = {"current_power_limit": limit, "default_power_limit": default}

@@ -69,6 +69,8 @@ class ScriptedBackend:
     calls: list[str] = field(default_factory=list)
     #: Seconds of a training step, by the way in which it is run.
     steps: dict[str, float] = field(default_factory=dict)
+    #: What the host takes to start a training step.
+    launch_s: float = 0.0
     #: What each peak_bytes() says, one after the other.
     peaks: list[int] = field(default_factory=list)
     #: What a trace has.
@@ -136,6 +138,10 @@ class ScriptedBackend:
     def training(self, shape: Shape, way: str) -> ScriptedOperation:
         self.calls.append(f"training {way}")
         return ScriptedOperation(float(shape.batch), self.wrong, takes=self.steps.get(way))
+
+    def launch_seconds(self, operation: Operation) -> float:
+        assert operation.work
+        return self.launch_s
 
     def peak_bytes(self, operation: Operation) -> int:
         assert operation.work

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import itertools
 import math
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -57,11 +58,12 @@ def outcome(
     stage: str = "leaving",
     ended_at: float = 1.0,
     measured: Measured | None = None,
+    halted: str = "",
 ) -> Outcome:
     steps = {"collectives": ["all_reduce"], "sizes_bytes": [1 << 20]}
     asked = Request(name, "", "cuda", parameters=steps)
     problem = "" if ending is Ending.DONE else f"{name} {ending}"
-    return Outcome(asked, ending, measured or Measured(), problem, stage, ended_at)
+    return Outcome(asked, ending, measured or Measured(), problem, stage, ended_at, 60.0, halted)
 
 
 def test_a_matmul_rate_is_two_m_n_k_over_the_median_time() -> None:
@@ -207,12 +209,23 @@ def test_gpus_that_all_only_waited_are_still_a_failure() -> None:
     assert len(launch.without_waiting([outcome("GPU 0", Ending.HUNG, launch.WAITING)])) == 1
 
 
+@pytest.mark.parametrize(("turns", "ending"), [(2, Ending.DONE), (3, Ending.HUNG)])
+def test_no_gpu_measures_before_all_are_ready(turns: int, ending: Ending, tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    parameters = {"lock": str(lock), "turns": turns}
+    alone = "tests.unit.validation.children:measure_alone"
+    asked = [Request(f"GPU {gpu}", alone, "cpu", device=gpu, parameters=parameters) for gpu in range(2)]
+    found = run_children(asked, 60.0 if ending is Ending.DONE else 5.0)
+    assert {one.ending for one in found} == {ending}
+    assert lock.stat().st_size == 2
+
+
 def test_gpus_measure_one_at_a_time(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.touch()
-    asked = Request(
-        "GPU 0", "tests.unit.validation.children:measure_alone", "cpu", parameters={"lock": str(lock)}
-    )
+    parameters = {"lock": str(lock), "turns": 1}
+    asked = Request("GPU 0", "tests.unit.validation.children:measure_alone", "cpu", parameters=parameters)
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         (waiting,) = run_children([asked], 5.0)
@@ -222,7 +235,11 @@ def test_gpus_measure_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_all_ranks_run_a_collective_equally_often() -> None:
-    slow, fast = ScriptedBackend(run_seconds=[9.0]), ScriptedBackend(run_seconds=[0.001])
+    class Agreed(ScriptedBackend):
+        def highest(self, value: float) -> float:
+            return 0.001 if value > 0 else value
+
+    slow, fast = Agreed(run_seconds=[9.0]), Agreed(run_seconds=[0.001])
     for rank, backend in enumerate((slow, fast)):
         parameters = {
             "rank": rank,
@@ -232,15 +249,70 @@ def test_all_ranks_run_a_collective_equally_often() -> None:
             "collectives": ["all_reduce", "all_gather"],
             "sizes_bytes": [64],
             "runs": 7,
+            "measure_s": 1000.0,
         }
         collectives.reduce(backend, Request("", "", "cpu", parameters=parameters), STAGES.append)
     assert slow.calls[1:] == fast.calls[1:]
     assert fast.calls == [
         "join 1 of 2 at s for 9 s",
-        *("all_reduce 64", "seconds 3", "seconds 7"),
-        *("all_gather 64", "seconds 3", "seconds 7"),
+        *("all_reduce 64", *["seconds 1"] * 3, "seconds 7"),
+        *("all_gather 64", *["seconds 1"] * 3, "seconds 7"),
         "barrier",
     ]
+
+
+def test_a_slow_collective_tells_between_its_runs_that_it_goes_on() -> None:
+    steps = {"collectives": ["all_reduce"], "sizes_bytes": [64], "runs": 6, "measure_s": 1000.0}
+    asked = Request(
+        "", "", "cpu", parameters=steps | {"rank": 0, "world_size": 2, "store": "s", "timeout_s": 9}
+    )
+    told: list[str] = []
+    collectives.reduce(ScriptedBackend(run_seconds=[2.4]), asked, told.append)
+    measuring = [stage for stage in told if stage.startswith("measuring")]
+    assert len(measuring) > 6 * 2.4 / (collectives.PIECE_S + 2.4)
+
+
+def test_sizes_for_which_a_slow_way_between_ranks_leaves_no_time_are_left_out() -> None:
+    steps = {"collectives": ["all_reduce"], "sizes_bytes": [64, 640], "runs": 6, "measure_s": 100.0}
+    asked = Request(
+        "", "", "cpu", parameters=steps | {"rank": 0, "world_size": 2, "store": "s", "timeout_s": 9}
+    )
+    slow = collectives.reduce(ScriptedBackend(run_seconds=[5.0]), asked, STAGES.append)
+    assert (list(slow.details["seconds"]), len(slow.details["left_out"])) == (["all_reduce 64"], 1)
+    fast = collectives.reduce(ScriptedBackend(run_seconds=[0.001]), asked, STAGES.append)
+    assert list(fast.details["seconds"]) == ["all_reduce 64", "all_reduce 640"]
+
+
+def test_sizes_that_were_left_out_are_a_finding_beside_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    details = {
+        "seconds": {"all_reduce 64": [0.5] * 5},
+        "attempts": {"all_reduce 64": 1},
+        "left_out": ["a", "b"],
+    }
+
+    def slow(requests: list[Request], *_: Any, **__: Any) -> list[Outcome]:
+        return [Outcome(one, Ending.DONE, Measured(details=details), "", "leaving", 1.0) for one in requests]
+
+    monkeypatch.setattr(collectives, "run_children", slow)
+    found = CHECKS["cpu_all_reduce"].run(node())
+    assert [(one.code, one.state) for one in found.findings] == [("collective-too-slow", State.DEGRADED)]
+    assert found.findings[0].text.endswith("left out: a, b")
+    assert [one.name for one in found.measurements] == ["busbw_gb_s"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "test", "load", "patience_s"),
+    [
+        ("quick", "gpu_all_reduce", 0.0, 60.0),
+        ("quick", "gpu_all_reduce", 6.0, 180.0),
+        ("burn-in", "gpu_matmul", 0.0, 360.0),
+    ],
+)
+def test_a_process_may_be_silent_for_three_times_its_longest_step(
+    plan: str, test: str, load: float, patience_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    assert CHECKS[test].patience_s(node(plan=PLANS[plan])) == patience_s
 
 
 @pytest.mark.parametrize(
@@ -281,7 +353,7 @@ def test_an_all_reduce_is_as_fast_as_its_slowest_rank() -> None:
 
 
 def test_a_noisy_collective_is_measured_again_by_all_ranks() -> None:
-    steps = {"collectives": ["all_reduce"], "sizes_bytes": [64], "runs": 8}
+    steps = {"collectives": ["all_reduce"], "sizes_bytes": [64], "runs": 8, "measure_s": 1000.0}
     asked = Request(
         "", "", "cpu", parameters=steps | {"rank": 0, "world_size": 2, "store": "s", "timeout_s": 9}
     )
@@ -309,7 +381,8 @@ def test_an_algorithm_by_name_has_a_number_of_its_own() -> None:
 
 def nvls_request() -> Request:
     parameters = {"rank": 0, "world_size": 2, "store": "s", "timeout_s": 9, "nvls": True, "runs": 7}
-    return Request("", "", "cuda", parameters=parameters | {"collectives": ["x"], "sizes_bytes": [64]})
+    steps = {"collectives": ["x"], "sizes_bytes": [64], "measure_s": 1000.0}
+    return Request("", "", "cuda", parameters=parameters | steps)
 
 
 def test_nvls_is_not_run_where_no_switch_reduces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,12 +416,12 @@ def test_of_ranks_that_died_the_first_is_to_blame() -> None:
         outcome("rank 1", Ending.DIED, ended_at=9.0),
         outcome("rank 2", Ending.STOPPED, ended_at=14.0),
     ]
-    assert [f.text for f in collectives.name_the_culprit(outcomes, 60)] == ["rank 1 died"]
+    assert [f.text for f in collectives.name_the_culprit(outcomes)] == ["rank 1 died"]
 
 
 def test_of_ranks_that_were_found_dead_at_one_time_all_are_named_and_no_gpu() -> None:
     outcomes = [outcome(f"rank {rank}", Ending.DIED, ended_at=at) for rank, at in enumerate((9.0, 9.0, 9.5))]
-    found = collectives.name_the_culprit(outcomes, 60)
+    found = collectives.name_the_culprit(outcomes)
     assert [(one.text, one.device) for one in found] == [("rank 0 died", None), ("rank 1 died", None)]
 
 
@@ -358,21 +431,39 @@ def test_of_ranks_that_hang_the_one_behind_is_to_blame() -> None:
         outcome("rank 1", Ending.HUNG, "preparing all-reduce of 1 MiB"),
         outcome("rank 2", Ending.HUNG, "measuring all-reduce of 1 MiB"),
     ]
-    (finding,) = collectives.name_the_culprit(outcomes, 60)
+    (finding,) = collectives.name_the_culprit(outcomes)
     assert finding.text == (
-        "rank 1 hung in stage: preparing all-reduce of 1 MiB, and gave no result within 60 s; "
+        "rank 1 hung in stage: preparing all-reduce of 1 MiB, and made no progress for 60 s; "
         "the others waited in stage: measuring all-reduce of 1 MiB"
     )
 
 
 def test_when_all_ranks_hang_at_the_same_place_none_is_blamed_alone() -> None:
     outcomes = [outcome(f"rank {rank}", Ending.HUNG, "measuring all-reduce of 1 MiB") for rank in range(2)]
-    (finding,) = collectives.name_the_culprit(outcomes, 60)
+    (finding,) = collectives.name_the_culprit(outcomes)
     assert finding.text.startswith("all 2 ranks hung in stage: measuring all-reduce of 1 MiB")
 
 
+def test_a_rank_that_does_not_run_is_to_blame_wherever_it_is() -> None:
+    stopped = outcome("rank 1", Ending.HUNG, "measuring all-reduce of 1 MiB", halted="stopped by a signal")
+    waiting = [outcome(f"rank {rank}", Ending.HUNG, "measuring all-reduce of 1 MiB") for rank in (0, 2)]
+    (finding,) = collectives.name_the_culprit([waiting[0], stopped, waiting[1]])
+    assert finding.text.startswith(
+        "rank 1 (stopped by a signal) hung in stage: measuring all-reduce of 1 MiB"
+    )
+
+
+def test_ranks_that_are_slow_have_not_hung_and_no_gpu_is_to_blame() -> None:
+    outcomes = [
+        outcome("rank 0", Ending.SLOW, "measuring all-reduce of 1 MiB"),
+        outcome("rank 1", Ending.SLOW, "preparing all-reduce of 1 MiB"),
+    ]
+    (finding,) = collectives.name_the_culprit(outcomes)
+    assert (finding.code, finding.device) == ("process-slow", None)
+
+
 def test_ranks_that_all_came_back_are_not_to_blame() -> None:
-    assert collectives.name_the_culprit([outcome(), outcome("rank 1")], 60) == []
+    assert collectives.name_the_culprit([outcome(), outcome("rank 1")]) == []
 
 
 CHECK = CHECKS["gpu_matmul"]
@@ -502,8 +593,17 @@ def test_what_needs_two_gpus_is_not_run_with_one(test: str) -> None:
     assert CHECKS[test].run(one).state is State.NOT_RUN
 
 
+def test_the_first_call_which_loads_code_neither_warms_up_nor_sizes_batches() -> None:
+    backend = ScriptedBackend(run_seconds=[5.0, 0.01])
+    seconds, _ = sampling.times(backend, ScriptedOperation(1.0, 0.0), Timing(1.0, 1.0), lambda: None)
+    assert set(seconds) == {0.01}
+    runs = [int(call.split()[1]) for call in backend.calls]
+    assert sum(runs) - len(seconds) >= 1 + 100
+    assert max(runs) == sampling.LARGEST_BATCH
+
+
 def test_the_peak_is_what_the_fastest_tenth_reached() -> None:
-    backend = ScriptedBackend(run_seconds=[1.0, *([0.5] * 3), *([1.0] * 27), 1.0])
+    backend = ScriptedBackend(run_seconds=[9.0, 1.0, *([0.5] * 3), *([1.0] * 27), 1.0])
     timing = TIMING | {"warm_up_s": 0.5, "measure_s": 30.0}
     found = matmul.multiply(backend, matmul_request(dtypes=["fp32"], timing=timing), STAGES.append)
     assert [(m.name, m.value) for m in found.measurements] == [
@@ -530,14 +630,14 @@ def gpu_with_digest(device: int, digest: str, cublas: str = "13.1.0") -> Outcome
     ("digests", "devices", "state"),
     [
         ("aaaa", [], None),
-        ("aaba", [2], State.FAIL),
-        ("aaabc", [3, 4], State.FAIL),
+        ("aaba", [2], State.DEGRADED),
+        ("aaabc", [3, 4], State.DEGRADED),
         ("ab", [0, 1], State.DEGRADED),
         ("a", [], None),
         ("aabb", [0, 1, 2, 3], State.DEGRADED),
     ],
 )
-def test_the_gpu_whose_bits_differ_is_named_and_condemned_only_by_a_majority(
+def test_the_gpu_whose_bits_differ_is_named_and_condemned_by_no_node_alone(
     digests: str, devices: list[int], state: State | None
 ) -> None:
     gpus = tuple(GpuIdentity(index, "H100", f"GPU-{index}", "", "2330") for index in range(len(digests)))
@@ -599,7 +699,8 @@ def test_copies_to_each_other_gpu_are_measured_and_checked() -> None:
 
 
 def peers_request() -> Request:
-    parameters = {"size_bytes": 1_000_000_000, "timing": TIMING, "gpus": [0, 1, 2]}
+    rows = [[0, [1, 2]], [1, [0, 2]], [2, [0, 1]]]
+    parameters = {"size_bytes": 1_000_000_000, "timing": TIMING, "rows": rows}
     return Request("all", "", "cuda", parameters=parameters)
 
 
@@ -641,6 +742,36 @@ def test_a_process_of_all_gpus_that_hangs_blames_none_of_them_but_says_where(
     found = CHECKS["gpu_peers"].run(node())
     (finding,) = [finding for finding in found.findings if finding.code == "process-hung"]
     assert (found.state, finding.device) == (State.FAIL, None)
+
+
+@pytest.mark.parametrize("count", [2, 8, 9, 10, 16, 20])
+def test_every_pair_of_gpus_is_measured_once_and_none_has_too_many_peers(count: int) -> None:
+    found = memory.rounds(list(range(count)), memory.MOST_PEERS)
+    pairs = [(gpu, peer) for rows in found for gpu, peers in rows.items() for peer in peers]
+    assert sorted(pairs) == sorted(itertools.permutations(range(count), 2))
+    assert (len(found) == 1) == (count <= memory.MOST_PEERS + 1)
+    for rows in found:
+        together = {*rows, *(peer for peers in rows.values() for peer in peers)}
+        assert len(together) <= memory.MOST_PEERS + 1
+
+
+@pytest.mark.parametrize(("nvswitch", "processes"), [(True, 1), (False, 3)])
+def test_more_gpus_than_may_be_peers_take_turns_unless_a_switch_joins_them(
+    nvswitch: bool, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copied(requests: list[Request], *_: Any, **__: Any) -> list[Outcome]:
+        (asked,) = requests
+        started.append(asked)
+        beyond = {f"GPU {gpu}": {memory.BEYOND: peers} for gpu, peers in asked.parameters["rows"]}
+        return [Outcome(asked, Ending.DONE, Measured(details=beyond), "", "checking", 1.0)]
+
+    started: list[Request] = []
+    monkeypatch.setattr(memory, "run_children", copied)
+    gpus = [gpu_xml(pci_bus_id=f"00000000:{bus:02X}:00.0", uuid=f"GPU-{bus}") for bus in range(16, 26)]
+    ten = node(smi_xml(*gpus), nvswitch=nvswitch, expectation=expectation(count=10, nvswitch=nvswitch))
+    found = CHECKS["gpu_peers"].run(ten)
+    assert len(started) == processes
+    assert found.details["GPU 3"] == {memory.BEYOND: [peer for peer in range(10) if peer != 3]}
 
 
 def test_all_gpus_at_once_have_numbers_of_their_own() -> None:
@@ -712,6 +843,23 @@ def test_telemetry_stops_asking_a_nvidia_smi_that_fails() -> None:
     assert telemetry.details() == {"telemetry": [], "telemetry_problem": "no answer"}
     (finding,) = telemetry.findings()
     assert (finding.code, finding.state) == ("telemetry-lost", State.DEGRADED)
+
+
+@pytest.mark.parametrize(("seconds", "is_slow"), [(2.0, False), (12.0, True)])
+def test_a_nvidia_smi_that_is_slow_is_said_to_be_and_not_lost(
+    seconds: float, is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("validation.checks.measured.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def sample() -> tuple[Sample, ...]:
+        now[0] += seconds
+        return parse_samples(BOTH)
+
+    telemetry = Telemetry(node().gpus, sample, dict)
+    telemetry.tick()
+    assert telemetry.findings() == []
+    assert ("telemetry_slow" in telemetry.details()) == is_slow
 
 
 def scripted_telemetry(*rounds: str | NvidiaSmiError) -> Telemetry:
@@ -810,7 +958,7 @@ def test_sampling_takes_enough_and_never_too_much(
 ) -> None:
     backend = ScriptedBackend(run_seconds=[seconds])
     timing = Timing(warm_up_s, measure_s, least=least, most=200)
-    samples, _ = sampling.times(backend, ScriptedOperation(1.0, 0.0), timing)
+    samples, _ = sampling.times(backend, ScriptedOperation(1.0, 0.0), timing, lambda: None)
     assert least <= len(samples) <= 200
     assert len(samples) >= min(200, measure_s / seconds * 0.99 - 1)
     assert len(samples) == least or sum(samples) <= measure_s + seconds * sampling.LARGEST_BATCH
@@ -819,7 +967,7 @@ def test_sampling_takes_enough_and_never_too_much(
 def test_the_first_runs_are_not_counted() -> None:
     backend = ScriptedBackend(run_seconds=[30.0, 1.0])
     timing = Timing(warm_up_s=1.0, measure_s=3.0, least=3)
-    assert sampling.times(backend, ScriptedOperation(1.0, 0.0), timing) == ([1.0, 1.0, 1.0], 1)
+    assert sampling.times(backend, ScriptedOperation(1.0, 0.0), timing, lambda: None) == ([1.0, 1.0, 1.0], 1)
 
 
 def test_noisy_runs_are_measured_again_and_the_calmest_attempt_counts() -> None:

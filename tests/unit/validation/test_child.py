@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import signal
 import subprocess
@@ -112,6 +113,41 @@ def test_memory_that_somebody_else_has_is_not_run(function: str) -> None:
     assert (outcome.measured.not_run or "").startswith("memory ran out: ")
 
 
+NO_HANDLE = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+FULL = "shared memory (/dev/shm) ran out: "
+
+
+@pytest.mark.parametrize(
+    ("words", "free_bytes", "reason"),
+    [
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", None, "memory ran out: "),
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", None, "memory ran out: "),
+        (NO_HANDLE, 12 << 20, "memory ran out: "),
+        # The GPU has room: something broke.
+        (NO_HANDLE, 40 << 30, None),
+        (NO_HANDLE, None, None),
+        ("unable to write to file </torch_77_1>: No space left on device (28)", None, FULL),
+        ("unable to open shared memory object </torch_1_2_3> in read-write mode: ...", None, FULL),
+        # github.com/NVIDIA/nccl-tests/issues/166, with torch's words around it
+        (
+            "NCCL error in: ../NCCLUtils.hpp:317, unhandled system error, NCCL version 2.21.5\n"
+            "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device "
+            "error. \nLast error:\n"
+            "Error while creating shared memory segment /dev/shm/nccl-KWfVyt (size 5967872)",
+            None,
+            FULL,
+        ),
+        ("CUDA error: an illegal memory access was encountered", None, None),
+    ],
+)
+def test_libraries_have_words_of_their_own_for_memory_that_ran_out(
+    words: str, free_bytes: int | None, reason: str | None
+) -> None:
+    (outcome,) = run_children([request("raise_words", words=words, free_bytes=free_bytes)], BUDGET_S)
+    assert (outcome.ending is Ending.DONE) == (reason is not None)
+    assert (outcome.measured.not_run or "").startswith(reason or "")
+
+
 def test_a_child_that_the_kernel_ended_for_lack_of_memory_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([3, 4])
     monkeypatch.setattr(pool, "oom_kills", lambda: next(counts))
@@ -145,6 +181,110 @@ def test_a_child_without_a_result_is_reported_as_what_it_is(
     assert outcome.problem.startswith("GPU 0 ")
     for word in words:
         assert word in outcome.problem
+
+
+CUDA_ADVICE = (
+    "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
+    "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+)
+SEARCH = (
+    "\nSearch for `{}' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more "
+    "information."
+)
+NCCL = "NCCL error in: {}, internal error - please report this issue to the NCCL developers, NCCL version {}"
+PLACE = "../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1333"
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        # github.com/zai-org/ChatGLM3/issues/681
+        (
+            f"CUDA error: uncorrectable ECC error encountered{CUDA_ADVICE}",
+            "uncorrectable ECC error encountered",
+        ),
+        # github.com/Comfy-Org/ComfyUI/issues/10468
+        (
+            "CUDA error: no kernel image is available for execution on the device"
+            + SEARCH.format("cudaErrorNoKernelImageForDevice")
+            + CUDA_ADVICE,
+            "no kernel image is available for execution on the device",
+        ),
+        # github.com/NVIDIA/nccl/issues/1247
+        (
+            NCCL.format(PLACE, "2.18.6")
+            + "\nncclInternalError: Internal check failed."
+            + "\nLast error:\nAttribute busid of node nic not found",
+            "NCCL version 2.18.6; Attribute busid of node nic not found",
+        ),
+        # github.com/vllm-project/vllm/issues/10453
+        (
+            NCCL.format("../torch/csrc/distributed/c10d/NCCLUtils.hpp:317", "2.21.5")
+            + "\nncclInternalError: Internal check failed.\nLast error:\n",
+            "NCCL version 2.21.5; ncclInternalError: Internal check failed.",
+        ),
+        ("", "RuntimeError"),
+    ],
+)
+def test_an_error_is_told_by_its_cause_and_nothing_of_python_that_hangs_delays_it(
+    message: str, words: str
+) -> None:
+    (outcome,) = run_children([request("fail_with", message=message)], BUDGET_S)
+    assert outcome.ending is Ending.DIED
+    said = outcome.problem.partition("; it said last: ")[2]
+    assert said.startswith("RuntimeError: ")
+    assert said.endswith(words)
+
+
+def test_an_error_that_nobody_caught_is_told_by_its_cause() -> None:
+    # github.com/sgl-project/sglang/issues/9151
+    frames = "\n".join(f"frame #{number}: <unknown function> + 0x111c7 (libtorch.so)" for number in range(60))
+    message = (
+        "terminate called after throwing an instance of 'c10::AcceleratorError'\n"
+        f"  what():  CUDA error: uncorrectable ECC error encountered{CUDA_ADVICE}\n{frames}\n"
+    )
+    (outcome,) = run_children([request("abort_with", message=message)], BUDGET_S)
+    assert outcome.problem == (
+        "GPU 0 was killed by SIGABRT in stage: starting; it said last: "
+        "CUDA error: uncorrectable ECC error encountered"
+    )
+
+
+def test_what_a_library_prints_is_no_stage() -> None:
+    (outcome,) = run_children([request("abort_with", message="stage: none of ours")], BUDGET_S)
+    assert outcome.stage == "starting"
+
+
+def test_when_nobody_makes_progress_those_that_have_not_ended_hang() -> None:
+    asked = [request("answer"), request("hang", name="GPU 1"), request("stop", name="GPU 2")]
+    done, hung, stopped = run_children(asked, 600, patience_s=SHORT_S)
+    assert (done.ending, hung.ending, stopped.ending) == (Ending.DONE, Ending.HUNG, Ending.HUNG)
+    assert hung.problem == "GPU 1 made no progress for 2 s; it hung in stage: waiting"
+    assert stopped.problem.endswith("it hung in stage: measuring (stopped by a signal)")
+
+
+def test_one_that_goes_on_is_slow_and_does_not_hang() -> None:
+    (outcome,) = run_children([request("go_on")], 4 * SHORT_S, patience_s=2 * SHORT_S)
+    assert outcome.ending is Ending.SLOW
+    assert outcome.problem == "GPU 0 gave no result within 6 s; it was still at work in stage: going on"
+
+
+def test_one_whose_libraries_come_from_a_slow_disk_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = itertools.count()
+    monkeypatch.setattr(pool._Child, "page_faults", lambda _: next(faults))
+    (outcome,) = run_children([request("hang")], 4 * SHORT_S, patience_s=SHORT_S)
+    assert "gave no result within 6 s" in outcome.problem
+
+
+def test_one_that_waits_for_others_does_not_hang_while_they_go_on() -> None:
+    waiting, _ = run_children(
+        [request("hang"), request("go_on", name="GPU 1")], 4 * SHORT_S, patience_s=SHORT_S
+    )
+    assert (waiting.ending, waiting.problem) == (
+        Ending.HUNG,
+        "GPU 0 gave no result within 6 s; it hung in stage: waiting",
+    )
 
 
 @pytest.mark.parametrize("function", ["hang", "hang_deaf"])
@@ -318,6 +458,27 @@ def test_all_processes_are_signalled_before_one_is_waited_for(monkeypatch: pytes
     assert pool.REAP_S >= waits[0] > waits[1] > waits[2]
 
 
+def test_processes_for_which_the_kernel_still_works_are_not_called_stuck(
+    workers: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of ranks whose memory is freed: they go later than one may take to go."""
+    waiting = workers.take(ask(workers, "who").request)
+    assert waiting
+    workers.put(waiting)
+    signals, ticks, kill = itertools.count(), itertools.count(), os.killpg
+
+    def slow_kill(group: int, number: int) -> None:
+        if next(signals) > 2:
+            kill(group, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "killpg", slow_kill)
+        patched.setattr(pool, "REAP_S", 1.0)
+        patched.setattr(type(waiting), "kernel_time", lambda _: next(ticks))
+        workers.close()
+    assert workers.stuck == []
+
+
 def test_no_kept_process_outlives_its_keeper(workers: WorkerPool) -> None:
     pid = ask(workers, "who").measured.details["pid"]
     workers.close()
@@ -354,6 +515,11 @@ def test_a_kept_process_may_run_on_all_cpus_again(workers: WorkerPool) -> None:
     everywhere = ask(workers, "who").measured.details["cpus"]
     ask(workers, "stay_on_one_cpu")
     assert ask(workers, "who").measured.details["cpus"] == everywhere
+
+
+def test_a_kept_process_gives_page_locked_memory_back(workers: WorkerPool) -> None:
+    counts = [ask(workers, "keep_pinned_memory").measured.details["given_back"] for _ in range(2)]
+    assert counts == [0, 1]
 
 
 def test_a_process_to_keep_ends_where_nobody_keeps_it() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.validation.samples import node
+from validation.backends.libraries import runs_on
 from validation.checks.frameworks import (
     Device,
     Facts,
@@ -17,7 +18,6 @@ from validation.checks.frameworks import (
     driver_cuda,
     error_of,
     examine,
-    runs_on,
 )
 from validation.model.contract import Measured, State, dumps
 from validation.model.not_run import NotRunError
@@ -105,6 +105,8 @@ def test_one_gpu_needs_no_nccl() -> None:
         ((9, 0), ("sm_80",), False),
         ((9, 0), ("sm_90a",), True),
         ((9, 1), ("sm_90a",), False),
+        ((10, 3), ("sm_100f",), True),
+        ((7, 0), ("sm_75", "sm_80", "compute_120"), False),
         ((12, 0), ("sm_100",), False),
         ((12, 0), ("sm_120",), True),
         ((12, 0), ("compute_90",), True),

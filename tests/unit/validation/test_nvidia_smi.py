@@ -77,6 +77,20 @@ def test_what_nobody_may_ask_is_unanswered_only_where_a_gpu_is_judged_by_it() ->
     assert list(map(str, gpu.unanswered)) == ["remapped_row_pending: Insufficient Permissions"]
 
 
+def test_an_unknown_error_in_what_describes_the_system_is_none_of_the_gpu() -> None:
+    described = gpu_xml().replace("<max_link_gen>", "<max_host_link_gen>{}</max_host_link_gen><max_link_gen>")
+    for error, told in (("Unknown Error", []), ("GPU is lost", ["max_host_link_gen: GPU is lost"])):
+        (gpu,) = nvidia_smi.parse(smi_xml(described.format(error))).gpus
+        assert list(map(str, gpu.unanswered)) == told
+
+
+def test_a_bank_that_will_be_remapped_waits_for_a_reset_as_a_row_does() -> None:
+    for pending in (True, False):
+        banks = f"<remapped_banks><bank_remapper_pending>{'Yes' if pending else 'No'}</bank_remapper_pending>"
+        xml = gpu_xml().replace("<remapped_rows>", f"{banks}</remapped_banks><remapped_rows>")
+        assert nvidia_smi.parse(smi_xml(xml)).gpus[0].row_remap_pending is pending
+
+
 @pytest.mark.parametrize("name", ["a\x1b[31mb", "a\x00b", "sh -c a&&b", "tom & jerry", "R&amp;D"])
 def test_what_no_xml_may_have_loses_no_report(name: str) -> None:
     process = f"<process_info><pid>42</pid><process_name>{name}</process_name></process_info>"

@@ -384,6 +384,19 @@ NVLINK5 = "NVRM: Xid (PCI:0000:1b:00): {}, {} XC0 i0 Link 13 (0x0409a0c2 0x{:08x
         (NVLINK5.format(145, "RLW_RXPIPE Nonfatal", 8), "nonfatal"),
         (NVLINK5.format(145, "RLW_RXPIPE Non-fatal", 8), "nonfatal"),
         (NVLINK5.format(144, "SAW_MVB Nonfatal", 4), "harmless"),
+        (NVLINK5.format(145, "pid=876767, name=ray::WorkerDict, RLW_RXPIPE Nonfatal", 8), "nonfatal"),
+        (NVLINK5.format(145, "pid='<unknown>', name=<unknown>, RLW_SRC_TRACK Nonfatal", 2), "harmless"),
+        (NVLINK5.format(145, "pid=4, name=a fatal thing, RLW_SRC_TRACK Fatal", 1), "xid"),
+        (NVLINK5.format(146, "TLW_RX/TLW_RX_PIPE0 Nonfatal", 1), "harmless"),
+        *(
+            (NVLINK5.format(149, "NETIR_LINK_EVT Fatal", 0).replace("0x0409a0c2", information), kind)
+            for information, kind in (
+                ("0x004505c6", "xid"),
+                ("0x025525c6", "xid"),
+                ("0x026001c6", "nonfatal"),
+                ("0x028001c6", "nonfatal"),
+            )
+        ),
         ("NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Fatal XC 1 i 2 Link 01 [0x0000000a]", "xid"),
         (
             "NVRM: Xid (PCI:0000:1b:00): 149, NETIR_LINK_EVT Nonfatal XC 1 i 2 Link 01 [0x0000000a]",

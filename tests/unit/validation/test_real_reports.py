@@ -1,4 +1,4 @@
-"""Reports of real GPUs are judged right: nothing is found on healthy ones, every fault put into them is."""
+"""Reports of real GPUs are judged right: healthy ones have no fault, each fault that is in one is found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.validation.real_reports import RealReport, addresses, from_folder, from_table
+from tests.unit.validation.real_reports import RealReport, addresses, from_folder, from_table, of_gpu
 from tests.unit.validation.samples import node
 from validation.checks.health import Health
 from validation.model.contract import State
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 TABLE = from_table()
 REPORTS = [*TABLE, *from_folder()]
+HEALTHY = [report for report in REPORTS if not report.faults]
+FAULTY = [report for report in REPORTS if report.faults]
 #: What a machine may be set up or used like.
 OF_THE_OWNER = {
     "persistence-off",
@@ -52,9 +54,9 @@ def judged(text: str) -> tuple[Finding, ...]:
 
 def test_there_are_many_of_many_kinds() -> None:
     facts = [report.facts for report in TABLE if report.facts]
-    assert len(facts) >= 30
-    assert len({fact["name"] for fact in facts}) >= 20
-    assert len({fact["driver"].split(".")[0] for fact in facts}) >= 12
+    assert len({(fact["origin"], fact["file"]) for fact in facts}) == len(facts) >= 75
+    assert len({fact["name"] for fact in facts}) >= 50
+    assert len({fact["driver"].split(".")[0] for fact in facts}) >= 25
 
 
 @pytest.mark.parametrize("report", TABLE, ids=lambda report: report.name)
@@ -64,36 +66,50 @@ def test_a_report_is_read_without_loss(report: RealReport) -> None:
     read = nvidia_smi.parse(report.text)
     assert read.driver_version == facts["driver"]
     assert [gpu.pci_address for gpu in read.gpus] == [address.lower()[4:] for address in addresses(facts)]
-    yes_or_no = {"Enabled": True, "Disabled": False, "No": False}
-    errors, power = facts["errors"][1], facts.get("power", [None, None])
-    for gpu in read.gpus:
+    yes_or_no = {"Enabled": True, "Disabled": False, "Yes": True, "No": False}
+    for index, gpu in enumerate(read.gpus):
+        said = of_gpu(facts, index)
+        errors, remapped = said["errors"][1], said.get("remapped", "N/A")
         link = (gpu.pcie_generation, gpu.pcie_generation_max, gpu.pcie_width, gpu.pcie_width_max)
-        assert link == tuple(int(number) for part in facts["link"] for number in part.split("/"))
-        assert (gpu.name, gpu.pci_id, gpu.performance_state) == (
-            facts["name"],
-            facts["id"].lower(),
-            facts["state"],
+        assert link == (
+            tuple(int(number) for part in said["link"] for number in part.split("/"))
+            if "link" in said
+            else (None,) * 4
         )
-        assert gpu.guest == facts.get("guest", False)
+        assert (gpu.name, gpu.pci_id, gpu.performance_state) == (
+            said["name"],
+            said["id"].lower(),
+            said["state"],
+        )
+        assert gpu.guest == said.get("guest", False)
         for value, name in ((gpu.persistence, "persistence"), (gpu.mig, "mig"), (gpu.ecc, "ecc")):
-            assert value == yes_or_no.get(facts.get(name, "N/A"))
+            assert value == yes_or_no.get(said.get(name, "N/A"))
         assert gpu.ecc_uncorrected_volatile == (None if errors == "N/A" else errors)
-        assert gpu.page_retirement_pending == yes_or_no.get(facts.get("retired", "N/A"))
-        assert gpu.row_remap_failure == yes_or_no.get(facts.get("remapped", "N/A"))
-        assert [gpu.power_limit_w, gpu.power_limit_default_w] == power
-        assert gpu.fabric_state == facts.get("fabric", [None])[0]
-        assert len(gpu.processes + gpu.graphics_processes) == len(facts.get("processes", []))
-        assert gpu.memory_used_mib == facts.get("used", 0)
+        assert gpu.page_retirement_pending == yes_or_no.get(said.get("retired", "N/A"))
+        assert gpu.row_remap_failure == yes_or_no.get(remapped)
+        assert gpu.row_remap_pending == yes_or_no.get(said.get("row_pending", remapped))
+        assert [gpu.power_limit_w, gpu.power_limit_default_w] == said.get("power", [None, None])
+        assert gpu.fabric_state == said.get("fabric", [None])[0]
+        assert set(gpu.event_reasons) == set(said.get("active", []))
+        assert len(gpu.processes + gpu.graphics_processes) == len(said.get("processes", []))
+        assert gpu.memory_used_mib == said.get("used", 0)
         assert gpu.recovery_action in {None, "None"}
 
 
-@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.name)
+@pytest.mark.parametrize("report", HEALTHY, ids=lambda report: report.name)
 def test_nothing_is_found_on_healthy_gpus_but_how_their_owner_uses_them(report: RealReport) -> None:
     found = judged(report.text)
     assert all(finding.state is State.DEGRADED for finding in found)
     assert {finding.code for finding in found} <= OF_THE_OWNER
     if report.finds is not None:
         assert {finding.code for finding in found} == set(report.finds)
+
+
+@pytest.mark.parametrize("report", FAULTY, ids=lambda report: report.name)
+def test_what_is_wrong_with_a_real_gpu_is_found(report: RealReport) -> None:
+    found = judged(report.text)
+    assert {finding.code for finding in found} == {*(report.finds or ()), *report.faults}
+    assert set(report.faults).isdisjoint(OF_THE_OWNER)
 
 
 #: Where a fault shows: which elements must have what text before, which text it is, what health finds then.
@@ -110,6 +126,7 @@ FAULTS = [
     ("ecc_errors/tpc_repair_pending", "No", "Yes", "tpc-repair-pending", State.DEGRADED),
     ("retired_pages/pending_blacklist", "No", "Yes", "memory-repair-pending", State.DEGRADED),
     ("remapped_rows/remapped_row_pending", "No", "Yes", "memory-repair-pending", State.DEGRADED),
+    ("remapped_banks/bank_remapper_pending", "No", "Yes", "memory-repair-pending", State.DEGRADED),
     ("remapped_rows/remapped_row_failure", "No", "Yes", "row-remap-failure", State.FAIL),
     ("remapped_rows/remapped_row_failure", "No", "GPU requires reset", "gpu-unanswered", State.FAIL),
     ("gpu_reset_status/reset_required", "No", "Yes", "recovery-action", State.FAIL),
@@ -122,6 +139,7 @@ FAULTS = [
     ("clocks/graphics_clock", None, "Unknown Error", "gpu-unanswered", State.FAIL),
     ("fan_speed", None, "Unknown Error", "gpu-unanswered", State.DEGRADED),
     ("uuid", None, "GPU is lost", "gpu-unanswered", State.FAIL),
+    ("addressing_mode", None, "GPU is lost", "gpu-unanswered", State.FAIL),
     *(
         (f"clocks_{kind}_reasons/clocks_{kind}_reason_{name}", "Not Active", "Active", code, State.FAIL)
         for kind in ("event", "throttle")

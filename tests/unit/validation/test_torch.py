@@ -138,7 +138,7 @@ def test_variables_that_distort_a_measurement_do_not_reach_torch() -> None:
         import os
         from validation.backends.factory import DISTORTING, make
         os.environ.update(dict.fromkeys(DISTORTING, "1"))
-        make("cpu", 0)
+        make("cpu", 0, lambda _: None)
         answer = [name for name in DISTORTING if name in os.environ]
     """)
         == []
@@ -168,12 +168,13 @@ def test_a_pattern_does_not_repeat_between_blocks() -> None:
 COLLECTIVE = """
     import dataclasses
     import os
-    from validation.checks import collectives
+    from validation.checks import check, collectives
     from validation.checks.node import Node
     from validation.model.contract import encode
     from validation.model.expectations import Expectation
     from validation.model.plans import PLANS
 
+    check.LEAST_PATIENCE_S = {patience_s}
     plan = dataclasses.replace(PLANS["quick"], budget_s={budget_s}, cpu_all_reduce_bytes=4 << 20)
     run_children = collectives.run_children
 
@@ -233,7 +234,7 @@ def test_the_gpu_tests_run_on_each_device_with_the_cpu_in_its_place() -> None:
 
 
 def test_a_rank_that_dies_is_named() -> None:
-    found = there(COLLECTIVE.format(budget_s=120, function="die_after_joining"))
+    found = there(COLLECTIVE.format(budget_s=120, patience_s=120, function="die_after_joining"))
     assert found["state"] == "fail"
     (finding,) = found["findings"]
     assert finding["code"] == "process-died"
@@ -242,10 +243,22 @@ def test_a_rank_that_dies_is_named() -> None:
 
 
 def test_a_rank_that_hangs_is_named() -> None:
-    found = there(COLLECTIVE.format(budget_s=30, function="hang_after_joining"))
+    found = there(COLLECTIVE.format(budget_s=600, patience_s=20, function="hang_after_joining"))
     (finding,) = found["findings"]
+    assert found["duration_s"] < 300
     assert finding["code"] == "rank-hung"
     assert finding["text"].startswith("rank 1 hung in stage: meeting the other ranks")
+
+
+def test_a_rank_that_is_stopped_is_named_long_before_the_budget_is_spent() -> None:
+    """It has got as far as the others, which wait for it."""
+    found = there(COLLECTIVE.format(budget_s=600, patience_s=20, function="stop_while_measuring"))
+    (finding,) = found["findings"]
+    assert finding["code"] == "rank-hung"
+    assert finding["text"].startswith(
+        "rank 1 (stopped by a signal) hung in stage: measuring all-reduce of 4 MiB"
+    )
+    assert found["duration_s"] < 300
 
 
 MEETING = """
@@ -318,13 +331,93 @@ def test_a_rank_with_wrong_sums_is_found() -> None:
     assert errors[1] > 0
 
 
+CUDA = """
+    import torch
+    from validation.backends.factory import make
+    from validation.model.not_run import NotRunError
+
+    def busy(*_):
+        raise RuntimeError(
+            "CUDA error: CUDA-capable device(s) is/are busy or unavailable\\nCUDA kernel errors might be ..."
+        )
+
+    calls = []
+    torch.version.cuda = "13.0"
+    torch.cuda.init = lambda: None
+    torch.cuda.get_device_capability = lambda _: {capability}
+    torch.cuda.get_device_name = lambda _: "Tesla V100-SXM2-32GB"
+    torch.cuda.get_arch_list = lambda: {built}
+    torch.cuda.set_device = lambda _: calls.append("set")
+    torch.cuda.mem_get_info = {memory}
+    try:
+        make("cuda", 0, lambda _: None)
+        answer = "a GPU"
+    except NotRunError as error:
+        answer = str(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("capability", "built", "memory", "answer"),
+    [
+        ((8, 0), ["sm_80"], "lambda _: (1, 1)", "a GPU"),
+        ((7, 0), [], "lambda _: (1, 1)", "a GPU"),
+        (
+            (7, 0),
+            ["sm_75", "sm_80"],
+            "None",
+            "has no code for Tesla V100-SXM2-32GB (compute capability 7.0), only for sm_75, sm_80",
+        ),
+        (
+            (8, 0),
+            ["sm_80"],
+            "busy",
+            "CUDA cannot be initialised: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+        ),
+    ],
+)
+def test_a_gpu_that_is_taken_or_that_torch_has_no_code_for_is_not_run_when_it_is_made(
+    capability: tuple[int, int], built: list[str], memory: str, answer: str
+) -> None:
+    """Asking for memory makes a context: torch before 2.8 made none until something was allocated."""
+    said = there(CUDA.format(capability=capability, built=built, memory=memory))
+    assert said.endswith(answer)
+
+
+@pytest.mark.parametrize(
+    ("version", "answer"),
+    [
+        ("lambda: 91900", [91900, ""]),
+        ("refuse", [None, "cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0)"]),
+    ],
+)
+def test_a_cudnn_that_torch_refuses_is_told_in_its_words(version: str, answer: list[Any]) -> None:
+    found = there(f"""
+        import torch
+        from validation.checks.frameworks import cudnn_version
+
+        def refuse():
+            # torch/backends/cudnn/__init__.py
+            raise RuntimeError(
+                "cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0) but found runtime "
+                "version (8, 9, 2). PyTorch already comes bundled with cuDNN."
+            )
+
+        torch.backends.cudnn.is_available = lambda: True
+        torch.backends.cudnn.version = {version}
+        answer = cudnn_version()
+    """)
+    assert found[0] == answer[0]
+    assert found[1].startswith(answer[1])
+
+
 def test_a_torch_without_cuda_is_said_to_be_one() -> None:
     reason = there("""
         import torch
         from validation.backends.factory import make
         from validation.model.not_run import NotRunError
         try:
-            make("cuda", 0)
+            make("cuda", 0, lambda _: None)
             answer = "a GPU"
         except NotRunError as error:
             answer = str(error)

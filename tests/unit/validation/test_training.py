@@ -79,13 +79,18 @@ def test_mixed_precision_that_is_slower_on_a_gpu_is_degraded() -> None:
 
 def test_noise_alone_does_not_make_mixed_precision_slower() -> None:
     steps = {"fp32": 0.8, "tf32": 0.4}
-    noisy = ScriptedBackend(steps=steps, run_seconds=[0.3, 0.9] * 1000)
+    noisy = ScriptedBackend(steps=steps, run_seconds=[0.9, *[0.3, 0.9] * 1000])
     assert amp(noisy).findings == ()
     assert [f.code for f in amp(ScriptedBackend(steps=steps, run_seconds=[0.6])).findings] == ["amp-no-gain"]
 
 
 def test_mixed_precision_that_is_slower_on_a_cpu_is_no_fault() -> None:
     assert amp(ScriptedBackend("cpu", steps=STEPS | {"bf16": 5.0})).findings == ()
+
+
+def test_no_gpu_is_blamed_where_the_host_is_too_slow_to_start_its_kernels() -> None:
+    measured = amp(ScriptedBackend(steps=STEPS | {"bf16": 0.5}, launch_s=0.45))
+    assert (measured.findings, measured.details["as_fast_as_the_host"]) == ((), ["tf32", "bf16"])
 
 
 def test_a_gpu_without_bf16_is_not_run() -> None:

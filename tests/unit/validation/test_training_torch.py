@@ -77,6 +77,48 @@ def test_gradients_of_mixed_precision_that_are_wrong_are_seen_though_losses_hard
     assert (right, wrong) == (True, False)
 
 
+def test_operands_that_tensor_cores_cut_off_to_tf32_are_far_from_the_tolerance() -> None:
+    """They ignore the last 13 bits (PTX ISA, mma with .tf32), which is a deviation towards zero."""
+    product, product_tolerance, step, step_tolerance = there(
+        STEP
+        + """
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from validation.backends.operations import Matmul
+    from validation.checks import matmul, precision
+    from validation.model.shapes import MatmulShape
+
+    class CutOff(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function.__name__.split(".")[0] in ("mm", "addmm", "bmm", "baddbmm"):
+                args = [self.cut(one) if isinstance(one, torch.Tensor) else one for one in args]
+            return function(*args, **(kwargs or {}))
+
+        def cut(self, one):
+            return (one.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32) if (
+                one.dtype == torch.float32
+            ) else one
+
+    class CutOffProduct(Matmul):
+        def run(self):
+            with CutOff():
+                self._c.copy_(torch.mm(self._a, self._b.t()))
+
+    class CutOffStep(TrainingStep):
+        def _probe(self, way):
+            if way == "fp32":
+                return super()._probe(way)
+            with CutOff():
+                return super()._probe(way)
+
+    product = CutOffProduct(cpu, "tf32", MatmulShape(1024, 1024, 1024)).error()
+    step = CutOffStep(cpu, Shape(layers=4, width=256, heads=4, tokens=64, batch=4), "tf32").error()
+    answer = [product, matmul.TOLERANCE["tf32"], step, precision.TOLERANCE["tf32"]]
+    """
+    )
+    assert 1e-3 < product < product_tolerance / 3
+    assert 1e-3 < step < step_tolerance / 3
+
+
 def test_losses_that_are_wrong_are_seen() -> None:
     nan, large, none = there(
         STEP

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from validation.backends.factory import make
+from validation.checks import collectives
 from validation.model.contract import Measured
 
 if TYPE_CHECKING:
@@ -32,6 +33,17 @@ def hang_after_joining(request: Request, stage: Callable[[str], None]) -> Measur
     raise AssertionError
 
 
+def stop_while_measuring(request: Request, stage: Callable[[str], None]) -> Measured:
+    """Measure as the others do, until somebody stops it."""
+
+    def tell(words: str) -> None:
+        stage(words)
+        if words.startswith("measuring"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    return collectives.measure(request, tell)
+
+
 def add_up(request: Request, stage: Callable[[str], None]) -> Measured:
     """Meet the others, and add up what each of them gives."""
     _join(request, stage)
@@ -46,7 +58,6 @@ def add_up(request: Request, stage: Callable[[str], None]) -> Measured:
 
 def _join(request: Request, stage: Callable[[str], None]) -> None:
     parameters = request.parameters
+    backend = make("cpu", 0, stage)
     stage("meeting the other ranks")
-    make("cpu", 0).join(
-        parameters["rank"], parameters["world_size"], parameters["store"], parameters["timeout_s"]
-    )
+    backend.join(parameters["rank"], parameters["world_size"], parameters["store"], parameters["timeout_s"])
