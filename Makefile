@@ -77,6 +77,10 @@ lab-test: packages setup ## Run the tests that boot nodes, but the slow ones
 driver-test: packages setup ## Install Debian's own driver and compile its module: many minutes
 	$(BIN)/pytest tests/lab/test_distro_driver.py -m slow $(ARGS)
 
+.PHONY: cuda-test
+cuda-test: packages setup ## Run the payload under CUDA builds of torch, on a stand-in for CUDA: 2 GB to fetch, many minutes
+	nice $(BIN)/pytest tests/lab/cuda -m cuda -v $(ARGS)
+
 .PHONY: cutoff-test
 cutoff-test: packages controller payload ## Cut site.yml off at random moments (COUNT=20); the next run must complete it: an hour
 	$(BIN)/python -m tests.lab.cutoff --count $(or $(COUNT),20) $(ARGS)
@@ -99,11 +103,12 @@ setup: python ## Make .venv with everything that running and testing needs
 	@$(PYTHON) -m tools.bootstrap environment dev
 
 .PHONY: docs
-docs: setup ## Write the roles' README files from their argument specs, the tables of tests, and the lists of controls and of findings
+docs: setup ## Write the roles' README files from their argument specs, the tables of tests and of plans, and the lists of controls and findings
 	$(BIN)/python -m tools.check_docs
 	$(BIN)/python -m tools.role_readme
 	$(BIN)/python -m tools.control_docs
 	$(BIN)/python -m tools.finding_docs
+	$(BIN)/python -m tools.plan_matrix
 
 .PHONY: requirements
 requirements: setup ## Renew the pins and hashes in requirements/*.txt from pyproject.toml

@@ -1,0 +1,181 @@
+"""The payload's tests of GPUs, run on the stand-in: whole plans, training steps, injected faults."""
+
+from __future__ import annotations
+
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.lab.cuda.machine import Machine
+from validation.model.contract import FABRIC_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.lab.cuda.environment import Environment
+
+pytestmark = pytest.mark.cuda
+
+BACKEND_TRIAL = Path(__file__).with_name("backend_trial.py")
+#: Of the quick plan: what runs on one GPU and, with one more, what runs on two.
+QUICK = ("torch", "gpu_matmul", "gpu_memory", "gpu_transfer")
+BETWEEN_GPUS = ("gpu_all_reduce",)
+
+
+def states(result: dict[str, Any]) -> dict[str, str]:
+    return {test["id"]: test["state"] for test in result["tests"]}
+
+
+def findings(result: dict[str, Any]) -> list[tuple[str, int | None]]:
+    return [(one["code"], one["device"]) for test in result["tests"] for one in test["findings"]]
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_quick_plan_passes(machine: Callable[..., Machine], environment: Environment, gpus: int) -> None:
+    result, done = machine(environment, gpus).validate("--plan", "quick")
+    assert not findings(result), done.stdout
+    wanted = QUICK + (BETWEEN_GPUS if gpus > 1 else ())
+    assert {test: states(result)[test] for test in wanted} == dict.fromkeys(wanted, "pass")
+
+
+def test_products_have_the_same_bits_on_all_gpus(
+    machine: Callable[..., Machine], newest: Environment
+) -> None:
+    result, _ = machine(newest, 4).validate("--test", "gpu_matmul")
+    (test,) = result["tests"]
+    assert test["state"] == "pass"
+    by_name: dict[str, set[str]] = {}
+    for digest in test["digests"]:
+        by_name.setdefault(digest["name"], set()).add(digest["value"])
+    assert len(by_name) == len(("fp32", "tf32", "fp16", "bf16", "fp8"))
+    assert all(len(values) == 1 for values in by_name.values())
+
+
+def test_copies_reach_every_peer(machine: Callable[..., Machine], environment: Environment) -> None:
+    result, done = machine(environment, 4).validate("--test", "gpu_peers")
+    assert states(result) == {"gpu_peers": "pass"}, done.stdout
+    (test,) = result["tests"]
+    assert len(test["measurements"]) == 4 * 3
+
+
+def test_every_collective_is_exact(machine: Callable[..., Machine], newest: Environment) -> None:
+    result, done = machine(newest, 2).validate("--plan", "standard", "--test", "gpu_all_reduce")
+    (test,) = result["tests"]
+    assert (test["state"], test["findings"]) == ("pass", []), done.stdout
+    measured = {one["name"] for one in test["measurements"]}
+    kinds = ("all_gather", "reduce_scatter", "all_to_all")
+    assert measured == {"busbw_gb_s", *(f"{kind}_busbw_gb_s" for kind in kinds)}
+
+
+def test_training_steps_are_right(machine: Callable[..., Machine], environment: Environment) -> None:
+    """What gpu_amp, gpu_step_memory and gpu_batch ask of a backend, on a model that a host can train."""
+    done = machine(environment).start(str(BACKEND_TRIAL), timeout_s=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["errors"].keys() == {"fp32", "tf32", "bf16", "accumulated", "checkpointed"}
+    # Those of the payload: rounding of the number format.
+    tolerance = {"tf32": 1e-2, "bf16": 5e-2}
+    assert all(error <= tolerance.get(way, 1e-3) for way, error in found["errors"].items()), found
+    assert 0 < found["peak_bytes"]["checkpointed"] < found["peak_bytes"]["fp32"]
+    assert found["too_large"] is None
+    assert found["loading_error"] == 0
+    assert found["multicast"] is False
+    assert found["copies"] == dict.fromkeys(("both", "h2d_pageable", "d2h_pageable"), 0)
+
+
+def test_fabric_between_two_nodes(tmp_path: Path, newest: Environment) -> None:
+    """Two machines with a GPU each; their ranks meet over TCP, as those of nodes do."""
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    names = ("left", "right")
+    group = [{"name": name, "address": "127.0.0.1", "ranks": 1} for name in names]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    order = {
+        "schema_version": FABRIC_VERSION,
+        "group": group,
+        "port": port,
+        "library": "nccl",
+        "plan": "quick",
+        "run": "a round",
+        "nodes_in_round": len(names),
+    }
+
+    def take_part(name: str) -> dict[str, Any]:
+        node = Machine(tmp_path / name, newest, settings={"meeting": str(meeting)})
+        text = json.dumps(order | {"node": name})
+        done = node.start("-m", "validation", "fabric", "--order", "-", text=text, timeout_s=300)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    with ThreadPoolExecutor() as pool:
+        parts = list(pool.map(take_part, names))
+    ranks = [rank for part in parts for rank in part["ranks"]]
+    assert [(rank["ending"], rank["findings"]) for rank in ranks] == [("done", [])] * len(names)
+    assert all(rank["seconds"] for rank in ranks)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong, and what the payload makes of it: a finding with its GPU, or why nothing ran.
+
+    `words` are its own: CUDA's or NCCL's, or those of the reason. `torch` names a fixture.
+    """
+
+    test: str
+    injected: str = ""
+    gpus: int = 1
+    settings: dict[str, float] = field(default_factory=dict)
+    finding: tuple[str, int | None] | None = None
+    words: str = ""
+    torch: str = "newest"
+
+
+FAULTS = {
+    "an uncorrectable memory error while it copies": Fault(
+        "gpu_transfer",
+        "cudaMemcpyAsync:20:214",
+        finding=("process-died", 0),
+        words="uncorrectable ECC error encountered",
+    ),
+    "an illegal access in a kernel": Fault(
+        "gpu_matmul",
+        "cudaLaunchKernel:20:700",
+        finding=("process-died", 0),
+        words="an illegal memory access was encountered",
+    ),
+    "another program has the GPU": Fault("gpu_matmul", "context:1:46", words="busy or unavailable"),
+    "another program has the GPU, and torch notices late": Fault(
+        "gpu_matmul", "context:1:46", words="busy or unavailable", torch="oldest"
+    ),
+    "a GPU that this torch has no kernels for": Fault(
+        "gpu_matmul", settings={"major": 6, "minor": 0}, words="6.0"
+    ),
+    "the fabric is not ready": Fault("gpu_matmul", "init:1:802", words="system not yet initialized"),
+    "a driver that is too old": Fault("gpu_matmul", settings={"driver_cuda": 11080}, words="driver"),
+    "no memory for cuBLAS": Fault("gpu_matmul", "cublasCreate:1:3", words="memory"),
+    "a rank's collective fails": Fault(
+        "gpu_all_reduce", "ncclAllReduce:3:2@1", gpus=2, finding=("process-died", 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault(machine: Callable[..., Machine], request: pytest.FixtureRequest, name: str) -> None:
+    fault = FAULTS[name]
+    on = machine(request.getfixturevalue(fault.torch), fault.gpus, **fault.settings)
+    result, done = on.validate("--test", fault.test, faults=fault.injected)
+    (test,) = result["tests"]
+    if fault.finding:
+        assert findings(result) == [fault.finding], done.stdout
+        assert fault.words in json.dumps(test["findings"])
+    else:
+        assert (test["state"], test["findings"]) == ("not-run", []), done.stdout
+        assert fault.words in test["reason"]
