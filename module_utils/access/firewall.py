@@ -26,7 +26,7 @@ from ansible.module_utils.access.nftables_rules import (
     render,
 )
 from ansible.module_utils.access.ssh_login import ssh_login
-from ansible.module_utils.access.sshd import listening_ports, parse_effective
+from ansible.module_utils.access.sshd import is_active, listening_ports, parse_effective
 from ansible.module_utils.files import File, put_back, saved
 from ansible.module_utils.process import CommandError, run, which
 from ansible.module_utils.settings.base import Difference, RefusedError, WayIn
@@ -47,6 +47,12 @@ FLUSHING_UNIT = "nftables.service"
 FLUSHING_DROP_IN = UNITS / f"{FLUSHING_UNIT}.d" / "temper.conf"
 OUR_FILES = (RULES, FLUSHING_DROP_IN, LINK, UNIT_FILE)
 LIMITS = tuple(limit.name for limit in fields(Limits))
+
+# Programs whose rules filter beside ours, with what ends them and what brings them back.
+OTHER_FIREWALLS = {
+    "ufw": ("ufw disable", "ufw enable"),
+    "firewalld": ("systemctl disable --now firewalld", "systemctl enable --now firewalld"),
+}
 
 REMOVE = f"add table {TABLE}; delete table {TABLE};"  # "add" first: deleting a missing table is an error
 # Until a rule asks for connections, the kernel knows none, and what comes on an open one looks new to it.
@@ -168,6 +174,26 @@ def trial_table(text: str) -> str:
         return run(["unshare", "--net", "sh", "-c", script, "sh", file.name])
 
 
+def other_firewall() -> str | None:
+    """Another program that filters what comes in, by its rules in the kernel."""
+    # ufw.service is active even where ufw is not.
+    if which("ufw") and "Status: active" in run(["ufw", "status"]):
+        return "ufw"
+    return "firewalld" if which("firewalld") and is_active("firewalld.service") else None
+
+
+def refuse_other_firewall() -> None:
+    """Raise RefusedError where a packet has to pass another program's rules as well."""
+    if not (other := other_firewall()):
+        return
+    ends, returns = OTHER_FIREWALLS[other]
+    raise RefusedError(
+        f"{other} filters here as well, and a packet has to pass both: what this firewall opens may stay "
+        f"closed; nothing was changed. Run `{ends}` on the node and this again (`{returns}` brings it back), "
+        f"or keep {other} and set firewall_state: absent."
+    )
+
+
 def own_addresses() -> list[str]:
     """Return the node's addresses, without those of loopback and of links alone."""
     if not which("ip"):
@@ -257,6 +283,7 @@ class Firewall(ConfirmedSetting[Outlook]):
 
     def _present(self) -> Outlook:
         wanted = Parameters.of(self.wanted)
+        refuse_other_firewall()
         ssh, peers = ssh_rule(wanted, self.login), networks("peers", wanted.peers)
         rules = [
             *(parse_service(name, sources) for name, sources in wanted.services.items()),

@@ -6,6 +6,7 @@ import errno
 import fnmatch
 import glob
 import ipaddress
+import os
 import re
 import shlex
 import socket
@@ -26,6 +27,15 @@ MAIN = Path("/etc/ssh/sshd_config")
 DROP_IN = Path("/etc/ssh/sshd_config.d/00-temper.conf")
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 SERVICES = ("ssh.service", "sshd.service")  # Debian's name, everybody else's
+SOCKET = "ssh.socket"
+SOCKETS = (SOCKET, "sshd.socket")
+# Ubuntu's, since 24.04: at a daemon-reload it writes ssh.socket's ListenStream from Port and ListenAddress
+# (https://discourse.ubuntu.com/t/30189). The first of a name counts, a link to /dev/null is none.
+GENERATORS = tuple(
+    Path(folder, "systemd/system-generators/sshd-socket-generator")
+    for folder in ("/run", "/etc", "/usr/local/lib", "/usr/lib")
+)
+GENERATED = "/run/systemd/generator"
 RELOAD_DEADLINE_S = 15
 # For the undo script, which at boot runs before sshd does. An sshd that cannot listen ends at its reload.
 RELOAD_IN_SHELL = (
@@ -35,6 +45,13 @@ RELOAD_IN_SHELL = (
     # "activating" where systemd waits to try again (Restart=on-failure): a start would be refused.
     'failed|activating) systemctl reset-failed "$unit"; systemctl restart "$unit" || failed=1; break;; '
     "esac; done"
+)
+# One transaction, which systemd brings to its end whatever becomes of us. At boot the socket is still
+# inactive, and will listen where the generator has said just now.
+LISTEN_ANEW_IN_SHELL = (
+    "systemctl daemon-reload || failed=1; "
+    f'if [ "$(systemctl show --property=ActiveState --value {SOCKET})" != inactive ]; then '
+    f"systemctl reset-failed {SOCKET} {SERVICES[0]}; systemctl restart {SOCKET} {SERVICES[0]} || failed=1; fi"
 )
 
 if TYPE_CHECKING:
@@ -189,20 +206,55 @@ def is_active(unit: str) -> bool:
     return succeeds(["systemctl", "is-active", "--quiet", unit])
 
 
+def active_socket() -> str | None:
+    """The unit by which systemd listens in sshd's place, if it does."""
+    return next((unit for unit in SOCKETS if is_active(unit)), None)
+
+
+def configured_addresses() -> list[str]:
+    """The addresses with ports that sshd's configuration in place says."""
+    PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
+    return parse_effective(run(["sshd", "-T"]))["listenaddress"]
+
+
+def socket_obstacle(unit: str) -> str | None:
+    """Why systemd does not listen where sshd's Port and ListenAddress say, or None where it does."""
+    decides = f"Here {unit} decides on which ports sshd is reached, not sshd's Port"
+    generator = next((path for path in GENERATORS if path.is_symlink() or path.exists()), None)
+    if unit != SOCKET or not generator or not os.access(generator, os.X_OK):
+        return f"{decides}: set ListenStream in a drop-in of {unit}, and leave the list of ports empty."
+    for path in run(["systemctl", "show", "--property=DropInPaths", "--value", unit]).split():
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        if not path.startswith(GENERATED) and re.search(r"^\s*ListenStream\s*=", text, re.MULTILINE):
+            return f"{decides}: take ListenStream out of {path}, or leave the list of ports empty."
+    return None
+
+
+def listen_anew(ports: list[str]) -> None:
+    """Have systemd listen where sshd's configuration says, and sshd take the new sockets."""
+    before = listening_sockets(ports)
+    run(["sh", "-c", f"failed=0; {LISTEN_ANEW_IN_SHELL}; exit $failed"])
+    _wait_for_sockets(ports, before)
+
+
 def reload_sshd(ports: list[str]) -> None:
     """Make a running sshd read its configuration, and wait until it listens again.
 
-    A socket-activated sshd reads it at every connection. On SIGHUP a running one closes its sockets and
-    starts over, so new sockets on all ports are the proof that it has.
+    A socket-activated sshd keeps its sockets. On SIGHUP any other closes them and starts over, so new sockets
+    on all ports are the proof that it has.
     """
     service = next((unit for unit in SERVICES if is_active(unit)), None)
     if not service:
         return
     before = listening_sockets(ports)
-    by_systemd = is_active("ssh.socket")
+    by_systemd = active_socket()
     run(["systemctl", "reload", service])
-    if by_systemd:
-        return
+    if not by_systemd:
+        _wait_for_sockets(ports, before)
+
+
+def _wait_for_sockets(ports: list[str], before: Mapping[str, set[str]]) -> None:
+    """Wait for sockets on all ports that are others than `before`."""
     deadline = time.monotonic() + RELOAD_DEADLINE_S
     missing = ports
     while missing:

@@ -16,14 +16,19 @@ from ansible.module_utils.access.ssh_keys import parse_public_key, public_keys
 from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.access.sshd import (
     DROP_IN,
+    LISTEN_ANEW_IN_SHELL,
     MAIN,
     RELOAD_IN_SHELL,
+    SOCKET,
     Sshd,
-    is_active,
+    active_socket,
+    configured_addresses,
+    listen_anew,
     listening_ports,
     ports_of_others,
     refuse_what_sshd_cannot_listen_on,
     reload_sshd,
+    socket_obstacle,
 )
 from ansible.module_utils.files import File, put_back, saved
 from ansible.module_utils.process import run, which
@@ -297,12 +302,16 @@ def plan(wanted: Parameters, sshd: Sshd, base: Effective) -> Plan:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What sshd would be after the change, from one look at the node."""
+    """What sshd would be after the change, from one look at the node.
+
+    `socket_moves` says that systemd, which listens in sshd's place, is to listen elsewhere.
+    """
 
     plan: Plan
     differing: list[File]
     ports: list[str]
     new_port: int | None = None
+    socket_moves: bool = False
 
 
 class SshdSettings(ConfirmedSetting[Outlook]):
@@ -362,15 +371,15 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         outlook = Outlook(planned, differing, ports)
         if not differing:
             return outlook
-        if not is_active("ssh.socket"):
-            others = ports_of_others(listeners())
-            refuse_what_sshd_cannot_listen_on(planned.effective["listenaddress"], others)
-        elif ports != listening_ports(base):
-            raise RefusedError(
-                "Here ssh.socket decides on which ports sshd is reached, not sshd's Port: set ListenStream "
-                "in a drop-in of ssh.socket, and leave the list of ports empty."
-            )
-        return replace(outlook, new_port=self._new_port(planned, ports))
+        socket, addresses = active_socket(), planned.effective["listenaddress"]
+        moves = bool(socket) and addresses != configured_addresses()
+        if socket and moves and (obstacle := socket_obstacle(socket)):
+            if ports != listening_ports(base):
+                raise RefusedError(obstacle)
+            moves = False
+        if moves or not socket:
+            refuse_what_sshd_cannot_listen_on(addresses, ports_of_others(listeners()))
+        return replace(outlook, new_port=self._new_port(planned, ports), socket_moves=moves)
 
     def _new_port(self, planned: Plan, ports: list[str]) -> int | None:
         """The port to connect to from now on; raises RefusedError where Ansible would be kept out."""
@@ -404,7 +413,8 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         """Any change is one."""
         if not self.outlook.differing:
             return None
-        return WayIn(self.change_name, self.subject, [*self.outlook.plan.files], [RELOAD_IN_SHELL])
+        live = LISTEN_ANEW_IN_SHELL if self.outlook.socket_moves else RELOAD_IN_SHELL
+        return WayIn(self.change_name, self.subject, [*self.outlook.plan.files], [live])
 
     def apply(self) -> None:
         """Write the files and have sshd read them."""
@@ -413,15 +423,19 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         try:
             for file in outlook.differing:
                 file.write()
-            reload_sshd(outlook.ports)
+            (listen_anew if outlook.socket_moves else reload_sshd)(outlook.ports)
         finally:
             self.forget()
 
     def restore(self, state: State) -> None:
         """Write the files as they were and have sshd read them."""
+        before = configured_addresses()
         for path in reversed(FILES) if state.get(str(DROP_IN)) else FILES:
             put_back(path, state.get(str(path)))
-        run(["sh", "-c", f"failed=0; {RELOAD_IN_SHELL}; exit $failed"])
+        socket = active_socket()
+        moves = socket and configured_addresses() != before and not socket_obstacle(socket)
+        live = LISTEN_ANEW_IN_SHELL if moves else RELOAD_IN_SHELL
+        run(["sh", "-c", f"failed=0; {live}; exit $failed"])
         self.forget()
 
     def warnings(self) -> list[str]:
@@ -429,6 +443,11 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         lines = []
         if not self.login:
             lines.append("Ansible does not come over SSH here, so nothing proves that it could.")
+        if self.outlook.socket_moves:
+            lines.append(
+                f"{SOCKET} takes its ports at a `systemctl daemon-reload`, which can cost running containers "
+                "their GPUs."
+            )
         if weak := self.outlook.plan.weak_host_keys:
             lines.append(f"A weak host key is no longer offered: {', '.join(weak)}.")
         if self.login and (port := self.outlook.new_port):

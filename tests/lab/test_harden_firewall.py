@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import fcntl
 import socket
 import sys
@@ -99,10 +99,15 @@ def unsent(connection: socket.socket) -> int:
 
 
 def connects(address: str, port: int) -> bool:
-    with contextlib.suppress(TimeoutError):
+    try:
         socket.create_connection((address, port), timeout=2).close()
-        return True
-    return False
+    except TimeoutError:  # a firewall that drops
+        return False
+    except OSError as error:
+        if error.errno == errno.EHOSTUNREACH:  # one that rejects, as firewalld does
+            return False
+        raise
+    return True
 
 
 def test_packets_pass_where_a_rule_says_so_and_nowhere_else(fleet: Fleet) -> None:
@@ -154,3 +159,40 @@ def test_report_names_ports_that_listen_or_are_open_but_not_both(fleet: Fleet) -
     finally:
         fleet.side_door("systemctl stop listen-9101")
         fleet.harden()
+
+
+# On a node of each release: what starts the other firewall, without locking SSH out, and what ends it.
+OTHERS = {
+    "gpu01": ("ufw", "ufw allow 22/tcp; ufw --force enable", "ufw disable"),
+    "gpu02": ("firewalld", "systemctl enable --now firewalld", "systemctl disable --now firewalld"),
+}
+
+
+@pytest.mark.parametrize("node", OTHERS)
+def test_other_firewall_that_filters_is_refused_until_it_is_gone(fleet: Fleet, node: str) -> None:
+    """Real ufw and real firewalld: a port that a rule of ours opens stays closed by theirs."""
+    other, begin, end = OTHERS[node]
+    address, opened = fleet.nodes[node]["address"], {"firewall_rules": [EXPORTER]}
+    install = f"export DEBIAN_FRONTEND=noninteractive; apt-get update -qq; apt-get install -qq -y {other}"
+    listen = "systemd-run --quiet --unit=listen-9100 python3 -m http.server --bind :: 9100"
+    assert fleet.harden("--limit", node, **opened).status == 0
+    try:
+        fleet.lab("shell", node, "sh", "-c", f"{listen}; {install} >/dev/null; {begin}")
+        assert not connects(address, 9100)
+        refused = fleet.harden("--limit", node, firewall_new_per_second=7, **opened)
+        assert f"{other} filters here as well" in refused.said
+        assert f"Run `{end}`" in refused.said
+        assert refused.recap[node]["changed"] == 0
+        assert fleet.harden("--limit", node, "--check", **opened).status != 0
+        fleet.lab("shell", node, "sh", "-c", end)
+        assert fleet.harden("--limit", node, **opened).status == 0
+        wait_until(lambda: connects(address, 9100), "the exporter answers")
+    finally:
+        fleet.lab(
+            "shell",
+            node,
+            "sh",
+            "-c",
+            f"{end}; apt-get purge -qq -y {other} >/dev/null; systemctl stop listen-9100",
+        )
+        assert fleet.harden().status == 0

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lab.hardening import NODES, ROOT, Fleet, changed
+from tests.lab.hardening import NODES, ROLLBACK_S, ROOT, SOON, Fleet, changed, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.lab
 
@@ -38,19 +43,23 @@ def test_port_of_ssh_moves_and_comes_back(fleet: Fleet, tmp_path: Path) -> None:
     for node in NODES:
         assert fleet.login(node, 2222).returncode == 0
         assert "Connection refused" in fleet.login(node, 22).stderr
-    moved = tmp_path / "hosts.json"
+    assert fleet.harden(*through(2222, fleet, tmp_path), ssh_hardening_ports=[22]).status == 0
+    fleet.assert_everybody_gets_in()
+    assert fleet.harden().status == 0
+
+
+def through(port: int, fleet: Fleet, folder: Path) -> tuple[str, ...]:
+    """Have Ansible come through another port from the start."""
+    moved = folder / "hosts.json"
     hosts = {
         node: {
-            "ansible_port": 2222,
+            "ansible_port": port,
             "ansible_ssh_extra_args": f"-o HostKeyAlias={fleet.nodes[node]['address']}",
         }
         for node in NODES
     }
     moved.write_text(json.dumps({"gpu_nodes": {"hosts": hosts}}))
-    inventories = ("--inventory", "inventory/lab", "--inventory", str(moved))
-    assert fleet.harden(*inventories, ssh_hardening_ports=[22]).status == 0
-    fleet.assert_everybody_gets_in()
-    assert fleet.harden().status == 0
+    return ("--inventory", "inventory/lab", "--inventory", str(moved))
 
 
 def audit(address: str) -> list[tuple[str, str, str]]:
@@ -131,3 +140,110 @@ def test_socket_activated_sshd_is_hardened_and_never_masked(fleet: Fleet) -> Non
     finally:
         fleet.side_door("systemctl stop ssh.socket ssh.service; systemctl start ssh.service")
         fleet.harden()
+
+
+SOCKET, GENERATOR = "/etc/systemd/system/ssh.socket", "/etc/systemd/system-generators/sshd-socket-generator"
+
+
+@pytest.fixture
+def like_ubuntu(fleet: Fleet) -> Iterator[Fleet]:
+    """Systemd listens in sshd's place, where sshd's Port says, as in Ubuntu since 24.04."""
+    write = ""
+    for path in (SOCKET, GENERATOR):
+        text = (ROOT / "tests/lab/ubuntu_ssh" / Path(path).name).read_text()
+        write += f"mkdir -p {Path(path).parent}; printf %s {shlex.quote(text)} >{path};"
+    units = "systemctl disable ssh.service; systemctl enable ssh.socket"
+    try:
+        fleet.side_door(
+            f"{write} chmod 755 {GENERATOR}; systemctl daemon-reload; {units}; "
+            "systemctl stop ssh.service; systemctl start ssh.socket"
+        )
+        yield fleet
+    finally:
+        fleet.side_door(
+            "systemctl stop temper-firewall ssh.socket ssh.service; systemctl disable ssh.socket; "
+            f"rm -f {SOCKET} {GENERATOR} /etc/ssh/sshd_config.d/00-temper.conf; systemctl daemon-reload; "
+            "systemctl enable ssh.service; systemctl start ssh.service"
+        )
+        assert fleet.harden().status == 0
+
+
+def at(port: str) -> dict[str, set[str]]:
+    """One port on every node."""
+    return {node: {port} for node in NODES}
+
+
+def listening(fleet: Fleet) -> dict[str, set[str]]:
+    """The ports that systemd or sshd listen on, by node."""
+    listings = fleet.side_door("ss -Hltnp | grep -E 'sshd|systemd'")
+    return {
+        node: {line.split()[3].rpartition(":")[2] for line in text.splitlines()}
+        for node, text in listings.items()
+    }
+
+
+def test_port_of_a_socket_activated_sshd_moves_and_comes_back(like_ubuntu: Fleet, tmp_path: Path) -> None:
+    fleet = like_ubuntu
+    run = fleet.harden(ssh_hardening_ports=[2222])
+    assert run.status == 0, run.output
+    assert "ssh.socket takes its ports at a `systemctl daemon-reload`" in run.said
+    assert listening(fleet) == at("2222")
+    moved = through(2222, fleet, tmp_path)
+    fleet.harden(*moved, ssh_hardening_ports=[2222])  # the firewall closes the former port
+    assert changed(fleet.harden(*moved, ssh_hardening_ports=[2222])) == dict.fromkeys(NODES, 0)
+    # Not by the lab, which waits for port 22.
+    boot = "cat /proc/sys/kernel/random/boot_id"
+    before = fleet.side_door(f"{boot}; systemctl reboot")
+    for node in NODES:
+
+        def rebooted(node: str = node) -> bool:
+            answer = fleet.login(node, 2222, command=boot)
+            return answer.returncode == 0 and answer.stdout.strip() not in before[node]
+
+        wait_until(rebooted, f"{node} is back and answers at the new port")
+    assert fleet.harden(*moved, ssh_hardening_ports=[22]).status == 0
+    assert listening(fleet) == at("22")
+    fleet.assert_everybody_gets_in()
+
+
+def test_port_of_a_socket_activated_sshd_that_nobody_reaches_is_undone(like_ubuntu: Fleet) -> None:
+    fleet = like_ubuntu
+    run = fleet.harden(firewall_ssh_ports=[22], ssh_hardening_ports=[2222], **SOON)
+    assert "lets no new SSH connection in under the new settings of sshd" in run.said
+    fleet.assert_undone(f"no new connection confirmed it within {ROLLBACK_S} s")
+    assert listening(fleet) == at("22")
+
+
+@pytest.mark.parametrize("reboots", [False, True], ids=["timer", "reboot"])
+def test_port_of_a_socket_activated_sshd_comes_back_after_a_killed_controller(
+    like_ubuntu: Fleet, reboots: bool
+) -> None:
+    fleet = like_ubuntu
+    when: dict[str, Any] = {} if reboots else SOON
+    # The firewall has nothing to confirm: it was so before.
+    fleet.harden_and_kill("ssh", firewall_ssh_ports=[22], ssh_hardening_ports=[2222], **when)
+    if reboots:
+        for node in NODES:
+            fleet.lab("reboot", node)
+    reason = (
+        "the node went down before a new connection confirmed it"
+        if reboots
+        else f"no new connection confirmed it within {ROLLBACK_S} s"
+    )
+    fleet.assert_undone(reason)
+    assert listening(fleet) == at("22")
+
+
+def test_port_that_a_drop_in_of_ssh_socket_decides_is_refused(like_ubuntu: Fleet) -> None:
+    fleet = like_ubuntu
+    drop_in = "/etc/systemd/system/ssh.socket.d/listen.conf"
+    fleet.side_door(
+        f"mkdir -p {Path(drop_in).parent}; printf '[Socket]\nListenStream=2200\n' >{drop_in}; "
+        "systemctl daemon-reload"
+    )
+    try:
+        refused = fleet.harden(firewall_ssh_ports=[22], ssh_hardening_ports=[2222])
+        assert f"take ListenStream out of {drop_in}" in refused.said
+        assert changed(refused) == dict.fromkeys(NODES, 0)
+    finally:
+        fleet.side_door(f"rm -r {Path(drop_in).parent}; systemctl daemon-reload")

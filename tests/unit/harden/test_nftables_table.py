@@ -4,13 +4,16 @@ import dataclasses
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible.module_utils import process
 from ansible.module_utils.access import firewall, nftables_rules
 from ansible.module_utils.access.listeners import Listener
 from ansible.module_utils.access.nftables_rules import Limits, Rule, networks, parse_rule
 from ansible.module_utils.access.ssh_login import Login
+from ansible.module_utils.files import File
 from ansible.module_utils.settings.base import RefusedError
 
 EVERYONE = ["0.0.0.0/0", "::/0"]
@@ -288,6 +291,29 @@ def remove() -> None:
     assert setting.settled()
 
 
+def test_a_unit_that_runs_without_its_file_is_stopped_before_the_file_comes_back(
+    tmp_path: Path, installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 252 of systemd does not load the file of such a unit while it runs: no rules would come."""
+    systemctl = tmp_path / "bin/systemctl"
+    systemctl.parent.mkdir()
+    systemctl.write_text(f"""#!/bin/sh
+[ "$1" = show ] && printf 'LoadState=not-found\\nActiveState=active\\n' && exit
+[ -e {tmp_path}/UNIT_FILE ] && file=there || file=gone
+echo "$1 $3 while its file is $file" >>{tmp_path}/told
+""")
+    systemctl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{systemctl.parent}:{os.environ['PATH']}")
+    setting = firewall.Firewall({"management_networks": ["192.0.2.0/24"]}, 120, LOGIN)
+    same_rules = SimpleNamespace(
+        live="rules", wanted="rules", differing=[File(str(tmp_path / "UNIT_FILE"), "[Unit]\n")]
+    )
+    monkeypatch.setattr(firewall.Firewall, "outlook", same_rules)
+    setting.apply()
+    assert (tmp_path / "told").read_text() == f"stop {firewall.UNIT} while its file is gone\n"
+    assert (tmp_path / "UNIT_FILE").exists()
+
+
 def test_absent_leaves_no_empty_folder(installed: Path) -> None:
     remove()
     assert not installed.exists()
@@ -309,3 +335,39 @@ def test_a_plans_items_are_parameters() -> None:
 def test_rules_that_would_lock_ansible_out_are_an_obstacle() -> None:
     setting = firewall.Firewall({"management_networks": ["198.51.100.0/24"], "ssh_ports": [22]}, 120, LOGIN)
     assert "comes from 192.0.2.7" in (setting.obstacle() or "")
+
+
+def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **texts: str) -> None:
+    """Only these programs are installed, as shell scripts."""
+    for name, text in texts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(process, "SYSTEM_PATH", "")
+
+
+@pytest.mark.parametrize(
+    ("texts", "other"),
+    [
+        ({"ufw": "echo Status: active"}, "ufw"),
+        ({"ufw": "echo Status: inactive"}, None),
+        ({"firewalld": "", "systemctl": "exit 0"}, "firewalld"),
+        ({"firewalld": "", "systemctl": "exit 3"}, None),
+        ({"ufw": "echo Status: inactive", "firewalld": "", "systemctl": "exit 0"}, "firewalld"),
+        ({"systemctl": "exit 0"}, None),
+    ],
+)
+def test_other_firewall_counts_where_it_filters(
+    texts: dict[str, str], other: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, **texts)
+    assert firewall.other_firewall() == other
+
+
+def test_other_firewall_is_refused_with_the_way_out_and_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, ufw="echo Status: active")
+    said = firewall.Firewall({"management_networks": ["192.0.2.0/24"]}, 120, None).obstacle()
+    assert said
+    assert all(part in said for part in ("`ufw disable`", "`ufw enable`", "firewall_state: absent"))

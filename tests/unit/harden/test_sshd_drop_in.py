@@ -278,6 +278,68 @@ def test_undo_reloads_an_sshd_that_runs_and_starts_one_that_failed(
     assert done == calls
 
 
+@pytest.mark.parametrize(
+    ("state", "restarts"),
+    [("active", True), ("failed", True), ("inactive", False)],  # at boot, before it listens
+)
+def test_undo_of_a_move_has_the_socket_listen_anew(tmp_path: Path, state: str, restarts: bool) -> None:
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(
+        f'#!/bin/sh\nif [ "$1" = show ]; then echo {state}; else echo "$@" >>{tmp_path}/calls; fi\n'
+    )
+    systemctl.chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    subprocess.run(["sh", "-c", f"set -u; {sshd.LISTEN_ANEW_IN_SHELL}"], env={"PATH": path}, check=True)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    anew = ["reset-failed ssh.socket ssh.service", "restart ssh.socket ssh.service"]
+    assert calls == ["daemon-reload", *(anew if restarts else [])]
+
+
+def obstacle(
+    unit: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *generators: Path, drop_ins: str = ""
+) -> str | None:
+    """Why sshd's Port does not move the socket, where these are the generators that systemd looks for."""
+    monkeypatch.setattr(sshd, "GENERATORS", generators)
+    monkeypatch.setattr(sshd, "GENERATED", str(folder / "generator"))
+    monkeypatch.setattr(sshd, "run", lambda _: drop_ins)
+    return sshd.socket_obstacle(unit)
+
+
+def test_port_moves_the_socket_where_a_generator_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator, masked, none = tmp_path / "there", tmp_path / "masked", tmp_path / "none"
+    generator.touch(mode=0o755)
+    masked.symlink_to("/dev/null")
+    assert obstacle("ssh.socket", tmp_path, monkeypatch, none, generator) is None
+    for unit, generators in (
+        ("sshd.socket", [generator]),
+        ("ssh.socket", [masked, generator]),
+        ("ssh.socket", []),
+    ):
+        said = obstacle(unit, tmp_path, monkeypatch, *generators)
+        assert said
+        assert f"set ListenStream in a drop-in of {unit}" in said
+
+
+def test_port_does_not_move_a_socket_whose_drop_in_has_ports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator, theirs, made = (
+        tmp_path / "there",
+        tmp_path / "theirs.conf",
+        tmp_path / "generator/addresses.conf",
+    )
+    generator.touch(mode=0o755)
+    made.parent.mkdir()
+    for path in (theirs, made):
+        path.write_text("[Socket]\nListenStream=\nListenStream=2200\n")
+    assert obstacle("ssh.socket", tmp_path, monkeypatch, generator, drop_ins=str(made)) is None
+    said = obstacle("ssh.socket", tmp_path, monkeypatch, generator, drop_ins=f"{made} {theirs}")
+    assert said
+    assert f"take ListenStream out of {theirs}" in said
+
+
 @pytest.mark.parametrize(("server_port", "port"), [(2222, None), (22, 2222)])
 def test_port_of_a_listen_address_is_the_one_to_connect_to(
     server_port: int, port: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -287,7 +349,7 @@ def test_port_of_a_listen_address_is_the_one_to_connect_to(
     monkeypatch.setattr(sshd_settings, "which", lambda program: program)
     monkeypatch.setattr(sshd_settings, "Sshd", lambda *_: SimpleNamespace(whole=lambda _: effective))
     monkeypatch.setattr(sshd_settings, "plan", lambda *_: planned)
-    monkeypatch.setattr(sshd_settings, "is_active", lambda _: False)
+    monkeypatch.setattr(sshd_settings, "active_socket", lambda: None)
     monkeypatch.setattr(sshd_settings, "listeners", list)
     monkeypatch.setattr(sshd_settings, "read_account", lambda *_: OPS)
     login = Login("ops", "192.0.2.7", 40000, "192.0.2.9", server_port)
