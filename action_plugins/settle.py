@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,12 @@ from ansible.plugins.action import ActionBase
 
 #: Play variable with the roles of a stage, in their order.
 TOGETHER = "settle_together"
+#: Play variable: whether the roles of later stages are read along.
+AHEAD = "settle_ahead"
 #: Fact that holds what one execution has done for the roles whose tasks are still to come.
 DONE = "temper_settled"
+#: Names this run. Workers inherit it; a fact of an earlier run, which a cache may have kept, has another.
+RUN = uuid.uuid4().hex
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
@@ -22,6 +28,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     stage carried out, as far as `settle_together` and the tags of this run say, and the tasks of the others
     report what was done for them. It ends before a role that waits for the controller or has failed: that
     role's own task goes on from there, or fails.
+
+    Where `settle_ahead` says that later stages follow, and nothing had to change, their roles are read in the
+    same execution. One that has nothing to do either needs none of its own.
     """
 
     TRANSFERS_FILES = False
@@ -32,20 +41,44 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         role = str(self._task.args["role"])
-        # What check mode has found is nothing that was done: preflight asks single roles so.
-        play = [self._task.get_play()._uuid, bool(self._task.check_mode)]
-        stored = variables.get("ansible_facts", {}).get(DONE) or {}
-        done = dict(stored["roles"]) if stored.get("play") == play else {}
-        if role not in done:
-            executed = self.carry_out([role, *self.following(role, variables)], variables)
+        parts = self.parts(variables)
+        before = variables.get("ansible_facts", {}).get(DONE) or {}
+        done = dict(before)
+        kept = done.pop(role, {"proof": None})
+        if kept["proof"] not in (self.proof(parts[role], self.play), self.proof(parts[role])):
+            executed = self.carry_out(role, parts, variables)
             if "roles" not in executed:
                 return result | executed
-            done = dict(executed["roles"])
             # Ansible shows them with the task that had the work done.
             result |= {"warnings": executed.get("warnings", [])}
-        own = dict(done.pop(role))
-        facts = {DONE: {"play": play, "roles": done}} if done or stored else {}
+            done = {
+                name: {"proof": self.proof(parts[name], play), "result": outcome}
+                for key, play in (("roles", self.play), ("ahead", ""))
+                for name, outcome in executed[key].items()
+            }
+            kept = done.pop(role)
+        facts = {DONE: done} if done or before else {}
+        own: dict[str, Any] = kept["result"]
         return result | own | ({"ansible_facts": facts} if facts else {})
+
+    @property
+    def play(self) -> str:
+        """Identifies the play that the task belongs to."""
+        return str(self._task.get_play()._uuid)
+
+    def proof(self, part: str, play: str = "") -> str:
+        """What shows that a result is of this part of a plan, this run and this play, or of any play in it.
+
+        What check mode has found is nothing that was done: preflight asks single roles so.
+        """
+        return hashlib.sha256(f"{RUN} {self._task.check_mode} {play} {part}".encode()).hexdigest()
+
+    def parts(self, variables: dict[str, Any]) -> dict[str, str]:
+        """What the plan of the node has for each role, in the order of the stages."""
+        plan = variables.get("preflight_plan")
+        if not plan:
+            raise AnsibleActionFail("There is no plan of this node: run playbooks/preflight.yml first.")
+        return {role: str(part) for role, part in plan["roles"].items()}
 
     def following(self, role: str, variables: dict[str, Any]) -> list[str]:
         """The roles of the stage whose tasks come after this one's in this run."""
@@ -60,15 +93,21 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             if run & {"all", "tagged", name, *stage} and not skipped & {"all", "tagged", name, *stage}
         ]
 
-    def carry_out(self, roles: list[str], variables: dict[str, Any]) -> dict[str, Any]:
-        """What the module returns for these roles; only a failure of the first is one here."""
-        plan = variables.get("preflight_plan")
-        if not plan:
-            raise AnsibleActionFail("There is no plan of this node: run playbooks/preflight.yml first.")
-        parts = [str(plan["roles"][role]) for role in roles]
+    def ahead(self, roles: list[str], parts: dict[str, str], variables: dict[str, Any]) -> list[str]:
+        """The roles of later stages, where this run comes to all of them."""
+        if not variables.get(AHEAD) or set(variables["ansible_run_tags"]) != {"all"}:
+            return []
+        order = list(parts)
+        return order[order.index(roles[-1]) + 1 :]
+
+    def carry_out(self, role: str, parts: dict[str, str], variables: dict[str, Any]) -> dict[str, Any]:
+        """What the module returns for this role and those after it; a failure here is that of the first."""
+        roles = [role, *self.following(role, variables)]
+        ahead = self.ahead(roles, parts, variables)
         arguments = {
-            "roles": f"[{','.join(parts)}]",
-            "secrets": self.secrets(parts),
+            "roles": f"[{','.join(parts[name] for name in roles)}]",
+            "ahead": f"[{','.join(parts[name] for name in ahead)}]",
+            "secrets": self.secrets([parts[name] for name in (*roles, *ahead)]),
             "after_boot_s": int(self._task.args.get("after_boot_s", 0)),
         }
         executed: dict[str, Any] = self._execute_module("node_settings", arguments, task_vars=variables)

@@ -18,6 +18,10 @@ options:
       read the node whether it does or not. 0 does not wait.
     type: int
     default: 0
+  payload_python:
+    description: The Python that runs the payload, if there is one. Its version and torch are read from files.
+    type: path
+    default: /opt/temper/venv/bin/python3
 author: Temper developers
 """
 
@@ -30,7 +34,7 @@ RETURN = r"""
 ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     signing_key, services, boot_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed, interfaces,
-    packages, broken_packages, apt_sources, dkms and nvidia.
+    packages, broken_packages, apt_sources, dkms, nvidia, pythons and payload_python.
   returned: always
   type: dict
 """
@@ -59,6 +63,8 @@ SWITCH_MANAGER = b"SW_MNG"
 SIGNING_DIRECTORY = "var/lib/temper/module-signing"
 # Packages of kernels, and those that bring each new kernel, on Debian and Ubuntu.
 IMAGES = "linux-image-"
+# The role gpu_validation's own default.
+PAYLOAD_PYTHON = "/opt/temper/venv/bin/python3"
 # All that a plan may name.
 SERVICES = (
     "nvidia-persistenced",
@@ -179,20 +185,24 @@ def interfaces() -> list[dict[str, Any]]:
     ]
 
 
-def package_state() -> tuple[dict[str, str], list[str], list[str]]:
-    """Installed versions of the NVIDIA family; names of packages left half-way, and of kernels' packages."""
+def package_state() -> tuple[dict[str, str], list[str], dict[str, str]]:
+    """Installed versions of the NVIDIA family; packages left half-way; versions of kernels' packages."""
     try:
         known = node.query()
     except (process.CommandError, packages.PackageError):
-        return {}, [], []
+        return {}, [], {}
     family = {
         name: package.version
         for name, package in known.items()
         if package.installed and packages.FAMILY.match(name)
     }
     broken = sorted(name for name, package in known.items() if package.broken)
-    images = [name for name, package in known.items() if package.installed and name.startswith(IMAGES)]
-    return family, broken, sorted(images)
+    images = {
+        name: package.version
+        for name, package in sorted(known.items())
+        if package.installed and name.startswith(IMAGES)
+    }
+    return family, broken, images
 
 
 def debian_sources() -> list[dict[str, Any]]:
@@ -232,7 +242,47 @@ def installable_headers(facts_kernel: dict[str, Any]) -> bool:
     return bool(re.search(r"Candidate: (?!\(none\))\S", policy))
 
 
-def gather(root: Path = Path("/")) -> dict[str, Any]:
+def python_version(text: str) -> str:
+    """The version that a path ends in: 3.11 of /usr/bin/python3.11; empty where it has none."""
+    found = re.search(r"python(3\.\d+)$", text)
+    return found[1] if found else ""
+
+
+def pythons(root: Path) -> list[str]:
+    """Versions of Python in /usr/bin by the programs' names, that of python3 first."""
+    programs = root / "usr/bin"
+    others = filter(None, (python_version(str(path)) for path in programs.glob("python3.*")))
+    own = python_version(os.path.realpath(programs / "python3"))
+    ordered = sorted(others, key=lambda version: int(version.partition(".")[2]))
+    return list(dict.fromkeys([own, *ordered] if own else ordered))
+
+
+def payload_python(root: Path, path: str) -> dict[str, Any] | None:
+    """A Python's version and torch, from the files around it; None where there is no Python."""
+    program = root / path.lstrip("/")
+    if not os.path.lexists(program):
+        return None
+    base = program.parent.parent
+    settings = read(base / "pyvenv.cfg")
+    version = re.search(r"^version(?:_info)? *= *(3\.\d+)", settings, re.MULTILINE)
+    # Debian's own Python installs below local/.
+    folders = [base / name for name in ("lib", "lib64", "local/lib")]
+    libraries = [library for folder in folders for library in folder.glob("python3*")]
+    torch = [
+        found.name for library in libraries for found in library.glob("*-packages/torch-[0-9]*.dist-info")
+    ]
+    named = [
+        python_version(os.path.realpath(program)),
+        *(python_version(str(library)) for library in libraries),
+    ]
+    return {
+        "version": version[1] if version else next(filter(None, named), ""),
+        "torch": torch[0][len("torch-") : -len(".dist-info")] if torch else "",
+        "environment": bool(settings),
+    }
+
+
+def gather(root: Path = Path("/"), payload: str = PAYLOAD_PYTHON) -> dict[str, Any]:
     family, broken, images = package_state()
     running = kernel(root, platform.release())
     kernels = installed_kernels(root, running["release"])
@@ -260,16 +310,22 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
         "nvidia": nvidia_state(
             root, [kernel["release"] for kernel in kernels], signers=validated == "enabled"
         ),
+        "pythons": pythons(root),
+        "payload_python": payload_python(root, payload),
     }
 
 
 def main() -> None:
     module = AnsibleModule(
-        argument_spec={"driver_timeout_s": {"type": "int", "default": 0}}, supports_check_mode=True
+        argument_spec={
+            "driver_timeout_s": {"type": "int", "default": 0},
+            "payload_python": {"type": "path", "default": PAYLOAD_PYTHON},
+        },
+        supports_check_mode=True,
     )
     if module.params["driver_timeout_s"]:
         wait_for_driver(module.params["driver_timeout_s"])
-    module.exit_json(changed=False, ansible_facts={"temper": gather()})
+    module.exit_json(changed=False, ansible_facts={"temper": gather(payload=module.params["payload_python"])})
 
 
 if __name__ == "__main__":

@@ -20,6 +20,11 @@ options:
     description: The roles' parts of the plan in their order, as JSON (planning/node_plan.py, C(RolePlan)).
     type: str
     required: true
+  ahead:
+    description: The parts of roles that come in later stages, likewise. Where O(roles) needed nothing, these
+      are read up to the first that has something to do. None of them is changed.
+    type: str
+    default: "[]"
   secrets:
     description: Path -> content of files whose content the plan does not hold.
     type: dict
@@ -46,13 +51,17 @@ roles:
     is loaded. C(failed) with C(msg) ends the list.
   returned: always
   type: dict
+ahead:
+  description: The same for the roles in O(ahead) that have nothing to do.
+  returned: always
+  type: dict
 """
 
 import json
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.settings.base import RefusedError
-from ansible.module_utils.settings.engine import carry_out
+from ansible.module_utils.settings.engine import carry_out, read_ahead
 
 
 def main() -> None:
@@ -60,6 +69,7 @@ def main() -> None:
         argument_spec={
             # A long text, of no use in the node's log.
             "roles": {"type": "str", "required": True, "no_log": True},
+            "ahead": {"type": "str", "default": "[]", "no_log": True},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "after_boot_s": {"type": "int", "default": 0},
         },
@@ -67,7 +77,12 @@ def main() -> None:
     )
     try:
         plans = json.loads(module.params["roles"])
-        result = carry_out(module, plans, module.params["secrets"], module.params["after_boot_s"])
+        secrets = module.params["secrets"]
+        result = carry_out(module, plans, secrets, module.params["after_boot_s"])
+        # What a change has made of the others, their own stages see.
+        outcomes = result["roles"].values()
+        idle = not any(done["changed"] or done.get("needs") or done.get("failed") for done in outcomes)
+        result["ahead"] = read_ahead(module, json.loads(module.params["ahead"]), secrets) if idle else {}
     except RefusedError as error:
         module.fail_json(msg=str(error))
     module.exit_json(**result)

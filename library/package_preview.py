@@ -105,6 +105,11 @@ options:
         description: The stream of it.
         type: str
         required: true
+  engines:
+    description: The part of role container_engines of the node's plan, as JSON. Its engines are asked whether
+      they would take their settings, so that a conflict is known before anything is installed.
+    type: str
+    default: ""
   from_bare:
     description: As if nothing of the NVIDIA family were installed, which is what a mirror has to serve.
     type: bool
@@ -136,14 +141,29 @@ problems:
   returned: always
   type: list
   elements: str
+refused:
+  description: Why an engine would not take its settings.
+  returned: always
+  type: list
+  elements: str
 """
 
+import json
 
 from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.packaging import apt_preview, dnf_preview, repositories
 from ansible.module_utils.packaging.dnf import Dnf
 from ansible.module_utils.packaging.packages import Wish
+from ansible.module_utils.settings.engine import carry_out
+
+
+def refusals(module: AnsibleModule, part: str) -> list[str]:
+    """Why the engines would not take their settings."""
+    # Never more than asked, however this module was called.
+    module.check_mode = True
+    outcomes = carry_out(module, [json.loads(part)] if part else [], {})["roles"].values()
+    return [outcome["msg"] for outcome in outcomes if outcome.get("failed")]
 
 
 def main() -> None:
@@ -176,6 +196,7 @@ def main() -> None:
                     "stream": {"type": "str", "required": True},
                 },
             },
+            "engines": {"type": "str", "default": "", "no_log": True},
             "from_bare": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
@@ -187,7 +208,8 @@ def main() -> None:
         preview = apt_preview.preview(wish, wanted, pins, from_bare=bare)
     else:
         preview = dnf_preview.preview(wish, wanted, Dnf(pins, parameters["module_streams"]), from_bare=bare)
-    module.exit_json(changed=False, **preview.as_dict())
+    refused = refusals(module, parameters["engines"])
+    module.exit_json(changed=False, refused=refused, **preview.as_dict())
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planning.rules import drives, kernel_modules, stack_problems
+from planning.distro_source import driver_problems
+from planning.rules import absences, gpu_problems, kernel_modules, stack_problems
 from planning.versions import version
 
 if TYPE_CHECKING:
@@ -16,11 +17,15 @@ BRANCH_TYPES = ("LTSB", "PB", "NFB")
 
 
 def fitting_stacks(request: Request) -> list[Stack]:
-    """The stacks that break no rule on this node: long-term branches, then recommended ones, first."""
+    """The stacks that break no rule on this node: long-term branches, then recommended ones, first.
+
+    What NVIDIA's own repository is not known to hold comes last: a mirror was probably filled from there.
+    """
     tables = request.tables
     found = [tables.stacks[name] for name in dict.fromkeys((*tables.default_stacks, *tables.stacks))]
     # A stack whose branch is in no table fits nowhere.
     found.sort(key=lambda stack: BRANCH_TYPES.index(tables.branch_types.get(str(stack.branch), "NFB")))
+    found.sort(key=lambda stack: any(absences(stack, request)))
     if request.unknown_gpus:
         # Newer than the tables, probably: the newest driver has the best chance to know it.
         found.sort(key=lambda stack: version(stack.driver), reverse=True)
@@ -37,8 +42,14 @@ def chosen_stack(request: Request) -> str:
         return named
     stacks, order = request.tables.stacks, request.tables.default_stacks
     fitting = [stack.name for stack in fitting_stacks(request) if stack.name in order]
+
     # Where none fits, the one that breaks the fewest rules: its sentences say what really is in the way.
-    nearest = min(order, key=lambda name: len(stack_problems(stacks[name], request)))
+    # Of two such, the one that the GPUs can use.
+    def rules_broken(name: str) -> tuple[int, int]:
+        unusable = [text for gpu in request.gpus for text in gpu_problems(stacks[name], gpu, request.tables)]
+        return len(stack_problems(stacks[name], request)), len(unusable)
+
+    nearest = min(order, key=rules_broken)
     return (fitting or [nearest])[0]
 
 
@@ -48,6 +59,9 @@ def remedy(request: Request) -> str:
         return f"set nvidia_stack_name: {fitting[0].name}"
     none = "no stack in data/stacks.yml fits all GPUs of this node on this system"
     row = request.tables.distro_drivers.get(request.distribution.name)
-    if row and all(drives(row.branch, "proprietary", gpu, request.tables) for gpu in request.gpus):
+    if row and not driver_problems(row, request):
         return f"{none}; nvidia_stack_source: distro has another driver"
-    return f"{none}; choose another system, or add a stack with a driver for them (CONTRIBUTING.md)"
+    return (
+        f"{none}; choose another system, a mirror with such packages (nvidia_stack_cuda_repository_url), or "
+        "add a stack with a driver for them (CONTRIBUTING.md)"
+    )

@@ -23,10 +23,8 @@ DCGM_CUDA_13_BRANCH = 580
 def libraries(request: Request, stack: Stack) -> dict[str, str]:
     """CUDA toolkit, cuDNN, NCCL and container toolkit."""
     return (
-        {
-            f"cuda-toolkit-{stack.cuda.replace('.', '-')}": stack.cuda_package,
-            f"cudnn9-cuda-{stack.cuda_major}": stack.cudnn_package,
-        }
+        {f"cuda-toolkit-{stack.cuda.replace('.', '-')}": stack.cuda_package}
+        | {name.format(stack.cuda_major): stack.cudnn_package for name in request.distribution.cudnn_packages}
         | dict.fromkeys(request.distribution.nccl_packages, stack.nccl_package)
         | dict.fromkeys(CONTAINER_TOOLKIT, stack.container_toolkit_package)
     )
@@ -86,7 +84,7 @@ def build_packages(request: Request) -> dict[str, str]:
     follow = request.variables.nvidia_stack.follow_kernels
     # Where one name has the headers of all kernels, those of the running one come first.
     return (
-        dict.fromkeys(distribution.following_headers(kernel) if follow else (), "")
+        (distribution.following_headers(kernel) if follow else {})
         | ({} if kernel.headers_present else distribution.headers(kernel.release))
         # DKMS signs what it builds.
         | ({"openssl": ""} if request.node.secure_boot == "enabled" else {})

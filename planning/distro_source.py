@@ -1,7 +1,7 @@
 """The source `distro`: the driver that the distribution packages itself, from the mirror that the node uses.
 
-Its kernel modules have other names than NVIDIA's, its versions move with the distribution's security suite,
-and it has no fabric manager: it is for servers without NVSwitch, up to Hopper.
+Its packages have other names than NVIDIA's, and its versions move with the distribution's security suite.
+Debian's modules are built by DKMS, Canonical's come built and signed with every kernel of Ubuntu's.
 """
 
 from __future__ import annotations
@@ -13,18 +13,24 @@ from typing import TYPE_CHECKING
 from planning.components import CONTAINER_TOOLKIT, build_packages
 from planning.model import Driver, Offer, Request, Runtime
 from planning.repositories import container_repository
-from planning.rules import module_need
-from planning.versions import branch, upstream
+from planning.rules import kernel_modules, module_need
+from planning.versions import branch, upstream, version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from planning.tables import DistroDriver
+    from planning.tables import DistroDriver, DistroPackages
 
-# The kernel modules, in every release.
-MODULE_PACKAGE = "nvidia-kernel-dkms"
+# The packages whose version is the driver's, in all distributions.
+DRIVER_PACKAGE = re.compile(r"nvidia-kernel-dkms|nvidia-headless-no-dkms-\d+-server(-open)?")
+KERNEL_SERIES = re.compile(r"\d+\.\d+")
 PACKAGE_VERSION = re.compile(r"\d+(\.\d+)+-\S+")
 NVIDIA_REMEDY = "set nvidia_stack_source: nvidia"
+PREBUILT_HINT = (
+    "Ubuntu has its driver in the component restricted of -updates and -security, the fabric manager in "
+    "multiverse (`add-apt-repository restricted multiverse`), and modules only for kernels that it still "
+    "offers: upgrade an older kernel, reboot and remove it first"
+)
 
 
 def offer(request: Request) -> Offer:
@@ -39,8 +45,13 @@ def offer(request: Request) -> Offer:
         return Offer(stack="none", problems=(problem,))
     mirrors, problems, warnings = request.distribution.own_repositories(request.node, wanted)
     secure = any("security" in (mirror.suite or "") for mirror in mirrors)
-    package_version = driver_package(row, request, security=secure)
+    modules, _ = chosen_modules(row, request)
+    listed = named_packages(row, request, modules)
+    package_version = driver_package(row, listed.driver, request, security=secure)
     number = branch(upstream(package_version))
+    prebuilt, kernels, _ = request.distribution.prebuilt_modules(
+        request.node, row, modules, follow=wanted.follow_kernels
+    )
     end_of_life = tables.ends_of_life.get(str(number))
     if end_of_life and request.today[:7] > end_of_life:
         warnings.append(
@@ -54,36 +65,53 @@ def offer(request: Request) -> Offer:
             version=upstream(package_version),
             package_version=package_version,
             branch=number,
-            modules="proprietary",
+            modules=modules,
             end_of_life=end_of_life,
-            dkms=row.modules["proprietary"].dkms,
+            dkms=row.modules[modules].dkms,
         ),
-        cuda=row.cuda.version if wanted.distro_cuda_toolkit else None,
-        torch=row.torch,
-        packages=packages(row, request),
-        present=build_packages(request),
+        cuda=row.cuda.version if row.cuda and wanted.distro_cuda_toolkit else None,
+        torch=row.modules[modules].torch or row.torch,
+        packages=packages(row, listed, request) | prebuilt,
+        present=kernels if prebuilt else build_packages(request),
         repositories=mirrors + toolkit,
-        services=("nvidia-persistenced",),
+        services=services(request),
         # What this driver runs is not what the distribution's toolkit is: nothing is promised of CUDA.
-        runtime=Runtime(nccl=row.nccl.version if row.nccl else None),
+        runtime=Runtime(
+            nccl=row.nccl.version if row.nccl else None,
+            fabric_manager=upstream(package_version) if request.fabric == "nvswitch" else None,
+        ),
         problems=(
             *problems,
-            *module_problems(row, request),
-            *branch_problems(row, request),
-            *fabric_problems(request),
+            *driver_problems(row, request),
             *option_problems(row, request),
         ),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *kernel_warnings(row, request)),
+        hint=PREBUILT_HINT if prebuilt else "",
     )
 
 
-def packages(row: DistroDriver, request: Request) -> dict[str, str]:
+def named_packages(row: DistroDriver, request: Request, modules: str) -> DistroPackages:
+    """The driver's packages under their names on this distribution, with modules of this flavour."""
+    listed = request.tables.distro_driver_packages[request.distribution.release.family]
+
+    def name(text: str) -> str:
+        return text.format(branch=row.branch, open="-open" if modules == "open" else "")
+
+    return replace(
+        listed,
+        driver=name(listed.driver),
+        versioned=tuple(map(name, listed.versioned)),
+        fabric=listed.fabric and name(listed.fabric),
+    )
+
+
+def packages(row: DistroDriver, listed: DistroPackages, request: Request) -> dict[str, str]:
     """Names and versions; "" is what the sources offer when it is installed."""
     tables, wanted = request.tables, request.variables.nvidia_stack
-    listed = tables.distro_driver_packages
-    found = dict.fromkeys((MODULE_PACKAGE, *listed.versioned), wanted.distro_driver)
+    fabric = (listed.fabric,) if listed.fabric and request.fabric != "none" else ()
+    found = dict.fromkeys((listed.driver, *listed.versioned, *fabric), wanted.distro_driver)
     found |= dict.fromkeys(listed.others, "")
-    if wanted.distro_cuda_toolkit:
+    if row.cuda and wanted.distro_cuda_toolkit:
         found[row.cuda.package] = ""
     if row.nccl:
         found |= {row.nccl.package: "", row.nccl.development: ""}
@@ -93,19 +121,47 @@ def packages(row: DistroDriver, request: Request) -> dict[str, str]:
     return found
 
 
-def driver_package(row: DistroDriver, request: Request, *, security: bool) -> str:
+def services(request: Request) -> tuple[str, ...]:
+    """The units that have to run on this node."""
+    return ("nvidia-persistenced", *(("nvidia-fabricmanager",) if request.fabric != "none" else ()))
+
+
+def driver_package(row: DistroDriver, package: str, request: Request, *, security: bool) -> str:
     """The driver's package version: the operator's, else the installed one, else what the table expects."""
     wanted = request.variables.nvidia_stack.distro_driver
     if PACKAGE_VERSION.fullmatch(wanted):
         return wanted
-    installed = request.node.packages.get(MODULE_PACKAGE, "")
+    installed = request.node.packages.get(package, "")
     if installed.startswith(f"{row.branch}."):
         return installed
     return row.driver.get("security" if security else "release") or row.driver["release"]
 
 
-def module_problems(row: DistroDriver, request: Request) -> Iterator[str]:
-    """Why the distribution's kernel modules do not do for this node."""
+def driver_problems(row: DistroDriver, request: Request) -> list[str]:
+    """Why the distribution's driver does not do for this node."""
+    modules, problems = chosen_modules(row, request)
+    _, _, missing = request.distribution.prebuilt_modules(
+        request.node, row, modules, follow=request.variables.nvidia_stack.follow_kernels
+    )
+    return [
+        *problems,
+        *missing,
+        *newer_problems(row, request),
+        *branch_problems(row, request),
+        *kernel_problems(row, request),
+        *fabric_problems(named_packages(row, request, modules), request),
+    ]
+
+
+def chosen_modules(row: DistroDriver, request: Request) -> tuple[str, list[str]]:
+    """The flavour of the kernel modules, and why it does not do for this node."""
+    if row.has("open"):
+        return kernel_modules(request, upstream(row.driver["release"]))
+    return "proprietary", [*closed_problems(row, request)]
+
+
+def closed_problems(row: DistroDriver, request: Request) -> Iterator[str]:
+    """Why the proprietary modules, the only ones, do not do for this node."""
     opened = row.modules["open"]
     if request.variables.nvidia_stack.kernel_modules == "open" and not opened.builds:
         yield (
@@ -118,6 +174,10 @@ def module_problems(row: DistroDriver, request: Request) -> Iterator[str]:
                 f"{gpu.name} works only with open kernel modules, and the distribution's do not build "
                 f"({opened.reason}); {NVIDIA_REMEDY}"
             )
+
+
+def newer_problems(row: DistroDriver, request: Request) -> Iterator[str]:
+    """GPUs that came after the tables."""
     if request.unknown_gpus:
         yield (
             f"the distribution's driver {row.branch} is older than a GPU that no table knows "
@@ -139,6 +199,43 @@ def branch_problems(row: DistroDriver, request: Request) -> Iterator[str]:
             f"{gpu.name} ({gpu.architecture}) needs driver branch {limit}; the distribution has "
             f"{row.branch}; {NVIDIA_REMEDY}"
         )
+    found = {device.device_id for device in request.node.pci}.intersection(row.unlisted)
+    for device_id in sorted(found):
+        name = request.tables.models[request.tables.models_by_id[device_id]].name
+        yield (
+            f"{name} (10de:{device_id}) is not among the GPUs that driver branch {row.branch} of the "
+            f"distribution lists; {NVIDIA_REMEDY}"
+        )
+
+
+def newer_kernels(row: DistroDriver, request: Request) -> Iterator[str]:
+    """Running and installed kernels that the distribution's modules are not known to build for."""
+    node = request.node
+    for release in dict.fromkeys((node.kernel.release, *(kernel.release for kernel in node.kernels))):
+        series = KERNEL_SERIES.match(release)
+        if series and row.last_kernel and version(series[0]) > version(row.last_kernel):
+            yield release
+
+
+def kernel_problems(row: DistroDriver, request: Request) -> Iterator[str]:
+    """The distribution's own kernels that are too new, from backports for instance."""
+    for release in newer_kernels(row, request):
+        if request.distribution.KERNEL.fullmatch(release):
+            yield (
+                f"the distribution's driver {row.branch} is known to build for kernels up to "
+                f"{row.last_kernel}, and this node has {release}; boot the release's own kernel and remove "
+                f"that one, or {NVIDIA_REMEDY}"
+            )
+
+
+def kernel_warnings(row: DistroDriver, request: Request) -> Iterator[str]:
+    """Kernels of others: who built one may know better, and a build that fails is undone."""
+    for release in newer_kernels(row, request):
+        if not request.distribution.KERNEL.fullmatch(release):
+            yield (
+                f"the distribution's driver {row.branch} is known to build for kernels up to "
+                f"{row.last_kernel}; {release} is newer and not the distribution's: the build may fail"
+            )
 
 
 def option_problems(row: DistroDriver, request: Request) -> Iterator[str]:
@@ -154,14 +251,24 @@ def option_problems(row: DistroDriver, request: Request) -> Iterator[str]:
             "nvidia_stack_distro_driver: expected the version of a package, such as "
             f"{row.driver['release']}, found {wanted.distro_driver}"
         )
+    elif wanted.distro_driver and row.flavours:
+        yield (
+            "nvidia_stack_distro_driver cannot choose Canonical's modules, whose packages have the kernels' "
+            "versions; leave it empty, and take updates as docs/nvidia_stack.md says"
+        )
     asked = {"dcgm": wanted.dcgm, "dcgm_exporter": wanted.dcgm_exporter, "imex": wanted.imex}
     if absent := [f"nvidia_stack_{name}" for name, given in asked.items() if given]:
         yield f"the distribution has no packages for {', '.join(absent)}; {NVIDIA_REMEDY}"
 
 
-def fabric_problems(request: Request) -> Iterator[str]:
+def fabric_problems(listed: DistroPackages, request: Request) -> Iterator[str]:
     """A node whose GPUs are joined by switches runs no CUDA program without a fabric manager."""
-    if request.fabric != "none":
+    if request.fabric == "nvlink5" and listed.fabric:
+        yield (
+            "NVLink 5 switches join the GPUs of this node and need NVIDIA's subnet manager, which the "
+            f"distribution does not package; {NVIDIA_REMEDY}"
+        )
+    elif request.fabric != "none" and not listed.fabric:
         yield (
             "NVLink switches join the GPUs of this node and need a fabric manager of the driver's version, "
             f"which the distribution does not package; {NVIDIA_REMEDY}"
@@ -173,8 +280,8 @@ def resolved_driver(driver: Driver, resolved: dict[str, str]) -> Driver:
 
     The distribution's security suite may have moved on since the table was written.
     """
-    package_version = resolved.get(MODULE_PACKAGE)
+    package_version = next((found for name, found in resolved.items() if DRIVER_PACKAGE.fullmatch(name)), "")
     if not package_version:
         return driver
-    version = upstream(package_version)
-    return replace(driver, version=version, package_version=package_version, branch=branch(version))
+    number = upstream(package_version)
+    return replace(driver, version=number, package_version=package_version, branch=branch(number))

@@ -34,8 +34,11 @@ def driver_conflicts(node: NodeFacts, source: str, distribution: Distribution, t
     """Why a driver of this source cannot be installed: the other source's is there. With the exact steps."""
     other = "distro" if source == "nvidia" else "nvidia"
     module, packages = SIGNS[other]
+    # Canonical's packages for DKMS give their module NVIDIA's name there.
+    own = any(map(SIGNS[source][1].fullmatch, node.packages))
+    records = () if own else node.dkms
     if not any(map(packages.fullmatch, node.packages)) and not any(
-        module.fullmatch(record.module) for record in node.dkms
+        module.fullmatch(record.module) for record in records
     ):
         return []
     # Temper installs the distribution's own driver only where it knows it.

@@ -23,13 +23,13 @@ class OperatingSystem:
 
 @dataclass(frozen=True)
 class Kernel:
-    """The running kernel; `image_packages` are all installed packages linux-image-*."""
+    """The running kernel; `image_packages` are all installed packages linux-image-* and their versions."""
 
     release: str
     headers_present: bool
     headers_installable: bool
     cmdline: str
-    image_packages: tuple[str, ...]
+    image_packages: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,18 @@ class Nvidia:
 
 
 @dataclass(frozen=True)
+class PayloadPython:
+    """The Python that is there to run the payload: its version and its torch's, empty where not to be seen.
+
+    `environment` tells a virtual environment, which may get another torch, from any other Python.
+    """
+
+    version: str
+    torch: str
+    environment: bool
+
+
+@dataclass(frozen=True)
 class NodeFacts:
     """The fact `temper`."""
 
@@ -145,6 +157,8 @@ class NodeFacts:
     apt_sources: tuple[AptSource, ...]
     dkms: tuple[DkmsRecord, ...]
     nvidia: Nvidia
+    pythons: tuple[str, ...]  # versions in /usr/bin ("3.11"), that of python3 first
+    payload_python: PayloadPython | None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> NodeFacts:

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from planning.convert import plain
@@ -154,6 +155,14 @@ class FleetPlan:
             if len(found) > DIFFERENCES_SHOWN:
                 lines.append(f"  and {len(found) - DIFFERENCES_SHOWN} more, see the file")
         return CREDENTIALS.sub("***@", "\n".join(lines))
+
+
+def grouped(texts: Mapping[str, str]) -> str:
+    """What is said of each node, by its name; once for all nodes of which the same is said."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name, text in texts.items():
+        groups[text].append(name)
+    return "\n".join(f"{some(names)}:\n{indent(text, '  ')}" for text, names in groups.items() if text)
 
 
 def cohort_name(plan: NodePlan) -> str:

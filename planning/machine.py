@@ -12,21 +12,16 @@ if TYPE_CHECKING:
 GIB = 2**30
 
 
-def machine_problems(
-    node: NodeFacts, variables: Variables, distribution: Distribution, *, settled: bool
-) -> list[str]:
-    """Headers that nobody has and disks that are full. A node that has the stack needs no room for it."""
-    problems = distribution.header_problems(node.kernel)
+def disk_problems(node: NodeFacts, variables: Variables, *, settled: bool) -> list[str]:
+    """Disks that are full. A node that has the stack needs no room for it."""
     needed = variables.preflight.minimum_free_gib
-    if not settled:
-        # What goes to /usr also passes through /var/cache; a separate small /boot is no target.
-        problems += [
-            f"{disk.path} has {disk.free_bytes / GIB:.1f} GiB free, the stack needs {needed} GiB "
-            "there; free space or lower preflight_minimum_free_gib"
-            for disk in node.disks
-            if disk.path != "/boot" and disk.free_bytes < needed * GIB
-        ]
-    return problems
+    # What goes to /usr also passes through /var/cache; a separate small /boot is no target.
+    return [
+        f"{disk.path} has {disk.free_bytes / GIB:.1f} GiB free, the stack needs {needed} GiB "
+        "there; free space or lower preflight_minimum_free_gib"
+        for disk in node.disks
+        if not settled and disk.path != "/boot" and disk.free_bytes < needed * GIB
+    ]
 
 
 def signs_modules(node: NodeFacts, mok_sha256: str) -> bool:
@@ -35,11 +30,12 @@ def signs_modules(node: NodeFacts, mok_sha256: str) -> bool:
 
 
 def secure_boot_problems(
-    node: NodeFacts, variables: Variables, distribution: Distribution, mok_sha256: str
+    node: NodeFacts, variables: Variables, distribution: Distribution, mok_sha256: str, *, signed: bool
 ) -> list[str]:
     """With Secure Boot, the kernel loads only modules that an enrolled key has signed.
 
-    `mok_sha256` is the SHA-256 of the operator's certificate in DER, empty where there is none.
+    `mok_sha256` is the SHA-256 of the operator's certificate in DER, empty where there is none. `signed` says
+    that the distribution has a driver with modules of its own signature.
     """
     if node.secure_boot != "enabled":
         return []
@@ -57,12 +53,14 @@ def secure_boot_problems(
             "modules it signs. Copy it there in DER form; as root: mokutil --import FILE.der (choose a "
             "password); reboot, and at the console choose Enroll MOK and give the password; run again"
         ]
+    own = "set nvidia_stack_source: distro, whose modules the distribution has signed; or " if signed else ""
     return [
-        "Secure Boot is enabled, and the kernel would refuse modules that DKMS builds. One of: make a key "
-        "pair for the fleet, enrol its certificate on each node (mokutil --import FILE.der, reboot, Enroll "
-        "MOK at the console) and set nvidia_stack_mok_certificate and nvidia_stack_mok_private_key; or enrol "
-        f"the node's own DKMS key (mokutil --import {distribution.dkms_certificate}, the same way) and set "
-        "preflight_secure_boot_ok: true; or disable Secure Boot in the firmware"
+        "Secure Boot is enabled, and the kernel would refuse modules that DKMS builds. One of: "
+        f"{own}make a key pair for the fleet, enrol its certificate on each node (mokutil --import FILE.der, "
+        "reboot, Enroll MOK at the console) and set nvidia_stack_mok_certificate and "
+        "nvidia_stack_mok_private_key; or enrol the node's own DKMS key (mokutil --import "
+        f"{distribution.dkms_certificate}, the same way) and set preflight_secure_boot_ok: true; or disable "
+        "Secure Boot in the firmware"
     ]
 
 

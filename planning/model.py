@@ -84,6 +84,19 @@ class Runtime:
 
 
 @dataclass(frozen=True)
+class Payload:
+    """What runs the payload: torch, and the version of its Python, empty where nobody can tell.
+
+    Where there is no environment yet, `interpreter` makes one, once `packages` are installed.
+    """
+
+    torch: str
+    python: str = ""
+    interpreter: str = "/usr/bin/python3"
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Environment:
     """Thread counts and NCCL's settings."""
 

@@ -17,6 +17,7 @@ from planning.model import (
     Environment,
     Gpu,
     ModuleStream,
+    Payload,
     Pin,
     Repository,
     Runtime,
@@ -28,7 +29,7 @@ from validation.model.expectations import Expectation  # noqa: TC001 - from_dict
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Stage(StringEnum):
@@ -161,7 +162,7 @@ class NodePlan:
     stack: str = ""
     driver: Driver | None = None
     cuda: str | None = None
-    torch: str | None = None
+    payload: Payload | None = None
     packages: dict[str, str] = field(default_factory=dict)
     present: dict[str, str] = field(default_factory=dict)
     pins: tuple[Pin, ...] = ()

@@ -8,7 +8,7 @@ from planning.choice import chosen_stack, remedy
 from planning.components import build_packages, dcgm_packages, fabric_packages, libraries, services
 from planning.model import Driver, Offer, Request, Runtime
 from planning.repositories import nvidia_repositories, repository_key_problems
-from planning.rules import from_nvidia, kernel_modules, stack_problems, stack_warnings
+from planning.rules import absences, from_nvidia, kernel_modules, stack_problems, stack_warnings
 from planning.versions import dotted, parts
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ def offer(request: Request) -> Offer:
 
 def mirror_hint(stack: Stack, request: Request) -> str:
     """What a plain mirror of NVIDIA's repository cannot have."""
-    release = request.distribution.release
-    if from_nvidia(request) or not release.first_branch or stack.branch >= release.first_branch:
+    absence = next(absences(stack, request), "")
+    if from_nvidia(request) or not absence:
         return ""
     return (
-        f"NVIDIA's own repository for {release.name} begins with driver branch {release.first_branch}: a "
-        f"plain mirror of it has no stack {stack.name}; add its packages, or choose another nvidia_stack_name"
+        f"{absence}: a plain mirror of it does not have that stack; add its packages, or choose another "
+        "nvidia_stack_name"
     )
 
 

@@ -10,12 +10,13 @@ from planning.distributions import distribution_of
 from planning.driver_conflicts import driver_conflicts
 from planning.environment import environment
 from planning.hardware import display_gpus, fabric_of, fabric_warnings, gpu_findings, gpu_hardware
-from planning.machine import busy_problems, machine_problems, secure_boot_problems, signs_modules
+from planning.machine import busy_problems, disk_problems, secure_boot_problems, signs_modules
 from planning.model import Offer, Request
 from planning.node_plan import NodePlan
 from planning.preview import one_line
 from planning.tables import LockedClocks
 from planning.text import plan_text
+from planning.torch_wheels import Situation, payload_plan
 from planning.versions import same
 
 if TYPE_CHECKING:
@@ -47,22 +48,38 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         same(node.packages.get(name), version) for name, version in offer.packages.items()
     )
     problems += offer.problems
+    # The distribution signs what it builds itself.
+    builds = bool(offer.driver and offer.driver.dkms)
     if distribution and not settled and not distribution.release.booted_in_lab:
         warnings.append(
             f"the lab does not boot {distribution.name}: this plan comes from tables; try one node first"
         )
     if distribution and offer.driver:
         problems += driver_conflicts(node, wanted.source, distribution, tables)
-        problems += secure_boot_problems(node, variables, distribution, target.mok_sha256)
-        problems += machine_problems(node, variables, distribution, settled=settled)
+        if builds:
+            own = tables.distro_drivers.get(distribution.name)
+            problems += secure_boot_problems(
+                node, variables, distribution, target.mok_sha256, signed=bool(own and own.flavours)
+            )
+            problems += distribution.header_problems(node.kernel)
+        problems += disk_problems(node, variables, settled=settled)
         problems += busy_problems(node, variables, settled=settled)
+    payload = None
+    if distribution and offer.driver and offer.torch:
+        situation = Situation(
+            node, tables, variables.gpu_validation, distribution, gpus, offer.driver, offer.torch
+        )
+        payload, payload_problems, payload_warnings = payload_plan(situation)
+        problems += payload_problems
+        warnings += payload_warnings
     display, display_warnings = display_gpus(hardware, offer.driver, tables)
     warnings += display_warnings
     locks = [tables.architectures[gpu.architecture].locked_clocks for gpu in gpus + display]
-    parts = {field.name: getattr(offer, field.name) for field in fields(Offer)}
+    parts = {field.name: getattr(offer, field.name) for field in fields(Offer) if field.name != "torch"}
     parts |= {"problems": tuple(problems), "warnings": (*warnings, *offer.warnings)}
     plan = NodePlan(
         **parts,
+        payload=payload,
         source=wanted.source,
         package_manager=distribution.package_manager if distribution else None,
         system=distribution.name if distribution else None,
@@ -74,7 +91,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
             graphics=all(lock.graphics for lock in locks), memory=all(lock.memory for lock in locks)
         ),
         environment=environment(node, hardware.count, variables.compute_environment, target.address),
-        mok=signs_modules(node, target.mok_sha256),
+        mok=builds and signs_modules(node, target.mok_sha256),
         settled=settled,
     )
     return replace(plan, text=plan_text(plan, node))

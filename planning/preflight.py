@@ -13,7 +13,7 @@ from planning.model import Target
 from planning.node_plan import NodePlan
 from planning.os_controls import load_controls
 from planning.plan import node_plan, unreadable
-from planning.preview import Preview, one_line, with_preview
+from planning.preview import Preview, with_preview
 from planning.role_variables import argument_specs, role_variables
 from planning.roles import complete
 from planning.roles.context import Context, Fleet
@@ -29,6 +29,16 @@ DATA = ROOT / "data"
 MODULE_UTILS = ROOT / "module_utils"
 
 
+def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What module package_preview is asked about a plan, as `preflight_plan` returns it."""
+    same = ("packages", "present", "repositories", "pins", "module_streams")
+    return {
+        **{name: plan[name] for name in same},
+        "hold_versions": [plan["driver"]["package_version"]],
+        "engines": plan["roles"]["container_engines"],
+    }
+
+
 @cache
 def programs() -> dict[str, str]:
     """The programs that a node runs at boot, by their file names: gpu_settings.py, and what it imports."""
@@ -41,14 +51,13 @@ def preflight_plan(
     host_variables: Mapping[str, Any],
     known: Mapping[str, Any],
     preview: Mapping[str, Any] | None = None,
-    engines: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The fact `preflight_plan` of a node: every setting of every role, or every reason to refuse the node.
 
     `result` is what the task with module node_facts returned, `host_variables` the node's variables. `known`
     is what the controller knows: the node's `address` and `user` in the inventory, `today` ("2026-11-21"),
     and the `fleet` as lookup fleet_addresses returns it. `preview` is what module package_preview returned,
-    `engines` what the role container_engines did in check mode, where they have been asked.
+    where it has been asked.
     """
     checked = role_variables(host_variables, argument_specs())
     variables = Variables.from_values(checked["values"])
@@ -69,8 +78,6 @@ def preflight_plan(
     if preview is not None:
         plan = with_preview(plan, Preview.from_dict(preview))
         plan = replace(plan, transaction=plain(preview.get("transaction") or {}))
-    if refusal := one_line(str((engines or {}).get("msg") or "")):
-        problems.append(refusal)
     fleet = known.get("fleet") or {}
     context = Context.of(
         replace(plan, problems=(*problems, *plan.problems)),

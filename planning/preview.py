@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from planning.node_plan import NodePlan
 
-KERNEL = re.compile(r"^(linux-image-|linux-modules-|kernel(-64k|-rt)?(-core|-modules)?$)")
+KERNEL = re.compile(r"^(linux-image-|linux-modules-(?!nvidia-)|kernel(-64k|-rt)?(-core|-modules)?$)")
 NAMES_SHOWN = 6
 GIB, MIB = 2**30, 2**20
 
@@ -72,6 +72,7 @@ class Preview:
     transaction: Transaction | None = None
     resolved: dict[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     msg: str = ""
 
     @classmethod
@@ -97,9 +98,14 @@ def with_preview(plan: NodePlan, preview: Preview) -> NodePlan:
             "the packages that follow the kernel would install a newer one: upgrade the kernel and reboot "
             "first, or set nvidia_stack_follow_kernels: false to build for the running kernel only"
         )
+    problems += map(one_line, preview.refused)
+    driver, runtime = plan.driver and resolved_driver(plan.driver, preview.resolved), plan.runtime
+    if driver and runtime.fabric_manager:
+        runtime = replace(runtime, fabric_manager=driver.version)
     return replace(
         plan,
-        driver=plan.driver and resolved_driver(plan.driver, preview.resolved),
+        driver=driver,
+        runtime=runtime,
         resolved=preview.resolved,
         problems=tuple(problems),
         text="\n".join([plan.text, *transaction.lines()]),

@@ -55,12 +55,21 @@ def own_problems(stack: Stack, tables: Tables) -> Iterator[str]:
 
 def repository_problems(stack: Stack, request: Request) -> Iterator[str]:
     """What NVIDIA's own repository of this release does not hold. A mirror may hold more: apt is asked."""
-    release = request.distribution.release
-    if release.first_branch and stack.branch < release.first_branch and from_nvidia(request):
-        yield (
-            f"NVIDIA's repository for {release.name} begins with driver branch {release.first_branch}; "
-            f"stack {stack.name} has {stack.branch}"
-        )
+    if from_nvidia(request):
+        yield from absences(stack, request)
+
+
+def absences(stack: Stack, request: Request) -> Iterator[str]:
+    """What of a stack NVIDIA's own repository of this release is not known to hold."""
+    release, architecture = request.distribution.release, request.distribution.architecture
+    whose = f"NVIDIA's repository for {release.name}"
+    if architecture not in release.architectures:
+        yield f"nothing shows that {whose} has packages for {architecture}"
+    elif release.first_branch and stack.branch < release.first_branch:
+        first = release.first_branch
+        yield f"{whose} begins with driver branch {first}; stack {stack.name} has {stack.branch}"
+    elif release.first_cuda and version(stack.cuda) < version(release.first_cuda):
+        yield f"{whose} begins with CUDA {release.first_cuda}; stack {stack.name} has {stack.cuda}"
 
 
 def from_nvidia(request: Request) -> bool:
@@ -149,18 +158,6 @@ def stack_warnings(stack: Stack, request: Request) -> list[str]:
             f"CUDA {stack.cuda} came with driver {newest}; on {stack.driver} its programs run, but "
             "PTX that is compiled at run time and newer calls do not"
         )
-    build = tables.torch_builds.get(stack.torch)
-    for gpu in request.gpus:
-        capability = version(tables.models[gpu.model].compute_capability)
-        # Kernels also run on later GPUs of their major version: those for 12.0 on 12.1.
-        if build and not (
-            version(build.first_capability) <= capability
-            and capability[0] <= version(build.last_capability)[0]
-        ):
-            found.append(
-                f"torch {stack.torch} of stack {stack.name} has no kernels for {gpu.name}: the payload needs "
-                "another build, see gpu_validation_torch_version"
-            )
     return found
 
 

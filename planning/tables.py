@@ -56,11 +56,21 @@ class CudnnRange:
 
 
 @dataclass(frozen=True)
-class TorchBuild:
-    """The compute capabilities that a torch build has kernels for."""
+class TorchRelease:
+    """A minor release of torch on PyPI; `pypi` has the build's CUDA ("cu130") by machine, none on others."""
 
-    first_capability: str
-    last_capability: str
+    last: str
+    first_python: str
+    last_python: str
+    pypi: dict[str, str]
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    """The builds of torch for one CUDA and machine up to release `last`: what they have kernels for."""
+
+    last: str
+    capabilities: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,8 @@ class Release(RepositoryKey):
     booted_in_lab: bool
     repository: str
     first_branch: int | None
+    first_cuda: str | None
+    architectures: tuple[str, ...]
 
     @property
     def version(self) -> str:
@@ -123,11 +135,16 @@ class Release(RepositoryKey):
 
 @dataclass(frozen=True)
 class DistroModules:
-    """A flavour of the distribution's kernel modules, and whether it builds."""
+    """A flavour of the distribution's kernel modules, and whether it builds.
 
-    dkms: str
+    `dkms` is its name there; without one, the modules are in packages for each kernel, called `package` and
+    the kernel. `torch` is a build for the GPUs of this flavour.
+    """
+
     builds: bool
+    dkms: str = ""
     package: str = ""
+    torch: str = ""
     reason: str = ""
 
 
@@ -142,23 +159,39 @@ class DistroLibrary:
 
 @dataclass(frozen=True)
 class DistroDriver:
-    """What a distribution packages of the NVIDIA stack; `driver` has the package's version by suite."""
+    """What a distribution packages of the NVIDIA stack; `driver` has the package's version by suite.
+
+    `last_kernel` is the newest series that its modules build for; the driver does not list GPUs `unlisted`.
+    `flavours` are those of kernels that it packages built modules for.
+    """
 
     stack: str
     branch: int
     driver: dict[str, str]
     modules: dict[str, DistroModules]
-    cuda: DistroLibrary
+    cuda: DistroLibrary | None
     nccl: DistroLibrary | None
     torch: str
+    last_kernel: str | None = None
+    unlisted: tuple[str, ...] = ()
+    flavours: tuple[str, ...] = ()
+
+    def has(self, modules: str) -> bool:
+        """Whether there are modules of this flavour that work."""
+        return self.modules[modules].builds
 
 
 @dataclass(frozen=True)
 class DistroPackages:
-    """The driver's packages beside the kernel modules: at its version, and at versions of their own."""
+    """The driver's packages beside the kernel modules: at its version, and at versions of their own.
 
+    `driver` is the one whose version is the driver's; `fabric` is the fabric manager, if there is one.
+    """
+
+    driver: str
     versioned: tuple[str, ...]
     others: tuple[str, ...]
+    fabric: str | None
 
 
 @dataclass(frozen=True)
@@ -172,7 +205,9 @@ class Tables:
     cuda_drivers: dict[str, str]
     cuda_minimum_drivers: dict[str, str]
     cudnn_cuda: dict[str, CudnnRange]
-    torch_builds: dict[str, TorchBuild]
+    torch_releases: dict[str, TorchRelease]
+    torch_builds: dict[str, dict[str, dict[str, TorchBuild]]]  # by machine, CUDA and first release
+    distribution_pythons: dict[str, tuple[str, ...]]
     architectures: dict[str, Architecture]
     models: dict[str, GpuModel]
     integrated_gpus: dict[str, str]  # names by PCI id
@@ -186,7 +221,7 @@ class Tables:
     distributions: dict[str, Release]
     rebuilds: dict[str, str]
     distro_drivers: dict[str, DistroDriver]
-    distro_driver_packages: DistroPackages
+    distro_driver_packages: dict[str, DistroPackages]
 
     @cached_property
     def models_by_id(self) -> dict[str, str]:
@@ -220,11 +255,16 @@ class Tables:
             "distributions": {
                 name: {**row, "name": name} for name, row in data["nvidia_distributions"].items()
             },
+            "distribution_pythons": {
+                name: row["versions"] for name, row in data["nvidia_distribution_pythons"].items()
+            },
             "rebuilds": _column(data["nvidia_distribution_rebuilds"], "family"),
             "distro_drivers": {
                 name: {
                     **row,
                     "driver": _column(row["driver"], "package"),
+                    "last_kernel": row.get("last_kernel", {}).get("version"),
+                    "unlisted": row.get("unlisted", {}).get("ids", "").split(),
                     "torch": row["torch"]["version"],
                 }
                 for name, row in data["distro_drivers"].items()

@@ -6,8 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from planning.facts import NodeFacts
-    from planning.node_plan import NodePlan
+    from planning.node_plan import NodePlan, WaivedControl
 
 FABRICS = {"none": "", "nvswitch": ", NVSwitch", "nvlink5": ", NVLink 5 switches"}
 
@@ -32,4 +34,12 @@ def plan_text(plan: NodePlan, node: NodeFacts) -> str:
         )
     nccl = " ".join(f"{key}={value}" for key, value in plan.environment.nccl.items())
     lines.append(f"environment: OMP_NUM_THREADS={plan.environment.omp_num_threads} {nccl}".rstrip())
+    if plan.payload:
+        python = f" on Python {plan.payload.python}" if plan.payload.python else ""
+        lines.append(f"payload: torch {plan.payload.torch}{python}")
     return "\n".join([*lines, *(f"warning: {warning}" for warning in plan.warnings)])
+
+
+def waiver_text(profile: str, waived: Sequence[WaivedControl]) -> str:
+    """What hardening leaves out, by name. The reasons are long; they stand in docs/os_hardening.md."""
+    return f"hardening: profile {profile}, {len(waived)} controls waived: {', '.join(c.id for c in waived)}"

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
 
+
+@cache
 def version(text: str) -> tuple[int, ...]:
     """An NVIDIA version ("580.126.09", "12.9") as a tuple that compares numerically."""
     return tuple(int(part) for part in str(text).split("."))
+
+
+def minor(text: str) -> str:
+    """The first two numbers of a version, as text: 2.14 of "2.14.1"."""
+    return ".".join(text.split(".")[:2])
 
 
 def branch(driver: str) -> int:

@@ -39,8 +39,9 @@ roles of their own ([hardening.md](hardening.md)); of sshd, only what its role w
 Each profile includes the one before it.
 
 **Waivers.** Where a profile does less than the benchmark asks, this page and the node
-(`/etc/temper/os_hardening_waivers.txt`) say so, with the reason; the run names them, with `-v` with
-their reasons. Add your own, and what the control had set returns to what it was before Temper:
+(`/etc/temper/os_hardening_waivers.txt`) say so, with the reason; preflight names them, and
+`reports/plan.json` has them with their reasons. Add your own, and what the control had set returns to what it
+was before Temper:
 
 ```yaml
 os_hardening_waivers:

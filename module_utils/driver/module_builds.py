@@ -23,7 +23,7 @@ LAST_LINES = 5
 # DKMS compiles the module for minutes on a small machine; nobody waits longer than this.
 BUILD_TIMEOUT_S = 3600
 HEADERS = {"apt": "linux-headers-{}", "dnf": "'kernel-devel-uname-r = {}'"}
-REMOVAL = {"apt": "apt-get purge linux-image-{}", "dnf": "dnf remove kernel-core-{}"}
+REMOVAL = {"apt": "apt-get purge linux-image-{}", "dnf": "dnf remove 'kernel-uname-r = {}'"}
 
 Kernels = dict[str, dict[str, Any]]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import typing
 from pathlib import Path
@@ -80,6 +79,6 @@ def _target(link: Path) -> str:
 
 def _device_files(directory: Path) -> bool:
     try:
-        return any(GPU_NODE.fullmatch(name) for name in os.listdir(directory))  # noqa: PTH208
+        return any(GPU_NODE.fullmatch(path.name) for path in directory.iterdir())
     except OSError:
         return False

@@ -25,6 +25,8 @@ from ansible.module_utils.settings.base import RefusedError, SettingError
 
 DAEMON_JSON = Path("/etc/docker/daemon.json")
 SOCKET = Path("/run/docker.sock")
+# Where snapd mounts the snap docker; the second is that of distributions without /snap.
+SNAPS = (Path("/snap/docker/current"), Path("/var/lib/snapd/snap/docker/current"))
 # Docker's documentation of SIGHUP; measured with 20.10 and 26.1: features.cdi needs a restart.
 LIVE_KEYS = {"runtimes", "default-runtime"}
 FLAGS = {  # key of the file -> the option that dockerd does not accept beside it
@@ -141,6 +143,21 @@ class Docker:
         """How many containers run, and whether they outlive a restart of the daemon."""
         info = ask(unit, "/info")
         return int(info["ContainersRunning"]), bool(info["LiveRestoreEnabled"])
+
+
+def snap_refusal() -> str | None:
+    """Why the snap docker cannot be set up; None where there is none.
+
+    It has a configuration and a container toolkit of its own (https://github.com/canonical/docker-snap).
+    """
+    if not any(path.exists() for path in SNAPS):
+        return None
+    return (
+        "Docker is the snap here, which brings its own container toolkit and reads "
+        f"/var/snap/docker/current/config/daemon.json instead of {DAEMON_JSON}: what is set here would not "
+        "reach it. Replace it (`snap remove docker`, which removes its containers and images, and "
+        "container_engines_install: [docker]), or name docker in container_engines_exclude."
+    )
 
 
 def _settings(options: EngineOptions, cdi: bool) -> list[daemon_json.WantedKey]:

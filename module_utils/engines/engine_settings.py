@@ -28,7 +28,7 @@ from ansible.module_utils.engines.base import (
 from ansible.module_utils.engines.containerd import Containerd, serves_docker_alone
 from ansible.module_utils.engines.crio import Crio
 from ansible.module_utils.engines.daemon_json import parse, size_bytes
-from ansible.module_utils.engines.docker import Docker
+from ansible.module_utils.engines.docker import Docker, snap_refusal
 from ansible.module_utils.engines.podman import Podman
 from ansible.module_utils.files import make_directories
 from ansible.module_utils.process import CommandError, run, which
@@ -131,6 +131,9 @@ class ContainerEngines(Setting):
         """The engines to look at. One that is named has to be there, except in check mode."""
         ours = [engine for engine in ENGINES if engine.name not in self.excluded]
         installed = [engine for engine in ours if which(engine.program)]
+        concerned = self.named or [engine.name for engine in ours]
+        if self.options.present and "docker" in concerned and (refusal := snap_refusal()):
+            found.problems.append(refusal)
         if not self.named:
             return [
                 engine for engine in installed if engine.name != "containerd" or not serves_docker_alone()

@@ -114,6 +114,11 @@ class Role:
         return units
 
     @property
+    def settled(self) -> bool:
+        """Whether there is nothing to make, to take back or to complete."""
+        return not (self.unsettled or self.unwanted or self.record.pending)
+
+    @property
     def left_over(self) -> set[str]:
         """Paths (and other names) of settings that a run which was cut off was changing."""
         return {path_of(key) for key in self.record.pending}
@@ -264,7 +269,7 @@ class Role:
         ]
         shown += [Difference(f"restored {setting.key}", "set\n", "") for setting in self.unwanted]
         return Outcome(
-            changed=bool(self.unsettled or self.unwanted or self.record.pending),
+            changed=not self.settled,
             actions=actions,
             controls=sorted(controls),
             diff=[difference.as_dict() for difference in shown],
@@ -489,3 +494,22 @@ def carry_out(
         if outcome.needs:
             break
     return result
+
+
+def read_ahead(
+    node: Node, plans: list[Mapping[str, Any]], secrets: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """What `carry_out` would return for each of these roles, up to the first that has something to do.
+
+    Nor is one here that cannot be read or carried out: its own stage comes to it and says why.
+    """
+    found = {}
+    for plan in plans:
+        try:
+            role = Role(node, plan, secrets)
+            if not role.settled:
+                break
+            found[role.name] = asdict(role.settle())
+        except (RefusedError, *FAILURES):
+            break
+    return found

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Container
 
     from planning.facts import Kernel, NodeFacts
     from planning.model import ModuleStream, Pin, Repository
-    from planning.tables import Release, Stack
+    from planning.tables import DistroDriver, Release, Stack
     from planning.variables import NvidiaStack
 
 # The kernel's word -> NVIDIA's word in the addresses of repositories.
@@ -34,10 +35,14 @@ class Distribution(ABC):
     release: Release
     architecture: str  # the kernel's word
 
+    # The releases of the distribution's own kernels.
+    KERNEL: ClassVar[re.Pattern[str]]
     package_manager: ClassVar[str]
     package_format: ClassVar[str]  # as NVIDIA's addresses have it
     package_architectures: ClassVar[dict[str, str]]
     nccl_packages: ClassVar[tuple[str, str]]
+    # {} is CUDA's major version.
+    cudnn_packages: ClassVar[tuple[str, ...]] = ("cudnn9-cuda-{}",)
     # The certificate of the key that DKMS makes for itself.
     dkms_certificate: ClassVar[str] = "/var/lib/dkms/mok.pub"
     # What keeps other versions and automatic upgrades away from the stack.
@@ -83,8 +88,15 @@ class Distribution(ABC):
         """The package with the headers of a kernel, and its version."""
 
     @abstractmethod
-    def following_headers(self, kernel: Kernel) -> tuple[str, ...]:
-        """The packages that bring headers with each new kernel like this one; none for foreign kernels."""
+    def following_headers(self, kernel: Kernel) -> dict[str, str]:
+        """The packages that bring headers with each new kernel like this one; none for foreign kernels.
+
+        A version is named where another one would be for other kernels.
+        """
+
+    @abstractmethod
+    def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:
+        """What makes virtual environments with a Python; `default` is that of /usr/bin/python3."""
 
     def header_problems(self, kernel: Kernel) -> list[str]:  # noqa: ARG002 - others do
         """Why the running kernel's headers cannot be installed. Without one, the simulation says it."""
@@ -93,6 +105,17 @@ class Distribution(ABC):
     @abstractmethod
     def signed(self, repository: Repository) -> Repository:
         """One of NVIDIA's repositories, with what its layout and its signatures need here."""
+
+    def prebuilt_modules(
+        self,
+        node: NodeFacts,  # noqa: ARG002 - for families that package modules for their kernels
+        row: DistroDriver,  # noqa: ARG002
+        modules: str,  # noqa: ARG002
+        *,
+        follow: bool,  # noqa: ARG002
+    ) -> tuple[dict[str, str], dict[str, str], list[str]]:
+        """Packages of the distribution's own modules; those of kernels to hold with them; problems."""
+        return {}, {}, []
 
     def own_repositories(
         self,

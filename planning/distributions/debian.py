@@ -89,10 +89,22 @@ class Debian(Distribution):
         """The name ends in the kernel's release."""
         return {f"linux-headers-{kernel}": ""}
 
-    def following_headers(self, kernel: Kernel) -> tuple[str, ...]:
-        """The package of the kernel's flavour."""
+    def following_headers(self, kernel: Kernel) -> dict[str, str]:
+        """The package of the kernel's flavour, of backports where the one that brings kernels is from there.
+
+        Apt itself would take the release's, which follow older kernels.
+        """
         match = self.KERNEL.fullmatch(kernel.release)
-        return (f"linux-headers-{match['flavour']}",) if match else ()
+        if not match:
+            return {}
+        image = kernel.image_packages.get(f"linux-image-{match['flavour']}", "")
+        if "~bpo" in image:
+            return {f"linux-headers-{match['flavour']}": image}
+        return {} if "+bpo" in kernel.release else {f"linux-headers-{match['flavour']}": ""}
+
+    def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:
+        """The part of the standard library that is a package of its own."""
+        return ("python3-venv" if default else f"python{python}-venv",)
 
     def header_problems(self, kernel: Kernel) -> list[str]:
         """Apt says what it offers without asking the network."""

@@ -29,6 +29,8 @@ class EnterpriseLinux(Distribution):
     package_format = "rpm"
     package_architectures: ClassVar = {"x86_64": "x86_64", "aarch64": "aarch64"}
     nccl_packages = ("libnccl", "libnccl-devel")
+    # The library by name: dnf leaves an older one where the first does not require its own version.
+    cudnn_packages = ("cudnn9-cuda-{}", "libcudnn9-cuda-{}")
 
     # 5.14.0-503.11.1.el9_5.x86_64, 5.14.0-503.11.1.el9_5.aarch64+64k, 4.18.0-553.rt7.342.el8_10.x86_64
     KERNEL = re.compile(
@@ -69,19 +71,23 @@ class EnterpriseLinux(Distribution):
         match = self.KERNEL.fullmatch(kernel)
         return {self.header_name(match): match["version"]} if match else {"kernel-devel": kernel}
 
-    def following_headers(self, kernel: Kernel) -> tuple[str, ...]:
+    def following_headers(self, kernel: Kernel) -> dict[str, str]:
         """The package that requires a kernel of this flavour and its headers at one version."""
         match = self.KERNEL.fullmatch(kernel.release)
         if not match:
-            return ()
+            return {}
         matched = int(self.release.version) >= FIRST_RELEASE_WITH_MATCHED_HEADERS
-        return (f"{self.header_name(match)}{'-matched' if matched else ''}", "kernel-headers")
+        return {f"{self.header_name(match)}{'-matched' if matched else ''}": "", "kernel-headers": ""}
 
     @staticmethod
     def header_name(kernel: re.Match[str]) -> str:
         """The package of a kernel's flavour: kernel-64k-devel."""
         flavour = kernel["flavour"] or kernel["realtime"]
         return f"kernel-{flavour}-devel" if flavour else "kernel-devel"
+
+    def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:
+        """The interpreter has all."""
+        return () if default else (f"python{python}",)
 
     def signed(self, repository: Repository) -> Repository:
         """What NVIDIA signs there, and what stays out."""

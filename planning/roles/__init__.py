@@ -22,6 +22,7 @@ from planning.roles import (
     profiling_tools,
     ssh_hardening,
 )
+from planning.text import waiver_text
 
 if TYPE_CHECKING:
     from planning.node_plan import NodePlan
@@ -48,10 +49,13 @@ def complete(context: Context) -> NodePlan:
 
     To be called last: the package manager's simulation may have changed the driver's version.
     """
-    hardens = context.variables.os_hardening.state == "present"
+    wanted = context.variables.os_hardening
+    waived = context.hardening.waived if wanted.state == "present" else ()
+    text = [context.plan.text, *([waiver_text(wanted.profile, waived)] if waived else [])]
     return replace(
         context.plan,
+        text="\n".join(text),
         roles=tuple(role.role_plan(context) for role in ROLES),
-        waived=context.hardening.waived if hardens else (),
+        waived=waived,
         expectation=expectation(context.plan, context.variables, context.models),
     )

@@ -103,7 +103,10 @@ def packages(context: Context, driver: Driver) -> Iterator[PlannedSetting]:
         yield package(name, "The stack is one set of versions", version, held=True)
     for name, version in plan.present.items():
         if name not in plan.packages:
-            yield package(name, "The stack is built with it", version)
+            if name.startswith("linux-image-"):
+                yield package(name, "A kernel comes only with its modules", version, held=True)
+            else:
+                yield package(name, "The stack is built with it", version)
     for pin in plan.pins:
         why = "What the stack depends on stays at the stack's versions"
         yield PlannedSetting(Kind.PIN, pin.packages, {"version": pin.version}, why)

@@ -121,6 +121,8 @@ def cases() -> Iterator[Case]:
                 nvidia_stack_cuda_key_fingerprints=["A" * 40],
                 nvidia_stack_dcgm_exporter=True,
                 nvidia_stack_imex=True,
+                # Packages are tested here: what torch needs of a node refuses none.
+                gpu_validation_required_tests=["health"],
             )
             if not planned["problems"]:
                 yield Case(release, f"{release}, {stack}, {hardware}, {kernel}", kernel, planned)

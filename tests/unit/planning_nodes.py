@@ -59,7 +59,7 @@ def node(**changes: Any) -> dict[str, Any]:
             "headers_present": True,
             "headers_installable": True,
             "cmdline": "",
-            "image_packages": [],
+            "image_packages": {},
         },
         "kernels": [],
         "secure_boot": "disabled",
@@ -80,6 +80,8 @@ def node(**changes: Any) -> dict[str, Any]:
         "apt_sources": [],
         "dkms": [],
         "nvidia": nvidia(),
+        "pythons": ["3.11"],
+        "payload_python": None,
     } | changes
 
 
@@ -116,7 +118,22 @@ def settled(**changes: Any) -> dict[str, Any]:
     return node(packages=plan()["packages"], **changes)
 
 
+# What releases have as python3.
+PYTHONS = {
+    "debian-12": "3.11",
+    "debian-13": "3.13",
+    "ubuntu-22.04": "3.10",
+    "ubuntu-24.04": "3.12",
+    "ubuntu-26.04": "3.14",
+    "rhel-8": "3.6",
+    "rhel-9": "3.9",
+    "rocky-9.4": "3.9",
+    "rhel-10": "3.12",
+}
+
+
 def system(name: str, version: str, **changes: Any) -> dict[str, Any]:
-    """A node with another operating system."""
+    """A node with another operating system, and its Python."""
     os = {"id": name, "version_id": version, "codename": "", "pretty_name": f"{name} {version}"}
-    return node(os=os, **changes)
+    python = PYTHONS.get(f"{name}-{version}", "3.12")
+    return node(**{"os": os, "pythons": [python]} | changes)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from planning.rules import own_problems
 from planning.tables import Tables
-from planning.versions import branch, parts, version
+from planning.versions import branch, minor, parts, version
 from tests.unit.planning_nodes import gpus, plan, system
 from tests.unit.tables import ROOT, tables
 
@@ -118,7 +119,9 @@ def test_the_driver_is_new_enough_for_its_cuda(stack: dict[str, Any]) -> None:
 
 @each_stack
 def test_torch_is_known_and_its_cuda_runs_on_the_stack(stack: dict[str, Any]) -> None:
-    cuda = version(TABLES["nvidia_torch_builds"][stack["torch"]]["cuda"])
+    release = TABLES["nvidia_torch_releases"][minor(stack["torch"])]
+    assert version(stack["torch"]) <= version(release["last"])
+    cuda = version(cuda_of(release["pypi"]["x86_64"]))
     assert cuda <= version(stack["cuda"])
     assert cuda[0] == version(stack["cuda"])[0]
 
@@ -148,23 +151,47 @@ def test_a_stack_breaks_no_rule_of_its_own(name: str) -> None:
 
 @each_stack
 def test_torchs_own_libraries_are_no_newer_than_the_stacks_major(stack: dict[str, Any]) -> None:
-    build = TABLES["nvidia_torch_builds"][stack["torch"]]
+    build = TABLES["nvidia_torch_releases"][minor(stack["torch"])]
     assert parts(build["cudnn"], 1) == parts(stack["cudnn_package"], 1)
     assert parts(build["nccl"], 1) == parts(stack["nccl_package"], 1)
 
 
-def test_a_torch_build_runs_on_a_known_cuda_and_knows_some_gpus() -> None:
-    for name, row in TABLES["nvidia_torch_builds"].items():
-        assert row["cuda"] in TABLES["nvidia_cuda_drivers"], name
-        assert version(row["first_capability"]) < version(row["last_capability"]), name
+def cuda_of(variant: str) -> str:
+    """12.6 of cu126."""
+    return f"{variant[2:-1]}.{variant[-1]}"
 
 
-def test_every_gpu_has_a_torch_build_with_kernels_in_a_stack_that_fits() -> None:
+def test_a_torch_release_has_builds_on_pypi_that_the_tables_know() -> None:
+    for name, row in TABLES["nvidia_torch_releases"].items():
+        assert minor(row["last"]) == name
+        assert version(row["first_python"]) < version(row["last_python"]), name
+        for machine, variant in row["pypi"].items():
+            rows = TABLES["nvidia_torch_builds"][machine][variant]
+            found = [
+                first
+                for first, build in rows.items()
+                if version(first) <= version(name) <= version(build["last"])
+            ]
+            assert len(found) == 1, (name, machine)
+
+
+def test_a_torch_build_runs_on_a_known_cuda_and_its_releases_are_known() -> None:
+    releases = TABLES["nvidia_torch_releases"]
+    for machine, variants in TABLES["nvidia_torch_builds"].items():
+        for variant, rows in variants.items():
+            assert cuda_of(variant) in TABLES["nvidia_cuda_drivers"], variant
+            ranges = [(version(first), version(row["last"])) for first, row in rows.items()]
+            assert ranges == sorted(ranges), (machine, variant)
+            assert all(last < first for (_, last), (first, _) in pairwise(ranges)), (machine, variant)
+            for first, row in rows.items():
+                assert {first, row["last"]} <= releases.keys(), (machine, variant)
+                assert row["capabilities"] == sorted(row["capabilities"], key=version)
+
+
+def test_every_measured_gpu_has_a_torch_with_kernels_in_the_stack_that_fits() -> None:
     for key, model in TABLES["models"].items():
         found = plan(facts("debian-12", *model["pci_ids"][:1]))
-        build = TABLES["nvidia_torch_builds"][found["torch"]]
-        capability = version(model["compute_capability"])
-        assert version(build["first_capability"]) <= capability <= version(build["last_capability"]), key
+        assert found["payload"]["torch"] == STACKS[found["stack"]]["torch"], key
 
 
 @each_stack
@@ -239,8 +266,10 @@ PINNED: dict[str, Any] = {"nvidia_stack_cuda_key_fingerprints": ["A" * 40]}
 def test_every_gpu_has_a_stack_that_its_default_is(model: str, distribution: str) -> None:
     rule = TABLES["nvidia_architectures"][TABLES["models"][model]["architecture"]]
     first = TABLES["nvidia_distributions"][distribution]["first_branch"] or 0
+    first_cuda = TABLES["nvidia_distributions"][distribution]["first_cuda"] or "0"
     found = plan(facts(distribution, *TABLES["models"][model]["pci_ids"]), **PINNED)
-    if rule["last_branch"] and rule["last_branch"] < first:
+    too_new = version(first_cuda) > version(rule["last_cuda"] or "99") or first > (rule["last_branch"] or 999)
+    if too_new:
         assert any("no stack in data/stacks.yml fits" in problem for problem in found["problems"])
     else:
         assert found["problems"] == []

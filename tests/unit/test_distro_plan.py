@@ -1,4 +1,4 @@
-"""The plan with the distribution's own driver: what Debian has, and why it does not do for every node."""
+"""The plan with the distribution's own driver: what it has, and why it does not do for every node."""
 
 from __future__ import annotations
 
@@ -274,3 +274,214 @@ def test_driver_of_the_other_source_is_never_mixed_in(wanted: str, there: dict[s
 def test_branch_that_nvidia_supports_no_more_is_said_so() -> None:
     assert any("535 ended in 2026-06" in warning for warning in plan(today="2026-11-21")["warnings"])
     assert plan(today="2026-06-30")["warnings"] == []
+
+
+# ---------------------------------------------------------------- Ubuntu: modules signed by Canonical
+
+SERVER = {
+    "libnvidia-cfg1-580-server",
+    "libnvidia-compute-580-server",
+    "nvidia-compute-utils-580-server",
+    "nvidia-utils-580-server",
+}
+
+
+def ubuntu(
+    *images: str, version: str = "24.04", release: str = "6.8.0-134-generic", **changes: Any
+) -> dict[str, Any]:
+    """An Ubuntu node with this kernel, and with packages linux-image-* of these names."""
+    kernel = {
+        "release": release,
+        "headers_present": False,
+        "headers_installable": False,
+        "cmdline": "",
+        "image_packages": {f"linux-image-{name}": "1" for name in (release, *images)},
+    }
+    os = {"id": "ubuntu", "version_id": version, "codename": "", "pretty_name": f"Ubuntu {version}"}
+    return {"os": os, "kernel": kernel, "apt_sources": []} | changes
+
+
+@pytest.mark.parametrize("version", ["22.04", "24.04"])
+def test_ubuntu_gets_canonicals_modules_for_its_kernel_and_those_to_come(version: str) -> None:
+    found = plan(ubuntu(f"generic-hwe-{version}", version=version))
+    assert found["problems"] == []
+    assert (found["driver"]["branch"], found["driver"]["modules"], found["driver"]["dkms"]) == (
+        580,
+        "open",
+        "",
+    )
+    assert names(found) == SERVER | {
+        "nvidia-headless-no-dkms-580-server-open",
+        "linux-modules-nvidia-580-server-open-6.8.0-134-generic",
+        f"linux-modules-nvidia-580-server-open-generic-hwe-{version}",
+    }
+    assert found["present"] == {f"linux-image-generic-hwe-{version}": ""}
+
+
+def test_signed_modules_need_neither_a_key_nor_headers_under_secure_boot() -> None:
+    found = plan(ubuntu("generic", secure_boot="enabled"))
+    assert (found["problems"], found["mok"]) == ([], False)
+
+
+def test_unsigned_modules_under_secure_boot_are_refused_with_the_signed_ones_as_a_way_out() -> None:
+    problems = plan(ubuntu("generic", secure_boot="enabled"), nvidia_stack_source="nvidia")["problems"]
+    assert any(
+        "set nvidia_stack_source: distro, whose modules the distribution has signed" in text
+        for text in problems
+    )
+    (debian,) = plan({"secure_boot": "enabled"})["problems"]
+    assert "nvidia_stack_source" not in debian
+
+
+def test_volta_gets_canonicals_proprietary_modules() -> None:
+    found = plan(ubuntu("aws", release="6.8.0-1031-aws", pci=gpus(V100)))
+    assert found["problems"] == []
+    assert "nvidia-headless-no-dkms-580-server" in found["packages"]
+    assert "linux-modules-nvidia-580-server-aws" in found["packages"]
+
+
+def test_blackwell_gets_canonicals_open_modules() -> None:
+    found = plan(ubuntu("nvidia-64k", release="6.8.0-1031-nvidia-64k", pci=gpus(B200)))
+    assert (found["problems"], found["driver"]["modules"]) == ([], "open")
+    assert "linux-modules-nvidia-580-server-open-nvidia-64k" in found["packages"]
+
+
+def test_kernel_of_a_virtual_machine_has_the_modules_of_generic() -> None:
+    found = plan(ubuntu("virtual"))
+    assert "linux-modules-nvidia-580-server-open-generic" in found["packages"]
+    assert found["present"] == {"linux-image-virtual": ""}
+
+
+def test_every_kernel_that_could_boot_gets_modules() -> None:
+    older = {"release": "6.8.0-130-generic", "headers_present": False}
+    found = plan(ubuntu("6.8.0-130-generic", "generic", kernels=[older]))
+    assert found["problems"] == []
+    assert "linux-modules-nvidia-580-server-open-6.8.0-130-generic" in found["packages"]
+
+
+def test_kernels_to_come_can_be_left_out_but_stay_held() -> None:
+    found = plan(ubuntu("generic"), nvidia_stack_follow_kernels=False)
+    assert "linux-modules-nvidia-580-server-open-generic" not in found["packages"]
+    assert found["present"] == {"linux-image-generic": ""}
+
+
+def test_nvswitch_gets_ubuntus_fabric_manager() -> None:
+    found = plan(ubuntu("generic", pci=pci((H100, "0302"), (SWITCH, NVSWITCH))))
+    assert found["problems"] == []
+    assert "nvidia-fabricmanager-580" in found["packages"]
+    assert found["services"] == ["nvidia-persistenced", "nvidia-fabricmanager"]
+    assert found["runtime"]["fabric_manager"] == found["driver"]["version"]
+
+
+@pytest.mark.parametrize(
+    ("release", "reason"),
+    [
+        ("6.12.1-custom", "kernel 6.12.1-custom is not from Ubuntu's packages"),
+        ("6.8.0-1019-oem", "not known for kernels like 6.8.0-1019-oem, only for generic, lowlatency"),
+    ],
+)
+def test_kernel_that_canonical_builds_no_modules_for_is_refused(release: str, reason: str) -> None:
+    facts = ubuntu(release=release)
+    if "custom" in release:
+        facts["kernel"]["image_packages"] = {}
+    (problem,) = plan(facts)["problems"]
+    assert reason in problem
+    assert problem.endswith(REMEDY)
+
+
+def test_module_that_dkms_builds_beside_canonicals_is_refused() -> None:
+    record = {"module": "nvidia", "version": "1", "kernel": None, "architecture": None, "state": "added"}
+    there = {"nvidia-dkms-580-server-open": "1", "nvidia-utils-580-server": "1"}
+    (problem,) = plan(ubuntu("generic", packages=there, dkms=[record]))["problems"]
+    assert "nvidia-dkms-580-server-open builds modules that come before Canonical's" in problem
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("nvidia_stack_distro_driver", "580.173.02-0ubuntu0.24.04.1"),
+        ("nvidia_stack_distro_mirror_url", "http://mirror.example/ubuntu"),
+    ],
+)
+def test_variable_that_is_for_debian_is_refused(variable: str, value: str) -> None:
+    wish: dict[str, Any] = {variable: value}
+    (problem,) = plan(ubuntu("generic"), **wish)["problems"]
+    assert problem.startswith(variable)
+    assert "leave" in problem
+
+
+def test_ubuntu_that_no_table_knows_is_refused() -> None:
+    (problem,) = plan(ubuntu("generic", version="26.04"))["problems"]
+    assert "nvidia_stack_source: distro is not known for ubuntu-26.04" in problem
+
+
+def test_version_that_ubuntus_mirror_offers_by_now_is_the_planned_one() -> None:
+    resolved = {"nvidia-headless-no-dkms-580-server-open": "580.178.04-0ubuntu0.24.04.1"}
+    switches = pci((H100, "0302"), (SWITCH, NVSWITCH))
+    found = NodePlan.from_dict(plan(ubuntu("generic", pci=switches)))
+    moved = with_preview(found, Preview.from_dict({"resolved": resolved, "transaction": {}}))
+    assert moved.driver
+    assert moved.driver.version == moved.runtime.fabric_manager == "580.178.04"
+
+
+@pytest.mark.parametrize(
+    ("device_id", "torch"), [(V100, "2.7.1"), (L4, "2.11.0"), (H100, "2.11.0"), (B200, "2.11.0")]
+)
+def test_torch_has_kernels_for_every_gpu_that_ubuntus_driver_drives(device_id: str, torch: str) -> None:
+    found = plan(ubuntu("generic", pci=gpus(device_id)))
+    assert (found["problems"], found["payload"]["torch"]) == ([], torch)
+
+
+def test_modules_of_canonical_are_no_kernel() -> None:
+    install = [{"name": "linux-modules-nvidia-580-server-open-6.8.0-134-generic"}]
+    preview = Preview.from_dict({"resolved": {}, "transaction": {"install": install}})
+    assert preview.transaction
+    assert preview.transaction.kernels == []
+
+
+@pytest.mark.parametrize(
+    ("release", "device_id"),
+    [("12", "2335"), ("12", "233b"), ("12", "28b0"), ("13", "233b"), ("13", "230e")],
+    ids=["H200", "H200 NVL", "RTX 2000 Ada", "H200 NVL and 550", "H20 NVL16"],
+)
+def test_gpu_that_debians_branch_does_not_list_is_refused(release: str, device_id: str) -> None:
+    """Their architecture is older than the branch, they are not."""
+    facts = TRIXIE if release == "13" else {}
+    (problem,) = plan({**facts, "pci": gpus(device_id)})["problems"]
+    assert f"10de:{device_id}" in problem
+    assert REMEDY in problem
+
+
+@pytest.mark.parametrize("device_id", [V100, L4, H100, "20b5", "1eb8", "15f8", "17fd"])
+@pytest.mark.parametrize("release", ["12", "13"])
+def test_gpus_that_debians_branches_drive_get_a_plan(release: str, device_id: str) -> None:
+    assert plan({**(TRIXIE if release == "13" else {}), "pci": gpus(device_id)})["problems"] == []
+
+
+def test_h200_works_with_550() -> None:
+    assert plan({**TRIXIE, "pci": gpus("2335")})["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "running", "refused"),
+    [
+        ({}, "6.1.0-56-amd64", False),
+        ({}, "6.12.95+bpo-amd64", False),
+        (TRIXIE, "6.12.117+deb13-amd64", False),
+        (TRIXIE, "7.2.12+deb13-amd64", True),
+    ],
+)
+def test_kernel_that_debians_modules_are_not_known_to_build_for_is_refused(
+    facts: dict[str, Any], running: str, *, refused: bool
+) -> None:
+    kernel = node()["kernel"] | {"release": running}
+    assert bool(plan({**facts, "kernel": kernel})["problems"]) is refused
+    installed = [{"release": running, "headers_present": True}]
+    problems = plan({**facts, "kernels": installed})["problems"]
+    assert [running in text and REMEDY in text for text in problems] == [True] * refused
+
+
+def test_kernel_of_others_that_debians_modules_may_not_build_for_is_a_warning() -> None:
+    found = plan({"kernel": node()["kernel"] | {"release": "6.18.44"}})
+    assert found["problems"] == []
+    assert any("6.12" in warning and "6.18.44" in warning for warning in found["warnings"])

@@ -14,6 +14,8 @@ import pytest
 from ansible.module_utils import process
 from ansible.module_utils.driver import loaded_state
 
+from tests.unit.tables import specs
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -273,7 +275,7 @@ openssh-server\\t9.2\\tinstall\\thalf-configured
 
 def test_packages_of_the_family_and_all_that_are_broken(program: Any) -> None:
     program("dpkg-query", f"printf '{INSTALLED}'")
-    images = ["linux-image-6.8.0-45-generic", "linux-image-generic"]
+    images = {"linux-image-6.8.0-45-generic": "6", "linux-image-generic": "6"}
     assert node_facts.package_state() == ({"libcuda1": "580-1"}, ["openssh-server"], images)
 
 
@@ -281,7 +283,7 @@ def test_packages_of_the_family_and_all_that_are_broken(program: Any) -> None:
 def test_without_dpkg_there_are_no_packages(program: Any, script: str | None) -> None:
     if script is not None:
         program("dpkg-query", script)
-    assert node_facts.package_state() == ({}, [], [])
+    assert node_facts.package_state() == ({}, [], {})
 
 
 RPMS = """\
@@ -296,7 +298,7 @@ def test_packages_of_the_family_where_rpm_keeps_them(program: Any) -> None:
     assert node_facts.package_state() == (
         {"kmod-nvidia-open-dkms": "3:580.178.04-1.el9", "cuda-toolkit-13-0": "13.0.2-1"},
         [],
-        [],
+        {},
     )
 
 
@@ -485,7 +487,7 @@ def test_module_returns_one_fact_and_changes_nothing(
     root.write("etc/os-release", BOOKWORM)
     root.write("proc/sys/kernel/random/boot_id", "27f1b2c4-0000-4000-8000-000000000000\n")
     gather = node_facts.gather
-    monkeypatch.setattr(node_facts, "gather", lambda: gather(root.path))
+    monkeypatch.setattr(node_facts, "gather", lambda payload: gather(root.path, payload))
     result = run_module(node_facts.main, check_mode=True)
     facts = result["ansible_facts"]["temper"]
     assert not result["changed"]
@@ -510,6 +512,8 @@ def test_module_returns_one_fact_and_changes_nothing(
         "apt_sources",
         "dkms",
         "nvidia",
+        "pythons",
+        "payload_python",
     }
     assert facts["os"]["id"] == "debian"
     assert facts["boot_id"] == "27f1b2c4-0000-4000-8000-000000000000"
@@ -520,3 +524,54 @@ def test_module_returns_one_fact_and_changes_nothing(
         "cmdline",
         "image_packages",
     }
+
+
+# ---------------------------------------------------------------- Python
+
+
+def test_the_systems_own_python_comes_first(root: Root) -> None:
+    for name in ("python3.9", "python3.12", "python3.11", "python3.11-config"):
+        root.write(f"usr/bin/{name}", "")
+    (root.path / "usr/bin/python3").symlink_to("python3.11")
+    assert node_facts.pythons(root.path) == ["3.11", "3.9", "3.12"]
+    assert node_facts.pythons(root.path / "elsewhere") == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "library", "found"),
+    [
+        ("home = /usr/bin\nversion = 3.11.2\n", "lib/python3.11/site-packages", ("3.11", True)),
+        ("uv = 0.9\nversion_info = 3.12.3\n", "lib/python3.12/site-packages", ("3.12", True)),
+        ("", "local/lib/python3.11/dist-packages", ("3.11", False)),
+    ],
+    ids=["venv", "uv", "a golden image"],
+)
+def test_the_payloads_python_is_read_from_files(
+    root: Root, settings: str, library: str, found: tuple[str, bool]
+) -> None:
+    root.write("opt/temper/venv/bin/python3", "")
+    if settings:
+        root.write("opt/temper/venv/pyvenv.cfg", settings)
+    root.write(f"opt/temper/venv/{library}/torch-2.13.0+cpu.dist-info/METADATA", "")
+    root.write(f"opt/temper/venv/{library}/torchvision-0.28.0.dist-info/METADATA", "")
+    assert node_facts.payload_python(root.path, node_facts.PAYLOAD_PYTHON) == {
+        "version": found[0],
+        "torch": "2.13.0+cpu",
+        "environment": found[1],
+    }
+
+
+def test_a_payload_python_that_is_not_there_or_says_nothing(root: Root) -> None:
+    assert node_facts.payload_python(root.path, "/run/python3") is None
+    root.write("run/python3", "#!/bin/sh\n")
+    assert node_facts.payload_python(root.path, "/run/python3") == {
+        "version": "",
+        "torch": "",
+        "environment": False,
+    }
+
+
+def test_the_payloads_python_is_the_roles_default() -> None:
+    assert specs()["gpu_validation"]["argument_specs"]["main"]["options"]["gpu_validation_python"][
+        "default"
+    ] == (node_facts.PAYLOAD_PYTHON)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ from ansible.module_utils.packaging import packages, repositories, signing_keys
 
 from tests.unit.apt_machine import Archive
 from tests.unit.openpgp_keys import KeyRing
+from tests.unit.settings.role_plans import item, role_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -347,3 +349,17 @@ def test_the_real_transaction_is_the_simulated_one(
     node.use(nvidia)
     node.pin("580-1")
     assert settle(DRIVER)["installed"] == names(transaction["install"])
+
+
+def test_engines_that_would_take_their_settings_are_left_as_they_are(preview: Run, tmp_path: Path) -> None:
+    wanted = tmp_path / "engine.conf"
+    part = json.dumps(role_plan("container_engines", [item("file", str(wanted), {"content": "x\n"})]))
+    assert preview(DRIVER, engines=part)["refused"] == []
+    assert not wanted.exists()
+
+
+def test_what_an_engine_refuses_is_told_beside_the_transaction(preview: Run) -> None:
+    part = json.dumps(role_plan("container_engines", [item("nonsense", "docker", {})]))
+    found = preview(DRIVER, engines=part)
+    assert "nonsense" in found["refused"][0]
+    assert found["transaction"]["install"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from planning.fleet import FleetPlan
+from planning.fleet import FleetPlan, grouped
 from planning.preflight import preflight_plan
 from tests.unit import planning_nodes
 from tests.unit.planning_nodes import H100, L4, V100, gpus, node, system
@@ -137,3 +137,9 @@ def test_a_thousand_nodes_are_said_in_a_few_lines() -> None:
     )
     assert len(lines) == 9
     assert max(len(line) for line in lines) < 200
+
+
+def test_what_is_said_of_many_nodes_alike_is_said_once() -> None:
+    texts = {"a": "one\nplan", "b": "another", "c": "one\nplan", "lost": ""}
+    assert grouped(texts).splitlines() == ["a, c:", "  one", "  plan", "b:", "  another"]
+    assert grouped({f"gpu{number}": "same" for number in range(1000)}).endswith("and 996 more:\n  same")

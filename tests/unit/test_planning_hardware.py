@@ -21,6 +21,7 @@ from tests.unit.planning_nodes import (
     pci,
     plan,
     problem,
+    system,
 )
 from tests.unit.tables import ROOT
 
@@ -128,7 +129,8 @@ def test_a_gpu_older_than_maxwell_has_no_driver(device_id: str, allowed: bool) -
 @pytest.mark.parametrize("allowed", [True, False])
 @pytest.mark.parametrize("device_id", [THOR, "2b01"])
 def test_an_integrated_gpu_has_the_driver_of_its_board(device_id: str, allowed: bool) -> None:
-    text = problem(node(pci=gpus(device_id), architecture="aarch64"), preflight_unknown_gpu_ok=allowed)
+    facts = system("ubuntu", "24.04", pci=gpus(device_id), architecture="aarch64")
+    text = problem(facts, preflight_unknown_gpu_ok=allowed)
     assert_says(text, f"10de:{device_id}", "Thor", "JetPack", "gpu_nodes")
 
 

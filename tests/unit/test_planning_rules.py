@@ -78,8 +78,49 @@ def test_nvidias_repository_for_debian_13_has_no_580() -> None:
 
 
 def test_a_mirror_may_hold_what_nvidias_repository_does_not() -> None:
-    found = plan(system("debian", "13"), nvidia_stack_cuda_repository_url="http://mirror/cuda")
+    wanted: dict[str, Any] = {
+        "nvidia_stack_name": "r580-cuda13.0",
+        "nvidia_stack_cuda_repository_url": "http://mirror/cuda",
+    }
+    found = plan(system("debian", "13"), **wanted)
     assert (found["stack"], found["problems"]) == ("r580-cuda13.0", [])
+
+
+@pytest.mark.parametrize("device", [L4, V100])
+@pytest.mark.parametrize("name", TABLES["nvidia_distributions"])
+def test_a_mirrors_default_is_what_was_copied_from_nvidia(name: str, device: str) -> None:
+    distribution, _, release = name.rpartition("-")
+    facts = system(distribution, release, pci=gpus(device))
+    keys: dict[str, Any] = {"nvidia_stack_cuda_key_fingerprints": ["A" * 40]}
+    copied = plan(facts, **keys)
+    if not copied["problems"]:
+        found = plan(facts, nvidia_stack_cuda_repository_url="http://mirror/cuda", **keys)
+        assert (found["stack"], found["hint"]) == (copied["stack"], "")
+
+
+def test_nothing_shows_a_repository_for_debian_12_on_aarch64() -> None:
+    facts = node(pci=gpus(GH200), architecture="aarch64")
+    text = plan(facts)["problems"][0]
+    assert_says(text, "debian-12", "aarch64", "another system", "nvidia_stack_cuda_repository_url")
+    found = plan(facts, nvidia_stack_cuda_repository_url="http://mirror/cuda")
+    assert found["problems"] == []
+    assert "nothing shows" in found["hint"]
+    assert plan(system("debian", "13", pci=gpus(H100), architecture="aarch64"))["problems"] == []
+
+
+def test_the_distributions_driver_is_advised_only_where_it_drives_the_node() -> None:
+    def advice(device_id: str) -> str:
+        return str(plan(node(pci=gpus(device_id), architecture="aarch64"))["problems"][0])
+
+    assert "nvidia_stack_source: distro" in advice(H100)
+    # H200 NVL is newer than Debian's branch.
+    assert "nvidia_stack_source: distro" not in advice("233b")
+
+
+def test_a_release_whose_repository_begins_after_cuda_12_has_nothing_for_volta() -> None:
+    facts = system("rhel", "10", pci=gpus(V100))
+    text = problem(facts, nvidia_stack_cuda_key_fingerprints=["A" * 40])
+    assert_says(text, "rhel-10 begins with CUDA 13.0", "r580-cuda12.9 has 12.9", "choose another system")
 
 
 def test_volta_on_debian_13_has_no_stack_at_nvidia() -> None:
@@ -151,16 +192,6 @@ def test_what_no_table_knows_is_refused(change: dict[str, Any], what: str) -> No
     assert any(f"stack changed: {what} is in no table" in text for text in changed_problems(**change))
 
 
-def test_a_torch_without_kernels_for_a_gpu_is_a_warning() -> None:
-    found = plan(node(pci=gpus(B200)), nvidia_stack_name="r580-cuda12.9")["warnings"]
-    assert any("torch 2.7.1 of stack r580-cuda12.9 has no kernels for B200 SXM" in text for text in found)
-
-
-def test_kernels_run_on_a_later_gpu_of_their_major_version() -> None:
-    """12.0 on a GB10, which has 12.1."""
-    assert plan(node(pci=gpus("2e12"), architecture="aarch64"))["warnings"] == []
-
-
 # ---------------------------------------------------------------- end of life
 
 
@@ -189,7 +220,7 @@ def test_a_branch_without_a_known_end_is_not_judged() -> None:
 
 
 def test_gh200_works_with_open_modules_only() -> None:
-    facts = node(pci=gpus(GH200), architecture="aarch64")
+    facts = system("debian", "13", pci=gpus(GH200), architecture="aarch64")
     text = problem(facts, nvidia_stack_kernel_modules="proprietary")
     assert_says(text, "GH200 96 GB", "only with open kernel modules", "nvidia_stack_kernel_modules: auto")
     assert plan(facts)["driver"]["modules"] == "open"
@@ -207,7 +238,8 @@ def test_an_hgx_b200_gets_fabric_manager_and_subnet_manager() -> None:
 
 
 def test_the_switch_library_exists_for_x86_64_only() -> None:
-    facts = node(pci=gpus(*[GB200] * 4), architecture="aarch64", nvlink_switch_managed=True)
+    arm: dict[str, Any] = {"architecture": "aarch64", "nvlink_switch_managed": True}
+    facts = system("debian", "13", pci=gpus(*[GB200] * 4), **arm)
     found = plan(facts)["packages"]
     assert "nvlsm" in found
     assert "libnvsdm" not in found
@@ -234,7 +266,7 @@ def test_the_fabric_may_be_named() -> None:
 
 
 def test_a_node_of_an_nvl72_rack_is_told_of_imex() -> None:
-    facts = node(pci=gpus(*[GB200] * 4), architecture="aarch64")
+    facts = system("debian", "13", pci=gpus(*[GB200] * 4), architecture="aarch64")
     (warning,) = plan(facts)["warnings"]
     assert "nvidia_stack_imex: true" in warning
     found = plan(facts, nvidia_stack_imex=True)

@@ -55,7 +55,6 @@ def test_up_to_580_ubuntus_names_end_in_the_branch(release: str) -> None:
     assert driver(found) == {
         "libnvidia-compute-580",
         "nvidia-dkms-580-open",
-        "nvidia-utils-580",
         "nvidia-persistenced",
         "nvidia-modprobe",
     }
@@ -101,13 +100,15 @@ def test_what_ubuntus_packages_pull_in_is_pinned() -> None:
     ],
 )
 def test_headers_follow_the_packages_that_bring_ubuntus_kernels(images: list[str], metas: list[str]) -> None:
-    running = kernel("6.8.0-45-generic") | {"image_packages": images}
+    running = kernel("6.8.0-45-generic") | {"image_packages": dict.fromkeys(images, "6")}
     found = plan(system("ubuntu", "24.04", kernel=running))["present"]
     assert found == {f"linux-headers-{meta}": "" for meta in metas}
 
 
 def test_headers_of_ubuntus_running_kernel_have_its_release() -> None:
-    running = kernel("6.8.0-1015-nvidia-64k", present=False) | {"image_packages": ["linux-image-nvidia-64k"]}
+    running = kernel("6.8.0-1015-nvidia-64k", present=False) | {
+        "image_packages": {"linux-image-nvidia-64k": "6"}
+    }
     found = plan(system("ubuntu", "24.04", kernel=running))["present"]
     assert found == {"linux-headers-nvidia-64k": "", "linux-headers-6.8.0-1015-nvidia-64k": ""}
 
@@ -130,10 +131,15 @@ def test_the_key_of_dkms_lies_where_the_distribution_has_it(name: str, path: str
 )
 def test_ubuntus_own_driver_is_removed_first(package: str, module: str | None) -> None:
     records = [{"module": module, "version": "535", "kernel": None, "architecture": None, "state": "added"}]
-    facts = system("ubuntu", "24.04", packages={package: "1"}, dkms=records if module else [])
+    facts = system("ubuntu", "26.04", packages={package: "1"}, dkms=records if module else [])
     text = problem(facts)
     assert_says(text, "the distribution's packages", "Drain the node", "apt-get purge", package)
     assert "nvidia_stack_source: distro" not in text
+
+
+def test_ubuntus_own_driver_can_be_kept_where_a_table_knows_it() -> None:
+    text = problem(system("ubuntu", "24.04", packages={"nvidia-utils-580-server": "1"}))
+    assert_says(text, "Keep the driver with nvidia_stack_source: distro", "apt-get purge")
 
 
 @pytest.mark.parametrize("package", ["nvidia-dkms-580-open", "nvidia-utils-580", "nvidia-container-toolkit"])
@@ -147,13 +153,32 @@ def test_nvidias_packages_for_ubuntu_are_no_driver_of_ubuntu(package: str) -> No
         ("6.1.0-37-amd64", "linux-headers-amd64"),
         ("6.1.0-37-cloud-amd64", "linux-headers-cloud-amd64"),
         ("6.12.117+deb13-amd64", "linux-headers-amd64"),
-        ("6.12.95+bpo-arm64", "linux-headers-arm64"),
+        ("6.12.117+deb13-arm64", "linux-headers-arm64"),
         ("6.17.2-1-pve", None),
         ("6.18.44", None),
     ],
 )
 def test_headers_follow_debians_kernel(kernel_release: str, meta: str | None) -> None:
     assert plan(node(kernel=kernel(kernel_release)))["present"] == ({meta: ""} if meta else {})
+
+
+@pytest.mark.parametrize(
+    ("kernel_release", "image", "wanted"),
+    [
+        ("6.12.95+bpo-amd64", "6.12.95-1~bpo12+1", {"linux-headers-amd64": "6.12.95-1~bpo12+1"}),
+        ("7.2.12+deb13-amd64", "7.2.12-1~bpo13+1", {"linux-headers-amd64": "7.2.12-1~bpo13+1"}),
+        ("6.12.117+deb13-amd64", "6.12.117-1", {"linux-headers-amd64": ""}),
+        ("6.12.95+bpo-amd64", None, {}),
+    ],
+    ids=["Debian 12", "Debian 13", "no backports", "nothing brings kernels of backports"],
+)
+def test_headers_of_backports_follow_kernels_of_backports(
+    kernel_release: str, image: str | None, wanted: dict[str, str]
+) -> None:
+    """Apt by itself takes the release's own headers, which are of another kernel."""
+    images = {"linux-image-amd64": image} if image else {}
+    running = kernel(kernel_release) | {"image_packages": images}
+    assert plan(node(kernel=running))["present"] == wanted
 
 
 # ---------------------------------------------------------------- Enterprise Linux
@@ -179,6 +204,7 @@ def test_enterprise_linux_8_and_9_have_module_streams(name: str, release: str, m
     assert found["module_streams"] == [{"name": "nvidia-driver", "stream": "580-open"}]
     assert found["packages"]["libnccl"] == "2.28.9-1+cuda13.0"
     assert found["packages"]["cudnn9-cuda-13"] == "9.19.0.56-1"
+    assert found["packages"]["libcudnn9-cuda-13"] == "9.19.0.56-1"
 
 
 def test_the_stream_of_proprietary_modules() -> None:

@@ -28,7 +28,20 @@ def collected(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def text(facts: dict[str, Any], **values: Any) -> list[str]:
-    return str(preflight_plan(collected(facts), values, KNOWN)["text"]).splitlines()
+    """The lines without the one that names what hardening waives."""
+    lines = str(preflight_plan(collected(facts), values, KNOWN)["text"]).splitlines()
+    return [line for line in lines if not line.startswith("hardening: ")]
+
+
+def test_text_names_what_hardening_waives() -> None:
+    found = preflight_plan(collected(node()), {}, KNOWN)
+    names = ", ".join(control["id"] for control in found["waived"])
+    assert names
+    assert found["text"].splitlines()[-1] == (
+        f"hardening: profile gpu, {len(found['waived'])} controls waived: {names}"
+    )
+    absent = preflight_plan(collected(node()), {"os_hardening_state": "absent"}, KNOWN)
+    assert "hardening" not in absent["text"]
 
 
 def test_text_of_a_bare_node() -> None:
@@ -38,6 +51,7 @@ def test_text_of_a_bare_node() -> None:
         "stack r580-cuda13.0 (to be installed): driver 580.178.04 (open modules, supported to 2028-06), "
         "CUDA 13.0, cuDNN 9.19.0, NCCL 2.28.9, 14 packages",
         "environment: OMP_NUM_THREADS=4 NCCL_SOCKET_IFNAME==eth0",
+        "payload: torch 2.11.0 on Python 3.11",
     ]
 
 
@@ -49,7 +63,7 @@ def test_text_counts_unknown_gpus_and_warns_of_them() -> None:
     lines = text(node(pci=gpus(L4, "ffff", "ffff"), interfaces=[]), preflight_unknown_gpu_ok=True)
     assert lines[0].endswith("1x L4, 2x 10de:ffff (unknown)")
     assert lines[2] == "environment: OMP_NUM_THREADS=10"
-    assert lines[3].startswith("warning: GPU with PCI id 10de:ffff is in no table")
+    assert lines[4].startswith("warning: GPU with PCI id 10de:ffff is in no table")
 
 
 def test_text_of_a_node_that_cannot_be_planned() -> None:

@@ -32,7 +32,7 @@ UNTYPED_FUNCTIONS = {
     "expectation.py": {"expectation"},
     "tables.py": {"load_models", "chip_models"},
     # What Ansible collects and keeps.
-    "preflight.py": {"preflight_plan"},
+    "preflight.py": {"preflight_plan", "preview_arguments"},
     "mirror_list.py": {"mirror_list", "in_order", "size"},
 }
 

@@ -40,7 +40,8 @@ class Controller:
         self.answers: dict[str, dict[str, Any]] = {}
         self.plan = {role: json.dumps({"role": role, "settings": []}) for role in STAGE}
         self.run_tags, self.skip_tags = ["all"], list[str]()
-        self.loader = DataLoader()
+        self.settle_ahead = False
+        self.differ = set[str]()
 
     def execute(self, _module: str, arguments: dict[str, Any], task_vars: Any) -> dict[str, Any]:
         self.executions.append(arguments)
@@ -49,7 +50,12 @@ class Controller:
             results[plan["role"]] = self.answers.get(plan["role"], SETTLED)
             if results[plan["role"]].get("needs"):
                 break
-        return {"roles": results, "warnings": ["mind it"]}
+        ahead = {
+            plan["role"]: SETTLED
+            for plan in json.loads(arguments["ahead"])
+            if plan["role"] not in self.differ
+        }
+        return {"roles": results, "ahead": ahead, "warnings": ["mind it"]}
 
     def task(self, role: str, together: list[str] = STAGE, **arguments: Any) -> dict[str, Any]:
         action = object.__new__(ACTION.ActionModule)
@@ -66,6 +72,7 @@ class Controller:
                 "ansible_facts": self.facts,
                 "preflight_plan": {"roles": self.plan} if self.plan else None,
                 "settle_together": together,
+                "settle_ahead": self.settle_ahead,
                 "ansible_run_tags": self.run_tags,
                 "ansible_skip_tags": self.skip_tags,
             }
@@ -164,6 +171,57 @@ def test_a_node_without_a_plan_is_a_sentence(controller: Controller) -> None:
         controller.task("firewall")
 
 
+@pytest.fixture
+def two_stages(controller: Controller) -> Controller:
+    """A run in which the firewall is a stage of its own, and the others come in a later play."""
+    controller.settle_ahead = True
+    controller.task("firewall", together=["firewall"])
+    controller.play = "play 2"
+    return controller
+
+
+def test_roles_of_later_stages_that_have_nothing_to_do_need_no_execution(two_stages: Controller) -> None:
+    assert not any(two_stages.task(role, together=STAGE[1:])["changed"] for role in STAGE[1:])
+    assert len(two_stages.executions) == 1
+
+
+def test_a_role_of_a_later_stage_that_has_something_to_do_is_carried_out(controller: Controller) -> None:
+    controller.settle_ahead = True
+    controller.differ = {"os_hardening"}
+    controller.task("firewall", together=["firewall"])
+    controller.play = "play 2"
+    controller.task("ssh_hardening", together=STAGE[1:])
+    assert len(controller.executions) == 1
+    controller.answers["os_hardening"] = {"changed": True, "needs": {}}
+    assert controller.task("os_hardening", together=STAGE[1:])["changed"]
+    assert controller.roles() == ["os_hardening"]
+
+
+@pytest.mark.parametrize("what", ["plan", "run", "check_mode"])
+def test_what_was_read_for_another_plan_run_or_mode_is_not_used(
+    two_stages: Controller, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what == "plan":
+        two_stages.plan["ssh_hardening"] = json.dumps(
+            {"role": "ssh_hardening", "settings": [], "options": {}}
+        )
+    elif what == "run":
+        monkeypatch.setattr(ACTION, "RUN", "another")
+    else:
+        two_stages.check_mode = True
+    two_stages.task("ssh_hardening", together=STAGE[1:])
+    assert two_stages.roles() == ["ssh_hardening", "os_hardening"]
+
+
+@pytest.mark.parametrize(("ahead", "tags"), [(False, ["all"]), (True, ["firewall"]), (True, ["harden"])])
+def test_later_stages_are_read_only_where_this_run_comes_to_them(
+    controller: Controller, ahead: bool, tags: list[str]
+) -> None:
+    controller.settle_ahead, controller.run_tags = ahead, tags
+    controller.task("firewall", together=["firewall"])
+    assert controller.executions[0]["ahead"] == "[]"
+
+
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "vault"])
 def test_a_secret_is_read_from_the_controllers_file(
     controller: Controller, tmp_path: Path, encrypted: bool
@@ -209,12 +267,13 @@ def test_a_secret_that_cannot_be_read_is_a_sentence(controller: Controller, tmp_
 MODULE = """\
 import json
 from ansible.module_utils.basic import AnsibleModule
-names = ("roles", "secrets", "after_boot_s")
+names = ("roles", "ahead", "secrets", "after_boot_s")
 module = AnsibleModule({name: {"type": "dict" if name == "secrets" else "raw"} for name in names})
 module.warn("mind it")
 names = [plan["role"] for plan in json.loads(module.params["roles"])]
 failed = {"failed": True, "msg": "it is stuck"}
-module.exit_json(changed=True, roles={n: failed if n == "b" else {"changed": n == "a"} for n in names})
+roles = {n: failed if n == "b" else {"changed": n == "a"} for n in names}
+module.exit_json(changed=True, ahead={}, roles=roles)
 """
 PLAYBOOK = """\
 - hosts: localhost

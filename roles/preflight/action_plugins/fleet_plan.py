@@ -17,7 +17,7 @@ ROOT = str(Path(__file__).resolve().parents[3])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from planning.fleet import FleetPlan  # noqa: E402 - needs the path above
+from planning.fleet import FleetPlan, grouped  # noqa: E402 - needs the path above
 
 #: What preflight gives all nodes of a batch before it reads the first.
 STARTED = "__preflight_fleet"
@@ -39,7 +39,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
-    """fleet_plan: path. On the controller alone, and in check mode too: it is a report."""
+    """fleet_plan: path, empty for no file. On the controller alone, and in check mode too: it is a report."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -48,11 +48,24 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Write the file; the result's `msg` is for the operator."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        hostvars = (task_vars or {})["hostvars"]
+        variables = task_vars or {}
+        hostvars = variables["hostvars"]
         # Of the nodes that preflight has come to: under `serial` others are yet to come.
-        names = [name for name in (task_vars or {})["ansible_play_hosts_all"] if STARTED in hostvars[name]]
-        fleet = FleetPlan.from_dict({name: hostvars[name].get("preflight_plan") for name in names})
-        path = Path(self._task.args["path"]).resolve()
+        names = [name for name in variables["ansible_play_hosts_all"] if STARTED in hostvars[name]]
+        plans = {name: hostvars[name].get("preflight_plan") for name in names}
+        fleet = FleetPlan.from_dict(plans)
+        texts = {name: (plans.get(name) or {}).get("text", "") for name in variables["ansible_play_batch"]}
+        said = [grouped(texts), fleet.text()]
+        if self._task.args["path"]:
+            path = Path(self._task.args["path"]).resolve()
+            self.write(path, fleet)
+            said.append(f"Plans: {path}")
+        # Shown without -v, as debug's is: that is what the task is for.
+        result["_ansible_verbose_always"] = True
+        return result | {"changed": False, "msg": "\n".join(filter(None, said))}
+
+    def write(self, path: Path, fleet: FleetPlan) -> None:
+        """Write the plans as JSON."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(fleet.as_dict(), indent=1) + "\n")
@@ -60,6 +73,3 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             raise AnsibleActionFail(
                 f"preflight_plan_file: the plans cannot be written to {path} on this machine: {error}"
             ) from error
-        # Shown without -v, as debug's is: that is what the task is for.
-        result["_ansible_verbose_always"] = True
-        return result | {"changed": False, "msg": f"{fleet.text()}\nPlans: {path}"}

@@ -1,4 +1,4 @@
-"""Make the plan of a node, see planning/preflight.py."""
+"""Read a node, make its plan, and have the node simulate it: see planning/preflight.py."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
@@ -14,7 +16,7 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from planning.os_controls import load_controls  # noqa: E402 - needs the path above
-from planning.preflight import DATA, preflight_plan  # noqa: E402
+from planning.preflight import DATA, preflight_plan, preview_arguments  # noqa: E402
 from planning.role_variables import argument_specs  # noqa: E402
 from planning.tables import load_models, load_tables  # noqa: E402
 
@@ -27,17 +29,29 @@ load_controls(DATA / "os_controls")
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
-    """preflight_plan: node, known, preview, engines. On the controller alone, and in check mode too."""
+    """preflight_plan: known, simulate, payload_python. At most two executions, and nothing is changed."""
 
     TRANSFERS_FILES = False
-    _requires_connection = False
-    _VALID_ARGS = frozenset(("node", "known", "preview", "engines"))
+    _VALID_ARGS = frozenset(("known", "simulate", "payload_python"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The plan is `plan`, for the fact of this name."""
+        """The plan is `plan`, for the fact of this name; `ansible_facts` is what was read."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
-        given = self._task.args
         own = variables["hostvars"][variables["inventory_hostname"]]
-        plan = preflight_plan(given["node"], own, given["known"], given.get("preview"), given.get("engines"))
-        return result | {"changed": False, "plan": plan}
+        known = self._task.args["known"]
+        python = self._task.args["payload_python"]
+        node = self.ask("node_facts", {"payload_python": python} if python else {}, variables)
+        plan = preflight_plan(node, own, known)
+        if boolean(self._task.args["simulate"]) and not plan["problems"] and not plan["settled"]:
+            preview = self.ask("package_preview", preview_arguments(plan), variables)
+            plan = preflight_plan(node, own, known, preview)
+        return result | {"changed": False, "plan": plan, "ansible_facts": node.get("ansible_facts", {})}
+
+    def ask(self, module: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        """What a module returns. A node that cannot be reached has a plan, too: a problem like any other."""
+        try:
+            found: dict[str, Any] = self._execute_module(module, arguments, task_vars=variables)
+        except AnsibleError as error:
+            return {"msg": str(error), "unreachable": isinstance(error, AnsibleConnectionFailure)}
+        return found

@@ -27,6 +27,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
         (engine_settings, "STATE", tmp_path / "state.json"),
         (engine_settings, "RUNTIME", str(machine.runtime)),
         (docker, "DAEMON_JSON", machine.daemon_json),
+        (docker, "SNAPS", (tmp_path / "snap/docker/current",)),
         (containerd, "CONFIG", machine.config),
         (containerd, "DROP_IN", machine.drop_in),
         (containerd, "LIMITS", machine.limits),

@@ -120,6 +120,32 @@ def test_docker_may_read_another_file(node: Node, apply: Callable[..., dict[str,
     assert "runtimes" in other.read_text()
 
 
+@pytest.fixture
+def snap(node: Node) -> Node:
+    """Docker as snapd installs it: a mounted revision, a link to it, and no dockerd on PATH."""
+    revision = node.path / "snap/docker/2976"
+    node.write(revision / "bin/dockerd", "#!/bin/sh\n")
+    (revision.parent / "current").symlink_to(revision.name)
+    return node
+
+
+def test_docker_from_snap_is_refused_with_what_to_do(
+    snap: Node, apply: Callable[..., dict[str, Any]]
+) -> None:
+    message = apply()["msg"]
+    assert "reads /var/snap/docker/current/config/daemon.json instead of" in message
+    assert "snap remove docker" in message
+    assert not snap.daemon_json.exists()
+
+
+@pytest.mark.parametrize("wish", [{"exclude": ["docker"]}, {"engines": ["containerd"]}, {"state": "absent"}])
+def test_docker_from_snap_that_nobody_asks_for_is_left_alone(
+    snap: Node, apply: Callable[..., dict[str, Any]], wish: dict[str, Any]
+) -> None:
+    snap.has_containerd()
+    assert "msg" not in apply(**wish)
+
+
 def test_a_docker_that_does_not_answer_is_named() -> None:
     unit = base.Unit("docker.service", exists=True, active=True, command=("dockerd", "-H", "unix:///nowhere"))
     with pytest.raises(SettingError, match="does not answer at /nowhere"):

@@ -344,6 +344,61 @@ def test_a_driver_is_proven_anew_once_its_packages_have_changed(world: World, ru
     assert world.log == ["package", "driver"]
 
 
+# ---------------------------------------------------------------- stages to come
+
+
+def three_plans(world: World) -> list[dict[str, Any]]:
+    return [role_plan(role, [world.file(role)]) for role in ("nvidia_stack", "os_tuning", "os_hardening")]
+
+
+def test_roles_of_later_stages_are_read_up_to_the_first_that_has_something_to_do(
+    world: World, settle_all: Run
+) -> None:
+    plans = three_plans(world)
+    settle_all(*plans)
+    ahead = json.dumps(plans[1:])
+    first = settle_all(plans[0], ahead=ahead)
+    # The same result as from an execution of their own.
+    assert first["ahead"] == settle_all(*plans[1:])["roles"]
+    (world.path / "os_hardening").write_text("drifted\n")
+    assert list(settle_all(plans[0], ahead=ahead)["ahead"]) == ["os_tuning"]
+    assert (world.path / "os_hardening").read_text() == "drifted\n"
+    (world.path / "os_tuning").unlink()
+    assert settle_all(plans[0], ahead=ahead)["ahead"] == {}
+    assert not (world.path / "os_tuning").exists()
+
+
+@pytest.mark.parametrize("check_mode", [True, False], ids=["check mode", "run"])
+def test_behind_a_change_no_later_stage_is_read(world: World, settle_all: Run, check_mode: bool) -> None:
+    plans = three_plans(world)
+    settle_all(*plans[1:])
+    assert settle_all(plans[0], ahead=json.dumps(plans[1:]), check_mode=check_mode)["ahead"] == {}
+
+
+def test_what_a_cut_off_run_left_of_a_later_stage_is_left_to_that_stage(
+    world: World, settle_all: Run
+) -> None:
+    plans = three_plans(world)
+    settle_all(*plans)
+    kept = record.Record("os_tuning")
+    kept.pending = [plans[1]["settings"][0]["kind"] + ":" + plans[1]["settings"][0]["key"]]
+    kept.save()
+    assert settle_all(plans[0], ahead=json.dumps(plans[1:]))["ahead"] == {}
+    assert settle_all(*plans[1:])["changed"]
+
+
+def test_a_later_stage_that_cannot_be_read_says_so_itself(
+    world: World, settle_all: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: StandIn) -> bool:
+        raise RefusedError("this would lock Ansible out")
+
+    monkeypatch.setattr(Door, "settled", refuse)
+    plan = role_plan("ssh_hardening", [item("sshd", "Port", {"value": 22})])
+    result = settle_all(role_plan("os_tuning", []), ahead=json.dumps([plan]))
+    assert (result["ahead"], result["roles"]["os_tuning"]["changed"]) == ({}, False)
+
+
 # ---------------------------------------------------------------- what is said, kept and taken back
 
 
@@ -418,3 +473,9 @@ def test_the_record_of_an_earlier_version_is_taken_over(world: World, settle_all
     assert list(json.loads((world.records / "os_hardening.json").read_text())["originals"]) == [
         f"file:{world.path}/other"
     ]
+
+
+def test_no_part_of_a_plan_makes_results_unreadable(world: World, settle_all: Run) -> None:
+    """Ansible takes the value of a parameter that it must not log out of all results, however short it is."""
+    (diff,) = settle_all(role_plan("os_tuning", [world.file("list", "[]\n")]))["roles"]["os_tuning"]["diff"]
+    assert diff["after"] == "[]\n"

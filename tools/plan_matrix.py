@@ -1,0 +1,281 @@
+"""Write which stack each GPU gets on each system, and why another one is refused: docs/plan_matrix.md.
+
+    python3 -m tools.plan_matrix    write the page and name it if it changed
+
+The plans are those of the roles' defaults on a bare node. tests/unit/test_plan_matrix.py fails when the page
+is not what this would write, and compares the plans with rules of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planning.facts import NodeFacts
+from planning.machine import GIB
+from planning.model import Target
+from planning.plan import node_plan
+from planning.role_variables import argument_specs, role_variables
+from planning.tables import load_tables
+from planning.variables import Variables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from planning.node_plan import NodePlan
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "plan_matrix.md"
+TABLES = load_tables(ROOT / "data")
+
+GPU, NVSWITCH = "0302", "0680"
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A row: GPUs by their PCI ids; NVSwitches on the node's own bus, or NVLink switches behind a device.
+
+    `grace`: on one board with a CPU for aarch64.
+    """
+
+    name: str
+    ids: tuple[str, ...]
+    nvswitch: bool = False
+    nvlink_switch: bool = False
+    grace: bool = False
+
+    @property
+    def devices(self) -> list[tuple[str, str]]:
+        """The PCI devices: id and class."""
+        return [(device, GPU) for device in self.ids] + [("22a3", NVSWITCH)] * self.nvswitch
+
+
+HARDWARE = (
+    Hardware("Tesla M60 (Maxwell)", ("13f2",)),
+    Hardware("P100 (Pascal)", ("15f8",)),
+    Hardware("V100 (Volta)", ("1db5",)),
+    Hardware("T4 (Turing)", ("1eb8",)),
+    Hardware("A10 (Ampere)", ("2236",)),
+    Hardware("A100 SXM (Ampere) with NVSwitch", ("20b2",), nvswitch=True),
+    Hardware("L40S (Ada)", ("26b9",)),
+    Hardware("H100 PCIe (Hopper)", ("2331",)),
+    Hardware("H100 SXM (Hopper) with NVSwitch", ("2330",), nvswitch=True),
+    Hardware("GH200 (Hopper)", ("2342",), grace=True),
+    Hardware("B200 (Blackwell) with NVLink switches", ("2901",), nvlink_switch=True),
+    Hardware("GB200 (Blackwell)", ("2941",), grace=True),
+    Hardware("RTX PRO 6000 (Blackwell)", ("2bb1",)),
+    Hardware("V100 beside L40S", ("1db5", "26b9")),
+    Hardware("V100 beside B200", ("1db5", "2901")),
+)
+# The kernel of each system: its release, and on Ubuntu the packages that bring it.
+KERNELS = {
+    "debian-12": "6.1.0-37-amd64",
+    "debian-13": "6.12.48+deb13-amd64",
+    "ubuntu-22.04": "5.15.0-157-generic",
+    "ubuntu-24.04": "6.8.0-85-generic",
+    "ubuntu-26.04": "7.0.0-10-generic",
+    "rhel-8": "4.18.0-553.el8_10.x86_64",
+    "rhel-9": "5.14.0-611.el9_7.x86_64",
+    "rhel-10": "6.12.0-124.el10_1.x86_64",
+}
+# The version of python3.
+PYTHONS = {
+    "debian-12": "3.11",
+    "debian-13": "3.13",
+    "ubuntu-22.04": "3.10",
+    "ubuntu-24.04": "3.12",
+    "ubuntu-26.04": "3.14",
+    "rhel-8": "3.6",
+    "rhel-9": "3.9",
+    "rhel-10": "3.12",
+}
+# The suites that a Debian server reads, for its own driver.
+CODENAMES = {"debian-12": "bookworm", "debian-13": "trixie"}
+
+
+HEAD = """\
+# Which stack a GPU gets
+
+Made by `make docs` from the same code and tables as every plan: a bare node, all variables at their defaults,
+Secure Boot disabled. A cell names the stack, the kernel modules and the payload's torch, or the numbers of
+the reasons below why the node is refused. [nvidia_stack.md](nvidia_stack.md) says how a stack is chosen, and
+what other variables change.
+"""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table: nodes of one architecture, with the variables that differ from the defaults."""
+
+    title: str
+    architecture: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+DISTRO = {"nvidia_stack_source": "distro"}
+SECTIONS = (
+    Section("NVIDIA's repository, x86_64", "x86_64"),
+    Section("NVIDIA's repository, aarch64", "aarch64"),
+    Section("The distribution's own driver (`nvidia_stack_source: distro`), x86_64", "x86_64", DISTRO),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cell: hardware on a system, with its plan."""
+
+    section: Section
+    hardware: Hardware
+    system: str
+    plan: NodePlan
+
+
+@cache
+def defaults() -> Mapping[str, Any]:
+    """All variables of all roles, with their defaults."""
+    values: Mapping[str, Any] = role_variables({}, argument_specs())["values"]
+    return values
+
+
+def bare_node(system: str, architecture: str, hardware: Hardware) -> NodeFacts:
+    """What node_facts reports of a server that has only its system."""
+    name, _, version = system.partition("-")
+    release = KERNELS[system]
+    if architecture == "aarch64":
+        release = release.replace("x86_64", "aarch64").replace("amd64", "arm64")
+    codename = CODENAMES.get(system, "")
+    images = {f"linux-image-{release}": "1", "linux-image-generic": "1"} if name == "ubuntu" else {}
+    return NodeFacts.from_dict(
+        {
+            "os": {"id": name, "version_id": version, "codename": codename, "pretty_name": system},
+            "architecture": architecture,
+            "kernel": {
+                "release": release,
+                "headers_present": True,
+                "headers_installable": True,
+                "cmdline": "",
+                "image_packages": images,
+            },
+            "kernels": [],
+            "secure_boot": "disabled",
+            "mok_enrolled": [],
+            "signing_key": False,
+            "services": [],
+            "boot_id": "",
+            "memory_bytes": 64 * GIB,
+            "cpu": {"logical": 64, "physical": 32, "numa_nodes": 2},
+            "disks": [{"path": "/", "total_bytes": 100 * GIB, "free_bytes": 80 * GIB}],
+            "pci": [
+                {"address": f"0000:{bus:02x}:00.0", "device_id": device, "class_id": kind}
+                for bus, (device, kind) in enumerate(hardware.devices, start=1)
+            ],
+            "nvlink_switch_managed": hardware.nvlink_switch,
+            "interfaces": [],
+            "packages": {},
+            "broken_packages": [],
+            "apt_sources": [
+                {"uri": uri, "suite": suite, "components": ["main"], "signed_by": ""}
+                for uri, suite in (
+                    ("https://deb.debian.org/debian", codename),
+                    ("https://security.debian.org/debian-security", f"{codename}-security"),
+                )
+                if codename
+            ],
+            "dkms": [],
+            "nvidia": {
+                "loaded_version": None,
+                "userspace_version": None,
+                "modules": {},
+                "nouveau_loaded": False,
+                "counters_restricted": None,
+                "compute_processes": [],
+                "smi_error": None,
+            },
+            "pythons": [PYTHONS[system]],
+            "payload_python": None,
+        }
+    )
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """The plans of all hardware on all systems, section by section."""
+    found = []
+    for section, hardware, system in itertools.product(SECTIONS, HARDWARE, TABLES.distributions):
+        if section.variables == DISTRO and system not in TABLES.distro_drivers:
+            continue
+        if hardware.grace and section.architecture != "aarch64":
+            continue
+        node = bare_node(system, section.architecture, hardware)
+        variables = Variables.from_values({**defaults(), **section.variables})
+        found.append(Case(section, hardware, system, node_plan(node, TABLES, variables, Target())))
+    return tuple(found)
+
+
+def cell(plan: NodePlan, reasons: dict[str, int]) -> str:
+    """What stands in the table; `reasons` numbers the refusals in the order in which they come."""
+    if plan.problems:
+        numbers = [reasons.setdefault(problem, len(reasons) + 1) for problem in plan.problems]
+        return f"no: {', '.join(map(str, numbers))}"
+    assert plan.driver
+    torch = f", torch {plan.payload.torch}" if plan.payload else ""
+    return f"{plan.stack}, {plan.driver.modules}{torch}"
+
+
+def tables(reasons: dict[str, int]) -> Iterator[str]:
+    """Each section's heading and table."""
+    for section in SECTIONS:
+        of_section = [case for case in cases() if case.section == section]
+        systems = list(dict.fromkeys(case.system for case in of_section))
+        yield f"## {section.title}\n\n| GPU | {' | '.join(systems)} |\n|---|{'---|' * len(systems)}"
+        for hardware in HARDWARE:
+            cells = [cell(case.plan, reasons) for case in of_section if case.hardware == hardware]
+            if cells:
+                yield f"| {hardware.name} | {' | '.join(cells)} |"
+        yield ""
+
+
+def stacks() -> Iterator[str]:
+    """The stacks that the tables name."""
+    yield "| Stack | Driver | CUDA |\n|---|---|---|"
+    planned = {case.plan.stack: case.plan for case in cases() if not case.plan.problems}
+    for name, plan in sorted(planned.items()):
+        assert plan.driver
+        yield f"| {name} | {plan.driver.version} | {plan.cuda or 'none'} |"
+
+
+def page() -> str:
+    """The whole page."""
+    reasons: dict[str, int] = {}
+    body = list(tables(reasons))
+    return "\n".join(
+        [
+            HEAD,
+            *body,
+            "## Stacks",
+            "",
+            *stacks(),
+            "",
+            "## Reasons",
+            "",
+            *(f"{number}. {reason[0].upper()}{reason[1:]}." for reason, number in reasons.items()),
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    """Write the page."""
+    text = page()
+    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
+        PAGE.write_text(text, encoding="utf-8")
+        print(PAGE.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
