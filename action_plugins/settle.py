@@ -106,7 +106,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         ahead = self.ahead(roles, parts, variables)
         arguments = {
             "roles": f"[{','.join(parts[name] for name in roles)}]",
-            "ahead": f"[{','.join(parts[name] for name in ahead)}]",
+            "ahead": f"[{','.join(parts[name] for name in ahead)}]" if ahead else "",
             "secrets": self.secrets([parts[name] for name in (*roles, *ahead)]),
             "after_boot_s": int(self._task.args.get("after_boot_s", 0)),
         }

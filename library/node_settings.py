@@ -24,7 +24,7 @@ options:
     description: The parts of roles that come in later stages, likewise. Where O(roles) needed nothing, these
       are read up to the first that has something to do. None of them is changed.
     type: str
-    default: "[]"
+    default: ""
   secrets:
     description: Path -> content of files whose content the plan does not hold.
     type: dict
@@ -61,7 +61,7 @@ import json
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.settings.base import RefusedError
-from ansible.module_utils.settings.engine import carry_out, read_ahead
+from ansible.module_utils.settings.engine import carry_out
 
 
 def main() -> None:
@@ -69,20 +69,16 @@ def main() -> None:
         argument_spec={
             # A long text, of no use in the node's log.
             "roles": {"type": "str", "required": True, "no_log": True},
-            "ahead": {"type": "str", "default": "[]", "no_log": True},
+            # Not "[]" where there are none: Ansible hides the value of such a parameter wherever it stands.
+            "ahead": {"type": "str", "default": "", "no_log": True},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "after_boot_s": {"type": "int", "default": 0},
         },
         supports_check_mode=True,
     )
+    plans, ahead = (json.loads(module.params[name] or "[]") for name in ("roles", "ahead"))
     try:
-        plans = json.loads(module.params["roles"])
-        secrets = module.params["secrets"]
-        result = carry_out(module, plans, secrets, module.params["after_boot_s"])
-        # What a change has made of the others, their own stages see.
-        outcomes = result["roles"].values()
-        idle = not any(done["changed"] or done.get("needs") or done.get("failed") for done in outcomes)
-        result["ahead"] = read_ahead(module, json.loads(module.params["ahead"]), secrets) if idle else {}
+        result = carry_out(module, plans, module.params["secrets"], module.params["after_boot_s"], ahead)
     except RefusedError as error:
         module.fail_json(msg=str(error))
     module.exit_json(**result)

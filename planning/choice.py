@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planning.distro_source import driver_problems
+from planning.distro_source import driver_choice
 from planning.rules import absences, gpu_problems, kernel_modules, stack_problems
 from planning.versions import version
 
@@ -59,7 +59,7 @@ def remedy(request: Request) -> str:
         return f"set nvidia_stack_name: {fitting[0].name}"
     none = "no stack in data/stacks.yml fits all GPUs of this node on this system"
     row = request.tables.distro_drivers.get(request.distribution.name)
-    if row and not driver_problems(row, request):
+    if row and not driver_choice(row, request).problems:
         return f"{none}; nvidia_stack_source: distro has another driver"
     return (
         f"{none}; choose another system, a mirror with such packages (nvidia_stack_cuda_repository_url), or "

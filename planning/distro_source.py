@@ -7,7 +7,7 @@ Debian's modules are built by DKMS, Canonical's come built and signed with every
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from planning.components import CONTAINER_TOOLKIT, build_packages
@@ -33,6 +33,21 @@ PREBUILT_HINT = (
 )
 
 
+@dataclass(frozen=True)
+class DriverChoice:
+    """The distribution's driver for a node: the flavour of its modules, its packages, why it does not do.
+
+    `prebuilt` are modules that come as packages, `kernels` what has to be held with them; "" is what the
+    sources offer.
+    """
+
+    modules: str
+    listed: DistroPackages
+    prebuilt: dict[str, str]
+    kernels: dict[str, str]
+    problems: tuple[str, ...]
+
+
 def offer(request: Request) -> Offer:
     """The distribution's driver with what else it has, and the container toolkit from NVIDIA."""
     tables, wanted, name = request.tables, request.variables.nvidia_stack, request.distribution.name
@@ -45,13 +60,9 @@ def offer(request: Request) -> Offer:
         return Offer(stack="none", problems=(problem,))
     mirrors, problems, warnings = request.distribution.own_repositories(request.node, wanted)
     secure = any("security" in (mirror.suite or "") for mirror in mirrors)
-    modules, _ = chosen_modules(row, request)
-    listed = named_packages(row, request, modules)
-    package_version = driver_package(row, listed.driver, request, security=secure)
+    choice = driver_choice(row, request)
+    package_version = driver_package(row, choice.listed.driver, request, security=secure)
     number = branch(upstream(package_version))
-    prebuilt, kernels, _ = request.distribution.prebuilt_modules(
-        request.node, row, modules, follow=wanted.follow_kernels
-    )
     end_of_life = tables.ends_of_life.get(str(number))
     if end_of_life and request.today[:7] > end_of_life:
         warnings.append(
@@ -65,14 +76,14 @@ def offer(request: Request) -> Offer:
             version=upstream(package_version),
             package_version=package_version,
             branch=number,
-            modules=modules,
+            modules=choice.modules,
             end_of_life=end_of_life,
-            dkms=row.modules[modules].dkms,
+            dkms=row.modules[choice.modules].dkms,
         ),
         cuda=row.cuda.version if row.cuda and wanted.distro_cuda_toolkit else None,
-        torch=row.modules[modules].torch or row.torch,
-        packages=packages(row, listed, request) | prebuilt,
-        present=kernels if prebuilt else build_packages(request),
+        torch=row.modules[choice.modules].torch or row.torch,
+        packages=packages(row, choice.listed, request) | choice.prebuilt,
+        present=choice.kernels if choice.prebuilt else build_packages(request),
         repositories=mirrors + toolkit,
         services=services(request),
         # What this driver runs is not what the distribution's toolkit is: nothing is promised of CUDA.
@@ -82,11 +93,11 @@ def offer(request: Request) -> Offer:
         ),
         problems=(
             *problems,
-            *driver_problems(row, request),
+            *choice.problems,
             *option_problems(row, request),
         ),
         warnings=(*warnings, *kernel_warnings(row, request)),
-        hint=PREBUILT_HINT if prebuilt else "",
+        hint=PREBUILT_HINT if choice.prebuilt else "",
     )
 
 
@@ -137,20 +148,27 @@ def driver_package(row: DistroDriver, package: str, request: Request, *, securit
     return row.driver.get("security" if security else "release") or row.driver["release"]
 
 
-def driver_problems(row: DistroDriver, request: Request) -> list[str]:
-    """Why the distribution's driver does not do for this node."""
+def driver_choice(row: DistroDriver, request: Request) -> DriverChoice:
+    """Which of the distribution's drivers this node gets."""
     modules, problems = chosen_modules(row, request)
-    _, _, missing = request.distribution.prebuilt_modules(
+    listed = named_packages(row, request, modules)
+    prebuilt, kernels, missing = request.distribution.prebuilt_modules(
         request.node, row, modules, follow=request.variables.nvidia_stack.follow_kernels
     )
-    return [
-        *problems,
-        *missing,
-        *newer_problems(row, request),
-        *branch_problems(row, request),
-        *kernel_problems(row, request),
-        *fabric_problems(named_packages(row, request, modules), request),
-    ]
+    return DriverChoice(
+        modules=modules,
+        listed=listed,
+        prebuilt=prebuilt,
+        kernels=kernels,
+        problems=(
+            *problems,
+            *missing,
+            *newer_problems(row, request),
+            *branch_problems(row, request),
+            *kernel_problems(row, request),
+            *fabric_problems(listed, request),
+        ),
+    )
 
 
 def chosen_modules(row: DistroDriver, request: Request) -> tuple[str, list[str]]:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planning.facts import NodeFacts
-from planning.machine import GIB
 from planning.model import Target
 from planning.plan import node_plan
 from planning.role_variables import argument_specs, role_variables
 from planning.tables import load_tables
 from planning.variables import Variables
+from tools.bare_node import PYTHONS, bare_node, pci
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -82,17 +82,6 @@ KERNELS = {
     "rhel-9": "5.14.0-611.el9_7.x86_64",
     "rhel-10": "6.12.0-124.el10_1.x86_64",
 }
-# The version of python3.
-PYTHONS = {
-    "debian-12": "3.11",
-    "debian-13": "3.13",
-    "ubuntu-22.04": "3.10",
-    "ubuntu-24.04": "3.12",
-    "ubuntu-26.04": "3.14",
-    "rhel-8": "3.6",
-    "rhel-9": "3.9",
-    "rhel-10": "3.12",
-}
 # The suites that a Debian server reads, for its own driver.
 CODENAMES = {"debian-12": "bookworm", "debian-13": "trixie"}
 
@@ -141,7 +130,7 @@ def defaults() -> Mapping[str, Any]:
     return values
 
 
-def bare_node(system: str, architecture: str, hardware: Hardware) -> NodeFacts:
+def node_facts(system: str, architecture: str, hardware: Hardware) -> NodeFacts:
     """What node_facts reports of a server that has only its system."""
     name, _, version = system.partition("-")
     release = KERNELS[system]
@@ -149,56 +138,20 @@ def bare_node(system: str, architecture: str, hardware: Hardware) -> NodeFacts:
         release = release.replace("x86_64", "aarch64").replace("amd64", "arm64")
     codename = CODENAMES.get(system, "")
     images = {f"linux-image-{release}": "1", "linux-image-generic": "1"} if name == "ubuntu" else {}
-    return NodeFacts.from_dict(
-        {
-            "os": {"id": name, "version_id": version, "codename": codename, "pretty_name": system},
-            "architecture": architecture,
-            "kernel": {
-                "release": release,
-                "headers_present": True,
-                "headers_installable": True,
-                "cmdline": "",
-                "image_packages": images,
-            },
-            "kernels": [],
-            "secure_boot": "disabled",
-            "mok_enrolled": [],
-            "signing_key": False,
-            "services": [],
-            "boot_id": "",
-            "memory_bytes": 64 * GIB,
-            "cpu": {"logical": 64, "physical": 32, "numa_nodes": 2},
-            "disks": [{"path": "/", "total_bytes": 100 * GIB, "free_bytes": 80 * GIB}],
-            "pci": [
-                {"address": f"0000:{bus:02x}:00.0", "device_id": device, "class_id": kind}
-                for bus, (device, kind) in enumerate(hardware.devices, start=1)
-            ],
-            "nvlink_switch_managed": hardware.nvlink_switch,
-            "interfaces": [],
-            "packages": {},
-            "broken_packages": [],
-            "apt_sources": [
-                {"uri": uri, "suite": suite, "components": ["main"], "signed_by": ""}
-                for uri, suite in (
-                    ("https://deb.debian.org/debian", codename),
-                    ("https://security.debian.org/debian-security", f"{codename}-security"),
-                )
-                if codename
-            ],
-            "dkms": [],
-            "nvidia": {
-                "loaded_version": None,
-                "userspace_version": None,
-                "modules": {},
-                "nouveau_loaded": False,
-                "counters_restricted": None,
-                "compute_processes": [],
-                "smi_error": None,
-            },
-            "pythons": [PYTHONS[system]],
-            "payload_python": None,
-        }
+    suites = {"debian": codename, "debian-security": f"{codename}-security"} if codename else {}
+    node = bare_node(
+        os={"id": name, "version_id": version, "codename": codename, "pretty_name": system},
+        architecture=architecture,
+        pci=pci(*hardware.devices),
+        nvlink_switch_managed=hardware.nvlink_switch,
+        apt_sources=[
+            {"uri": f"https://mirror.example/{path}", "suite": suite, "components": ["main"], "signed_by": ""}
+            for path, suite in suites.items()
+        ],
+        pythons=[PYTHONS[system]],
     )
+    node["kernel"] |= {"release": release, "image_packages": images}
+    return NodeFacts.from_dict(node)
 
 
 @cache
@@ -210,7 +163,7 @@ def cases() -> tuple[Case, ...]:
             continue
         if hardware.grace and section.architecture != "aarch64":
             continue
-        node = bare_node(system, section.architecture, hardware)
+        node = node_facts(system, section.architecture, hardware)
         variables = Variables.from_values({**defaults(), **section.variables})
         found.append(Case(section, hardware, system, node_plan(node, TABLES, variables, Target())))
     return tuple(found)

@@ -93,8 +93,8 @@ def candidate_configuration(main: str, directory: Path, drop_in: Path, replaceme
                 lines.append(f'Include "{path}"')
                 continue
             found = True
-            # Like sshd's glob(3), and unlike Path.glob, this leaves hidden names out.
-            for name in sorted({*glob.glob(str(path)), str(drop_in)}):  # noqa: PTH207
+            names = glob.glob(str(path))  # noqa: PTH207 - leaves hidden names out, as sshd's glob(3) does
+            for name in sorted({*names, str(drop_in)}):
                 lines.append(f'Include "{replacement if name == str(drop_in) else name}"')
     if not found:
         raise RefusedError(

@@ -136,8 +136,10 @@ def parse_gpus(text: str) -> list[Gpu]:
         index, uuid, name, persistence, *rest = values
         power = [number(value) for value in rest[:4]]
         clocks = [integer(value) for value in rest[4:]]
-        # mypy does not count the values of a starred list.
-        gpus.append(Gpu(int(index), uuid, name, persistence == "Enabled", *power, *clocks))  # type: ignore[arg-type]
+        told = (*power, *clocks)
+        gpus.append(
+            Gpu(int(index), uuid, name, persistence == "Enabled", *told)  # type: ignore[arg-type]  # not counted
+        )
     return gpus
 
 

@@ -468,13 +468,18 @@ def may_sudo(account: str) -> bool:
 
 
 def carry_out(
-    node: Node, plans: list[Mapping[str, Any]], secrets: Mapping[str, str], after_boot_s: float = 0
+    node: Node,
+    plans: list[Mapping[str, Any]],
+    secrets: Mapping[str, str],
+    after_boot_s: float = 0,
+    ahead: list[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Settle roles in their order; returns the module's result. For `after_boot_s` see LoadedDriver.
 
-    Ends behind the first that needs the controller, or fails, which is part of its result.
+    Ends behind the first that needs the controller, or fails, which is part of its result. Where nothing had
+    to change, the roles in `ahead` are read: what a change makes of them, their own stages see.
     """
-    result: dict[str, Any] = {"changed": False, "roles": {}}
+    result: dict[str, Any] = {"changed": False, "roles": {}, "ahead": {}}
     for plan in plans:
         try:
             options = {**plan["options"], "after_boot_s": after_boot_s}
@@ -493,6 +498,9 @@ def carry_out(
         result["roles"][plan["role"]] = asdict(outcome)
         if outcome.needs:
             break
+    else:
+        if not result["changed"]:
+            result["ahead"] = read_ahead(node, ahead or [], secrets)
     return result
 
 

@@ -30,10 +30,10 @@ from tests.unit.planning_nodes import (
     TABLES,
     V100,
     node,
-    pci,
     plan,
     system,
 )
+from tools.bare_node import pci
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

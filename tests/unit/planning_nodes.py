@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from planning.facts import NodeFacts
-from planning.machine import GIB
 from planning.model import Target
 from planning.plan import node_plan
 from planning.role_variables import role_variables
 from planning.tables import Tables, load_tables
 from planning.variables import Variables
 from tests.unit.tables import ROOT, specs, tables
+from tools.bare_node import PYTHONS, bare_node, pci
 
 TABLES = tables()
 DEFAULTS = role_variables({}, specs())["values"]
@@ -20,69 +20,25 @@ AUDIO, GPU, DISPLAY, NVSWITCH = "0403", "0302", "0300", "0680"
 H100, L4, V100, P100, B200, SWITCH = "2330", "27b8", "1db5", "15f8", "2901", "22a3"
 
 
-def pci(*devices: tuple[str, str]) -> list[dict[str, str]]:
-    return [
-        {"address": f"0000:{index:02x}:00.0", "vendor_id": "10de", "device_id": device, "class_id": kind}
-        for index, (device, kind) in enumerate(devices)
-    ]
-
-
 def gpus(*device_ids: str) -> list[dict[str, str]]:
     return pci(*((device_id, GPU) for device_id in device_ids))
 
 
 def nvidia(**changes: Any) -> dict[str, Any]:
     """The state of a node without a driver."""
-    return {
-        "loaded_version": None,
-        "userspace_version": None,
-        "modules": {},
-        "nouveau_loaded": False,
-        "counters_restricted": None,
-        "compute_processes": [],
-        "smi_error": None,
-    } | changes
+    return {**bare_node()["nvidia"], **changes}
 
 
 def node(**changes: Any) -> dict[str, Any]:
     """A bare Debian 12 server with one L4, as node_facts reports it."""
-    return {
-        "os": {
-            "id": "debian",
-            "version_id": "12",
-            "codename": "bookworm",
-            "pretty_name": "Debian GNU/Linux 12 (bookworm)",
-        },
-        "architecture": "x86_64",
-        "kernel": {
-            "release": "6.1.0-37-amd64",
-            "headers_present": True,
-            "headers_installable": True,
-            "cmdline": "",
-            "image_packages": {},
-        },
-        "kernels": [],
-        "secure_boot": "disabled",
-        "mok_enrolled": [],
-        "signing_key": False,
-        "services": [],
-        "boot_id": "",
-        "memory_bytes": 64 * GIB,
-        "cpu": {"logical": 64, "physical": 32, "numa_nodes": 2},
-        "disks": [{"path": "/", "total_bytes": 100 * GIB, "free_bytes": 80 * GIB}],
-        "pci": gpus(L4),
-        "nvlink_switch_managed": False,
-        "interfaces": [
-            {"name": "eth0", "addresses": ["192.0.2.7"], "up": True, "default_route": True, "mtu": 1500},
-        ],
-        "packages": {},
-        "broken_packages": [],
-        "apt_sources": [],
-        "dkms": [],
-        "nvidia": nvidia(),
-        "pythons": ["3.11"],
-        "payload_python": None,
-    } | changes
+    interface = {
+        "name": "eth0",
+        "addresses": ["192.0.2.7"],
+        "up": True,
+        "default_route": True,
+        "mtu": 1500,
+    }
+    return bare_node(**{"pci": gpus(L4), "interfaces": [interface], **changes})
 
 
 def plan(
@@ -116,20 +72,6 @@ def assert_says(text: str, *facts: str) -> None:
 def settled(**changes: Any) -> dict[str, Any]:
     """The node after the stack was installed."""
     return node(packages=plan()["packages"], **changes)
-
-
-# What releases have as python3.
-PYTHONS = {
-    "debian-12": "3.11",
-    "debian-13": "3.13",
-    "ubuntu-22.04": "3.10",
-    "ubuntu-24.04": "3.12",
-    "ubuntu-26.04": "3.14",
-    "rhel-8": "3.6",
-    "rhel-9": "3.9",
-    "rocky-9.4": "3.9",
-    "rhel-10": "3.12",
-}
 
 
 def system(name: str, version: str, **changes: Any) -> dict[str, Any]:

@@ -9,7 +9,8 @@ import pytest
 from planning.node_plan import NodePlan
 from planning.preview import Preview, with_preview
 from tests.unit import planning_nodes
-from tests.unit.planning_nodes import B200, H100, L4, NVSWITCH, SWITCH, V100, gpus, node, pci
+from tests.unit.planning_nodes import B200, H100, L4, NVSWITCH, SWITCH, V100, gpus, node
+from tools.bare_node import pci
 
 GH200 = "2342"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"

@@ -24,12 +24,12 @@ from tests.unit.planning_nodes import (
     gpus,
     node,
     nvidia,
-    pci,
     plan,
     problem,
     settled,
     system,
 )
+from tools.bare_node import pci
 
 # ---------------------------------------------------------------- what is installed
 

@@ -12,8 +12,9 @@ from planning.expectation import expectation
 from planning.node_plan import NodePlan
 from planning.role_variables import role_variables
 from planning.variables import Variables
-from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, pci, plan
+from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, plan
 from tests.unit.tables import specs
+from tools.bare_node import pci
 from validation.checks.registry import TESTS
 from validation.model import shapes
 from validation.model.expectations import Expectation, parse_expectation

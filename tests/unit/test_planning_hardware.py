@@ -18,12 +18,12 @@ from tests.unit.planning_nodes import (
     assert_says,
     gpus,
     node,
-    pci,
     plan,
     problem,
     system,
 )
 from tests.unit.tables import ROOT
+from tools.bare_node import pci
 
 T1000, P400, A100, GB300, K80, GT_710, THOR = "1fb0", "1cb3", "20b2", "31c2", "102d", "128b", "2b00"
 TABLES = load_tables(ROOT / "data")

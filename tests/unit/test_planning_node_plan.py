@@ -10,7 +10,8 @@ import pytest
 
 from planning.node_plan import Kind, NodePlan, PlannedSetting, RolePlan, Stage
 from planning.schema import FILE, node_plan_schema
-from tests.unit.planning_nodes import H100, L4, NVSWITCH, SWITCH, gpus, node, pci, plan, system
+from tests.unit.planning_nodes import H100, L4, NVSWITCH, SWITCH, gpus, node, plan, system
+from tools.bare_node import pci
 from validation.model.contract import ContractError
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from tests.unit.planning_nodes import (
     assert_says,
     gpus,
     node,
-    pci,
     plan,
     problem,
     system,
 )
+from tools.bare_node import pci
 
 GH200, GB200 = "2342", "2941"
 

@@ -16,11 +16,11 @@ from tests.unit.planning_nodes import (
     assert_says,
     gpus,
     node,
-    pci,
     plan,
     problem,
     system,
 )
+from tools.bare_node import pci
 
 KEY = ["A" * 40]
 

@@ -15,9 +15,9 @@ from tests.unit.planning_nodes import (
     SWITCH,
     gpus,
     node,
-    pci,
     settled,
 )
+from tools.bare_node import pci
 
 KNOWN = {"address": "192.0.2.7", "user": "ops", "today": ""}
 TYPO = {"firewall_stat": "present"}

@@ -15,7 +15,6 @@ from tests.unit.planning_nodes import (
     H100,
     L4,
     P100,
-    PYTHONS,
     TABLES,
     V100,
     assert_says,
@@ -26,6 +25,7 @@ from tests.unit.planning_nodes import (
     system,
 )
 from tests.unit.tables import ROOT
+from tools.bare_node import PYTHONS
 
 KNOWN = load_tables(ROOT / "data")
 T4, M40, A100, GH200, GB200, GB10 = "1eb8", "17fd", "20b0", "2342", "2941", "2e12"

@@ -37,6 +37,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """The plan is `plan`, for the fact of this name; `ansible_facts` is what was read."""
         result: dict[str, Any] = super().run(tmp, task_vars)
+        self.warnings: list[str] = []
         variables = task_vars or {}
         own = variables["hostvars"][variables["inventory_hostname"]]
         known = self._task.args["known"]
@@ -46,7 +47,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         if boolean(self._task.args["simulate"]) and not plan["problems"] and not plan["settled"]:
             preview = self.ask("package_preview", preview_arguments(plan), variables)
             plan = preflight_plan(node, own, known, preview)
-        return result | {"changed": False, "plan": plan, "ansible_facts": node.get("ansible_facts", {})}
+        facts = node.get("ansible_facts", {})
+        return result | {"changed": False, "plan": plan, "ansible_facts": facts, "warnings": self.warnings}
 
     def ask(self, module: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """What a module returns. A node that cannot be reached has a plan, too: a problem like any other."""
@@ -54,4 +56,5 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             found: dict[str, Any] = self._execute_module(module, arguments, task_vars=variables)
         except AnsibleError as error:
             return {"msg": str(error), "unreachable": isinstance(error, AnsibleConnectionFailure)}
+        self.warnings += found.get("warnings", [])
         return found

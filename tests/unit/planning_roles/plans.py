@@ -14,9 +14,10 @@ from planning.roles import complete
 from planning.roles.context import Context, Fleet
 from planning.tables import load_tables
 from planning.variables import Variables
-from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, pci, system
+from tests.unit.planning_nodes import H100, NVSWITCH, SWITCH, TABLES, gpus, node, system
 from tests.unit.tables import ROOT, specs
 from tools import control_docs
+from tools.bare_node import pci
 
 CONTROLS = {name: control for area in control_docs.controls().values() for name, control in area.items()}
 PROGRAMS = {"gpu_settings.py": "print('settings')\n", "process.py": "print('process')\n"}

@@ -1,0 +1,111 @@
+"""Preflight's one task: which executions on the node it takes, and what of theirs it passes on."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+
+from tests.unit.planning_nodes import node
+from tools.bare_node import pci
+
+SPEC = importlib.util.spec_from_file_location(
+    "preflight_plan", Path(__file__).resolve().parents[2] / "roles/preflight/action_plugins/preflight_plan.py"
+)
+assert SPEC
+assert SPEC.loader
+ACTION = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(ACTION)
+
+KNOWN = {"address": "192.0.2.7", "user": "root", "today": "2026-11-22", "fleet": {}}
+# Ansible fills in these two defaults, which name other variables.
+VARIABLES = {"firewall_ssh_ports": [22], "ssh_hardening_penalty_exempt_networks": []}
+PREVIEW: dict[str, Any] = {"transaction": {}, "resolved": {}, "problems": [], "refused": []}
+
+
+class Controller:
+    """Runs the task on a node whose modules answer as told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ACTION.ActionBase, "run", lambda *_: {})
+        self.executions: dict[str, dict[str, Any]] = {}
+        self.facts = node()
+        self.answers: dict[str, dict[str, Any] | AnsibleError] = {}
+
+    def execute(self, module: str, arguments: dict[str, Any], task_vars: Any) -> dict[str, Any]:
+        self.executions[module] = arguments
+        read = {"ansible_facts": {"temper": self.facts}}
+        answer = self.answers.get(module, {"node_facts": read, "package_preview": PREVIEW}[module])
+        if isinstance(answer, AnsibleError):
+            raise answer
+        return answer
+
+    def task(self, *, simulate: bool = True, payload_python: str = "") -> dict[str, Any]:
+        action = object.__new__(ACTION.ActionModule)
+        action._task = SimpleNamespace(
+            args={"known": KNOWN, "simulate": simulate, "payload_python": payload_python}
+        )
+        action._execute_module = self.execute
+        result: dict[str, Any] = action.run(
+            task_vars={"inventory_hostname": "gpu01", "hostvars": {"gpu01": VARIABLES}}
+        )
+        return result
+
+
+@pytest.fixture
+def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
+    return Controller(monkeypatch)
+
+
+def test_a_node_with_something_to_install_is_read_and_asked_to_simulate_it(controller: Controller) -> None:
+    result = controller.task()
+    assert list(controller.executions) == ["node_facts", "package_preview"]
+    asked = controller.executions["package_preview"]
+    assert asked["packages"] == result["plan"]["packages"]
+    assert asked["engines"] == result["plan"]["roles"]["container_engines"]
+    assert (result["changed"], result["plan"]["problems"]) == (False, [])
+    assert result["ansible_facts"] == {"temper": controller.facts}
+
+
+@pytest.mark.parametrize("reason", ["told not to", "settled", "refused"])
+def test_a_node_with_nothing_to_simulate_is_only_read(controller: Controller, reason: str) -> None:
+    if reason == "settled":
+        controller.facts = node(packages=controller.task()["plan"]["packages"])
+        controller.executions.clear()
+    elif reason == "refused":
+        controller.facts = node(pci=pci())
+    result = controller.task(simulate=reason != "told not to")
+    assert list(controller.executions) == ["node_facts"]
+    assert bool(result["plan"]["problems"]) == (reason == "refused")
+    assert result["plan"]["settled"] == (reason == "settled")
+
+
+def test_what_the_simulation_finds_refuses_the_node(controller: Controller) -> None:
+    controller.answers["package_preview"] = PREVIEW | {"problems": ["The mirror has no driver."]}
+    assert controller.task()["plan"]["problems"] == ["The mirror has no driver."]
+
+
+@pytest.mark.parametrize("module", ["node_facts", "package_preview"])
+@pytest.mark.parametrize("error", [AnsibleConnectionFailure("no route to host"), AnsibleError("no Python")])
+def test_an_execution_that_fails_is_a_problem_of_the_node(
+    controller: Controller, module: str, error: AnsibleError
+) -> None:
+    controller.answers[module] = error
+    (problem,) = controller.task()["plan"]["problems"]
+    assert str(error) in problem
+
+
+def test_what_the_modules_warn_of_is_passed_on(controller: Controller) -> None:
+    controller.answers["package_preview"] = PREVIEW | {"warnings": ["Drain the node."]}
+    assert controller.task()["warnings"] == ["Drain the node."]
+
+
+def test_the_payloads_python_is_asked_for_where_one_is_named(controller: Controller) -> None:
+    controller.task(simulate=False)
+    assert controller.executions["node_facts"] == {}
+    controller.task(simulate=False, payload_python="/opt/python3")
+    assert controller.executions["node_facts"] == {"payload_python": "/opt/python3"}
