@@ -137,7 +137,11 @@ class PackageSet(Setting):
         """
         lacking = self.full_wish().lacking(self.known)
         after = "".join(f"{argument}\n" for argument in arguments(lacking))
-        return [Difference("packages", "", after)] if lacking else []
+        holds = "".join(f"{name}\n" for name in self.to_hold())
+        return [
+            *([Difference("packages", "", after)] if lacking else []),
+            *([Difference("holds", "", holds)] if holds else []),
+        ]
 
     def obstacle(self) -> str | None:
         """Packages are never removed."""

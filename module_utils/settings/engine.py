@@ -446,8 +446,8 @@ def is_back(setting: Setting, state: State) -> bool:
 
 def short(change: Difference) -> str:
     """Before and after in a line; of a file only whether there was one."""
-    if change.name == "packages":
-        return f"packages: {', '.join(change.after.split())}"
+    if change.name in ("packages", "holds"):
+        return f"{change.name}: {', '.join(change.after.split())}"
     if "\n" in change.after or "\n" in change.before:
         after = "written" if change.after else "removed"
         return f"{change.name}: {'other content' if change.before else 'absent'} -> {after}"

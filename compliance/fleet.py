@@ -1,0 +1,137 @@
+"""From what a run knows of all nodes to the report in its folder. Reads and writes files of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from compliance import evidence, report
+from compliance.history import History
+from compliance.model import Observation
+from compliance.statement import CheckedNode, LastValidation, Rules, statement
+from compliance.waivers import utc
+from planning.node_plan import NodePlan
+from planning.os_controls import load_controls
+from validation.model.contract import ContractError, NodeResult, decode, loads
+from validation.report.fleet_report import point_latest_to
+from validation.verdict.verdicts import FleetVerdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from compliance.model import Statement
+    from compliance.waivers import Waiver
+
+HISTORY = "history.sqlite"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where reports go, what is read beside the nodes, and how a repair names the inventory.
+
+    `directory` holds the reports of compliance and their history, `validations` those of validation, `data`
+    the tables, `inventory` its files and folders, and `options`
+    the words that name it on a command line. `key` signs, where it is given.
+    """
+
+    directory: Path
+    validations: Path
+    data: Path
+    inventory: tuple[Path, ...]
+    validation_max_age: timedelta
+    options: str
+    key: str = ""
+
+
+def checked_node(
+    name: str, groups: Iterable[str], answer: Mapping[str, Any], waivers: Iterable[Waiver]
+) -> CheckedNode:
+    """A node from what the action compliance_check returned. An answer of another form is a problem."""
+    found = CheckedNode(name, tuple(groups), waivers=tuple(waivers))
+    if "observations" not in answer:
+        words = answer.get("problem") or answer.get("msg") or "it was not asked: the run ended before"
+        return replace(found, problem=str(words))
+    try:
+        return replace(
+            found,
+            plan=NodePlan.from_fact(answer["plan"]),
+            observations={
+                role: [decode(Observation, one) for one in observations]
+                for role, observations in answer["observations"].items()
+            },
+            driver=answer["driver"],
+        )
+    except ContractError as error:
+        return replace(found, problem=f"its answer has another form than expected: {error}")
+
+
+def validations(directory: Path, wanted: set[str]) -> dict[str, LastValidation]:
+    """The newest validation of each node, as far as there is one. What cannot be read is passed over."""
+    found: dict[str, LastValidation] = {}
+    for folder in sorted(directory.glob("*-*T*Z"), reverse=True):
+        if wanted <= found.keys():
+            break
+        try:
+            verdict = loads(FleetVerdict, (folder / "summary.json").read_bytes())
+        except (OSError, ContractError):
+            continue
+        for node in verdict.nodes:
+            path = folder / "results" / f"{node.node}.json"
+            if node.node not in wanted or node.node in found or not path.is_file():
+                continue
+            try:
+                result = loads(NodeResult, path.read_bytes())
+            except (OSError, ContractError):
+                continue
+            started = datetime.fromisoformat(result.started_at)
+            found[node.node] = LastValidation(started, node.state, result.machine.driver, folder.name)
+    return found
+
+
+def check(nodes: Iterable[CheckedNode], settings: Settings, now: datetime) -> tuple[Statement, Path]:
+    """Judge all nodes, and write the report; returns both.
+
+    Raises OSError, HistoryError, EvidenceError. The history is written last: a report that could not be
+    written whole does not count.
+    """
+    history = History(settings.directory / HISTORY)
+    before, reports = history.states(), history.reports()
+    known = list(nodes)
+    measured = validations(settings.validations, {node.name for node in known})
+    rules = Rules(
+        now, settings.validation_max_age, load_controls(settings.data / "os_controls"), settings.options
+    )
+    made = replace(
+        statement([replace(node, validation=measured.get(node.name)) for node in known], rules, before),
+        tool=f"Temper {version(settings.data)}",
+        inventory_sha256=evidence.digest_of_tree(list(settings.inventory)),
+    )
+    folder = settings.directory / utc(now).replace(":", "-")
+    folder.mkdir(parents=True)
+    report.write(folder, made)
+    previous, previous_sha256 = next(reversed(reports.items()), ("", ""))
+    manifest = evidence.Manifest(
+        made.made_at,
+        made.tool,
+        evidence.digest_of_tree([settings.data]),
+        made.inventory_sha256,
+        previous,
+        previous_sha256,
+    )
+    history.record(made, folder.name, evidence.seal(folder, manifest, settings.key), previous)
+    point_latest_to(folder)
+    return made, folder
+
+
+def version(data: Path) -> str:
+    """Temper's version, from its own project file: it is not installed."""
+    import tomllib
+
+    try:
+        return metadata.version("temper")
+    except metadata.PackageNotFoundError:
+        text = (data.parent / "pyproject.toml").read_text(encoding="utf-8")
+        return str(tomllib.loads(text)["project"]["version"])

@@ -1,0 +1,294 @@
+"""A statement for people and programs: text, one HTML file, JSON, JUnit, SARIF, and metrics for Prometheus.
+
+What was not checked is a pass in none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_URL, uuid5
+from xml.etree import ElementTree
+
+import jinja2
+
+from compliance.model import State, Verdict
+from compliance.statement import names
+from validation.model.contract import dumps
+from validation.processes.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from compliance.model import ControlResult, NodeStatement, Statement
+
+#: What somebody has to look at, in the order in which it is shown.
+SHOWN = (State.FAIL, State.NOT_CHECKED, State.WAIVED)
+SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+MOST_CHANGES = 20
+
+
+def write(directory: Path, statement: Statement) -> None:
+    """Write the report in all its forms. Raises OSError."""
+    write_atomically(directory / "report.txt", text(statement))
+    write_atomically(directory / "report.html", page(statement))
+    write_atomically(directory / "junit.xml", junit(statement))
+    write_atomically(directory / "sarif.json", sarif(statement))
+    write_atomically(directory / "metrics.prom", metrics(statement))
+    write_atomically(directory / "statement.json", dumps(statement))
+
+
+# ------------------------------------------------------------------------ text
+
+
+def text(statement: Statement) -> str:
+    """What changed, what fails and how to repair it, waivers, counts, and last the verdict."""
+    blocks = [
+        *changed_lines(statement),
+        *failing_lines(statement),
+        *unread_lines(statement),
+        *waiver_lines(statement),
+        table(statement.nodes),
+        statement.sentence,
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def changed_lines(statement: Statement) -> Iterator[str]:
+    """What is another than in the check before."""
+    if not statement.changed:
+        return
+    lines = [f"  {one.node}: {one.control}: {one.before} -> {one.now}" for one in statement.changed]
+    more = len(lines) - MOST_CHANGES
+    yield "\n".join(
+        [
+            "Changed since the check before:",
+            *lines[:MOST_CHANGES],
+            *([f"  and {more} more, see statement.json"] if more > 0 else []),
+        ]
+    )
+
+
+def failing_lines(statement: Statement) -> Iterator[str]:
+    """Each failure once, with all nodes that have it, and the commands that repair it."""
+    alike: dict[tuple[str, str, str], list[tuple[str, ControlResult]]] = {}
+    for node in statement.nodes:
+        for control in node.controls:
+            if control.state is State.FAIL:
+                found = found_and_wanted(control)
+                alike.setdefault((control.id, control.title, found), []).append((node.node, control))
+    for (name, title, found), members in alike.items():
+        since = min(control.since for _, control in members)
+        lines = [f"FAIL {name}: {title}", f"  on {names([node for node, _ in members])}"]
+        lines += [f"  since {since}"] if since else []
+        lines += [f"  {line}" for line in found.splitlines()]
+        remedies = dict.fromkeys(control.remedy for _, control in members if control.remedy)
+        lines += [f"  repair: {remedy}" for remedy in list(remedies)[:3]]
+        yield "\n".join(lines)
+
+
+def found_and_wanted(control: ControlResult) -> str:
+    """The reason, and in short lines what was found and what is wanted."""
+    lines = [control.reason] if control.reason else []
+    lines += [
+        change.diff
+        or f"{change.name}: found {change.before or 'nothing'}, wanted {change.after or 'nothing'}"
+        for change in control.changes
+    ]
+    return "\n".join(lines)
+
+
+def unread_lines(statement: Statement) -> Iterator[str]:
+    """What nobody knows, and why."""
+    alike: dict[str, list[str]] = {}
+    for node in statement.nodes:
+        if node.verdict is Verdict.NOT_CHECKED and not node.controls:
+            alike.setdefault(f"the node: {node.reason}", []).append(node.node)
+        for control in node.controls:
+            if control.state is State.NOT_CHECKED:
+                alike.setdefault(f"{control.id}: {control.reason}", []).append(node.node)
+    if alike:
+        yield "\n".join(
+            ["Not checked, and not counted as passed:"]
+            + [f"  {what} (on {names(nodes)})" for what, nodes in alike.items()]
+        )
+
+
+def waiver_lines(statement: Statement) -> Iterator[str]:
+    """Waivers that somebody has to look at, and controls that one waives although they fail."""
+    if statement.waivers:
+        yield "\n".join(["Waivers:", *(f"  {finding.text}" for finding in statement.waivers)])
+    alike: dict[str, list[str]] = {}
+    for node in statement.nodes:
+        for control in node.controls:
+            if control.state is State.WAIVED and control.measured is State.FAIL:
+                alike.setdefault(f"{control.id}: {control.waiver}", []).append(node.node)
+    if alike:
+        yield "\n".join(
+            ["Waived, and would fail:"] + [f"  {what} (on {names(nodes)})" for what, nodes in alike.items()]
+        )
+
+
+def table(nodes: Iterable[NodeStatement]) -> str:
+    """A line for each node."""
+    rows = [["Node", "Verdict", "Driver", *State]]
+    rows += [
+        [node.node, node.verdict, node.driver or "-", *(str(node.count(state)) for state in State)]
+        for node in nodes
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def page(statement: Statement) -> str:
+    """One HTML file that needs nothing else, and no JavaScript to be read."""
+    template = pkgutil.get_data("compliance", "page.html.j2")
+    assert template is not None
+    failing = Counter(
+        (control.id, control.title)
+        for node in statement.nodes
+        for control in node.controls
+        if control.state is State.FAIL
+    )
+    return (
+        jinja2.Environment(
+            autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        )
+        .from_string(template.decode())
+        .render(statement=statement, failing=failing.most_common(), states=list(State), shown=SHOWN)
+    )
+
+
+# -------------------------------------------------------------------- programs
+
+
+def junit(statement: Statement) -> str:
+    """A suite for each node, a case for each control. Not checked is an error, what is waived is skipped."""
+    root = ElementTree.Element("testsuites", name="Temper compliance")
+    for node in statement.nodes:
+        suite = ElementTree.SubElement(root, "testsuite", name=node.node, timestamp=statement.made_at)
+        if not node.controls:
+            case = ElementTree.SubElement(suite, "testcase", classname=node.node, name="the node")
+            ElementTree.SubElement(case, "error", message=clean(node.reason))
+        for control in node.controls:
+            case = ElementTree.SubElement(suite, "testcase", classname=node.node, name=control.id)
+            said = clean("\n".join(filter(None, [found_and_wanted(control), control.remedy])))
+            if control.state is State.FAIL:
+                ElementTree.SubElement(case, "failure", message=clean(control.title)).text = said
+            elif control.state is State.NOT_CHECKED:
+                ElementTree.SubElement(case, "error", message=clean(control.reason))
+            elif control.state is not State.PASS:
+                reason = clean(control.waiver or control.reason)
+                ElementTree.SubElement(case, "skipped", message=f"{control.state}: {reason}")
+        count = Counter(element.tag for element in suite.iter())
+        suite.set("tests", str(count["testcase"]))
+        suite.set("failures", str(count["failure"]))
+        suite.set("errors", str(count["error"]))
+        suite.set("skipped", str(count["skipped"]))
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def clean(words: str) -> str:
+    """Without the control characters that XML cannot hold."""
+    return "".join(letter for letter in words if letter in "\t\n\r" or letter >= " ")
+
+
+def sarif(statement: Statement) -> str:
+    """SARIF 2.1.0: what fails, what is waived (suppressed), and what is open: nobody could check it."""
+    rules = {
+        control.id: control.title
+        for node in statement.nodes
+        for control in node.controls
+        if control.state in SHOWN
+    }
+    driver = {
+        "name": "Temper",
+        "version": statement.tool or "unknown",
+        "rules": [{"id": name, "shortDescription": {"text": title}} for name, title in rules.items()],
+    }
+    results = [
+        result(node, control)
+        for node in statement.nodes
+        for control in node.controls
+        if control.state in SHOWN
+    ]
+    results += [unchecked(node) for node in statement.nodes if not node.controls]
+    log = {
+        "$schema": SARIF_SCHEMA,
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }
+    return json.dumps(log, indent=1) + "\n"
+
+
+def result(node: NodeStatement, control: ControlResult) -> dict[str, Any]:
+    """One result. Its fingerprint is that of the same control on the same node in every run."""
+    failing = State.FAIL in (control.state, control.measured)
+    message = found_and_wanted(control) or control.waiver or control.title
+    found: dict[str, Any] = {
+        "ruleId": control.id,
+        "kind": "fail" if failing else "open" if control.state is State.NOT_CHECKED else "review",
+        "level": "error" if failing else "none",
+        "message": {"text": message},
+        "locations": [{"logicalLocations": [{"name": node.node, "kind": "resource"}]}],
+        "partialFingerprints": {"temper/v1": fingerprint(node.node, control.id)},
+    }
+    if control.state is State.WAIVED:
+        suppression = {"kind": "external", "status": "accepted", "justification": control.waiver}
+        found["suppressions"] = [suppression]
+    return found
+
+
+def unchecked(node: NodeStatement) -> dict[str, Any]:
+    """A node of which nothing is known."""
+    return {
+        "ruleId": "node/answers",
+        "kind": "open",
+        "level": "none",
+        "message": {"text": node.reason},
+        "locations": [{"logicalLocations": [{"name": node.node, "kind": "resource"}]}],
+        "partialFingerprints": {"temper/v1": fingerprint(node.node, "node/answers")},
+    }
+
+
+def fingerprint(node: str, control: str) -> str:
+    """Names a control on a node, the same in every run."""
+    return str(uuid5(NAMESPACE_URL, f"temper:{node}:{control}"))
+
+
+def metrics(statement: Statement) -> str:
+    """For node exporter's textfile collector on the controller."""
+    lines = [
+        "# HELP temper_compliance_controls Controls of a node by their state.",
+        "# TYPE temper_compliance_controls gauge",
+    ]
+    for node in statement.nodes:
+        lines += [
+            f'temper_compliance_controls{{node="{label(node.node)}",state="{state}"}} {node.count(state)}'
+            for state in State
+            if node.controls
+        ]
+    lines += [
+        "# HELP temper_compliance_checked Whether the node could be checked.",
+        "# TYPE temper_compliance_checked gauge",
+        *(
+            f'temper_compliance_checked{{node="{label(node.node)}"}} '
+            f"{int(node.verdict is not Verdict.NOT_CHECKED)}"
+            for node in statement.nodes
+        ),
+        "# HELP temper_compliance_waiver_findings Waivers that somebody has to look at.",
+        "# TYPE temper_compliance_waiver_findings gauge",
+    ]
+    counts = Counter(finding.code for finding in statement.waivers)
+    lines += [f'temper_compliance_waiver_findings{{code="{code}"}} {counts[code]}' for code in sorted(counts)]
+    return "\n".join(lines) + "\n"
+
+
+def label(value: str) -> str:
+    """A label's value in Prometheus' text format."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

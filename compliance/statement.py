@@ -1,0 +1,355 @@
+"""From plans and observations to the statement of a fleet. Pure: reads no file, no clock and no node."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from compliance.model import (
+    SCHEMA_VERSION,
+    Change,
+    Changed,
+    ControlResult,
+    NodeStatement,
+    State,
+    Statement,
+    Verdict,
+)
+from compliance.waivers import Use, Waiver, faults, utc
+from planning.os_controls import references
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime, timedelta
+    from typing import Any
+
+    from compliance.history import Known
+    from compliance.model import Observation
+    from planning.node_plan import NodePlan
+    from validation.model.contract import State as Measured
+
+HARDENING = "os_hardening"
+NODE = "node"
+VALIDATION = "validation"
+#: The worst of a control's settings is what the control is; one that nothing applies to is not applicable.
+WORST_FIRST = (State.FAIL, State.NOT_CHECKED, State.PASS, State.NOT_APPLICABLE)
+TITLES = {
+    "reboot": "The node runs what is installed",
+    "security-updates": "No update of security waits",
+    "administrators": "Only listed accounts can become root",
+}
+WHOLE = {
+    "account": "Administrators, their keys and sudo",
+    "container_engine": "Container engines have their GPU settings",
+    "driver": "The driver is loaded, in every kernel, and proven",
+    "firewall": "The firewall is in force, and at every boot",
+    "gpu": "Clocks, power limit and persistence of the GPUs",
+    "interrupted": "No run was cut off",
+    "package": "Packages are installed at their versions, and held",
+    "repository": "Repositories and their keys",
+    "sshd": "sshd has its settings in force",
+}
+MOST_NAMES = 8
+
+
+@dataclass(frozen=True)
+class LastValidation:
+    """A node's newest validation. `driver` is what it was measured with."""
+
+    made_at: datetime
+    state: Measured
+    driver: str | None
+    report: str
+
+
+@dataclass(frozen=True)
+class CheckedNode:
+    """What is known of a node.
+
+    Of one that did not answer there is neither plan nor observations, but a `problem`. `observations` are by
+    role, those of no role under "node". `driver` is the version that is loaded.
+    """
+
+    name: str
+    groups: tuple[str, ...] = ()
+    plan: NodePlan | None = None
+    observations: Mapping[str, Sequence[Observation]] | None = None
+    problem: str = ""
+    driver: str | None = None
+    validation: LastValidation | None = None
+    waivers: tuple[Waiver, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the controller knows: its clock, how old a validation may be, all OS controls.
+
+    `inventory` are the options that name the inventory, as one types them: " -i inventory/mine".
+    """
+
+    now: datetime
+    validation_max_age: timedelta
+    os_controls: Mapping[str, Any]
+    inventory: str = ""
+
+
+def statement(
+    nodes: Iterable[CheckedNode], rules: Rules, before: Mapping[tuple[str, str], Known]
+) -> Statement:
+    """The statement of all nodes. `before` is what the history knows of each (node, control)."""
+    checked = list(nodes)
+    found = [with_since(node_statement(node, rules), before, utc(rules.now)) for node in checked]
+    findings = tuple(faults(used_waivers(checked, found), rules.now))
+    verdict = max_verdict([node.verdict for node in found])
+    if verdict is not Verdict.NOT_COMPLIANT and any(finding.code.is_finding for finding in findings):
+        verdict = Verdict.NOT_COMPLIANT
+    return Statement(
+        schema_version=SCHEMA_VERSION,
+        made_at=utc(rules.now),
+        verdict=verdict,
+        sentence=sentence(verdict, found, sum(finding.code.is_finding for finding in findings)),
+        nodes=tuple(found),
+        waivers=findings,
+        changed=tuple(changes(found, before)),
+    )
+
+
+def max_verdict(verdicts: Iterable[Verdict]) -> Verdict:
+    """Of several: a known fault before what nobody knows; nothing at all was not checked."""
+    found = set(verdicts)
+    order = (Verdict.NOT_COMPLIANT, Verdict.NOT_CHECKED, Verdict.COMPLIANT)
+    return next((verdict for verdict in order if verdict in found), Verdict.NOT_CHECKED)
+
+
+def sentence(verdict: Verdict, nodes: Sequence[NodeStatement], findings: int) -> str:
+    """The verdict in a sentence."""
+    counts = Counter(node.verdict for node in nodes)
+    parts = [f"{counts[Verdict.COMPLIANT]} of {len(nodes)} nodes are compliant"]
+    if counts[Verdict.NOT_COMPLIANT]:
+        failed = sum(node.count(State.FAIL) for node in nodes)
+        parts.append(f"{counts[Verdict.NOT_COMPLIANT]} are not ({failed} controls fail)")
+    if unchecked := [node.node for node in nodes if node.verdict is Verdict.NOT_CHECKED]:
+        parts.append(f"not checked: {names(unchecked)}")
+    if findings:
+        parts.append(f"{findings} waivers have to be renewed, corrected or removed")
+    return f"Verdict: {verdict}. {'; '.join(parts)}."
+
+
+def names(nodes: Sequence[str]) -> str:
+    """The first names of a list, and how many more."""
+    more = len(nodes) - MOST_NAMES
+    return ", ".join(nodes[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def node_statement(node: CheckedNode, rules: Rules) -> NodeStatement:
+    """One node, control by control."""
+    if node.plan is None or node.observations is None:
+        return NodeStatement(node.name, Verdict.NOT_CHECKED, node.problem)
+    controls = [
+        with_waiver(control, node, rules.now)
+        for control in (
+            plan_control(node, rules),
+            *role_controls(node, rules),
+            *os_controls(node, rules),
+            *condition_controls(node, rules),
+            validation_control(node, rules),
+        )
+    ]
+    states = {control.state for control in controls}
+    verdict = Verdict.COMPLIANT
+    if State.FAIL in states:
+        verdict = Verdict.NOT_COMPLIANT
+    elif State.NOT_CHECKED in states:
+        verdict = Verdict.NOT_CHECKED
+    return NodeStatement(
+        node=node.name,
+        verdict=verdict,
+        system=node.plan.system or "",
+        gpus=", ".join(f"{gpu.count}x {gpu.name}" for gpu in node.plan.gpus),
+        driver=node.driver or "",
+        controls=tuple(controls),
+    )
+
+
+def plan_control(node: CheckedNode, rules: Rules) -> ControlResult:
+    """Whether the inventory's wishes can be carried out on this node at all."""
+    assert node.plan
+    problems = node.plan.problems
+    return ControlResult(
+        id=f"{NODE}/plan",
+        title="The inventory asks for what this node can have",
+        state=State.FAIL if problems else State.PASS,
+        reason="; ".join(problems),
+        remedy=playbook("preflight", rules, node) if problems else "",
+    )
+
+
+def role_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
+    """Each setting of each role; those of the hardening are its controls' where they have one."""
+    assert node.plan
+    assert node.observations is not None
+    for role in node.plan.roles:
+        reasons = {f"{setting.kind}:{setting.key}": setting.why for setting in role.settings}
+        for one in node.observations.get(role.role, ()):
+            if role.role == HARDENING and one.controls:
+                continue
+            kind = one.key.partition(":")[0]
+            yield ControlResult(
+                id=f"{role.role}/{one.key}",
+                title=WHOLE.get(kind) or reasons.get(one.key) or one.key,
+                state=one.state,
+                reason=one.reason,
+                changes=one.changes,
+                remedy=repair([one], rules, node, role.stage, role.role),
+            )
+
+
+def os_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
+    """Every control of data/os_controls: what it sets here, or why it is relaxed."""
+    assert node.plan
+    assert node.observations is not None
+    role = next((role for role in node.plan.roles if role.role == HARDENING), None)
+    if role is None or role.options.absent:
+        return
+    relaxed = {waived.id: waived for waived in node.plan.waived}
+    asked: dict[str, list[Observation]] = {}
+    for one in node.observations.get(HARDENING, ()):
+        for name in one.controls:
+            asked.setdefault(name, []).append(one)
+    for name, control in rules.os_controls.items():
+        result = worst_of(asked.get(name, []))
+        waived = relaxed.get(name)
+        if waived and waived.by == "the operator":
+            # Not set is one thing, accepted another: that takes a waiver with an owner and an end.
+            result = ControlResult("", "", State.FAIL, f"os_hardening_waivers leaves it out: {waived.reason}")
+        elif waived and result.state in (State.PASS, State.NOT_APPLICABLE):
+            result = ControlResult("", "", State.WAIVED, waiver=f"{waived.reason} (by {waived.by})")
+        yield replace(
+            result,
+            id=name,
+            title=control["title"],
+            references=references(control),
+            remedy=repair(asked.get(name, []), rules, node, role.stage, HARDENING),
+        )
+
+
+def worst_of(observations: Sequence[Observation]) -> ControlResult:
+    """What a control is by its settings."""
+    if not observations:
+        return ControlResult("", "", State.NOT_APPLICABLE, "this system has nothing to set for it")
+    state = next(state for state in WORST_FIRST if state in {one.state for one in observations})
+    deciding = [one for one in observations if one.state is state]
+    reasons = dict.fromkeys(one.reason for one in deciding if one.reason)
+    changes: dict[Change, None] = dict.fromkeys(change for one in deciding for change in one.changes)
+    return ControlResult("", "", state, "; ".join(reasons), changes=tuple(changes))
+
+
+def condition_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
+    """What is no setting."""
+    assert node.observations is not None
+    for one in node.observations.get(NODE, ()):
+        yield ControlResult(
+            id=f"{NODE}/{one.key}",
+            title=TITLES.get(one.key, one.key),
+            state=one.state,
+            reason=one.reason,
+            remedy=" && ".join(on_node(command, rules, node) for command in one.repair),
+        )
+
+
+def validation_control(node: CheckedNode, rules: Rules) -> ControlResult:
+    """Whether the node was measured, lately, with this driver, and was good."""
+    reason = validation_fault(node, rules)
+    return ControlResult(
+        id=f"{VALIDATION}/last",
+        title=f"Validated within {rules.validation_max_age.days} days, with the driver that is loaded",
+        state=State.FAIL if reason else State.PASS,
+        reason=reason,
+        remedy=playbook("validate", rules, node) if reason else "",
+    )
+
+
+def validation_fault(node: CheckedNode, rules: Rules) -> str:
+    """What is wrong with the last validation; empty where nothing is."""
+    last = node.validation
+    if last is None:
+        return "no report on this machine has a validation of it"
+    if last.state in ("fail", "not-run"):
+        return f"its validation of {utc(last.made_at)} ended in {last.state} ({last.report})"
+    if rules.now - last.made_at > rules.validation_max_age:
+        return f"its last validation is of {utc(last.made_at)}, {(rules.now - last.made_at).days} days ago"
+    if last.driver != node.driver:
+        return (
+            f"it was validated with driver {last.driver or 'none'}, and {node.driver or 'none'} is loaded now"
+        )
+    return ""
+
+
+def repair(
+    observations: Iterable[Observation], rules: Rules, node: CheckedNode, stage: str, role: str
+) -> str:
+    """The command that repairs settings of a role, where one fails; before it, what only a person may do."""
+    failing = [one for one in observations if one.state is State.FAIL]
+    commands = dict.fromkeys(command for one in failing for command in one.repair)
+    run = f"{playbook(stage, rules, node)} --tags {role}"
+    return " && ".join([*(on_node(command, rules, node) for command in commands), run]) if failing else ""
+
+
+def playbook(name: str, rules: Rules, node: CheckedNode) -> str:
+    """A playbook for one node, as one types it on the controller."""
+    return f"ansible-playbook{rules.inventory} playbooks/{name}.yml --limit {node.name}"
+
+
+def on_node(command: str, rules: Rules, node: CheckedNode) -> str:
+    """A command for a node, as one types it on the controller."""
+    return f"ansible{rules.inventory} {node.name} --become --module-name shell --args {shlex.quote(command)}"
+
+
+def with_waiver(control: ControlResult, node: CheckedNode, now: datetime) -> ControlResult:
+    """The control as a valid waiver of the operator makes it. What it would be stays visible."""
+    valid = [w for w in node.waivers if w.control == control.id and w.covers(node.name, node.groups)]
+    waiver = next((w for w in valid if w.holds(now)), None)
+    if waiver is None or control.state is not State.FAIL:
+        return control
+    return replace(control, state=State.WAIVED, measured=control.state, waiver=waiver.text)
+
+
+def used_waivers(nodes: Sequence[CheckedNode], statements: Sequence[NodeStatement]) -> dict[Waiver, Use]:
+    """What the nodes of this run say of each waiver; one for none of them is left out."""
+    found: dict[Waiver, Use] = {}
+    severity = (Use.UNMATCHED, Use.UNNEEDED, Use.UNKNOWN, Use.NEEDED)
+    for node, told in zip(nodes, statements, strict=True):
+        by_id = {control.id: control for control in told.controls}
+        for waiver in node.waivers:
+            if not waiver.covers(node.name, node.groups):
+                continue
+            control = by_id.get(waiver.control)
+            use = Use.UNMATCHED if by_id else Use.UNKNOWN
+            if control:
+                failing = State.FAIL in (control.state, control.measured)
+                use = Use.NEEDED if failing else Use.UNNEEDED
+                if control.state is State.NOT_CHECKED:
+                    use = Use.UNKNOWN
+            found[waiver] = max(found.get(waiver, Use.UNMATCHED), use, key=severity.index)
+    return found
+
+
+def with_since(node: NodeStatement, before: Mapping[tuple[str, str], Known], now: str) -> NodeStatement:
+    """The node with the instant at which each control's state began: now, unless it was so before."""
+    controls = []
+    for control in node.controls:
+        known = before.get((node.node, control.id))
+        since = known.since if known and known.state is control.state else now
+        controls.append(replace(control, since=since))
+    return replace(node, controls=tuple(controls))
+
+
+def changes(nodes: Iterable[NodeStatement], before: Mapping[tuple[str, str], Known]) -> Iterable[Changed]:
+    """Controls whose state is another one than before. What nobody knew is new, not changed."""
+    for node in nodes:
+        for control in node.controls:
+            known = before.get((node.node, control.id))
+            if known and known.state is not control.state:
+                yield Changed(node.node, control.id, known.state, control.state)

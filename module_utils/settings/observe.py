@@ -1,0 +1,226 @@
+"""Compares every setting of a plan with the node, each by itself, and changes nothing.
+
+The engine stops at the first thing that it cannot do, because it is about to change the node. Here one
+setting that cannot be read costs that one: the others are still compared.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.process import CommandError, which
+from ansible.module_utils.settings.base import RefusedError, SettingError
+from ansible.module_utils.settings.engine import path_of, told
+from ansible.module_utils.settings.files import Keyword
+from ansible.module_utils.settings.kinds import MEMBER_OF, build, kind_of
+from ansible.module_utils.settings.record import Record
+from ansible.module_utils.settings.system import (
+    MountOptions,
+    Sysctl,
+    Unit,
+    of_temper,
+    overruled_by,
+    overruling,
+)
+from ansible.module_utils.units import unit_states
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ansible.module_utils.settings.base import Setting
+
+UNREADABLE = (SettingError, CommandError, OSError)
+#: Of a file that differs, lines of its diff, and characters of a line: a report is no copy of the node.
+MOST_LINES = 40
+MOST_CHARACTERS = 300
+MODPROBE = "/etc/modprobe.d/"
+MODULES = Path("/proc/modules")
+
+
+def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What each setting of a role is: C(key), C(controls), C(state), C(reason), C(changes).
+
+    `plan` is the role's part of a node's plan. States are pass, fail, not-applicable and not-checked.
+    """
+    options = {**plan["options"], "check_mode": True}
+    sysctl_file = options["sysctl_file"]
+    later = overruling(sysctl_file) if sysctl_file else {}
+    found: list[dict[str, Any]] = []
+    # Without items, a role may still have something to take back.
+    for items in (grouped(plan["settings"]) or {"": []}).values():
+        try:
+            built = build(plan["role"], items, options)
+        except (RefusedError, *UNREADABLE) as error:
+            found += [unread(f"{item['kind']}:{item['key']}", item["controls"], error) for item in items]
+            continue
+        look_at_units([setting for setting, _ in built])
+        found += [observed(setting, controls, later) for setting, controls in built]
+    return [*found, *left_behind(plan["role"], {entry["key"] for entry in found}, later)]
+
+
+def grouped(items: list[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """The items by kind; those that are one setting together stay together.
+
+    Secrets are left out: what they should be does not travel for a comparison.
+    """
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for item in items:
+        if not (item["kind"] == "file" and (item["wanted"] or {}).get("secret")):
+            groups.setdefault(MEMBER_OF.get(item["kind"], item["kind"]), []).append(item)
+    return groups
+
+
+def look_at_units(settings: list[Setting]) -> None:
+    """Have systemd asked for all units at once."""
+    units = [setting for setting in settings if isinstance(setting, Unit)]
+    try:
+        states = unit_states([unit.name for unit in units])
+    except UNREADABLE:
+        return  # each one says why as it is asked
+    for unit in units:
+        unit.know(states[unit.name])
+
+
+def observed(setting: Setting, controls: list[str], later: Mapping[str, str]) -> dict[str, Any]:
+    """One setting, compared."""
+    try:
+        return {**result(setting.key, controls, "pass"), **compared(setting, later)}
+    except RefusedError as error:
+        return result(setting.key, controls, "fail", str(error))
+    except UNREADABLE as error:
+        return unread(setting.key, controls, error)
+
+
+def compared(setting: Setting, later: Mapping[str, str]) -> dict[str, Any]:
+    """What is to say of a setting unless it passes. Raises as `read` and `settled` of a setting do."""
+    if reason := not_applicable(setting):
+        return {"state": "not-applicable", "reason": reason}
+    if kind_of(setting) == "gpu" and not which("nvidia-smi"):
+        return {"state": "not-checked", "reason": "there is no nvidia-smi to ask"}
+    if isinstance(setting, Sysctl) and (file := overruled_by(setting.name, dict(later))):
+        return overruled(setting, file)
+    if not setting.settled():
+        masked = isinstance(setting, Unit) and setting.obstacle()
+        repair = [f"systemctl unmask {path_of(setting.key)}"] if masked else []
+        return {"state": "fail", "changes": shown(setting), "repair": repair}
+    if loaded := forbidden_modules(setting):
+        reason = f"loaded although forbidden: {', '.join(loaded)}; the next boot leaves them out"
+        return {"state": "fail", "reason": reason}
+    return {}
+
+
+def overruled(setting: Sysctl, file: str) -> dict[str, Any]:
+    """A kernel parameter that another file sets after ours: the engine leaves it to that one."""
+    if of_temper(file):
+        return {"state": "not-applicable", "reason": f"{file} of Temper sets it"}
+    value = value_in(Path(file), setting.name)
+    if value != setting.value:
+        change = {"name": setting.key, "before": f"{value} at every boot", "after": setting.value, "diff": ""}
+        pattern = re.escape(setting.name).replace(r"\.", "[./]")
+        return {
+            "state": "fail",
+            "reason": f"{file} comes later and sets {value} at every boot",
+            "changes": [change],
+            "repair": [f"sed -i -E '/^ *-? *{pattern} *=/d' {file}"],
+        }
+    if not setting.settled():
+        repair = [f"sysctl --write '{setting.name}={setting.value}'"]
+        return {"state": "fail", "changes": shown(setting), "repair": repair}
+    return {}
+
+
+def not_applicable(setting: Setting) -> str:
+    """Why this node has nothing that the setting could be made on; empty where it has."""
+    if isinstance(setting, Sysctl) and setting.read() is None:
+        return "this kernel has no such parameter"
+    if isinstance(setting, Unit) and setting.read() is None and not setting.required:
+        return "the unit is not installed"
+    if isinstance(setting, Keyword) and setting.read() is None:
+        return "there is no such file"
+    if isinstance(setting, MountOptions) and setting.read() is None and setting.settled():
+        return "it is no file system of its own"
+    return ""
+
+
+def shown(setting: Setting) -> list[dict[str, str]]:
+    """What differs, in a form that fits a report."""
+    return [
+        {
+            "name": change.name,
+            "before": brief(change.before),
+            "after": brief(change.after),
+            "diff": diff(change.before, change.after),
+        }
+        for change in setting.change()
+    ]
+
+
+def brief(text: str) -> str:
+    """One line as it is; of more how many."""
+    lines = text.splitlines()
+    return f"{len(lines)} lines" if len(lines) > 1 else "".join(lines)[:MOST_CHARACTERS]
+
+
+def diff(before: str, after: str) -> str:
+    """The lines that differ, where either has more than one."""
+    old, new = before.splitlines(), after.splitlines()
+    if max(len(old), len(new)) <= 1:
+        return ""
+    lines = [
+        line[:MOST_CHARACTERS] for line in difflib.unified_diff(old, new, "found", "wanted", "", "", 0, "")
+    ]
+    more = [f"... and {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else []
+    return "\n".join([*lines[:MOST_LINES], *more])
+
+
+def value_in(path: Path, name: str) -> str | None:
+    """The value that a file of /etc/sysctl.d gives a parameter; its last line counts."""
+    value = None
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        left, equals, right = line.strip().partition("=")
+        pattern = left.strip().lstrip("-").replace("/", ".")
+        if equals and left[:1] not in "#;" and fnmatch.fnmatchcase(name, pattern):
+            value = " ".join(right.split())
+    return value
+
+
+def forbidden_modules(setting: Setting) -> list[str]:
+    """Kernel modules that are loaded although a file of ours says that they must not be."""
+    path = path_of(setting.key)
+    if kind_of(setting) != "file" or not path.startswith(MODPROBE):
+        return []
+    words = [line.split() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    forbidden = {line[1].replace("-", "_") for line in words if line[:1] == ["blacklist"]}
+    try:
+        loaded = {line.split()[0] for line in MODULES.read_text(encoding="utf-8").splitlines()}
+    except FileNotFoundError:  # a kernel that can load none
+        return []
+    return sorted(forbidden & loaded)
+
+
+def left_behind(role: str, keys: set[str], later: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """A run that was cut off, and what an earlier one has made that nobody asks for any more."""
+    record = Record(role)
+    if record.pending:
+        reason = f"a run was cut off while it changed {', '.join(record.pending)}"
+        yield result("interrupted", [], "fail", reason)
+    for key in sorted(record.originals.keys() - keys):
+        name = path_of(key)
+        # The engine gives these up, too: another file's by now, or of an interface that is gone.
+        if key.startswith("sysctl:") and (overruled_by(name, dict(later)) or Sysctl(name, "").read() is None):
+            continue
+        yield result(key, [], "fail", "an earlier run has set it, and the plan no longer asks for it")
+
+
+def unread(key: str, controls: list[str], error: BaseException) -> dict[str, Any]:
+    """A setting that could not be read."""
+    return result(key, controls, "not-checked", told(error, key))
+
+
+def result(key: str, controls: list[str], state: str, reason: str = "") -> dict[str, Any]:
+    """In the form that the module returns."""
+    return {"key": key, "controls": controls, "state": state, "reason": reason, "changes": [], "repair": []}

@@ -1,0 +1,190 @@
+"""Evidence: changed bytes, missing and added files and reports are found; signatures are real."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from compliance import __main__ as command
+from compliance.evidence import MANIFEST, SIGNATURE, EvidenceError, digest_of_tree, sign, verify
+from compliance.fleet import HISTORY, Settings, check
+from compliance.history import History, HistoryError
+from compliance.model import State
+from planning.preflight import DATA
+from tests.unit.compliance.fleets import NOW, checked, observation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    inventory = tmp_path / "inventory"
+    inventory.mkdir()
+    (inventory / "hosts.yml").write_text("gpu_nodes: {hosts: {gpu01: {}}}\n")
+    return Settings(
+        directory=tmp_path / "reports" / "compliance",
+        validations=tmp_path / "reports",
+        data=DATA,
+        inventory=(inventory,),
+        validation_max_age=timedelta(days=30),
+        options=" -i inventory/mine",
+    )
+
+
+@pytest.fixture
+def reports(settings: Settings) -> Path:
+    """Three reports."""
+    for hours in range(3):
+        check([checked()], settings, NOW + timedelta(hours=hours))
+    return settings.directory
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    if not shutil.which("ssh-keygen"):
+        pytest.skip("ssh-keygen signs")
+    path = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    public = (tmp_path / "key.pub").read_text()
+    (tmp_path / "signers").write_text(f'auditor@example namespaces="temper-compliance" {public}')
+    return str(path)
+
+
+def problems(reports: Path, signers: Path | None = None) -> list[str]:
+    return verify(reports, History(reports / HISTORY).reports(), signers)
+
+
+def folders(reports: Path) -> list[Path]:
+    return sorted(path for path in reports.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def test_reports_that_nobody_has_touched_verify(reports: Path) -> None:
+    assert len(folders(reports)) == 3
+    assert problems(reports) == []
+    assert (reports / "latest").resolve() == folders(reports)[-1]
+
+
+def test_a_changed_byte_is_found_wherever_it_is(reports: Path) -> None:
+    files = [path for folder in folders(reports) for path in sorted(folder.rglob("*")) if path.is_file()]
+    chance = random.Random(1)
+    assert len(files) >= 3 * 7
+    for path in files:
+        before = path.read_bytes()
+        place = chance.randrange(len(before))
+        path.write_bytes(before[:place] + bytes([before[place] ^ 1]) + before[place + 1 :])
+        assert problems(reports), (path, place)
+        path.write_bytes(before)
+    assert problems(reports) == []
+
+
+def test_a_missing_or_additional_file_is_found(reports: Path) -> None:
+    first = folders(reports)[0]
+    (first / "junit.xml").unlink()
+    (first / "more.txt").write_text("x")
+    found = problems(reports)
+    assert any("junit.xml is missing" in problem for problem in found)
+    assert any("more.txt was added" in problem for problem in found)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_report_that_is_gone_is_found(reports: Path, which: int) -> None:
+    gone = folders(reports)[which]
+    shutil.rmtree(gone)
+    (problem,) = problems(reports)
+    assert problem.startswith(gone.name)
+
+
+def test_a_report_that_was_put_there_is_found(reports: Path) -> None:
+    shutil.copytree(folders(reports)[0], reports / "2026-01-01T00-00-00Z")
+    (problem,) = problems(reports)
+    assert problem.startswith("2026-01-01T00-00-00Z")
+
+
+def test_a_manifest_that_was_made_anew_is_found(reports: Path) -> None:
+    """Who changes a file and its digest still has the history, and the next report, against them."""
+    first = folders(reports)[0]
+    text = (first / MANIFEST).read_text()
+    (first / MANIFEST).write_text(text.replace("Temper", "Tamper"))
+    assert any(MANIFEST in problem for problem in problems(reports))
+
+
+def test_signed_reports_verify_and_others_do_not(settings: Settings, key: str, tmp_path: Path) -> None:
+    check([checked()], replace(settings, key=key), NOW)
+    signers = tmp_path / "signers"
+    assert problems(settings.directory, signers) == []
+    check([checked()], settings, NOW + timedelta(hours=1))
+    (problem,) = problems(settings.directory, signers)
+    assert "not signed" in problem
+
+
+@pytest.mark.parametrize("wrong", ["changed", "another key", "another purpose"])
+def test_a_signature_that_does_not_count_is_found(
+    settings: Settings, key: str, tmp_path: Path, wrong: str
+) -> None:
+    _, report = check([checked()], replace(settings, key=key), NOW)
+    if wrong == "changed":
+        (report / MANIFEST).write_text((report / MANIFEST).read_text() + " ")
+    else:
+        other = tmp_path / "other"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True)
+        (report / SIGNATURE).unlink()
+        namespace = "file" if wrong == "another purpose" else "temper-compliance"
+        signer = key if wrong == "another purpose" else str(other)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-Y", "sign", "-f", signer, "-n", namespace, str(report / MANIFEST)],
+            check=True,
+        )
+    assert problems(settings.directory, tmp_path / "signers")
+
+
+def test_a_key_that_cannot_sign_leaves_no_report_behind_as_whole(settings: Settings) -> None:
+    with pytest.raises(EvidenceError, match="/nowhere/key"):
+        check([checked()], replace(settings, key="/nowhere/key"), NOW)
+    assert History(settings.directory / HISTORY).reports() == {}
+    with pytest.raises(EvidenceError):
+        sign(settings.directory / "missing", "/nowhere/key")
+
+
+def test_a_history_of_a_newer_version_leaves_everything_as_it_is(reports: Path, settings: Settings) -> None:
+    import sqlite3
+
+    with sqlite3.connect(reports / HISTORY) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(HistoryError):
+        check([checked()], settings, NOW + timedelta(hours=9))
+    assert len(folders(reports)) == 3
+
+
+def test_a_second_check_names_what_has_changed(reports: Path, settings: Settings) -> None:
+    broken = observation("sshd:PasswordAuthentication", State.FAIL, reason="yes")
+    made, folder = check([checked("gpu01", broken)], settings, NOW + timedelta(hours=9))
+    assert [one.control for one in made.changed] == ["ssh_hardening/sshd:PasswordAuthentication"]
+    assert folder.name in (reports / "latest").resolve().name
+
+
+def test_the_digest_of_a_tree_is_of_names_and_contents(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1")
+    before = digest_of_tree([tmp_path])
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert digest_of_tree([tmp_path]) != before
+
+
+def test_the_command_line_ends_with_the_verdict(
+    reports: Path, settings: Settings, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # No validation is on record here: that alone is not compliant.
+    assert command.main(["status", "--reports", str(reports)]) == 1
+    assert command.main(["verify", "--reports", str(reports)]) == 0
+    assert command.main(["drifts", "--reports", str(reports)]) == 0
+    assert "validation/last" in capsys.readouterr().out
+    (folders(reports)[0] / "junit.xml").unlink()
+    assert command.main(["verify", "--reports", str(reports)]) == 1
+    assert command.main(["status", "--reports", str(tmp_path)]) == 2
+    assert "playbooks/compliance.yml" in capsys.readouterr().err

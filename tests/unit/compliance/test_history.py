@@ -1,0 +1,115 @@
+"""The history: states have a beginning, drifts an end, and a file that cannot be used stays as it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from compliance.history import History, HistoryError
+from compliance.model import State
+from compliance.statement import statement
+from compliance.waivers import utc
+from tests.unit.compliance.fleets import NOW, RULES, checked, observation
+
+SSHD = "sshd:PasswordAuthentication"
+PLACE = ("gpu01", f"ssh_hardening/{SSHD}")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return History(tmp_path / "reports" / "history.sqlite")
+
+
+def check(history: History, hours: int, state: State = State.PASS) -> str:
+    """One check; returns since when the control is in its state."""
+    rules = replace(RULES, now=NOW + timedelta(hours=hours))
+    made = statement([checked("gpu01", observation(SSHD, state))], rules, history.states())
+    history.record(made, f"report {hours}", "0" * 64, next(reversed(history.reports()), ""))
+    (control,) = [control for control in made.nodes[0].controls if control.id == PLACE[1]]
+    return control.since
+
+
+def hour(number: int) -> str:
+    return utc(NOW + timedelta(hours=number))
+
+
+def test_a_state_lasts_until_another_one_begins(history: History) -> None:
+    assert history.states() == {}
+    assert check(history, 0) == hour(0)
+    assert check(history, 1) == hour(0)
+    assert check(history, 2, State.FAIL) == hour(2)
+    assert history.states()[PLACE].state is State.FAIL
+
+
+def test_a_drift_has_a_beginning_and_an_end(history: History) -> None:
+    for number, state in enumerate([State.PASS, State.FAIL, State.FAIL, State.PASS, State.FAIL]):
+        check(history, number, state)
+    assert history.drifts() == [(*PLACE, hour(1), hour(3)), (*PLACE, hour(4), None)]
+
+
+def test_what_was_not_checked_neither_begins_nor_ends_a_drift(history: History) -> None:
+    for number, state in enumerate(
+        [State.NOT_CHECKED, State.FAIL, State.NOT_CHECKED, State.FAIL, State.WAIVED]
+    ):
+        check(history, number, state)
+    assert history.drifts() == [(*PLACE, hour(1), hour(4))]
+
+
+def test_a_check_that_another_one_has_overtaken_is_refused(history: History) -> None:
+    check(history, 0)
+    check(history, 1)
+    made = statement([checked()], RULES, {})
+    with pytest.raises(HistoryError, match="late"):
+        history.record(made, "late", "1" * 64, "report 0")
+    assert list(history.reports()) == ["report 0", "report 1"]
+
+
+def test_a_history_of_a_newer_version_is_refused_and_left_alone(history: History) -> None:
+    check(history, 0)
+    with sqlite3.connect(history.path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(HistoryError, match="99"):
+        check(history, 1, State.FAIL)
+    with sqlite3.connect(history.path) as connection:
+        connection.execute("PRAGMA user_version = 1")
+    assert history.states()[PLACE].state is State.PASS
+
+
+def test_a_file_that_is_no_history_is_refused_and_left_alone(history: History) -> None:
+    history.path.parent.mkdir()
+    history.path.write_text("something else, and long enough not to be taken for an empty database\n" * 20)
+    before = history.path.read_bytes()
+    with pytest.raises(HistoryError, match=str(history.path)):
+        history.states()
+    assert history.path.read_bytes() == before
+
+
+def test_a_writer_that_is_killed_leaves_what_was_there(history: History) -> None:
+    check(history, 0)
+    writer = textwrap.dedent(
+        f"""
+        import os, signal
+        from pathlib import Path
+        from compliance import history
+        from tests.unit.compliance.test_history import State, check
+        history.History._mark_drift = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        check(history.History(Path({str(history.path)!r})), 1, State.FAIL)
+        """
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", writer], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert history.states()[PLACE].state is State.PASS
+    assert history.drifts() == []
+    assert check(history, 2, State.FAIL) == hour(2)

@@ -1,0 +1,147 @@
+"""The forms of a report: the same statement in all of them, and what was not checked a pass in none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+
+from compliance import report
+from compliance.history import Known
+from compliance.model import Change, State, Statement
+from compliance.schema import FILE, statement_schema
+from compliance.statement import CheckedNode, statement
+from tests.unit.compliance.fleets import RULES, checked, observation, waiver
+from validation.model.contract import dumps, loads
+
+SSHD = "ssh_hardening/sshd:PasswordAuthentication"
+FIREWALL = "firewall/firewall:state"
+LOGIN = replace(
+    observation("sshd:PasswordAuthentication", State.FAIL, reason="<script>alert(1)</script> \x1b[31m"),
+    changes=(Change("PasswordAuthentication", "yes", "no"),),
+)
+UNREAD = observation("driver:nvidia", State.NOT_CHECKED, reason="nvidia-smi hangs")
+NODES = [
+    checked("gpu01", LOGIN, UNREAD),
+    checked("gpu02", LOGIN, waivers=(waiver(SSHD),)),
+    CheckedNode("gpu03", problem="unreachable: no route to host"),
+    checked("gpu04"),
+]
+STATEMENT = statement(NODES, RULES, {("gpu04", SSHD): Known(State.FAIL, "2026-11-01T00:00:00Z")})
+
+
+def test_the_json_is_read_back_whole_and_has_the_form_of_its_schema() -> None:
+    assert loads(Statement, dumps(STATEMENT)) == STATEMENT
+    assert FILE.read_text() == statement_schema(), "run: python -m compliance.schema"
+    jsonschema.validate(json.loads(dumps(STATEMENT)), json.loads(statement_schema()))
+
+
+def test_the_text_ends_with_the_verdict_and_names_every_node_that_is_not_good() -> None:
+    text = report.text(STATEMENT)
+    assert text.rstrip().endswith(STATEMENT.sentence)
+    assert all(name in text for name in ("gpu01", "gpu03", "nvidia-smi hangs", "no route to host", "OPS-7"))
+    assert text.index("Changed since") < text.index("FAIL ")
+    assert "found yes, wanted no" in text
+
+
+def test_a_failure_of_many_nodes_stands_once() -> None:
+    many = statement([checked(f"gpu{number:02}", LOGIN) for number in range(40)], RULES, {})
+    assert report.text(many).count(f"FAIL {SSHD}") == 1
+
+
+def suites() -> ElementTree.Element:
+    return ElementTree.fromstring(report.junit(STATEMENT))  # noqa: S314 - our own text
+
+
+def cases() -> dict[tuple[str, str], str]:
+    found = {}
+    for case in suites().iter("testcase"):
+        kinds = [child.tag for child in case]
+        found[case.attrib["classname"], case.attrib["name"]] = kinds[0] if kinds else "passed"
+    return found
+
+
+def test_junit_has_each_control_as_what_it_is() -> None:
+    found = cases()
+    assert found["gpu01", SSHD] == "failure"
+    assert found["gpu01", "nvidia_stack/driver:nvidia"] == "error"
+    assert found["gpu02", SSHD] == "skipped"
+    assert found["gpu03", "the node"] == "error"
+    assert found["gpu04", SSHD] == "passed"
+    expected = {State.PASS: "passed", State.FAIL: "failure", State.NOT_CHECKED: "error"}
+    for node in STATEMENT.nodes:
+        for control in node.controls:
+            assert found[node.node, control.id] == expected.get(control.state, "skipped")
+
+
+def test_junit_counts_what_it_holds() -> None:
+    for suite in suites():
+        assert int(suite.attrib["tests"]) == len(suite.findall("testcase"))
+        assert int(suite.attrib["errors"]) == len(suite.findall("testcase/error"))
+        assert int(suite.attrib["failures"]) == len(suite.findall("testcase/failure"))
+
+
+def test_sarif_has_failures_open_questions_and_accepted_ones() -> None:
+    (run,) = json.loads(report.sarif(STATEMENT))["runs"]
+    found = {
+        (entry["locations"][0]["logicalLocations"][0]["name"], entry["ruleId"]): entry
+        for entry in run["results"]
+    }
+    assert found["gpu01", SSHD]["kind"] == "fail"
+    assert found["gpu01", "nvidia_stack/driver:nvidia"]["kind"] == "open"
+    assert found["gpu02", SSHD]["suppressions"][0]["status"] == "accepted"
+    assert found["gpu03", "node/answers"]["kind"] == "open"
+    assert not any(node == "gpu04" and entry["kind"] == "fail" for (node, _), entry in found.items())
+    known = {rule["id"] for rule in run["tool"]["driver"]["rules"]}
+    assert {entry["ruleId"] for entry in run["results"]} <= known | {"node/answers"}
+
+
+def test_sarifs_fingerprints_are_the_same_in_the_next_run() -> None:
+    first, second = (json.loads(report.sarif(statement(NODES, RULES, {}))) for _ in range(2))
+    assert first == second
+
+
+def test_metrics_count_the_controls_of_each_node_that_answered() -> None:
+    lines = report.metrics(STATEMENT).splitlines()
+    for node in STATEMENT.nodes:
+        for state in State:
+            line = f'temper_compliance_controls{{node="{node.node}",state="{state}"}} {node.count(state)}'
+            assert (line in lines) == bool(node.controls)
+    assert 'temper_compliance_checked{node="gpu03"} 0' in lines
+    assert 'temper_compliance_checked{node="gpu01"} 0' not in lines
+
+
+class Page(HTMLParser):
+    """Tags and text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_the_page_needs_nothing_else_and_runs_nothing() -> None:
+    page = Page(report.page(STATEMENT))
+    assert "script" not in page.tags
+    assert all(address.startswith("#") for address in page.addresses)
+    assert "<script>alert(1)</script>" in page.words
+    assert STATEMENT.sentence in page.words
+
+
+@pytest.mark.parametrize("node", [node.node for node in STATEMENT.nodes])
+def test_the_page_names_every_node(node: str) -> None:
+    page = Page(report.page(STATEMENT))
+    assert f"#{node}" in page.addresses

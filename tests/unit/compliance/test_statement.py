@@ -1,0 +1,232 @@
+"""A fleet's statement: what is a failure, what nobody knows, what is waived, and what repairs it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from compliance.history import Known
+from compliance.model import State, Verdict, WaiverFault
+from compliance.statement import CheckedNode, statement
+from tests.unit.compliance.fleets import (
+    DRIVER,
+    MEASURED,
+    NOW,
+    RULES,
+    checked,
+    observation,
+    observations,
+    plan,
+    waiver,
+)
+from validation.model.contract import State as Measured
+
+SSHD = "sshd:PasswordAuthentication"
+CONTROL = f"ssh_hardening/{SSHD}"
+BROKEN = observation(SSHD, State.FAIL, reason="found yes, wanted no")
+
+
+def states(node: CheckedNode) -> dict[str, State]:
+    return {control.id: control.state for control in statement([node], RULES, {}).nodes[0].controls}
+
+
+def test_a_node_as_it_should_be_is_compliant() -> None:
+    made = statement([checked()], RULES, {})
+    assert (made.verdict, made.verdict.exit_status) == (Verdict.COMPLIANT, 0)
+    assert not any(control.remedy for control in made.nodes[0].controls)
+
+
+def test_every_observation_is_some_controls() -> None:
+    """Nothing that the node said is lost between its answer and the statement."""
+    made = plan()
+    for role in made.roles:
+        for setting in role.settings:
+            key = f"{setting.kind}:{setting.key}"
+            failing = observation(key, State.FAIL, *setting.controls, reason="it differs")
+            told = statement([checked("gpu01", failing)], RULES, {})
+            assert told.verdict is Verdict.NOT_COMPLIANT, (role.role, key)
+
+
+def test_a_failure_names_the_command_that_repairs_it() -> None:
+    made = statement([checked("gpu01", BROKEN)], RULES, {})
+    (control,) = [control for control in made.nodes[0].controls if control.state is State.FAIL]
+    assert (made.verdict.exit_status, control.id) == (1, CONTROL)
+    expected = "ansible-playbook -i inventory/mine playbooks/harden.yml --limit gpu01 --tags ssh_hardening"
+    assert control.remedy == expected
+
+
+def test_what_somebody_else_has_made_is_repaired_first() -> None:
+    masked = replace(
+        observation("unit:nvidia-persistenced.service", State.FAIL),
+        repair=("systemctl unmask nvidia-persistenced",),
+    )
+    made = statement([checked("gpu01", masked)], RULES, {})
+    remedies = {control.remedy for control in made.nodes[0].controls if control.state is State.FAIL}
+    assert all(
+        remedy.startswith(
+            "ansible -i inventory/mine gpu01 --become --module-name shell --args 'systemctl unmask"
+        )
+        and " && ansible-playbook " in remedy
+        for remedy in remedies
+    )
+
+
+def test_a_setting_that_could_not_be_read_is_not_a_pass() -> None:
+    made = statement([checked("gpu01", observation(SSHD, State.NOT_CHECKED, reason="sshd hangs"))], RULES, {})
+    assert (made.verdict, made.verdict.exit_status) == (Verdict.NOT_CHECKED, 2)
+
+
+def test_a_node_that_did_not_answer_is_named_and_not_checked() -> None:
+    silent = CheckedNode("gpu02", problem="unreachable: no route to host")
+    made = statement([checked(), silent], RULES, {})
+    assert (made.verdict, made.verdict.exit_status) == (Verdict.NOT_CHECKED, 2)
+    assert "gpu02" in made.sentence
+
+
+def test_a_known_fault_comes_before_what_nobody_knows() -> None:
+    made = statement([checked("gpu01", BROKEN), CheckedNode("gpu02", problem="unreachable")], RULES, {})
+    assert made.verdict.exit_status == 1
+
+
+def test_no_node_at_all_is_nothing_checked() -> None:
+    assert statement([], RULES, {}).verdict is Verdict.NOT_CHECKED
+
+
+def test_a_control_is_as_bad_as_the_worst_of_its_settings() -> None:
+    made = plan()
+    (first, *_) = [s for s in made.role("os_hardening").settings if "aslr" in s.controls]
+    failing = observation(f"{first.kind}:{first.key}", State.FAIL, *first.controls, reason="0")
+    assert states(checked("gpu01", failing))["aslr"] is State.FAIL
+
+
+def test_a_control_that_the_profile_relaxes_is_waived_with_its_reason() -> None:
+    (control,) = [c for c in statement([checked()], RULES, {}).nodes[0].controls if c.id == "tmp-noexec"]
+    assert control.state is State.WAIVED
+    assert "profile gpu" in control.waiver
+
+
+def test_a_control_that_the_operator_leaves_out_needs_a_waiver_with_an_end() -> None:
+    made = plan()
+    relaxed = replace(
+        made, waived=(replace(made.waived[0], id="aslr", by="the operator", reason="jobs need it"),)
+    )
+    node = checked(plan=relaxed)
+    assert states(node)["aslr"] is State.FAIL
+    assert states(replace(node, waivers=(waiver("aslr"),)))["aslr"] is State.WAIVED
+
+
+@pytest.mark.parametrize(
+    ("validation", "word"),
+    [
+        (None, "no report"),
+        (replace(MEASURED, state=Measured.FAIL), "fail"),
+        (replace(MEASURED, state=Measured.NOT_RUN), "not-run"),
+        (replace(MEASURED, made_at=NOW - timedelta(days=31)), "31 days"),
+        (replace(MEASURED, driver="570.1"), DRIVER),
+    ],
+)
+def test_a_validation_that_proves_nothing_now_is_a_failure(validation: object, word: str) -> None:
+    made = statement([checked(validation=validation)], RULES, {})
+    (control,) = [control for control in made.nodes[0].controls if control.state is State.FAIL]
+    assert control.id == "validation/last"
+    assert word in control.reason
+    assert control.remedy.endswith("playbooks/validate.yml --limit gpu01")
+
+
+def test_a_degraded_node_has_been_validated() -> None:
+    degraded = checked(validation=replace(MEASURED, state=Measured.DEGRADED))
+    assert statement([degraded], RULES, {}).verdict is Verdict.COMPLIANT
+
+
+def test_a_plan_with_problems_is_a_failure_and_the_rest_is_still_compared() -> None:
+    refused = replace(plan(), problems=("os_tuning_nofiles: no role has such a variable",))
+    made = statement([checked("gpu01", BROKEN, plan=refused)], RULES, {})
+    failing = {
+        control.id: control.reason for control in made.nodes[0].controls if control.state is State.FAIL
+    }
+    assert failing.keys() == {"node/plan", CONTROL}
+    assert "os_tuning_nofiles" in failing["node/plan"]
+
+
+def test_hardening_that_is_taken_back_has_no_controls() -> None:
+    made = plan()
+    roles = tuple(
+        replace(role, settings=(), options=replace(role.options, absent=True))
+        if role.role == "os_hardening"
+        else role
+        for role in made.roles
+    )
+    absent = replace(made, roles=roles, waived=())
+    assert "aslr" not in states(checked(plan=absent, observations=observations(absent)))
+
+
+# --------------------------------------------------------------------- waivers
+
+
+def test_a_waived_control_is_still_measured() -> None:
+    made = statement([checked("gpu01", BROKEN, waivers=(waiver(CONTROL),))], RULES, {})
+    (control,) = [control for control in made.nodes[0].controls if control.id == CONTROL]
+    assert (made.verdict, control.state, control.measured) == (Verdict.COMPLIANT, State.WAIVED, State.FAIL)
+    assert "OPS-7" in control.waiver
+
+
+def test_a_waiver_is_for_its_nodes_and_groups_only() -> None:
+    for scope, verdict in (("gpu01", Verdict.COMPLIANT), ("gpu_nodes", Verdict.COMPLIANT)):
+        node = checked("gpu01", BROKEN, waivers=(waiver(CONTROL, nodes=(scope,)),))
+        assert statement([node], RULES, {}).verdict is verdict
+    other = checked("gpu01", BROKEN, waivers=(waiver(CONTROL, nodes=("gpu02",)),))
+    assert statement([other], RULES, {}).verdict is Verdict.NOT_COMPLIANT
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "verdict"),
+    [
+        ({"expires": NOW}, WaiverFault.EXPIRED, Verdict.NOT_COMPLIANT),
+        ({"expires": NOW + timedelta(seconds=1)}, WaiverFault.ENDING, Verdict.COMPLIANT),
+        ({"expires": NOW + timedelta(days=30)}, WaiverFault.ENDING, Verdict.COMPLIANT),
+        ({"valid_from": NOW + timedelta(days=1)}, WaiverFault.NOT_YET_VALID, Verdict.NOT_COMPLIANT),
+        ({"control": "ssh_hardening/typo"}, WaiverFault.UNMATCHED, Verdict.NOT_COMPLIANT),
+    ],
+)
+def test_a_waiver_that_somebody_has_to_look_at_is_named(
+    changes: dict[str, Any], code: WaiverFault, verdict: Verdict
+) -> None:
+    made = statement(
+        [checked("gpu01", BROKEN, waivers=(waiver(**{"control": CONTROL} | changes),))], RULES, {}
+    )
+    assert [finding.code for finding in made.waivers] == [code]
+    assert made.verdict is verdict
+
+
+def test_an_expired_waiver_is_a_finding_even_where_nothing_fails() -> None:
+    made = statement([checked(waivers=(waiver(CONTROL, expires=NOW),))], RULES, {})
+    assert made.verdict is Verdict.NOT_COMPLIANT
+
+
+def test_a_waiver_that_is_no_longer_needed_is_said_and_no_failure() -> None:
+    made = statement([checked(waivers=(waiver(CONTROL),))], RULES, {})
+    assert [finding.code for finding in made.waivers] == [WaiverFault.UNNEEDED]
+    assert made.verdict is Verdict.COMPLIANT
+
+
+def test_a_waiver_whose_nodes_were_not_checked_is_not_judged() -> None:
+    one = waiver(CONTROL)
+    silent = CheckedNode("gpu02", problem="unreachable", waivers=(one,))
+    assert not statement([silent], RULES, {}).waivers
+    assert not statement([checked(waivers=(one,)), silent], RULES, {}).waivers
+    elsewhere = waiver("nothing/here", nodes=("gpu09",))
+    assert not statement([checked(waivers=(elsewhere,))], RULES, {}).waivers
+
+
+# ------------------------------------------------------------ what has changed
+
+
+def test_only_a_state_that_was_known_can_have_changed() -> None:
+    made = statement(
+        [checked("gpu01", BROKEN)], RULES, {("gpu01", CONTROL): Known(State.PASS, "2026-11-01T00:00:00Z")}
+    )
+    assert [(one.control, one.before, one.now) for one in made.changed] == [(CONTROL, State.PASS, State.FAIL)]
+    assert not statement([checked("gpu01", BROKEN)], RULES, {}).changed

@@ -1,0 +1,90 @@
+"""Waivers as an inventory gives them: what is no waiver is refused with a sentence."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from compliance import waivers
+
+NODES = {"gpu01", "gpu_nodes"}
+WHOLE: dict[str, Any] = {
+    "control": "aslr",
+    "reason": "jobs need it",
+    "owner": "ada",
+    "approver": "grace",
+    "ticket": "OPS-7",
+    "expires": "2027-03-31T00:00:00Z",
+}
+
+
+def problem(**changes: Any) -> str:
+    (found,) = waivers.read([WHOLE | changes], NODES)[1]
+    return found
+
+
+@pytest.mark.parametrize(
+    "text", ["2027-03-31T00:00:00Z", "2027-03-31T02:00:00+02:00", "2027-03-30 20:00:00-04:00"]
+)
+def test_an_end_is_an_instant_whatever_its_zone(text: str) -> None:
+    (found,), problems = waivers.read([WHOLE | {"expires": text}], NODES)
+    assert not problems
+    assert found.expires == datetime(2027, 3, 31, tzinfo=UTC)
+
+
+def test_yaml_may_have_read_the_instant_already() -> None:
+    moment = datetime(2027, 3, 31, 2, tzinfo=timezone(timedelta(hours=2)))
+    (found,), _ = waivers.read([WHOLE | {"expires": moment}], NODES)
+    assert waivers.utc(found.expires) == "2027-03-31T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "2027-03-31",
+        date(2027, 3, 31),
+        "2027-03-31T00:00:00",
+        datetime(2027, 3, 31),
+        "31.03.2027",
+        "next year",
+        20270331,
+        True,
+    ],
+)
+def test_an_end_without_an_hour_and_a_zone_is_refused(value: Any) -> None:
+    found = problem(expires=value)
+    assert "entry 1 (aslr)" in found
+    assert "expires" in found
+    assert "2027-03-31T00:00:00Z" in found
+
+
+@pytest.mark.parametrize("name", ["control", "reason", "owner", "approver", "ticket", "expires"])
+def test_each_of_these_is_required(name: str) -> None:
+    assert name in problem(**{name: None})
+    assert name in problem(**{name: ""})
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"expire": "2027"}, "expire"),
+        ({"nodes": "gpu01"}, "nodes"),
+        ({"nodes": ["gpu77"]}, "gpu77"),
+        ({"reason": 7}, "reason"),
+        ({"valid_from": "2027-04-01T00:00:00Z"}, "before it begins"),
+        ({"valid_from": "soon"}, "valid_from"),
+    ],
+)
+def test_what_is_wrong_is_named(changes: dict[str, Any], word: str) -> None:
+    assert word in problem(**changes)
+
+
+def test_an_entry_that_is_no_mapping_is_refused() -> None:
+    _, (found,) = waivers.read(["aslr"], NODES)  # type: ignore[list-item]
+    assert "entry 1" in found
+
+
+def test_all_wrong_entries_are_named_at_once() -> None:
+    assert len(waivers.read([{}, WHOLE, {"control": "x"}], NODES)[1]) == 2

@@ -1,0 +1,140 @@
+"""Conditions of a node: a reboot that is due, updates of security, who may become root."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from ansible.module_utils import node_conditions as conditions
+from ansible.module_utils.process import CommandError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# What apt-get prints on Debian 12 and on Ubuntu 22.04.
+SIMULATED = """\
+Reading package lists...
+Inst openssl [3.0.15-1~deb12u1] (3.0.17-1~deb12u2 Debian-Security:12/oldstable-security [amd64])
+Inst tzdata [2024a-0+deb12u1] (2025b-0+deb12u1 Debian:12.11/stable [all])
+Inst libc6 [2.35-0ubuntu3.8] (2.35-0ubuntu3.10 Ubuntu:22.04/jammy, Ubuntu:22.04/jammy-security [amd64])
+Conf openssl (3.0.17-1~deb12u2 Debian-Security:12/oldstable-security [amd64])
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(conditions, "REBOOT_REQUIRED", tmp_path / "reboot-required")
+    monkeypatch.setattr(conditions, "BOOT", tmp_path / "boot")
+    monkeypatch.setattr(conditions, "APT_LISTS", tmp_path / "lists")
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release="6.1.0-9-amd64"))
+    (tmp_path / "boot").mkdir()
+    return tmp_path
+
+
+def test_a_node_that_runs_what_is_installed_needs_no_reboot(node: Path) -> None:
+    for name in (
+        "vmlinuz-6.1.0-9-amd64",
+        "vmlinuz-6.1.0-7-amd64",
+        "vmlinuz-6.12.0-1-rt-amd64x",
+        "initrd.img-7",
+    ):
+        (node / "boot" / name).touch()
+    assert conditions.reboot()["state"] == "pass"
+
+
+def test_a_newer_kernel_of_the_same_flavour_waits_for_a_reboot(node: Path) -> None:
+    (node / "boot" / "vmlinuz-6.1.0-37-amd64").touch()
+    found = conditions.reboot()
+    assert found["state"] == "fail"
+    assert "6.1.0-37-amd64" in found["reason"]
+
+
+def test_what_the_distribution_asks_a_reboot_for_is_named(node: Path) -> None:
+    (node / "reboot-required").write_text("*** System restart required ***\n")
+    (node / "reboot-required.pkgs").write_text("libc6\ndbus\nlibc6\n")
+    found = conditions.reboot()
+    assert (found["state"], found["reason"].rpartition(" for ")[2]) == ("fail", "dbus, libc6")
+
+
+@pytest.fixture
+def apt(node: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node with apt whose lists are of today."""
+    monkeypatch.setattr(conditions, "which", lambda name: name == "apt-get" or None)
+    monkeypatch.setattr(conditions, "run", lambda _: SIMULATED)
+    (node / "lists").mkdir()
+    (node / "lists" / "mirror_InRelease").touch()
+    return node / "lists"
+
+
+def test_updates_of_security_are_told_from_others(apt: Path) -> None:
+    found = conditions.security_updates()
+    assert (found["state"], found["reason"]) == ("fail", "2 security updates wait: libc6, openssl")
+
+
+def test_no_update_is_a_pass(apt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditions, "run", lambda _: "Reading package lists...\n")
+    assert conditions.security_updates()["state"] == "pass"
+
+
+def test_old_lists_prove_nothing(apt: Path) -> None:
+    old = time.time() - 30 * 86400
+    for path in (apt / "mirror_InRelease", apt):
+        os.utime(path, (old, old))
+    found = conditions.security_updates()
+    assert found["state"] == "not-checked"
+    assert "30 days" in found["reason"]
+
+
+def test_a_node_without_lists_was_not_checked(apt: Path) -> None:
+    (apt / "mirror_InRelease").unlink()
+    assert conditions.security_updates()["state"] == "not-checked"
+
+
+def test_a_package_manager_that_fails_was_not_asked(apt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_command: list[str]) -> str:
+        raise CommandError("apt-get failed with status 100: dpkg was interrupted")
+
+    monkeypatch.setattr(conditions, "run", fail)
+    found = conditions.security_updates()
+    assert (found["state"], "dpkg was interrupted" in found["reason"]) == ("not-checked", True)
+
+
+def test_dnf_lists_its_advisories(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditions, "which", lambda name: name == "dnf" or None)
+    listed = "RHSA-2026:1 Important/Sec. openssl-3.0.7-27.el9.x86_64\n\n"
+    monkeypatch.setattr(conditions, "run", lambda _: listed)
+    assert "openssl-3.0.7-27.el9.x86_64" in conditions.security_updates()["reason"]
+
+
+@pytest.fixture
+def accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root, a second root, members of sudo by their list and by their own group, and a user."""
+
+    def account(name: str, number: int, group: int) -> SimpleNamespace:
+        return SimpleNamespace(pw_name=name, pw_uid=number, pw_gid=group)
+
+    listed = [account("root", 0, 0), account("toor", 0, 0), account("ada", 1000, 1000)]
+    listed += [account("bob", 1001, 27), account("user", 1002, 1002)]
+    groups = [
+        SimpleNamespace(gr_name="sudo", gr_gid=27, gr_mem=["ada"]),
+        SimpleNamespace(gr_name="users", gr_gid=100, gr_mem=["user"]),
+    ]
+    monkeypatch.setattr(pwd, "getpwall", lambda: listed)
+    monkeypatch.setattr(grp, "getgrall", lambda: groups)
+
+
+def test_who_can_become_root_must_be_listed(accounts: None) -> None:
+    found = conditions.unlisted_administrators(["ada"])
+    assert found["state"] == "fail"
+    assert found["reason"].endswith(": bob, toor")
+    assert found["repair"] == ["gpasswd --delete bob sudo"]
+    assert conditions.unlisted_administrators(["ada", "bob", "toor"])["state"] == "pass"
+
+
+def test_where_nobody_lists_administrators_nothing_is_said_of_them(accounts: None) -> None:
+    assert conditions.unlisted_administrators(None)["state"] == "not-applicable"
