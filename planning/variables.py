@@ -38,6 +38,17 @@ class AdminAccounts:
 
 
 @dataclass(frozen=True)
+class Compliance:
+    """Variables of the role compliance. compliance/waivers.py reads `waivers`, once for all nodes."""
+
+    reports_directory: str
+    signing_key: str
+    timeout_s: int
+    validation_max_age_days: int
+    waivers: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
 class ComputeEnvironment:
     """Variables of the role compute_environment."""
 
@@ -249,6 +260,7 @@ class Variables:
     """The variables of all roles for one node, by the role's name."""
 
     admin_accounts: AdminAccounts
+    compliance: Compliance
     compute_environment: ComputeEnvironment
     container_engines: ContainerEngines
     firewall: Firewall
