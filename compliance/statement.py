@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from compliance.history import Known
     from compliance.model import Observation
-    from planning.node_plan import NodePlan
+    from planning.node_plan import NodePlan, RolePlan
     from validation.model.contract import State as Measured
 
 HARDENING = "os_hardening"
@@ -202,7 +202,7 @@ def role_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
                 state=one.state,
                 reason=one.reason,
                 changes=one.changes,
-                remedy=repair([one], rules, node, role.stage, role.role),
+                remedy=repair(one.state, rules, node, role),
             )
 
 
@@ -231,7 +231,7 @@ def os_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
             id=name,
             title=control["title"],
             references=references(control),
-            remedy=repair(asked.get(name, []), rules, node, role.stage, HARDENING),
+            remedy=repair(result.state, rules, node, role) if name in asked else "",
         )
 
 
@@ -287,14 +287,18 @@ def validation_fault(node: CheckedNode, rules: Rules) -> str:
     return ""
 
 
-def repair(
-    observations: Iterable[Observation], rules: Rules, node: CheckedNode, stage: str, role: str
-) -> str:
-    """The command that repairs settings of a role, where one fails; before it, what only a person may do."""
-    failing = [one for one in observations if one.state is State.FAIL]
-    commands = dict.fromkeys(command for one in failing for command in one.repair)
-    run = f"{playbook(stage, rules, node)} --tags {role}"
-    return " && ".join([*(on_node(command, rules, node) for command in commands), run]) if failing else ""
+def repair(state: State, rules: Rules, node: CheckedNode, role: RolePlan) -> str:
+    """The command that repairs a role where a control fails.
+
+    Before it stands what takes back the changes of others that keep the role, which is carried out as a
+    whole, from being carried out.
+    """
+    if state is not State.FAIL or node.observations is None:
+        return ""
+    observations = node.observations.get(role.role, ())
+    commands = dict.fromkeys(command for one in observations for command in one.repair)
+    run = f"{playbook(role.stage, rules, node)} --tags {role.role}"
+    return " && ".join([*(on_node(command, rules, node) for command in commands), run])
 
 
 def playbook(name: str, rules: Rules, node: CheckedNode) -> str:

@@ -7,10 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import yaml
 
 from compliance.history import Known
 from compliance.model import State, Verdict, WaiverFault
 from compliance.statement import CheckedNode, statement
+from planning.preflight import DATA
 from tests.unit.compliance.fleets import (
     DRIVER,
     MEASURED,
@@ -230,3 +232,16 @@ def test_only_a_state_that_was_known_can_have_changed() -> None:
     )
     assert [(one.control, one.before, one.now) for one in made.changed] == [(CONTROL, State.PASS, State.FAIL)]
     assert not statement([checked("gpu01", BROKEN)], RULES, {}).changed
+
+
+@pytest.mark.parametrize("role", [role.role for role in plan().roles])
+def test_the_tag_in_a_repair_is_the_roles_in_its_playbook(role: str) -> None:
+    """A tag that a playbook does not know carries nothing out, and ends with 0."""
+    stage = plan().role(role).stage
+    (play, *_) = [
+        play
+        for play in yaml.safe_load((DATA.parent / f"playbooks/{stage}.yml").read_text())
+        if stage in play.get("tags", [])
+    ]
+    tags = {task["ansible.builtin.import_role"]["name"]: task.get("tags") for task in play["tasks"]}
+    assert tags[role] == [role]
