@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from importlib import metadata
@@ -109,9 +110,6 @@ def check(nodes: Iterable[CheckedNode], settings: Settings, now: datetime) -> tu
         tool=f"Temper {version(settings.data)}",
         inventory_sha256=evidence.digest_of_tree(list(settings.inventory)),
     )
-    folder = settings.directory / utc(now).replace(":", "-")
-    folder.mkdir(parents=True)
-    report.write(folder, made)
     previous, previous_sha256 = next(reversed(reports.items()), ("", ""))
     manifest = evidence.Manifest(
         made.made_at,
@@ -121,7 +119,15 @@ def check(nodes: Iterable[CheckedNode], settings: Settings, now: datetime) -> tu
         previous,
         previous_sha256,
     )
-    history.record(made, folder.name, evidence.seal(folder, manifest, settings.key), previous)
+    folder = settings.directory / utc(now).replace(":", "-")
+    folder.mkdir(parents=True)
+    try:
+        report.write(folder, made)
+        history.record(made, folder.name, evidence.seal(folder, manifest, settings.key), previous)
+    except BaseException:
+        # Half a report, or one that the history does not know, would be taken for a forged one.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     point_latest_to(folder)
     return made, folder
 

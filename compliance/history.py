@@ -87,9 +87,7 @@ class History:
         with self._open() as connection:
             last = connection.execute("SELECT name FROM report ORDER BY made_at DESC, name DESC").fetchone()
             if (last[0] if last else "") != previous:
-                raise HistoryError(
-                    f"another check has ended meanwhile: remove the folder {report} and check again"
-                )
+                raise HistoryError(f"another check has ended while this one ({report}) was made: check again")
             connection.execute("INSERT INTO report VALUES (?, ?, ?)", (report, now, manifest_sha256))
             known = {
                 (node, control): state

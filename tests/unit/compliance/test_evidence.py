@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compliance import __main__ as command
+from compliance import report
 from compliance.evidence import MANIFEST, SIGNATURE, EvidenceError, digest_of_tree, sign, verify
 from compliance.fleet import HISTORY, Settings, check
 from compliance.history import History, HistoryError
@@ -128,17 +129,17 @@ def test_signed_reports_verify_and_others_do_not(settings: Settings, key: str, t
 def test_a_signature_that_does_not_count_is_found(
     settings: Settings, key: str, tmp_path: Path, wrong: str
 ) -> None:
-    _, report = check([checked()], replace(settings, key=key), NOW)
+    _, folder = check([checked()], replace(settings, key=key), NOW)
     if wrong == "changed":
-        (report / MANIFEST).write_text((report / MANIFEST).read_text() + " ")
+        (folder / MANIFEST).write_text((folder / MANIFEST).read_text() + " ")
     else:
         other = tmp_path / "other"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True)
-        (report / SIGNATURE).unlink()
+        (folder / SIGNATURE).unlink()
         namespace = "file" if wrong == "another purpose" else "temper-compliance"
         signer = key if wrong == "another purpose" else str(other)
         subprocess.run(
-            ["ssh-keygen", "-q", "-Y", "sign", "-f", signer, "-n", namespace, str(report / MANIFEST)],
+            ["ssh-keygen", "-q", "-Y", "sign", "-f", signer, "-n", namespace, str(folder / MANIFEST)],
             check=True,
         )
     assert problems(settings.directory, tmp_path / "signers")
@@ -150,6 +151,24 @@ def test_a_key_that_cannot_sign_leaves_no_report_behind_as_whole(settings: Setti
     assert History(settings.directory / HISTORY).reports() == {}
     with pytest.raises(EvidenceError):
         sign(settings.directory / "missing", "/nowhere/key")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_report_that_cannot_be_written_whole_is_not_there(
+    reports: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(report, "metrics", fail)
+        with pytest.raises(type(error)):
+            check([checked()], settings, NOW + timedelta(hours=9))
+    assert problems(reports) == []
+    assert (reports / "latest").resolve() == folders(reports)[-1]
+    check([checked()], settings, NOW + timedelta(hours=10))
+    assert len(folders(reports)) == 4
+    assert problems(reports) == []
 
 
 def test_a_history_of_a_newer_version_leaves_everything_as_it_is(reports: Path, settings: Settings) -> None:
