@@ -31,7 +31,7 @@ site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, 
 	@started=$$(mktemp) && trap 'rm -f "$$started"' EXIT; \
 	$(BIN)/ansible-playbook site.yml $(ARGS); status=$$?; \
 	if [ reports/latest/report.txt -nt "$$started" ]; then \
-		cat reports/latest/report.txt; echo "Report: reports/$$(readlink reports/latest)/report.html"; \
+		echo "Report: reports/$$(readlink reports/latest)/report.html"; \
 	fi; exit $$status
 
 .PHONY: test
