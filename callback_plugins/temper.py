@@ -191,7 +191,7 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
             self.say(block.text, block.kind)
         if self.stage.states:
             self.say(self.stage.counts(time.monotonic()))
-        self.progress, self.headed = Progress(), True
+        self.stage, self.progress, self.headed = Stage("", time.monotonic()), Progress(), True
 
     def interrupted(self) -> None:
         """At the end of the process: what a run that was cut off has not displayed yet."""
@@ -207,7 +207,7 @@ class CallbackModule(AnsibleOwn):  # type: ignore[misc]  # Ansible ships no type
         self.detailed = True
         self.ended.set()
         with suppress(Exception):
-            self.say_notes()
+            self.end_stage()
         self._display.warning(
             f"Callback temper failed ({type(error).__name__}: {error}); what follows is Ansible's own output."
         )

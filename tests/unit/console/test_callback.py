@@ -10,13 +10,10 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = str(Path(sys.executable).with_name("ansible-playbook"))
@@ -305,15 +302,24 @@ def test_check_mode_says_what_would_change(run: Runner) -> None:
     assert not (run.folder / "file").exists()
 
 
-def test_the_second_run_changes_nothing_and_each_node_has_its_counters(run: Runner) -> None:
-    run(ONE)
-    said = run(ONE)
-    assert re.findall(r"^(n0[12]) +: ok=1 +changed=0 ", said, flags=re.MULTILINE) == ["n01", "n02"]
-    assert said.rstrip().endswith("ok: 2")
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A first run, and a second one of the same playbook, given twice."""
+    run = Runner(tmp_path_factory.mktemp("again"))
+    return run(ONE), run(ONE, str(run.folder / "play.yml"))
 
 
-def test_with_serial_every_batch_has_its_counts(run: Runner) -> None:
-    assert re.findall(r"1 node: 1 (\w+); ", run(ONE)) == ["changed", "ok"]
+def test_with_serial_every_batch_has_its_counts(runs: tuple[str, str]) -> None:
+    assert re.findall(r"1 node: 1 (\w+); ", runs[0]) == ["changed", "ok"]
+
+
+def test_each_of_several_playbooks_has_its_counts(runs: tuple[str, str]) -> None:
+    assert re.findall(r"1 node: 1 (\w+); ", runs[1]) == ["ok"] * 4
+
+
+def test_the_second_run_changes_nothing_and_each_of_few_nodes_has_its_counters(runs: tuple[str, str]) -> None:
+    assert set(re.findall(r"^(n0[12]) +: ok=\d +changed=0 ", runs[1], flags=re.MULTILINE)) == {"n01", "n02"}
+    assert runs[1].rstrip().endswith("ok: 2")
 
 
 @pytest.mark.parametrize("asked", ["-v", "ANSIBLE_STDOUT_CALLBACK"])
@@ -401,10 +407,6 @@ def test_a_terminal_that_can_move_nothing_gets_lines(run: Runner) -> None:
     assert "\x1b" not in written
 
 
-@pytest.mark.parametrize(("variables", "colored"), [({"ANSIBLE_FORCE_COLOR": "1"}, True), ({}, False)])
-def test_a_pipe_has_colours_only_where_they_are_forced(
-    run: Runner, variables: Mapping[str, str], colored: bool
-) -> None:
-    said = run(ONE, "--diff", **variables)
-    assert ("\x1b[0;32m    +new\x1b[0m" in said) == colored
-    assert ("\x1b" in said) == colored
+def test_a_pipe_has_colours_only_where_they_are_forced(run: Runner, runs: tuple[str, str]) -> None:
+    assert "\x1b[0;32m    +new\x1b[0m" in run(ONE, "--diff", ANSIBLE_FORCE_COLOR="1")
+    assert "\x1b" not in "".join(runs)
