@@ -28,11 +28,7 @@ LAB_TESTS = lab and not slow
 .PHONY: site
 site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, validated GPU nodes; print the verdict
 	@$(LAB) up
-	@started=$$(mktemp) && trap 'rm -f "$$started"' EXIT; \
-	$(BIN)/ansible-playbook site.yml $(ARGS); status=$$?; \
-	if [ reports/latest/report.txt -nt "$$started" ]; then \
-		cat reports/latest/report.txt; echo "Report: reports/$$(readlink reports/latest)/report.html"; \
-	fi; exit $$status
+	@$(BIN)/ansible-playbook site.yml $(ARGS)
 
 .PHONY: test
 test: LAB_TESTS = lab

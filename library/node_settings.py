@@ -48,7 +48,8 @@ roles:
   description: Role -> what was done for it (in check mode, would be), C(changed), C(diff), C(actions) in
     words, C(controls) that asked for it, C(results) that single settings have to say. C(needs) is what the
     controller must do before the rest is done, C(confirm) with the name of a change, or C(driver) with what
-    is loaded. C(failed) with C(msg) ends the list.
+    is loaded. C(failed) with C(msg) ends the list; C(refused) says that nothing of the
+    role was changed.
   returned: always
   type: dict
 ahead:
@@ -80,7 +81,7 @@ def main() -> None:
     try:
         result = carry_out(module, plans, module.params["secrets"], module.params["after_boot_s"], ahead)
     except RefusedError as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=str(error), refused=True)
     module.exit_json(**result)
 
 

@@ -1,11 +1,15 @@
 """Shared by all tests: our module_utils are importable under the name that Ansible gives them."""
 
+import os
 import signal
 from pathlib import Path
 
 import ansible.module_utils
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# Tests read Ansible's own words; those of the callback that an operator sees have tests that ask for it.
+os.environ["ANSIBLE_STDOUT_CALLBACK"] = "default"
 
 # On a node Ansible merges module_utils/ into its own package of that name; `__path__` does the same here.
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))

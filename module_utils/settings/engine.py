@@ -307,7 +307,7 @@ class Role:
         results = tools.result()
         self.look()
         if obstacles := self.obstacles():
-            raise RefusedError(f"{'; '.join(obstacles)}.")
+            raise SettingError(f"{'; '.join(obstacles)}.")
         return results
 
     def remember(self, setting: Setting, state: State) -> None:
@@ -488,6 +488,7 @@ def carry_out(
             subject = "A file of this node could not be read or written; mend that and run again"
             result["roles"][plan["role"]] = {
                 "failed": True,
+                "refused": isinstance(error, RefusedError),
                 "changed": False,
                 "msg": told(error, subject),
                 # What a package manager printed.

@@ -54,6 +54,7 @@ def measure(command: list[str], scratch: Path) -> Measurement:
         **os.environ,
         "ANSIBLE_CALLBACK_PLUGINS": str(HERE / "callback_plugins"),
         "ANSIBLE_CALLBACKS_ENABLED": "count_tasks",
+        "ANSIBLE_STDOUT_CALLBACK": "default",
         "ANSIBLE_SSH_EXECUTABLE": str(HERE / "counting_ssh"),
         "TEMPER_COUNTS": str(counts),
         "TEMPER_SSH_CALLS": str(calls),

@@ -64,6 +64,7 @@ class Fleet:
             "LAB_NAME": self.lab.name,
             "LAB_NODES": str(self.size),
             "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_STDOUT_CALLBACK": "default",
             "LC_ALL": "C.UTF-8",
         }
 

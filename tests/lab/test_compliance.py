@@ -151,7 +151,7 @@ def test_an_expired_waiver_and_a_wrong_one(inventory: Path) -> None:
 
 
 def test_a_node_that_hangs_half_way_is_not_checked(inventory: Path) -> None:
-    script = "#!/bin/sh\nexec sleep 3600\n"
+    script = "#!/bin/sh\\necho $$ >>/run/hanging\\nexec sleep 3600\\n"
     on_node(
         NODE,
         f"mv /usr/sbin/nft /usr/sbin/nft.away; printf '{script}' >/usr/sbin/nft; chmod 755 /usr/sbin/nft",
@@ -159,7 +159,9 @@ def test_a_node_that_hangs_half_way_is_not_checked(inventory: Path) -> None:
     try:
         run = play(inventory, "playbooks/compliance.yml", compliance_timeout_s=15)
     finally:
-        on_node(NODE, "mv /usr/sbin/nft.away /usr/sbin/nft; pkill -f 'sleep 3600' || true")
+        on_node(
+            NODE, "mv /usr/sbin/nft.away /usr/sbin/nft; xargs --no-run-if-empty kill </run/hanging || true"
+        )
     assert run.status != 0
     told = statement(inventory)
     assert told["verdict"] == "not-checked"

@@ -67,7 +67,7 @@ def test_a_node_with_something_to_install_is_read_and_asked_to_simulate_it(contr
     asked = controller.executions["package_preview"]
     assert asked["packages"] == result["plan"]["packages"]
     assert asked["engines"] == result["plan"]["roles"]["container_engines"]
-    assert (result["changed"], result["plan"]["problems"]) == (False, [])
+    assert (result["changed"], result["reached"], result["plan"]["problems"]) == (False, True, [])
     assert result["ansible_facts"] == {"temper": controller.facts}
 
 
@@ -95,8 +95,10 @@ def test_an_execution_that_fails_is_a_problem_of_the_node(
     controller: Controller, module: str, error: AnsibleError
 ) -> None:
     controller.answers[module] = error
-    (problem,) = controller.task()["plan"]["problems"]
+    result = controller.task()
+    (problem,) = result["plan"]["problems"]
     assert str(error) in problem
+    assert result["reached"] == (not isinstance(error, AnsibleConnectionFailure))
 
 
 def test_what_the_modules_warn_of_is_passed_on(controller: Controller) -> None:

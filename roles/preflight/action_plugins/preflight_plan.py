@@ -35,9 +35,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     _VALID_ARGS = frozenset(("known", "simulate", "payload_python"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The plan is `plan`, for the fact of this name; `ansible_facts` is what was read."""
+        """The plan is `plan`, for the fact of this name; `reached` whether the node answered."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         self.warnings: list[str] = []
+        self.reached = True
         variables = task_vars or {}
         own = variables["hostvars"][variables["inventory_hostname"]]
         known = self._task.args["known"]
@@ -47,14 +48,20 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         if boolean(self._task.args["simulate"]) and not plan["problems"] and not plan["settled"]:
             preview = self.ask("package_preview", preview_arguments(plan), variables)
             plan = preflight_plan(node, own, known, preview)
-        facts = node.get("ansible_facts", {})
-        return result | {"changed": False, "plan": plan, "ansible_facts": facts, "warnings": self.warnings}
+        return result | {
+            "changed": False,
+            "plan": plan,
+            "reached": self.reached,
+            "ansible_facts": node.get("ansible_facts", {}),
+            "warnings": self.warnings,
+        }
 
     def ask(self, module: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """What a module returns. A node that cannot be reached has a plan, too: a problem like any other."""
         try:
             found: dict[str, Any] = self._execute_module(module, arguments, task_vars=variables)
         except AnsibleError as error:
-            return {"msg": str(error), "unreachable": isinstance(error, AnsibleConnectionFailure)}
+            self.reached = not isinstance(error, AnsibleConnectionFailure)
+            return {"msg": str(error), "unreachable": not self.reached}
         self.warnings += found.get("warnings", [])
         return found

@@ -442,6 +442,7 @@ def test_a_masked_unit_is_refused_before_anything_changes(harden: Run, node: Nod
         "Nothing was changed: apt-daily.timer is masked: `systemctl unmask apt-daily.timer`, or waive the "
         "control c9."
     )
+    assert result["refused"]
     assert node.snapshot() == before
 
 

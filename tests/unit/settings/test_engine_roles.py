@@ -353,9 +353,11 @@ def test_a_value_that_the_kernel_refuses_is_a_sentence(
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr("pathlib.Path.write_text", refuse)
-    assert configure(sysctls={"vm.overcommit_memory": 7})["msg"] == (
+    result = configure(sysctls={"vm.overcommit_memory": 7})
+    assert result["msg"] == (
         "The kernel does not take '7' for its parameter vm.overcommit_memory: Invalid argument."
     )
+    assert not result["refused"]
 
 
 # ---------------------------------------------------------------- units

@@ -1,0 +1,1 @@
+"""The text of a run, as the operator sees it: fed by callback_plugins/temper.py."""

@@ -1,0 +1,81 @@
+"""Many nodes in few words: ranges of names, texts that are alike but for the node, durations."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: What stands for a node's own name and address in a text that several nodes share.
+NODE = "NODE"
+UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+# Control characters would let a node's words move the cursor, and bidirectional ones reorder them.
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would act on; lines and tabs stay."""
+    text = re.sub("\r\n?", "\n", text)
+    return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def ranges(names: Iterable[str]) -> str:
+    """Names in order, three or more that follow each other as a range: `gpu01-gpu12, gpu14, login`.
+
+    The number that counts is the last one in front of the first dot. `gpu9` and `gpu10` follow each other,
+    and so do `gpu09` and `gpu10`.
+    """
+    parts = sorted(_split(name) for name in set(names))
+    found: list[str] = []
+    for _, same in groupby(parts, key=lambda part: part[:2]):
+        # Of names that follow each other, number and place differ by the same.
+        for _, run in groupby(enumerate(same), key=lambda item: item[1][2] - item[0]):
+            members = [name for _, (*_, name) in run]
+            found += [f"{members[0]}-{members[-1]}"] if len(members) > 2 else members
+    return ", ".join(found)
+
+
+def _split(name: str) -> tuple[str, str, int, str]:
+    """What stands before the number and behind it, the number, and the name itself."""
+    host = name if name[:1].isdigit() else name.partition(".")[0]
+    found = re.fullmatch(r"(.*?)([0-9]+)([^0-9]*)", host, flags=re.DOTALL)
+    if not found:
+        return name, "", -1, name
+    before, digits, behind = found.groups()
+    return before, behind + name[len(host) :], int(digits), name
+
+
+def counted(names: Iterable[str]) -> str:
+    """One node by its name, several with their number: `12 nodes: gpu01-gpu12`."""
+    members = set(names)
+    return ranges(members) if len(members) == 1 else f"{len(members)} nodes: {ranges(members)}"
+
+
+def generic(text: str, own: Iterable[str]) -> str:
+    """The text with NODE for each of a node's `own` names and addresses, where they stand as whole words."""
+    found = sorted((word for word in own if word and word in text), key=len, reverse=True)
+    words = "|".join(map(re.escape, found))
+    return re.sub(rf"(?<![\w.-])(?:{words})(?![\w-])", NODE, text) if words else text
+
+
+def alike(texts: Mapping[str, str], own: Mapping[str, Iterable[str]]) -> list[tuple[tuple[str, ...], str]]:
+    """Nodes of which the same is said, and the text, in the order of the first; one node's stays its own."""
+    groups: dict[str, list[str]] = {}
+    for node, text in texts.items():
+        groups.setdefault(generic(text, own.get(node, (node,))), []).append(node)
+    return [
+        (tuple(sorted(nodes)), text if len(nodes) > 1 else texts[nodes[0]]) for text, nodes in groups.items()
+    ]
+
+
+def duration(seconds: float) -> str:
+    """A time in its two largest units: `41 s`, `4 min 10 s`, `2 h 5 min`, `1 d 3 h`."""
+    whole = int(seconds)
+    for (large, size), (small, part) in pairwise(UNITS):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {large}" + (f" {rest} {small}" if rest else "")
+    return f"{whole} s"

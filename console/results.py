@@ -1,0 +1,91 @@
+"""What the result of a task says to the operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    Dump = Callable[[Mapping[str, Any]], str]
+
+CENSORED = "(censored due to no_log)"
+#: What of a failure is shown in another way, is Ansible's bookkeeping, or differs between any two nodes.
+ASIDE = frozenset(
+    """
+    ansible_facts ansible_index_var ansible_loop ansible_loop_var attempts changed delta deprecations diff end
+    exception failed failed_when_result invocation item msg refused results retries skipped start
+    stderr_lines stdout_lines unreachable warnings
+    """.split()  # noqa: SIM905 - a list has a line for each
+)
+
+
+def items(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The items of a loop with their labels; a task without a loop is one item without a label."""
+    results = result.get("results")
+    if not isinstance(results, list) or not all(isinstance(item, dict) for item in results):
+        yield "", result
+        return
+    for item in results:
+        name = item.get("ansible_loop_var", "item")
+        label = item.get("_ansible_item_label", item.get(name, ""))
+        yield f"({name}={CENSORED if item.get('_ansible_no_log') else label}) ", item
+
+
+def complaint(result: Mapping[str, Any], dump: Dump) -> str:
+    """Why a task failed: its message in full, and what else it says."""
+    bad = [pair for pair in items(result) if pair[1].get("failed") or pair[1].get("unreachable")]
+    return "\n".join(f"{label}{_complaint(item, dump)}" for label, item in bad or [("", result)])
+
+
+def _complaint(result: Mapping[str, Any], dump: Dump) -> str:
+    if censored := result.get("censored"):
+        return str(censored)
+    said = str(result.get("msg") or "").strip()
+    aside = {*ASIDE, result.get("ansible_loop_var")}
+    rest = {
+        key: value
+        for key, value in result.items()
+        if key not in aside and not key.startswith("_") and value not in (None, "", [], {})
+    }
+    return "\n".join(filter(None, [said, dump(rest) if rest else ""])) or "It gave no reason."
+
+
+def changes(result: Mapping[str, Any]) -> str:
+    """What a task has changed, or would: what action `settle` lists, or the items of a loop."""
+    actions, controls = (result.get(key) for key in ("actions", "controls"))
+    lines = list(map(str, actions)) if isinstance(actions, list) else []
+    if controls and isinstance(controls, list):
+        lines.append(f"controls: {', '.join(map(str, controls))}")
+    lines += [label.strip() for label, item in items(result) if label and item.get("changed")]
+    return "\n".join(lines)
+
+
+def messages(result: Mapping[str, Any], dump: Dump) -> Iterator[str]:
+    """What a task has to say whatever it did: that of `debug`, and of actions that ask for it likewise."""
+    for label, item in items(result):
+        if item.get("_ansible_verbose_always") is not True or item.get("skipped"):
+            continue
+        said = item.get("msg")
+        if isinstance(said, list) and all(isinstance(line, str) for line in said):
+            yield "\n".join(f"- {line}" for line in said)
+        elif isinstance(said, str):
+            yield said
+        else:
+            rest = {key: value for key, value in item.items() if key not in ASIDE - {"msg"} and key[0] != "_"}
+            yield f"{label}{dump(rest)}"
+
+
+def warnings(result: Mapping[str, Any]) -> list[str]:
+    """What a task warns of, each once."""
+    found = [str(warning) for _, item in items(result) for warning in item.get("warnings") or ()]
+    return list(dict.fromkeys([*found, *map(str, result.get("warnings") or ())]))
+
+
+def refused(result: Mapping[str, Any], action: str, task: str) -> bool:
+    """Whether a failure is a refusal: nothing was changed.
+
+    A module says so (`refused`); a task with `fail` has a name that begins with "Refuse".
+    """
+    by_name = action.rpartition(".")[2] == "fail" and task.rpartition(": ")[2].startswith("Refuse ")
+    return bool(result.get("refused")) or by_name

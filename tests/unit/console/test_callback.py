@@ -1,0 +1,412 @@
+"""Runs of ansible-playbook with Temper's own callback, on "nodes" that are this machine."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+PLAYBOOK = str(Path(sys.executable).with_name("ansible-playbook"))
+NODES = [f"n{number:02}" for number in range(1, 11)]
+TIMEOUT_S = 180
+# Returns what it is told to, as a module of Temper's would.
+MODULE = """\
+from ansible.module_utils.basic import AnsibleModule
+module = AnsibleModule({"result": {"type": "dict"}, "warn": {"type": "str"}}, supports_check_mode=True)
+if module.params["warn"]:
+    module.warn(module.params["warn"])
+    module.deprecate("use another", version="9.9", collection_name="temper.none")
+result = module.params["result"] or {}
+(module.fail_json if result.get("failed") else module.exit_json)(**result)
+"""
+ACTIONS = {
+    "changed": True,
+    "actions": ["nofile: 1 -> 2", "daemon-reexec"],
+    "controls": ["core"],
+}
+STAGES = f"""\
+- name: Preflight
+  hosts: all
+  gather_facts: false
+  tasks:
+    - name: Read the node
+      stub: {{warn: Mind the fan}}
+    - name: Note who could not be reached
+      stub: {{result: {{reached: "{{{{ inventory_hostname != 'n05' }}}}"}}}}
+    - name: Show the plans
+      ansible.builtin.debug: {{msg: "the plan\\n  of all nodes"}}
+      run_once: true
+    - name: Refuse a node that cannot become what was asked for
+      ansible.builtin.fail: {{msg: "{{{{ inventory_hostname }}}} is refused.\\n- It has no GPU."}}
+      when: inventory_hostname in ['n03', 'n04', 'n05']
+    - name: Ask it
+      stub:
+- name: Tune
+  hosts: all
+  gather_facts: false
+  strategy: ansible.builtin.host_pinned
+  tasks:
+    - name: Set limits
+      stub: {{result: {ACTIONS}}}
+    - name: Write a file
+      ansible.builtin.copy:
+        dest: "{{{{ playbook_dir }}}}/{{{{ inventory_hostname }}}}.conf"
+        content: "size = {{{{ 1 if inventory_hostname < 'n08' else 2 }}}}\\n"
+        mode: "0644"
+    - name: Compile
+      ansible.builtin.command: sh -c "echo compiling; echo no space >&2; exit 3"
+      when: inventory_hostname in ['n06', 'n07']
+      changed_when: false
+    - name: Load the rules
+      stub: {{result: {{failed: true, refused: true, msg: "Nothing was changed: docker runs."}}}}
+      when: inventory_hostname == 'n08'
+- name: Validate
+  hosts: all
+  gather_facts: false
+  tasks:
+    - name: Look
+      ansible.builtin.command: "false"
+      changed_when: false
+      ignore_errors: true
+      when: inventory_hostname == 'n01'
+    - name: Measure
+      when: inventory_hostname == 'n02'
+      block:
+        - name: Start
+          ansible.builtin.include_tasks: inner.yml
+      rescue:
+        - name: Go on
+          ansible.builtin.debug: {{msg: "{{{{ inventory_hostname }}}} goes on"}}
+    - name: Use a password
+      ansible.builtin.command: "sh -c 'echo {{{{ item }}}}; exit 1'"
+      loop: [hunter2, hunter3]
+      no_log: true
+      when: inventory_hostname == 'n09'
+    - name: End with the verdict
+      ansible.builtin.fail: {{msg: "Verdict: fail."}}
+      run_once: true
+"""
+WAITS = """\
+- name: Measure
+  hosts: n01,n02
+  gather_facts: false
+  tasks:
+    - name: Change something
+      stub: {result: {changed: true, actions: [something new]}}
+    - name: Wait until the tests are over
+      ansible.builtin.command: "sh -c 'echo 40 percent; test -e {{ playbook_dir }}/through'"
+      register: waited
+      until: waited.rc == 0
+      retries: "{{ 2 * 100 }}"
+      delay: 0.1
+      changed_when: false
+"""
+
+
+# Another callback beside it.
+OTHER = """\
+from ansible.plugins.callback import CallbackBase
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION, CALLBACK_TYPE, CALLBACK_NAME = 2.0, "notification", "other"
+    def v2_runner_retry(self, result):
+        self._display.warning("Mind the fan")
+"""
+
+
+class Runner:
+    """Runs playbooks in a folder of its own, with the checkout's ansible.cfg."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        variables = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        # Nobody listens there.
+        lost = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+        hosts: dict[str, dict[str, Any]] = {**{name: {} for name in NODES}, "lost": lost}
+        inventory = {"all": {"vars": variables, "hosts": hosts}}
+        (folder / "inventory.yml").write_text(yaml.safe_dump(inventory))
+        (folder / "library").mkdir()
+        (folder / "library/stub.py").write_text(MODULE)
+        (folder / "inner.yml").write_text("- {name: Begin, ansible.builtin.fail: {msg: no torch}}\n")
+
+    def command(self, playbook: str, *arguments: str) -> list[str]:
+        path = self.folder / "play.yml"
+        path.write_text(playbook)
+        return [PLAYBOOK, f"--inventory={self.folder / 'inventory.yml'}", str(path), *arguments]
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+        return {**kept, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "LC_ALL": "C.UTF-8", **changes}
+
+    def __call__(self, playbook: str, *arguments: str, **environment: str) -> str:
+        """What a run says on a pipe."""
+        done = subprocess.run(
+            self.command(playbook, *arguments),
+            cwd=ROOT,
+            env=self.environment(**environment),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+        return done.stdout + done.stderr
+
+    def begin(self, playbook: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(playbook),
+            cwd=ROOT,
+            env=self.environment(TEMPER_PROGRESS_INTERVAL_S="0.1", **environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def on_terminal(self, playbook: str, **environment: str) -> str:
+        """What a run writes to a terminal; `through` is made once it waits."""
+        terminal, other_end = pty.openpty()
+        process = subprocess.Popen(
+            self.command(playbook),
+            cwd=ROOT,
+            env=self.environment(**{"TERM": "xterm", "COLUMNS": "200", "NO_COLOR": "1", **environment}),
+            stdin=subprocess.DEVNULL,
+            stdout=other_end,
+            stderr=other_end,
+        )
+        os.close(other_end)
+        said = b""
+        with process, suppress(OSError):  # Linux says so where the other end is closed
+            while part := os.read(terminal, 65536):
+                said += part
+                if b"40 percent" in said:
+                    (self.folder / "through").touch()
+        os.close(terminal)
+        return said.decode()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What all stages say on a pipe, with --diff."""
+    return Runner(tmp_path_factory.mktemp("run"))(STAGES, "--diff")
+
+
+def stage(said: str, name: str) -> str:
+    return said.partition(f"== {name}\n")[2].partition("\n== ")[0]
+
+
+def test_every_stage_has_its_counts(said: str) -> None:
+    assert re.findall(r"^\d+ nodes?: .*; ", said, flags=re.MULTILINE) == [
+        "11 nodes: 7 ok, 2 refused, 2 unreachable; ",
+        "7 nodes: 4 changed, 1 refused, 2 failed; ",
+        "4 nodes: 3 ok, 1 failed; ",
+    ]
+
+
+def test_the_plans_are_shown_as_they_are(said: str) -> None:
+    assert "\nthe plan\n  of all nodes\n" in stage(said, "Preflight")
+
+
+def test_a_refusal_stands_once_for_all_nodes(said: str) -> None:
+    assert "refused: 2 nodes: n03, n04\n  Refuse a node" in stage(said, "Preflight")
+    assert said.count("NODE is refused.\n    - It has no GPU.") == 1
+    assert "refused: n08\n  Load the rules\n    Nothing was changed: docker runs." in stage(said, "Tune")
+
+
+def test_unreachable_nodes_are_named_with_the_reason(said: str) -> None:
+    shown = stage(said, "Preflight").partition("unreachable: lost\n")[2]
+    assert "127.0.0.1 port 1: Connection refused" in shown
+    assert "unreachable: n05\n" in shown
+
+
+def test_a_failure_stands_once_and_in_full(said: str) -> None:
+    shown = stage(said, "Tune").partition("failed: 2 nodes: n06, n07\n")[2]
+    for part in ("Compile", "play.yml:", "rc: 3", "stderr: no space", "stdout: compiling"):
+        assert part in shown
+    assert said.count("stderr: no space") == 1
+
+
+def test_warnings_and_deprecations_stand_once(said: str) -> None:
+    assert f"warning: 10 nodes: {NODES[0]}-{NODES[-1]}\n  Mind the fan" in said
+    assert said.count("Mind the fan") == 1
+    assert said.count("use another") == 1
+
+
+def test_changes_stand_once_for_nodes_that_changed_alike(said: str) -> None:
+    shown = stage(said, "Tune")
+    assert "changed: 7 nodes: n01, n02, n06-n10\n  Set limits\n    nofile: 1 -> 2\n" in shown
+    assert shown.count("daemon-reexec") == shown.count("controls: core") == 1
+    assert re.findall(
+        r"changed: 4 nodes: n01, n02, n06, n07\n  Write a file\n(?:.*\n){3}    \+size = 1", shown
+    )
+    assert re.findall(r"changed: 3 nodes: n08-n10\n  Write a file\n(?:.*\n){3}    \+size = 2", shown)
+
+
+def test_errors_that_ended_nothing_are_no_failures(said: str) -> None:
+    shown = stage(said, "Validate")
+    assert "ignored: n01\n  Look" in shown
+    assert "rescued: n02\n  Begin\n    no torch\nn02 goes on" in shown
+    assert "went on after an error: 2: n01, n02\n" in said
+
+
+def test_what_no_log_hides_is_nowhere(said: str) -> None:
+    assert "failed: n09\n  Use a password" in said
+    assert "hunter" not in said
+
+
+def test_the_outcome_comes_last_with_names(said: str) -> None:
+    assert said.partition("== Outcome\n")[2].splitlines()[:6] == [
+        "changed: 3",
+        "refused: 3: n03, n04 (Preflight); n08 (Tune)",
+        "failed: 3: n06, n07 (Tune); n09 (Validate)",
+        "unreachable: 2: lost, n05 (Preflight)",
+        "went on after an error: 2: n01, n02",
+        "failed for all nodes: Validate: End with the verdict: Verdict: fail.",
+    ]
+
+
+def test_the_counters_of_many_nodes_are_one_line(said: str) -> None:
+    recap = said.partition("PLAY RECAP")[2].partition("==")[0].splitlines()[1:]
+    (row,) = filter(None, recap)
+    assert re.match(r"11 nodes +: ok=\d+ +changed=14 +unreachable=1 +failed=8 ", row)
+
+
+ONE = """\
+- name: Tune
+  hosts: n01,n02
+  gather_facts: false
+  serial: 1
+  tasks:
+    - name: Write a file
+      ansible.builtin.copy: {dest: "{{ playbook_dir }}/file", content: new, mode: "0644"}
+"""
+
+
+def test_check_mode_says_what_would_change(run: Runner) -> None:
+    said = run(ONE, "--check", "--diff")
+    assert "== Tune (check mode: nothing is changed)" in said
+    assert "would change: n01\n  Write a file" in said
+    assert "+new" in said
+    assert said.rstrip().endswith("would change: 2")
+    assert not (run.folder / "file").exists()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A first run, and a second one of the same playbook, given twice."""
+    run = Runner(tmp_path_factory.mktemp("again"))
+    return run(ONE), run(ONE, str(run.folder / "play.yml"))
+
+
+def test_with_serial_every_batch_has_its_counts(runs: tuple[str, str]) -> None:
+    assert re.findall(r"1 node: 1 (\w+); ", runs[0]) == ["changed", "ok"]
+
+
+def test_each_of_several_playbooks_has_its_counts(runs: tuple[str, str]) -> None:
+    assert re.findall(r"1 node: 1 (\w+); ", runs[1]) == ["ok"] * 4
+
+
+def test_the_second_run_changes_nothing_and_each_of_few_nodes_has_its_counters(runs: tuple[str, str]) -> None:
+    assert set(re.findall(r"^(n0[12]) +: ok=\d +changed=0 ", runs[1], flags=re.MULTILINE)) == {"n01", "n02"}
+    assert runs[1].rstrip().endswith("ok: 2")
+
+
+@pytest.mark.parametrize("asked", ["-v", "ANSIBLE_STDOUT_CALLBACK"])
+def test_ansibles_own_output_comes_back_where_it_is_asked_for(run: Runner, asked: str) -> None:
+    said = run(ONE, "-v") if asked == "-v" else run(ONE, ANSIBLE_STDOUT_CALLBACK="default")
+    assert "TASK [Write a file]" in said
+    assert "changed: [n01]" in said
+    assert "== " not in said
+
+
+def test_a_list_of_tasks_is_ansibles_own(run: Runner) -> None:
+    assert "Write a file\tTAGS: []" in run(ONE, "--list-tasks")
+
+
+def test_an_error_in_the_callback_ends_no_run(run: Runner) -> None:
+    plugins = run.folder / "callback_plugins"
+    plugins.mkdir()
+    code = (ROOT / "callback_plugins/temper.py").read_text()
+    where = '        """Note the result of a task on a node."""\n'
+    assert code.count(where) == 1
+    (plugins / "temper.py").write_text(code.replace(where, f"{where}        raise ValueError('broken')\n"))
+    said = run(ONE, ANSIBLE_CALLBACK_PLUGINS=str(plugins), PYTHONPATH=str(ROOT))
+    assert "Callback temper failed (ValueError: broken)" in said
+    assert "changed: [n01]" in said
+    assert "ok: [n02]" in said
+    assert "PLAY RECAP" in said
+
+
+def until(process: subprocess.Popen[str], words: str) -> str:
+    """What a process says up to a line with these words, or to its end."""
+    said = ""
+    assert process.stdout
+    for line in process.stdout:
+        said += line
+        if words in line:
+            break
+    return said
+
+
+def test_while_it_waits_a_pipe_gets_lines_that_say_for_what(run: Runner) -> None:
+    with run.begin(WAITS) as process:
+        said = until(process, "(40 percent)")
+        (run.folder / "through").touch()
+        rest = until(process, "no such words")
+    assert re.search(
+        r"Measure: Wait until the tests are over: .*; waiting for n01, n02, at most .* more", said
+    )
+    assert "RETRYING" not in said + rest
+    assert "\r" not in said + rest
+    assert "== Outcome\nchanged: 2\n" in rest
+
+
+def test_a_run_that_is_interrupted_says_what_it_has_changed(run: Runner) -> None:
+    with run.begin(WAITS) as process:
+        until(process, "(40 percent)")
+        process.send_signal(signal.SIGINT)
+        rest = until(process, "no such words")
+    assert "changed: 2 nodes: n01, n02\n  Change something\n    something new\n" in rest
+    assert "The run ended here" in rest
+
+
+def displayed(written: str) -> list[str]:
+    """The lines that stand on a terminal in the end."""
+    return [line.rstrip("\r").rpartition("\r\x1b[K")[2] for line in written.split("\n")]
+
+
+def test_a_terminal_has_one_line_that_moves_and_goes(run: Runner) -> None:
+    written = run.on_terminal(WAITS)
+    assert "\r\x1b[KMeasure: Wait until the tests are over" in written
+    assert "waiting for" not in "\n".join(displayed(written))
+    assert "\x1b[0" not in written
+    assert displayed(written)[-2:] == ["changed: 2", ""]
+
+
+def test_what_others_display_is_not_written_into_the_line(run: Runner) -> None:
+    (run.folder / "callback_plugins").mkdir()
+    (run.folder / "callback_plugins/other.py").write_text(OTHER)
+    shown = [line for line in displayed(run.on_terminal(WAITS)) if "Mind the fan" in line]
+    assert shown == ["[WARNING]: Mind the fan"]
+
+
+def test_a_terminal_that_can_move_nothing_gets_lines(run: Runner) -> None:
+    written = run.on_terminal(WAITS, TERM="dumb", TEMPER_PROGRESS_INTERVAL_S="0.1")
+    assert "waiting for n01, n02" in written
+    assert "\x1b" not in written
+
+
+def test_a_pipe_has_colours_only_where_they_are_forced(run: Runner, runs: tuple[str, str]) -> None:
+    assert "\x1b[0;32m    +new\x1b[0m" in run(ONE, "--diff", ANSIBLE_FORCE_COLOR="1")
+    assert "\x1b" not in "".join(runs)

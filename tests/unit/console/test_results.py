@@ -1,0 +1,116 @@
+"""What single results say to the operator."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from console.results import CENSORED, changes, complaint, messages, refused, warnings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def dump(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, sort_keys=True)
+
+
+def test_a_failure_is_shown_in_full_without_bookkeeping() -> None:
+    result = {
+        "msg": "it broke",
+        "rc": 3,
+        "stdout": "out",
+        "stdout_lines": ["out"],
+        "stderr": "",
+        "changed": False,
+        "delta": "0:00:01",
+        "_ansible_no_log": False,
+        "attempts": 3,
+    }
+    assert complaint(result, dump) == 'it broke\n{"rc": 3, "stdout": "out"}'
+
+
+def test_of_a_loop_only_items_that_failed_are_shown() -> None:
+    results = [
+        {"item": "a", "changed": True},
+        {"item": "b", "failed": True, "msg": "no"},
+        {"part": "c", "ansible_loop_var": "part", "failed": True, "msg": "neither"},
+    ]
+    assert (
+        complaint({"msg": "One or more items failed", "results": results}, dump)
+        == "(item=b) no\n(part=c) neither"
+    )
+
+
+def test_what_no_log_hides_stays_hidden() -> None:
+    hidden = {
+        "censored": "the output has been hidden",
+        "failed": True,
+        "_ansible_no_log": True,
+        "item": "secret",
+    }
+    said = complaint({"results": [hidden], "msg": "One or more items failed"}, dump)
+    assert said == f"(item={CENSORED}) the output has been hidden"
+    assert complaint(hidden, dump) == "the output has been hidden"
+
+
+def test_a_failure_without_a_word_says_so() -> None:
+    assert complaint({"changed": False}, dump)
+
+
+def test_changes_are_the_actions_and_controls_of_settle() -> None:
+    result = {
+        "changed": True,
+        "actions": ["a: 1 -> 2", "daemon-reload"],
+        "controls": ["core_dumps"],
+    }
+    assert changes(result) == "a: 1 -> 2\ndaemon-reload\ncontrols: core_dumps"
+
+
+def test_changes_of_a_loop_are_its_items() -> None:
+    results = [{"item": "a", "changed": True}, {"item": "b", "changed": False}]
+    assert changes({"changed": True, "results": results}) == "(item=a)"
+
+
+@pytest.mark.parametrize(
+    "result", [{"actions": "none"}, {"controls": 3}, {"results": "x"}, {"results": ["x"]}]
+)
+def test_keys_of_other_modules_that_have_the_same_names_are_no_error(result: dict[str, Any]) -> None:
+    assert changes(result) == ""
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"msg": "hello"}, ["hello"]),
+        ({"msg": ["one", "two"]}, ["- one\n- two"]),
+        ({"x.y": 3, "changed": False, "_ansible_no_log": False}, ['{"x.y": 3}']),
+        ({"results": [{"_ansible_verbose_always": True, "msg": "a"}, {"skipped": True}]}, ["a"]),
+    ],
+)
+def test_debug_says_what_it_was_given(result: dict[str, Any], said: list[str]) -> None:
+    shown = result if "results" in result else {**result, "_ansible_verbose_always": True}
+    assert list(messages(shown, dump)) == said
+    assert list(messages({**result, "results": []}, dump)) == []
+
+
+def test_warnings_of_items_and_of_the_task_are_one_each() -> None:
+    assert warnings({"warnings": ["a"], "results": [{"warnings": ["a", "b"]}, {}]}) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("result", "action", "task", "expected"),
+    [
+        ({"refused": True}, "settle", "firewall: Load the rules", True),
+        ({"refused": False}, "settle", "firewall: Refuse nothing", False),
+        ({}, "ansible.builtin.fail", "preflight: Refuse a node", True),
+        ({}, "fail", "Refuse a node", True),
+        ({}, "fail", "nvidia_stack: Stop where a reboot is due", False),
+    ],
+)
+def test_a_refusal_is_said_by_the_module_or_by_the_name_of_a_fail(
+    result: dict[str, Any], action: str, task: str, expected: bool
+) -> None:
+    assert refused(result, action, task) == expected

@@ -1,0 +1,120 @@
+"""What a run is told of, and the lines that it makes of that."""
+
+from __future__ import annotations
+
+import pytest
+
+from console.run import MOST_GROUPS, Note, Run, Stage
+
+
+def stage(name: str = "Tune", *, check: bool = False) -> Stage:
+    return Stage(name, 100.0, check)
+
+
+def noted(run: Run, where: Stage, *notes: Note) -> list[str]:
+    for note in notes:
+        run.note(where, note)
+    return [block.text for block in run.blocks([*where.notes, *where.changes], check=where.check)]
+
+
+def test_nodes_with_the_same_changes_are_one_block_for_all_tasks() -> None:
+    notes = [Note("changed", node, task, "x: 1 -> 2") for task in "AB" for node in ("n2", "n1", "n3")]
+    assert noted(Run(), stage(), *notes) == [
+        "changed: 3 nodes: n1-n3\n  A\n    x: 1 -> 2\n  B\n    x: 1 -> 2"
+    ]
+
+
+def test_nodes_with_other_changes_are_another_block() -> None:
+    notes = [Note("changed", node, "A", f"x: {value}") for node, value in (("n1", 1), ("n2", 2), ("n3", 1))]
+    first, second = noted(Run(), stage(), *notes)
+    assert first.startswith("changed: 2 nodes: n1, n3\n")
+    assert second.startswith("changed: n2\n")
+
+
+def test_of_a_fleet_without_two_alike_some_changes_are_shown_and_all_names() -> None:
+    notes = [Note("changed", f"n{number:03}", "A", f"{number} -> x") for number in range(200)]
+    blocks = noted(Run(), stage(), *notes)
+    assert len(blocks) == MOST_GROUPS + 1
+    assert "n008-n199" in blocks[-1]
+
+
+def test_a_failure_stands_once_with_all_that_was_said() -> None:
+    notes = [Note("failed", node, "A", f"{node} is full\nrc: 1") for node in ("n1", "n2")]
+    assert noted(Run(), stage(), *notes) == ["failed: 2 nodes: n1, n2\n  A\n    NODE is full\n    rc: 1"]
+
+
+def test_a_warning_is_shown_once_for_a_node_in_a_run() -> None:
+    run = Run()
+    warn = [Note("warning", node, task, "mind it") for task in ("A", "B") for node in ("n1", "n2")]
+    assert noted(run, stage(), *warn) == ["warning: 2 nodes: n1, n2\n  mind it"]
+    assert noted(run, stage("Harden"), *warn) == []
+
+
+@pytest.mark.parametrize(
+    ("notes", "said"),
+    [
+        ([("", "the plan")], "the plan"),
+        ([("n1", "n1 is not measured")], "n1 is not measured"),
+        ([("n1", "port 80")], "n1:\n  port 80"),
+        ([("n1", "n1 waits"), ("n2", "n2 waits")], "2 nodes: n1, n2:\n  NODE waits"),
+    ],
+)
+def test_a_text_for_the_operator_says_whom_it_is_about(notes: list[tuple[str, str]], said: str) -> None:
+    assert noted(Run(), stage(), *(Note("said", node, "Show", text) for node, text in notes)) == [said]
+
+
+def test_counts_are_of_the_worst_that_a_node_came_to() -> None:
+    run, where = Run(), stage()
+    for node in ("n1", "n2", "n3", "n4", "n5"):
+        run.settle(where, node, "ok")
+    noted(
+        run,
+        where,
+        Note("changed", "n1", "A", ""),
+        Note("changed", "n2", "A", ""),
+        Note("failed", "n2", "B", "no"),
+        Note("refused", "n3", "B", "no"),
+        Note("unreachable", "n4", "B", "no"),
+    )
+    run.settle(where, "n2", "ok")
+    assert where.counts(141.0) == "5 nodes: 1 ok, 1 changed, 1 refused, 1 failed, 1 unreachable; 41 s"
+
+
+def test_the_outcome_names_those_that_need_a_human_and_where() -> None:
+    run, first, second = Run(), stage("Preflight"), stage("Harden")
+    for node in ("n1", "n2", "n3", "n4", "n5"):
+        run.settle(first, node, "ok")
+    noted(run, first, Note("refused", "n3", "Refuse", "no"), Note("ignored", "n1", "A", "no"))
+    noted(run, second, Note("changed", "n1", "B", ""), Note("failed", "n4", "B", "no"))
+    noted(run, second, Note("changed", "n2", "B", ""), Note("failed", "n5", "B", "no"))
+    assert run.outcome() == [
+        ("changed", "changed: 2"),
+        ("refused", "refused: 1: n3 (Preflight)"),
+        ("failed", "failed: 2: n4, n5 (Harden)"),
+        ("ignored", "went on after an error: 1: n1"),
+    ]
+
+
+def test_a_failure_of_what_is_done_once_is_no_nodes_own() -> None:
+    run, where = Run(), stage("Validate")
+    run.settle(where, "n1", "ok")
+    assert noted(run, where, Note("failed", "", "End", "fail\nmore")) == [
+        "failed: all nodes\n  End\n    fail\n    more"
+    ]
+    assert run.outcome() == [
+        ("ok", "ok: 1"),
+        ("failed", "failed for all nodes: Validate: End: fail"),
+    ]
+
+
+def test_check_mode_says_what_would_change() -> None:
+    run, where = Run(check=True), stage(check=True)
+    assert noted(run, where, Note("changed", "n1", "A", "x")) == ["would change: n1\n  A\n    x"]
+    assert where.counts(100.0) == "1 node: 1 would change; 0 s"
+    assert "check mode" in where.title
+    assert run.outcome() == [("changed", "would change: 1")]
+
+
+def test_a_nodes_words_cannot_move_the_cursor() -> None:
+    (block,) = noted(Run(), stage(), Note("failed", "n1", "A", "\x1b[2Jgone"))
+    assert "\x1b" not in block
