@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import itertools
 import math
@@ -646,6 +647,16 @@ def test_the_gpu_whose_bits_differ_is_named_and_condemned_by_no_node_alone(
     assert {(finding.code, finding.state) for finding in found} == (
         {("gpu-differs", state)} if state else set()
     )
+
+
+def test_a_gpu_that_differs_by_more_than_rounding_explains_fails_on_its_node() -> None:
+    gpus = tuple(GpuIdentity(index, "H100", f"GPU-{index}", "", "2330") for index in range(3))
+    outcomes = [gpu_with_digest(*pair) for pair in enumerate("aba")]
+    wrong = Finding("wrong-result", State.FAIL, "GPU 1: wrong", device=1)
+    measured = dataclasses.replace(outcomes[1].measured, findings=(wrong,))
+    outcomes[1] = dataclasses.replace(outcomes[1], measured=measured)
+    (found,) = matmul.odd_ones_out(outcomes, gpus)
+    assert (found.code, found.state, found.device) == ("gpu-differs", State.FAIL, 1)
 
 
 def test_gpus_of_different_models_may_differ() -> None:
