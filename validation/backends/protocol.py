@@ -32,6 +32,10 @@ class LimitError(Exception):
     """The system lets this process have no more processes or open files; the message says which."""
 
 
+class PeerLimitError(Exception):
+    """The driver lets this process map no more GPUs as peers; one without other peers may have room."""
+
+
 class Operation(Protocol):
     """Something to be timed, with its buffers ready."""
 
@@ -101,7 +105,7 @@ class Backend(Protocol):
         """A copy of `size_bytes` bytes; work is in bytes.
 
         `direction` is `local`, `peer_N` (to GPU N), `h2d` (host to device), `d2h` or `both` (at once; work
-        counts both); host memory is pinned, but with `_pageable` after the direction.
+        counts both); host memory is pinned, but with `_pageable` after the direction. Raises PeerLimitError.
         """
         ...
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from validation.backends.protocol import LimitError, WorkerError
+from validation.backends.protocol import LimitError, PeerLimitError, WorkerError
 
 if TYPE_CHECKING:
     from validation.backends.protocol import Operation, Shape
@@ -66,6 +66,8 @@ class ScriptedBackend:
     digests: list[str] = field(default_factory=lambda: ["same"])
     multicast: bool = True
     beyond: tuple[int, ...] = ()
+    #: So many peers may be mapped, if that is limited.
+    most_peers: int | None = None
     calls: list[str] = field(default_factory=list)
     #: Seconds of a training step, by the way in which it is run.
     steps: dict[str, float] = field(default_factory=dict)
@@ -121,7 +123,9 @@ class ScriptedBackend:
         return ScriptedOperation(shape.flop, self.wrong, list(self.digests))
 
     def copy(self, direction: str, size_bytes: int) -> ScriptedOperation:
-        self.calls.append(f"copy {direction}")
+        if direction.startswith("peer_") and self.calls.count("mapped") == self.most_peers:
+            raise PeerLimitError("CUDA error: peer mapping resources exhausted")
+        self.calls += [f"copy {direction}", *(["mapped"] if direction.startswith("peer_") else [])]
         return ScriptedOperation(float(size_bytes), self.wrong)
 
     def reaches(self, peer: int) -> bool:

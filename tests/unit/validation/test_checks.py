@@ -785,6 +785,78 @@ def test_more_gpus_than_may_be_peers_take_turns_unless_a_switch_joins_them(
     assert found.details["GPU 3"] == {memory.BEYOND: [peer for peer in range(10) if peer != 3]}
 
 
+def test_a_peer_that_cannot_be_mapped_is_named_and_the_others_are_measured() -> None:
+    found = memory.send(ScriptedBackend(most_peers=1), memory_request(peers=[1, 2, 4]), STAGES.append)
+    assert [one.conditions["to"] for one in found.measurements] == [1]
+    assert found.details == {memory.REFUSED: [2, 4]}
+
+
+@given(st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)).filter(lambda pair: pair[0] != pair[1])))
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_pairs_that_take_another_process_are_in_one_round_each(
+    at_once: int, pairs: set[tuple[int, int]]
+) -> None:
+    found = memory.disjoint(pairs, at_once)
+    assert sorted((gpu, peer) for rows in found for gpu, (peer,) in rows.items()) == sorted(pairs)
+    for rows in found:
+        together = {frozenset((gpu, peer)) for gpu, (peer,) in rows.items()}
+        assert 1 <= len(together) <= at_once
+        assert len(frozenset().union(*together)) == 2 * len(together)
+
+
+def exchanged_here(most_peers: int, most_in_all: int = 1000) -> tuple[Any, list[Request]]:
+    """A run_children() that does the copies here, each process on four new GPUs; and what it was asked.
+
+    A GPU may have so many peers, and the process so many pairs in all.
+    """
+    asked: list[Request] = []
+
+    def run(requests: list[Request], *_: Any, **__: Any) -> list[Outcome]:
+        (request,) = requests
+        asked.append(request)
+        mapped = sum(len(peers) for _, peers in request.parameters["rows"])
+        limit = most_peers if mapped <= most_in_all else 0
+        backends = {gpu: ScriptedBackend(most_peers=limit) for gpu in range(4)}
+        found = memory.exchange(backends.__getitem__, request, STAGES.append)
+        return [Outcome(request, Ending.DONE, found, "", "checking", 1.0)]
+
+    return run, asked
+
+
+def four_gpus() -> Node:
+    gpus = [gpu_xml(pci_bus_id=f"00000000:{bus:02X}:00.0", uuid=f"GPU-{bus}") for bus in range(16, 20)]
+    return node(smi_xml(*gpus), nvswitch=False, expectation=expectation(count=4, nvswitch=False))
+
+
+@pytest.mark.parametrize(
+    ("most_peers", "most_in_all", "processes"), [(3, 1000, 1), (2, 1000, 4), (1, 1000, 4), (1, 2, 10)]
+)
+def test_where_fewer_peers_may_be_mapped_every_pair_is_measured_all_the_same(
+    most_peers: int, most_in_all: int, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, asked = exchanged_here(most_peers, most_in_all)
+    monkeypatch.setattr(memory, "run_children", run)
+    found = CHECKS["gpu_peers"].run(four_gpus())
+    measured = [(one.device, one.conditions["to"]) for one in found.measurements]
+    assert sorted(measured) == sorted(itertools.permutations(range(4), 2))
+    assert (found.state, len(asked)) == (State.PASS, processes)
+    first = {(one.device, one.conditions["to"]) for one in found.measurements[: 4 * most_peers]}
+    named = {
+        (gpu, peer) for gpu in range(4) for peer in found.details.get(f"GPU {gpu}", {}).get(memory.APART, ())
+    }
+    assert named == set(measured) - (first if most_in_all > 12 else set())
+
+
+def test_a_pair_that_cannot_be_mapped_at_all_is_not_run_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = exchanged_here(0)
+    monkeypatch.setattr(memory, "run_children", run)
+    found = CHECKS["gpu_peers"].run(four_gpus())
+    assert (found.state, found.measurements, found.findings) == (State.NOT_RUN, (), ())
+    for one, other in itertools.permutations(range(4), 2):
+        assert f"GPU {one} to GPU {other}" in found.reason
+    assert not any(memory.APART in said for said in found.details.values() if isinstance(said, dict))
+
+
 def test_all_gpus_at_once_have_numbers_of_their_own() -> None:
     found = copy.transfer(ScriptedBackend(), copy_request(how="together"), STAGES.append)
     assert [m.name for m in found.measurements] == ["h2d_together_gb_s", "d2h_together_gb_s"]

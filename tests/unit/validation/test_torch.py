@@ -385,6 +385,33 @@ def test_a_gpu_that_is_taken_or_that_torch_has_no_code_for_is_not_run_when_it_is
 
 
 @pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("CUDA error: peer mapping resources exhausted\\nSearch for ...", "PeerLimitError"),
+        ("CUDA error: an illegal memory access was encountered", "RuntimeError"),
+    ],
+)
+def test_one_peer_too_many_is_told_from_other_errors_of_a_copy(words: str, kind: str) -> None:
+    """Where torch says it: at the first copy, in which it maps the peer."""
+    assert there(f"""
+        import torch
+        from validation.backends.cuda import CudaBackend
+
+        class Tensor:
+            def copy_(self, _):
+                raise RuntimeError("{words}")
+
+        torch.empty = lambda *_, **__: Tensor()
+        backend = object.__new__(CudaBackend)
+        backend._device = torch.device("cuda", 0)
+        try:
+            backend.copy("peer_1", 4)
+        except Exception as error:
+            answer = [type(error).__name__, str(error).splitlines()[0]]
+    """) == [kind, words.partition("\\n")[0]]
+
+
+@pytest.mark.parametrize(
     ("version", "answer"),
     [
         ("lambda: 91900", [91900, ""]),
