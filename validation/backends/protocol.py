@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from validation.model.shapes import MatmulShape
 
 
@@ -78,8 +80,14 @@ class Backend(Protocol):
 
     name: str
 
-    def seconds(self, operation: Operation, count: int) -> list[float]:
-        """Run `operation` `count` times and return how long each took."""
+    def seconds(
+        self, operation: Operation, count: int, step: Callable[[], None] | None = None
+    ) -> list[float]:
+        """Run `operation` `count` times and return how long each took.
+
+        `step` is called when the device begins a run and when it has ended it: of one that hangs it is known
+        where. Other ranks of a collective are waited for after the beginning.
+        """
         ...
 
     def dtypes(self) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from validation.backends.protocol import LimitError, PeerLimitError, WorkerError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from validation.backends.protocol import Operation, Shape
     from validation.model.shapes import MatmulShape
 
@@ -94,8 +96,13 @@ class ScriptedBackend:
     #: With a larger batch than this memory runs out while a step is timed.
     goes_on: int | None = None
 
-    def seconds(self, operation: Operation, count: int) -> list[float]:
+    def seconds(
+        self, operation: Operation, count: int, step: Callable[[], None] | None = None
+    ) -> list[float]:
         assert operation.work
+        if step:
+            for _ in range(2 * count):
+                step()
         self.calls.append(f"seconds {count}")
         assert isinstance(operation, ScriptedOperation)
         if self.goes_on is not None and operation.work > self.goes_on:

@@ -25,7 +25,7 @@ from validation.model.contract import Digest, Finding, GpuIdentity, Measured, St
 from validation.model.expectations import References
 from validation.model.not_run import NotRunError
 from validation.model.plans import PLANS, Timing
-from validation.model.quantities import NOISY_SPREAD
+from validation.model.quantities import NOISY_SPREAD, conditions_key
 from validation.probes.machine import PciGpu, Torch
 from validation.probes.nvidia_smi import NvidiaSmiError, Report, Sample, parse_samples, summary
 from validation.processes.child import Request
@@ -60,11 +60,11 @@ def outcome(
     ended_at: float = 1.0,
     measured: Measured | None = None,
     halted: str = "",
+    steps: int = 0,
 ) -> Outcome:
-    steps = {"collectives": ["all_reduce"], "sizes_bytes": [1 << 20]}
-    asked = Request(name, "", "cuda", parameters=steps)
+    asked = Request(name, "", "cuda", parameters={"collectives": ["all_reduce"], "sizes_bytes": [1 << 20]})
     problem = "" if ending is Ending.DONE else f"{name} {ending}"
-    return Outcome(asked, ending, measured or Measured(), problem, stage, ended_at, 60.0, halted)
+    return Outcome(asked, ending, measured or Measured(), problem, stage, ended_at, 60.0, halted, steps)
 
 
 def test_a_matmul_rate_is_two_m_n_k_over_the_median_time() -> None:
@@ -443,6 +443,68 @@ def test_when_all_ranks_hang_at_the_same_place_none_is_blamed_alone() -> None:
     outcomes = [outcome(f"rank {rank}", Ending.HUNG, "measuring all-reduce of 1 MiB") for rank in range(2)]
     (finding,) = collectives.name_the_culprit(outcomes)
     assert finding.text.startswith("all 2 ranks hung in stage: measuring all-reduce of 1 MiB")
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ((23, 22, 23), "after run 11, and made no progress for 60 s; the others waited in run 12"),
+        ((24, 23, 24), "in run 12, and made no progress for 60 s; the others waited after run 12"),
+        ((1, 0, 1), "before the first run, and made no progress for 60 s; the others waited in run 1"),
+    ],
+)
+def test_of_ranks_that_hang_in_one_stage_the_one_with_fewest_runs_is_to_blame(
+    steps: tuple[int, ...], said: str
+) -> None:
+    stage = "measuring all-reduce of 1 MiB"
+    outcomes = [outcome(f"rank {rank}", Ending.HUNG, stage, steps=count) for rank, count in enumerate(steps)]
+    (finding,) = collectives.name_the_culprit(outcomes)
+    assert finding.text == f"rank 1 hung in stage: {stage}, {said}"
+
+
+def test_of_ranks_that_hang_in_the_same_run_it_is_said_that_none_can_be_named() -> None:
+    stage = "measuring all-reduce of 1 MiB"
+    outcomes = [outcome(f"rank {rank}", Ending.HUNG, stage, steps=23) for rank in range(2)]
+    (finding,) = collectives.name_the_culprit(outcomes)
+    assert finding.text == (
+        f"all 2 ranks hung in stage: {stage}, in run 12, and made no progress for 60 s; which of them the "
+        "others waited for cannot be told"
+    )
+
+
+def test_a_stage_counts_more_than_runs() -> None:
+    """A rank that takes part again counts on; what its stage says is not undone by that."""
+    outcomes = [
+        outcome("rank 0", Ending.HUNG, "measuring all-reduce of 1 MiB", steps=20),
+        outcome("rank 1", Ending.HUNG, "warming up with all-reduce of 1 MiB", steps=21),
+    ]
+    (finding,) = collectives.name_the_culprit(outcomes)
+    assert finding.text.startswith("rank 1 hung in stage: warming up")
+
+
+def test_a_number_of_a_collective_is_one_of_the_size_that_was_measured_whatever_was_asked_for() -> None:
+    """Numbers compare under equal conditions only, and the size in bytes is one of them."""
+
+    class Rounding(ScriptedBackend):
+        def collective(self, kind: str, size_bytes: int) -> ScriptedOperation:
+            return super().collective(kind, max(size_bytes, 4 << 20))
+
+    asked = nvls_request()
+    asked.parameters.update(collectives=["all_reduce"], sizes_bytes=[1 << 20])
+    found = [
+        collectives.combine([collectives.reduce(backend, asked, STAGES.append).details["seconds"]] * 2)[0][0]
+        for backend in (ScriptedBackend(run_seconds=[0.1]), Rounding(run_seconds=[0.1]))
+    ]
+    assert [one.conditions["size_bytes"] for one in found] == [1 << 20, 4 << 20]
+    assert conditions_key(found[0].conditions) != conditions_key(found[1].conditions)
+
+
+def test_every_run_is_counted_at_its_beginning_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    monkeypatch.setattr(collectives, "count_step", lambda: steps.append(1))
+    backend = ScriptedBackend(run_seconds=[0.1])
+    collectives.reduce(backend, nvls_request(), STAGES.append)
+    assert len(steps) == 2 * (collectives.WARM_UP_RUNS + 7)
 
 
 def test_a_rank_that_does_not_run_is_to_blame_wherever_it_is() -> None:
