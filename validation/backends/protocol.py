@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from validation.model.shapes import MatmulShape
 
 
+#: After which a process that loads data and brings nothing is said to hang.
+WORKER_PATIENCE_S = 60
+
+
 @dataclass(frozen=True)
 class Shape:
     """The model and the batch of a training step: transformer blocks, and vectors of `width` numbers."""
@@ -62,8 +66,11 @@ class Loading(Protocol):
 
     work: float
 
-    def take(self, batches: int) -> float:
-        """Seconds that so many batches took to come. Raises WorkerError and LimitError."""
+    def take(self, batches: int, go_on: Callable[[], None]) -> float:
+        """Seconds that so many batches took to come. Raises WorkerError and LimitError.
+
+        `go_on` is called batch by batch.
+        """
         ...
 
     def error(self) -> float:

@@ -14,6 +14,8 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from validation.backends import storage
+from validation.checks import storage as storage_check
 from validation.checks.launch import exclusive
 from validation.model.contract import Measured, Measurement, encode
 from validation.model.not_run import NotRunError
@@ -197,6 +199,17 @@ def count_on(_request: Request, stage: Stage) -> Measured:
     while True:
         count_step()
         time.sleep(0.1)
+
+
+def read_and_hang(request: Request, stage: Stage) -> Measured:
+    """Read from storage that brings nothing more once it is to be measured."""
+
+    def hang(*_: object) -> float:
+        time.sleep(FOREVER_S)
+        return 0.0
+
+    storage.Source.seconds = hang  # type: ignore[assignment,method-assign]
+    return storage_check.measure(request, stage)
 
 
 def stop(_request: Request, stage: Stage) -> Measured:

@@ -42,7 +42,8 @@ class ScriptedLoading:
     words: str
     closed: bool = False
 
-    def take(self, batches: int) -> float:
+    def take(self, batches: int, go_on: Callable[[], None]) -> float:
+        go_on()
         if self.dies_after is not None:
             self.dies_after -= batches
             if self.dies_after < 0:
