@@ -18,6 +18,8 @@ from validation.backends.operations import AllReduce, Copy, Matmul, Triad, patte
 from validation.backends.training import TrainingStep, loss_if_it_fits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from validation.backends.protocol import Loading, Operation, Shape
 
 
@@ -31,17 +33,23 @@ class CpuBackend(TorchDevice):
         self._joined = False
         self._budget_bytes = sys.maxsize
 
-    def seconds(self, operation: Operation, count: int) -> list[float]:
+    def seconds(
+        self, operation: Operation, count: int, step: Callable[[], None] | None = None
+    ) -> list[float]:
         """Wall-clock time of each run; ranks of a group start each together."""
         assert isinstance(operation, Matmul | Copy | Triad | AllReduce | Exchange | TrainingStep)
         times = []
         for _ in range(count):
             operation.prepare()
+            if step:
+                step()
             if self._joined:
                 self.barrier()
             start = time.perf_counter()
             operation.run()
             times.append(time.perf_counter() - start)
+            if step:
+                step()
         return times
 
     def dtypes(self) -> tuple[str, ...]:

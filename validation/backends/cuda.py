@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import time
 from typing import TYPE_CHECKING
 
@@ -14,15 +15,20 @@ from validation.backends.device import TorchDevice
 from validation.backends.exchange import Exchange, join
 from validation.backends.libraries import loaded_version, runs_on
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, Triad, pattern
+from validation.backends.protocol import PeerLimitError
 from validation.backends.training import TrainingStep, loss_if_it_fits
 from validation.model.not_run import NotRunError, cause
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from validation.backends.protocol import Loading, Operation, Shape
 
 
 #: What CUDA says of a GPU that is broken (cudaGetErrorString): no matter of the environment.
 BROKEN = ("uncorrectable", "hardware stack error", "unspecified launch failure", "illegal instruction")
+#: What CUDA says of cudaErrorTooManyPeers (cudaGetErrorString).
+TOO_MANY_PEERS = "peer mapping resources exhausted"
 #: CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED (cuda.h, 12.1 and newer).
 MULTICAST_SUPPORTED = 132
 #: The first torch whose scaled product gives one tensor back and can write it to another (pytorch#128683).
@@ -61,8 +67,10 @@ class CudaBackend(TorchDevice):
             f"capability {capability[0]}.{capability[1]}), only for {', '.join(built)}"
         )
 
-    def seconds(self, operation: Operation, count: int) -> list[float]:
-        """An event pair around each run and one wait at the end, so that the GPU is never idle in between."""
+    def seconds(
+        self, operation: Operation, count: int, step: Callable[[], None] | None = None
+    ) -> list[float]:
+        """An event pair around each run and no wait before the last one, so that the GPU is never idle."""
         assert isinstance(operation, Matmul | Copy | BothWays | Triad | AllReduce | Exchange | TrainingStep)
         pairs = []
         for _ in range(count):
@@ -73,6 +81,10 @@ class CudaBackend(TorchDevice):
             operation.run()
             end.record()
             pairs.append((start, end))
+        if step:
+            for event in itertools.chain(*pairs):
+                event.synchronize()
+                step()
         torch.cuda.synchronize(self._device)
         return [start.elapsed_time(end) / 1e3 for start, end in pairs]
 
@@ -102,6 +114,8 @@ class CudaBackend(TorchDevice):
         """A copy within the GPU, to another one, or between it and host memory."""
         place, _, kind = direction.partition("_")
         pinned = kind != "pageable"
+        if place == "peer":
+            self._map(int(kind))
         if place in {"local", "peer"}:
             source = pattern(size_bytes, self._device)
             other = self._device if place == "local" else torch.device("cuda", int(kind))
@@ -111,6 +125,18 @@ class CudaBackend(TorchDevice):
         if place == "d2h":
             return self._to_host(size_bytes, pinned)
         return BothWays(self._to_device(size_bytes, pinned), self._to_host(size_bytes, pinned), self._device)
+
+    def _map(self, peer: int) -> None:
+        """Let this GPU write to a peer, where it can, as torch does at the first copy. Raises PeerLimitError.
+
+        Not to be asked again of a peer that was refused: torch may take it for mapped from then on.
+        """
+        try:
+            torch.empty(1, device=torch.device("cuda", peer)).copy_(torch.empty(1, device=self._device))
+        except RuntimeError as error:
+            if TOO_MANY_PEERS not in str(error):
+                raise
+            raise PeerLimitError(cause(error)) from error
 
     def _to_device(self, size_bytes: int, pinned: bool) -> Copy:
         host = pattern(size_bytes, pinned=pinned)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils.data
 
-from validation.backends.protocol import LimitError, WorkerError
+from validation.backends.protocol import WORKER_PATIENCE_S, LimitError, WorkerError
+from validation.processes.pool import halted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 BATCH = 32
 #: torch's default: batches that each worker keeps ready.
@@ -23,8 +24,6 @@ PREFETCH = 2
 STORED, EDGE, CROP = 16, 256, 224
 #: Of float32, three colours.
 BATCH_BYTES = BATCH * 3 * CROP * CROP * 4
-#: After which a worker that brings nothing is said to hang.
-PATIENCE_S = 60
 PR_SET_PDEATHSIG = 1
 #: What torch says, in the process and of its workers, where there may be no more open files.
 TOO_MANY_FILES = ("Too many open files", "received 0 items of ancdata")
@@ -67,7 +66,7 @@ class Loading:
             num_workers=workers,
             pin_memory=pinned,
             worker_init_fn=end_with_parent if workers else None,
-            timeout=PATIENCE_S if workers else 0,
+            timeout=WORKER_PATIENCE_S if workers else 0,
             # Starts in no time; newer Pythons would start each worker from scratch.
             multiprocessing_context="fork" if workers else None,
         )
@@ -78,11 +77,12 @@ class Loading:
             self.close()  # those that had started
             raise LimitError(f"no more can be started: {error.strerror or error}") from error
 
-    def take(self, batches: int) -> float:
+    def take(self, batches: int, go_on: Callable[[], None]) -> float:
         """Seconds that so many batches took to come and be on the device. Raises WorkerError, LimitError."""
         start = time.perf_counter()
         for _ in range(batches):
             self._take()
+            go_on()
         if self._device is not None:
             torch.cuda.synchronize(self._device)
         return time.perf_counter() - start
@@ -118,12 +118,19 @@ class Loading:
             if "DataLoader worker" in str(error) or "DataLoader timed out" in str(error):
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()]
                 # An error in a worker comes with its traceback: what it is stands in the last line.
-                raise WorkerError(" ".join(dict.fromkeys([lines[0], lines[-1]]))) from error
+                why = _halted() if "timed out" in lines[0] else ""
+                raise WorkerError(" ".join(dict.fromkeys([lines[0], lines[-1]])) + why) from error
             raise
         self._next += BATCH
         if self._device is not None:
             images = images.to(self._device, non_blocking=self._pinned)
         return images, numbers
+
+
+def _halted() -> str:
+    """`; worker 4711 is stopped by a signal`: which of the workers that live cannot run."""
+    states = {worker.pid: halted(worker.pid) for worker in multiprocessing.active_children() if worker.pid}
+    return "".join(f"; worker {pid} is {state}" for pid, state in sorted(states.items()) if state)
 
 
 def end_with_parent(_worker: int) -> None:

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from validation.model.shapes import MatmulShape
+
+
+#: After which a process that loads data and brings nothing is said to hang.
+WORKER_PATIENCE_S = 60
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,10 @@ class WorkerError(Exception):
 
 class LimitError(Exception):
     """The system lets this process have no more processes or open files; the message says which."""
+
+
+class PeerLimitError(Exception):
+    """The driver lets this process map no more GPUs as peers; one without other peers may have room."""
 
 
 class Operation(Protocol):
@@ -56,8 +66,11 @@ class Loading(Protocol):
 
     work: float
 
-    def take(self, batches: int) -> float:
-        """Seconds that so many batches took to come. Raises WorkerError and LimitError."""
+    def take(self, batches: int, go_on: Callable[[], None]) -> float:
+        """Seconds that so many batches took to come. Raises WorkerError and LimitError.
+
+        `go_on` is called batch by batch.
+        """
         ...
 
     def error(self) -> float:
@@ -74,8 +87,14 @@ class Backend(Protocol):
 
     name: str
 
-    def seconds(self, operation: Operation, count: int) -> list[float]:
-        """Run `operation` `count` times and return how long each took."""
+    def seconds(
+        self, operation: Operation, count: int, step: Callable[[], None] | None = None
+    ) -> list[float]:
+        """Run `operation` `count` times and return how long each took.
+
+        `step` is called when the device begins a run and when it has ended it: of one that hangs it is known
+        where. Other ranks of a collective are waited for after the beginning.
+        """
         ...
 
     def dtypes(self) -> tuple[str, ...]:
@@ -101,7 +120,7 @@ class Backend(Protocol):
         """A copy of `size_bytes` bytes; work is in bytes.
 
         `direction` is `local`, `peer_N` (to GPU N), `h2d` (host to device), `d2h` or `both` (at once; work
-        counts both); host memory is pinned, but with `_pageable` after the direction.
+        counts both); host memory is pinned, but with `_pageable` after the direction. Raises PeerLimitError.
         """
         ...
 

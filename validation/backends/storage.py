@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from validation.model.not_run import NotRunError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from concurrent.futures import ThreadPoolExecutor
 
 MIB = 1 << 20
@@ -32,6 +32,8 @@ SECTION = 64 * BLOCK
 #: Less is too little to measure: a block for each of eight threads.
 LEAST_BYTES = 8 * BLOCK
 PAGE = 4096
+#: How often it is looked at whether threads go on to read; it does not delay them.
+LOOK_S = 1.0
 #: Free space that is left alone: this part of the file system, and this much at least.
 KEPT_SHARE, KEPT_BYTES = 0.05, 1 << 30
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "devtmpfs")
@@ -55,8 +57,19 @@ class Source:
     content: Content | None
     changed_ns: int
 
-    def seconds(self, pool: ThreadPoolExecutor, threads: int, offset: int, size_bytes: int) -> float:
-        """Read a part, each thread a piece of it from start to end. Raises OSError."""
+    def seconds(
+        self,
+        pool: ThreadPoolExecutor,
+        threads: int,
+        offset: int,
+        size_bytes: int,
+        go_on: Callable[[], None],
+    ) -> float:
+        """Read a part, each thread a piece of it from start to end. Raises OSError.
+
+        `go_on` is called while blocks arrive.
+        """
+        arrived: list[int] = []
         self.forget(offset, size_bytes)
         pieces = _pieces(offset, size_bytes, threads)
         with contextlib.ExitStack() as stack:
@@ -64,9 +77,14 @@ class Source:
             buffers = [stack.enter_context(_buffer()) for _ in pieces]
             start = time.perf_counter()
             reads = [
-                pool.submit(self._read, *piece, into) for piece, into in zip(pieces, buffers, strict=True)
+                pool.submit(self._read, *piece, into, arrived)
+                for piece, into in zip(pieces, buffers, strict=True)
             ]
-            wait(reads)
+            before = 0
+            while wait(reads, LOOK_S).not_done:
+                if len(arrived) > before:
+                    go_on()
+                before = len(arrived)
             seconds = time.perf_counter() - start
         for done in reads:
             done.result()
@@ -93,9 +111,10 @@ class Source:
         """Let the page cache drop a part."""
         os.posix_fadvise(self.descriptor, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
-    def _read(self, offset: int, size_bytes: int, buffer: mmap.mmap) -> None:
+    def _read(self, offset: int, size_bytes: int, buffer: mmap.mmap, arrived: list[int]) -> None:
         for position in range(offset, offset + size_bytes, BLOCK):
             _fill(self.descriptor, buffer, position)
+            arrived.append(position)
 
 
 class Content:
@@ -112,10 +131,11 @@ class Content:
 
 
 @contextlib.contextmanager
-def opened(path: Path, most_bytes: int, write_s: float) -> Iterator[Source]:
+def opened(path: Path, most_bytes: int, write_s: float, go_on: Callable[[], None]) -> Iterator[Source]:
     """A source at `path`: the file itself, or in a folder one of our own of up to `most_bytes`.
 
-    It is written for `write_s` at most. Raises NotRunError, with the reason, and OSError.
+    It is written for `write_s` at most; `go_on` is called block by block. Raises NotRunError, with the
+    reason, and OSError.
     """
     try:
         # Before it is opened: that alone waits at a FIFO, and makes a tape rewind.
@@ -130,7 +150,7 @@ def opened(path: Path, most_bytes: int, write_s: float) -> Iterator[Source]:
             raise NotRunError(f"{path} is on {kind}, which is memory and no storage")
         content = Content() if ours else None
         size = (
-            _write(descriptor, path, content, most_bytes, write_s)
+            _write(descriptor, path, content, most_bytes, write_s, go_on)
             if content
             else _found(descriptor, path, most_bytes)
         )
@@ -182,7 +202,14 @@ def _found(descriptor: int, path: Path, most_bytes: int) -> int:
     return size
 
 
-def _write(descriptor: int, folder: Path, content: Content, most_bytes: int, write_s: float) -> int:
+def _write(
+    descriptor: int,
+    folder: Path,
+    content: Content,
+    most_bytes: int,
+    write_s: float,
+    go_on: Callable[[], None],
+) -> int:
     """Write whole blocks for some time, up to what may be; how many bytes there are then."""
     allowed = min(most_bytes, room(folder))
     if allowed < LEAST_BYTES:
@@ -195,6 +222,7 @@ def _write(descriptor: int, folder: Path, content: Content, most_bytes: int, wri
             while written < end and time.monotonic() < deadline:
                 _write_block(descriptor, content.block(written // BLOCK), written)
                 written += BLOCK
+                go_on()
             # Each portion twice the last one, or as slow storage needs minutes for what the cache took.
             os.fdatasync(descriptor)
             portion = min(2 * portion, SECTION)

@@ -21,7 +21,7 @@ from validation.findings.catalogue import finding
 from validation.model.contract import Finding, Measured, Measurement
 from validation.model.not_run import NotRunError
 from validation.model.quantities import NOISY_SPREAD
-from validation.processes.child import Request
+from validation.processes.child import Request, count_step
 from validation.processes.pool import Ending, Outcome, run_children
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ MORE_RUNS = 2
 NO_NVLS = "the GPUs have no NVLS: that needs NVSwitches that reduce (Hopper or newer) and a fabric manager"
 MEETING = "meeting the other ranks"
 CONNECTING = "connecting with the other ranks"
+#: The stages of a rank until all have met.
+UNMET = ("starting", LOADING, STARTING, MEETING, CONNECTING)
 #: Ranks wait longer for each other than their parent waits for them: it sees which one is behind, they only
 #: see that one is missing.
 RANK_PATIENCE = 2
@@ -119,7 +121,7 @@ def _seconds(
     seconds: list[float] = []
     while len(seconds) < runs:
         go_on()
-        seconds += backend.seconds(operation, min(piece, runs - len(seconds)))
+        seconds += backend.seconds(operation, min(piece, runs - len(seconds)), count_step)
     return seconds
 
 
@@ -160,7 +162,12 @@ class _Limits:
         if size_bytes > self._room_bytes:
             return False
         run_s = self._typical_s * size_bytes / self._size_bytes
-        return run_s * (WARM_UP_RUNS + LEAST_RUNS + MORE_RUNS) <= self.left_s()
+        return run_s <= longest_run_s(self.left_s())
+
+
+def longest_run_s(left_s: float) -> float:
+    """How long a run may take to be worth measuring in this time."""
+    return left_s / (WARM_UP_RUNS + LEAST_RUNS + MORE_RUNS)
 
 
 def affordable_runs(typical_s: float, wanted: int, at_most_s: float | None) -> int:
@@ -233,25 +240,40 @@ def name_the_culprit(outcomes: list[Outcome]) -> list[Finding]:
     hung = [outcome for outcome in outcomes if outcome.ending is Ending.HUNG]
     if not hung:
         return []
-    behind = min((outcome.stage for outcome in hung), key=order)
+
+    def how_far(outcome: Outcome) -> tuple[int, int]:
+        return order(outcome.stage), outcome.steps
+
+    least = min(map(how_far, hung))
     # The others wait for one that does not run, which may have got as far as they.
-    halted = [outcome for outcome in hung if outcome.halted]
-    culprits = halted or [outcome for outcome in hung if outcome.stage == behind]
-    stages = dict.fromkeys(sorted((outcome.stage for outcome in culprits), key=order))
-    silent_s = min(outcome.silent_s for outcome in hung)
-    stage = " and ".join(stages)
+    culprits = [one for one in hung if one.halted] or [one for one in hung if how_far(one) == least]
+    others = [one for one in hung if one not in culprits]
+    stages = dict.fromkeys(sorted((one.stage for one in culprits), key=order))
+    stage, silent_s = " and ".join(stages), min(outcome.silent_s for outcome in hung)
+    stood = " and ".join(dict.fromkeys(place(one.steps) for one in sorted(culprits, key=how_far)))
     if len(culprits) == len(outcomes):
-        return [finding("rank-hung", "all", ranks=len(outcomes), stage=stage, silent_s=silent_s)]
+        return [finding("rank-hung", "all", ranks=len(outcomes), stage=stage, place=stood, silent_s=silent_s)]
     names = [f"{one.request.name}{f' ({one.halted})' if one.halted else ''}" for one in culprits]
     facts: dict[str, Any] = {"ranks": " and ".join(names), "stage": stage, "silent_s": silent_s}
-    if others := sorted({outcome.stage for outcome in hung} - stages.keys(), key=order):
-        return [finding("rank-hung", "behind", others=others[-1], **facts)]
+    if elsewhere := sorted({one.stage for one in others} - stages.keys(), key=order):
+        return [finding("rank-hung", "behind", others=elsewhere[-1], **facts)]
+    if others and min(map(how_far, others)) > max(map(how_far, culprits)):
+        waited = place(max(one.steps for one in others))
+        return [finding("rank-hung", "fewer-runs", place=stood, others=waited, **facts)]
     return [finding("rank-hung", "some", **facts)]
+
+
+def place(steps: int) -> str:
+    """Where a rank stands that has counted so many beginnings and ends of runs."""
+    ended, begun = divmod(steps, 2)
+    if begun:
+        return f"in run {ended + 1}"
+    return f"after run {ended}" if ended else "before the first run"
 
 
 def stage_order(parameters: dict[str, Any]) -> Callable[[str], int]:
     """How far a rank is that is in this stage; -1 for a stage that is none."""
-    stages = ["starting", LOADING, STARTING, MEETING, CONNECTING]
+    stages = list(UNMET)
     for step in _steps(parameters):
         stages += [
             f"{doing} {_label(*step)}" for doing in ("preparing", "warming up with", "measuring", "checking")

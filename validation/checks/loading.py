@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from validation.backends.factory import make
-from validation.backends.protocol import LimitError, WorkerError
+from validation.backends.protocol import WORKER_PATIENCE_S, LimitError, WorkerError
 from validation.backends.sampling import calm, rate, repeated
 from validation.checks.check import BEYOND_QUICK, TORCH, Check, Scope
 from validation.checks.cost import IdleNode, Step, series
@@ -62,12 +62,13 @@ def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shar
     timing = Timing(**request.parameters["timing"])
     for pinned in (False, True) if backend.name == "cuda" else (False,):
         for workers in fitting:
-            stage(f"loading with {workers} workers{', pinned' if pinned else ''}")
+            go_on = partial(stage, f"loading with {workers} workers{', pinned' if pinned else ''}")
+            go_on()
             try:
                 with contextlib.closing(backend.loading(workers, pinned=pinned)) as loading:
                     # What the workers had ready, and the first of their own pace.
-                    loading.take(2 * workers + 2)
-                    take = partial(loading.take, _window(workers))
+                    loading.take(2 * workers + 2, go_on)
+                    take = partial(loading.take, _window(workers), go_on)
                     seconds, attempts = calm(partial(repeated, take, timing))
                     error = loading.error()
             except WorkerError as reason:
@@ -163,7 +164,11 @@ class DataLoading(Check):
             environment=CUDA_ENVIRONMENT,
         )
         node.free_exclusive_gpu()
-        return conclude(self, run_children([request], node.budget_s))
+        return conclude(self, run_children([request], node.budget_s, patience_s=self.patience_s(node)))
+
+    def patience_s(self, node: Node) -> float:
+        """Longer than the loader's own with a worker: it says which number of workers hangs, and goes on."""
+        return max(super().patience_s(node), 2 * WORKER_PATIENCE_S)
 
 
 def conclude(check: DataLoading, outcomes: list[Outcome]) -> TestResult:

@@ -13,7 +13,8 @@ from validation.checks.measured import failures
 from validation.checks.recorder import Recorder
 from validation.findings.catalogue import finding
 from validation.model import checksums, shapes
-from validation.model.contract import Digest, Finding, State
+from validation.model.checksums import Standing
+from validation.model.contract import Digest, Finding
 from validation.model.plans import Timing
 from validation.model.quantities import conditions_key
 from validation.model.shapes import MatmulShape
@@ -115,28 +116,31 @@ def multiplied(node: Node, gpu: GpuIdentity, formats: Iterable[str], *, best: bo
 def odd_ones_out(outcomes: list[Outcome], gpus: tuple[GpuIdentity, ...]) -> list[Finding]:
     """GPUs whose product differs in some bit from that of the others of their model."""
     names = {gpu.index: gpu.name for gpu in gpus}
-    equals: dict[Hashable, list[tuple[int, Digest]]] = {}
+    equals: dict[Hashable, list[tuple[Outcome, Digest]]] = {}
     for outcome in outcomes:
-        device = outcome.request.device
         for digest in outcome.measured.digests:
-            key = (names.get(device), digest.name, conditions_key(digest.conditions))
-            equals.setdefault(key, []).append((device, digest))
+            key = (names.get(outcome.request.device), digest.name, conditions_key(digest.conditions))
+            equals.setdefault(key, []).append((outcome, digest))
     findings = []
-    for digests in equals.values():
-        states = checksums.outliers([digest.value for _, digest in digests])
-        alike = states.count(State.PASS)
+    for members in equals.values():
+        found = checksums.standings([digest.value for _, digest in members])
+        usual = found.count(Standing.USUAL)
         findings += [
-            (
-                finding(
-                    "gpu-differs", "minority", gpu=device, product=checksums.product(digest), others=alike
-                )
-                if alike
-                else finding("gpu-differs", "undecided", gpu=device, product=checksums.product(digest))
-            )
-            for (device, digest), state in zip(digests, states, strict=True)
-            if state is not State.PASS
+            _differs(outcome, checksums.product(digest), usual)
+            for (outcome, digest), one in zip(members, found, strict=True)
+            if one is not Standing.USUAL
         ]
     return findings
+
+
+def _differs(outcome: Outcome, product: str, usual: int) -> Finding:
+    """What to say of a GPU whose product differs from that of `usual` others, or of all where none agree."""
+    gpu = outcome.request.device
+    if checksums.computes_wrong(gpu, outcome.measured.findings):
+        return finding("gpu-differs", "wrong", gpu=gpu, product=product)
+    if usual:
+        return finding("gpu-differs", "minority", gpu=gpu, product=product, others=usual)
+    return finding("gpu-differs", "undecided", gpu=gpu, product=product)
 
 
 class CpuMatmul(Check):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from validation.backends.factory import make
+from validation.backends.protocol import PeerLimitError
 from validation.checks.check import BEYOND_QUICK, CUDA, TWO_GPUS, Check, Scope
 from validation.checks.cost import IdleNode, Step, series
 from validation.checks.launch import on_device, on_each_gpu
@@ -19,19 +20,25 @@ from validation.processes.child import Request
 from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from validation.backends.protocol import Backend, Operation
+    from validation.checks.measured import Telemetry
     from validation.checks.node import Node
     from validation.model.contract import TestResult
+    from validation.processes.pool import Outcome
+
+    #: A GPU and the one that it copies to.
+    Pair = tuple[int, int]
 
 #: Of the free memory, what the pattern test leaves to libraries.
 PATTERN_SHARE = 0.9
 #: Without NVSwitches: "each device can support a system-wide maximum of eight peer connections" (CUDA C++
 #: programming guide, peer-to-peer memory access).
 MOST_PEERS = 8
-#: In the details of a GPU, the peers that it does not reach directly.
-BEYOND = "through_host_memory_to"
+#: In the details of a GPU: the peers that it does not reach directly; those that had to be measured in
+#: another process; and, in those of one process, those that it was refused.
+BEYOND, APART, REFUSED = "through_host_memory_to", "in_another_process_to", "not_mapped_to"
 
 
 def stream(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
@@ -129,9 +136,14 @@ def send(backend: Backend, request: Request, stage: Callable[[str], None]) -> Me
     """The measurement itself, on any backend. Raises NotRunError."""
     size_bytes, recorder = request.parameters["size_bytes"], Recorder(backend, request, stage)
     recorder.need(4 * size_bytes)
+    refused = []
     for peer in request.parameters["peers"]:
         stage(f"making room on {request.name} and GPU {peer}")
-        operation = backend.copy(f"peer_{peer}", size_bytes)
+        try:
+            operation = backend.copy(f"peer_{peer}", size_bytes)
+        except PeerLimitError:
+            refused.append(peer)
+            continue
         recorder.rate(
             "peer_gb_s",
             operation,
@@ -146,7 +158,7 @@ def send(backend: Backend, request: Request, stage: Callable[[str], None]) -> Me
         )
         del operation
     beyond = [peer for peer in request.parameters["peers"] if not backend.reaches(peer)]
-    return recorder.measured({BEYOND: beyond} if beyond else {})
+    return recorder.measured({name: peers for name, peers in ((BEYOND, beyond), (REFUSED, refused)) if peers})
 
 
 def rounds(gpus: list[int], most_peers: int) -> list[dict[int, list[int]]]:
@@ -170,10 +182,25 @@ def rounds(gpus: list[int], most_peers: int) -> list[dict[int, list[int]]]:
     return found
 
 
+def disjoint(pairs: Iterable[Pair], at_once: int) -> list[dict[int, list[int]]]:
+    """The peers of each GPU, in rounds in which none has more than one; so many pairs in a round at most."""
+    waiting = sorted(pairs)
+    found = []
+    while waiting:
+        chosen: set[frozenset[int]] = set()
+        for pair in map(frozenset, waiting):
+            if len(chosen) < at_once and not any(pair & other for other in chosen):
+                chosen.add(pair)
+        found.append({gpu: [peer] for gpu, peer in waiting if frozenset((gpu, peer)) in chosen})
+        waiting = [pair for pair in waiting if frozenset(pair) not in chosen]
+    return found
+
+
 class GpuPeers(Check):
     """Copies from each GPU to each other one, one pair at a time.
 
-    Pairs whose copies go through host memory are named in the details.
+    Pairs whose copies go through host memory are named in the details, and so are those that took another
+    process, because the driver maps fewer peers in one than there are.
     """
 
     id = "gpu_peers"
@@ -196,33 +223,69 @@ class GpuPeers(Check):
         """Copy between the GPUs of this node."""
         telemetry = watch(node)
         gpus = [gpu.index for gpu in node.gpus]
-        most_peers = len(gpus) if node.on_switches else MOST_PEERS
         node.free_exclusive_gpu()
-        outcomes = []
-        beyond: dict[str, list[int]] = {}
-        for rows in rounds(gpus, most_peers):
-            # One process: with one for each GPU, every GPU would get a context of each of them, which takes
-            # time and some hundred MB, and one that serves one process at a time would turn the others away.
-            request = Request(
-                f"the process that uses GPUs {', '.join(map(str, sorted(rows)))}",
-                f"{__name__}:measure_peers",
-                "cuda",
-                parameters={
-                    "size_bytes": node.plan.gpu_peer_bytes,
-                    "timing": dataclasses.asdict(node.plan.gpu_peer),
-                    "rows": [[gpu, peers] for gpu, peers in rows.items()],
-                },
-                environment=CUDA_ENVIRONMENT,
-            )
-            (outcome,) = run_children(
-                [request], node.budget_s, patience_s=self.patience_s(node), tick=telemetry.tick
-            )
-            for name, found in outcome.measured.details.items():
-                beyond.setdefault(name, []).extend(found[BEYOND])
-            outcomes.append(
-                dataclasses.replace(outcome, measured=dataclasses.replace(outcome.measured, details={}))
-            )
+        most_peers = len(gpus) if node.on_switches else MOST_PEERS
+        outcomes = [self._copy(node, rows, telemetry) for rows in rounds(gpus, most_peers)]
+        # Some platforms allow fewer, to one GPU or to all of them together: with less in a process each time.
+        apart = refused = _pairs(outcomes, REFUSED)
+        for at_once in (len(gpus), 1):
+            again = [self._copy(node, rows, telemetry) for rows in disjoint(refused, at_once)]
+            refused = _pairs(again, REFUSED)
+            outcomes += again if at_once > 1 else map(_without_room, again)
+        apart = sorted(set(apart) - set(refused))
+        details: dict[str, dict[str, list[int]]] = {}
+        for name, pairs in ((BEYOND, _pairs(outcomes, BEYOND)), (APART, apart)):
+            for gpu, peer in pairs:
+                details.setdefault(f"GPU {gpu}", {}).setdefault(name, []).append(peer)
+        outcomes = [
+            dataclasses.replace(outcome, measured=dataclasses.replace(outcome.measured, details={}))
+            for outcome in outcomes
+        ]
         # Of which GPU it died, its stage says, and not the device of its request.
         findings = [dataclasses.replace(finding, device=None) for finding in failures(outcomes)]
-        details = {name: {BEYOND: sorted(peers)} for name, peers in sorted(beyond.items())}
         return result(self, outcomes, findings=findings, details=details, telemetry=telemetry)
+
+    def _copy(self, node: Node, rows: dict[int, list[int]], telemetry: Telemetry) -> Outcome:
+        """Copy from each of these GPUs to its peers.
+
+        In one process: with one for each GPU, every GPU would get a context of each of them, which takes time
+        and some hundred MB, and one that serves one process at a time would turn the others away.
+        """
+        request = Request(
+            f"the process that uses GPUs {', '.join(map(str, sorted(rows)))}",
+            f"{__name__}:measure_peers",
+            "cuda",
+            parameters={
+                "size_bytes": node.plan.gpu_peer_bytes,
+                "timing": dataclasses.asdict(node.plan.gpu_peer),
+                "rows": [[gpu, peers] for gpu, peers in rows.items()],
+            },
+            environment=CUDA_ENVIRONMENT,
+        )
+        (outcome,) = run_children(
+            [request], node.budget_s, patience_s=self.patience_s(node), tick=telemetry.tick
+        )
+        return outcome
+
+
+def _pairs(outcomes: Iterable[Outcome], name: str) -> list[Pair]:
+    """The pairs that the details of these processes have under this name."""
+    return sorted(
+        (gpu, peer)
+        for outcome in outcomes
+        for gpu, _ in outcome.request.parameters["rows"]
+        for peer in outcome.measured.details.get(f"GPU {gpu}", {}).get(name, ())
+    )
+
+
+def _without_room(outcome: Outcome) -> Outcome:
+    """Of a process that had one pair only: not run, where even that was refused."""
+    if not (refused := _pairs([outcome], REFUSED)):
+        return outcome
+    pairs = " and ".join(f"GPU {gpu} to GPU {peer}" for gpu, peer in refused)
+    reason = (
+        f"the driver does not map {pairs}, though this process has no other peers (cudaErrorTooManyPeers): "
+        "other processes may have as many as there can be"
+    )
+    said = "; ".join(filter(None, (outcome.measured.not_run, reason)))
+    return dataclasses.replace(outcome, measured=dataclasses.replace(outcome.measured, not_run=said))

@@ -41,9 +41,11 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
     """In a child: sequential reads of one path, in several threads and in one. Raises NotRunError."""
     parameters = request.parameters
     path, timing = Path(parameters["path"]), Timing(**parameters["timing"])
-    stage(f"preparing a file in {path}")
+    preparing = f"preparing a file in {path}"
+    stage(preparing)
+    go_on = partial(stage, preparing)
     try:
-        with storage.opened(path, parameters["most_bytes"], parameters["write_s"]) as source:
+        with storage.opened(path, parameters["most_bytes"], parameters["write_s"], go_on) as source:
             return read(source, path, timing, parameters["floor_gb_s"], stage)
     except OSError as error:
         return Measured(findings=(finding("storage-error", path=path, error=error.strerror or error),))
@@ -56,12 +58,12 @@ def read(
     measurements = []
     with ThreadPoolExecutor(THREADS) as pool:
         for name, threads in (("storage_read_gb_s", THREADS), ("storage_read_one_thread_gb_s", 1)):
-            stage(f"reading from {path} in {threads} threads")
-            measurements.append(_rate(name, source, pool, threads, path, timing))
-    stage(f"comparing what was read from {path}")
+            go_on = partial(stage, f"reading from {path} in {threads} threads")
+            go_on()
+            measurements.append(_rate(name, source, pool, threads, path, timing, go_on))
     blocks = source.size_bytes // storage.BLOCK
     checked = sorted({blocks * place // CHECKED_BLOCKS for place in range(CHECKED_BLOCKS)})
-    wrong, checked_blocks = _compare(source, checked)
+    wrong, checked_blocks = _compare(source, checked, partial(stage, f"comparing what was read from {path}"))
     if wrong and source.has_changed:
         raise NotRunError(f"{path} was written to while it was read: name a file that nobody changes")
     findings = [
@@ -112,35 +114,45 @@ def below_floor(measured: Measurement, path: Path, floor_gb_s: float | None) -> 
 
 
 def _rate(
-    name: str, source: storage.Source, pool: ThreadPoolExecutor, threads: int, path: Path, timing: Timing
+    name: str,
+    source: storage.Source,
+    pool: ThreadPoolExecutor,
+    threads: int,
+    path: Path,
+    timing: Timing,
+    go_on: Callable[[], None],
 ) -> Measurement:
-    section, sample_s = _section(source, pool, threads)
+    section, sample_s = _section(source, pool, threads, go_on)
     places = [part * section for part in range(source.size_bytes // section)]
     turn = 0
 
     def once() -> float:
         nonlocal turn
         turn += 1
-        return source.seconds(pool, threads, places[turn % len(places)], section)
+        go_on()
+        return source.seconds(pool, threads, places[turn % len(places)], section, go_on)
 
     seconds, attempts = calm(partial(repeated, once, timing), MOST_ATTEMPTS if sample_s <= SAMPLE_S else 1)
     conditions: dict[str, int | str] = {"path": str(path), "threads": threads, "cache": source.how}
     return rate(name, section, seconds, 1e9, None, conditions, attempts)
 
 
-def _section(source: storage.Source, pool: ThreadPoolExecutor, threads: int) -> tuple[int, float]:
+def _section(
+    source: storage.Source, pool: ThreadPoolExecutor, threads: int, go_on: Callable[[], None]
+) -> tuple[int, float]:
     """The bytes of one sample, and about how many seconds it takes. This also starts the threads."""
     most, first = min(storage.SECTION, source.size_bytes), threads * storage.BLOCK
-    seconds = source.seconds(pool, threads, 0, first)
+    seconds = source.seconds(pool, threads, 0, first, go_on)
     section = max(first, min(most, int(first * SAMPLE_S / seconds) // storage.BLOCK * storage.BLOCK))
     return section, seconds * section / first
 
 
-def _compare(source: storage.Source, blocks: list[int]) -> tuple[list[int], int]:
+def _compare(source: storage.Source, blocks: list[int], go_on: Callable[[], None]) -> tuple[list[int], int]:
     """Those of the blocks that are wrong, and how many there was time to look at: one at least."""
     deadline, wrong, count = time.monotonic() + CHECK_S, [], 0
     # From the middle: where there is no time for all, these are not all from the beginning.
     for block in sorted(blocks, key=lambda block: abs(block - blocks[len(blocks) // 2])):
+        go_on()
         wrong += [block] if source.wrong(block) else []
         count += 1
         if time.monotonic() > deadline:
@@ -195,5 +207,5 @@ class StorageRead(Check):
                 "floor_gb_s": node.run_options.storage_floor_gb_s,
             }
             request = Request(str(path), self.function, "cpu", parameters=parameters)
-            outcomes += run_children([request], node.budget_s)
+            outcomes += run_children([request], node.budget_s, patience_s=self.patience_s(node))
         return result(self, outcomes)

@@ -7,10 +7,12 @@ means, measure.py measures. Pure functions.
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from validation.checks.check import LEAST_PATIENCE_S
 from validation.checks.collectives import combine, stage_order
 from validation.model.contract import FABRIC_VERSION, Finding, Measurement, StringEnum
 from validation.processes.pool import Ending
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Nodes that died within this time of each other may each have been the first: clocks differ.
 SAME_TIME_S = 0.5
+#: Who dies so shortly before a node gives its ranks up, or later, may have died because they were gone. Ranks
+#: that hang because another one died are given up only after twice as long.
+AFTERMATH_S = LEAST_PATIENCE_S / 2
 
 
 class Pairs(StringEnum):
@@ -57,7 +62,8 @@ class Order:
 class Rank:
     """What came of one rank.
 
-    `ended_at` in seconds since 1970; `seconds` of each run by collective and size.
+    `ended_at` in seconds since 1970; `seconds` of each run by collective and size; `steps` and `halted` as in
+    processes/pool.py.
     """
 
     ending: str
@@ -66,6 +72,8 @@ class Rank:
     ended_at: float
     seconds: dict[str, tuple[float, ...]] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    steps: int = 0
+    halted: str = ""
 
 
 @dataclass(frozen=True)
@@ -237,27 +245,29 @@ def common_size_bytes(groups: Iterable[Group]) -> int:
 
 
 def _suspects(parts: dict[str, Part]) -> dict[str, str]:
-    """Who broke the collective: nodes that died first, or, when all hang, that got least far."""
+    """Who broke the collective: who died first, or, when all hang, does not run or got least far."""
+    unfinished = [(name, rank) for name, part in parts.items() for rank in part.ranks if not rank.seconds]
+    given_up_at = min(
+        (rank.ended_at for _, rank in unfinished if rank.ending in (Ending.HUNG, Ending.SLOW)),
+        default=math.inf,
+    )
     dead = [
-        (rank.ended_at, name, rank.problem)
-        for name, part in parts.items()
-        for rank in part.ranks
+        (name, rank)
+        for name, rank in unfinished
         if rank.ending in (Ending.DIED, Ending.UNREADABLE, Ending.UNKILLABLE)
+        and rank.ended_at < given_up_at - AFTERMATH_S
     ]
     if dead:
-        first = min(dead)[0]
-        return {
-            name: problem
-            for ended_at, name, problem in sorted(dead, reverse=True)
-            if ended_at <= first + SAME_TIME_S
-        }
+        first = min(rank.ended_at for _, rank in dead)
+        dead.sort(key=lambda found: found[1].ended_at, reverse=True)
+        return {name: rank.problem for name, rank in dead if rank.ended_at <= first + SAME_TIME_S}
     some = next(iter(parts.values()))
     order = stage_order({"collectives": some.collectives, "sizes_bytes": some.sizes_bytes})
-    hung = [
-        (order(rank.stage), name, rank.problem)
-        for name, part in parts.items()
-        for rank in part.ranks
-        if not rank.seconds
-    ]
-    behind = min(hung)[0] if hung else 0
-    return {name: problem for how_far, name, problem in sorted(hung, reverse=True) if how_far == behind}
+    # The others wait for one that does not run, which may have got as far as they.
+    culprits = [(name, rank) for name, rank in unfinished if rank.halted] or unfinished
+    least = min(((order(rank.stage), rank.steps) for _, rank in culprits), default=None)
+    return {
+        name: rank.problem
+        for name, rank in culprits
+        if rank.halted or (order(rank.stage), rank.steps) == least
+    }

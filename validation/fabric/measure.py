@@ -9,14 +9,15 @@ import time
 from typing import TYPE_CHECKING
 
 from validation.backends.sampling import MOST_ATTEMPTS
-from validation.checks.collectives import RANK_PATIENCE, SIZES_SHARE
+from validation.checks.check import LEAST_PATIENCE_S, PATIENCE
+from validation.checks.collectives import RANK_PATIENCE, SIZES_SHARE, UNMET, longest_run_s, place
 from validation.checks.measured import CUDA_ENVIRONMENT
 from validation.fabric.groups import Part, Rank
 from validation.model.contract import FABRIC_VERSION
 from validation.probes.network_links import link_gb_s
 from validation.probes.topology import Topology
 from validation.processes.child import Request
-from validation.processes.pool import run_children
+from validation.processes.pool import Ending, run_children
 
 if TYPE_CHECKING:
     from validation.checks.node import Node
@@ -46,7 +47,8 @@ def run_part(order: Order, node: Node) -> Part:
             break
         before += me.ranks
     budget_s = node.plan.fabric_budget_s
-    all_s = MEETING_S + MEETING_S_PER_NODE * order.nodes_in_round + budget_s
+    meeting_s = MEETING_S + MEETING_S_PER_NODE * order.nodes_in_round
+    all_s, measure_s = meeting_s + budget_s, SIZES_SHARE * budget_s
     gloo, nccl = node.plan.fabric_gloo_bytes, (PROBE_BYTES, *node.plan.gpu_all_reduce_bytes[:3])
     sizes = gloo if order.library == "gloo" else nccl
     steps = len(node.plan.collectives) * len(sizes)
@@ -69,13 +71,20 @@ def run_part(order: Order, node: Node) -> Part:
                 "sizes_bytes": list(sizes),
                 "runs": node.plan.all_reduce_runs,
                 "at_most_s": at_most_s,
-                "measure_s": SIZES_SHARE * budget_s,
+                "measure_s": measure_s,
             },
             environment=_environment(order.library, others[0]),
         )
         for local in range(me.ranks)
     ]
-    outcomes = run_children(requests, all_s, together=True)
+    outcomes = run_children(
+        requests,
+        all_s,
+        together=True,
+        patience_s=node.stretch * max(LEAST_PATIENCE_S, PATIENCE * longest_run_s(measure_s)),
+        # Who is there first waits for who is last, and shows no progress meanwhile.
+        longer_s=dict.fromkeys(UNMET, node.stretch * PATIENCE * meeting_s),
+    )
     for outcome in outcomes:
         # Somebody else has the memory, say: no rank died, and no network is to blame.
         if reason := outcome.measured.not_run:
@@ -104,7 +113,19 @@ def _link_gb_s(order: Order, node: Node, peer: str) -> float | None:
 
 def _rank(outcome: Outcome, ended_at: float) -> Rank:
     seconds = {step: tuple(runs) for step, runs in outcome.measured.details.get("seconds", {}).items()}
-    return Rank(outcome.ending, outcome.stage, outcome.problem, ended_at, seconds, outcome.measured.findings)
+    problem = outcome.problem
+    if outcome.ending in {Ending.HUNG, Ending.SLOW} and outcome.stage not in UNMET:
+        problem += f", {place(outcome.steps)}"
+    return Rank(
+        outcome.ending,
+        outcome.stage,
+        problem,
+        ended_at,
+        seconds,
+        outcome.measured.findings,
+        outcome.steps,
+        outcome.halted,
+    )
 
 
 def _environment(library: str, peer: str) -> dict[str, str]:

@@ -2,7 +2,11 @@
 
 cuBLAS gives the same bits at every run, on GPUs of one architecture with as many SMs, from one version of it
 to no other, while one stream is active (its manual, "Results Reproducibility"): which is how products are
-taken here. So another checksum under equal conditions is silent data corruption.
+taken here. So another checksum of one GPU under equal conditions is silent data corruption.
+
+Two GPUs of one model may still differ and both be right: units are switched off in other places of their
+chips, for which cuBLAS may choose another kernel, and that rounds otherwise. So who differs from others is
+degraded as long as its own products pass their check, which allows for rounding, and fails where they do not.
 """
 
 from __future__ import annotations
@@ -10,30 +14,43 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from validation.model.contract import State
+from validation.model.contract import StringEnum
 from validation.model.quantities import label
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from validation.model.contract import Digest, GpuIdentity, NodeResult
+    from validation.model.contract import Digest, Finding, GpuIdentity, NodeResult
 
-#: Findings that say that bits are not to be trusted.
-CODES = frozenset({"gpu-differs", "differs-from-fleet", "differs-from-own-past", "not-repeatable"})
+#: Findings that say that a GPU does not repeat itself: its bits are no measure of later ones. Those of a GPU
+#: that only differs from others are.
+UNSTABLE = frozenset({"differs-from-own-past", "not-repeatable"})
+#: Findings that rounding does not explain, whatever kernel was chosen.
+WRONG = frozenset({"wrong-result", "not-repeatable"})
 
 
-def outliers(values: Sequence[str]) -> tuple[State, ...]:
-    """Of values that should be one, how each stands: those against a majority fail.
+class Standing(StringEnum):
+    """How a value stands among some that should be one; without a majority nobody knows who is wrong."""
 
-    Without a majority nobody can say which of them is wrong: then none is condemned, and all are named.
-    """
+    USUAL = "usual"
+    MINORITY = "minority"
+    UNDECIDED = "undecided"
+
+
+def standings(values: Sequence[str]) -> tuple[Standing, ...]:
+    """How each of these values stands among all of them."""
     counts = Counter(values)
-    if len(counts) <= 1:
-        return (State.PASS,) * len(values)
+    if not counts:
+        return ()
     usual, most = counts.most_common(1)[0]
     if 2 * most <= len(values):
-        return (State.DEGRADED,) * len(values)
-    return tuple(State.PASS if value == usual else State.FAIL for value in values)
+        return (Standing.UNDECIDED if len(counts) > 1 else Standing.USUAL,) * len(values)
+    return tuple(Standing.USUAL if value == usual else Standing.MINORITY for value in values)
+
+
+def computes_wrong(gpu: int | None, findings: Iterable[Finding]) -> bool:
+    """Whether the findings of a test say that this GPU's products are off by more than rounding explains."""
+    return any(one.device == gpu and one.code in WRONG for one in findings)
 
 
 def product(digest: Digest) -> str:

@@ -26,7 +26,7 @@ RESULT_VERSION = 4
 SUMMARY_VERSION = 4
 EXPECTATIONS_VERSION = 3
 HISTORY_VERSION = 3
-FABRIC_VERSION = 4
+FABRIC_VERSION = 5
 #: A result of version 3 has no machine actions, and says the same otherwise.
 READABLE_RESULTS = frozenset({3, RESULT_VERSION})
 

@@ -17,12 +17,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import mmap
 import os
 import select
 import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,10 +33,10 @@ from typing import TYPE_CHECKING
 
 from validation.model.contract import ContractError, Measured, StringEnum, loads
 from validation.processes import scratch
-from validation.processes.child import ERROR, STAGE, Request
+from validation.processes.child import ERROR, STAGE, STEPS, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 #: Where `import validation` finds this package: the checkout, or the one-file build.
 ROOT = Path(__file__).parents[2]
@@ -120,7 +122,8 @@ class Outcome:
     """What came of a request.
 
     `problem` is a sentence, empty when it is done; `stage` the last one that it told. Of one that did not
-    end, `silent_s` is how long it had told nothing, and `halted` in which state it cannot run.
+    end, `silent_s` is how long it had told nothing, `halted` in which state it cannot run, and `steps` how
+    many it had counted.
     """
 
     request: Request
@@ -131,6 +134,7 @@ class Outcome:
     ended_at: float  # time.monotonic()
     silent_s: float = 0.0
     halted: str = ""
+    steps: int = 0
 
 
 def run_children(
@@ -139,6 +143,7 @@ def run_children(
     *,
     together: bool = False,
     patience_s: float | None = None,
+    longer_s: Mapping[str, float] | None = None,
     tick: Callable[[], None] | None = None,
     pool: WorkerPool | None = None,
 ) -> list[Outcome]:
@@ -146,7 +151,8 @@ def run_children(
 
     `together`: they need each other (a collective), so when one fails the others are stopped soon after.
     `patience_s`: when none of them made progress for so long, those that have not ended hang: some may wait
-    for others. None: each may be silent for as long as its budget lasts.
+    for others. None: each may be silent for as long as its budget lasts. `longer_s`: that of stages which may
+    take longer.
     `tick` is called about once a second while they run. Nothing that was started outlives this call, but what
     `pool` keeps, and what the kernel cannot kill.
     """
@@ -157,7 +163,8 @@ def run_children(
             if child:
                 child.serve(request)
             children.append(child or _Child(request))
-        _wait(children, budget_s, together, patience_s, tick)
+        patience = _Patience(patience_s, longer_s or {})
+        _wait(children, budget_s, together, patience, tick)
     except BaseException:
         _end(children)
         raise
@@ -171,10 +178,24 @@ def run_children(
     return [child.outcome() for child in children]
 
 
+@dataclass(frozen=True)
+class _Patience:
+    """For how long a process may make no progress: for ever if `usual_s` is None, else by its stage."""
+
+    usual_s: float | None
+    longer_s: Mapping[str, float]
+
+    def with_child(self, child: _Child) -> float:
+        """How long this one may take for its next sign of life."""
+        return NOT_YET if self.usual_s is None else self.longer_s.get(child.stage, self.usual_s)
+
+
 class _Child:
     """One process, its answer so far and what it printed."""
 
     def __init__(self, request: Request) -> None:
+        steps = _shareable()
+        self._steps = mmap.mmap(steps, STEPS.size)
         self._begin(request)
         self.unkillable = False
         self._answer_pipe, write = os.pipe()
@@ -185,16 +206,17 @@ class _Child:
         environment["PYTHONSAFEPATH"] = "1"  # for what the process starts; Python 3.10 does not know it
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", START, str(write), str(os.getpid())],
+                [sys.executable, "-c", START, str(write), str(steps), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                pass_fds=[write],
+                pass_fds=[write, steps],
                 env=environment,
                 start_new_session=True,
             )
         finally:
             os.close(write)
+            os.close(steps)
         assert self.process.stdin is not None
         assert self.process.stderr is not None
         self._stdin, self._stderr = self.process.stdin, self.process.stderr
@@ -217,6 +239,8 @@ class _Child:
         #: When its parent last looked. What it finds at one time ended at one time: nobody knows the order.
         self.now = self.told = time.monotonic()
         self._faults = 0
+        STEPS.pack_into(self._steps, 0, 0)
+        self._steps_before = 0
         self.__dict__.pop("measured", None)
 
     def _ask(self) -> None:
@@ -266,7 +290,7 @@ class _Child:
         while (end := self._line.find(b"\n", start)) >= 0:
             line, start = bytes(self._line[:end]), 0
             del self._line[: end + 1]
-            self.told, self._faults = self.now, self.page_faults()
+            self._note_progress(self.page_faults(), self.steps())
             if line.startswith(STAGE.encode()):
                 self.stage = line.decode(errors="replace").removeprefix(STAGE)
             elif line.startswith(ERROR.encode()):
@@ -302,29 +326,30 @@ class _Child:
 
     def kernel_time(self) -> int | None:
         """What the kernel has worked for this process, in clock ticks; None when it is gone."""
-        found = self._stat()
+        found = _stat(self.process.pid)
         return int(found[STIME]) if found else None
 
     def page_faults(self) -> int:
         """How often it waited for the disk to bring a page, of a library that is being loaded, say."""
-        found = self._stat()
+        found = _stat(self.process.pid)
         return int(found[MAJFLT]) if found else 0
 
-    def _stat(self) -> list[str]:
-        """What stands behind the name in its /proc/PID/stat (proc(5)); nothing when it is gone."""
-        with contextlib.suppress(OSError):
-            return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return []
+    def steps(self) -> int:
+        """How many steps of its request it has counted."""
+        return int(STEPS.unpack_from(self._steps)[0])
 
     def is_silent(self, patience_s: float) -> bool:
-        """Whether it made no progress for so long: told nothing, and was not waiting for the disk either."""
+        """Whether it made no progress for so long: told and counted nothing, nor waited for the disk."""
         if self.now - self.last_progress < patience_s:
             return False
-        faults, before = self.page_faults(), self._faults
-        if self.ended == NOT_YET and faults > before:
-            self.told, self._faults = self.now, faults
+        faults, steps = self.page_faults(), self.steps()
+        if self.ended == NOT_YET and (faults > self._faults or steps > self._steps_before):
+            self._note_progress(faults, steps)
             return False
         return True
+
+    def _note_progress(self, faults: int, steps: int) -> None:
+        self.told, self._faults, self._steps_before = self.now, faults, steps
 
     @property
     def last_progress(self) -> float:
@@ -365,14 +390,23 @@ class _Child:
     def give_up(self, ending: Ending, missed: str) -> None:
         """It `missed` what was asked of it: keep what is to be seen of it before it is killed."""
         self.overdue, self._missed, self.silent_s = ending, missed, time.monotonic() - self.told
-        self.halted = HALTED.get(next(iter(self._stat()), ""), "")
+        self.halted = halted(self.process.pid)
+        self.ended = time.monotonic()
 
     def outcome(self) -> Outcome:
         """What came of it, once it has ended or has been killed."""
         ending, measured, problem = self._judge()
         ended_at = min(self.ended, time.monotonic())
         return Outcome(
-            self.request, ending, measured, problem, self.stage, ended_at, self.silent_s, self.halted
+            self.request,
+            ending,
+            measured,
+            problem,
+            self.stage,
+            ended_at,
+            self.silent_s,
+            self.halted,
+            self.steps(),
         )
 
     def _judge(self) -> tuple[Ending, Measured, str]:
@@ -421,6 +455,30 @@ class _Child:
         return f"; it said last: {words[0][:WORDS]}" if words else ""
 
 
+def _shareable() -> int:
+    """A file for the number of steps that no folder has: in memory, where this Python knows such files."""
+    # One that was built for an older glibc than 2.27 does not.
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("temper-validation-steps")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.write(descriptor, bytes(STEPS.size))
+    return descriptor
+
+
+def halted(pid: int) -> str:
+    """In which state a process cannot run, whatever it waits for; empty where it can, or is gone."""
+    return HALTED.get(next(iter(_stat(pid)), ""), "")
+
+
+def _stat(pid: int) -> list[str]:
+    """What stands behind the name in its /proc/PID/stat (proc(5)); nothing when it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []
+
+
 def oom_kills() -> int:
     """How many processes the kernel has ended for lack of memory, also of a control group's."""
     with contextlib.suppress(OSError):
@@ -450,7 +508,7 @@ def _wait(
     children: list[_Child],
     budget_s: float,
     together: bool,
-    patience_s: float | None,
+    patience: _Patience,
     tick: Callable[[], None] | None,
 ) -> None:
     """Read from all children until all have ended, the budget is spent, or nobody makes progress."""
@@ -490,18 +548,17 @@ def _wait(
                     child.close()
             if together and (first := _first_failed(children)):
                 deadline = min(deadline, first.ended + GRACE_S)
-            if patience_s is not None:
-                all_hang = all(child.is_silent(patience_s) for child in children)
+            all_hang = all(child.is_silent(patience.with_child(child)) for child in children)
     culprit = _first_failed(children) if together else None
     for child in children:
         if child.ended == NOT_YET and culprit:
             child.stopped_by = culprit.request.name
         elif child.ended == NOT_YET:
             if all_hang:
-                child.give_up(Ending.HUNG, f"made no progress for {patience_s:.0f} s")
+                child.give_up(Ending.HUNG, f"made no progress for {patience.with_child(child):.0f} s")
             else:
-                told_lately = patience_s is not None and time.monotonic() - child.told < patience_s
-                ending = Ending.SLOW if told_lately else Ending.HUNG
+                lately = patience.usual_s is not None and not child.is_silent(patience.with_child(child))
+                ending = Ending.SLOW if lately else Ending.HUNG
                 child.give_up(ending, f"gave no result within {budget_s:.0f} s")
 
 

@@ -1,8 +1,8 @@
 """Checksums of the products of a fleet's equal GPUs, bit for bit; model/checksums.py says why they are equal.
 
 The driver is not among what cuBLAS's manual names, but it compiles kernels that a library does not bring for
-a newer GPU: what differs together with the driver condemns nobody. Three equals at least, because of two
-nobody can say which is wrong.
+a newer GPU: what differs together with the driver says so. Three equals at least, because of two nobody can
+say which is wrong. Nobody fails for other bits alone, because another kernel may have made them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from validation.findings.catalogue import finding
-from validation.model.checksums import gpu_of, outliers, product
-from validation.model.contract import Finding, State
+from validation.model.checksums import Standing, computes_wrong, gpu_of, product, standings
 from validation.model.quantities import conditions_key
 from validation.verdict.baseline import Comparison
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
 
-    from validation.model.contract import Digest, NodeResult, TestResult
+    from validation.model.contract import Digest, Finding, NodeResult, TestResult
 
 LEAST_MEMBERS = 3
 
@@ -66,21 +65,24 @@ def _judge(members: list[_Member]) -> list[Comparison]:
     if len({member.node for member in members}) == 1:
         # Its own GPUs have been compared where they were measured.
         return [_not_compared("no other node has equal GPUs with the same software")] * len(members)
-    states = outliers([member.digest.value for member in members])
-    if len(members) < LEAST_MEMBERS and set(states) == {State.PASS}:
+    found = standings([member.digest.value for member in members])
+    if len(members) < LEAST_MEMBERS and set(found) == {Standing.USUAL}:
         why = f"fewer than {LEAST_MEMBERS} equal GPUs with the same software"
         return [_not_compared(why)] * len(members)
-    usual = [member for member, state in zip(members, states, strict=True) if state is State.PASS]
+    usual = [member for member, one in zip(members, found, strict=True) if one is Standing.USUAL]
     return [
-        Comparison() if state is State.PASS else Comparison((_differs(member, state, usual, len(members)),))
-        for member, state in zip(members, states, strict=True)
+        Comparison() if one is Standing.USUAL else Comparison((_differs(member, usual, len(members)),))
+        for member, one in zip(members, found, strict=True)
     ]
 
 
-def _differs(member: _Member, state: State, usual: list[_Member], count: int) -> Finding:
+def _differs(member: _Member, usual: list[_Member], count: int) -> Finding:
+    """What to say of one that differs from the `usual` of so many, or from the rest where none are usual."""
     facts: dict[str, Any] = {"node": member.node, "product": product(member.digest), "count": count}
     gpu, drivers = member.digest.device, sorted({str(other.driver) for other in usual})
-    if state is State.DEGRADED:
+    if computes_wrong(gpu, member.test.findings):
+        return finding("differs-from-fleet", "wrong", gpu=gpu, **facts)
+    if not usual:
         return finding("differs-from-fleet", "undecided", gpu=gpu, **facts)
     if str(member.driver) in drivers:
         return finding("differs-from-fleet", "minority", gpu=gpu, alike=len(usual), **facts)

@@ -63,6 +63,16 @@ def test_copies_reach_every_peer(machine: Callable[..., Machine], environment: E
     assert len(test["measurements"]) == 4 * 3
 
 
+def test_peers_are_all_reached_where_fewer_may_be_mapped(
+    machine: Callable[..., Machine], environment: Environment
+) -> None:
+    result, done = machine(environment, 4, peers=1).validate("--test", "gpu_peers")
+    assert states(result) == {"gpu_peers": "pass"}, done.stdout
+    (test,) = result["tests"]
+    assert len({(one["device"], one["conditions"]["to"]) for one in test["measurements"]}) == 4 * 3
+    assert "in_another_process_to" in test["details"]["GPU 0"]
+
+
 def test_every_collective_is_exact(machine: Callable[..., Machine], newest: Environment) -> None:
     result, done = machine(newest, 2).validate("--plan", "standard", "--test", "gpu_all_reduce")
     (test,) = result["tests"]

@@ -14,10 +14,13 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from validation.backends import storage
+from validation.checks import storage as storage_check
 from validation.checks.launch import exclusive
 from validation.model.contract import Measured, Measurement, encode
 from validation.model.not_run import NotRunError
 from validation.probes import machine, node_probe, topology
+from validation.processes.child import count_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,6 +175,41 @@ def go_on(_request: Request, stage: Stage) -> Measured:
     while True:
         stage("going on")
         time.sleep(0.1)
+
+
+def count_and_hang(request: Request, stage: Stage) -> Measured:
+    """Count some steps in no time, and never come back."""
+    stage("counting")
+    for _ in range(request.parameters["steps"]):
+        count_step()
+    time.sleep(FOREVER_S)
+    return Measured()
+
+
+def count(request: Request, _stage: Stage) -> Measured:
+    """Count some steps, and answer."""
+    for _ in range(request.parameters["steps"]):
+        count_step()
+    return Measured()
+
+
+def count_on(_request: Request, stage: Stage) -> Measured:
+    """Count again and again, and tell nothing."""
+    stage("counting")
+    while True:
+        count_step()
+        time.sleep(0.1)
+
+
+def read_and_hang(request: Request, stage: Stage) -> Measured:
+    """Read from storage that brings nothing more once it is to be measured."""
+
+    def hang(*_: object) -> float:
+        time.sleep(FOREVER_S)
+        return 0.0
+
+    storage.Source.seconds = hang  # type: ignore[assignment,method-assign]
+    return storage_check.measure(request, stage)
 
 
 def stop(_request: Request, stage: Stage) -> Measured:

@@ -6,9 +6,11 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from validation.backends.protocol import LimitError, WorkerError
+from validation.backends.protocol import LimitError, PeerLimitError, WorkerError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from validation.backends.protocol import Operation, Shape
     from validation.model.shapes import MatmulShape
 
@@ -40,7 +42,8 @@ class ScriptedLoading:
     words: str
     closed: bool = False
 
-    def take(self, batches: int) -> float:
+    def take(self, batches: int, go_on: Callable[[], None]) -> float:
+        go_on()
         if self.dies_after is not None:
             self.dies_after -= batches
             if self.dies_after < 0:
@@ -66,6 +69,8 @@ class ScriptedBackend:
     digests: list[str] = field(default_factory=lambda: ["same"])
     multicast: bool = True
     beyond: tuple[int, ...] = ()
+    #: So many peers may be mapped, if that is limited.
+    most_peers: int | None = None
     calls: list[str] = field(default_factory=list)
     #: Seconds of a training step, by the way in which it is run.
     steps: dict[str, float] = field(default_factory=dict)
@@ -92,8 +97,13 @@ class ScriptedBackend:
     #: With a larger batch than this memory runs out while a step is timed.
     goes_on: int | None = None
 
-    def seconds(self, operation: Operation, count: int) -> list[float]:
+    def seconds(
+        self, operation: Operation, count: int, step: Callable[[], None] | None = None
+    ) -> list[float]:
         assert operation.work
+        if step:
+            for _ in range(2 * count):
+                step()
         self.calls.append(f"seconds {count}")
         assert isinstance(operation, ScriptedOperation)
         if self.goes_on is not None and operation.work > self.goes_on:
@@ -121,7 +131,9 @@ class ScriptedBackend:
         return ScriptedOperation(shape.flop, self.wrong, list(self.digests))
 
     def copy(self, direction: str, size_bytes: int) -> ScriptedOperation:
-        self.calls.append(f"copy {direction}")
+        if direction.startswith("peer_") and self.calls.count("mapped") == self.most_peers:
+            raise PeerLimitError("CUDA error: peer mapping resources exhausted")
+        self.calls += [f"copy {direction}", *(["mapped"] if direction.startswith("peer_") else [])]
         return ScriptedOperation(float(size_bytes), self.wrong)
 
     def reaches(self, peer: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import itertools
 import math
@@ -24,7 +25,7 @@ from validation.model.contract import Digest, Finding, GpuIdentity, Measured, St
 from validation.model.expectations import References
 from validation.model.not_run import NotRunError
 from validation.model.plans import PLANS, Timing
-from validation.model.quantities import NOISY_SPREAD
+from validation.model.quantities import NOISY_SPREAD, conditions_key
 from validation.probes.machine import PciGpu, Torch
 from validation.probes.nvidia_smi import NvidiaSmiError, Report, Sample, parse_samples, summary
 from validation.processes.child import Request
@@ -59,11 +60,11 @@ def outcome(
     ended_at: float = 1.0,
     measured: Measured | None = None,
     halted: str = "",
+    steps: int = 0,
 ) -> Outcome:
-    steps = {"collectives": ["all_reduce"], "sizes_bytes": [1 << 20]}
-    asked = Request(name, "", "cuda", parameters=steps)
+    asked = Request(name, "", "cuda", parameters={"collectives": ["all_reduce"], "sizes_bytes": [1 << 20]})
     problem = "" if ending is Ending.DONE else f"{name} {ending}"
-    return Outcome(asked, ending, measured or Measured(), problem, stage, ended_at, 60.0, halted)
+    return Outcome(asked, ending, measured or Measured(), problem, stage, ended_at, 60.0, halted, steps)
 
 
 def test_a_matmul_rate_is_two_m_n_k_over_the_median_time() -> None:
@@ -444,6 +445,68 @@ def test_when_all_ranks_hang_at_the_same_place_none_is_blamed_alone() -> None:
     assert finding.text.startswith("all 2 ranks hung in stage: measuring all-reduce of 1 MiB")
 
 
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ((23, 22, 23), "after run 11, and made no progress for 60 s; the others waited in run 12"),
+        ((24, 23, 24), "in run 12, and made no progress for 60 s; the others waited after run 12"),
+        ((1, 0, 1), "before the first run, and made no progress for 60 s; the others waited in run 1"),
+    ],
+)
+def test_of_ranks_that_hang_in_one_stage_the_one_with_fewest_runs_is_to_blame(
+    steps: tuple[int, ...], said: str
+) -> None:
+    stage = "measuring all-reduce of 1 MiB"
+    outcomes = [outcome(f"rank {rank}", Ending.HUNG, stage, steps=count) for rank, count in enumerate(steps)]
+    (finding,) = collectives.name_the_culprit(outcomes)
+    assert finding.text == f"rank 1 hung in stage: {stage}, {said}"
+
+
+def test_of_ranks_that_hang_in_the_same_run_it_is_said_that_none_can_be_named() -> None:
+    stage = "measuring all-reduce of 1 MiB"
+    outcomes = [outcome(f"rank {rank}", Ending.HUNG, stage, steps=23) for rank in range(2)]
+    (finding,) = collectives.name_the_culprit(outcomes)
+    assert finding.text == (
+        f"all 2 ranks hung in stage: {stage}, in run 12, and made no progress for 60 s; which of them the "
+        "others waited for cannot be told"
+    )
+
+
+def test_a_stage_counts_more_than_runs() -> None:
+    """A rank that takes part again counts on; what its stage says is not undone by that."""
+    outcomes = [
+        outcome("rank 0", Ending.HUNG, "measuring all-reduce of 1 MiB", steps=20),
+        outcome("rank 1", Ending.HUNG, "warming up with all-reduce of 1 MiB", steps=21),
+    ]
+    (finding,) = collectives.name_the_culprit(outcomes)
+    assert finding.text.startswith("rank 1 hung in stage: warming up")
+
+
+def test_a_number_of_a_collective_is_one_of_the_size_that_was_measured_whatever_was_asked_for() -> None:
+    """Numbers compare under equal conditions only, and the size in bytes is one of them."""
+
+    class Rounding(ScriptedBackend):
+        def collective(self, kind: str, size_bytes: int) -> ScriptedOperation:
+            return super().collective(kind, max(size_bytes, 4 << 20))
+
+    asked = nvls_request()
+    asked.parameters.update(collectives=["all_reduce"], sizes_bytes=[1 << 20])
+    found = [
+        collectives.combine([collectives.reduce(backend, asked, STAGES.append).details["seconds"]] * 2)[0][0]
+        for backend in (ScriptedBackend(run_seconds=[0.1]), Rounding(run_seconds=[0.1]))
+    ]
+    assert [one.conditions["size_bytes"] for one in found] == [1 << 20, 4 << 20]
+    assert conditions_key(found[0].conditions) != conditions_key(found[1].conditions)
+
+
+def test_every_run_is_counted_at_its_beginning_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    monkeypatch.setattr(collectives, "count_step", lambda: steps.append(1))
+    backend = ScriptedBackend(run_seconds=[0.1])
+    collectives.reduce(backend, nvls_request(), STAGES.append)
+    assert len(steps) == 2 * (collectives.WARM_UP_RUNS + 7)
+
+
 def test_a_rank_that_does_not_run_is_to_blame_wherever_it_is() -> None:
     stopped = outcome("rank 1", Ending.HUNG, "measuring all-reduce of 1 MiB", halted="stopped by a signal")
     waiting = [outcome(f"rank {rank}", Ending.HUNG, "measuring all-reduce of 1 MiB") for rank in (0, 2)]
@@ -648,6 +711,16 @@ def test_the_gpu_whose_bits_differ_is_named_and_condemned_by_no_node_alone(
     )
 
 
+def test_a_gpu_that_differs_by_more_than_rounding_explains_fails_on_its_node() -> None:
+    gpus = tuple(GpuIdentity(index, "H100", f"GPU-{index}", "", "2330") for index in range(3))
+    outcomes = [gpu_with_digest(*pair) for pair in enumerate("aba")]
+    wrong = Finding("wrong-result", State.FAIL, "GPU 1: wrong", device=1)
+    measured = dataclasses.replace(outcomes[1].measured, findings=(wrong,))
+    outcomes[1] = dataclasses.replace(outcomes[1], measured=measured)
+    (found,) = matmul.odd_ones_out(outcomes, gpus)
+    assert (found.code, found.state, found.device) == ("gpu-differs", State.FAIL, 1)
+
+
 def test_gpus_of_different_models_may_differ() -> None:
     gpus = (GpuIdentity(0, "H100", "", "", ""), GpuIdentity(1, "L4", "", "", ""))
     assert matmul.odd_ones_out([gpu_with_digest(0, "a"), gpu_with_digest(1, "b")], gpus) == []
@@ -772,6 +845,78 @@ def test_more_gpus_than_may_be_peers_take_turns_unless_a_switch_joins_them(
     found = CHECKS["gpu_peers"].run(ten)
     assert len(started) == processes
     assert found.details["GPU 3"] == {memory.BEYOND: [peer for peer in range(10) if peer != 3]}
+
+
+def test_a_peer_that_cannot_be_mapped_is_named_and_the_others_are_measured() -> None:
+    found = memory.send(ScriptedBackend(most_peers=1), memory_request(peers=[1, 2, 4]), STAGES.append)
+    assert [one.conditions["to"] for one in found.measurements] == [1]
+    assert found.details == {memory.REFUSED: [2, 4]}
+
+
+@given(st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)).filter(lambda pair: pair[0] != pair[1])))
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_pairs_that_take_another_process_are_in_one_round_each(
+    at_once: int, pairs: set[tuple[int, int]]
+) -> None:
+    found = memory.disjoint(pairs, at_once)
+    assert sorted((gpu, peer) for rows in found for gpu, (peer,) in rows.items()) == sorted(pairs)
+    for rows in found:
+        together = {frozenset((gpu, peer)) for gpu, (peer,) in rows.items()}
+        assert 1 <= len(together) <= at_once
+        assert len(frozenset().union(*together)) == 2 * len(together)
+
+
+def exchanged_here(most_peers: int, most_in_all: int = 1000) -> tuple[Any, list[Request]]:
+    """A run_children() that does the copies here, each process on four new GPUs; and what it was asked.
+
+    A GPU may have so many peers, and the process so many pairs in all.
+    """
+    asked: list[Request] = []
+
+    def run(requests: list[Request], *_: Any, **__: Any) -> list[Outcome]:
+        (request,) = requests
+        asked.append(request)
+        mapped = sum(len(peers) for _, peers in request.parameters["rows"])
+        limit = most_peers if mapped <= most_in_all else 0
+        backends = {gpu: ScriptedBackend(most_peers=limit) for gpu in range(4)}
+        found = memory.exchange(backends.__getitem__, request, STAGES.append)
+        return [Outcome(request, Ending.DONE, found, "", "checking", 1.0)]
+
+    return run, asked
+
+
+def four_gpus() -> Node:
+    gpus = [gpu_xml(pci_bus_id=f"00000000:{bus:02X}:00.0", uuid=f"GPU-{bus}") for bus in range(16, 20)]
+    return node(smi_xml(*gpus), nvswitch=False, expectation=expectation(count=4, nvswitch=False))
+
+
+@pytest.mark.parametrize(
+    ("most_peers", "most_in_all", "processes"), [(3, 1000, 1), (2, 1000, 4), (1, 1000, 4), (1, 2, 10)]
+)
+def test_where_fewer_peers_may_be_mapped_every_pair_is_measured_all_the_same(
+    most_peers: int, most_in_all: int, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, asked = exchanged_here(most_peers, most_in_all)
+    monkeypatch.setattr(memory, "run_children", run)
+    found = CHECKS["gpu_peers"].run(four_gpus())
+    measured = [(one.device, one.conditions["to"]) for one in found.measurements]
+    assert sorted(measured) == sorted(itertools.permutations(range(4), 2))
+    assert (found.state, len(asked)) == (State.PASS, processes)
+    first = {(one.device, one.conditions["to"]) for one in found.measurements[: 4 * most_peers]}
+    named = {
+        (gpu, peer) for gpu in range(4) for peer in found.details.get(f"GPU {gpu}", {}).get(memory.APART, ())
+    }
+    assert named == set(measured) - (first if most_in_all > 12 else set())
+
+
+def test_a_pair_that_cannot_be_mapped_at_all_is_not_run_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = exchanged_here(0)
+    monkeypatch.setattr(memory, "run_children", run)
+    found = CHECKS["gpu_peers"].run(four_gpus())
+    assert (found.state, found.measurements, found.findings) == (State.NOT_RUN, (), ())
+    for one, other in itertools.permutations(range(4), 2):
+        assert f"GPU {one} to GPU {other}" in found.reason
+    assert not any(memory.APART in said for said in found.details.values() if isinstance(said, dict))
 
 
 def test_all_gpus_at_once_have_numbers_of_their_own() -> None:

@@ -292,6 +292,28 @@ def test_one_that_waits_for_others_does_not_hang_while_they_go_on() -> None:
     )
 
 
+def test_steps_are_known_of_a_process_that_hangs_however_fast_it_counted_them() -> None:
+    asked = [request("count_and_hang", steps=5000), request("count_and_hang", name="GPU 1", steps=0)]
+    outcomes = run_children(asked, 600, patience_s=SHORT_S)
+    assert [(one.ending, one.steps) for one in outcomes] == [(Ending.HUNG, 5000), (Ending.HUNG, 0)]
+
+
+def test_steps_are_counted_where_python_knows_no_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    assert [one.steps for one in run_children([request("count", steps=3)], BUDGET_S)] == [3]
+
+
+def test_one_that_counts_steps_makes_progress() -> None:
+    (outcome,) = run_children([request("count_on")], 4 * SHORT_S, patience_s=2 * SHORT_S)
+    assert (outcome.ending, outcome.stage) == (Ending.SLOW, "counting")
+
+
+def test_a_stage_that_may_take_longer_does_and_the_others_do_not() -> None:
+    for stage, waited in (("waiting", 2 * SHORT_S), ("another", SHORT_S)):
+        (outcome,) = run_children([request("hang")], 600, patience_s=SHORT_S, longer_s={stage: 2 * SHORT_S})
+        assert outcome.problem.startswith(f"GPU 0 made no progress for {waited:.0f} s")
+
+
 @pytest.mark.parametrize("function", ["hang", "hang_deaf"])
 def test_a_child_that_hangs_is_killed_and_its_last_stage_named(function: str) -> None:
     started = time.monotonic()
@@ -385,6 +407,11 @@ def ask(workers: WorkerPool, function: str, **changes: Any) -> Outcome:
 def test_a_kept_process_serves_the_next_request_of_its_kind(workers: WorkerPool) -> None:
     first, second = (ask(workers, "who").measured.details["pid"] for _ in range(2))
     assert first == second
+
+
+def test_a_kept_process_counts_each_request_anew(workers: WorkerPool) -> None:
+    counted = [ask(workers, "count", parameters={"steps": steps}).steps for steps in (7, 2)]
+    assert counted == [7, 2]
 
 
 def test_an_answer_of_a_kept_process_is_that_to_the_last_request(workers: WorkerPool) -> None:

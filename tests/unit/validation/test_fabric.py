@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from tests.unit.validation.fabric_rounds import NAMES, attempts, bad_rank, fleet, states
 from tests.unit.validation.samples import node
 from validation.backends.sampling import MOST_ATTEMPTS
+from validation.checks.check import LEAST_PATIENCE_S
+from validation.checks.collectives import UNMET
 from validation.fabric import measure
 from validation.fabric.groups import Attempt, Fleet, Member, Order, make_orders
 from validation.fabric.measure import run_part
@@ -112,6 +115,41 @@ def test_a_large_group_has_more_time_to_meet_and_as_much_to_measure(monkeypatch:
     assert many_s - two_s > 150  # what Ansible may take to start a thousand
     for budget_s, request in asked:
         assert request.parameters["timeout_s"] > budget_s
+
+
+def test_ranks_without_progress_end_before_the_budget_and_those_that_meet_may_wait_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[float, float, dict[str, float]]] = []
+
+    def start(_requests: list[Request], budget_s: float, **options: Any) -> list[Outcome]:
+        asked.append((budget_s, options["patience_s"], options["longer_s"]))
+        return []
+
+    monkeypatch.setattr(measure, "run_children", start)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    for count in (2, 1000):
+        members = tuple(Member(f"n{number}", "192.0.2.8", 1) for number in range(count))
+        group = tuple(member.name for member in members)
+        run_part(make_orders(fleet(nodes=members), [group], "5c1a")["n1"], node())
+    for budget_s, patience_s, longer_s in asked:
+        assert LEAST_PATIENCE_S <= patience_s < budget_s / 2
+        assert set(longer_s) == set(UNMET)
+        # Who is there first waits for what Ansible takes to start the others.
+        assert min(longer_s.values()) > budget_s - node().plan.fabric_budget_s
+    assert asked[0][1] == asked[1][1]
+
+
+def test_where_a_rank_stood_when_it_was_given_up_is_brought_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
+        stage = "measuring all-reduce of 1 MiB"
+        hung = (Ending.HUNG, Measured(), "it hung in stage: measuring", stage, 9.0, 60.0, "stopped", 22)
+        return [Outcome(request, *hung) for request in requests]
+
+    monkeypatch.setattr(measure, "run_children", start)
+    rank = run_part(make_orders(fleet(), [("a", "b")], "5c1a")["a"], node()).ranks[0]
+    assert (rank.steps, rank.halted) == (22, "stopped")
+    assert rank.problem == "it hung in stage: measuring, after run 11"
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)

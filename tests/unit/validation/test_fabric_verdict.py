@@ -20,7 +20,7 @@ from tests.unit.validation.fabric_rounds import (
     slow_rank,
     states,
 )
-from validation.fabric.groups import Attempt, Fleet, Pairs, Part
+from validation.fabric.groups import Attempt, Fleet, Pairs, Part, groups_of
 from validation.fabric.search import circle_rounds, next_rounds
 from validation.fabric.verdict import judge_fabric
 from validation.model.contract import FABRIC_VERSION, Finding, State
@@ -36,6 +36,45 @@ HUNG = attempts(
 PAIRS = [("a", "f"), ("b", "e"), ("c", "d")]
 #: c and d failed with each other; a and b, which did well, try them.
 C_AND_D = attempts(*PAIRS, c=bad_rank("c"), d=bad_rank("d"))
+
+
+MEASURING = f"measuring all-reduce of {SIZE >> 20} MiB"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": 22},
+        {"steps": 23, "halted": "stopped by a signal"},
+        {"stage": "preparing all-reduce of 16 MiB", "steps": 24},
+    ],
+)
+def test_of_nodes_that_hang_the_one_that_does_not_run_or_stands_behind_is_suspect(
+    changes: dict[str, Any],
+) -> None:
+    ranks = {name: hung_rank(name, 23) for name in NAMES}
+    ranks["c"] = dataclasses.replace(ranks["c"], **changes)
+    (whole,) = groups_of(attempts(NAMES, **ranks))
+    assert list(whole.suspects) == ["c"]
+
+
+def test_of_nodes_that_hang_in_the_same_run_all_are_suspects() -> None:
+    (whole,) = groups_of(attempts(NAMES, **{name: hung_rank(name, 23) for name in NAMES}))
+    assert sorted(whole.suspects) == sorted(NAMES)
+
+
+@pytest.mark.parametrize(("died_at", "suspect"), [(100.2, "c"), (99.8, "c"), (40.0, "d")])
+def test_who_dies_when_a_node_gives_its_ranks_up_is_not_to_blame(died_at: float, suspect: str) -> None:
+    """The ranks of d see those of others go at 100; or it died long before, and the others hung."""
+    ranks = {name: hung_rank(name, 23) for name in NAMES}
+    ranks["c"] = hung_rank("c", 22)
+    ranks["d"] = dataclasses.replace(ranks["d"], ending="died", ended_at=died_at)
+    (whole,) = groups_of(attempts(NAMES, **ranks))
+    assert list(whole.suspects) == [suspect]
+
+
+def hung_rank(name: str, steps: int) -> Rank:
+    return dataclasses.replace(bad_rank(name, stage=MEASURING), steps=steps)
 
 
 def wrong_rank(name: str) -> Rank:

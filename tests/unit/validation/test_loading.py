@@ -11,6 +11,7 @@ import pytest
 from tests.unit.validation.samples import eventually, node
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
+from validation.backends.protocol import WORKER_PATIENCE_S
 from validation.checks import loading
 from validation.model.contract import Measured, State
 from validation.processes.child import Request
@@ -108,6 +109,31 @@ def test_a_loader_that_gives_no_result_is_no_fault_of_a_gpu(ending: Ending) -> N
     assert (finding.state, finding.device) == (State.FAIL, None)
 
 
+def test_every_take_of_batches_is_progress() -> None:
+    told: list[str] = []
+    request = Request("the loader", "", "cpu", parameters={"cpus": 1, "timing": TIMING | {"least": 7}})
+    loading.sweep(ScriptedBackend("cpu", batches={0: 1.0, 1: 1.0}), request, told.append, 10_000)
+    # To begin with, what is ready, and each sample.
+    assert told == ["loading with 0 workers"] * 9 + ["loading with 1 workers"] * 9
+
+
+def test_the_loader_is_heard_on_a_worker_that_hangs_before_it_is_said_to_hang_itself() -> None:
+    assert loading.DataLoading().patience_s(node()) >= 2 * WORKER_PATIENCE_S
+
+
+def test_a_loader_without_progress_ends_before_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    def start(requests: list[Request], budget_s: float, *, patience_s: float) -> list[Outcome]:
+        given.append((patience_s, budget_s))
+        return [Outcome(requests[0], Ending.HUNG, Measured(), "the loader hung", "loading", 1.0)]
+
+    monkeypatch.setattr(loading, "run_children", start)
+    loading.DataLoading().run(node())
+    ((patience_s, budget_s),) = given
+    assert patience_s < budget_s
+
+
 @pytest.mark.parametrize("wrong", [math.nan, 1 / 32])
 def test_one_wrong_sample_fails(wrong: float) -> None:
     measured = sweep(ScriptedBackend("cpu", batches=BATCHES, wrong=wrong), cpus=1)
@@ -171,7 +197,7 @@ def test_workers_that_are_wrong_die_or_hang_are_found_and_none_is_left() -> None
             one = loading.Loading(1, pinned=False, device=None, data=Data())
             processes = [worker.pid for worker in multiprocessing.active_children()]
             try:
-                one.take(1)
+                one.take(1, lambda: None)
                 return [one.error(), processes]
             except WorkerError as error:
                 return [str(error), processes]
@@ -184,6 +210,9 @@ def test_workers_that_are_wrong_die_or_hang_are_found_and_none_is_left() -> None
         def hang(image):
             time.sleep(600)
 
+        def stop(image):
+            os.kill(os.getpid(), signal.SIGSTOP)
+
         answer = []
         for spoil in (
             lambda image: image,
@@ -192,9 +221,10 @@ def test_workers_that_are_wrong_die_or_hang_are_found_and_none_is_left() -> None
             lambda image: os.kill(os.getpid(), signal.SIGKILL),
             hang,
             no_space,
+            stop,
         ):
-            # A worker takes seconds to start on a busy machine; only of one that hangs is nothing awaited.
-            loading.PATIENCE_S = 2 if spoil is hang else 120
+            # A worker takes seconds to start on a busy machine; of one that hangs nothing is awaited.
+            loading.WORKER_PATIENCE_S = 2 if spoil in (hang, stop) else 120
             answer.append(try_it())
     """)
     errors = [error for error, _ in said]
@@ -202,6 +232,9 @@ def test_workers_that_are_wrong_die_or_hang_are_found_and_none_is_left() -> None
     assert "DataLoader worker" in errors[3]
     assert "DataLoader timed out" in errors[4]
     assert "No space left on device" in errors[5]
+    (stopped,) = said[6][1]
+    assert "DataLoader timed out" in errors[6]
+    assert errors[6].endswith(f"; worker {stopped} is stopped by a signal")
     for _, processes in said:
         assert len(processes) == 1
         assert not Path(f"/proc/{processes[0]}").exists()
@@ -222,7 +255,7 @@ def test_limits_on_files_and_processes_are_told_from_workers_that_die() -> None:
             one = None
             try:
                 one = loading.Loading(2, pinned=False, device=None)
-                one.take(20)
+                one.take(20, lambda: None)
                 answer.append("no limit")
             except LimitError as reason:
                 answer.append(str(reason))
@@ -259,7 +292,7 @@ def test_a_worker_ends_with_its_parent_even_when_that_is_killed(tmp_path: Path) 
         parent = os.fork()
         if parent == 0:
             one = loading.Loading(1, pinned=False, device=None)
-            one.take(1)
+            one.take(1, lambda: None)
             pathlib.Path({str(note)!r}).write_text(str(multiprocessing.active_children()[0].pid))
             os.kill(os.getpid(), signal.SIGKILL)
         answer = [os.waitpid(parent, 0)[1]]

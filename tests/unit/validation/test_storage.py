@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import itertools
 import mmap
 import os
 import subprocess
 import sys
+import threading
 import time
 import zlib
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,16 +22,21 @@ import pytest
 from tests.unit.validation.samples import measurement, node
 from validation.backends import storage
 from validation.backends.storage import BLOCK
+from validation.checks import check
 from validation.checks.storage import StorageRead, below_floor, measure, read
 from validation.model.contract import State
 from validation.model.not_run import NotRunError
-from validation.model.plans import PLANS
+from validation.model.plans import PLANS, Timing
 from validation.model.run_options import RunOptions
 from validation.processes.child import Request
 from validation.processes.pool import run_children
 
 if TYPE_CHECKING:
     from validation.model.contract import Measured
+
+
+def go_on() -> None:
+    """Nobody waits for what these tests read."""
 
 
 @pytest.fixture(params=[storage.DIRECT, storage.DROPPED])
@@ -100,7 +108,7 @@ def test_a_file_system_without_nameless_files_keeps_none_either(
         return opened(path, flags, *mode, **options)
 
     monkeypatch.setattr(os, "open", refuse)
-    with storage.opened(tmp_path, 8 * BLOCK, 60) as source:
+    with storage.opened(tmp_path, 8 * BLOCK, 60, go_on) as source:
         assert not list(tmp_path.iterdir())
         assert not source.wrong(1)
 
@@ -134,10 +142,10 @@ def test_an_error_while_reading_fails_with_what_the_system_said(
 def test_a_file_that_becomes_shorter_is_no_fault_of_the_storage_and_no_rate(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(bytes(8 * BLOCK))
-    with storage.opened(path, 8 * BLOCK, 60) as source, ThreadPoolExecutor(1) as pool:
+    with storage.opened(path, 8 * BLOCK, 60, go_on) as source, ThreadPoolExecutor(1) as pool:
         os.truncate(path, BLOCK)
         with pytest.raises(NotRunError, match="became shorter while it was read"):
-            source.seconds(pool, 1, 0, 8 * BLOCK)
+            source.seconds(pool, 1, 0, 8 * BLOCK, go_on)
 
 
 def test_a_read_that_brings_nothing_though_the_file_is_longer_is_an_error(
@@ -199,7 +207,7 @@ class SlowSource:
         self.rate, self.now = rate, 0.0
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
-    def seconds(self, _pool: Any, _threads: int, _offset: int, size_bytes: int) -> float:
+    def seconds(self, _pool: Any, _threads: int, _offset: int, size_bytes: int, _go_on: Any) -> float:
         self.now += size_bytes / self.rate
         # Noisy enough to be measured again.
         return size_bytes / self.rate * (1 + int(self.now) % 2)
@@ -238,9 +246,73 @@ def test_slow_storage_is_written_to_for_about_as_long_as_allowed(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(os, "pwrite", write)
     monkeypatch.setattr(os, "fdatasync", synchronise)
-    written = storage._write(0, tmp_path, storage.Content(), 1 << 30, 30)
+    written = storage._write(0, tmp_path, storage.Content(), 1 << 30, 30, go_on)
     assert written >= storage.LEAST_BYTES
     assert now[0] <= 2 * 30
+
+
+def test_blocks_that_arrive_are_progress_while_others_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last block comes only after somebody was told that reading goes on."""
+    path, told, fill = tmp_path / "data", threading.Event(), storage._fill
+    path.write_bytes(bytes(8 * BLOCK))
+
+    def wait_for_it(descriptor: int, buffer: mmap.mmap, offset: int) -> None:
+        if offset == 7 * BLOCK:
+            assert told.wait(60)
+        fill(descriptor, buffer, offset)
+
+    monkeypatch.setattr(storage, "_fill", wait_for_it)
+    monkeypatch.setattr(storage, "LOOK_S", 0.01)
+    with storage.opened(path, 8 * BLOCK, 60, go_on) as source, ThreadPoolExecutor(2) as pool:
+        assert source.seconds(pool, 2, 0, 8 * BLOCK, told.set) > 0
+
+
+def test_reads_that_bring_nothing_are_no_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first block comes only after it was looked for several times."""
+    path, looks, enough, fill = tmp_path / "data", itertools.count(1), threading.Event(), storage._fill
+    path.write_bytes(bytes(8 * BLOCK))
+
+    def look(*arguments: Any) -> Any:
+        if next(looks) == 5:
+            enough.set()
+        return wait(*arguments)
+
+    def hang(descriptor: int, buffer: mmap.mmap, offset: int) -> None:
+        assert enough.wait(60)
+        fill(descriptor, buffer, offset)
+
+    told: list[bool] = []
+    with storage.opened(path, 8 * BLOCK, 60, go_on) as source, ThreadPoolExecutor(2) as pool:
+        monkeypatch.setattr(storage, "_fill", hang)
+        monkeypatch.setattr(storage, "wait", look)
+        monkeypatch.setattr(storage, "LOOK_S", 0.01)
+        source.seconds(pool, 2, 0, 8 * BLOCK, lambda: told.append(enough.is_set()))
+    assert next(looks) > 5
+    assert all(told)
+
+
+def test_every_block_that_is_written_and_compared_is_progress(tmp_path: Path) -> None:
+    told: list[str] = []
+    found = measure(asked(tmp_path), told.append)
+    assert told.count(f"preparing a file in {tmp_path}") == 1 + 8
+    assert told.count(f"comparing what was read from {tmp_path}") == found.details["checked_blocks"]
+
+
+def test_storage_that_hangs_is_named_long_before_the_budget_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "LEAST_PATIENCE_S", 2.0)
+    monkeypatch.setattr(StorageRead, "function", "tests.unit.validation.children:read_and_hang")
+    path = tmp_path / "data"
+    path.write_bytes(bytes(8 * BLOCK))
+    plan = dataclasses.replace(PLANS["quick"], cpu=Timing(0, 0), storage_write_s=0)
+    result = StorageRead().run(node(run_options=RunOptions((path,)), plan=plan))
+    (finding,) = result.findings
+    assert (finding.code, finding.state) == ("process-hung", State.FAIL)
+    assert "made no progress for" in finding.text
+    assert f"stage: reading from {path} in 8 threads" in finding.text
 
 
 def test_below_the_operators_floor_fails(tmp_path: Path) -> None:
@@ -351,7 +423,7 @@ def test_a_file_system_is_found_whatever_its_folder_is_called(tmp_path: Path) ->
     folder = tmp_path / "a b\\ü\n"
     folder.mkdir()
     code = "import sys; from pathlib import Path; from validation.backends import storage"
-    script = f"{code}\nwith storage.opened(Path(sys.argv[1]), 1 << 25, 60): pass"
+    script = f"{code}\nwith storage.opened(Path(sys.argv[1]), 1 << 25, 60, print): pass"
     command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$1" && exec "$2" -c "$3" "$1"', "sh"]
     done = subprocess.run(
         [*command, str(folder), sys.executable, script], capture_output=True, text=True, check=False

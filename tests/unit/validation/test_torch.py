@@ -261,6 +261,124 @@ def test_a_rank_that_is_stopped_is_named_long_before_the_budget_is_spent() -> No
     assert found["duration_s"] < 300
 
 
+def test_a_rank_that_hangs_before_a_run_that_the_others_wait_in_is_named() -> None:
+    """Runs, and no clock, tell it from the others: all are in the same stage."""
+    found = there(COLLECTIVE.format(budget_s=600, patience_s=20, function="hang_before_a_run"))
+    (finding,) = found["findings"]
+    assert finding["code"] == "rank-hung"
+    assert finding["text"].startswith("rank 1 hung in stage: measuring all-reduce of 4 MiB, after run 7, and")
+    assert finding["text"].endswith("; the others waited in run 8")
+
+
+def test_of_ranks_that_hang_in_the_same_run_none_is_blamed() -> None:
+    found = there(COLLECTIVE.format(budget_s=600, patience_s=20, function="hang_in_a_run"))
+    (finding,) = found["findings"]
+    assert finding["code"] == "rank-hung"
+    assert "ranks hung in stage: measuring all-reduce of 4 MiB, in run 8, and" in finding["text"]
+    assert finding["text"].endswith("cannot be told")
+
+
+def test_a_gpu_counts_what_it_began_and_ended_after_all_was_queued() -> None:
+    """On a GPU that hangs in its third run: events of what comes later never complete."""
+    assert (
+        there("""
+        import torch
+        from validation.backends.cuda import CudaBackend
+
+        said = []
+
+        class Copy:
+            def prepare(self):
+                pass
+
+            def run(self):
+                said.append("queued")
+
+        class Event:
+            made = 0
+
+            def __init__(self, enable_timing):
+                self.number, Event.made = Event.made, Event.made + 1
+
+            def record(self):
+                pass
+
+            def synchronize(self):
+                if self.number == 5:
+                    raise TimeoutError
+
+        import validation.backends.cuda as module
+        module.Copy, torch.cuda.Event = Copy, Event
+        backend = object.__new__(CudaBackend)
+        try:
+            backend.seconds(Copy(), 4, lambda: said.append("step"))
+        except TimeoutError:
+            answer = said
+    """)
+        == ["queued"] * 4 + ["step"] * 5
+    )
+
+
+FABRIC = """
+    import dataclasses
+    import json
+    import socket
+    from concurrent.futures import ThreadPoolExecutor
+    from validation.checks.node import Node
+    from validation.fabric import groups, measure
+    from validation.fabric.groups import Attempt, Member, Order
+    from validation.model.contract import FABRIC_VERSION, encode
+    from validation.model.expectations import Expectation
+    from validation.model.plans import PLANS
+
+    measure.LEAST_PATIENCE_S, measure.PATIENCE = 20, 1
+    run_children = measure.run_children
+
+    def with_a_bad_rank(requests, *arguments, **options):
+        function = "tests.unit.validation.torch_children:{function}"
+        requests = [
+            dataclasses.replace(one, function=function) if one.name.startswith("b ") else one
+            for one in requests
+        ]
+        return run_children(requests, *arguments, **options)
+
+    measure.run_children = with_a_bad_rank
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    names = ("a", "b", "c")
+    group = tuple(Member(name, "127.0.0.1", 1) for name in names)
+    # Far longer than the test may take: what ends the ranks is that they make no progress.
+    plan = dataclasses.replace(PLANS["quick"], fabric_budget_s=3000, fabric_gloo_bytes=(4 << 20,))
+
+    def take_part(name):
+        order = Order(FABRIC_VERSION, name, group, port, "gloo", "quick", "now", 3)
+        return measure.run_part(order, Node(plan, Expectation()))
+
+    measure.longest_run_s = lambda _: 0
+    with ThreadPoolExecutor(3) as threads:
+        parts = list(threads.map(take_part, names))
+    attempts = {{name: Attempt(names, part) for name, part in zip(names, parts)}}
+    (found,) = groups.groups_of(attempts)
+    answer = [found.suspects, [rank.ending for part in parts for rank in part.ranks]]
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("hang_before_a_run", "it hung in stage: measuring all-reduce of 4 MiB, after run 7"),
+        ("stop_while_measuring", "(stopped by a signal)"),
+    ],
+)
+def test_a_node_whose_rank_hangs_is_named_long_before_the_budget_is_spent(function: str, words: str) -> None:
+    """Three nodes of a rank each, between which a collective is run over loopback."""
+    suspects, endings = there(FABRIC.format(function=function))
+    assert list(suspects) == ["b"]
+    assert words in suspects["b"]
+    assert "made no progress for" in suspects["b"]
+    assert "done" not in endings
+
+
 MEETING = """
     import socket
     from validation.processes.child import Request
@@ -309,6 +427,19 @@ def test_a_rank_that_nobody_comes_to_gives_up_in_time() -> None:
     found = there(MEETING.format(address="127.0.0.1", ranks='rank(1, "now", 1, timeout_s=3)'))
     assert found[0][0] == "died"
     assert "timed out" in found[0][2].lower()
+
+
+def test_a_reduction_has_the_size_that_it_says() -> None:
+    """Also one below the row that its numbers repeat after, with which groups of nodes begin."""
+    assert there("""
+        import tempfile
+        from validation.backends.cpu import CpuBackend
+        backend = CpuBackend()
+        with tempfile.TemporaryDirectory() as folder:
+            backend.join(0, 1, folder + "/store", 60)
+            made = [backend.collective("all_reduce", size) for size in (4, 1 << 20, 4 << 20, 12 << 20)]
+            answer = [[one.work, one._buffer.nbytes] for one in made]
+    """) == [[size, size] for size in (4, 1 << 20, 4 << 20, 12 << 20)]
 
 
 def test_a_rank_with_wrong_sums_is_found() -> None:
@@ -382,6 +513,33 @@ def test_a_gpu_that_is_taken_or_that_torch_has_no_code_for_is_not_run_when_it_is
     """Asking for memory makes a context: torch before 2.8 made none until something was allocated."""
     said = there(CUDA.format(capability=capability, built=built, memory=memory))
     assert said.endswith(answer)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("CUDA error: peer mapping resources exhausted\\nSearch for ...", "PeerLimitError"),
+        ("CUDA error: an illegal memory access was encountered", "RuntimeError"),
+    ],
+)
+def test_one_peer_too_many_is_told_from_other_errors_of_a_copy(words: str, kind: str) -> None:
+    """Where torch says it: at the first copy, in which it maps the peer."""
+    assert there(f"""
+        import torch
+        from validation.backends.cuda import CudaBackend
+
+        class Tensor:
+            def copy_(self, _):
+                raise RuntimeError("{words}")
+
+        torch.empty = lambda *_, **__: Tensor()
+        backend = object.__new__(CudaBackend)
+        backend._device = torch.device("cuda", 0)
+        try:
+            backend.copy("peer_1", 4)
+        except Exception as error:
+            answer = [type(error).__name__, str(error).splitlines()[0]]
+    """) == [kind, words.partition("\\n")[0]]
 
 
 @pytest.mark.parametrize(

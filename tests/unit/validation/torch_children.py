@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from validation.processes.child import Request
 
 FOREVER_S = 600
+#: Those that warm up, and some of those that are measured.
+GOOD_RUNS = collectives.WARM_UP_RUNS + 4
 
 
 def die_after_joining(request: Request, stage: Callable[[str], None]) -> Measured:
@@ -42,6 +45,33 @@ def stop_while_measuring(request: Request, stage: Callable[[str], None]) -> Meas
             os.kill(os.getpid(), signal.SIGSTOP)
 
     return collectives.measure(request, tell)
+
+
+def hang_before_a_run(request: Request, stage: Callable[[str], None]) -> Measured:
+    """Take part in some runs, and hang in what comes before the next."""
+    return _hang(request, stage, "prepare")
+
+
+def hang_in_a_run(request: Request, stage: Callable[[str], None]) -> Measured:
+    """Take part in some runs, and hang in the next."""
+    return _hang(request, stage, "run")
+
+
+def _hang(request: Request, stage: Callable[[str], None], where: str) -> Measured:
+    """Measure as the others do, until an operation is asked to do this once more."""
+    make("cpu", 0, stage)
+    # Only the torch of the payload's Python has this.
+    from validation.backends.operations import AllReduce
+
+    once, runs = getattr(AllReduce, where), itertools.count()
+
+    def hang(operation: AllReduce) -> None:
+        if next(runs) == GOOD_RUNS:
+            time.sleep(FOREVER_S)
+        once(operation)
+
+    setattr(AllReduce, where, hang)
+    return collectives.measure(request, stage)
 
 
 def add_up(request: Request, stage: Callable[[str], None]) -> Measured:

@@ -148,7 +148,7 @@ static const struct {
     {600, "cudaErrorNotReady", "device not ready"},
     {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
     {704, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
-    {711, "cudaErrorTooManyPeers", "peer resources have been exhausted"},
+    {711, "cudaErrorTooManyPeers", "peer mapping resources exhausted"},
     {712, "cudaErrorHostMemoryAlreadyRegistered",
      "part or all of the requested memory range is already mapped"},
     {713, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"},
