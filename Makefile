@@ -36,7 +36,7 @@ site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, 
 
 .PHONY: test
 test: LAB_TESTS = lab
-test: packages setup lint payload unit molecule lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
+test: packages setup lint payload monitoring unit molecule lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
 
 ##@ The lab
 
@@ -103,11 +103,12 @@ setup: python ## Make .venv with everything that running and testing needs
 	@$(PYTHON) -m tools.bootstrap environment dev
 
 .PHONY: docs
-docs: setup ## Write the roles' README files from their argument specs, the tables of tests and of plans, and the lists of controls and findings
+docs: setup ## Write the roles' README files from their argument specs, the tables of tests and of plans, the lists of controls and findings, alert rules
 	$(BIN)/python -m tools.check_docs
 	$(BIN)/python -m tools.role_readme
 	$(BIN)/python -m tools.control_docs
 	$(BIN)/python -m tools.finding_docs
+	$(BIN)/python -m tools.alert_rules
 	$(BIN)/python -m tools.plan_matrix
 
 .PHONY: requirements
@@ -142,6 +143,10 @@ packages: python
 .PHONY: payload
 payload: packages
 	@$(PYTHON) -m tools.bootstrap payload
+
+.PHONY: monitoring
+monitoring: packages
+	@$(PYTHON) -m tools.bootstrap monitoring
 
 .PHONY: controller
 controller: python

@@ -87,6 +87,8 @@ def parser() -> argparse.ArgumentParser:
         "metrics", metrics_command.metrics, "write the health of this node for Prometheus; measures nothing"
     )
     exporting.path("--expect", "what this node must be, as JSON; - reads standard input")
+    seconds = _number("seconds, a number above 0", math.inf)
+    exporting.option("--interval", "how often this runs, for alerts on silence", "SECONDS", type=seconds)
     exporting.path("--maintenance", "the node is in maintenance while this file exists")
     exporting.path(
         "--output", "the file for node_exporter's textfile collector; - is standard output", required=True

@@ -26,6 +26,7 @@ def metrics(options: argparse.Namespace) -> int:
     with contextlib.closing(Node(PLANS["quick"], expected)) as node:
         said = collect(node, maintenance=bool(options.maintenance and options.maintenance.exists()))
         looked_at = node.probe_failure is None
+    said.set("temper_metrics_interval_seconds", options.interval)
     said.set("temper_metrics_duration_seconds", round(time.monotonic() - started, 3))
     said.set(LAST_SUCCESS, round(time.time(), 3) if looked_at else _last_success(options.output))
     if options.output == STDIN:

@@ -49,6 +49,7 @@ LAST_SUCCESS = "temper_metrics_last_success_timestamp_seconds"
 METRICS = (
     _gauge("metrics_last_success_timestamp_seconds", "When the node was last looked at to the end."),
     _gauge("metrics_success", "Whether the node could be looked at this time; if not, the rest is missing."),
+    _gauge("metrics_interval_seconds", "How often the node is looked at."),
     _gauge("metrics_duration_seconds", "How long it took to look at the node."),
     _gauge("maintenance", "Whether the node is in maintenance: its flag file is there."),
     _gauge("health", "The state of the node as a whole: 1 for the state that it is in.", "state"),
