@@ -109,6 +109,7 @@ docs: setup ## Write the roles' README files from their argument specs, the tabl
 	$(BIN)/python -m tools.control_docs
 	$(BIN)/python -m tools.finding_docs
 	$(BIN)/python -m tools.alert_rules
+	$(BIN)/python -m tools.dashboards
 	$(BIN)/python -m tools.plan_matrix
 
 .PHONY: requirements

@@ -33,16 +33,26 @@ def run(name: str, *arguments: object, given: str = "") -> subprocess.CompletedP
     return subprocess.run(command, input=given, capture_output=True, text=True, timeout=300)
 
 
+#: Debian's Alertmanager reads its templates from /usr/share alone: there it sees what was unpacked, too.
+SHARED = 'mount -t overlay none -o "lowerdir=$0:/usr/share" /usr/share && exec "$@"'
+
+
 @contextlib.contextmanager
 def server(name: str, arguments: Sequence[object], ready: str) -> Iterator[str]:
     """Run one on loopback until the body ends; yields its address. `ready` is a path that it answers then."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{found.getsockname()[1]}"
-    command = [program(name), f"--web.listen-address={address}", *map(str, arguments)]
+    path = program(name)
+    command = [path, f"--web.listen-address={address}", *map(str, arguments)]
+    if name == "prometheus-alertmanager" and path.startswith(str(MONITORING)):
+        private = ["unshare", "--mount", "--map-root-user", "sh", "-c", SHARED]
+        command = [*private, str(MONITORING / "usr/share"), *command]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            eventually(lambda: answers(f"http://{address}{ready}"), f"{name} does not answer", 60)
+            up = f"http://{address}{ready}"
+            eventually(lambda: answers(up) or process.poll() is not None, f"{name} does not answer", 60)
+            assert process.poll() is None, f"{name} ended with status {process.returncode}"
             yield f"http://{address}"
         finally:
             process.kill()
@@ -51,7 +61,8 @@ def server(name: str, arguments: Sequence[object], ready: str) -> Iterator[str]:
 def answers(url: str) -> bool:
     """Whether somebody answers well."""
     with contextlib.suppress(OSError, urllib.error.URLError):
-        return bool(get(url))
+        get(url)
+        return True
     return False
 
 

@@ -259,7 +259,7 @@ def test_promtool_finds_nothing_to_say_of_any_metric() -> None:
 def test_the_command_writes_a_file_that_node_exporter_serves(tmp_path: Path) -> None:
     path, payload = tmp_path / "textfile/temper.prom", tmp_path / "payload.pyz"
     assert main.main(["build", "--output", str(payload)]) == 0
-    command = [sys.executable, payload, "metrics", "--interval=300", f"--output={path}"]
+    command = [sys.executable, str(payload), "metrics", "--interval=300", f"--output={path}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert path.stat().st_mode & 0o777 == 0o644
