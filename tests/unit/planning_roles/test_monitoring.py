@@ -106,11 +106,10 @@ def test_systemd_accepts_the_units_and_finds_them_well_locked_up(tmp_path: Path)
     service, timer = (tmp_path / path.rpartition("/")[2] for path in (SERVICE, TIMER))
     service.write_text((files[SERVICE] or "").replace("/usr/bin/python3", "/bin/true"))
     timer.write_text(files[TIMER] or "")
-    verified = subprocess.run(
-        ["systemd-analyze", "verify", "--recursive-errors=no", service, timer], capture_output=True, text=True
-    )
+    verify = ["systemd-analyze", "verify", "--recursive-errors=no", str(service), str(timer)]
+    verified = subprocess.run(verify, capture_output=True, text=True)
     assert (verified.returncode, verified.stderr) == (0, "")
-    security = ["systemd-analyze", "security", "--offline=yes", "--threshold=40", service]
+    security = ["systemd-analyze", "security", "--offline=yes", "--threshold=40", str(service)]
     judged = subprocess.run(security, capture_output=True, text=True)
     # 4.0 of 10 at most: systemd calls that OK.
     assert judged.returncode == 0, judged.stdout + judged.stderr

@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.monitoring import programs
-from tests.unit.validation.samples import DRIVER, expectation, gpu_xml, node, smi_xml
+from tests.unit.validation.samples import (
+    DRIVER,
+    expectation,
+    gpu_xml,
+    measurement,
+    node,
+    node_result,
+    one_test,
+    smi_xml,
+)
 from validation.cli import main
 from validation.metrics.exposition import Exposition, Kind, Metric
 from validation.metrics.node_metrics import METRICS, OF_AN_IDLE_NODE, collect
-from validation.model.contract import Measured, State
-from validation.model.expectations import Expectation
+from validation.model.contract import EXPECTATIONS_VERSION, Measured, State, dumps
+from validation.model.expectations import Expectation, FleetExpectations
 from validation.probes.kernel_log import KernelLog, events
 from validation.probes.node_probe import NodeProbe
 from validation.probes.nvidia_smi import NvidiaSmiError
@@ -312,3 +321,34 @@ def test_the_state_of_a_gpu_is_its_own() -> None:
     assert found[f'temper_gpu_health{{{GPU_0},state="degraded"}}'] == "1"
     assert found['temper_gpu_health{gpu="1",uuid="GPU-2",state="pass"}'] == "1"
     assert found[f'temper_health{{state="{State.DEGRADED}"}}'] == "1"
+
+
+def test_a_report_writes_the_verdict_on_each_node_into_a_file_of_its_own(tmp_path: Path) -> None:
+    slow = one_test("gpu_matmul", State.PASS, measurement(value=100.0))
+    results, folder = tmp_path / "results", tmp_path / "textfile"
+    results.mkdir()
+    for name in ("gpu01", "gpu02"):
+        (results / f"{name}.json").write_text(dumps(node_result(slow, name=name, gpus=2)))
+    # gpu03 was never measured.
+    expected = {name: expectation() for name in ("gpu01", "gpu02", "gpu03")}
+    (tmp_path / "expectations").write_text(dumps(FleetExpectations(EXPECTATIONS_VERSION, expected)))
+    command = ["report", f"--results={results}", f"--expectations={tmp_path / 'expectations'}"]
+    command += [f"--output={tmp_path / 'report'}", f"--metrics={folder}"]
+    assert main.main(command) == 1
+    first = values((folder / "temper-validation-gpu01.prom").read_text())
+    assert of(first, "validation_state")['node="gpu01",state="fail"'] == "1"
+    assert of(first, "validation_timestamp_seconds") == {'node="gpu01"': "1795176000"}, "when it was measured"
+    assert 'node="gpu01",code="below-floor",severity="fail",gpu="0"' in of(first, "validation_finding")
+    never = values((folder / "temper-validation-gpu03.prom").read_text())
+    assert of(never, "validation_timestamp_seconds") == {}
+    assert of(never, "validation_state")['node="gpu03",state="not-run"'] == "1"
+    files = sorted(path.name for path in folder.iterdir())
+    assert files == [f"temper-validation-{name}.prom" for name in ("gpu01", "gpu02", "gpu03")]
+    options = [
+        "--collector.disable-defaults",
+        "--collector.textfile",
+        f"--collector.textfile.directory={folder}",
+    ]
+    with programs.server("prometheus-node-exporter", options, "/metrics") as url:
+        served = values(programs.get(f"{url}/metrics"))
+    assert served["node_textfile_scrape_error"] == "0", "one metric in several files"
