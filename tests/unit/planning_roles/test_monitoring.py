@@ -100,6 +100,20 @@ def test_a_period_that_is_shorter_than_a_look_may_take_is_refused() -> None:
     assert_says(problem(bookworm, **ON, monitoring_interval_s=30), "monitoring_interval_s is 30", "60")
 
 
+def test_the_sandbox_leaves_the_service_the_devices_of_the_gpus() -> None:
+    """Each of these keeps a service from devices that it does not name (systemd.exec(5))."""
+    options = {
+        line.partition("=")[0] for line in (contents(planned("monitoring", **ON))[SERVICE] or "").splitlines()
+    }
+    assert not options & {
+        "PrivateDevices",
+        "ProtectClock",
+        "DeviceAllow",
+        "DevicePolicy",
+        "ProtectKernelLogs",
+    }
+
+
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not here")
 def test_systemd_accepts_the_units_and_finds_them_well_locked_up(tmp_path: Path) -> None:
     files = contents(planned("monitoring", **ON))
