@@ -21,7 +21,6 @@ LAB := $(PYTHON) -m tests.lab
 # The Python with torch that the lab's nodes get, if it has been built: some unit tests of the payload need one.
 PAYLOAD_PYTHON = $(shell ls -t $(or $(TEMPER_LAB_CACHE),/var/cache/temper-lab)/payload-????????????/bin/python3 \
 	2>/dev/null | head -n 1)
-LAB_TESTS = lab and not slow
 
 ##@ The main job
 
@@ -31,8 +30,7 @@ site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, 
 	@$(BIN)/ansible-playbook site.yml $(ARGS)
 
 .PHONY: test
-test: LAB_TESTS = lab
-test: packages setup lint payload unit molecule lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
+test: packages setup lint payload monitoring unit molecule lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
 
 ##@ The lab
 
@@ -67,11 +65,11 @@ unit: setup ## Run the unit tests: seconds, no root
 .PHONY: lab-test
 lab-test: packages setup ## Run the tests that boot nodes, but the slow ones
 	@# Several files at a time: each has a lab of its own, and waits for its nodes most of the time.
-	$(BIN)/pytest tests/lab -m "$(LAB_TESTS)" -n 3 --dist loadfile --no-loadscope-reorder -v $(ARGS)
+	$(BIN)/pytest tests/lab -m "lab and not slow" -n 3 --dist loadfile --no-loadscope-reorder -v $(ARGS)
 
-.PHONY: driver-test
-driver-test: packages setup ## Install Debian's own driver and compile its module: many minutes
-	$(BIN)/pytest tests/lab/test_distro_driver.py -m slow $(ARGS)
+.PHONY: slow-test
+slow-test: packages setup ## Install Debian's own driver and compile its module, find a slow link: half an hour
+	$(BIN)/pytest tests/lab -m "lab and slow" -v $(ARGS)
 
 .PHONY: cuda-test
 cuda-test: packages setup ## Run the payload under CUDA builds of torch, on a stand-in for CUDA: 2 GB to fetch, many minutes
@@ -99,11 +97,13 @@ setup: python ## Make .venv with everything that running and testing needs
 	@$(PYTHON) -m tools.bootstrap environment dev
 
 .PHONY: docs
-docs: setup ## Write the roles' README files from their argument specs, the tables of tests and of plans, and the lists of controls and findings
+docs: setup ## Write the roles' README files from their argument specs, the tables of tests and of plans, the lists of controls and findings, alert rules
 	$(BIN)/python -m tools.check_docs
 	$(BIN)/python -m tools.role_readme
 	$(BIN)/python -m tools.control_docs
 	$(BIN)/python -m tools.finding_docs
+	$(BIN)/python -m tools.alert_rules
+	$(BIN)/python -m tools.dashboards
 	$(BIN)/python -m tools.plan_matrix
 
 .PHONY: requirements
@@ -138,6 +138,10 @@ packages: python
 .PHONY: payload
 payload: packages
 	@$(PYTHON) -m tools.bootstrap payload
+
+.PHONY: monitoring
+monitoring: packages
+	@$(PYTHON) -m tools.bootstrap monitoring
 
 .PHONY: controller
 controller: python

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from planning.variables import Variables
 
 GIB = 2**30
+LEAST_INTERVAL_S = 60
 
 
 def disk_problems(node: NodeFacts, variables: Variables, *, settled: bool) -> list[str]:
@@ -62,6 +63,25 @@ def secure_boot_problems(
         f"{distribution.dkms_certificate}, the same way) and set preflight_secure_boot_ok: true; or disable "
         "Secure Boot in the firmware"
     ]
+
+
+def monitoring_problems(variables: Variables, distribution: Distribution) -> list[str]:
+    """What keeps a node from being monitored as the operator wants it."""
+    wish = variables.monitoring
+    if not wish.enabled:
+        return []
+    found = []
+    if distribution.package_manager != "apt":
+        found.append(
+            f"monitoring_enabled needs the exporter of Debian or Ubuntu, and {distribution.name} is neither; "
+            "leave it off for this node"
+        )
+    if wish.interval_s < LEAST_INTERVAL_S:
+        found.append(
+            f"monitoring_interval_s is {wish.interval_s}, and a look at a node may take a minute; set it to "
+            f"{LEAST_INTERVAL_S} or more"
+        )
+    return found
 
 
 def busy_problems(node: NodeFacts, variables: Variables, *, settled: bool) -> list[str]:

@@ -10,7 +10,13 @@ from planning.distributions import distribution_of
 from planning.driver_conflicts import driver_conflicts
 from planning.environment import environment
 from planning.hardware import display_gpus, fabric_of, fabric_warnings, gpu_findings, gpu_hardware
-from planning.machine import busy_problems, disk_problems, secure_boot_problems, signs_modules
+from planning.machine import (
+    busy_problems,
+    disk_problems,
+    monitoring_problems,
+    secure_boot_problems,
+    signs_modules,
+)
 from planning.model import Offer, Request
 from planning.node_plan import NodePlan
 from planning.preview import one_line
@@ -54,6 +60,8 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         warnings.append(
             f"the lab does not boot {distribution.name}: this plan comes from tables; try one node first"
         )
+    if distribution:
+        problems += monitoring_problems(variables, distribution)
     if distribution and offer.driver:
         problems += driver_conflicts(node, wanted.source, distribution, tables)
         if builds:

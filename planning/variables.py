@@ -142,6 +142,17 @@ class GpuValidation:
     fabric_floor_gb_s: float
     fabric_port: int
     reports_directory: str
+    metrics_directory: str
+
+
+@dataclass(frozen=True)
+class Monitoring:
+    """Variables of the role monitoring."""
+
+    enabled: bool
+    interval_s: int
+    scrapers: tuple[str, ...]
+    busy_ok: bool
 
 
 @dataclass(frozen=True)
@@ -266,6 +277,7 @@ class Variables:
     firewall: Firewall
     gpu_settings: GpuSettings
     gpu_validation: GpuValidation
+    monitoring: Monitoring
     nvidia_stack: NvidiaStack
     os_hardening: OsHardening
     os_tuning: OsTuning

@@ -3,6 +3,7 @@
     python3 -m tools.bootstrap packages             install the Debian packages that the lab lacks
     python3 -m tools.bootstrap environment LAYER    make .venv hold what requirements/LAYER.txt pins
     python3 -m tools.bootstrap payload              build the Python with torch that the lab's nodes get
+    python3 -m tools.bootstrap monitoring           unpack what the tests of monitoring run
 
 Each costs milliseconds when there is nothing to do, and may be interrupted and run again at any point.
 Standard library only: it runs before anything is installed. Exit status: 0 ready; 1 not ready, and one
@@ -21,6 +22,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +42,9 @@ TEST_PACKAGES = (
     *("gpgv", "kmod", "openssl"),
     *("createrepo-c", "dnf", "dnf-plugins-core", "rpm"),
 )
+# Unpacked and not installed: to install them would start servers here. They need the C library alone.
+MONITORING_PACKAGES = ("prometheus", "prometheus-alertmanager", "prometheus-node-exporter")
+MONITORING = ROOT / ".cache" / "monitoring"
 LAYERS = {"controller": ("controller",), "dev": ("controller", "dev")}
 
 
@@ -47,7 +52,7 @@ class NotReadyError(Exception):
     """The machine could not be prepared; the message is the sentence for the user."""
 
 
-def run_visibly(title: str, command: Sequence[str]) -> None:
+def run_visibly(title: str, command: Sequence[str], folder: Path = ROOT) -> None:
     """Run a long command under a title, showing its newest line where there is a terminal to show it on.
 
     Raises:
@@ -61,6 +66,7 @@ def run_visibly(title: str, command: Sequence[str]) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with subprocess.Popen(
         command,
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -139,6 +145,40 @@ def refresh_package_lists() -> None:
     """
     subprocess.run(["dpkg", "--configure", "-a"], capture_output=True, text=True, check=True)
     run_visibly("Fetching the lists of Debian packages", ["apt-get", "update"])
+
+
+def unpack_monitoring() -> None:
+    """Have the programs of MONITORING_PACKAGES in MONITORING/usr/bin. Debian's own, root or not.
+
+    Raises:
+        NotReadyError: apt offers no such package, or could not fetch it.
+    """
+    if MONITORING.is_dir():
+        return
+    MONITORING.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=MONITORING.parent) as scratch:
+        archives, unpacked = Path(scratch, "archives"), Path(scratch, "unpacked")
+        archives.mkdir()
+        fetch = ["apt-get", "download", *MONITORING_PACKAGES]
+        title = "Fetching Prometheus, Alertmanager and node_exporter"
+        try:
+            try:
+                run_visibly(title, fetch, archives)
+            except subprocess.CalledProcessError:
+                if os.geteuid() != 0:
+                    raise
+                # The lists name versions that the mirror no longer has.
+                refresh_package_lists()
+                run_visibly(title, fetch, archives)
+            for archive in sorted(archives.glob("*.deb")):
+                subprocess.run(["dpkg-deb", "--extract", archive, unpacked], check=True, capture_output=True)
+        except (subprocess.CalledProcessError, FileNotFoundError) as error:
+            said = error.output if isinstance(error, subprocess.CalledProcessError) else error
+            raise NotReadyError(
+                f"{' '.join(MONITORING_PACKAGES)} could not be fetched and unpacked: {said}\n"
+                "The tests of monitoring/ need Debian's apt-get and its lists of packages: apt-get update."
+            ) from error
+        unpacked.rename(MONITORING)
 
 
 def venv_package() -> list[str]:
@@ -223,12 +263,15 @@ def main() -> int:
     environment = commands.add_parser("environment", help="make .venv hold the pinned Python packages")
     environment.add_argument("layer", choices=list(LAYERS))
     commands.add_parser("payload", help="build the Python with torch that the lab's nodes get")
+    commands.add_parser("monitoring", help="unpack the monitoring programs that tests run")
     arguments = parser.parse_args()
     try:
         if arguments.command == "packages":
             install_packages(sorted({*requirements.TOOLS.values(), *TEST_PACKAGES, *venv_package()}))
         elif arguments.command == "environment":
             make_environment(arguments.layer)
+        elif arguments.command == "monitoring":
+            unpack_monitoring()
         else:
             payload_python.tree(Lab.from_environment())
     except (NotReadyError, LabError) as error:

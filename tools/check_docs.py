@@ -36,13 +36,13 @@ def row(check: Check) -> str:
     return f"| `{check.id}` | {check.scope} | {measured}{left_out} | {needs or 'nothing'} | {check.passes} |"
 
 
-def between(text: str, name: str, content: str) -> str:
-    """The page with `content` between the marks of this name."""
-    begin, end = f"<!-- {name}: made by `make docs` from validation/checks -->\n", f"<!-- end of {name} -->\n"
+def between(text: str, name: str, content: str, source: str = "validation/checks") -> str:
+    """The page with `content`, made from `source`, between the marks of this name."""
+    begin, end = f"<!-- {name}: made by `make docs` from {source} -->\n", f"<!-- end of {name} -->\n"
     before, found, rest = text.partition(begin)
     _, found_end, after = rest.partition(end)
     if not (found and found_end):
-        raise ValueError(f"{PAGE.name}: expected the marks {begin.strip()} and {end.strip()}")
+        raise ValueError(f"a page of docs: expected the marks {begin.strip()} and {end.strip()}")
     return f"{before}{begin}\n{content}\n{end}{after}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planning.node_plan import Kind, RoleOptions, RolePlan, Stage
+from planning.roles import monitoring
 from planning.roles.settings import package, parameters
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ def role_plan(context: Context) -> RolePlan:
         return RolePlan(ROLE, Stage.HARDEN, options=options)
     # What the inventory says itself about how nodes reach each other decides, even if it is an empty list.
     by_name = wish.peer_addresses is None
+    services = dict(wish.services)
+    for service, scrapers in monitoring.scraped(context).items():
+        services[service] = (*services.get(service, ()), *scrapers)
     rules = parameters(
         Kind.FIREWALL,
         "What was not asked for cannot be reached",
@@ -30,7 +34,7 @@ def role_plan(context: Context) -> RolePlan:
         peers=context.fleet.addresses if by_name else wish.peer_addresses,
         unknown_peers=context.fleet.unknown if by_name else (),
         trusted_interfaces=wish.trusted_interfaces,
-        services=wish.services,
+        services=services,
         rules=wish.rules,
         ssh_new_per_minute=wish.ssh_new_per_minute,
         ssh_connections=wish.ssh_connections,

@@ -5,7 +5,7 @@ what cannot be had in a node is the kernel itself: it is this machine's. So DKMS
 to build for Debian's kernels and for no other, and the module is built and installed but never loaded: that
 this machine's kernel would boot without it is where the proof ends.
 
-Three compilations of minutes each on two cores: not part of `make lab-test`, but of `make driver-test`.
+Three compilations of minutes each on two cores: not part of `make lab-test`, but of `make slow-test`.
 """
 
 from __future__ import annotations

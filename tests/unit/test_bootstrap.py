@@ -127,3 +127,43 @@ def test_missing_debian_packages_are_named_to_a_user_who_cannot_install_them(
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(bootstrap.NotReadyError, match=r"missing \(nftables\).*sudo"):
         bootstrap.install_packages(["nftables", "gnupg"])
+
+
+def test_programs_of_monitoring_are_unpacked_once_and_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "package"
+    (package / "DEBIAN").mkdir(parents=True)
+    (package / "DEBIAN/control").write_text(
+        "Package: x\nVersion: 1\nArchitecture: all\nMaintainer: a <a@b>\nDescription: x\n"
+    )
+    (package / "usr/bin").mkdir(parents=True)
+    (package / "usr/bin/promtool").write_text("a program")
+    ran = []
+
+    def fetch(title: str, command: Sequence[str], folder: Path) -> None:
+        ran.append(command)
+        build = ["dpkg-deb", "--build", "--root-owner-group", str(package), str(folder / "x.deb")]
+        subprocess.run(build, check=True, capture_output=True)
+
+    monkeypatch.setattr(bootstrap, "run_visibly", fetch)
+    monkeypatch.setattr(bootstrap, "MONITORING", tmp_path / "cache/monitoring")
+    for _ in range(2):
+        bootstrap.unpack_monitoring()
+    assert [command[:2] for command in ran] == [["apt-get", "download"]]
+    assert (tmp_path / "cache/monitoring/usr/bin/promtool").read_text() == "a program"
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["monitoring"]
+
+
+def test_programs_of_monitoring_that_cannot_be_fetched_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(title: str, command: Sequence[str], folder: Path) -> None:
+        raise subprocess.CalledProcessError(100, command, "Unable to locate package prometheus\n")
+
+    monkeypatch.setattr(bootstrap, "run_visibly", fail)
+    monkeypatch.setattr(bootstrap, "MONITORING", tmp_path / "cache/monitoring")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(bootstrap.NotReadyError, match=r"Unable to locate[\s\S]*apt-get update"):
+        bootstrap.unpack_monitoring()
+    assert list((tmp_path / "cache").iterdir()) == []

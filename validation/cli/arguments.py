@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from validation.checks.registry import TESTS
-from validation.cli import commands, fleet_commands
+from validation.cli import commands, fleet_commands, metrics_command
 from validation.model.contract import ContractError
 from validation.model.expectations import file_name
 from validation.model.plans import MOST_HOURS, PLANS
@@ -83,6 +83,17 @@ def parser() -> argparse.ArgumentParser:
     )
     run.flag("--fail-on-degraded", FAIL_ON_DEGRADED)
 
+    exporting = command(
+        "metrics", metrics_command.metrics, "write the health of this node for Prometheus; measures nothing"
+    )
+    exporting.path("--expect", "what this node must be, as JSON; - reads standard input")
+    seconds = _number("seconds, a number above 0", math.inf)
+    exporting.option("--interval", "how often this runs, for alerts on silence", "SECONDS", type=seconds)
+    exporting.path("--maintenance", "the node is in maintenance while this file exists")
+    exporting.path(
+        "--output", "the file for node_exporter's textfile collector; - is standard output", required=True
+    )
+
     command("list", commands.list_tests, "say which tests and plans there are")
 
     comparing = command(
@@ -105,6 +116,7 @@ def parser() -> argparse.ArgumentParser:
     )
     judging.path("--output", "folder to write the report to", "DIR", required=True)
     judging.path("--history", "folder of the nodes' earlier numbers: compare with them, and add these", "DIR")
+    judging.path("--metrics", "folder of node_exporter's textfile collector: write verdicts there", "DIR")
     judging.flag("--latest", "make the link `latest` beside it point to it")
     judging.flag("--fail-on-degraded", FAIL_ON_DEGRADED)
 

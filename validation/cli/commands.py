@@ -40,7 +40,7 @@ class UsageError(Exception):
 
 def run(options: argparse.Namespace) -> int:
     """Measure this machine and judge it."""
-    expectation = _expectation(options.expect)
+    expectation = read_expectation(options.expect)
     plan = PLANS[options.plan]
     if options.hours is not None:
         # A plan of its own: what is lowest in many rounds does not compare with one of them.
@@ -79,7 +79,8 @@ def run(options: argparse.Namespace) -> int:
     return verdict.exit_status
 
 
-def _expectation(path: Path | None) -> Expectation:
+def read_expectation(path: Path | None) -> Expectation:
+    """What is expected of this machine, with references. Raises ContractError, OSError."""
     if path is None:
         return Expectation(references=gpu_models.available())
     try:

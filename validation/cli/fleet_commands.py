@@ -17,9 +17,11 @@ from validation.fabric import search
 from validation.fabric.groups import Fleet, Order, make_orders
 from validation.fabric.measure import run_part
 from validation.fabric.verdict import judge_fabric
+from validation.metrics import fleet_metrics
 from validation.model.contract import ContractError, decode, dumps, encode, loads, node_result, parse
 from validation.model.expectations import Expectation, FleetExpectations, fleet_from, read_fleet
 from validation.model.plans import PLANS
+from validation.processes import files
 from validation.report import fleet_report
 from validation.verdict import cohort, history
 from validation.verdict.baseline import Comparison
@@ -68,10 +70,23 @@ def judge(options: argparse.Namespace) -> int:
         for verdict in fleet.nodes:
             if result := given.results.get(verdict.node):
                 history.append(options.history, result, verdict)
+    if options.metrics:
+        for verdict in fleet.nodes:
+            path = options.metrics / f"temper-validation-{verdict.node}.prom"
+            started_at = _last_measured(given.results.get(verdict.node), verdict.node, options.history)
+            files.write_atomically(path, fleet_metrics.text(verdict, started_at))
     if options.latest:
         fleet_report.point_latest_to(options.output)
     print(fleet_report.text(fleet, f"Report: {options.output / 'report.html'}"), end="")
     return fleet.exit_status
+
+
+def _last_measured(result: NodeResult | None, name: str, past: Path | None) -> str | None:
+    """When a node was measured last, as ISO 8601 has it; None where nobody knows of any time."""
+    if result:
+        return result.started_at
+    runs = history.read(past, name).runs if past else ()
+    return runs[-1].started_at if runs else None
 
 
 def _comparisons(

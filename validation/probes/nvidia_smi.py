@@ -11,7 +11,7 @@ import dataclasses
 import re
 import statistics
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from validation.processes.command import CommandError, CommandTimeoutError, Done, Running
@@ -108,7 +108,18 @@ EVENT_REASONS = {
     "hw_thermal_slowdown": 0x40,
     "hw_power_brake_slowdown": 0x80,
 }
-
+#: Elements of clocks_event_reasons_counters (nvsmi_device_v12.dtd and newer; microseconds) by their reason.
+SLOWDOWN_COUNTERS = {
+    "sw_power_cap": "sw_power_cap",
+    "sync_boost": "sync_boost",
+    "sw_thermal_slowdown": "sw_therm_slowdown",
+    "hw_thermal_slowdown": "hw_therm_slowdown",
+    "hw_power_brake_slowdown": "hw_power_brake",
+}
+#: Elements of clocks and max_clocks, of retired_pages and of remapped_rows by what they are called here.
+CLOCKS = {"graphics": "graphics_clock", "sm": "sm_clock", "memory": "mem_clock", "video": "video_clock"}
+RETIREMENTS = {"corrected": "multiple_single_bit_retirement", "uncorrected": "double_bit_retirement"}
+REMAPPINGS = {"corrected": "remapped_row_corr", "uncorrected": "remapped_row_unc"}
 
 GPU_IDLE = 0x1
 
@@ -160,6 +171,30 @@ class FabricHealth:
 
 
 @dataclass(frozen=True)
+class Readings:
+    """What a GPU says of itself that monitoring records and no check judges. None or no key: it does not say.
+
+    Utilisation is from 0 to 1. Clocks are by `graphics`, `sm`, `memory` and `video`. Aggregate errors,
+    retired pages and remapped rows are of the GPU's whole life. `event_reasons` has those that were read,
+    active or not, `slowdown_s` for how long each was active since the driver was loaded.
+    """
+
+    temperature_c: float | None = None
+    memory_temperature_c: float | None = None
+    power_w: float | None = None
+    utilization: float | None = None
+    memory_total_mib: int | None = None
+    clocks_mhz: dict[str, int] = field(default_factory=dict)
+    clocks_max_mhz: dict[str, int] = field(default_factory=dict)
+    ecc_corrected_aggregate: int | None = None
+    ecc_uncorrected_aggregate: int | None = None
+    retired_pages: dict[str, int] = field(default_factory=dict)
+    remapped_rows: dict[str, int] = field(default_factory=dict)
+    event_reasons: dict[str, bool] = field(default_factory=dict)
+    slowdown_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One GPU in nvidia-smi's report. None: this GPU or driver does not say."""
 
@@ -204,6 +239,7 @@ class Gpu:
     memory_used_mib: int | None = None
     application_clock_mhz: int | None = None
     application_clock_default_mhz: int | None = None
+    readings: Readings = field(default_factory=Readings)
 
     @property
     def is_exclusive(self) -> bool:
@@ -455,7 +491,50 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
         application_clock_mhz=_integer(_text(element, "applications_clocks/graphics_clock")),
         application_clock_default_mhz=_integer(_text(element, "default_applications_clocks/graphics_clock")),
         unanswered=tuple(dict.fromkeys(_unanswered(element))),
+        readings=_readings(element),
     )
+
+
+def _readings(element: ET.Element) -> Readings:
+    aggregate = element.find("ecc_errors/aggregate")
+    share = _integer(_text(element, "utilization/gpu_util"))
+    return Readings(
+        temperature_c=_integer(_text(element, "temperature/gpu_temp")),
+        memory_temperature_c=_integer(_text(element, "temperature/memory_temp")),
+        # Driver 550 and newer have an average over a second beside the moment's draw.
+        power_w=_watts(element, "power_draw", "average_power_draw", "instant_power_draw"),
+        utilization=None if share is None else share / 100,
+        memory_total_mib=_integer(_text(element, "fb_memory_usage/total")),
+        clocks_mhz=_numbers(element, {name: f"clocks/{tag}" for name, tag in CLOCKS.items()}),
+        clocks_max_mhz=_numbers(element, {name: f"max_clocks/{tag}" for name, tag in CLOCKS.items()}),
+        ecc_corrected_aggregate=_errors(aggregate, "correctable", "single_bit"),
+        ecc_uncorrected_aggregate=_errors(aggregate, "uncorrectable", "double_bit"),
+        retired_pages=_numbers(
+            element, {cause: f"retired_pages/{tag}/retired_count" for cause, tag in RETIREMENTS.items()}
+        ),
+        remapped_rows=_numbers(element, {cause: f"remapped_rows/{tag}" for cause, tag in REMAPPINGS.items()}),
+        event_reasons={
+            reason: text == "Active"
+            for reason, text in _reasons(element)
+            if reason in EVENT_REASONS and text in {"Active", "Not Active"}
+        },
+        slowdown_s={
+            reason: microseconds / 1e6
+            for reason, microseconds in _numbers(
+                element,
+                {
+                    reason: f"clocks_event_reasons_counters/clocks_event_reasons_counters_{tag}"
+                    for reason, tag in SLOWDOWN_COUNTERS.items()
+                },
+            ).items()
+        },
+    )
+
+
+def _numbers(element: ET.Element, paths: dict[str, str]) -> dict[str, int]:
+    """The whole numbers at these places, without those that are not there."""
+    found = {name: _integer(_text(element, path)) for name, path in paths.items()}
+    return {name: number for name, number in found.items() if number is not None}
 
 
 def _unanswered(element: ET.Element) -> Iterator[Unanswered]:
@@ -522,15 +601,17 @@ def _fabric_health(element: ET.Element) -> FabricHealth:
 
 
 def _event_reasons(element: ET.Element) -> tuple[str, ...]:
-    reasons = set()
+    return tuple(sorted({reason for reason, text in _reasons(element) if text == "Active"}))
+
+
+def _reasons(element: ET.Element) -> Iterator[tuple[str, str]]:
+    """Each event reason with what is said of it."""
     for group, prefix in (
         ("clocks_event_reasons", "clocks_event_reason_"),
         ("clocks_throttle_reasons", "clocks_throttle_reason_"),
     ):
         for reason in element.iterfind(f"{group}/*"):
-            if (reason.text or "").strip() == "Active":
-                reasons.add(reason.tag.removeprefix(prefix))
-    return tuple(sorted(reasons))
+            yield reason.tag.removeprefix(prefix), (reason.text or "").strip()
 
 
 def _watts(element: ET.Element, *names: str) -> float | None:

@@ -1,0 +1,182 @@
+"""Make Prometheus' alert rules, and their table for people, of data/alerts.yml and the catalogue of findings.
+
+    python3 -m tools.alert_rules    write monitoring/rules/*.yml and docs/monitoring.md, say what changed
+
+tests/unit/monitoring/test_rules.py fails when they are not what this would write.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tools.check_docs import between
+from validation.findings.catalogue import catalogue
+from validation.metrics import fleet_metrics, node_metrics
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "data" / "alerts.yml"
+RULES = ROOT / "monitoring" / "rules"
+PAGE = ROOT / "docs" / "monitoring.md"
+HEADER = "# Made by `make docs` from data/alerts.yml and data/findings/: change those.\n---\n"
+#: Which GPU of which node, in front of what happened; an alert of the node has no label gpu.
+WHERE = "{{ $labels.instance }}{{ if $labels.gpu }} GPU {{ $labels.gpu }}{{ end }}: "
+WHERE_MEASURED = "{{ $labels.node }}{{ if $labels.gpu }} GPU {{ $labels.gpu }}{{ end }}: "
+#: The node's name, without the exporter's port: what maintenance and verdicts have in common with its alerts.
+NODE = '{{ reReplaceAll ":[0-9]+$" "" $labels.instance }}'
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One rule. `code` is that of the finding whose words it has, empty where it has its own."""
+
+    name: str
+    file: str
+    expr: str
+    severity: str
+    hold: str
+    why: str
+    code: str
+    summary: str
+    meaning: str
+    remedy: tuple[str, ...]
+    source: str
+
+    def as_rule(self) -> dict[str, Any]:
+        """The rule as Prometheus reads it."""
+        measured = "temper_validation_" in self.expr
+        labels = {"severity": self.severity} | ({"code": self.code} if self.code else {})
+        return {
+            "alert": self.name,
+            "expr": self.expr,
+            **({"for": self.hold} if self.hold != "0m" else {}),
+            "labels": labels | ({} if measured else {"node": NODE}),
+            "annotations": {
+                "summary": (WHERE_MEASURED if measured else WHERE) + self.summary,
+                "meaning": self.meaning,
+                "remedy": "; ".join(self.remedy),
+                **({"source": self.source} if self.source else {}),
+            },
+        }
+
+
+def of_findings(groups: list[dict[str, Any]]) -> list[Alert]:
+    """One alert for each code; two of one name where it pages or not by how bad it is."""
+    by_state = {"fail": "page", "degraded": "ticket"}
+    return [
+        _alert(
+            "Temper" + "".join(part.capitalize() for part in code.split("-")),
+            {
+                "file": "hardware",
+                "severity": severity,
+                "for": group["for"],
+                "why": group["why"],
+                "code": code,
+                "expr": f"temper_finding{{{selector}}} == 1",
+            },
+        )
+        for group in groups
+        for code in group["codes"]
+        for severity, selector in (
+            [(level, f'code="{code}",severity="{state}"') for state, level in by_state.items()]
+            if group["severity"] == "by-state"
+            else [(group["severity"], f'code="{code}"')]
+        )
+    ]
+
+
+def _alert(name: str, entry: dict[str, Any]) -> Alert:
+    """An alert with the catalogue's words where it has none of its own. Raises KeyError."""
+    code = entry.get("code", "")
+    known = catalogue()[code] if code else None
+    title = known.title if known else ""
+    if xid := re.fullmatch(r"xid-(\d+)", code):
+        title = f"Xid {xid[1]}, {title}"
+    return Alert(
+        name=name,
+        file=entry["file"],
+        expr=entry["expr"],
+        severity=entry["severity"],
+        hold=entry["for"],
+        why=entry["why"],
+        code=code,
+        summary=entry.get("summary") or title,
+        meaning=entry.get("meaning") or (known.meaning if known else ""),
+        remedy=tuple(entry.get("remedy") or (known.remedy if known else ())),
+        source=entry.get("source") or (known.source if known else ""),
+    )
+
+
+def load() -> tuple[dict[str, str], list[Alert]]:
+    """The recording rules by name, and all alerts."""
+    data = yaml.safe_load(DATA.read_text(encoding="utf-8"))
+    own = [_alert(name, entry) for name, entry in data["alerts"].items()]
+    return data["records"], [*of_findings(data["findings"]), *own]
+
+
+def rules() -> dict[Path, str]:
+    """The files of rules."""
+    records, alerts = load()
+    groups: dict[str, list[dict[str, Any]]] = {
+        "records": [{"record": name, "expr": expr} for name, expr in records.items()]
+    }
+    for alert in alerts:
+        groups.setdefault(alert.file, []).append(alert.as_rule())
+    return {
+        RULES / f"{name}.yml": HEADER
+        + yaml.safe_dump(
+            {"groups": [{"name": f"temper-{name}", "rules": found}]},
+            sort_keys=False,
+            width=110,
+            allow_unicode=True,
+        )
+        for name, found in groups.items()
+    }
+
+
+def alert_table() -> str:
+    """All alerts for people, in the order in which they are most urgent."""
+    lines = ["| Alert | Told as | After | What it means | What to do |", "|---|---|---|---|---|"]
+    order = ["page", "ticket", "none"]
+    for alert in sorted(load()[1], key=lambda alert: order.index(alert.severity)):
+        what = f"{alert.summary}. {alert.meaning}"
+        held = "at once" if alert.hold == "0m" else alert.hold
+        lines.append(f"| `{alert.name}` | {alert.severity} | {held} | {what} | {'; '.join(alert.remedy)} |")
+    return "\n".join(lines) + "\n"
+
+
+def metric_table() -> str:
+    """All metrics for people."""
+    lines = ["| Metric | Kind | Labels | Says |", "|---|---|---|---|"]
+    lines += [
+        f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.help} |"
+        for metric in (*node_metrics.METRICS, *fleet_metrics.METRICS)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def documents() -> dict[Path, str]:
+    """The content of each file that is made from the data."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name, table in (("alerts", alert_table()), ("metrics", metric_table())):
+        text = between(text, name, table, source="data/alerts.yml and validation/metrics")
+    return rules() | {PAGE: text}
+
+
+def main() -> int:
+    """Write what is not current."""
+    RULES.mkdir(parents=True, exist_ok=True)
+    for path, text in documents().items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

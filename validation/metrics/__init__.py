@@ -1,0 +1,1 @@
+"""What monitoring records: a node's health, and a fleet's verdicts, as metrics of Prometheus."""

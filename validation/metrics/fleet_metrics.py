@@ -1,0 +1,54 @@
+"""The verdict on a node as metrics of the controller: what was measured, against fleet and own past.
+
+Each node has a file of its own, so that a report of some nodes leaves what is known of the others.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+from validation.metrics.exposition import Exposition, Kind, Metric
+from validation.model.contract import State, worst
+
+if TYPE_CHECKING:
+    from validation.verdict.verdicts import NodeVerdict
+
+METRICS = (
+    Metric(
+        "temper_validation_timestamp_seconds",
+        Kind.GAUGE,
+        "When the node was last measured, whatever came out.",
+        ("node",),
+    ),
+    Metric(
+        "temper_validation_state",
+        Kind.GAUGE,
+        "The last verdict on the node: 1 for the state that it is in.",
+        ("node", "state"),
+    ),
+    Metric(
+        "temper_validation_finding",
+        Kind.GAUGE,
+        "1 for what the last validation found, by the code of the catalogue; gpu is empty for the node.",
+        ("node", "code", "severity", "gpu"),
+    ),
+)
+
+
+def text(verdict: NodeVerdict, measured_at: str | None) -> str:
+    """The verdict in Prometheus' text format. `measured_at` is the time of the last run, as ISO 8601."""
+    said, node = Exposition(METRICS), verdict.node
+    if measured_at is not None:
+        seconds = datetime.datetime.fromisoformat(measured_at).timestamp()
+        said.set("temper_validation_timestamp_seconds", seconds, node=node)
+    for state in State:
+        said.set("temper_validation_state", verdict.state is state, node=node, state=state)
+    found: dict[tuple[str, int | None], State] = {}
+    for finding in (finding for test in verdict.tests for finding in test.findings):
+        key = finding.code, finding.device
+        found[key] = worst((finding.state, found.get(key, finding.state)))
+    for (code, device), severity in found.items():
+        gpu = "" if device is None else device
+        said.set("temper_validation_finding", 1, node=node, code=code, severity=severity, gpu=gpu)
+    return said.text()
