@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from compliance import evidence, report
+from compliance import evidence, metrics, report
 from compliance.history import History
 from compliance.model import Observation
 from compliance.statement import CheckedNode, LastValidation, Rules, statement
@@ -34,8 +34,8 @@ class Settings:
     """Where reports go, what is read beside the nodes, and how a repair names the inventory.
 
     `directory` holds the reports of compliance and their history, `validations` those of validation, `data`
-    the tables, `inventory` its files and folders, and `options`
-    the words that name it on a command line. `key` signs, where it is given.
+    the tables, `inventory` its files and folders, and `options` the words that name it on a command line.
+    Where they are given, `key` signs, and `metrics` gets a file for each node.
     """
 
     directory: Path
@@ -45,6 +45,7 @@ class Settings:
     validation_max_age: timedelta
     options: str
     key: str = ""
+    metrics: Path | None = None
 
 
 def checked_node(
@@ -129,6 +130,8 @@ def check(nodes: Iterable[CheckedNode], settings: Settings, now: datetime) -> tu
         shutil.rmtree(folder, ignore_errors=True)
         raise
     point_latest_to(folder)
+    if settings.metrics:
+        metrics.write(settings.metrics, made)
     return made, folder
 
 

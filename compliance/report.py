@@ -1,4 +1,4 @@
-"""A statement for people and programs: text, one HTML file, JSON, JUnit, SARIF, and metrics for Prometheus.
+"""A statement for people and programs: text, one HTML file, JSON, JUnit and SARIF.
 
 What was not checked is a pass in none of them.
 """
@@ -37,7 +37,6 @@ def write(directory: Path, statement: Statement) -> None:
     write_atomically(directory / "report.html", page(statement))
     write_atomically(directory / "junit.xml", junit(statement))
     write_atomically(directory / "sarif.json", sarif(statement))
-    write_atomically(directory / "metrics.prom", metrics(statement))
     write_atomically(directory / "statement.json", dumps(statement))
 
 
@@ -259,36 +258,3 @@ def unchecked(node: NodeStatement) -> dict[str, Any]:
 def fingerprint(node: str, control: str) -> str:
     """Names a control on a node, the same in every run."""
     return str(uuid5(NAMESPACE_URL, f"temper:{node}:{control}"))
-
-
-def metrics(statement: Statement) -> str:
-    """For node exporter's textfile collector on the controller."""
-    lines = [
-        "# HELP temper_compliance_controls Controls of a node by their state.",
-        "# TYPE temper_compliance_controls gauge",
-    ]
-    for node in statement.nodes:
-        lines += [
-            f'temper_compliance_controls{{node="{label(node.node)}",state="{state}"}} {node.count(state)}'
-            for state in State
-            if node.controls
-        ]
-    lines += [
-        "# HELP temper_compliance_checked Whether the node could be checked.",
-        "# TYPE temper_compliance_checked gauge",
-        *(
-            f'temper_compliance_checked{{node="{label(node.node)}"}} '
-            f"{int(node.verdict is not Verdict.NOT_CHECKED)}"
-            for node in statement.nodes
-        ),
-        "# HELP temper_compliance_waiver_findings Waivers that somebody has to look at.",
-        "# TYPE temper_compliance_waiver_findings gauge",
-    ]
-    counts = Counter(finding.code for finding in statement.waivers)
-    lines += [f'temper_compliance_waiver_findings{{code="{code}"}} {counts[code]}' for code in sorted(counts)]
-    return "\n".join(lines) + "\n"
-
-
-def label(value: str) -> str:
-    """A label's value in Prometheus' text format."""
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

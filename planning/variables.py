@@ -41,6 +41,7 @@ class AdminAccounts:
 class Compliance:
     """Variables of the role compliance. compliance/waivers.py reads `waivers`, once for all nodes."""
 
+    metrics_directory: str
     reports_directory: str
     signing_key: str
     timeout_s: int

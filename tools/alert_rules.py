@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from compliance import metrics
 from tools.check_docs import between
 from validation.findings.catalogue import catalogue
 from validation.metrics import fleet_metrics, node_metrics
@@ -27,6 +28,8 @@ HEADER = "# Made by `make docs` from data/alerts.yml and data/findings/: change 
 #: Which GPU of which node, in front of what happened; an alert of the node has no label gpu.
 WHERE = "{{ $labels.instance }}{{ if $labels.gpu }} GPU {{ $labels.gpu }}{{ end }}: "
 WHERE_MEASURED = "{{ $labels.node }}{{ if $labels.gpu }} GPU {{ $labels.gpu }}{{ end }}: "
+#: What the controller exports for a node has the node's name as a label already.
+OF_CONTROLLER = re.compile("temper_validation_|temper_compliance_(verdict|timestamp)")
 #: The node's name, without the exporter's port: what maintenance and verdicts have in common with its alerts.
 NODE = '{{ reReplaceAll ":[0-9]+$" "" $labels.instance }}'
 
@@ -49,7 +52,7 @@ class Alert:
 
     def as_rule(self) -> dict[str, Any]:
         """The rule as Prometheus reads it."""
-        measured = "temper_validation_" in self.expr
+        measured = bool(OF_CONTROLLER.search(self.expr))
         labels = {"severity": self.severity} | ({"code": self.code} if self.code else {})
         return {
             "alert": self.name,
@@ -155,7 +158,7 @@ def metric_table() -> str:
     lines = ["| Metric | Kind | Labels | Says |", "|---|---|---|---|"]
     lines += [
         f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.help} |"
-        for metric in (*node_metrics.METRICS, *fleet_metrics.METRICS)
+        for metric in (*node_metrics.METRICS, *fleet_metrics.METRICS, *metrics.METRICS, *metrics.OF_WAIVERS)
     ]
     return "\n".join(lines) + "\n"
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 
-LAB = Lab(name="monitoring")
+LAB = Lab(name="monitor")
 FLEET = Fleet(LAB)
 NODES = LAB.nodes(2)  # eight H100 on Debian 12, one L4 on Debian 13
 BOOKWORM, TRIXIE = NODES

@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
-    """compliance_report: answers (a variable), directory, validations, validation_max_age_days, key."""
+    """compliance_report: answers is the name of a variable; the others are those of the role."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("directory", "validations", "validation_max_age_days", "key", "answers"))
+    _VALID_ARGS = frozenset(
+        ("directory", "validations", "validation_max_age_days", "key", "metrics", "answers")
+    )
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """The report's text is `msg`; `verdict` its last sentence, empty where every node is compliant."""
@@ -60,6 +62,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             validation_max_age=timedelta(days=arguments["validation_max_age_days"]),
             options="".join(f" -i {self.short(str(source))}" for source in sources),
             key=str(arguments["key"] or ""),
+            metrics=self.path(arguments["metrics"]) if arguments["metrics"] else None,
         )
         try:
             statement, folder = check(nodes, settings, datetime.now(UTC))

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import jsonschema
 import pytest
 
-from compliance import report
+from compliance import metrics, report
 from compliance.history import Known
-from compliance.model import Change, State, Statement
+from compliance.model import Change, State, Statement, Verdict
 from compliance.schema import FILE, statement_schema
 from compliance.statement import CheckedNode, statement
 from tests.unit.compliance.fleets import RULES, checked, observation, waiver
 from validation.model.contract import dumps, loads
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SSHD = "ssh_hardening/sshd:PasswordAuthentication"
 FIREWALL = "firewall/firewall:state"
@@ -105,14 +109,24 @@ def test_sarifs_fingerprints_are_the_same_in_the_next_run() -> None:
     assert first == second
 
 
-def test_metrics_count_the_controls_of_each_node_that_answered() -> None:
-    lines = report.metrics(STATEMENT).splitlines()
+def test_metrics_count_the_controls_of_each_node_that_answered(tmp_path: Path) -> None:
+    metrics.write(tmp_path, STATEMENT)
     for node in STATEMENT.nodes:
+        lines = (tmp_path / f"temper-compliance-{node.node}.prom").read_text().splitlines()
         for state in State:
             line = f'temper_compliance_controls{{node="{node.node}",state="{state}"}} {node.count(state)}'
             assert (line in lines) == bool(node.controls)
-    assert 'temper_compliance_checked{node="gpu03"} 0' in lines
-    assert 'temper_compliance_checked{node="gpu01"} 0' not in lines
+        assert f'temper_compliance_verdict{{node="{node.node}",verdict="{node.verdict}"}} 1' in lines
+        assert len([line for line in lines if line.startswith("temper_compliance_verdict")]) == len(Verdict)
+
+
+def test_waivers_are_counted_by_what_is_wrong_with_them(tmp_path: Path) -> None:
+    made = statement([checked(waivers=(waiver(SSHD, expires=RULES.now), waiver("no/such")))], RULES, {})
+    metrics.write(tmp_path, made)
+    lines = (tmp_path / "temper-compliance.prom").read_text().splitlines()
+    assert 'temper_compliance_waivers{code="waiver-expired"} 1' in lines
+    assert 'temper_compliance_waivers{code="waiver-unmatched"} 1' in lines
+    assert 'temper_compliance_waivers{code="waiver-ending"} 0' in lines
 
 
 class Page(HTMLParser):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from compliance.metrics import METRICS as OF_COMPLIANCE
+from compliance.metrics import OF_WAIVERS
 from tests.unit.monitoring import programs
 from tests.unit.monitoring.samples import FAULTS, INSTANCE, instance, over_time, scraped, xid
 from tests.unit.validation.samples import node
@@ -117,7 +119,9 @@ def test_an_alert_says_what_to_do(one: alert_rules.Alert) -> None:
 
 
 def test_expressions_use_metrics_that_there_are() -> None:
-    known = {metric.name for metric in (*METRICS, *OF_THE_FLEET)} | RECORDS.keys()
+    known = {
+        metric.name for metric in (*METRICS, *OF_THE_FLEET, *OF_COMPLIANCE, *OF_WAIVERS)
+    } | RECORDS.keys()
     for expr in (*RECORDS.values(), *(one.expr for one in ALERTS)):
         used = set(re.findall(r"\btemper[_:][a-z0-9_:]+", expr))
         assert used <= known, expr
@@ -196,6 +200,7 @@ def verdict(name: str, labels: str) -> list[dict[str, str]]:
 
 
 CONTROLLER = 'instance="controller:9100",job="node",node="gpu07"'
+OF_CODE = 'instance="controller:9100",job="node",code="{}"'
 #: Of each alert with an expression of its own: what is scraped every five minutes, a minute at which nothing
 #: fires, and one at which it does.
 Case = tuple[list[dict[str, str]], int, int]
@@ -242,6 +247,19 @@ CASES: dict[str, Case] = {
         80,
     ),
     "TemperMaintenance": ([s("temper_maintenance", "0x11 1x9")], 55, 60),
+    "TemperDrift": (verdict("temper_compliance_verdict", 'verdict="not-compliant"'), 40, 45),
+    "TemperComplianceNotChecked": (verdict("temper_compliance_verdict", 'verdict="not-checked"'), 40, 45),
+    "TemperComplianceOld": ([s("temper_compliance_timestamp_seconds", "-690000x9", CONTROLLER)], 15, 25),
+    "TemperWaiverEnding": (
+        [s("temper_compliance_waivers", "0x8 1x9", OF_CODE.format("waiver-ending"))],
+        40,
+        45,
+    ),
+    "TemperWaiverFault": (
+        [s("temper_compliance_waivers", "0x8 1x9", OF_CODE.format("waiver-expired"))],
+        40,
+        45,
+    ),
     "TemperValidationFailed": (verdict("temper_validation_state", 'state="fail"'), 40, 45),
     "TemperValidationNotRun": (verdict("temper_validation_state", 'state="not-run"'), 40, 45),
     "TemperValidationOld": ([s("temper_validation_timestamp_seconds", "-3023000x9", CONTROLLER)], 15, 20),
@@ -289,9 +307,11 @@ LONG: dict[str, Case] = {
     "TemperHotterThanOwnPast": (at_work(["1980x431"], ["60x383 75x47"]), 8 * DAY, 8 * DAY + 4 * HOUR),
 }
 #: Of which node an alert is, where that is not gpu01.
-OF_NODE = {"TemperClockBelowFleet": "gpu05", "TemperHotterThanFleet": "gpu08"} | {
-    one.name: "gpu07" for one in ALERTS if "temper_validation_" in one.expr
-}
+OF_NODE = (
+    {"TemperClockBelowFleet": "gpu05", "TemperHotterThanFleet": "gpu08"}
+    | {one.name: "gpu07" for one in ALERTS if alert_rules.OF_CONTROLLER.search(one.expr)}
+    | dict.fromkeys(["TemperWaiverEnding", "TemperWaiverFault"], "controller")
+)
 #: Alerts that are right to fire with another.
 BESIDE = {"TemperMaintenanceLong": ["TemperMaintenance"]}
 
