@@ -44,7 +44,7 @@ class _Host:
 
     def __init__(self, torch: ModuleType) -> None:
         self.torch = torch
-        self.runtime = ctypes.CDLL("libcudart.so.12")
+        self.runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.partition('.')[0]}")
         self.runtime.standin_launch.argtypes = [
             ctypes.c_char_p,
             ctypes.c_void_p,

@@ -1,4 +1,4 @@
-/* A stand-in for cuBLAS (libcublas.so.12): handles, streams, layouts and products; nothing else. */
+/* A stand-in for cuBLAS (libcublas): handles, streams, layouts and products; nothing else. */
 #include "standin.h"
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* A stand-in for cuBLASLt (libcublasLt.so.12): descriptors, and products without an epilogue. */
+/* A stand-in for cuBLASLt (libcublasLt): descriptors, and products without an epilogue. */
 #include "standin.h"
 
 #include <stdint.h>
