@@ -42,6 +42,7 @@ LIBRARIES = {
     "libcublasLt": Native(("cublaslt.c",), 15),
     "libcudnn": Native(("cudnn.c",), 3000),
     "libnccl": Native(("nccl.c",), 3),
+    "libcupti": Native(("cupti.c",), 27),
 }
 # Sums may be made in any order, always the same one; what is no number stays none.
 _NUMBERS = ["-fno-math-errno", "-fno-signed-zeros", "-fno-trapping-math", "-fassociative-math"]
@@ -114,9 +115,7 @@ def _owner(name: str, version: str) -> str | None:
     )
 
 
-def _compile(
-    folder: Path, name: str, wanted: dict[str, str], include: list[str], others: list[str]
-) -> None:
+def _compile(folder: Path, name: str, wanted: dict[str, str], include: list[str], others: list[str]) -> None:
     own = LIBRARIES.get(name.partition(".so")[0], Native())
     sources = [NATIVE / source for source in own.sources]
     options = [*COMPILER, *include, f"-Wl,-soname,{name}"]

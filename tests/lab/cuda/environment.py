@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 OPERATORS = Path(__file__).with_name("operators.py")
-#: The oldest torch of nvidia_torch_releases that has a plan (CUDA 12.1), which makes no context when a device is
-#: set, and the newest (CUDA 13.2). TEMPER_CUDA_TORCH names others, the oldest first.
+#: The oldest torch of nvidia_torch_releases (CUDA 12.1), which makes no context when a device is set, and the
+#: newest (CUDA 13.2). TEMPER_CUDA_TORCH names others, the oldest first.
 VERSIONS = tuple(os.environ.get("TEMPER_CUDA_TORCH", "2.4.1 2.15.0").split())
 #: The headers that the stand-in is compiled with, by CUDA's major release, in which they are compatible.
 HEADERS = {"12": "nvidia-cuda-runtime-cu12==12.8.90", "13": "nvidia-cuda-runtime==13.2.75"}
@@ -37,6 +37,8 @@ class Environment:
     cuda: str  # its major release
     python: Path
     libraries: Path
+    #: What CUDA's libraries say of themselves, as settings of runtime.c: what this torch was built with.
+    versions: dict[str, int]
 
     def variables(self) -> dict[str, str]:
         """The variables that a process needs to find the stand-in."""
@@ -50,7 +52,7 @@ def prepare(lab: Lab, version: str) -> Environment:
     headers = next((packages / "nvidia").glob("*/include/cuda_runtime_api.h")).parent
     cuda = _cuda(packages)
     libraries = build.libraries(lab.cache, packages / "torch", headers, cuda)
-    return Environment(version, cuda, tree / "bin" / "python3", libraries)
+    return Environment(version, cuda, tree / "bin" / "python3", libraries, _versions(packages))
 
 
 def _tree(lab: Lab, version: str) -> Path:
@@ -59,7 +61,7 @@ def _tree(lab: Lab, version: str) -> Path:
     log = lab.cache / "logs" / f"{name}.log"
 
     def fill(folder: Path) -> None:
-        with step(f"Installing torch {version} with CUDA", "0.9 GB to fetch, 2 GB on disk"):
+        with step(f"Installing torch {version} with CUDA", "0.5 to 0.9 GB to fetch, 2 GB on disk"):
             run_logged([sys.executable, "-m", "venv", str(folder)], log)
             pip = [f"{folder}/bin/python3", "-m", "pip", "install", "--no-cache-dir", "--no-deps"]
             # Without what torch depends on: the stand-in takes the place of CUDA's own libraries.
@@ -81,9 +83,23 @@ def _cuda(packages: Path) -> str:
     said = re.search(r"^cuda\b.*= '(\d+)\.", (packages / "torch/version.py").read_text(), re.MULTILINE)
     if said is None or said[1] not in HEADERS:
         raise LabError(
-            f"this machine's pip has no torch for CUDA {' or '.join(HEADERS)}: nothing to put a stand-in under"
+            f"expected a torch for CUDA {' or '.join(HEADERS)} from this machine's pip: there is nothing to "
+            "put a stand-in under"
         )
     return said[1]
+
+
+def _versions(packages: Path) -> dict[str, int]:
+    """The versions of libraries that the wheel of torch requires, as these count them."""
+    metadata = next(packages.glob("torch-*.dist-info/METADATA")).read_text()
+    required = dict(re.findall(r"^Requires-Dist: (?:nvidia-)?([a-z-]+).*==([\d.]+)", metadata, re.MULTILINE))
+    found = {}
+    for library in ("cudnn", "nccl", "cublas"):
+        # Since CUDA 13 torch requires the toolkit, whose release cuBLAS has.
+        package = f"{library}-cu" if f"{library}-cu" in required else "cuda-toolkit"
+        major, minor, patch = map(int, required[package].split(".")[:3])
+        found[library] = major * 10000 + minor * 100 + patch
+    return found
 
 
 def _no_cuda(packages: Path) -> None:
