@@ -8,6 +8,7 @@ there is never taken for done.
 from __future__ import annotations
 
 import platform
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lab.cache import digest, obtain, tree_parts
@@ -23,23 +24,25 @@ PREFIXES = {
     "nvshmem": "libnvshmem_host.so.3",
     "cu": "libcuda.so.1",
 }
-#: What native/ has of each library. The first has the state that the others use.
-SOURCES = {
-    "libcudart.so.12": ("runtime.c", "product.c"),
-    "libcuda.so.1": ("driver.c",),
-    "libcublas.so.12": ("cublas.c",),
-    "libcublasLt.so.12": ("cublaslt.c",),
-    "libcudnn.so.9": ("cudnn.c",),
-    "libnccl.so.2": ("nccl.c",),
-}
-#: What each library returns for "not supported"; others return 1.
-NOT_SUPPORTED = {
-    "libcudart.so.12": 801,
-    "libcuda.so.1": 801,
-    "libcublas.so.12": 15,
-    "libcublasLt.so.12": 15,
-    "libcudnn.so.9": 3000,
-    "libnccl.so.2": 3,
+
+
+@dataclass(frozen=True)
+class Native:
+    """What native/ has of a library, and what the library returns for "not supported"."""
+
+    sources: tuple[str, ...] = ()
+    not_supported: int = 1
+
+
+#: By name without the release. The first has the state that the others use.
+LIBRARIES = {
+    "libcudart": Native(("runtime.c", "product.c"), 801),
+    "libcuda": Native(("driver.c",), 801),
+    "libcublas": Native(("cublas.c",), 15),
+    "libcublasLt": Native(("cublaslt.c",), 15),
+    "libcudnn": Native(("cudnn.c",), 3000),
+    "libnccl": Native(("nccl.c",), 3),
+    "libcupti": Native(("cupti.c",), 27),
 }
 # Sums may be made in any order, always the same one; what is no number stays none.
 _NUMBERS = ["-fno-math-errno", "-fno-signed-zeros", "-fno-trapping-math", "-fassociative-math"]
@@ -57,9 +60,17 @@ COMPILER = [
 ]
 
 
-def libraries(cache: Path, torch: Path, headers: Path) -> Path:
-    """The folder of libraries for the torch in this package folder, compiled once. Raises LabError."""
-    wanted = _wanted(torch / "lib")
+def libraries(cache: Path, torch: Path, headers: Path, cuda: str) -> Path:
+    """The folder of libraries for the torch in this package folder, compiled once. Raises LabError.
+
+    Args:
+        cache: where it is kept.
+        torch: the package's folder.
+        headers: those of the CUDA runtime.
+        cuda: the major release of the CUDA that this torch is built for.
+    """
+    runtime = f"libcudart.so.{cuda}"
+    wanted = _wanted(torch / "lib", runtime)
     parts = [
         *tree_parts(NATIVE),
         Path(__file__).read_bytes(),
@@ -68,23 +79,25 @@ def libraries(cache: Path, torch: Path, headers: Path) -> Path:
     ]
 
     def fill(folder: Path) -> None:
-        for name in sorted(wanted, key=lambda name: name != "libcudart.so.12"):
-            _compile(folder, name, wanted[name], headers)
+        for name in sorted(wanted, key=lambda name: name != runtime):
+            others = [] if name == runtime else [str(folder / runtime)]
+            _compile(folder, name, wanted[name], [f"-I{headers}", f"-I{NATIVE}"], others)
 
     return obtain(cache, f"cuda-standin-{digest(parts)}", fill)
 
 
-def _wanted(folder: Path) -> dict[str, dict[str, str]]:
-    """The functions that torch's libraries refer to in others, with their versions, by library."""
-    found: dict[str, dict[str, str]] = {name: {} for name in SOURCES}
+def _wanted(folder: Path, runtime: str) -> dict[str, dict[str, str]]:
+    """What torch's libraries refer to in others, with its version, by library. Variables end in a star."""
+    found: dict[str, dict[str, str]] = {runtime: {}, PREFIXES["cu"]: {}}
     for library in sorted(folder.glob("lib*.so")):
         for line in run(["readelf", "-W", "--dyn-syms", str(library)]).splitlines():
             fields = line.split()
-            if len(fields) < 8 or fields[6] != "UND" or fields[3] == "OBJECT":
+            if len(fields) < 8 or fields[6] != "UND":
                 continue
             name, _, version = fields[7].partition("@")
-            if owner := _owner(name, version):
-                found.setdefault(owner, {})[name] = version
+            variable = fields[3] == "OBJECT"
+            if (version or not variable) and (owner := _owner(name, version)):
+                found.setdefault(owner, {})[name + "*" * variable] = version
         for line in run(["readelf", "-d", str(library)]).splitlines():
             needed = line.partition("Shared library: [")[2].rstrip("]")
             if needed in PREFIXES.values():
@@ -102,23 +115,24 @@ def _owner(name: str, version: str) -> str | None:
     )
 
 
-def _compile(folder: Path, name: str, wanted: dict[str, str], headers: Path) -> None:
-    sources = [NATIVE / source for source in SOURCES.get(name, ())]
-    options = [*COMPILER, f"-I{headers}", f"-I{NATIVE}", f"-Wl,-soname,{name}"]
+def _compile(folder: Path, name: str, wanted: dict[str, str], include: list[str], others: list[str]) -> None:
+    own = LIBRARIES.get(name.partition(".so")[0], Native())
+    sources = [NATIVE / source for source in own.sources]
+    options = [*COMPILER, *include, f"-Wl,-soname,{name}"]
     native = folder / f"{name}.native"
     implemented: set[str] = set()
-    others = [] if name == "libcudart.so.12" else [str(folder / "libcudart.so.12")]
     tail = ["-lpthread", "-ldl", "-lm", "-lrt"]
     if sources:
         run([*options, *map(str, sources), "-o", str(native), *others, *tail], timeout_s=300)
         listed = run(["nm", "-D", "--defined-only", str(native)]).splitlines()
         implemented = {line.split()[-1].partition("@")[0] for line in listed}
         native.unlink()
-    code = NOT_SUPPORTED.get(name, 1)
     missing = folder / "missing.c"
     stubs = "".join(
-        f'long {function}(void) {{ return standin_missing("{function}", {code}); }}\n'
-        for function in sorted(wanted.keys() - implemented)
+        f"long {name[:-1]}[8];\n"
+        if name.endswith("*")
+        else f'long {name}(void) {{ return standin_missing("{name}", {own.not_supported}); }}\n'
+        for name in sorted(wanted.keys() - implemented)
     )
     missing.write_text("int standin_missing(const char *, int);\n" + stubs)
     versions = sorted({version for version in wanted.values() if version})

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 #: Tests of the payload that do not run here as they are, and why.
 CANNOT = {
     "gpu_amp, gpu_step_memory, gpu_batch": "their model takes 13 GB of a GPU, and minutes of a host for each "
-    "step; the training steps themselves run on a small model",
-    "gpu_profile": "no kernel runs, so that CUPTI has nothing to record",
+    "step; their code runs on a small model",
+    "gpu_profile": "no kernel runs, so that CUPTI has nothing to record: a finding, on the small model",
     "gpu_all_reduce_nvls": "NCCL's algorithms are not stood in for",
     "gpu_container": "the container engine's GPUs are not those of this machine",
     "a fabric of real machines": "two nodes of this machine meet over TCP, and compute in a file they share",

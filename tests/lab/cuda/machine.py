@@ -34,6 +34,29 @@ MEMORY_MIB = 2500
 #: Small products: the host makes them. The payload takes shapes from what is expected of a node.
 SHAPE = (512, 512, 512)
 ARCHITECTURE = "stand-in"
+#: So slow in the model that the payload has measured for long enough when it has taken the fewest samples.
+RATES = {
+    "tflops": 0.0002,
+    "memory_gb_s": 1,
+    "pinned_gb_s": 0.5,
+    "pageable_gb_s": 0.25,
+    "peer_gb_s": 0.5,
+    "nccl_gb_s": 0.1,
+}
+
+
+def _more_gpus() -> list[dict[str, Any]]:
+    """Eight more, on a second PCI domain: the profile's server has eight."""
+    gpus = profiles.hardware(PROFILE, "gpu02")["gpus"]
+    return [
+        gpu
+        | {
+            "index": len(gpus) + gpu["index"],
+            "module_id": len(gpus) + gpu["module_id"],
+            "address": gpu["address"].replace("0000:", "0001:", 1),
+        }
+        for gpu in gpus
+    ]
 
 
 @dataclass
@@ -47,10 +70,11 @@ class Machine:
 
     def __post_init__(self) -> None:
         hardware = profiles.hardware(PROFILE, "gpu01")
-        hardware["gpus"] = hardware["gpus"][: self.gpus]
+        gpus = hardware["gpus"] = [*hardware["gpus"], *_more_gpus()][: self.gpus]
         hardware["nvswitches"] = []
-        for gpu in hardware["gpus"]:
-            gpu |= {"memory_total_mib": MEMORY_MIB, "memory_reserved_mib": 0}
+        for gpu in gpus:
+            memory_mib = self.settings.get("memory_mib", MEMORY_MIB)
+            gpu |= {"memory_total_mib": memory_mib, "memory_reserved_mib": 0}
         self.pci_id = hardware["gpus"][0]["device_id"]
         self._write("var/lib/gpu-simulator/hardware.json", json.dumps(hardware))
         cuda = nvidia_packages.DRIVERS[DRIVER]
@@ -69,6 +93,8 @@ class Machine:
             "name": hardware["gpus"][0]["name"],
             "state": str(state),
             "memory_mib": MEMORY_MIB,
+            **self.environment.versions,
+            **RATES,
         }
         lines += [f"{name} {value}" for name, value in (given | self.settings).items()]
         self._write("machine.conf", "\n".join(lines) + "\n")

@@ -44,7 +44,7 @@ class _Host:
 
     def __init__(self, torch: ModuleType) -> None:
         self.torch = torch
-        self.runtime = ctypes.CDLL("libcudart.so.12")
+        self.runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.partition('.')[0]}")
         self.runtime.standin_launch.argtypes = [
             ctypes.c_char_p,
             ctypes.c_void_p,
@@ -185,7 +185,8 @@ class _Host:
         left_out = (None, 0.0, False)  # mask, dropout, causality
         given = [*arguments, *left_out[len(arguments) - 3 :]]
         math = self.torch.ops.aten._scaled_dot_product_attention_math
-        return math(*given, None, scale=scale, enable_gqa=enable_gqa)[0]
+        grouped = {"enable_gqa": True} if enable_gqa else {}  # which torch before 2.5 does not know
+        return math(*given, None, scale=scale, **grouped)[0]
 
     def convolution(
         self, image: Any, weight: Any, padding: Any, stride: Any, dilation: Any, *rest: Any

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import sys
 
 MIB = 1 << 20
 TO_DEVICE, TO_HOST, ON_DEVICE, EITHER = 1, 2, 3, 4
@@ -12,7 +13,7 @@ PINNED_MODE = 0
 
 def main() -> None:
     """Two GPUs."""
-    cuda = ctypes.CDLL("libcudart.so.12")
+    cuda = ctypes.CDLL(sys.argv[1])
     pointer, stream, event = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
 
     def allocate(size: int) -> ctypes.c_void_p:

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cuda
 
 BACKEND_TRIAL = Path(__file__).with_name("backend_trial.py")
+CHECKS_TRIAL = Path(__file__).with_name("checks_trial.py")
+#: Of each GPU for the model of checks_trial.py: the search of the largest batch comes to an end.
+LITTLE_MIB = 300
+#: Of each of eight GPUs: what the quick plan needs at least. The host has it eight times, and processes.
+QUICK_MIB, HOST_MIB = 2250, 21000
+#: Of many GPUs: what a copy between two needs.
+PEER_MIB = 1500
 #: Of the quick plan: what runs on one GPU and, with one more, what runs on two.
 QUICK = ("torch", "gpu_matmul", "gpu_memory", "gpu_transfer")
 BETWEEN_GPUS = ("gpu_all_reduce",)
@@ -35,9 +42,17 @@ def findings(result: dict[str, Any]) -> list[tuple[str, int | None]]:
     return [(one["code"], one["device"]) for test in result["tests"] for one in test["findings"]]
 
 
-@pytest.mark.parametrize("gpus", [1, 2])
+def available_mib() -> int:
+    """Memory of this host that processes can get."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) >> 10 for line in lines if line.startswith("MemAvailable"))
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
 def test_quick_plan_passes(machine: Callable[..., Machine], environment: Environment, gpus: int) -> None:
-    result, done = machine(environment, gpus).validate("--plan", "quick")
+    if gpus > 1 and available_mib() < HOST_MIB:
+        pytest.skip(f"{gpus} GPUs need {HOST_MIB} MiB of the host's memory; {available_mib()} MiB are free")
+    result, done = machine(environment, gpus, memory_mib=QUICK_MIB).validate("--plan", "quick")
     assert not findings(result), done.stdout
     wanted = QUICK + (BETWEEN_GPUS if gpus > 1 else ())
     assert {test: states(result)[test] for test in wanted} == dict.fromkeys(wanted, "pass")
@@ -73,6 +88,14 @@ def test_peers_are_all_reached_where_fewer_may_be_mapped(
     assert "in_another_process_to" in test["details"]["GPU 0"]
 
 
+def test_all_reduce_over_sixteen_gpus(machine: Callable[..., Machine], newest: Environment) -> None:
+    result, done = machine(newest, 16, memory_mib=PEER_MIB).validate("--test", "gpu_all_reduce")
+    (test,) = result["tests"]
+    assert (test["state"], test["findings"]) == ("pass", []), done.stdout
+    (measured,) = test["measurements"]
+    assert measured["conditions"]["ranks"] == 16
+
+
 def test_every_collective_is_exact(machine: Callable[..., Machine], newest: Environment) -> None:
     result, done = machine(newest, 2).validate("--plan", "standard", "--test", "gpu_all_reduce")
     (test,) = result["tests"]
@@ -96,6 +119,23 @@ def test_training_steps_are_right(machine: Callable[..., Machine], environment: 
     assert found["loading_error"] == 0
     assert found["multicast"] is False
     assert found["copies"] == dict.fromkeys(("both", "h2d_pageable", "d2h_pageable"), 0)
+
+
+def test_checks_that_train(machine: Callable[..., Machine], environment: Environment, tmp_path: Path) -> None:
+    """Their code on a GPU, on a small model. No kernel runs, so that the profile has none."""
+    done = machine(environment, memory_mib=LITTLE_MIB).start(str(CHECKS_TRIAL), str(tmp_path), timeout_s=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert {one["ending"] for one in found.values()} == {"done"}, found
+    profile = found.pop("gpu_profile")
+    assert [finding["code"] for finding in profile["findings"]] == ["profile-empty"]
+    assert (tmp_path / "trace-gpu0.json.gz").exists()
+    assert not any(one["findings"] or one["not_run"] for one in found.values()), found
+    assert found["gpu_amp"]["details"]["bf16_gain_over"].keys() == {"fp32", "tf32"}
+    assert all(share < 1 for share in found["gpu_step_memory"]["details"]["memory_over_plain"].values())
+    tried = found["gpu_batch"]["details"]["tried"]
+    values = {one["name"]: one["value"] for one in found["gpu_batch"]["measurements"]}
+    assert values["largest_batch_samples"] in tried[:-1]  # larger ones were tried, and had no room
 
 
 def test_fabric_between_two_nodes(tmp_path: Path, newest: Environment) -> None:
@@ -172,7 +212,11 @@ FAULTS = {
     "a driver that is too old": Fault("gpu_matmul", settings={"driver_cuda": 11080}, words="driver"),
     "no memory for cuBLAS": Fault("gpu_matmul", "cublasCreate:1:3", words="memory"),
     "a rank's collective fails": Fault(
-        "gpu_all_reduce", "ncclAllReduce:3:2@1", gpus=2, finding=("process-died", 1)
+        "gpu_all_reduce",
+        "ncclAllReduce:3:2@1",
+        gpus=2,
+        finding=("process-died", 1),
+        words="unhandled system error",
     ),
 }
 

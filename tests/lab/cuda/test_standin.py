@@ -43,7 +43,7 @@ COMPUTE = "import torch; a = torch.arange(4.0, device='cuda'); print(float({0}))
 
 
 def test_runtime_checks_what_it_is_given(machine: Callable[..., Machine], environment: Environment) -> None:
-    done = machine(environment, 2).start(str(RUNTIME_TRIAL), timeout_s=60)
+    done = machine(environment, 2).start(str(RUNTIME_TRIAL), f"libcudart.so.{environment.cuda}", timeout_s=60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ANSWERS
 

@@ -1,4 +1,4 @@
-/* A stand-in for cuBLAS (libcublas.so.12): handles, streams, layouts and products; nothing else. */
+/* A stand-in for cuBLAS (libcublas): handles, streams, layouts and products; nothing else. */
 #include "standin.h"
 
 #include <stdint.h>
@@ -105,10 +105,10 @@ static int multiply(struct handle *handle, int m, int n, int k, const void *alph
     double factor = wide ? *(const double *)alpha : *(const float *)alpha;
     double added = wide ? *(const double *)beta : *(const float *)beta;
     double elements = ((double)m * k + (double)k * n + (double)m * n) * batch;
-    if (standin_launch("product", handle->stream, elements * standin_type_bytes(a.type),
-                       2.0 * m * n * k * batch))
-        return EXECUTION_FAILED;
     bool tf32 = compute == COMPUTE_32F_FAST_TF32 || (handle->math & 0xf) == TF32_MATH;
+    if (standin_launch("product", handle->stream, elements * standin_type_bytes(a.type),
+                       standin_fp32_flop(2.0 * m * n * k * batch, a.type, tf32)))
+        return EXECUTION_FAILED;
     if (!standin_product(handle->device, m, n, k, factor, &a, &b, added, &c, &c, batch,
                          tf32 && a.type == CUDA_R_32F))
         standin_break(cudaErrorIllegalAddress); /* as the kernel would find out */

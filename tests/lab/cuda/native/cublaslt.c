@@ -1,4 +1,4 @@
-/* A stand-in for cuBLASLt (libcublasLt.so.12): descriptors, and products without an epilogue. */
+/* A stand-in for cuBLASLt (libcublasLt): descriptors, and products without an epilogue. */
 #include "standin.h"
 
 #include <stdint.h>
@@ -145,10 +145,11 @@ int cublasLtMatmul(void *handle, const struct described *operation, const void *
     double kept = wide ? *(const double *)beta : *(const float *)beta;
     int batch = (int)d_layout->value[BATCH], device = standin_stream_device(stream);
     double elements = ((double)m * k + (double)k * n + (double)m * n) * batch;
-    if (standin_launch("product", stream, elements * standin_type_bytes(left.type), 2.0 * m * n * k * batch))
+    bool tf32 = operation->value[COMPUTE_TYPE] == FAST_TF32;
+    if (standin_launch("product", stream, elements * standin_type_bytes(left.type),
+                       standin_fp32_flop(2.0 * m * n * k * batch, left.type, tf32)))
         return EXECUTION_FAILED;
     factor *= scale(operation, A_SCALE) * scale(operation, B_SCALE) * scale(operation, D_SCALE);
-    bool tf32 = operation->value[COMPUTE_TYPE] == FAST_TF32;
     if (!standin_product(device, m, n, k, factor, &left, &right, kept, &added, &result, batch, tf32))
         standin_break(cudaErrorIllegalAddress);
     return SUCCESS;

@@ -7,6 +7,7 @@
 #include "standin.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ enum {
     REMOTE_ERROR = 6
 };
 enum { SUM, PROD, MAX, MIN, AVG };
-enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, SEND, RECV };
+enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, SEND, RECV };
 #define RANKS 16
 #define PART (1 << 20)
 #define MAIL (1 << 16)
@@ -268,7 +269,8 @@ static int exchange(struct call *call, size_t bytes) {
             if (!meet(comm))
                 return failed(comm, INTERNAL_ERROR, "aborted");
             char *to = (char *)call->to + at;
-            if (call->kind == ALL_REDUCE || (call->kind == REDUCE_SCATTER && target == comm->rank))
+            if (call->kind == ALL_REDUCE || (call->kind == REDUCE_SCATTER && target == comm->rank) ||
+                (call->kind == REDUCE && comm->rank == call->peer))
                 reduce(comm, call->type, call->operator, part / width, to);
             for (int rank = 0; rank < comm->ranks && call->kind == ALL_GATHER; rank++)
                 memcpy(to + rank * bytes, meeting->part[rank], part);
@@ -410,6 +412,16 @@ int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, 
                  comm->rank == root ? count : 0, count);
 }
 
+int ncclBcast(void *buffer, size_t count, int type, int root, struct comm *comm, cudaStream_t stream) {
+    return ncclBroadcast(buffer, buffer, count, type, root, comm, stream);
+}
+
+int ncclReduce(const void *from, void *to, size_t count, int type, int operator, int root, struct comm *comm,
+               cudaStream_t stream) {
+    return start((struct call){REDUCE, type, operator, root, from, to, count, comm, stream, 0}, "ncclReduce",
+                 count, comm->rank == root ? count : 0);
+}
+
 int ncclSend(const void *from, size_t count, int type, int peer, struct comm *comm, cudaStream_t stream) {
     return start((struct call){SEND, type, 0, peer, from, NULL, count, comm, stream, 0}, "ncclSend", count,
                  0);
@@ -417,4 +429,57 @@ int ncclSend(const void *from, size_t count, int type, int peer, struct comm *co
 
 int ncclRecv(void *to, size_t count, int type, int peer, struct comm *comm, cudaStream_t stream) {
     return start((struct call){RECV, type, 0, peer, NULL, to, count, comm, stream, 0}, "ncclRecv", 0, count);
+}
+
+/* Since NCCL 2.28: `count` numbers to each rank, and as many from it. */
+int ncclAlltoAll(const void *from, void *to, size_t count, int type, struct comm *comm, cudaStream_t stream) {
+    size_t bytes = count * bytes_of(type);
+    int code = standin_fault("ncclAlltoAll");
+    if (code)
+        return failed(comm, code, "injected");
+    ncclGroupStart();
+    for (int peer = 0; peer < comm->ranks && !code; peer++) {
+        code = ncclSend((const char *)from + peer * bytes, count, type, peer, comm, stream);
+        if (!code)
+            code = ncclRecv((char *)to + peer * bytes, count, type, peer, comm, stream);
+    }
+    int ended = ncclGroupEnd();
+    return code ? code : ended;
+}
+
+/* A buffer that a communicator may use in place: it has to be memory of its device. */
+struct registered {
+    struct comm *comm;
+    struct registered *next;
+};
+static struct registered *registrations;
+static pthread_mutex_t registering = PTHREAD_MUTEX_INITIALIZER;
+
+int ncclCommRegister(struct comm *comm, void *buffer, size_t bytes, void **handle) {
+    int code = standin_fault("ncclCommRegister");
+    if (code)
+        return failed(comm, code, "injected");
+    if (!buffer || !bytes || !handle || !standin_reaches(comm->device, buffer, bytes))
+        return failed(comm, INVALID_ARGUMENT, "a buffer is not memory of the communicator's device");
+    struct registered *made = malloc(sizeof *made);
+    pthread_mutex_lock(&registering);
+    *made = (struct registered){comm, registrations};
+    registrations = made;
+    pthread_mutex_unlock(&registering);
+    *handle = made;
+    return SUCCESS;
+}
+
+int ncclCommDeregister(struct comm *comm, void *handle) {
+    struct registered *found = NULL;
+    pthread_mutex_lock(&registering);
+    for (struct registered **at = &registrations; *at && !found; at = &(*at)->next)
+        if (*at == handle && (*at)->comm == comm) {
+            found = *at;
+            *at = found->next;
+            break;
+        }
+    pthread_mutex_unlock(&registering);
+    free(found);
+    return found ? SUCCESS : failed(comm, INVALID_ARGUMENT, "no buffer is registered by this handle");
 }

@@ -17,6 +17,16 @@ size_t standin_type_bytes(cudaDataType type) {
     }
 }
 
+double standin_fp32_flop(double flop, cudaDataType type, bool tf32) {
+    switch ((int)type) {
+    case CUDA_R_64F: return 2 * flop;
+    case CUDA_R_16F:
+    case CUDA_R_16BF: return flop / 16;
+    case CUDA_R_8F_E4M3: return flop / 32;
+    default: return tf32 ? flop / 8 : flop;
+    }
+}
+
 static float from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, 4);

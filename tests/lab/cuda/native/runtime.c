@@ -1,4 +1,4 @@
-/* A stand-in for the CUDA runtime (libcudart.so.12): device memory is host memory, and work is done at once.
+/* A stand-in for the CUDA runtime (libcudart): device memory is host memory, and work is done at once.
  *
  * Handles, devices, contexts, peers and ranges of memory are checked as the real runtime checks them. No
  * kernel of a binary can run here: a launch is refused with the kernel's name. Time is a model: every stream
@@ -396,7 +396,7 @@ bool standin_has_context(int device) {
 cudaError_t standin_make_context(int device) { return context(device); }
 
 static cudaError_t started(void) {
-    if (machine.driver_cuda < 12000)
+    if (machine.driver_cuda / 1000 < CUDART_VERSION / 1000) /* within a major release they are compatible */
         return cudaErrorInsufficientDriver;
     int code = standin_fault("init");
     return code ? (cudaError_t)code : count_devices() ? cudaSuccess : cudaErrorNoDevice;
@@ -436,6 +436,10 @@ cudaError_t cudaSetDevice(int device) {
     CONTEXT; /* since CUDA 12 */
     return cudaSuccess;
 }
+
+#if CUDART_VERSION >= 13000 /* the second version has the plain name again */
+#define cudaGetDeviceProperties_v2 cudaGetDeviceProperties
+#endif
 
 cudaError_t cudaGetDeviceProperties_v2(struct cudaDeviceProp *found, int device) {
     QUERY("cudaGetDeviceProperties");
@@ -824,15 +828,31 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
     return of_stream(stream);
 }
 
-cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
-                                        unsigned long long *id, cudaGraph_t *graph,
-                                        const cudaGraphNode_t **nodes, size_t *count) {
-    (void)graph, (void)nodes, (void)count;
+/* Nothing is captured: no graph begins here. */
+static cudaError_t capture_info(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+                                unsigned long long *id) {
     *status = cudaStreamCaptureStatusNone;
     if (id)
         *id = 0;
     return of_stream(stream);
 }
+
+#if CUDART_VERSION >= 13000
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+                                     unsigned long long *id, cudaGraph_t *graph,
+                                     const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
+                                     size_t *count) {
+    (void)graph, (void)nodes, (void)edges, (void)count;
+    return capture_info(stream, status, id);
+}
+#else
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
+                                        unsigned long long *id, cudaGraph_t *graph,
+                                        const cudaGraphNode_t **nodes, size_t *count) {
+    (void)graph, (void)nodes, (void)count;
+    return capture_info(stream, status, id);
+}
+#endif
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
     (void)mode;
@@ -1149,6 +1169,17 @@ cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void *
                              cudaStream_t stream) {
     (void)arguments, (void)shared;
     return standin_done(launch(function, grid, block, stream));
+}
+
+/* Since CUDA 13 binaries launch by a handle, which is the function itself here. */
+cudaError_t __cudaGetKernel(void **kernel, const void *function) {
+    *kernel = (void *)function;
+    return cudaSuccess;
+}
+
+cudaError_t __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
+                               cudaStream_t stream) {
+    return cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *with, const void *function, void **arguments) {

@@ -21,7 +21,7 @@ struct standin_machine {
     double pageable_gb_s; /* and pageable host memory */
     double peer_gb_s;     /* between two devices */
     double nccl_gb_s;     /* bus bandwidth of collectives */
-    double tflops;        /* of products, in any format */
+    double tflops;        /* of products in fp32; in narrower formats as many times more as Hopper has */
     double launch_us;     /* that anything takes at least */
     int peers;            /* whether devices reach each other; at most so many at a time */
     int multicast;
@@ -65,6 +65,8 @@ struct standin_matrix {
 };
 
 size_t standin_type_bytes(cudaDataType type); /* 0: unknown here */
+/* What so many operations in this format take as long as in fp32. */
+double standin_fp32_flop(double flop, cudaDataType type, bool tf32);
 double standin_load(const void *data, cudaDataType type, size_t index);
 void standin_store(void *data, cudaDataType type, size_t index, double value);
 /* Whether leading dimensions hold rows x columns. */
