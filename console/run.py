@@ -71,6 +71,8 @@ class Run:
     check: bool = False
     own: dict[str, tuple[str, ...]] = field(default_factory=dict)
     worst: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: The stages' places: nodes come to them in any order.
+    places: dict[str, int] = field(default_factory=dict)
     #: Nodes with an error that did not end their run.
     spared: set[str] = field(default_factory=set)
     #: Failures of what is done once for all nodes.
@@ -79,6 +81,7 @@ class Run:
 
     def settle(self, stage: Stage, node: str, state: str) -> None:
         """A node has come to this in a stage, unless it has come to worse before."""
+        self.places.setdefault(stage.name, len(self.places))
         if STATES.index(state) >= STATES.index(stage.states.get(node, "ok")):
             stage.states[node] = state
         if node not in self.worst or STATES.index(state) > STATES.index(self.worst[node][0]):
@@ -124,7 +127,9 @@ class Run:
         lines = []
         for state in STATES:
             stages = by_state[state]
-            names = "; ".join(f"{ranges(nodes)} ({stage})" for stage, nodes in stages.items())
+            names = "; ".join(
+                f"{ranges(stages[stage])} ({stage})" for stage in sorted(stages, key=self.places.__getitem__)
+            )
             said = f"{wording(state, self.check)}: {sum(map(len, stages.values()))}"
             lines += [(state, f"{said}: {names}" if state in BAD else said)] if stages else []
         if spared := self.spared - {""}:
