@@ -20,7 +20,7 @@ ALERTMANAGER = ROOT / "monitoring/alertmanager.yml"
 def test_promtool_accepts_the_example_and_its_rules() -> None:
     checked = programs.run("promtool", "check", "config", ROOT / "monitoring/prometheus.yml")
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "4 rule files found" in checked.stdout
+    assert "5 rule files found" in checked.stdout
 
 
 def test_amtool_accepts_the_example() -> None:
