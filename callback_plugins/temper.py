@@ -27,8 +27,8 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from console.progress import Line, Progress  # noqa: E402 - needs the path above
-from console.results import changes, complaint, messages, refused, warnings  # noqa: E402
-from console.run import BAD, Note, Run, Stage  # noqa: E402
+from console.results import changes, complaint, messages, refused, warnings  # noqa: E402 - likewise
+from console.run import BAD, Note, Run, Stage  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

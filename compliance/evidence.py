@@ -8,7 +8,6 @@ the controller can also make all of it anew: against that, sign with a key that 
 from __future__ import annotations
 
 import hashlib
-import json
 import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -180,8 +179,3 @@ def unsigned(report: Path, signers: Path) -> str:
         check=False,
     )
     return "" if not done.returncode else "its signature is not of this manifest"
-
-
-def as_json(value: object) -> str:
-    """JSON with sorted keys, so that equal contents have equal digests."""
-    return json.dumps(value, sort_keys=True, indent=1, allow_nan=False) + "\n"

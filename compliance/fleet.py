@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import tomllib
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from compliance import evidence, metrics, report
@@ -136,11 +136,6 @@ def check(nodes: Iterable[CheckedNode], settings: Settings, now: datetime) -> tu
 
 
 def version(data: Path) -> str:
-    """Temper's version, from its own project file: it is not installed."""
-    import tomllib
-
-    try:
-        return metadata.version("temper")
-    except metadata.PackageNotFoundError:
-        text = (data.parent / "pyproject.toml").read_text(encoding="utf-8")
-        return str(tomllib.loads(text)["project"]["version"])
+    """Temper's version, from its own project file: it runs from its checkout and is never installed."""
+    text = (data.parent / "pyproject.toml").read_text(encoding="utf-8")
+    return str(tomllib.loads(text)["project"]["version"])

@@ -41,6 +41,11 @@ def natural(text: str) -> list[Any]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.findall(r"\d+|\D+", text)]
 
 
+def flavour(release: str) -> str:
+    """What is left of a kernel's release without numbers: Debian's cloud-amd64, Red Hat's x86_64 and +64k."""
+    return re.sub(r"\+(?:deb|bpo)[\d.]*|[\d.\-_]", "", release)
+
+
 def reboot() -> dict[str, Any]:
     """Whether the node runs what is installed: no reboot is asked for, no newer kernel waits."""
     if REBOOT_REQUIRED.exists():
@@ -49,9 +54,8 @@ def reboot() -> dict[str, Any]:
         asked = f" for {', '.join(names)}" if names else ""
         return condition("reboot", "fail", f"the distribution asks for a reboot{asked}")
     running = os.uname().release
-    flavour = running.rpartition("-")[2]
     kernels = [path.name.partition("-")[2] for path in BOOT.glob("vmlinuz-*")]
-    alike = [name for name in kernels if name.rpartition("-")[2] == flavour]
+    alike = [name for name in kernels if flavour(name) == flavour(running)]
     newer = [name for name in alike if natural(name) > natural(running)]
     if newer:
         newest = max(newer, key=natural)

@@ -54,6 +54,25 @@ def test_a_newer_kernel_of_the_same_flavour_waits_for_a_reboot(node: Path) -> No
     assert "6.1.0-37-amd64" in found["reason"]
 
 
+@pytest.mark.parametrize(
+    ("running", "installed", "state"),
+    [
+        ("5.14.0-503.11.1.el9_5.x86_64", "5.14.0-611.el9_7.x86_64", "fail"),
+        ("5.14.0-611.el9_7.x86_64", "5.14.0-503.11.1.el9_5.x86_64", "pass"),
+        ("5.14.0-503.el9_5.aarch64", "5.14.0-611.el9_7.aarch64+64k", "pass"),
+        ("5.14.0-503.el9_5.x86_64", "0-rescue-1f2e3d4c5b6a", "pass"),
+        ("6.12.9+deb13-amd64", "6.12.48+deb13-amd64", "fail"),
+        ("6.1.0-9-amd64", "6.1.0-37-cloud-amd64", "pass"),
+    ],
+)
+def test_kernels_of_other_distributions_are_told_apart_as_well(
+    node: Path, monkeypatch: pytest.MonkeyPatch, running: str, installed: str, state: str
+) -> None:
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release=running))
+    (node / "boot" / f"vmlinuz-{installed}").touch()
+    assert conditions.reboot()["state"] == state
+
+
 def test_what_the_distribution_asks_a_reboot_for_is_named(node: Path) -> None:
     (node / "reboot-required").write_text("*** System restart required ***\n")
     (node / "reboot-required.pkgs").write_text("libc6\ndbus\nlibc6\n")

@@ -16,9 +16,9 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from planning.os_controls import load_controls  # noqa: E402 - needs the path above
-from planning.preflight import DATA, preflight_plan  # noqa: E402
-from planning.role_variables import argument_specs  # noqa: E402
-from planning.tables import load_models, load_tables  # noqa: E402
+from planning.preflight import DATA, preflight_plan  # noqa: E402 - likewise
+from planning.role_variables import argument_specs  # noqa: E402 - likewise
+from planning.tables import load_models, load_tables  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

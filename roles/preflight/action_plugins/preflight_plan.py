@@ -16,9 +16,9 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from planning.os_controls import load_controls  # noqa: E402 - needs the path above
-from planning.preflight import DATA, preflight_plan, preview_arguments  # noqa: E402
-from planning.role_variables import argument_specs  # noqa: E402
-from planning.tables import load_models, load_tables  # noqa: E402
+from planning.preflight import DATA, preflight_plan, preview_arguments  # noqa: E402 - likewise
+from planning.role_variables import argument_specs  # noqa: E402 - likewise
+from planning.tables import load_models, load_tables  # noqa: E402 - likewise
 
 # Ansible forks a process for each node's task, and before that imports an action in the process that all of
 # them come from (a filter it does not): what is imported and read here is imported and read once a run.
