@@ -114,6 +114,13 @@ options:
     description: As if nothing of the NVIDIA family were installed, which is what a mirror has to serve.
     type: bool
     default: false
+  stage:
+    description: Also fetch what the transaction installs, into the package manager's cache, and the versions
+      that it replaces, into a repository of their own on the node, F(/var/cache/temper/former-packages), from
+      which the way back is installed even where nobody else offers them any more. Nothing is installed. apt
+      only.
+    type: bool
+    default: false
 author: Temper developers
 """
 
@@ -141,6 +148,10 @@ problems:
   returned: always
   type: list
   elements: str
+former:
+  description: Package -> the version that is installed now and has been fetched (O(stage)).
+  returned: always
+  type: dict
 refused:
   description: Why an engine would not take its settings.
   returned: always
@@ -152,9 +163,9 @@ import json
 
 from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.packaging import apt_preview, dnf_preview, repositories
+from ansible.module_utils.packaging import apt_preview, dnf_preview, repositories, staging
 from ansible.module_utils.packaging.dnf import Dnf
-from ansible.module_utils.packaging.packages import Wish
+from ansible.module_utils.packaging.packages import PackageError, Wish
 from ansible.module_utils.settings.engine import carry_out
 
 
@@ -198,18 +209,28 @@ def main() -> None:
             },
             "engines": {"type": "str", "default": "", "no_log": True},
             "from_bare": {"type": "bool", "default": False},
+            "stage": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
     parameters = module.params
     wish = Wish(parameters["packages"], parameters["present"])
     wanted, pins, bare = parameters["repositories"], parameters["pins"], parameters["from_bare"]
-    if process.which("apt-get"):
+    former: dict[str, str] = {}
+    fetches = parameters["stage"] and not module.check_mode
+    if fetches and not process.which("apt-get"):
+        module.fail_json(msg="Temper fetches the packages of both stacks with apt only; this node has dnf.")
+    if fetches:
+        try:
+            preview, former = staging.stage(wish, wanted, pins)
+        except PackageError as error:
+            module.fail_json(msg=str(error), output=error.output)
+    elif process.which("apt-get"):
         preview = apt_preview.preview(wish, wanted, pins, from_bare=bare)
     else:
         preview = dnf_preview.preview(wish, wanted, Dnf(pins, parameters["module_streams"]), from_bare=bare)
     refused = refusals(module, parameters["engines"])
-    module.exit_json(changed=False, refused=refused, **preview.as_dict())
+    module.exit_json(changed=False, refused=refused, former=former, **preview.as_dict())
 
 
 if __name__ == "__main__":

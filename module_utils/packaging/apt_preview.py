@@ -48,19 +48,29 @@ def preview(
 
     With `from_bare`, as if nothing of the NVIDIA family, nor what it brought along, were installed.
     """
-    with tempfile.TemporaryDirectory(prefix="temper-preview-") as name:
-        root = Root(Path(name), node_paths())
-        try:
-            root.fill(repositories, pins)
-        except RepositoryError as error:
-            return refused(str(error))
-        problems = root.refresh(repositories)
-        if problems:
+    with private_root(repositories, pins) as (root, problems):
+        if root is None:
             return refused(*problems)
         known = root.apt.query()
         if from_bare:
             known = root.forget_family(wish, known)
         return resolve(root, wish, known)
+
+
+@contextlib.contextmanager
+def private_root(
+    repositories: Sequence[Repository], pins: Sequence[Mapping[str, str]]
+) -> Iterator[tuple[Root | None, list[str]]]:
+    """An apt that knows `repositories` and `pins`; None where one cannot be read, and a sentence for each."""
+    with tempfile.TemporaryDirectory(prefix="temper-preview-") as name:
+        root = Root(Path(name), node_paths())
+        try:
+            root.fill(repositories, pins)
+        except RepositoryError as error:
+            yield None, [str(error)]
+            return
+        problems = root.refresh(repositories)
+        yield (None if problems else root), problems
 
 
 def node_paths() -> dict[str, Path]:
