@@ -1,0 +1,125 @@
+"""Runs Ansible for one node, and says what became of its tasks.
+
+Through ansible-runner, which gives events instead of text, ends what it has started when it is told to, and
+can carry the same run out elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+#: Steps that wait for their nodes at the same time; each is a thread that sleeps.
+MOST_AT_ONCE = 512
+#: The task of playbooks/upgrade_step.yml that says what came of the step.
+RESULT = "Say what came of the step"
+#: How preflight's task begins that ends a run before anything is changed.
+REFUSES = "Refuse a node"
+FAILED, UNREACHABLE, OK = "runner_on_failed", "runner_on_unreachable", "runner_on_ok"
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a run came to. `result` is what the playbook's task RESULT has said.
+
+    `refused`: nothing was changed on the node. `said` is the last failure in the words of its task.
+    """
+
+    ok: bool
+    said: str = ""
+    refused: bool = False
+    unreachable: bool = False
+    result: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Events:
+    """Gathers what a run reports, event by event."""
+
+    result: dict[str, Any] = field(default_factory=dict)
+    said: str = ""
+    refused: bool = False
+    unreachable: bool = False
+
+    def __call__(self, event: Mapping[str, Any]) -> bool:
+        """Take an event; False: it need not be kept in a file of its own."""
+        data = event.get("event_data") or {}
+        task, result, kind = str(data.get("task")), data.get("res") or {}, event.get("event")
+        if kind == OK and task == RESULT:
+            self.result = dict(result["msg"])
+        elif kind in (FAILED, UNREACHABLE) and not data.get("ignore_errors"):
+            words = result.get("msg") or result.get("stderr") or task
+            self.said = " ".join(str(words).split())
+            self.refused = bool(result.get("refused")) or task.startswith(REFUSES)
+            self.unreachable = kind == UNREACHABLE
+        return False
+
+
+class Ansible:
+    """Ansible with one inventory. Output of runs is kept below `logs`, a file for each."""
+
+    def __init__(self, logs: Path, inventory: Path | None = None) -> None:
+        self.logs = logs
+        self.inventory = inventory
+        self._pool = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="ansible")
+
+    async def playbook(self, name: str, node: str, label: str, variables: Mapping[str, Any]) -> Played:
+        """Run a playbook on one node. Cancelled, it ends the run and waits for that."""
+        cancelled = threading.Event()
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._pool, self._play, name, node, label, variables, cancelled.is_set)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            cancelled.set()
+            await asyncio.wait([running])
+            raise
+
+    def _play(
+        self, name: str, node: str, label: str, variables: Mapping[str, Any], cancelled: Callable[[], bool]
+    ) -> Played:
+        # Late: a command line that only looks at a roll-out needs none of it.
+        import ansible_runner
+
+        events = Events()
+        folder = self.logs / node
+        private = folder / f".{label}"
+        shutil.rmtree(private, ignore_errors=True)
+        private.mkdir(parents=True)
+        try:
+            run = ansible_runner.run(
+                private_data_dir=str(private),
+                project_dir=str(CHECKOUT),
+                **({"inventory": str(self.inventory.absolute())} if self.inventory else {}),
+                playbook=f"playbooks/{name}.yml",
+                limit=node,
+                extravars=dict(variables),
+                quiet=True,
+                cancel_callback=cancelled,
+                event_handler=events,
+                # The commands that belong to this Python.
+                envvars={
+                    "ANSIBLE_NOCOLOR": "1",
+                    "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
+                },
+            )
+            output = run.stdout.read()
+        finally:
+            shutil.rmtree(private, ignore_errors=True)
+        (folder / f"{label}.log").write_text(output, encoding="utf-8")
+        ok = run.status == "successful"
+        said = events.said or f"Ansible ended with {run.status}: see {folder / label}.log"
+        if ok:
+            return Played(ok, result=events.result)
+        return Played(ok, said, events.refused, events.unreachable, events.result)
