@@ -57,7 +57,15 @@ def begun(record: Record, transition: Transition, now: datetime) -> Record:
 
 def interrupted(record: Record) -> Record:
     """The node after whoever carried out its step has gone: the step is due again, as its row says."""
-    return replace(record, step=None, step_since=None, not_before=None, attempt=max(record.attempt - 1, 0))
+    transition = upcoming(record)
+    return replace(
+        record,
+        step=None,
+        step_since=None,
+        not_before=None,
+        attempt=max(record.attempt - 1, 0),
+        cut_off=record.cut_off or (transition is not None and transition.changes_node),
+    )
 
 
 def after(record: Record, result: StepResult, now: datetime) -> Record:
@@ -127,7 +135,7 @@ def _gave_up(record: Record, transition: Transition, result: StepResult, now: da
     if transition.step is Step.RETURN:
         return failed(keep_out(record, f"it is proven, and could not be returned: {result.reason}"))
     unchanged = not transition.changes_node or result.outcome is Outcome.REFUSED
-    if record.state in UNCHANGED and unchanged:
+    if record.unchanged and unchanged:
         return release(record, State.LEFT_OUT, result.reason)
     return failed(
         replace(

@@ -300,10 +300,11 @@ class Record:
     Of `wave` 0 are the canaries. `stage` is how far the way back is, and for a failed node the state in which
     it failed. `step` is under way since `step_since`; without one, the next try waits until `not_before`.
     `attempt` counts the tries of a step. `out` says that the node is not in service because of us, or did not
-    answer. `then` is where a release leads. `facts` are what steps leave for later ones (boot id, what the
-    scheduler said before). `watched`: None not yet, else whether the look after the soak was good. `failures`
-    counts how often the new stack did not prove itself here, in all tries; `accepted`: somebody has seen the
-    last failure, or that the node was left out, and went on.
+    answer. `cut_off`: a step that changes the node was interrupted, so nobody can call it unchanged. `then` is
+    where a release leads. `facts` are what steps leave for later ones (boot id, what the scheduler said
+    before). `watched`: None not yet, else whether the look after the soak was good. `failures` counts how often
+    the new stack did not prove itself here, in all tries; `accepted`: somebody has seen the last failure, or
+    that the node was left out, and went on.
     """
 
     state: State
@@ -316,6 +317,7 @@ class Record:
     attempt: int = 0
     not_before: datetime | None = None
     out: bool = False
+    cut_off: bool = False
     then: State = State.LEFT_OUT
     reason: str = ""
     started_at: datetime | None = None
@@ -328,6 +330,11 @@ class Record:
     def ended(self) -> bool:
         """Whether the node's part is over."""
         return self.state in ENDED
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether the node may still be put back as it was found."""
+        return self.state in UNCHANGED and not self.cut_off
 
     @property
     def under_way(self) -> bool:

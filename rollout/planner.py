@@ -17,7 +17,6 @@ from console.nodes import counted
 from rollout.machine import leave_out, release, upcoming
 from rollout.model import (
     ENDED,
-    UNCHANGED,
     WATCH,
     Course,
     Mode,
@@ -239,7 +238,7 @@ class _Planner:
             if record.step:
                 self.steps_under_way += 1
                 continue
-            if record.course is Course.FORWARD and record.state in UNCHANGED:
+            if record.course is Course.FORWARD and record.unchanged:
                 why = ""
                 if self.mode is Mode.STOPPED:
                     why = f"the roll-out stopped before it was changed: {self.reason}"

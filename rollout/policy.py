@@ -85,9 +85,9 @@ class Policy:
     drain: Drain = Drain.NONE
     stage_minutes: int = 15
     drain_minutes: int = 30
-    work_minutes: int = 45
+    work_minutes: int = 60
     way_back_minutes: int = 45
-    measure_minutes: int = 30
+    measure_minutes: int = 15
 
     @cached_property
     def calendar(self) -> Calendar:
@@ -142,10 +142,10 @@ def _contradictions(policy: Policy) -> list[str]:
             f"waves: expected shares that grow, because each has those before it, found "
             f"{', '.join(map(str, policy.waves))}"
         )
-    if policy.measure_minutes > policy.work_minutes:
+    if 2 * policy.measure_minutes > policy.work_minutes:
         problems.append(
-            f"measure_minutes: one measurement may take {policy.measure_minutes}, and all work on a node "
-            f"{policy.work_minutes} (work_minutes); raise that, or lower this"
+            f"work_minutes: a node is measured twice, for up to {policy.measure_minutes} each (measure_minutes), "
+            f"and all work on it may take {policy.work_minutes}; raise that, or lower measure_minutes"
         )
     return problems
 

@@ -578,5 +578,6 @@ def _record(values: list[Any]) -> Record:
         "out": bool(found["out"]),
         "accepted": bool(found["accepted"]),
     }
+    found["cut_off"] = bool(found["cut_off"])
     found["watched"] = None if found["watched"] is None else bool(found["watched"])
     return Record(**found)

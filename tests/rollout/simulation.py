@@ -68,7 +68,7 @@ MINUTES: dict[Step, tuple[float, float]] = {
 
 @dataclass
 class Truth:
-    """What is true of a node, whoever knows it. `proven` is the driver that was measured since the last change."""
+    """What is true of a node, whoever knows it. `proven`: the driver measured since the last change."""
 
     drained_by: str = ""
     installed: str = OLD
@@ -280,9 +280,9 @@ class World:
             if step in (Step.INSTALL, Step.UNDO):
                 truth.installed, truth.proven = PARTIAL, ""
             return StepResult(Outcome.FAILED, "it went wrong")
-        if step in (Step.LEASE, Step.STAGE, Step.DRAIN, Step.BASELINE, Step.INSTALL):
-            if dice < faults.again + faults.fails + faults.refuses:
-                return StepResult(Outcome.REFUSED, "it may not be")
+        can_refuse = step in (Step.LEASE, Step.STAGE, Step.DRAIN, Step.BASELINE, Step.INSTALL)
+        if can_refuse and dice < faults.again + faults.fails + faults.refuses:
+            return StepResult(Outcome.REFUSED, "it may not be")
         return self._effect(name, record, half)
 
     def _effect(self, name: str, record: Record, half: bool) -> StepResult:
@@ -468,9 +468,9 @@ def main(arguments: list[str] | None = None) -> int:
         if total.rollouts % 50 == 0:
             print(f"{total.rollouts} roll-outs, {time.monotonic() - begin:.0f} s", flush=True)
     print(
-        f"{total.rollouts} roll-outs of {given.nodes} nodes: {total.steps} steps, {total.decisions} decisions, "
-        f"{total.kills} controllers killed, {total.resumed} times resumed, {total.retried} nodes retried; no rule "
-        f"was broken. Nodes: {dict(total.states)}. Roll-outs: {dict(total.modes)}. "
+        f"{total.rollouts} roll-outs of {given.nodes} nodes: {total.steps} steps, "
+        f"{total.decisions} decisions, {total.kills} controllers killed, {total.resumed} times resumed, {total.retried} nodes retried; "
+        f"no rule was broken. Nodes: {dict(total.states)}. Roll-outs: {dict(total.modes)}. "
         f"{time.monotonic() - begin:.0f} s"
     )
     return 0
