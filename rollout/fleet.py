@@ -1,0 +1,158 @@
+"""Which nodes take part: from an inventory's groups and the plans that preflight made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from console.nodes import printable
+from planning.convert import build
+from planning.preview import Transaction
+from rollout.machine import leave_out
+from rollout.model import Mode, Node, Record, Rollout, State
+from rollout.planner import limits_of, waves
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from rollout.policy import Policy
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Groups of Ansible's own, which say nothing of a node.
+BUILT_IN = frozenset({"all", "ungrouped"})
+
+
+class FleetError(Exception):
+    """The inventory or its plans cannot be read; the message is a sentence."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A node as preflight planned it. With `problems` it takes no part."""
+
+    name: str
+    groups: tuple[str, ...]
+    cohort: str = ""
+    problems: tuple[str, ...] = ()
+    transaction: tuple[str, ...] = ()
+
+
+def candidates(documents: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> list[Candidate]:
+    """Every node of preflight's file (its key `nodes`), by name. `groups` are those of each node."""
+    return [
+        _candidate(name, document, tuple(groups.get(name, ())))
+        for name, document in sorted(documents.items())
+    ]
+
+
+def _candidate(name: str, document: Mapping[str, Any], groups: tuple[str, ...]) -> Candidate:
+    driver = document.get("driver")
+    problems = list(document.get("problems") or ())
+    if not problems and not driver:
+        problems = ["its plan has no driver"]
+    if not problems and document.get("settled"):
+        problems = [f"it has stack {document.get('stack')} already"]
+    if problems or not driver:
+        return Candidate(name, groups, problems=tuple(problems))
+    transaction = build(Transaction, document.get("transaction") or {}, name)
+    gpus = [f"{gpu['count']}x {gpu['name']}" for gpu in document.get("gpus", ())]
+    gpus += [f"10de:{device}" for device in document.get("unknown_gpus", ())]
+    moved = (*transaction.upgrade, *transaction.downgrade)
+    former = next((change.from_ for change in moved if change.to == driver["package_version"]), "no driver")
+    cohort = ", ".join(
+        (
+            " + ".join(gpus) or "no GPU",
+            str(document.get("system")),
+            f"{former} -> {driver['package_version']}",
+        )
+    )
+    return Candidate(name, groups, cohort, transaction=tuple(transaction.lines()))
+
+
+def proposal(found: Sequence[Candidate], policy: Policy, stack: str, now: datetime) -> Rollout:
+    """A roll-out of these nodes that has not begun; those with problems are left out.
+
+    Raises FleetError where a limit of the policy names groups that no node is in.
+    """
+    nodes = {node.name: Node(node.name, node.cohort, node.groups, place) for place, node in enumerate(found)}
+    for pattern in policy.group_limits:
+        if not any(limits_of(node.groups, ((pattern, 1),)) for node in nodes.values()):
+            raise FleetError(f"group_limits: expected a pattern of groups of the inventory, found {pattern}")
+    for window in policy.windows:
+        known = {group for node in nodes.values() for group in node.groups}
+        if unknown := sorted(window.groups - known):
+            raise FleetError(f"windows: expected groups of the inventory, found {', '.join(unknown)}")
+    taking_part = [nodes[node.name] for node in found if not node.problems]
+    numbers = waves(taking_part, policy)
+    records = {name: Record(State.PENDING, now, wave=numbers.get(name, 0)) for name in nodes}
+    for node in found:
+        if node.problems:
+            records[node.name] = leave_out(records[node.name], "; ".join(node.problems), now)
+    return Rollout(stack, policy, nodes, records, Mode.RUNNING)
+
+
+def groups_of(inventory: str) -> dict[str, tuple[str, ...]]:
+    """The groups of each node of an inventory, also those that its groups are in. Raises FleetError."""
+    done = _ansible("ansible-inventory", "-i", inventory, "--list")
+    try:
+        listed = json.loads(done.stdout)
+    except ValueError:
+        listed = {}
+    if done.returncode or not listed:
+        raise FleetError(f"{inventory}: expected an inventory of Ansible: {_last_words(done)}")
+    found: dict[str, set[str]] = {}
+
+    def enter(group: str, above: frozenset[str]) -> None:
+        here = above | ({group} - BUILT_IN)
+        for host in listed.get(group, {}).get("hosts", ()):
+            found.setdefault(host, set()).update(here)
+        for child in listed.get(group, {}).get("children", ()):
+            enter(child, here)
+
+    enter("all", frozenset())
+    return {name: tuple(sorted(groups)) for name, groups in found.items()}
+
+
+def preflight(inventory: str, stack: str, limit: str = "") -> dict[str, Any]:
+    """What preflight plans for each node with this stack, by name. It reads the nodes and changes nothing.
+
+    Raises FleetError where it made no plans at all; a node that is refused or silent has its problems.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        variables = json.dumps({"nvidia_stack_name": stack, "preflight_plan_file": str(path)})
+        arguments = ["-i", inventory, "playbooks/preflight.yml", "-e", variables]
+        done = _ansible("ansible-playbook", *arguments, *(["--limit", limit] if limit else []))
+        if not path.is_file():
+            raise FleetError(f"preflight made no plans: {_last_words(done)}")
+        document = json.loads(path.read_text(encoding="utf-8"))
+    nodes: dict[str, Any] = document["nodes"]
+    return nodes
+
+
+def _ansible(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of Ansible, of the environment that runs this, from the checkout, whose settings it takes."""
+    beside = Path(sys.executable).parent / command
+    program = str(beside) if beside.is_file() else command
+    try:
+        return subprocess.run(
+            [program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False,
+            env={**os.environ, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except OSError as error:
+        raise FleetError(f"{command} cannot be run: {error}; make setup installs it") from error
+
+
+def _last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """The end of what a command had to say, in one line."""
+    text = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return (
+        printable(" ".join(line.strip() for line in text[-6:])) or f"it ended with status {done.returncode}"
+    )

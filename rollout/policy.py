@@ -1,0 +1,364 @@
+"""The policy of a roll-out: how many nodes at a time, in which order, when, and how many may fail.
+
+Read from YAML. What is wrong with a file is said all at once, before anything is done.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from dataclasses import asdict, dataclass, field, fields
+from datetime import date, datetime, time
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+from zoneinfo import ZoneInfo, available_timezones
+
+import yaml
+
+from rollout.model import State
+from rollout.windows import DAYS, Calendar, Exclusion, Window
+from validation.model.contract import StringEnum
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+T = TypeVar("T")
+CLOCK = re.compile(r"([01]?[0-9]|2[0-4]):([0-5][0-9])")
+
+
+class PolicyError(Exception):
+    """A policy that cannot be used; `problems` has a sentence for each thing that is wrong with it."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class Drain(StringEnum):
+    """Who takes nodes out of service."""
+
+    NONE = "none"
+    SLURM = "slurm"
+    KUBERNETES = "kubernetes"
+    COMMANDS = "commands"
+
+
+@dataclass(frozen=True)
+class Share:
+    """A number of nodes, or a part of all in percent."""
+
+    value: float
+    percent: bool = False
+
+    def of(self, total: int, least: int = 0) -> int:
+        """How many of `total` that is, rounded down, and `least` or more."""
+        return max(math.floor(total * self.value / 100 + 1e-9) if self.percent else int(self.value), least)
+
+    def __str__(self) -> str:
+        return f"{self.value:g}{' %' * self.percent}"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What an operator decides once for a roll-out. Times are minutes.
+
+    `waves` are shares of the nodes that are no canaries, each with those before it; the last takes all.
+    `max_unavailable` counts whoever is out of service, by us or by others. More rolled-back and failed nodes
+    than `failure_budget` stop the roll-out, more nodes left out than `refusal_budget` hold it.
+    `group_limits`: at most so many unavailable in each group whose name matches (`rack*: 1`).
+    A node takes up to the sum of stage (download), drain, work (baseline to return) and way back, and starts
+    where all of it fits. `measure_minutes` is the part of the work that one measurement takes.
+    """
+
+    canaries: int = 1
+    soak_minutes: int = 60
+    waves: tuple[Share, ...] = (Share(10, True), Share(40, True), Share(100, True))
+    wave_soak_minutes: int = 0
+    max_unavailable: Share = Share(5, True)
+    failure_budget: Share = Share(0)
+    refusal_budget: Share = Share(10, True)
+    group_limits: Mapping[str, int] = field(default_factory=dict)
+    windows: tuple[Window, ...] = ()
+    exclusions: tuple[Exclusion, ...] = ()
+    drain: Drain = Drain.NONE
+    stage_minutes: int = 15
+    drain_minutes: int = 30
+    work_minutes: int = 60
+    way_back_minutes: int = 45
+    measure_minutes: int = 15
+
+    @cached_property
+    def calendar(self) -> Calendar:
+        """Its windows and exclusions."""
+        return Calendar(self.windows, self.exclusions)
+
+    @cached_property
+    def needed_minutes(self) -> Mapping[State, int]:
+        """What must remain of a window for a node in this state to go on; later it goes on anyway."""
+        change = self.work_minutes + self.way_back_minutes
+        return {
+            State.PENDING: self.stage_minutes + self.drain_minutes + change,
+            State.STAGED: self.drain_minutes + change,
+            State.DRAINED: change,
+            State.BASELINE: change - self.measure_minutes,
+        }
+
+
+def load(path: Path) -> Policy:
+    """The policy of a file. Raises PolicyError."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise PolicyError(
+            [f"{path}: expected a policy in YAML, found none that can be read: {reason}"]
+        ) from error
+    try:
+        return read(content)
+    except PolicyError as error:
+        raise PolicyError([f"{path}: {problem}" for problem in error.problems]) from None
+
+
+def read(content: Any) -> Policy:
+    """A policy from what YAML or JSON has; nothing at all means the defaults. Raises PolicyError."""
+    problems: list[str] = []
+    found = _fields(content or {}, READERS, "", problems)
+    if problems:
+        raise PolicyError(problems)
+    policy = Policy(**found)
+    if problems := list(_contradictions(policy)):
+        raise PolicyError(problems)
+    return policy
+
+
+def _contradictions(policy: Policy) -> list[str]:
+    """What is right by itself, and cannot be right together."""
+    shares = [share.value for share in policy.waves]
+    problems = []
+    if len({share.percent for share in policy.waves}) == 1 and shares != sorted(set(shares)):
+        problems.append(
+            f"waves: expected shares that grow, because each has those before it, found "
+            f"{', '.join(map(str, policy.waves))}"
+        )
+    if 2 * policy.measure_minutes > policy.work_minutes:
+        problems.append(
+            f"work_minutes: a node is measured twice, for up to {policy.measure_minutes} each (measure_minutes), "
+            f"and all work on it may take {policy.work_minutes}; raise that, or lower measure_minutes"
+        )
+    return problems
+
+
+class _Wrong(Exception):  # noqa: N818 - never leaves this module
+    """What was expected of a value."""
+
+
+def _fields(
+    content: Any, readers: Mapping[str, Callable[[Any], Any]], where: str, problems: list[str]
+) -> dict[str, Any]:
+    """Every known key, read; what is wrong goes into `problems`."""
+    if not isinstance(content, dict):
+        problems.append(
+            f"{where or 'policy'}: expected a mapping with {', '.join(readers)}, found {content!r}"
+        )
+        return {}
+    found = {}
+    for key, value in content.items():
+        place = f"{where}.{key}" if where else str(key)
+        if key not in readers:
+            close = difflib.get_close_matches(str(key), readers, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(readers)}"
+            problems.append(f"{place}: no such key; {hint}")
+            continue
+        try:
+            found[key] = readers[key](value)
+        except PolicyError as error:
+            problems += error.problems
+        except _Wrong as error:
+            problems.append(f"{place}: expected {error}, found {value!r}")
+    return found
+
+
+def _whole(least: int, what: str) -> Callable[[Any], int]:
+    def read_it(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise _Wrong(f"{what}, {least} or more")
+        return value
+
+    return read_it
+
+
+def _share(least: float) -> Callable[[Any], Share]:
+    def read_it(value: Any) -> Share:
+        expected = _Wrong(f"a number of nodes from {least:g}, or a part such as 10 %")
+        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+            return Share(value)
+        part = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%", value) if isinstance(value, str) else None
+        if not part or not (0 < float(part[1]) <= 100 or least == float(part[1]) == 0):
+            raise expected
+        return Share(float(part[1]), percent=True)
+
+    return read_it
+
+
+def _list(what: str, item: Callable[[Any], T], *, some: bool = False) -> Callable[[Any], tuple[T, ...]]:
+    def read_it(value: Any) -> tuple[T, ...]:
+        if not isinstance(value, list) or (some and not value):
+            raise _Wrong(f"a list of {what}")
+        return tuple(item(child) for child in value)
+
+    return read_it
+
+
+def _clock(value: Any) -> time:
+    """Hours and minutes. YAML reads an unquoted 22:00 as 22 * 60."""
+    if isinstance(value, int) and not isinstance(value, bool) and 60 <= value <= 24 * 60:
+        value = f"{value // 60}:{value % 60:02}"
+    found = CLOCK.fullmatch(value) if isinstance(value, str) else None
+    if not found or (found[1] == "24" and found[2] != "00"):
+        raise _Wrong('a time of day such as "22:00"')
+    return time(int(found[1]) % 24, int(found[2]))
+
+
+def _zone(value: Any) -> str:
+    if isinstance(value, str) and value in available_timezones():
+        return str(ZoneInfo(value))
+    close = difflib.get_close_matches(str(value), available_timezones(), n=1)
+    raise _Wrong(f"a time zone such as Europe/Berlin{f' (did you mean {close[0]}?)' if close else ''}")
+
+
+def _days(value: Any) -> frozenset[int]:
+    """Weekdays by the first three letters of their English names; `mon-fri` is a range."""
+    expected = _Wrong(f"a list of days out of {', '.join(DAYS)}, or ranges such as mon-fri")
+    found: set[int] = set()
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, str):
+            raise expected
+        names = [name.strip().lower()[:3] for name in item.split("-")]
+        if len(names) > 2 or not set(names) <= set(DAYS):
+            raise expected
+        first, last = DAYS.index(names[0]), DAYS.index(names[-1])
+        found |= {(first + offset) % 7 for offset in range((last - first) % 7 + 1)}
+    if not found:
+        raise expected
+    return frozenset(found)
+
+
+def _date(value: Any) -> date:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    try:
+        return date.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise _Wrong("a date such as 2026-12-24") from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Wrong("a text")
+    return value
+
+
+def _names(value: Any) -> frozenset[str]:
+    return frozenset(_list("names of groups", _text)(value))
+
+
+def _limits(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise _Wrong("a mapping from patterns of groups to numbers, such as {rack*: 1}")
+    count = _whole(1, "a number of nodes")
+    return {key: count(number) for key, number in value.items()}
+
+
+def _drain(value: Any) -> Drain:
+    if value not in list(Drain):
+        raise _Wrong(f"one of {', '.join(Drain)}")
+    return Drain(value)
+
+
+def _window(value: Any) -> Window:
+    readers: dict[str, Callable[[Any], Any]] = {
+        "days": _days, "start": _clock, "end": _clock, "zone": _zone, "groups": _names,
+    }  # fmt: skip
+    window = Window(**_complete(value, readers, "windows", ("days", "start", "end", "zone")))
+    if window.start == window.end and window.start != time(0):
+        raise PolicyError(
+            ["windows: a window that ends when it starts is never open; 00:00 to 24:00 is a day"]
+        )
+    return window
+
+
+def _exclusion(value: Any) -> Exclusion:
+    readers: dict[str, Callable[[Any], Any]] = {"from": _date, "to": _date, "zone": _zone, "reason": _text}
+    found = _complete(value, readers, "exclusions", ("from", "to", "zone"))
+    if found["to"] < found["from"]:
+        raise PolicyError([f"exclusions: it ends ({found['to']}) before it begins ({found['from']})"])
+    return Exclusion(found["from"], found["to"], found["zone"], found.get("reason", ""))
+
+
+def _complete(
+    value: Any, readers: Mapping[str, Callable[[Any], Any]], where: str, required: tuple[str, ...]
+) -> dict[str, Any]:
+    """The fields of an entry of a list, all required ones among them."""
+    problems: list[str] = []
+    found = _fields(value, readers, where, problems)
+    if not problems and (missing := [key for key in required if key not in found]):
+        problems.append(
+            f"{where}: expected the keys {', '.join(missing)}, found {', '.join(value) or 'none'}"
+        )
+    if problems:
+        raise PolicyError(problems)
+    return found
+
+
+_MINUTES = _whole(1, "minutes")
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "canaries": _whole(0, "a number of nodes of each cohort"),
+    "soak_minutes": _whole(0, "minutes"),
+    "waves": _list("shares that grow, such as [10 %, 100 %]", _share(1), some=True),
+    "wave_soak_minutes": _whole(0, "minutes"),
+    "max_unavailable": _share(1),
+    "failure_budget": _share(0),
+    "refusal_budget": _share(0),
+    "group_limits": _limits,
+    "windows": _list("windows", _window),
+    "exclusions": _list("exclusions", _exclusion),
+    "drain": _drain,
+    "stage_minutes": _whole(0, "minutes"),
+    "drain_minutes": _whole(0, "minutes"),
+    "work_minutes": _MINUTES,
+    "way_back_minutes": _whole(0, "minutes"),
+    "measure_minutes": _MINUTES,
+}
+assert set(READERS) == {option.name for option in fields(Policy)}
+
+
+def as_document(policy: Policy) -> dict[str, Any]:
+    """The policy as `read` takes it, in plain values: what the store keeps."""
+    found = asdict(policy)
+    found["drain"] = str(policy.drain)
+    found["waves"] = [str(share) if share.percent else int(share.value) for share in policy.waves]
+    for name in ("max_unavailable", "failure_budget", "refusal_budget"):
+        share: Share = getattr(policy, name)
+        found[name] = str(share) if share.percent else int(share.value)
+    found["windows"] = [
+        {
+            "days": [DAYS[day] for day in sorted(window.days)],
+            "start": window.start.isoformat("minutes"),
+            "end": window.end.isoformat("minutes"),
+            "zone": window.zone,
+            "groups": sorted(window.groups),
+        }
+        for window in policy.windows
+    ]
+    found["exclusions"] = [
+        {
+            "from": exclusion.first.isoformat(),
+            "to": exclusion.last.isoformat(),
+            "zone": exclusion.zone,
+            "reason": exclusion.reason,
+        }
+        for exclusion in policy.exclusions
+    ]
+    return found

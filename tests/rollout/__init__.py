@@ -1,0 +1,1 @@
+"""Simulated fleets that are upgraded by the real planner."""
