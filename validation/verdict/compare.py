@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from validation.model import checksums
 from validation.model.contract import State, StringEnum
-from validation.model.quantities import conditions_key, is_rate, label, number, on_gpu, unit
+from validation.model.quantities import label, number, on_gpu, unit
+from validation.verdict import pairing
 from validation.verdict.baseline import IQR_TO_SIGMA
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
 
-    from validation.model.contract import Digest, Finding, Measurement, NodeResult, TestResult
+    from validation.model.contract import Finding, Measurement, NodeResult, TestResult
 
 #: A smaller change is none: GPUs repeat themselves to 1 or 2 %.
 LEAST_CHANGE = 0.02
@@ -132,20 +133,9 @@ def _numbers(
 ) -> Iterator[Change]:
     if State.NOT_RUN in {old.state, new.state}:
         return
-    same_gpus = {gpu.uuid for gpu in before.gpus} == {gpu.uuid for gpu in after.gpus}
-
-    def keys(test: TestResult, result: NodeResult) -> dict[Hashable, Measurement]:
-        uuids: dict[int, Hashable] = {gpu.index: gpu.uuid if same_gpus else gpu.index for gpu in result.gpus}
-        return {
-            (
-                one.name,
-                conditions_key(one.conditions),
-                uuids.get(one.device or 0) if one.device is not None else None,
-            ): one
-            for one in filter(is_rate, test.measurements)
-        }
-
-    was, now = keys(old, before), keys(new, after)
+    by_uuid = pairing.same_gpus(before, after)
+    was = pairing.numbers(old, before, by_uuid=by_uuid)
+    now = pairing.numbers(new, after, by_uuid=by_uuid)
     if was and old.method != new.method:
         yield Change(
             name, Trend.UNKNOWN, f"{old.id}: measured by method {old.method}, now by method {new.method}"
@@ -168,22 +158,9 @@ def _digests(
     """The bits of products: they stay what they were, where hardware and software did."""
     if not (old.digests and new.digests):
         return
-    same_gpus = {gpu.uuid for gpu in before.gpus} == {gpu.uuid for gpu in after.gpus}
-
-    def keys(test: TestResult, result: NodeResult) -> dict[Hashable, Digest]:
-        return {
-            (
-                test.method,
-                one.name,
-                conditions_key(one.conditions),
-                gpu.pci_id,
-                gpu.uuid if same_gpus else gpu.index,
-            ): one
-            for one in test.digests
-            if (gpu := checksums.gpu_of(one, result))
-        }
-
-    was, now = keys(old, before), keys(new, after)
+    by_uuid = pairing.same_gpus(before, after)
+    was = pairing.digests(old, before, by_uuid=by_uuid)
+    now = pairing.digests(new, after, by_uuid=by_uuid)
     common = [key for key in now if key in was]
     if len(common) < max(len(was), len(now)):
         left = max(len(was), len(now)) - len(common)

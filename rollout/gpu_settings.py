@@ -1,0 +1,75 @@
+"""The settings of GPUs that a reboot or another driver may lose, as `nvidia-smi -q -x` says them.
+
+Names of elements: nvidia-smi's XML, nvsmi_device_v12.dtd and v13.dtd. Locked clocks have no query; whoever
+reads a node adds what it knows of them from elsewhere.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+#: Setting -> where it is; of several places, the first that has it. Pending values are what the next boot
+#: brings.
+PLACES = {
+    "persistence mode": ("persistence_mode",),
+    "compute mode": ("compute_mode",),
+    "MIG mode": ("mig_mode/current_mig",),
+    "pending MIG mode": ("mig_mode/pending_mig",),
+    "ECC": ("ecc_mode/current_ecc",),
+    "pending ECC": ("ecc_mode/pending_ecc",),
+    "power limit": (
+        "gpu_power_readings/current_power_limit",
+        "gpu_power_readings/requested_power_limit",
+        "power_readings/power_limit",
+    ),
+    "graphics clock of applications": ("applications_clocks/graphics_clock",),
+    "memory clock of applications": ("applications_clocks/mem_clock",),
+}
+#: What stands for a setting that this GPU or driver does not have, in brackets or not.
+NONE = ("", "N/A", "Not Supported", "Requested functionality has been deprecated")
+
+
+def parse(text: str) -> dict[str, dict[str, str]]:
+    """GPU (UUID) -> setting -> value, with its unit. A setting that a GPU does not have is left out.
+
+    Raises:
+        ValueError: this is no report of nvidia-smi, or a GPU in it has no UUID.
+    """
+    start = text.find("<?xml")
+    try:
+        root = ET.fromstring(text[max(start, 0) :])  # noqa: S314 - from this node's own driver
+    except ET.ParseError as error:
+        raise ValueError(
+            f"Expected the report of `nvidia-smi -q -x`, found text that is no XML: {error}."
+        ) from error
+    found: dict[str, dict[str, str]] = {}
+    for gpu in root.iterfind("gpu"):
+        if not (uuid := _text(gpu, "uuid")):
+            raise ValueError(
+                "nvidia-smi -q -x names a GPU without a UUID, so its settings cannot be compared."
+            )
+        settings = {
+            name: value
+            for name, places in PLACES.items()
+            for value in [next(filter(None, (_text(gpu, place) for place in places)), "")]
+            if value
+        }
+        if settings.get("MIG mode") == "Enabled":
+            settings["MIG instances"] = _instances(gpu)
+        found[uuid] = settings
+    return found
+
+
+def _instances(gpu: ET.Element) -> str:
+    """The slices of a GPU, whatever their numbers: `1 x 14 SMs 9856 MiB, 2 x 42 SMs 40192 MiB`."""
+    kinds: dict[str, int] = {}
+    for device in gpu.iterfind("mig_devices/mig_device"):
+        processors = _text(device, "device_attributes/shared/multiprocessor_count")
+        kind = f"{processors} SMs {_text(device, 'fb_memory_usage/total')}".strip()
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items())) or "none"
+
+
+def _text(element: ET.Element, place: str) -> str:
+    text = (element.findtext(place) or "").strip().strip("[]")
+    return "" if text in NONE else text

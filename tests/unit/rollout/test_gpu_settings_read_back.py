@@ -1,0 +1,72 @@
+"""Settings of GPUs, read from reports of nvidia-smi."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollout.gate import judge_settings
+from rollout.gpu_settings import parse
+from tests.unit.validation.real_reports import RealReport, from_table
+from tests.unit.validation.samples import gpu_xml, smi_xml
+
+MIG = """<mig_devices>
+<mig_device><index>0</index><gpu_instance_id>1</gpu_instance_id><device_attributes><shared>
+<multiprocessor_count>42</multiprocessor_count></shared></device_attributes>
+<fb_memory_usage><total>40192 MiB</total></fb_memory_usage></mig_device>
+<mig_device><index>1</index><gpu_instance_id>9</gpu_instance_id><device_attributes><shared>
+<multiprocessor_count>14</multiprocessor_count></shared></device_attributes>
+<fb_memory_usage><total>9856 MiB</total></fb_memory_usage></mig_device></mig_devices></gpu>"""
+
+
+def lost(before: str, after: str) -> list[str]:
+    found: list[str] = []
+    judge_settings(parse(before), parse(after), found, [])
+    return found
+
+
+@pytest.mark.parametrize("report", from_table(), ids=lambda report: report.name)
+def test_a_real_report_says_the_same_of_itself(report: RealReport) -> None:
+    if "<?xml" not in report.text:
+        pytest.skip("this nvidia-smi gave no report")
+    settings = parse(report.text)
+    assert settings
+    assert lost(report.text, report.text) == []
+    assert not {"N/A", "[N/A]"} & {value for gpu in settings.values() for value in gpu.values()}
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "value"),
+    [
+        ("current_power_limit", "power limit", "600.00 W"),
+        ("current_mig", "MIG mode", "Enabled"),
+        ("current_ecc", "ECC", "Disabled"),
+        ("application_clock", "graphics clock of applications", "1410 MHz"),
+        ("persistence_mode", "persistence mode", "Disabled"),
+        ("compute_mode", "compute mode", "Exclusive_Process"),
+    ],
+)
+def test_each_setting_is_missed_when_it_is_lost(what: str, name: str, value: str) -> None:
+    (sentence,) = [one for one in lost(smi_xml(gpu_xml(**{what: value})), smi_xml(gpu_xml())) if name in one]
+    assert value in sentence
+
+
+def test_mig_instances_that_a_reboot_took_are_missed() -> None:
+    """MIG mode survives a reboot, instances do not."""
+    enabled = gpu_xml(current_mig="Enabled")
+    before = smi_xml(enabled.replace("</gpu>", MIG))
+    (sentence,) = lost(before, smi_xml(enabled))
+    assert "1 x 14 SMs 9856 MiB, 1 x 42 SMs 40192 MiB" in sentence
+    assert "none" in sentence
+
+
+def test_instances_with_other_numbers_are_the_same() -> None:
+    enabled = gpu_xml(current_mig="Enabled")
+    before = smi_xml(enabled.replace("</gpu>", MIG))
+    after = smi_xml(enabled.replace("</gpu>", MIG.replace("<gpu_instance_id>9", "<gpu_instance_id>2")))
+    assert lost(before, after) == []
+
+
+@pytest.mark.parametrize("text", ["", "NVIDIA-SMI has failed", smi_xml(gpu_xml(uuid=""))])
+def test_what_is_no_report_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="nvidia-smi -q -x"):
+        parse(text)
