@@ -2,48 +2,255 @@
 
 python3 -m rollout plan -i inventory/mine --stack NEW     waves, order, times, and why nodes are left out;
                                                           changes nothing
+python3 -m rollout run -i inventory/mine --stack NEW      upgrade the nodes, wave by wave
+python3 -m rollout status                                 how far it is, from another shell
+python3 -m rollout hold | abort --reason WHY              no node starts any more; abort also releases those
+                                                          on which nothing was changed yet
+python3 -m rollout resume -i inventory/mine               go on after a hold, an abort or a crash
+python3 -m rollout retry NODE                             have another try on a node, with the next resume
+python3 -m rollout rollback -i inventory/mine             bring the nodes of the last roll-out back, wave by
+                                                          wave, to the stack that they came from
+python3 -m rollout report [--json]                        the way of every node, with its minutes
 
-The exit status is 0, 1 where no node would be upgraded, and 2 where the command cannot be carried out.
+The exit status of run, resume and rollback is 0 where every node that took part returned or the next window is
+awaited, 1 where a person has to look; that of status is 0, 1, or 2 while it is not over. 2 is also what a
+command ends with that cannot be carried out.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
+import getpass
+import json
+import signal
+import socket
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from console.nodes import printable
-from rollout.fleet import FleetError, candidates, groups_of, preflight, proposal
+from rollout.fleet import ROOT, FleetError, candidates, groups_of, preflight, proposal
 from rollout.forecast import plan_text
-from rollout.policy import Policy, PolicyError, load
+from rollout.model import Mode, State
+from rollout.policy import Drain, Policy, PolicyError, load
+from rollout.report import as_dict, status_text, timeline_text, verdict
+from rollout.store import Store, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rollout.drain.base import Drainer
+    from rollout.engine import Ending
+    from rollout.model import Rollout
 
 USAGE_ERROR = 2
+FOLDER = ROOT / "reports" / "rollouts"
 
 
-def plan(inventory: str, stack: str, policy: Policy, limit: str) -> int:
-    """Print what a roll-out would do. Raises FleetError."""
-    groups = groups_of(inventory)
+def plan(given: argparse.Namespace) -> int:
+    """Print what a roll-out would do."""
     now = datetime.now(UTC)
-    found = candidates(preflight(inventory, stack, limit), groups)
-    print(printable(plan_text(proposal(found, policy, stack, now), found, now)))
+    found, proposed = _proposed(given, given.stack, given.limit, now)
+    print(printable(plan_text(proposed, found, now)))
     return int(all(node.problems for node in found))
+
+
+def run(given: argparse.Namespace) -> int:
+    """Record a roll-out, and begin it."""
+    return _begin(given, given.stack, given.limit)
+
+
+def rollback(given: argparse.Namespace) -> int:
+    """Record a roll-out back to where the last one came from, and begin it."""
+    last = _last(_store(given))
+    came_from = {
+        name: record.facts["former_stack"]
+        for name, record in last.records.items()
+        if record.state is State.RETURNED and "former_stack" in record.facts
+    }
+    stacks = sorted(set(came_from.values()))
+    if not stacks:
+        raise StoreError(f"roll-out {last.number} has brought no node to {last.stack}: nothing to roll back")
+    if len(stacks) > 1:
+        raise StoreError(
+            f"the nodes of roll-out {last.number} came from {' and '.join(stacks)}: bring each group back by "
+            "`run --stack STACK --limit NODES`"
+        )
+    return _begin(given, stacks[0], ",".join(came_from))
+
+
+def resume(given: argparse.Namespace) -> int:
+    """Go on with the roll-out that has not ended."""
+    store = _store(given)
+    last = _last(store)
+    if last.mode in (Mode.HELD, Mode.STOPPED):
+        store.resume(last.number, getpass.getuser(), datetime.now(UTC))
+    elif last.mode is Mode.DONE:
+        raise StoreError(f"roll-out {last.number} to {last.stack} has ended: `run` begins another one")
+    return _carry_out(given, store, last.number)
+
+
+def status(given: argparse.Namespace) -> int:
+    """Print how far the last roll-out is."""
+    store = _store(given)
+    last = _last(store)
+    print(printable(status_text(last, datetime.now(UTC), store.sentence(last.number))))
+    return verdict(last)
+
+
+def report(given: argparse.Namespace) -> int:
+    """Print the way of every node."""
+    store = _store(given)
+    last = _last(store)
+    events, now = store.events(last.number), datetime.now(UTC)
+    print(
+        json.dumps(as_dict(last, events, now), indent=1) if given.json else timeline_text(last, events, now)
+    )
+    return 0
+
+
+def hold(given: argparse.Namespace) -> int:
+    """Let no node start any more."""
+    store = _store(given)
+    store.hold(_last(store).number, getpass.getuser(), given.reason, datetime.now(UTC))
+    return 0
+
+
+def abort(given: argparse.Namespace) -> int:
+    """As hold, and nodes on which nothing was changed yet are released."""
+    store = _store(given)
+    store.stop(_last(store).number, getpass.getuser(), given.reason, datetime.now(UTC))
+    print("Nodes that were changed already end their way. Where no `run` is at work, `resume` goes on.")
+    return 0
+
+
+def retry(given: argparse.Namespace) -> int:
+    """Have another try on a node."""
+    store = _store(given)
+    record = store.retry(_last(store).number, given.node, getpass.getuser(), datetime.now(UTC))
+    print(printable(f"{given.node} is {record.state}; `resume` goes on with it."))
+    return 0
+
+
+def _proposed(given: argparse.Namespace, stack: str, limit: str, now: datetime) -> tuple[list, Rollout]:  # type: ignore[type-arg]
+    policy = load(given.policy) if given.policy else Policy()
+    inventory = str(Path(given.inventory).resolve())
+    found = candidates(preflight(inventory, stack, limit), groups_of(inventory))
+    return found, proposal(found, policy, stack, now)
+
+
+def _begin(given: argparse.Namespace, stack: str, limit: str) -> int:
+    store = _store(given)
+    now = datetime.now(UTC)
+    found, proposed = _proposed(given, stack, limit, now)
+    print(printable(plan_text(proposed, found, now)))
+    if all(node.problems for node in found):
+        return 1
+    number = store.create(stack, proposed.policy, proposed.nodes, proposed.records, now)
+    return _carry_out(given, store, number)
+
+
+def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
+    """Go on until the roll-out has ended, holds, or waits for its window."""
+    # Late: a command that only looks needs none of them.
+    from rollout.engine import Engine
+    from rollout.executor import FleetExecutor
+    from rollout.gate import Rules
+    from rollout.playbooks import Ansible
+
+    rollout = _last(store)
+    folder = given.folder / str(number)
+    identity = f"{socket.gethostname()}:{folder}"
+    earlier = [found.stack for back in range(number - 1, 0, -1) if (found := store.load(back))]
+    executor = FleetExecutor(
+        Ansible(folder, Path(given.inventory)),
+        drainer(rollout.policy, identity),
+        folder,
+        identity,
+        rules=Rules(runs=rollout.policy.measure_runs),
+        known_stacks=tuple(dict.fromkeys(earlier)),
+    )
+    engine = Engine(store, executor, say=lambda text: print(printable(text), flush=True))
+
+    async def carry_out() -> Ending:
+        task = asyncio.current_task()
+        assert task
+        # A terminal that closes, or systemd that stops: the steps under way end, and the next run repeats them.
+        for one in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(one, task.cancel)
+        return await engine.run(number)
+
+    with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
+        ending = asyncio.run(carry_out())
+        print(printable(status_text(_last(store), datetime.now(UTC))))
+        return ending.exit_status
+    print("Interrupted. The steps that were under way are repeated by `resume`.", file=sys.stderr)
+    return 1
+
+
+def drainer(policy: Policy, identity: str) -> Drainer:
+    """What takes nodes out of service, as the policy says."""
+    from rollout.drain.commands import Commands, Idle
+    from rollout.drain.kubernetes import Kubernetes
+    from rollout.drain.slurm import Slurm
+
+    if policy.drain is Drain.COMMANDS:
+        words = policy.drain_commands
+        return Commands(words["look"], words["drain"], words["empty"], words["give_back"])
+    if policy.drain is Drain.SLURM:
+        return Slurm(identity)
+    return Kubernetes(identity) if policy.drain is Drain.KUBERNETES else Idle()
+
+
+def _store(given: argparse.Namespace) -> Store:
+    return Store(given.folder / "rollouts.sqlite")
+
+
+def _last(store: Store) -> Rollout:
+    last = store.load() if store.path.is_file() else None
+    if last is None:
+        raise StoreError(f"{store.path} has no roll-out: `run` begins one")
+    return last
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python3 -m rollout", description=(__doc__ or "").splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    planned = commands.add_parser("plan", help="say what a roll-out would do; changes nothing")
-    planned.add_argument("-i", "--inventory", required=True, help="inventory of Ansible")
-    planned.add_argument("--stack", required=True, help="stack of data/stacks.yml to upgrade to")
-    planned.add_argument("--policy", type=Path, help="policy in YAML; without one, the defaults hold")
-    planned.add_argument("--limit", default="", help="only these nodes, as Ansible takes it")
+    parser = argparse.ArgumentParser(
+        prog="python3 -m rollout", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(function: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        summary = (function.__doc__ or "").rstrip(".")
+        made = commands.add_parser(function.__name__, help=summary[0].lower() + summary[1:])
+        made.set_defaults(function=function)
+        made.add_argument(
+            "--folder", type=Path, default=FOLDER, help="records and logs (default: %(default)s)"
+        )
+        return made
+
+    for function in (plan, run):
+        made = command(function)
+        made.add_argument("-i", "--inventory", required=True, help="inventory of Ansible")
+        made.add_argument("--stack", required=True, help="stack of data/stacks.yml to upgrade to")
+        made.add_argument("--policy", type=Path, help="policy in YAML; without one, the defaults hold")
+        made.add_argument("--limit", default="", help="only these nodes, as Ansible takes it")
+    made = command(rollback)
+    made.add_argument("-i", "--inventory", required=True, help="inventory of Ansible")
+    made.add_argument("--policy", type=Path, help="policy in YAML; without one, the defaults hold")
+    command(resume).add_argument("-i", "--inventory", required=True, help="inventory of Ansible")
+    command(status)
+    command(report).add_argument("--json", action="store_true", help="for machines")
+    for function in (hold, abort):
+        command(function).add_argument("--reason", required=True, help="for whoever reads the status")
+    command(retry).add_argument("node", metavar="NODE")
     given = parser.parse_args(arguments)
     try:
-        policy = load(given.policy) if given.policy else Policy()
-        return plan(str(Path(given.inventory).resolve()), given.stack, policy, given.limit)
-    except (FleetError, PolicyError) as error:
+        return int(given.function(given))
+    except (FleetError, PolicyError, StoreError) as error:
         print(printable(str(error)), file=sys.stderr)
         return USAGE_ERROR
 

@@ -90,7 +90,7 @@ class Ansible:
         self, name: str, node: str, label: str, variables: Mapping[str, Any], cancelled: Callable[[], bool]
     ) -> Played:
         # Late: a command line that only looks at a roll-out needs none of it.
-        import ansible_runner
+        import ansible_runner  # type: ignore[import-untyped]
 
         events = Events()
         folder = self.logs / node

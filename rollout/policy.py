@@ -28,6 +28,10 @@ T = TypeVar("T")
 CLOCK = re.compile(r"([01]?[0-9]|2[0-4]):([0-5][0-9])")
 
 
+#: What the operator's own commands must be able to do.
+COMMANDS = ("look", "drain", "empty", "give_back")
+
+
 class PolicyError(Exception):
     """A policy that cannot be used; `problems` has a sentence for each thing that is wrong with it."""
 
@@ -69,7 +73,10 @@ class Policy:
     than `failure_budget` stop the roll-out, more nodes left out than `refusal_budget` hold it.
     `group_limits`: at most so many unavailable in each group whose name matches (`rack*: 1`).
     A node takes up to the sum of stage (download), drain, work (baseline to return) and way back, and starts
-    where all of it fits. `measure_minutes` is the part of the work that one measurement takes.
+    where all of it fits. `measure_minutes` is the part of the work that one measurement takes, of
+    `measure_runs` runs of the payload.
+    `drain_commands`: the words of commands `look`, `drain`, `empty` and `give_back`, with {node} and {reason}
+    (rollout/drain/commands.py says how they must end).
     """
 
     canaries: int = 1
@@ -83,11 +90,13 @@ class Policy:
     windows: tuple[Window, ...] = ()
     exclusions: tuple[Exclusion, ...] = ()
     drain: Drain = Drain.NONE
+    drain_commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stage_minutes: int = 15
     drain_minutes: int = 30
     work_minutes: int = 60
     way_back_minutes: int = 45
     measure_minutes: int = 15
+    measure_runs: int = 5
 
     @cached_property
     def calendar(self) -> Calendar:
@@ -141,6 +150,11 @@ def _contradictions(policy: Policy) -> list[str]:
         problems.append(
             f"waves: expected shares that grow, because each has those before it, found "
             f"{', '.join(map(str, policy.waves))}"
+        )
+    if (policy.drain is Drain.COMMANDS) != bool(policy.drain_commands):
+        problems.append(
+            "drain_commands: expected with drain: commands, and only there, found drain: "
+            f"{policy.drain} and {len(policy.drain_commands)} commands"
         )
     if 2 * policy.measure_minutes > policy.work_minutes:
         problems.append(
@@ -277,6 +291,11 @@ def _drain(value: Any) -> Drain:
     return Drain(value)
 
 
+def _commands(value: Any) -> dict[str, tuple[str, ...]]:
+    words = _list("words of a command", _text, some=True)
+    return _complete(value, dict.fromkeys(COMMANDS, words), "drain_commands", COMMANDS) if value else {}
+
+
 def _window(value: Any) -> Window:
     readers: dict[str, Callable[[Any], Any]] = {
         "days": _days, "start": _clock, "end": _clock, "zone": _zone, "groups": _names,
@@ -325,11 +344,13 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "windows": _list("windows", _window),
     "exclusions": _list("exclusions", _exclusion),
     "drain": _drain,
+    "drain_commands": _commands,
     "stage_minutes": _whole(0, "minutes"),
     "drain_minutes": _whole(0, "minutes"),
     "work_minutes": _MINUTES,
     "way_back_minutes": _whole(0, "minutes"),
     "measure_minutes": _MINUTES,
+    "measure_runs": _whole(2, "runs on either side"),
 }
 assert set(READERS) == {option.name for option in fields(Policy)}
 
@@ -338,6 +359,7 @@ def as_document(policy: Policy) -> dict[str, Any]:
     """The policy as `read` takes it, in plain values: what the store keeps."""
     found = asdict(policy)
     found["drain"] = str(policy.drain)
+    found["drain_commands"] = {name: list(words) for name, words in policy.drain_commands.items()}
     found["waves"] = [str(share) if share.percent else int(share.value) for share in policy.waves]
     for name in ("max_unavailable", "failure_budget", "refusal_budget"):
         share: Share = getattr(policy, name)
