@@ -17,7 +17,7 @@ SERVICE = re.compile(r"/([^/]+\.service)(?:/|$)")
 
 
 class Holder(typing.NamedTuple):
-    """A process with a GPU's device files, and its container's short id or its systemd service, or neither."""
+    """A process with a GPU's device files, and its container's short id or its systemd service, if any."""
 
     pid: int
     name: str
