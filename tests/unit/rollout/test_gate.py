@@ -92,7 +92,7 @@ def test_what_stays_noisy_on_both_drivers_is_left_out_and_cannot_prove_the_node_
 
 
 def test_what_was_steady_and_is_noisy_since_fails_in_the_last_round() -> None:
-    verdict = judge(calm(15), noisy(15, 2, 0.2, driver=NEW), round_number=3)
+    verdict = judge(calm(15), noisy(15, 2, 0.4, driver=NEW), round_number=3)
     assert verdict.verdict is Verdict.FAIL
     assert "steady before" in said(verdict)
 

@@ -32,7 +32,7 @@ class Rates:
     rounds: float
 
 
-def gates(count: int, sigma: float, loss: float, *, gpus: int = 8, seed: int = 1) -> Rates:
+def gates(count: int, sigma: float, loss: float, *, gpus: int = 8, shapes: int = 1, seed: int = 1) -> Rates:
     """Whole gates, with as many rounds as they ask for. Each number of each GPU has noise of its own."""
     draw = drawn_from(SHAPES, sigma, random.Random(seed))
     refused, rolled_back, rounds = 0, 0, [0]
@@ -40,7 +40,7 @@ def gates(count: int, sigma: float, loss: float, *, gpus: int = 8, seed: int = 1
         before: list[NodeResult] = []
         after: list[NodeResult] = []
         for round_number in range(1, RULES.rounds + 1):
-            before += runs_of(RULES.runs, draw, gpus=gpus)
+            before += runs_of(RULES.runs, draw, gpus=gpus, shapes=shapes)
             verdict = judge_baseline(before, rules=RULES, round_number=round_number).verdict
             if verdict is not Verdict.MEASURE_AGAIN:
                 break
@@ -48,7 +48,7 @@ def gates(count: int, sigma: float, loss: float, *, gpus: int = 8, seed: int = 1
             refused += 1
             continue
         for round_number in range(1, RULES.rounds + 1):
-            after += runs_of(RULES.runs, draw, loss=loss, gpus=gpus, driver=NEW)
+            after += runs_of(RULES.runs, draw, loss=loss, gpus=gpus, shapes=shapes, driver=NEW)
             verdict = judge(before, after, rules=RULES, round_number=round_number).verdict
             if verdict is not Verdict.MEASURE_AGAIN:
                 break
@@ -76,15 +76,15 @@ def test_a_loss_of_one_percent_is_let_through(sigma: float) -> None:
 
 
 def table(count: int) -> None:
-    """Print false rollbacks and what is found of losses, by scatter and number of GPUs."""
-    for gpus in (1, 8):
-        for sigma in (0.005, 0.01, 0.02, 0.03):
-            cells = [gates(count, sigma, loss, gpus=gpus) for loss in (0.0, 0.01, 0.06, 0.10)]
+    """Print false rollbacks and what is found of losses, by GPUs, numbers of each, and their scatter."""
+    for gpus, shapes in ((1, 1), (1, 7), (8, 1), (8, 3)):
+        for sigma in (0.005, 0.01, 0.02):
+            losses = (0.0, 0.01, 0.06)
+            cells = [gates(count, sigma, loss, gpus=gpus, shapes=shapes) for loss in losses]
             shown = " | ".join(f"{one.rolled_back:.1%}" for one in cells)
             first = cells[0]
-            print(
-                f"| {gpus} | {sigma:.1%} | {first.refused:.1%} | {shown} | {first.rounds:.1f} |", flush=True
-            )
+            place = f"| {gpus} | {3 * shapes} | {sigma:.1%} | {first.refused:.1%}"
+            print(f"{place} | {shown} | {first.rounds:.1f} |", flush=True)
 
 
 if __name__ == "__main__":
