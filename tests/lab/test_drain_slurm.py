@@ -45,6 +45,8 @@ GresTypes=gpu
 NodeName=gpu03,gpu05 CPUs=2 Gres=gpu:h100:8 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 """
+# Left to itself, slurmd 22.05 looks for one version of control groups, and ends where the host has both.
+CGROUPS = "CgroupPlugin=cgroup/v1\n"
 DEVICES = "Name=gpu Type=h100 File=/dev/fakegpu[0-7]\n"
 
 
@@ -85,6 +87,7 @@ def cluster() -> Iterator[None]:
                 node,
                 f"{install} slurmd slurm-client munge >/dev/null 2>&1; {write};"
                 f"printf %s {shlex.quote(DEVICES)} >/etc/slurm/gres.conf;"
+                f"printf %s {shlex.quote(CGROUPS)} >/etc/slurm/cgroup.conf;"
                 "for gpu in 0 1 2 3 4 5 6 7; do touch /dev/fakegpu$gpu; done;"
                 f"printf %s {key} | base64 -d >/etc/munge/munge.key; systemctl restart munge;"
                 "mkdir -p /var/lib/slurm/slurmd; systemctl restart slurmd",

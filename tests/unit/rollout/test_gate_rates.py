@@ -58,21 +58,18 @@ def gates(count: int, sigma: float, loss: float, *, gpus: int = 8, shapes: int =
 
 
 # The scatter of a GPU's runs is 1 to 2 % (cohort.py, history.py).
-@pytest.mark.parametrize("sigma", [0.005, 0.01, 0.02])
-@pytest.mark.parametrize("gpus", [1, 8])
-def test_a_good_driver_is_seldom_rolled_back(sigma: float, gpus: int) -> None:
-    assert gates(100, sigma, 0.0, gpus=gpus).rolled_back <= 0.01
+@pytest.mark.parametrize(("gpus", "sigma"), [(1, 0.005), (1, 0.01), (8, 0.01), (8, 0.02)])
+def test_a_good_driver_is_seldom_rolled_back(gpus: int, sigma: float) -> None:
+    assert gates(40, sigma, 0.0, gpus=gpus).rolled_back <= 0.01
 
 
-@pytest.mark.parametrize("sigma", [0.005, 0.01])
-@pytest.mark.parametrize("gpus", [1, 8])
-def test_a_loss_of_six_percent_is_found(sigma: float, gpus: int) -> None:
-    assert gates(50, sigma, 0.06, gpus=gpus).rolled_back >= 0.95
+@pytest.mark.parametrize(("gpus", "sigma"), [(1, 0.005), (8, 0.01)])
+def test_a_loss_of_six_percent_is_found(gpus: int, sigma: float) -> None:
+    assert gates(20, sigma, 0.06, gpus=gpus).rolled_back >= 0.95
 
 
-@pytest.mark.parametrize("sigma", [0.005, 0.01])
-def test_a_loss_of_one_percent_is_let_through(sigma: float) -> None:
-    assert gates(50, sigma, 0.01).rolled_back <= 0.02
+def test_a_loss_of_one_percent_is_let_through() -> None:
+    assert gates(20, 0.01, 0.01).rolled_back <= 0.02
 
 
 def table(count: int) -> None:
