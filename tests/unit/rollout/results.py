@@ -35,18 +35,29 @@ def run_of(
     bits: Sequence[str] = (),
     findings: Iterable[Finding] = (),
     conditions: dict[str, int | str] | None = None,
+    shapes: int = 1,
+    draw: Callable[[], float] = lambda: 0.0,
     **changes: Any,
 ) -> NodeResult:
-    """One run; each GPU reaches so much of its number."""
+    """One run; each GPU reaches so much of its numbers, and `draw` says how far each of them is off.
+
+    Every number is there for so many `shapes`.
+    """
     shape = conditions or {"m": 8192, "n": 8192, "k": 8192}
     tests = [
         one_test(
             test,
             State.PASS,
             *(
-                measurement(name, value * factor, device=gpu, conditions=shape)
+                measurement(
+                    name,
+                    value * factor * (1 + draw()),
+                    device=gpu,
+                    conditions=shape | ({"shape": number} if number else {}),
+                )
                 for at, name, value in NUMBERS
                 if at == test
+                for number in range(shapes)
                 for gpu, factor in enumerate(factors)
             ),
             findings=tuple(findings) if test == "gpu_matmul" else (),
@@ -70,8 +81,8 @@ def runs_of(
     gpus: int = GPUS,
     **changes: Any,
 ) -> list[NodeResult]:
-    """Runs in which every number is off by what `draw` says."""
-    return [run_of([(1 - loss) * (1 + draw()) for _ in range(gpus)], **changes) for _ in range(count)]
+    """Runs in which every number of every GPU is off by what `draw` says."""
+    return [run_of([1 - loss] * gpus, draw=draw, **changes) for _ in range(count)]
 
 
 def recorded_noise() -> list[float]:

@@ -1,0 +1,66 @@
+#!/usr/bin/python3
+"""Who holds the GPUs of a node."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: gpu_holders
+short_description: Name the processes and containers that hold GPUs, and change nothing
+description:
+  - Names every process that has a device file of NVIDIA's driver open, whether it computes or idles.
+  - Services that O(ignore) names are left out. They are the driver's own and end with it.
+options:
+  ignore:
+    description: Names of systemd services that may hold GPUs.
+    type: list
+    elements: str
+    default:
+      - nvidia-persistenced.service
+      - nvidia-fabricmanager.service
+      - nvidia-dcgm.service
+      - dcgm-exporter.service
+author: Temper developers
+"""
+
+EXAMPLES = r"""
+- name: See who keeps the driver from being unloaded
+  gpu_holders:
+  register: found
+"""
+
+RETURN = r"""
+holders:
+  description: Each with C(pid), C(name), C(devices), C(container) (its short id) and C(unit).
+  returned: always
+  type: list
+sentences:
+  description: The same for people.
+  returned: always
+  type: list
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.driver import holders
+
+IGNORE = [
+    "nvidia-persistenced.service",
+    "nvidia-fabricmanager.service",
+    "nvidia-dcgm.service",
+    "dcgm-exporter.service",
+]
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={"ignore": {"type": "list", "elements": "str", "default": IGNORE}},
+        supports_check_mode=True,
+    )
+    found = [one for one in holders.holders(holders.PROC) if one.unit not in module.params["ignore"]]
+    module.exit_json(
+        changed=False, holders=[one._asdict() for one in found], sentences=[str(one) for one in found]
+    )
+
+
+if __name__ == "__main__":
+    main()

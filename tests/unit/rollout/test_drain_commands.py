@@ -1,0 +1,104 @@
+"""The operator's own commands in place of a scheduler: in a folder, a file takes a node out of service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollout.drain import base, programs
+from rollout.drain.base import Drainer, DrainError, wait_until_idle
+from rollout.drain.commands import Commands, Idle
+from tests.unit.validation.samples import eventually, is_running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "work").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def drainer(site: Path) -> Commands:
+    def script(text: str) -> tuple[str, ...]:
+        return ("sh", "-c", f"cd {site}; node=$1; reason=$2; {text}", "-", "{node}", "{reason}")
+
+    return Commands(
+        look_command=script('if test -e "out/$node"; then cat "out/$node"; exit 1; fi'),
+        drain_command=script('printf %s "$reason" >"out/$node"'),
+        empty_command=script('if test -e "work/$node"; then cat "work/$node"; exit 1; fi'),
+        give_back_command=script('rm -f "out/$node"'),
+    )
+
+
+def test_a_node_goes_out_and_comes_back(drainer: Commands, site: Path) -> None:
+    as_drainer: Drainer = drainer
+    before = as_drainer.look("gpu01")
+    as_drainer.drain("gpu01", before, 'upgrade; rm -rf "$HOME" $(false)')
+    assert (site / "out/gpu01").read_text() == 'upgrade; rm -rf "$HOME" $(false)'
+    assert as_drainer.empty("gpu01", 0) == ()
+    assert "back in service" in as_drainer.give_back("gpu01", before)
+    assert as_drainer.look("gpu01") == before
+
+
+def test_what_was_out_before_stays_out(drainer: Commands, site: Path) -> None:
+    (site / "out/gpu01").write_text("fan")
+    before = drainer.look("gpu01")
+    drainer.drain("gpu01", before, "upgrade")
+    assert "fan" in drainer.give_back("gpu01", before)
+    assert (site / "out/gpu01").read_text() == "fan"
+
+
+def test_work_that_does_not_end_is_named(drainer: Commands, site: Path) -> None:
+    (site / "work/gpu01").write_text("job 7 of ann\njob 8 of bob\n")
+    assert drainer.empty("gpu01", 0) == ("job 7 of ann", "job 8 of bob")
+    with pytest.raises(DrainError, match="job 7 of ann; job 8 of bob"):
+        wait_until_idle(drainer, "gpu01", 0)
+
+
+def test_work_that_ends_is_waited_for(drainer: Commands, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = site / "work/gpu01"
+    work.write_text("job 7")
+    monkeypatch.setattr("rollout.drain.commands.time.sleep", lambda _: work.unlink())
+    wait_until_idle(drainer, "gpu01", 60)
+
+
+def test_a_command_that_fails_is_an_error_and_no_answer(site: Path) -> None:
+    failing = ("sh", "-c", "echo no route to the database >&2; exit 3")
+    drainer = Commands(failing, failing, failing, failing)
+    for call in (lambda: drainer.look("gpu01"), lambda: drainer.empty("gpu01", 0)):
+        with pytest.raises(DrainError, match="no route to the database"):
+            call()
+
+
+def test_a_node_that_does_not_come_back_is_said(drainer: Commands, site: Path) -> None:
+    before = drainer.look("gpu01")
+    drainer.drain("gpu01", before, "upgrade")
+    stuck = Commands(drainer.look_command, ("true",), ("true",), ("true",))
+    with pytest.raises(DrainError, match="still out of service"):
+        stuck.give_back("gpu01", before)
+
+
+def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    hangs = ("sh", "-c", f"sleep 1000 & echo $! >{child}; wait")
+    with pytest.raises(DrainError, match="no answer within 1 s"):
+        programs.ask(hangs, 1.0)
+    eventually(lambda: not is_running(int(child.read_text())), "the child has ended")
+
+
+def test_without_a_scheduler_there_is_nothing_to_do() -> None:
+    drainer: Drainer = Idle()
+    before = drainer.look("gpu01")
+    assert before.in_service
+    drainer.drain("gpu01", before, "upgrade")
+    wait_until_idle(drainer, "gpu01", 0)
+    assert "no scheduler" in drainer.give_back("gpu01", before)
+
+
+def test_much_work_is_shortened() -> None:
+    assert base.named(tuple("abcdefg")) == "a; b; c; d; e and 2 more"

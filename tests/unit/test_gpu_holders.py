@@ -1,0 +1,81 @@
+"""Processes that hold GPUs are named, with their container or service."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import gpu_holders
+import pytest
+from ansible.module_utils.driver import holders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ID = "0123456789ab" + "c" * 52
+
+
+class Proc:
+    """A /proc of our own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, pid: int, name: str, *open_files: str, cgroup: str = "/user.slice/session-1.scope") -> None:
+        folder = self.path / str(pid)
+        (folder / "fd").mkdir(parents=True)
+        (folder / "comm").write_text(f"{name}\n")
+        (folder / "cgroup").write_text(f"0::{cgroup}\n")
+        for number, target in enumerate(open_files):
+            (folder / "fd" / str(number)).symlink_to(target)
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Proc:
+    monkeypatch.setattr(holders, "PROC", tmp_path)
+    (tmp_path / "meminfo").write_text("")
+    return Proc(tmp_path)
+
+
+def test_a_process_that_only_keeps_a_device_open_is_named(
+    proc: Proc, run_module: Callable[..., dict[str, Any]]
+) -> None:
+    proc.add(7, "python3", "/dev/nvidia0", "/dev/nvidiactl", "/dev/null")
+    proc.add(8, "bash", "/dev/null")
+    found = run_module(gpu_holders.main)
+    assert [one["pid"] for one in found["holders"]] == [7]
+    assert found["sentences"] == ["python3 (process 7) holds /dev/nvidia0, /dev/nvidiactl"]
+    assert not found["changed"]
+
+
+def test_the_drivers_own_services_are_left_out(proc: Proc, run_module: Callable[..., dict[str, Any]]) -> None:
+    for pid, service in ((1, "nvidia-persistenced"), (2, "nvidia-dcgm"), (3, "jupyter")):
+        proc.add(pid, service, "/dev/nvidia0", cgroup=f"/system.slice/{service}.service")
+    (one,) = run_module(gpu_holders.main)["holders"]
+    assert one["unit"] == "jupyter.service"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "belongs"),
+    [
+        (f"/system.slice/docker-{ID}.scope", ("0123456789ab", "")),
+        (f"/docker/{ID}", ("0123456789ab", "")),
+        (f"/kubepods.slice/kubepods-pod1.slice/cri-containerd-{ID}.scope", ("0123456789ab", "")),
+        (f"/machine.slice/libpod-{ID}.scope/container", ("0123456789ab", "")),
+        ("/system.slice/slurmstepd.scope/job_7", ("", "")),
+        ("/system.slice/ssh.service", ("", "ssh.service")),
+        ("", ("", "")),
+    ],
+)
+def test_a_control_group_says_whose_a_process_is(cgroup: str, belongs: tuple[str, str]) -> None:
+    assert holders.belongs_to(f"0::{cgroup}\n") == belongs
+
+
+def test_a_real_process_is_found_by_what_it_has_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine has no GPU; any device file will do."""
+    monkeypatch.setattr(holders, "DEVICE", re.compile(re.escape(str(tmp_path / "nvidia0"))))
+    with (tmp_path / "nvidia0").open("w"):
+        assert os.getpid() in [one.pid for one in holders.holders()]
+    assert os.getpid() not in [one.pid for one in holders.holders()]
