@@ -1,0 +1,386 @@
+"""Carries out the steps of a roll-out: Ansible on the node, the scheduler's own programs, the gate.
+
+What one step leaves for later ones lies in a folder of the node, so that whoever goes on after a crash finds
+it: how the scheduler had it (`standing.json`), its GPUs' settings (`settings.json`), the payload's results on
+the former driver (`before/`), on the new one (`after/`) and on the way back (`back/`), and Ansible's output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from rollout import gate, gpu_settings
+from rollout.drain.base import Drainer, DrainError, Standing, named, wait_until_idle
+from rollout.model import Course, Observation, Outcome, StepResult
+from validation.model import contract
+from validation.model.contract import NodeResult, State
+from validation.verdict.verdicts import FleetVerdict, NodeVerdict
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from rollout.engine import Ticket
+    from rollout.playbooks import Ansible, Played
+
+#: How much longer than a step the node's lease lasts: the controller may have died, and somebody goes on.
+LEASE_MARGIN = timedelta(hours=1)
+#: A drain ends so long before its step does, so that it says itself what was in the way.
+DRAIN_MARGIN = timedelta(minutes=1)
+OUTCOMES = {
+    gate.Verdict.PASS: Outcome.DONE,
+    gate.Verdict.FAIL: Outcome.FAILED,
+    gate.Verdict.MEASURE_AGAIN: Outcome.AGAIN,
+}
+
+
+class FleetExecutor:
+    """Steps on real nodes. `identity` is the roll-out, as nodes and schedulers are told who works there."""
+
+    def __init__(
+        self,
+        ansible: Ansible,
+        drainer: Drainer,
+        folder: Path,
+        identity: str,
+        *,
+        rules: gate.Rules,
+        known_stacks: Sequence[str] = (),
+    ) -> None:
+        """`known_stacks`: where earlier roll-outs have brought nodes, the last one first."""
+        self.ansible, self.drainer, self.folder = ansible, drainer, folder
+        self.identity, self.rules, self.known_stacks = identity, rules, known_stacks
+        #: The numbers that nodes gave this process. One that it took over from has lower ones, and is refused.
+        self.fencing: dict[str, int] = {}
+
+    # ------------------------------------------------------------ before anything is changed
+
+    async def lease(self, ticket: Ticket) -> StepResult:
+        """Take the node's lease. `refused` where another controller holds it, or the node does not answer."""
+        return _result(await self._step(ticket, "lease"), otherwise=Outcome.REFUSED)
+
+    async def stage(self, ticket: Ticket) -> StepResult:
+        """Download and verify the packages of both stacks."""
+        found = await self._former_stack(ticket)
+        if isinstance(found, StepResult):
+            return found
+        staged = await self._step(ticket, "stage", stack=ticket.stack, nvidia_stack_busy_ok=True)
+        return _result(staged, otherwise=Outcome.AGAIN, facts={"former_stack": found})
+
+    async def _former_stack(self, ticket: Ticket) -> str | StepResult:
+        """The stack that the node has, wholly: the inventory's, or where an earlier roll-out has brought it."""
+        names = ["", *(name for name in self.known_stacks if name != ticket.stack)]
+        wanted = ""
+        for name in names:
+            found = await self._step(ticket, "look", stack=name)
+            if not found.ok:
+                return _result(found, otherwise=Outcome.AGAIN)
+            stack = str(found.result["stack"])
+            wanted = wanted or stack
+            if found.result["settled"]:
+                if stack == ticket.stack:
+                    return StepResult(Outcome.REFUSED, f"it has stack {stack} already")
+                return stack
+        return StepResult(
+            Outcome.REFUSED,
+            f"it has not got all of the inventory's stack {wanted}, so there is no way back: run site.yml",
+        )
+
+    async def drain(self, ticket: Ticket) -> StepResult:
+        """Take the node out of service; `refused` where somebody else has, or where work does not end."""
+        name = ticket.node.name
+        try:
+            before = await asyncio.to_thread(self._standing, name)
+            if before.obstacle:
+                return StepResult(Outcome.REFUSED, before.obstacle)
+            if not before.in_service and not before.ours:
+                return StepResult(
+                    Outcome.REFUSED,
+                    f"somebody else has taken it out of service: {before.reason or 'no reason given'}",
+                )
+            reason = f"upgrade to {ticket.stack}"
+            await asyncio.to_thread(self.drainer.drain, name, before, reason)
+            limit_s = max((ticket.limit - DRAIN_MARGIN).total_seconds(), 1.0)
+            await asyncio.to_thread(wait_until_idle, self.drainer, name, limit_s)
+        except DrainError as error:
+            return StepResult(Outcome.REFUSED, str(error))
+        found = await self._step(ticket, "look")
+        if found.ok and (holders := found.result["processes"]):
+            return StepResult(Outcome.REFUSED, f"its GPUs are in use: {named(tuple(map(str, holders)))}")
+        return _result(found, otherwise=Outcome.REFUSED)
+
+    async def baseline(self, ticket: Ticket) -> StepResult:
+        """Measure on the former driver. `refused` where a GPU is slow or degraded already."""
+        settings = await self._settings(ticket)
+        if isinstance(settings, StepResult):
+            return settings
+        self._write(ticket, "settings.json", settings)
+        measured = await self._measure(ticket, "before", ticket.record.facts["former_stack"])
+        if isinstance(measured, StepResult):
+            return measured
+        verdict = gate.judge_baseline(
+            measured, self._judged(ticket, "before"), rules=self.rules, round_number=ticket.record.attempt
+        )
+        outcome = OUTCOMES[verdict.verdict]
+        return _said(verdict, Outcome.REFUSED if outcome is Outcome.FAILED else outcome)
+
+    # ------------------------------------------------------------ to another stack, either way
+
+    async def install(self, ticket: Ticket) -> StepResult:
+        """Install the new stack; `refused` where nothing was changed."""
+        return await self._install(ticket, ticket.stack, Outcome.FAILED)
+
+    async def undo(self, ticket: Ticket) -> StepResult:
+        """Install the former stack, from the packages that were kept where nobody offers them any more."""
+        result = await self._install(ticket, ticket.record.facts["former_stack"], Outcome.AGAIN)
+        # Back there is nothing to refuse: what was refused for a moment is worth another try.
+        return StepResult(Outcome.AGAIN, result.reason) if result.outcome is Outcome.REFUSED else result
+
+    async def _install(self, ticket: Ticket, stack: str, otherwise: Outcome) -> StepResult:
+        played = await self._step(ticket, "install", stack=stack)
+        return _result(played, otherwise=otherwise, facts={"boot_id": str(played.result.get("boot_id", ""))})
+
+    async def reboot(self, ticket: Ticket) -> StepResult:
+        """Reboot, unless the boot id differs from the recorded one already."""
+        boot_id = ticket.record.facts.get("boot_id", "")
+        played = await self._step(ticket, "boot", stack=self._stack(ticket), upgrade_boot_id=boot_id)
+        return _result(played, otherwise=Outcome.FAILED)
+
+    async def load(self, ticket: Ticket) -> StepResult:
+        """Compare what is loaded, and how many GPUs answer, with the plan and with what was there."""
+        played = await self._step(ticket, "load", stack=self._stack(ticket))
+        if not played.ok:
+            return _result(played, otherwise=Outcome.FAILED)
+        now = await self._settings(ticket)
+        if isinstance(now, StepResult):
+            return now
+        before = self._read(ticket, "settings.json")
+        if gone := sorted(before.keys() - now.keys()):
+            return StepResult(
+                Outcome.FAILED, f"{len(now)} of {len(before)} GPUs answer; missing: {', '.join(gone)}"
+            )
+        return StepResult(Outcome.DONE)
+
+    async def settle(self, ticket: Ticket) -> StepResult:
+        """Apply the GPUs' settings, and read them back."""
+        played = await self._step(ticket, "settle", stack=self._stack(ticket))
+        if not played.ok:
+            return _result(played, otherwise=Outcome.AGAIN)
+        now = await self._settings(ticket)
+        if isinstance(now, StepResult):
+            return now
+        lost: list[str] = []
+        gate.judge_settings(self._read(ticket, "settings.json"), now, lost, [])
+        return StepResult(Outcome.AGAIN, " ".join(lost)) if lost else StepResult(Outcome.DONE)
+
+    async def prove(self, ticket: Ticket) -> StepResult:
+        """Measure, and compare with the baseline; `again` where noise hides the answer."""
+        side = "back" if ticket.record.course is Course.BACK else "after"
+        settings = await self._settings(ticket)
+        if isinstance(settings, StepResult):
+            return settings
+        measured = await self._measure(ticket, side, self._stack(ticket))
+        if isinstance(measured, StepResult):
+            return measured
+        verdict = gate.judge(
+            self._results(ticket, "before"),
+            measured,
+            settings_before=self._read(ticket, "settings.json"),
+            settings_after=settings,
+            rules=self.rules,
+            round_number=ticket.record.attempt,
+        )
+        return _said(verdict, OUTCOMES[verdict.verdict])
+
+    # ------------------------------------------------------------ the end
+
+    async def return_to_service(self, ticket: Ticket) -> StepResult:
+        """Return what Temper drained, and give the lease back."""
+        cleaned = await self._step(ticket, "clean")
+        if not cleaned.ok:
+            return _result(cleaned, otherwise=Outcome.AGAIN)
+        return await self._give_back(ticket)
+
+    async def release(self, ticket: Ticket) -> StepResult:
+        """Put an unchanged node back as it was found."""
+        cleaned = await self._step(ticket, "clean")
+        given = await self._give_back(ticket)
+        # Held by another controller, it is that one's to clean; silent, nothing was changed on it.
+        return (
+            given if given.outcome is Outcome.DONE or cleaned.ok else StepResult(Outcome.AGAIN, cleaned.said)
+        )
+
+    async def keep_out(self, ticket: Ticket) -> StepResult:
+        """Write the record's reason into the drain. The node may not answer any more."""
+        name = ticket.node.name
+        try:
+            before = await asyncio.to_thread(self._standing, name)
+            await asyncio.to_thread(self.drainer.keep_out, name, before, ticket.record.reason)
+        except DrainError as error:
+            return StepResult(Outcome.AGAIN, str(error))
+        await self._step(ticket, "free")
+        return StepResult(Outcome.DONE)
+
+    async def watch(self, ticket: Ticket) -> StepResult:
+        """Look for errors of the GPUs since the node returned; `failed` where there are."""
+        played = await self._step(ticket, "watch")
+        if not played.ok:
+            return _result(played, otherwise=Outcome.AGAIN)
+        result = contract.loads(NodeResult, str(played.result["health"]))
+        found = [one.text for test in result.tests for one in test.findings if one.state is State.FAIL]
+        return StepResult(Outcome.FAILED, " ".join(found)) if found else StepResult(Outcome.DONE)
+
+    async def observe(self, nodes: Collection[str]) -> Observation:
+        """Which of the nodes are out of service, whoever did that, and why."""
+
+        def look() -> dict[str, str]:
+            standings = (self.drainer.look(name) for name in nodes)
+            return {
+                one.node: one.reason or one.obstacle or one.state
+                for one in standings
+                if one.obstacle or not (one.in_service or one.ours)
+            }
+
+        try:
+            return Observation(await asyncio.to_thread(look))
+        except DrainError as error:
+            return Observation(problem=str(error))
+
+    # ------------------------------------------------------------ helpers
+
+    def _stack(self, ticket: Ticket) -> str:
+        """The stack that the node is on its way to."""
+        back = ticket.record.course is Course.BACK
+        return ticket.record.facts["former_stack"] if back else ticket.stack
+
+    async def _step(self, ticket: Ticket, step: str, *, stack: str = "", **more: Any) -> Played:
+        """Run one step of playbooks/upgrade_step.yml."""
+        name = ticket.node.name
+        variables = {
+            "upgrade_step": step,
+            "upgrade_owner": self.identity,
+            "upgrade_fencing": self.fencing.get(name, ""),
+            "upgrade_lease_s": (ticket.limit + LEASE_MARGIN).total_seconds(),
+            "upgrade_boot_id": "",
+            # A plan of one node is not the fleet's.
+            "preflight_plan_file": "",
+            **({"nvidia_stack_name": stack} if stack else {}),
+            **more,
+        }
+        played = await self.ansible.playbook("upgrade_step", name, f"{self._label(ticket)}-{step}", variables)
+        if fencing := played.result.get("fencing"):
+            self.fencing[name] = int(fencing)
+        return played
+
+    def _label(self, ticket: Ticket) -> str:
+        back = "back-" if ticket.record.course is Course.BACK else ""
+        return f"{back}{ticket.step}-{ticket.record.attempt}"
+
+    async def _settings(self, ticket: Ticket) -> dict[str, dict[str, str]] | StepResult:
+        """The GPUs' settings by UUID, or why they cannot be read."""
+        played = await self._step(ticket, "settings")
+        if not played.ok:
+            return _result(played, otherwise=Outcome.AGAIN)
+        try:
+            return gpu_settings.parse(str(played.result["settings"]))
+        except ValueError as error:
+            return StepResult(Outcome.AGAIN, str(error))
+
+    async def _measure(self, ticket: Ticket, side: str, stack: str) -> list[NodeResult] | StepResult:
+        """The results of all rounds of a side, after another round. What a cut-off one has left is discarded."""
+        folder, attempt = self._folder(ticket) / side, ticket.record.attempt
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in folder.iterdir():
+            if int(file.name.partition("-")[0]) >= attempt:
+                file.unlink()
+        reports = self._folder(ticket) / ".reports"
+        for run in range(self.rules.runs):
+            shutil.rmtree(reports, ignore_errors=True)
+            played = await self.ansible.playbook(
+                "validate",
+                ticket.node.name,
+                f"{self._label(ticket)}-run{run + 1}",
+                {
+                    "gpu_validation_reports_directory": str(reports.absolute()),
+                    "preflight_plan_file": "",
+                    "nvidia_stack_name": stack,
+                },
+            )
+            results = sorted(reports.glob(f"*/results/{ticket.node.name}.json"))
+            if not results:
+                why = played.said or "it left no result"
+                return StepResult(Outcome.AGAIN, f"run {run + 1} of the measurement: {why}")
+            results[-1].replace(folder / f"{attempt}-{run}.result.json")
+            results[-1].parents[1].joinpath("summary.json").replace(folder / f"{attempt}-{run}.verdict.json")
+        shutil.rmtree(reports, ignore_errors=True)
+        return self._results(ticket, side)
+
+    def _results(self, ticket: Ticket, side: str) -> list[NodeResult]:
+        files = sorted((self._folder(ticket) / side).glob("*.result.json"))
+        return [contract.loads(NodeResult, file.read_bytes()) for file in files]
+
+    def _judged(self, ticket: Ticket, side: str) -> list[NodeVerdict]:
+        """What the report made of each of these results."""
+        files = sorted((self._folder(ticket) / side).glob("*.verdict.json"))
+        return [contract.loads(FleetVerdict, file.read_bytes()).nodes[0] for file in files]
+
+    async def _give_back(self, ticket: Ticket) -> StepResult:
+        try:
+            said = await asyncio.to_thread(self._give_back_to_scheduler, ticket.node.name)
+        except DrainError as error:
+            return StepResult(Outcome.AGAIN, str(error))
+        freed = await self._step(ticket, "free")
+        return _result(freed, otherwise=Outcome.AGAIN, reason=said)
+
+    def _give_back_to_scheduler(self, name: str) -> str:
+        file = self.folder / name / "standing.json"
+        if not file.is_file():
+            return ""  # it was never drained
+        said = self.drainer.give_back(name, Standing(**json.loads(file.read_text(encoding="utf-8"))))
+        file.unlink()
+        return said
+
+    def _standing(self, name: str) -> Standing:
+        """How the scheduler had the node before we touched it: written down before the first touch."""
+        file = self.folder / name / "standing.json"
+        if file.is_file():
+            return Standing(**json.loads(file.read_text(encoding="utf-8")))
+        standing = self.drainer.look(name)
+        _write(file, asdict(standing))
+        return standing
+
+    def _folder(self, ticket: Ticket) -> Path:
+        return self.folder / ticket.node.name
+
+    def _write(self, ticket: Ticket, name: str, content: Mapping[str, Any]) -> None:
+        _write(self._folder(ticket) / name, content)
+
+    def _read(self, ticket: Ticket, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self._folder(ticket) / name).read_text(encoding="utf-8"))
+        return found
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    """Replace a file in one step."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    aside = file.with_suffix(".new")
+    aside.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    aside.replace(file)
+
+
+def _result(
+    played: Played, *, otherwise: Outcome, facts: Mapping[str, str] | None = None, reason: str = ""
+) -> StepResult:
+    """A run of Ansible as a step's result; `otherwise` is what it comes to where it failed."""
+    if played.ok:
+        return StepResult(Outcome.DONE, reason, facts or {})
+    return StepResult(Outcome.REFUSED if played.refused else otherwise, played.said)
+
+
+def _said(verdict: gate.GateVerdict, outcome: Outcome) -> StepResult:
+    return StepResult(outcome, " ".join(verdict.reasons or verdict.notes), numbers=verdict.numbers)

@@ -1,0 +1,299 @@
+"""What the steps of a roll-out come to, with Ansible and the scheduler standing in; both have tests of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollout.drain.base import DrainError, Standing
+from rollout.engine import Ticket
+from rollout.executor import FleetExecutor
+from rollout.gate import Rules
+from rollout.model import Course, Node, Outcome, Record, State, Step
+from rollout.playbooks import RESULT, Events, Played
+from rollout.policy import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+OLD, NEW = "r580-cuda13.0", "r595-cuda13.2"
+XML = "<?xml version='1.0'?><nvidia_smi_log>{}</nvidia_smi_log>"
+GPU = "<gpu><uuid>GPU-{}</uuid><ecc_mode><current_ecc>{}</current_ecc></ecc_mode></gpu>"
+BOTH = XML.format(GPU.format(0, "Enabled") + GPU.format(1, "Enabled"))
+ONE = XML.format(GPU.format(0, "Enabled"))
+OTHER_ECC = XML.format(GPU.format(0, "Enabled") + GPU.format(1, "Disabled"))
+
+
+@dataclass
+class StandInAnsible:
+    """Answers each step with what a test says, or with success; keeps what it was asked."""
+
+    answers: dict[str, list[Played] | Played] = field(default_factory=dict)
+    asked: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    fencing: int = 0
+
+    async def playbook(self, name: str, node: str, label: str, variables: Mapping[str, Any]) -> Played:
+        step = str(variables.get("upgrade_step", name))
+        self.asked.append((step, variables))
+        answer = self.answers.get(step, Played(ok=True))
+        if isinstance(answer, list):
+            answer = answer.pop(0)
+        self.fencing = int(variables.get("upgrade_fencing") or self.fencing + 1)
+        return Played(
+            answer.ok,
+            answer.said,
+            answer.refused,
+            answer.unreachable,
+            {"fencing": self.fencing, **answer.result},
+        )
+
+    @property
+    def steps(self) -> list[str]:
+        return [step for step, _ in self.asked]
+
+
+@dataclass
+class StandInScheduler:
+    """A scheduler with one node."""
+
+    standing: Standing = Standing("gpu01", in_service=True)
+    busy: tuple[str, ...] = ()
+    asked: list[str] = field(default_factory=list)
+    before: Standing | None = None
+
+    def look(self, node: str) -> Standing:
+        return self.standing
+
+    def drain(self, node: str, before: Standing, reason: str) -> None:
+        self.asked.append(f"drain: {reason}")
+
+    def empty(self, node: str, timeout_s: float) -> tuple[str, ...]:
+        if self.busy:
+            raise DrainError(f"{node} still has work: {', '.join(self.busy)}")
+        return ()
+
+    def give_back(self, node: str, before: Standing) -> str:
+        self.asked.append("give back")
+        self.before = before
+        return f"{node} is back in service."
+
+    def keep_out(self, node: str, before: Standing, reason: str) -> None:
+        self.asked.append(f"keep out: {reason}")
+
+
+@pytest.fixture
+def ansible() -> StandInAnsible:
+    return StandInAnsible(
+        {"look": played(stack=OLD, settled=True, processes=[]), "settings": played(settings=BOTH)}
+    )
+
+
+@pytest.fixture
+def scheduler() -> StandInScheduler:
+    return StandInScheduler()
+
+
+@pytest.fixture
+def executor(ansible: StandInAnsible, scheduler: StandInScheduler, tmp_path: Path) -> FleetExecutor:
+    return FleetExecutor(ansible, scheduler, tmp_path, "controller:1", rules=Rules(runs=2))  # type: ignore[arg-type]
+
+
+def played(**result: Any) -> Played:
+    return Played(ok=True, result=result)
+
+
+def ticket(step: Step, *, attempt: int = 1, course: Course = Course.FORWARD, **facts: str) -> Ticket:
+    record = Record(
+        State.PENDING, datetime(2026, 11, 22, tzinfo=UTC), course=course, step=step, attempt=attempt,
+        reason="the gate said no", facts={"former_stack": OLD, "boot_id": "one", **facts},
+    )  # fmt: skip
+    return Ticket(1, NEW, Node("gpu01", "h100"), step, record, 7, "me", Policy(), timedelta(minutes=10))
+
+
+def test_one_number_of_the_node_goes_through_all_steps_of_a_process(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    asyncio.run(executor.lease(ticket(Step.LEASE)))
+    asyncio.run(executor.reboot(ticket(Step.REBOOT)))
+    numbers = [variables["upgrade_fencing"] for _, variables in ansible.asked]
+    assert numbers == ["", 1]
+
+
+def test_staging_notes_where_the_node_comes_from(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+    result = asyncio.run(executor.stage(ticket(Step.STAGE)))
+    assert (result.outcome, result.facts) == (Outcome.DONE, {"former_stack": OLD})
+    step, variables = ansible.asked[-1]
+    assert (step, variables["nvidia_stack_name"]) == ("stage", NEW)
+
+
+def test_a_node_that_is_not_wholly_on_any_known_stack_has_no_way_back(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    ansible.answers["look"] = played(stack=OLD, settled=False)
+    result = asyncio.run(executor.stage(ticket(Step.STAGE)))
+    assert result.outcome is Outcome.REFUSED
+    assert f"all of the inventory's stack {OLD}" in result.reason
+    assert "stage" not in ansible.steps
+
+
+def test_a_node_that_an_earlier_roll_out_has_moved_is_known(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    executor.known_stacks = ("r590-cuda13.1",)
+    ansible.answers["look"] = [played(stack=OLD, settled=False), played(stack="r590-cuda13.1", settled=True)]
+    assert asyncio.run(executor.stage(ticket(Step.STAGE))).facts == {"former_stack": "r590-cuda13.1"}
+
+
+def test_a_node_that_has_the_stack_is_left_out(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+    ansible.answers["look"] = played(stack=NEW, settled=True)
+    result = asyncio.run(executor.stage(ticket(Step.STAGE)))
+    assert (result.outcome, result.reason) == (Outcome.REFUSED, f"it has stack {NEW} already")
+
+
+def test_how_the_scheduler_had_the_node_is_known_after_a_crash(
+    executor: FleetExecutor, scheduler: StandInScheduler, ansible: StandInAnsible, tmp_path: Path
+) -> None:
+    asyncio.run(executor.drain(ticket(Step.DRAIN)))
+    assert scheduler.asked == [f"drain: upgrade to {NEW}"]
+    scheduler.standing = Standing("gpu01", in_service=False, ours=True, reason="ours")
+    other = FleetExecutor(ansible, scheduler, tmp_path, "controller:1", rules=Rules(runs=2))  # type: ignore[arg-type]
+    assert asyncio.run(other.drain(ticket(Step.DRAIN))).outcome is Outcome.DONE
+    assert asyncio.run(other.return_to_service(ticket(Step.RETURN))).reason == "gpu01 is back in service."
+    assert scheduler.before == Standing("gpu01", in_service=True)
+    assert ansible.steps[-2:] == ["clean", "free"]
+
+
+def test_what_somebody_else_has_drained_is_left_alone(
+    executor: FleetExecutor, scheduler: StandInScheduler
+) -> None:
+    scheduler.standing = Standing("gpu01", in_service=False, reason="disk")
+    result = asyncio.run(executor.drain(ticket(Step.DRAIN)))
+    assert (result.outcome, result.reason) == (
+        Outcome.REFUSED, "somebody else has taken it out of service: disk",
+    )  # fmt: skip
+    assert scheduler.asked == []
+
+
+def test_work_that_does_not_end_is_named(executor: FleetExecutor, scheduler: StandInScheduler) -> None:
+    scheduler.busy = ("job 17 of anna",)
+    result = asyncio.run(executor.drain(ticket(Step.DRAIN)))
+    assert result.outcome is Outcome.REFUSED
+    assert "job 17 of anna" in result.reason
+
+
+def test_processes_that_no_scheduler_knows_of_are_named(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    ansible.answers["look"] = played(stack=OLD, settled=True, processes=["4711 python3"])
+    result = asyncio.run(executor.drain(ticket(Step.DRAIN)))
+    assert (result.outcome, result.reason) == (Outcome.REFUSED, "its GPUs are in use: 4711 python3")
+
+
+def test_a_refused_installation_is_no_failed_one(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+    ansible.answers["install"] = Played(ok=False, said="it is busy", refused=True)
+    assert asyncio.run(executor.install(ticket(Step.INSTALL))).outcome is Outcome.REFUSED
+    ansible.answers["install"] = Played(ok=False, said="dpkg broke")
+    assert asyncio.run(executor.install(ticket(Step.INSTALL))).outcome is Outcome.FAILED
+    assert asyncio.run(executor.undo(ticket(Step.UNDO, course=Course.BACK))).outcome is Outcome.AGAIN
+
+
+def test_each_way_goes_to_its_own_stack(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+    asyncio.run(executor.install(ticket(Step.INSTALL)))
+    asyncio.run(executor.reboot(ticket(Step.REBOOT)))
+    asyncio.run(executor.undo(ticket(Step.UNDO, course=Course.BACK)))
+    asyncio.run(executor.reboot(ticket(Step.REBOOT, course=Course.BACK)))
+    found = [
+        (step, variables["nvidia_stack_name"], variables["upgrade_boot_id"])
+        for step, variables in ansible.asked
+    ]
+    assert found == [("install", NEW, ""), ("boot", NEW, "one"), ("install", OLD, ""), ("boot", OLD, "one")]
+
+
+def test_a_gpu_that_did_not_come_back_is_named(
+    executor: FleetExecutor, ansible: StandInAnsible, tmp_path: Path
+) -> None:
+    keep_settings(tmp_path)
+    ansible.answers["settings"] = played(settings=ONE)
+    result = asyncio.run(executor.load(ticket(Step.LOAD)))
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "1 of 2 GPUs answer; missing: GPU-1")
+
+
+def test_a_lost_setting_is_named_with_its_gpu(
+    executor: FleetExecutor, ansible: StandInAnsible, tmp_path: Path
+) -> None:
+    keep_settings(tmp_path)
+    ansible.answers["settings"] = played(settings=OTHER_ECC)
+    result = asyncio.run(executor.settle(ticket(Step.SETTLE)))
+    assert (result.outcome, result.reason) == (
+        Outcome.AGAIN, "GPU GPU-1: ECC was Enabled, and is Disabled since the upgrade.",
+    )  # fmt: skip
+    assert asyncio.run(executor.settle(ticket(Step.SETTLE))).outcome is Outcome.AGAIN
+
+
+def test_a_measurement_without_a_result_is_taken_again(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    ansible.answers["validate"] = Played(ok=False, said="no room on /")
+    result = asyncio.run(executor.baseline(ticket(Step.BASELINE)))
+    assert (result.outcome, result.reason) == (Outcome.AGAIN, "run 1 of the measurement: no room on /")
+
+
+def test_of_a_measurement_that_was_cut_off_nothing_stays_and_of_earlier_rounds_all(
+    executor: FleetExecutor, ansible: StandInAnsible, tmp_path: Path
+) -> None:
+    folder = tmp_path / "gpu01" / "before"
+    folder.mkdir(parents=True)
+    for name in ("1-0.result.json", "2-0.result.json", "10-0.result.json"):
+        (folder / name).touch()
+    ansible.answers["validate"] = Played(ok=False, said="gone")
+    asyncio.run(executor.baseline(ticket(Step.BASELINE, attempt=2)))
+    assert [file.name for file in folder.iterdir()] == ["1-0.result.json"]
+
+
+def test_why_a_node_stays_out_is_in_its_drain(executor: FleetExecutor, scheduler: StandInScheduler) -> None:
+    assert asyncio.run(executor.keep_out(ticket(Step.KEEP_OUT))).outcome is Outcome.DONE
+    assert scheduler.asked == ["keep out: the gate said no"]
+
+
+def test_a_scheduler_that_is_away_is_a_problem_and_no_observation(
+    executor: FleetExecutor, scheduler: StandInScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler.standing = Standing("gpu01", in_service=False, reason="disk")
+    assert asyncio.run(executor.observe(["gpu01"])).unavailable == {"gpu01": "disk"}
+
+    def away(node: str) -> Standing:
+        raise DrainError("slurmctld does not answer")
+
+    monkeypatch.setattr(scheduler, "look", away)
+    assert asyncio.run(executor.observe(["gpu01"])).problem == "slurmctld does not answer"
+
+
+def test_events_give_the_last_failure_in_its_own_words() -> None:
+    events = Events()
+    events(
+        {
+            "event": "runner_on_failed",
+            "event_data": {"task": "One", "ignore_errors": True, "res": {"msg": "no"}},
+        }
+    )
+    assert events.said == ""
+    events(
+        {"event": "runner_on_failed", "event_data": {"task": "Refuse a node that", "res": {"msg": "a\n b"}}}
+    )
+    assert (events.said, events.refused, events.unreachable) == ("a b", True, False)
+    events({"event": "runner_on_unreachable", "event_data": {"task": "Two", "res": {"msg": "away"}}})
+    assert (events.said, events.refused, events.unreachable) == ("away", False, True)
+    events({"event": "runner_on_ok", "event_data": {"task": RESULT, "res": {"msg": {"fencing": 3}}}})
+    assert events.result == {"fencing": 3}
+
+
+def keep_settings(folder: Path) -> None:
+    path = folder / "gpu01" / "settings.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"GPU-0": {"ECC": "Enabled"}, "GPU-1": {"ECC": "Enabled"}}))
