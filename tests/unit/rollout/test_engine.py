@@ -11,7 +11,7 @@ import pytest
 
 from rollout import engine as module
 from rollout.engine import Ending, Engine
-from rollout.model import FORWARD, Mode, Outcome, Record, State, Step, StepResult
+from rollout.model import FORWARD, Mode, Observation, Outcome, Record, State, Step, StepResult
 from rollout.policy import Policy, Share
 from rollout.store import LEASE_TTL, HeldError, LostLeaseError, Store
 from rollout.windows import Window
@@ -221,11 +221,11 @@ def test_no_node_starts_where_nobody_can_say_which_are_in_service(
     controller.begin(1)
     answers = [ConnectionError("slurmctld"), None]
 
-    async def observe(names: object) -> module.Observation:
+    async def observe(names: object) -> Observation:
         answer = answers.pop(0)
         if answer:
             raise answer
-        return module.Observation()
+        return Observation()
 
     monkeypatch.setattr(controller.script, "observe", observe, raising=False)
     monkeypatch.setattr(module, "OBSERVATION_S", 1000)
@@ -235,8 +235,8 @@ def test_no_node_starts_where_nobody_can_say_which_are_in_service(
 
 def test_a_node_that_never_comes_back_stays_out_and_is_named(controller: Controller) -> None:
     controller.begin(2, TOLERANT)
-    silent = [StepResult(Outcome.FAILED, "no answer for 30 min")]
-    controller.script.answers = {("gpu0", Step.REBOOT): silent, ("gpu0", Step.UNDO): silent * 2}
+    silent = StepResult(Outcome.FAILED, "no answer for 30 min")
+    controller.script.answers = {("gpu0", Step.REBOOT): [silent], ("gpu0", Step.UNDO): [silent]}
     ending = controller.run()
     assert ending.mode is Mode.STOPPED
     assert "gpu0" in ending.sentence

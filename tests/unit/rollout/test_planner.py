@@ -231,8 +231,8 @@ def at(hour: int, minute: int = 0) -> datetime:
 
 def windowed(count: int = 2) -> Rollout:
     """Nodes that need three hours, and a window of four."""
-    times = {"stage_minutes": 30, "drain_minutes": 60, "work_minutes": 60, "way_back_minutes": 30}
-    return begin(nodes(count), replace(QUICK, canaries=0, windows=(NIGHT,), **times))
+    policy = replace(QUICK, canaries=0, windows=(NIGHT,), stage_minutes=30)
+    return begin(nodes(count), replace(policy, drain_minutes=60, work_minutes=60, way_back_minutes=30))
 
 
 def test_a_node_starts_only_where_it_can_end_inside_its_window() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rollout import machine
-from rollout.model import ENDED, Mode, Observation, Outcome, Rollout, State, Step, StepResult
+from rollout.model import ENDED, Mode, Observation, Outcome, Record, Rollout, State, Step, StepResult
 from rollout.planner import decide
 from rollout.policy import Policy, Share
 from rollout.store import HeldError, Lease, LostLeaseError, Store, StoreError
@@ -51,11 +51,11 @@ def test_the_simulation_notices_a_machine_that_is_wrong(
     what, step = break_it
     right_after, right_cut = machine.after, machine.interrupted
 
-    def after(record: machine.Record, result: StepResult, now: object) -> machine.Record:
+    def after(record: Record, result: StepResult, now: datetime) -> Record:
         wrong = what == "prove passes" and record.step is step and result.outcome is Outcome.FAILED
-        return right_after(record, replace(result, outcome=Outcome.DONE) if wrong else result, now)  # type: ignore[arg-type]
+        return right_after(record, replace(result, outcome=Outcome.DONE) if wrong else result, now)
 
-    def interrupted(record: machine.Record) -> machine.Record:
+    def interrupted(record: Record) -> Record:
         cut = right_cut(record)
         return replace(cut, cut_off=False) if what == "cut off" else cut
 
