@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
 from typing import Any
 
 from rollout.model import Course, Mode, Observation, Rollout, State, Step
@@ -12,6 +15,7 @@ from rollout.policy import Policy, Share
 from rollout.windows import Window
 from tests.unit.rollout.fleets import NOW, QUICK, begin, having, nodes
 
+ROOT = Path(__file__).resolve().parents[3]
 NOBODY = Observation()
 NIGHT = Window(frozenset(range(7)), time(22), time(2), "UTC")
 
@@ -43,6 +47,13 @@ def failed(**more: Any) -> dict[str, Any]:
         "started_at": NOW,
         **more,
     }
+
+
+def test_planning_needs_neither_ansible_nor_a_file_nor_a_process() -> None:
+    ask = "import sys, rollout.planner; print(*sys.modules)"
+    known = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in known.stdout.split()}
+    assert loaded & {"ansible", "sqlite3", "asyncio", "subprocess", "socket"} == set()
 
 
 # Waves
