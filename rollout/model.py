@@ -353,53 +353,6 @@ class StepResult:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
-class Verdict(StringEnum):
-    """What a comparison with the baseline says."""
-
-    PASS = "pass"  # noqa: S105 - a verdict
-    FAIL = "fail"
-    MEASURE_AGAIN = "measure-again"
-
-
-@dataclass(frozen=True)
-class GateVerdict:
-    """The gate's answer, with its reasons and the numbers that they rest on (units in their names)."""
-
-    verdict: Verdict
-    reasons: tuple[str, ...] = ()
-    numbers: Mapping[str, float] = field(default_factory=dict)
-
-    def as_result(self) -> StepResult:
-        """It as the outcome of step `prove`."""
-        outcome = {
-            Verdict.PASS: Outcome.DONE,
-            Verdict.FAIL: Outcome.FAILED,
-            Verdict.MEASURE_AGAIN: Outcome.AGAIN,
-        }[self.verdict]
-        return StepResult(outcome, "; ".join(self.reasons), numbers=self.numbers)
-
-
-@dataclass(frozen=True)
-class DrainOutcome:
-    """What became of a drain: whether the node is empty, whose drain it is, and what is in the way.
-
-    `ours` is False where somebody else had drained the node: it is neither upgraded nor returned.
-    `in_the_way` names jobs, pods, containers, processes or PodDisruptionBudgets.
-    """
-
-    drained: bool
-    ours: bool
-    in_the_way: tuple[str, ...] = ()
-    reason: str = ""
-    facts: Mapping[str, str] = field(default_factory=dict)
-
-    def as_result(self) -> StepResult:
-        """It as the outcome of step `drain`. A node that could not be drained was not changed."""
-        names = f": {', '.join(self.in_the_way)}" if self.in_the_way else ""
-        good = self.drained and self.ours
-        return StepResult(Outcome.DONE if good else Outcome.REFUSED, f"{self.reason}{names}", self.facts)
-
-
 class Mode(StringEnum):
     """What the roll-out as a whole does.
 

@@ -17,14 +17,11 @@ from rollout.model import (
     TRANSITIONS,
     WATCH,
     Course,
-    DrainOutcome,
-    GateVerdict,
     Outcome,
     Record,
     State,
     Step,
     StepResult,
-    Verdict,
 )
 from tests.unit.rollout.fleets import DONE, NOW
 
@@ -211,28 +208,6 @@ def test_the_table_has_a_row_for_every_step_and_says_what_to_do_with_an_unfinish
     assert set(ALLOWED) == set(State)
     # Nothing leaves an end by itself.
     assert {row.before for row in TRANSITIONS if row is not WATCH} & ENDED == set()
-
-
-@pytest.mark.parametrize(
-    ("verdict", "outcome"),
-    [
-        (Verdict.PASS, Outcome.DONE),
-        (Verdict.FAIL, Outcome.FAILED),
-        (Verdict.MEASURE_AGAIN, Outcome.AGAIN),
-    ],
-)
-def test_a_verdict_of_the_gate_is_a_result(verdict: Verdict, outcome: Outcome) -> None:
-    result = GateVerdict(verdict, ("GPU 3 lost 6 %", "GPU 5, too"), {"loss_percent": 6.0}).as_result()
-    assert (result.outcome, result.reason) == (outcome, "GPU 3 lost 6 %; GPU 5, too")
-    assert result.numbers == {"loss_percent": 6.0}
-
-
-def test_a_drain_of_somebody_else_is_refused_and_what_is_in_the_way_is_named() -> None:
-    ours = DrainOutcome(drained=True, ours=True, facts={"reason": "before"}).as_result()
-    assert (ours.outcome, ours.facts) == (Outcome.DONE, {"reason": "before"})
-    assert DrainOutcome(drained=True, ours=False, reason="disk").as_result().outcome is Outcome.REFUSED
-    stuck = DrainOutcome(drained=False, ours=True, in_the_way=("job 17",), reason="not empty after 30 min")
-    assert stuck.as_result() == StepResult(Outcome.REFUSED, "not empty after 30 min: job 17")
 
 
 def test_records_do_not_share_what_steps_leave() -> None:
