@@ -79,6 +79,10 @@ cuda-test: packages setup ## Run the payload under CUDA builds of torch, on a st
 cutoff-test: packages controller payload ## Cut site.yml off at random moments (COUNT=20); the next run must complete it: an hour
 	$(BIN)/python -m tests.lab.cutoff --count $(or $(COUNT),20) $(ARGS)
 
+.PHONY: rollout-simulation
+rollout-simulation: setup ## Simulate 1,000 upgrades of 1,000 nodes with faults (COUNT=1000, NODES=1000, ARGS="--seed 7"): hours
+	nice $(BIN)/python -m tests.rollout.simulation --rollouts $(or $(COUNT),1000) --nodes $(or $(NODES),1000) $(ARGS)
+
 .PHONY: molecule
 molecule: packages setup ## Converge bare nodes with Molecule, verify with testinfra; one step: STEP=converge
 	@# Strict: the lab's inventory is not for the steps that make and end the lab.

@@ -54,7 +54,7 @@ class Executor(Protocol):
     """Carries out steps, each of which may be carried out again after it was cut off at any point.
 
     A step says what it came to; what follows from that is decided elsewhere. An exception counts as `failed`.
-    Cancelled, it ends what it has started. docs/upgrading.md and rollout/model.py say what each step does.
+    Cancelled, it ends what it has started. rollout/model.py says what each step does.
     """
 
     async def lease(self, ticket: Ticket) -> StepResult:

@@ -106,8 +106,8 @@ def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> st
     taking_part = len(rollout.nodes) - len(seen.left_out)
     most = policy.max_unavailable.of(len(rollout.nodes), 1)
     lines = [
-        f"Stack {rollout.stack}: {taking_part} of {len(rollout.nodes)} nodes, at most {most} unavailable at a "
-        f"time, {policy.failure_budget.of(len(rollout.nodes))} failures tolerated"
+        f"Stack {rollout.stack}: {taking_part} of {len(rollout.nodes)} nodes, at most {most} unavailable "
+        f"at a time, {policy.failure_budget.of(len(rollout.nodes))} failures tolerated"
     ]
     for wave in seen.waves:
         name = f"wave {wave.number}" if wave.number else "canaries"

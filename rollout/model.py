@@ -300,11 +300,11 @@ class Record:
     Of `wave` 0 are the canaries. `stage` is how far the way back is, and for a failed node the state in which
     it failed. `step` is under way since `step_since`; without one, the next try waits until `not_before`.
     `attempt` counts the tries of a step. `out` says that the node is not in service because of us, or did not
-    answer. `cut_off`: a step that changes the node was interrupted, so nobody can call it unchanged. `then` is
-    where a release leads. `facts` are what steps leave for later ones (boot id, what the scheduler said
-    before). `watched`: None not yet, else whether the look after the soak was good. `failures` counts how often
-    the new stack did not prove itself here, in all tries; `accepted`: somebody has seen the last failure, or
-    that the node was left out, and went on.
+    answer. `cut_off`: a step that changes the node was interrupted, so nobody can call it unchanged. `then`
+    is where a release leads. `facts` are what steps leave for later ones (boot id, what the scheduler said
+    before). `watched`: None not yet, else whether the look after the soak was good. `failures` counts how
+    often the new stack did not prove itself here, in all tries; `accepted`: somebody has seen the last
+    failure, or that the node was left out, and went on.
     """
 
     state: State
@@ -351,53 +351,6 @@ class StepResult:
     reason: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
-
-
-class Verdict(StringEnum):
-    """What a comparison with the baseline says."""
-
-    PASS = "pass"  # noqa: S105 - a verdict
-    FAIL = "fail"
-    MEASURE_AGAIN = "measure-again"
-
-
-@dataclass(frozen=True)
-class GateVerdict:
-    """The gate's answer, with its reasons and the numbers that they rest on (units in their names)."""
-
-    verdict: Verdict
-    reasons: tuple[str, ...] = ()
-    numbers: Mapping[str, float] = field(default_factory=dict)
-
-    def as_result(self) -> StepResult:
-        """It as the outcome of step `prove`."""
-        outcome = {
-            Verdict.PASS: Outcome.DONE,
-            Verdict.FAIL: Outcome.FAILED,
-            Verdict.MEASURE_AGAIN: Outcome.AGAIN,
-        }[self.verdict]
-        return StepResult(outcome, "; ".join(self.reasons), numbers=self.numbers)
-
-
-@dataclass(frozen=True)
-class DrainOutcome:
-    """What became of a drain: whether the node is empty, whose drain it is, and what is in the way.
-
-    `ours` is False where somebody else had drained the node: it is neither upgraded nor returned.
-    `in_the_way` names jobs, pods, containers, processes or PodDisruptionBudgets.
-    """
-
-    drained: bool
-    ours: bool
-    in_the_way: tuple[str, ...] = ()
-    reason: str = ""
-    facts: Mapping[str, str] = field(default_factory=dict)
-
-    def as_result(self) -> StepResult:
-        """It as the outcome of step `drain`. A node that could not be drained was not changed."""
-        names = f": {', '.join(self.in_the_way)}" if self.in_the_way else ""
-        good = self.drained and self.ours
-        return StepResult(Outcome.DONE if good else Outcome.REFUSED, f"{self.reason}{names}", self.facts)
 
 
 class Mode(StringEnum):

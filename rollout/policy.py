@@ -158,8 +158,9 @@ def _contradictions(policy: Policy) -> list[str]:
         )
     if 2 * policy.measure_minutes > policy.work_minutes:
         problems.append(
-            f"work_minutes: a node is measured twice, for up to {policy.measure_minutes} each (measure_minutes), "
-            f"and all work on it may take {policy.work_minutes}; raise that, or lower measure_minutes"
+            "work_minutes: a node is measured twice, each for up to measure_minutes "
+            f"({policy.measure_minutes}), and all work may take {policy.work_minutes}; "
+            "raise that, or lower the other"
         )
     return problems
 

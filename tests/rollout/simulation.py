@@ -468,10 +468,13 @@ def main(arguments: list[str] | None = None) -> int:
         if total.rollouts % 50 == 0:
             print(f"{total.rollouts} roll-outs, {time.monotonic() - begin:.0f} s", flush=True)
     print(
-        f"{total.rollouts} roll-outs of {given.nodes} nodes: {total.steps} steps, "
-        f"{total.decisions} decisions, {total.kills} controllers killed, {total.resumed} times resumed, {total.retried} nodes retried; "
-        f"no rule was broken. Nodes: {dict(total.states)}. Roll-outs: {dict(total.modes)}. "
-        f"{time.monotonic() - begin:.0f} s"
+        f"{total.rollouts} roll-outs of {given.nodes} nodes in {time.monotonic() - begin:.0f} s",
+        "no rule was broken",
+        f"{total.steps} steps, {total.decisions} decisions, {total.kills} controllers killed",
+        f"resumed {total.resumed} times, {total.retried} nodes retried",
+        f"nodes: {dict(total.states)}",
+        f"roll-outs: {dict(total.modes)}",
+        sep="\n",
     )
     return 0
 

@@ -1,0 +1,244 @@
+"""The engine: what it does with results, faults, people, other controllers, and its own end at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, time, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollout import engine as module
+from rollout.engine import Ending, Engine
+from rollout.model import FORWARD, Mode, Observation, Outcome, Record, State, Step, StepResult
+from rollout.policy import Policy, Share
+from rollout.store import LEASE_TTL, HeldError, LostLeaseError, Store
+from rollout.windows import Window
+from tests.unit.rollout.fleets import ME, NOW, OTHER, QUICK, Script, VirtualClock, begin, nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rollout.engine import Ticket
+
+FAILED = StepResult(Outcome.FAILED, "it went wrong")
+TOLERANT = replace(QUICK, failure_budget=Share(5))
+
+
+class Controller:
+    """A store with a roll-out, and engines on it."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = Store(path / "rollout.sqlite")
+        self.script = Script()
+        self.clock = VirtualClock()
+        self.said: list[str] = []
+
+    def begin(self, count: int, policy: Policy = QUICK) -> None:
+        rollout = begin(nodes(count), policy)
+        self.store.create(rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW)
+
+    def engine(self) -> Engine:
+        return Engine(self.store, self.script, clock=self.clock, say=self.said.append, owner=ME)
+
+    def run(self) -> Ending:
+        return asyncio.run(self.engine().run(1))
+
+    @property
+    def records(self) -> dict[str, Record]:
+        rollout = self.store.load(1)
+        assert rollout
+        return dict(rollout.records)
+
+    def states(self) -> list[State]:
+        return [record.state for record in self.records.values()]
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Controller:
+    return Controller(tmp_path)
+
+
+def test_every_node_is_upgraded_and_returned(controller: Controller) -> None:
+    controller.begin(3)
+    ending = controller.run()
+    assert (ending.mode, ending.exit_status) == (Mode.DONE, 0)
+    assert controller.states() == [State.RETURNED] * 3
+    for name in controller.records:
+        assert controller.script.steps(name) == [row.step for row in FORWARD]
+    assert controller.store.holder() is None
+
+
+def test_the_canary_ends_before_the_others_begin(controller: Controller) -> None:
+    controller.begin(3)
+    controller.run()
+    others = [place for place, (name, _) in enumerate(controller.script.calls) if name != "gpu0"]
+    assert controller.script.calls.index(("gpu0", Step.RETURN)) < min(others)
+
+
+def test_a_node_that_fails_goes_back_and_the_rollout_stops(controller: Controller) -> None:
+    controller.begin(3)
+    controller.script.answers = {("gpu0", Step.PROVE): [FAILED]}
+    ending = controller.run()
+    assert (ending.mode, ending.exit_status) == (Mode.STOPPED, 1)
+    assert "gpu0" in ending.sentence
+    assert controller.states() == [State.ROLLED_BACK, State.PENDING, State.PENDING]
+
+
+def test_an_exception_of_the_executor_is_a_failure_of_the_node(controller: Controller) -> None:
+    controller.begin(1)
+    controller.script.answers = {("gpu0", Step.LOAD): [RuntimeError("no route to host")]}
+    controller.run()
+    assert controller.states() == [State.ROLLED_BACK]
+    assert "no route to host" in controller.records["gpu0"].reason
+
+
+def test_a_step_without_an_end_is_ended(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller.begin(1)
+    cancelled = []
+
+    async def hang(ticket: Ticket) -> StepResult:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(ticket.node.name)
+            raise
+        raise AssertionError
+
+    monkeypatch.setattr(controller.script, "drain", hang, raising=False)
+    monkeypatch.setattr(module, "limit_of", lambda *_: timedelta(milliseconds=50))
+    controller.run()
+    assert cancelled == ["gpu0"]
+    assert controller.states() == [State.LEFT_OUT]
+
+
+def test_facts_of_a_step_are_there_for_later_ones(controller: Controller) -> None:
+    controller.begin(1)
+    controller.script.answers = {("gpu0", Step.DRAIN): [StepResult(Outcome.DONE, facts={"before": "idle"})]}
+    controller.run()
+    last = controller.script.tickets[-1]
+    assert (last.step, last.record.facts) == (Step.RETURN, {"before": "idle"})
+
+
+@pytest.mark.parametrize("step", [row.step for row in FORWARD])
+def test_a_controller_that_ends_in_the_middle_of_a_step_is_continued(
+    controller: Controller, step: Step
+) -> None:
+    controller.begin(2)
+    controller.script.answers = {("gpu0", step): [KeyboardInterrupt()]}
+    with pytest.raises(KeyboardInterrupt):
+        controller.run()
+    assert controller.records["gpu0"].step is step
+    first = {ticket.fence for ticket in controller.script.tickets}
+    controller.clock.time += LEASE_TTL * 2
+    assert controller.run().mode is Mode.DONE
+    assert controller.states() == [State.RETURNED] * 2
+    # Once more the step that was cut off, and none of those before it.
+    order = [row.step for row in FORWARD]
+    cut = order.index(step)
+    assert controller.script.steps("gpu0") == [*order[: cut + 1], *order[cut:]]
+    assert max(first) < controller.script.tickets[-1].fence
+
+
+def test_a_second_controller_does_nothing(controller: Controller) -> None:
+    controller.begin(1)
+    controller.store.acquire(OTHER, NOW)
+    with pytest.raises(HeldError, match=OTHER.host):
+        controller.run()
+    assert controller.script.calls == []
+
+
+def test_a_controller_whose_lease_was_taken_over_stops_at_once(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.begin(2)
+
+    async def suspended(ticket: Ticket) -> StepResult:
+        controller.clock.time += LEASE_TTL * 2
+        controller.store.acquire(OTHER, controller.clock.time)
+        return StepResult(Outcome.DONE)
+
+    monkeypatch.setattr(controller.script, "install", suspended, raising=False)
+    with pytest.raises(LostLeaseError):
+        controller.run()
+    assert controller.records["gpu0"].state is State.BASELINE
+    holder = controller.store.holder()
+    assert holder
+    assert holder.owner == OTHER
+
+
+def by_hand(controller: Controller, act: Callable[[], object]) -> Callable[[Ticket], object]:
+    """A step of the first node in which somebody does something."""
+
+    async def perform(ticket: Ticket) -> StepResult:
+        if ticket.node.name == "gpu0":
+            act()
+        return await Script._answer(controller.script, ticket)
+
+    return perform
+
+
+def test_somebody_holds_it_and_goes_on_later(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller.begin(3)
+    hold = by_hand(controller, lambda: controller.store.hold(1, "alice", "the network", NOW))
+    monkeypatch.setattr(controller.script, "drain", hold, raising=False)
+    ending = controller.run()
+    assert (ending.mode, ending.exit_status) == (Mode.HELD, 1)
+    assert "alice" in ending.sentence
+    assert controller.states() == [State.RETURNED, State.PENDING, State.PENDING]
+    controller.store.resume(1, "alice", NOW)
+    assert controller.run().mode is Mode.DONE
+    assert controller.states() == [State.RETURNED] * 3
+
+
+def test_somebody_stops_it_before_anything_is_changed(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.begin(1)
+    stop = by_hand(controller, lambda: controller.store.stop(1, "alice", "the network", NOW))
+    monkeypatch.setattr(controller.script, "drain", stop, raising=False)
+    assert controller.run().mode is Mode.STOPPED
+    assert controller.states() == [State.PENDING]
+    assert controller.script.steps("gpu0")[-1] is Step.RELEASE
+
+
+def test_an_engine_with_nothing_to_do_until_its_window_ends(controller: Controller) -> None:
+    night = Window(frozenset(range(7)), time(22), time(4), "UTC")
+    controller.begin(1, replace(QUICK, windows=(night,)))
+    ending = controller.run()
+    assert (ending.mode, ending.exit_status) == (Mode.RUNNING, 0)
+    assert ending.until == datetime(2027, 3, 1, 22, tzinfo=UTC)
+    assert controller.script.calls == []
+    controller.clock.time = ending.until
+    assert controller.run().mode is Mode.DONE
+
+
+def test_no_node_starts_where_nobody_can_say_which_are_in_service(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.begin(1)
+    answers = [ConnectionError("slurmctld"), None]
+
+    async def observe(names: object) -> Observation:
+        answer = answers.pop(0)
+        if answer:
+            raise answer
+        return Observation()
+
+    monkeypatch.setattr(controller.script, "observe", observe, raising=False)
+    monkeypatch.setattr(module, "OBSERVATION_S", 1000)
+    assert controller.run().mode is Mode.DONE
+    assert any("slurmctld" in sentence for sentence in controller.said)
+
+
+def test_a_node_that_never_comes_back_stays_out_and_is_named(controller: Controller) -> None:
+    controller.begin(2, TOLERANT)
+    silent = StepResult(Outcome.FAILED, "no answer for 30 min")
+    controller.script.answers = {("gpu0", Step.REBOOT): [silent], ("gpu0", Step.UNDO): [silent]}
+    ending = controller.run()
+    assert ending.mode is Mode.STOPPED
+    assert "gpu0" in ending.sentence
+    assert controller.states() == [State.FAILED, State.PENDING]
+    assert controller.script.steps("gpu0")[-1] is Step.KEEP_OUT

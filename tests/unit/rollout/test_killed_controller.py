@@ -1,0 +1,64 @@
+"""A real controller is killed at random moments, again and again; what it leaves is gone on with."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from rollout.model import Mode, State
+from rollout.policy import Share
+from rollout.store import Store
+from tests.rollout.controller import STORE, read
+from tests.unit.rollout.fleets import NOW, QUICK, begin, nodes
+
+ROOT = Path(__file__).resolve().parents[3]
+NODES, SLOW = 8, "gpu3"
+#: More runs than any seed needs: each gets at least one step further.
+MOST_RUNS = 400
+
+
+def run_and_kill(folder: Path, lines: int) -> tuple[int, list[str]]:
+    """Run a controller and kill it after so many lines; returns its status and what it printed."""
+    command = [sys.executable, "-m", "tests.rollout.controller", str(folder), SLOW]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout
+        said = []
+        for line in child.stdout:
+            said.append(line.strip())
+            if len(said) == lines:
+                child.kill()
+                break
+        said += [line.strip() for line in child.stdout]
+        return child.wait(), said
+
+
+def test_every_node_ends_as_if_nobody_had_been_killed(tmp_path: Path) -> None:
+    store, dice = Store(tmp_path / STORE), random.Random(1)
+    rollout = begin(nodes(NODES), replace(QUICK, failure_budget=Share(1), max_unavailable=Share(3)))
+    store.create(rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW)
+    killed, said = 0, []
+    for _ in range(MOST_RUNS):
+        status, lines = run_and_kill(tmp_path, dice.randint(5, 80))
+        said += [line.split() for line in lines if line.startswith(("begin", "half", "end"))]
+        if status != -signal.SIGKILL:
+            break
+        killed += 1
+    assert status == 0
+    assert killed > 3
+    found = store.load(1)
+    assert found
+    assert found.mode is Mode.DONE
+    expected = {name: State.ROLLED_BACK if name == SLOW else State.RETURNED for name in found.nodes}
+    assert {name: record.state for name, record in found.records.items()} == expected
+    for name in found.nodes:
+        driver = "old" if name == SLOW else "new"
+        node = read(tmp_path, name)
+        assert (node["drained"], node["installed"], node["loaded"], node["proven"]) == (False, *[driver] * 3)
+    # Steps were done more than once only where a controller was killed over them.
+    ends = Counter((name, step) for what, name, step, _ in said if what == "end")
+    assert sum(count - 1 for count in ends.values()) <= killed * 3 + 8

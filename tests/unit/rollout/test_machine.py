@@ -1,0 +1,216 @@
+"""How a node moves, step by step, and that the table says it all."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollout.machine import after, begun, interrupted, release, retried, upcoming
+from rollout.model import (
+    ALLOWED,
+    ENDED,
+    FORWARD,
+    TRANSITIONS,
+    WATCH,
+    Course,
+    Outcome,
+    Record,
+    State,
+    Step,
+    StepResult,
+)
+from tests.unit.rollout.fleets import DONE, NOW
+
+FAILED = StepResult(Outcome.FAILED, "why")
+AGAIN = StepResult(Outcome.AGAIN, "why")
+REFUSED = StepResult(Outcome.REFUSED, "why")
+
+
+def step(record: Record, result: StepResult = DONE) -> Record:
+    """The node after its next step."""
+    transition = upcoming(record)
+    assert transition
+    return after(begun(record, transition, NOW), result, NOW)
+
+
+def reach(state: State) -> Record:
+    """A node that has come to a state without a fault."""
+    record = Record(State.PENDING, NOW)
+    while record.state is not state:
+        record = step(record)
+    return record
+
+
+def end(record: Record, *results: StepResult) -> Record:
+    """The node at its end, with `done` for what there is no result for."""
+    answers = list(results)
+    while not record.ended:
+        record = step(record, answers.pop(0) if answers else DONE)
+    return record
+
+
+def test_a_node_without_a_fault_passes_all_states_and_is_returned() -> None:
+    record = Record(State.PENDING, NOW)
+    seen = [record.state]
+    while not record.ended:
+        record = step(record)
+        seen.append(record.state)
+    assert seen == [State.PENDING, *(row.after for row in FORWARD)]
+    assert not record.out
+
+
+def test_both_stacks_are_downloaded_before_the_node_leaves_service() -> None:
+    steps = [row.step for row in FORWARD]
+    assert steps.index(Step.STAGE) < steps.index(Step.DRAIN)
+    assert not reach(State.STAGED).out
+
+
+@pytest.mark.parametrize("state", [State.LEASED, State.STAGED, State.DRAINED])
+@pytest.mark.parametrize("result", [FAILED, REFUSED])
+def test_a_node_that_was_not_changed_is_released_and_left_out(state: State, result: StepResult) -> None:
+    record = step(reach(state), result)
+    assert (record.course, record.reason) == (Course.RELEASE, "why")
+    assert (end(record).state, end(record).out, end(record).failures) == (State.LEFT_OUT, False, 0)
+
+
+def test_an_installation_that_was_refused_changed_nothing() -> None:
+    assert end(reach(State.BASELINE), REFUSED).state is State.LEFT_OUT
+
+
+def test_an_installation_that_was_cut_off_before_may_have_changed_something() -> None:
+    record = reach(State.BASELINE)
+    transition = upcoming(record)
+    assert transition
+    cut = interrupted(begun(record, transition, NOW))
+    assert not cut.unchanged
+    assert end(cut, REFUSED).state is State.ROLLED_BACK
+
+
+@pytest.mark.parametrize(
+    "state", [State.BASELINE, State.INSTALLED, State.REBOOTED, State.LOADED, State.SETTLED]
+)
+def test_a_node_that_was_changed_goes_the_whole_way_back(state: State) -> None:
+    record = step(reach(state), FAILED)
+    assert (record.state, record.out, record.failures) == (State.ROLLING_BACK, True, 1)
+    steps = []
+    while not record.ended:
+        transition = upcoming(record)
+        assert transition
+        steps.append(transition.step)
+        record = step(record)
+    assert steps == [Step.UNDO, Step.REBOOT, Step.LOAD, Step.SETTLE, Step.PROVE, Step.RETURN]
+    assert (record.state, record.out, record.reason) == (State.ROLLED_BACK, False, record.reason)
+    assert "why" in record.reason
+
+
+@pytest.mark.parametrize("done_before", range(6))
+def test_a_way_back_that_fails_keeps_the_node_out(done_before: int) -> None:
+    record = step(reach(State.SETTLED), FAILED)
+    for _ in range(done_before):
+        record = step(record)
+    record = end(record, StepResult(Outcome.FAILED, "worse"))
+    assert (record.state, record.out, record.failures) == (State.FAILED, True, 1)
+    assert "why" in record.reason
+    assert "worse" in record.reason
+
+
+def test_noise_is_measured_again_and_never_passes() -> None:
+    record = reach(State.SETTLED)
+    for _ in range(2):
+        record = step(record, AGAIN)
+        assert record.state is State.SETTLED
+    assert step(record, AGAIN).state is State.ROLLING_BACK
+    assert step(record).state is State.PROVEN
+
+
+def test_a_node_that_does_not_answer_counts_as_unavailable() -> None:
+    assert step(Record(State.PENDING, NOW), FAILED).out
+    assert not step(Record(State.PENDING, NOW), REFUSED).out
+
+
+def test_a_proven_node_that_cannot_be_returned_is_measured_again_when_it_is_retried() -> None:
+    record = end(reach(State.PROVEN), *[AGAIN] * 5)
+    assert (record.state, record.out) == (State.FAILED, True)
+    again = retried(record, NOW)
+    assert again.state is State.SETTLED
+    assert end(again).state is State.RETURNED
+
+
+def test_a_node_that_failed_on_its_way_back_goes_back_when_it_is_retried() -> None:
+    record = end(step(reach(State.LOADED), FAILED), FAILED)
+    assert end(retried(record, NOW)).state is State.ROLLED_BACK
+
+
+def test_a_drain_that_cannot_be_undone_fails_and_is_released_when_it_is_retried() -> None:
+    record = end(release(reach(State.DRAINED), State.PENDING, "window"), *[AGAIN] * 5)
+    assert (record.state, record.failures) == (State.FAILED, 1)
+    again = step(retried(record, NOW))
+    assert (again.state, again.out) == (State.PENDING, False)
+
+
+def test_failures_are_not_forgotten_by_another_try() -> None:
+    rolled_back = end(reach(State.SETTLED), FAILED)
+    assert retried(rolled_back, NOW).failures == 1
+
+
+def test_what_was_interrupted_is_done_again_and_does_not_count_as_a_try() -> None:
+    record = reach(State.SETTLED)
+    transition = upcoming(record)
+    assert transition
+    cut = interrupted(begun(record, transition, NOW))
+    assert (cut.step, cut.attempt, cut.state) == (None, 0, State.SETTLED)
+    assert upcoming(cut) == transition
+
+
+def test_a_result_without_a_step_is_refused() -> None:
+    with pytest.raises(ValueError, match="no step is under way"):
+        after(reach(State.DRAINED), DONE, NOW)
+
+
+def test_a_look_after_the_soak_moves_nothing() -> None:
+    record = reach(State.RETURNED)
+    good = after(begun(record, WATCH, NOW), DONE, NOW)
+    assert (good.state, good.watched, good.failures) == (State.RETURNED, True, 0)
+    bad = after(begun(record, WATCH, NOW), StepResult(Outcome.FAILED, "Xid 79"), NOW)
+    assert (bad.state, bad.watched, bad.failures, bad.reason) == (State.RETURNED, False, 1, "Xid 79")
+
+
+@settings(deadline=None)
+@given(st.integers())
+def test_any_results_in_any_order_end_as_the_table_allows(seed: int) -> None:
+    record = Record(State.PENDING, NOW)
+    dice = random.Random(seed)
+    for _ in range(200):
+        if record.ended:
+            break
+        transition = upcoming(record)
+        assert transition
+        under_way = begun(record, transition, NOW)
+        if dice.random() < 0.1:
+            record = interrupted(under_way)
+            continue
+        following = after(under_way, dice.choice((DONE, DONE, DONE, DONE, AGAIN, FAILED, REFUSED)), NOW)
+        assert following.state is record.state or following.state in ALLOWED[record.state]
+        if following.state in (State.RETURNED, State.ROLLED_BACK):
+            assert record.state is State.PROVEN or record.stage is State.PROVEN
+        record = following
+    assert record.ended
+    assert record.out == (record.state is State.FAILED) or record.state is State.LEFT_OUT
+
+
+def test_the_table_has_a_row_for_every_step_and_says_what_to_do_with_an_unfinished_one() -> None:
+    assert {row.step for row in TRANSITIONS} == set(Step)
+    assert [row for row in TRANSITIONS if not row.what or not row.unfinished or row.attempts < 1] == []
+    assert set(ALLOWED) == set(State)
+    # Nothing leaves an end by itself.
+    assert {row.before for row in TRANSITIONS if row is not WATCH} & ENDED == set()
+
+
+def test_records_do_not_share_what_steps_leave() -> None:
+    record = reach(State.INSTALLED)
+    with_facts = step(record, replace(DONE, facts={"boot_id": "b"}))
+    assert (record.facts, with_facts.facts) == ({}, {"boot_id": "b"})

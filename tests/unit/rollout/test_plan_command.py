@@ -1,0 +1,181 @@
+"""`python3 -m rollout plan`: from an inventory and preflight's plans to waves, times, and reasons."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollout import __main__ as command
+from rollout import fleet
+from rollout.fleet import FleetError, candidates, groups_of, proposal
+from rollout.forecast import forecast, plan_text
+from rollout.model import State
+from rollout.policy import Policy, Share
+from rollout.windows import Window
+from tests.unit.rollout.fleets import NOW, begin, nodes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STACK = "r595-cuda13.2"
+INVENTORY = """
+gpu_nodes:
+  children:
+    rack1: {hosts: {node1: {ansible_host: 127.0.0.1, ansible_port: 1}}}
+    rack2: {hosts: {node2: {ansible_host: 127.0.0.1, ansible_port: 1}, node3: {}}}
+"""
+
+
+def document(name: str = "H100", former: str = "580.1-1", **more: Any) -> dict[str, Any]:
+    """A node of preflight's file."""
+    change = {"name": "nvidia-driver-cuda", "from_": former, "from": former, "to": "595.1-1"}
+    transaction = {"upgrade": [change], "download_bytes": 2**30, "disk_bytes": 2**30}
+    return {
+        "problems": [],
+        "stack": STACK,
+        "settled": False,
+        "system": "debian-12",
+        "gpus": [{"name": name, "count": 8}],
+        "driver": {"version": "595.1", "package_version": "595.1-1"},
+        "transaction": transaction,
+        **more,
+    }
+
+
+def test_cohorts_are_of_the_same_gpus_system_and_change_of_driver() -> None:
+    documents = {
+        "a": document(),
+        "b": document(),
+        "c": document(former="570.1-1"),
+        "d": document("L4"),
+        "e": document(system="debian-13"),
+    }
+    found = {node.name: node.cohort for node in candidates(documents, {})}
+    assert found["a"] == found["b"]
+    assert len(set(found.values())) == 4
+    assert found["a"] == "8x H100, debian-12, 580.1-1 -> 595.1-1"
+
+
+def test_each_reason_why_a_node_is_left_out_is_kept() -> None:
+    documents = {
+        "refused": document(problems=["Tesla V100 needs branch 580", "the disk is full"]),
+        "done": document(settled=True),
+        "silent": {"problems": ["no plan was made"]},
+        "fine": document(),
+    }
+    rollout = proposal(candidates(documents, {}), Policy(), STACK, NOW)
+    reasons = {name: record.reason for name, record in rollout.records.items()}
+    assert {name for name, record in rollout.records.items() if record.state is State.PENDING} == {"fine"}
+    assert "V100" in reasons["refused"]
+    assert "disk" in reasons["refused"]
+    assert STACK in reasons["done"]
+    assert rollout.records["fine"].wave == 0
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(group_limits={"rak*": 1}),
+        Policy(windows=(Window(frozenset({0}), time(1), time(2), "UTC", frozenset({"rak1"})),)),
+    ],
+)
+def test_a_policy_for_groups_that_no_node_is_in_is_refused(policy: Policy) -> None:
+    with pytest.raises(FleetError, match="rak"):
+        proposal(candidates({"a": document()}, {"a": ["rack1"]}), policy, STACK, NOW)
+
+
+def test_the_forecast_is_the_planners_own_way() -> None:
+    policy = Policy(max_unavailable=Share(2), waves=(Share(100, True),))
+    seen = forecast(begin(nodes(5), policy), NOW)
+    # A node takes 15 + 30 + 60 minutes, the canary soaks for 60, and two nodes go at a time.
+    assert [(wave.number, len(wave.nodes)) for wave in seen.waves] == [(0, 1), (1, 4)]
+    assert seen.waves[0].ends == NOW + timedelta(minutes=105)
+    assert seen.waves[1].begins == NOW + timedelta(minutes=165)
+    assert seen.waves[1].ends == NOW + timedelta(minutes=165 + 2 * 105)
+
+
+def test_the_forecast_keeps_to_windows() -> None:
+    night = Window(frozenset(range(7)), time(22), time(1), "UTC")
+    policy = Policy(windows=(night,), waves=(Share(100, True),), max_unavailable=Share(100, True))
+    seen = forecast(begin(nodes(3), policy), NOW)
+    assert [wave.begins for wave in seen.waves] == [
+        datetime.combine(date(2027, 3, day), time(22), UTC) for day in (1, 2)
+    ]
+
+
+def test_the_plan_says_waves_times_transactions_and_who_is_left_out() -> None:
+    found = candidates({"n1": document(), "n2": document(), "n3": document(problems=["no GPU"])}, {})
+    text = plan_text(proposal(found, Policy(), STACK, NOW), found, NOW)
+    assert f"Stack {STACK}: 2 of 3 nodes" in text
+    assert "canaries: n1; 2027-03-01 12:00 UTC to 2027-03-01 13:45 UTC" in text
+    assert "2 nodes: n1, n2: 8x H100" in text
+    assert "1.0 GiB to download" in text
+    assert "left out: n3: no GPU" in text
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> Path:
+    (tmp_path / "hosts.yml").write_text(INVENTORY)
+    return tmp_path / "hosts.yml"
+
+
+def test_groups_are_those_of_ansible(inventory: Path) -> None:
+    assert groups_of(str(inventory)) == {
+        "node1": ("gpu_nodes", "rack1"),
+        "node2": ("gpu_nodes", "rack2"),
+        "node3": ("gpu_nodes", "rack2"),
+    }
+
+
+def run(*arguments: str) -> int:
+    return command.main(["plan", "--stack", STACK, *arguments])
+
+
+def test_a_wrong_inventory_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-i", str(tmp_path / "nowhere.yml")) == 2
+    assert "nowhere.yml" in capsys.readouterr().err
+
+
+def test_a_wrong_policy_is_named_before_any_node_is_asked(
+    inventory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", None)
+    (tmp_path / "policy.yml").write_text("canarys: 3\n")
+    assert run("-i", str(inventory), "--policy", str(tmp_path / "policy.yml")) == 2
+    assert "did you mean canaries?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("problems", "status"), [([], 0), (["no answer"], 1)])
+def test_the_command_prints_the_plan(
+    inventory: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    problems: list[str],
+    status: int,
+) -> None:
+    """Preflight itself is not run: only what it leaves is there."""
+    real = fleet._ansible
+
+    def ansible(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        if program == "ansible-inventory":
+            return real(program, *arguments)
+        variables = json.loads(arguments[arguments.index("-e") + 1])
+        assert variables["nvidia_stack_name"] == STACK
+        plans = {"nodes": {name: document(problems=problems) for name in ("node1", "node2", "node3")}}
+        with open(variables["preflight_plan_file"], "w") as file:  # noqa: PTH123
+            json.dump(plans, file)
+        return subprocess.CompletedProcess([program], 0, "", "")
+
+    monkeypatch.setattr(fleet, "_ansible", ansible)
+    assert run("-i", str(inventory)) == status
+    assert "node1" in capsys.readouterr().out
+
+
+def test_only_commands_that_work_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["run"])
+    assert "invalid choice" in capsys.readouterr().err

@@ -1,0 +1,117 @@
+"""A policy file: what it says, and one sentence for each thing that is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollout.policy import Policy, PolicyError, Share, as_document, load, read
+from rollout.windows import Exclusion, Window
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FULL = """
+canaries: 2
+soak_minutes: 120
+waves: [5 %, 50%, 100 %]
+wave_soak_minutes: 10
+max_unavailable: 4
+failure_budget: 1 %
+refusal_budget: 3
+group_limits: {"rack*": 1}
+windows:
+  - {days: [mon-thu, sun], start: 22:00, end: "04:30", zone: Europe/Berlin, groups: [batch]}
+  - {days: sat, start: "00:00", end: "24:00", zone: UTC}
+exclusions:
+  - {from: 2026-12-24, to: 2027-01-06, zone: Europe/Berlin, reason: holidays}
+drain: slurm
+stage_minutes: 10
+drain_minutes: 240
+work_minutes: 50
+way_back_minutes: 40
+measure_minutes: 20
+"""
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Policy:
+    (tmp_path / "policy.yml").write_text(FULL)
+    return load(tmp_path / "policy.yml")
+
+
+def test_every_key_is_read(full: Policy) -> None:
+    assert full.waves == (Share(5, True), Share(50, True), Share(100, True))
+    assert full.max_unavailable == Share(4)
+    assert full.windows == (
+        # YAML takes an unquoted 22:00 for a number.
+        Window(frozenset({0, 1, 2, 3, 6}), time(22), time(4, 30), "Europe/Berlin", frozenset({"batch"})),
+        Window(frozenset({5}), time(0), time(0), "UTC"),
+    )
+    assert full.exclusions == (Exclusion(date(2026, 12, 24), date(2027, 1, 6), "Europe/Berlin", "holidays"),)
+
+
+def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "policy.yml").write_text("---\n")
+    assert load(tmp_path / "policy.yml") == Policy()
+
+
+def test_what_the_store_keeps_is_the_policy(full: Policy) -> None:
+    assert read(json.loads(json.dumps(as_document(full)))) == full
+    assert read(json.loads(json.dumps(as_document(Policy())))) == Policy()
+
+
+@pytest.mark.parametrize(
+    ("content", "facts"),
+    [
+        ({"canarys": 1}, ["canarys", "did you mean canaries?"]),
+        ({"canaries": "many"}, ["canaries", "'many'"]),
+        ({"canaries": True}, ["canaries", "True"]),
+        ({"soak_minutes": -1}, ["soak_minutes", "-1"]),
+        ({"max_unavailable": 0}, ["max_unavailable", "found 0"]),
+        ({"max_unavailable": "120 %"}, ["max_unavailable", "120 %"]),
+        ({"waves": ["40 %", "10 %"]}, ["waves", "grow"]),
+        ({"waves": []}, ["waves"]),
+        ({"drain": "kubectl"}, ["drain", "kubernetes"]),
+        ({"group_limits": {"rack*": 0}}, ["group_limits"]),
+        ({"work_minutes": 20, "measure_minutes": 15}, ["work_minutes", "measure_minutes"]),
+        ({"windows": [{"days": ["mon"], "start": "22:00", "end": "04:00"}]}, ["windows", "zone"]),
+        ({"windows": [{"days": ["mo"], "start": "1:00", "end": "2:00", "zone": "UTC"}]}, ["days", "mon"]),
+        ({"windows": [{"days": "mon", "start": 22, "end": "2:00", "zone": "UTC"}]}, ["start", "found 22"]),
+        (
+            {"windows": [{"days": "mon", "start": "1:00", "end": "2:00", "zone": "Europe/Berlinn"}]},
+            ["zone", "did you mean Europe/Berlin?"],
+        ),
+        ({"windows": [{"days": "mon", "start": "1:00", "end": "1:00", "zone": "UTC"}]}, ["never open"]),
+        ({"exclusions": [{"from": "2027-01-02", "to": "2027-01-01", "zone": "UTC"}]}, ["2027-01-02"]),
+        ({"exclusions": [{"from": "Christmas", "to": "2027-01-01", "zone": "UTC"}]}, ["Christmas"]),
+        ("canaries", ["mapping"]),
+    ],
+)
+def test_what_is_wrong_is_said(content: Any, facts: list[str]) -> None:
+    with pytest.raises(PolicyError) as raised:
+        read(content)
+    assert [fact for fact in facts if fact not in str(raised.value)] == []
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(PolicyError) as raised:
+        read({"canaries": -1, "soak": 3, "drain": 4})
+    assert len(raised.value.problems) == 3
+
+
+def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
+    (tmp_path / "policy.yml").write_text("a: [")
+    with pytest.raises(PolicyError, match=r"policy\.yml"):
+        load(tmp_path / "policy.yml")
+
+
+@pytest.mark.parametrize(
+    ("share", "total", "number"),
+    [(Share(5, True), 1000, 50), (Share(5, True), 10, 1), (Share(29, True), 100, 29), (Share(7), 3, 7)],
+)
+def test_a_share_is_rounded_down_and_at_least_the_least(share: Share, total: int, number: int) -> None:
+    assert share.of(total, 1) == number

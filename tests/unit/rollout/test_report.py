@@ -1,0 +1,130 @@
+"""The report of a roll-out: every node's timeline, and what is true of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from rollout.model import Course, Mode, Record, State, Step
+from rollout.report import (
+    SENTENCES,
+    as_dict,
+    overhead,
+    sentence,
+    status_text,
+    timeline_text,
+    timelines,
+    verdict,
+)
+from rollout.store import Event
+from tests.unit.rollout.fleets import NOW, begin, having, nodes
+
+
+def event(minute: float, node: str, state: State, step: Step | str, outcome: str = "done") -> Event:
+    return Event(node, NOW + timedelta(minutes=minute), state, step, outcome, "", {}, "root on controller")
+
+
+#: Two nodes at the same time; the second is rolled back.
+EVENTS = [
+    event(0, "gpu0", State.PENDING, Step.LEASE, "begun"),
+    event(1, "gpu0", State.LEASED, Step.LEASE),
+    event(1, "gpu0", State.STAGED, Step.STAGE, "done"),
+    event(2, "gpu0", State.STAGED, Step.DRAIN, "begun"),
+    event(3, "gpu1", State.STAGED, Step.DRAIN, "begun"),
+    event(5, "gpu0", State.DRAINED, Step.DRAIN),
+    event(5, "gpu0", State.PROVEN, Step.RETURN, "begun"),
+    event(13, "gpu1", State.ROLLING_BACK, Step.PROVE, "failed"),
+    event(15, "gpu0", State.RETURNED, Step.RETURN),
+    event(23, "gpu1", State.ROLLED_BACK, Step.RETURN),
+]
+LATER = NOW + timedelta(hours=5)
+
+
+def test_a_timeline_has_the_minutes_of_each_state_and_those_out_of_service() -> None:
+    way = timelines(begin(nodes(3)), EVENTS, LATER)["gpu0"]
+    assert [(stay.state, stay.minutes) for stay in way.stays] == [
+        (State.PENDING, 1),
+        (State.LEASED, 0),
+        (State.STAGED, 4),
+        (State.DRAINED, 0),
+        (State.PROVEN, 10),
+        (State.RETURNED, 0),
+    ]
+    assert way.out_minutes == 13
+
+
+def test_a_node_that_did_nothing_has_no_timeline() -> None:
+    assert list(timelines(begin(nodes(3)), EVENTS, LATER)) == ["gpu0", "gpu1"]
+
+
+def test_the_overhead_is_beside_the_sum_of_the_nodes_own_time() -> None:
+    found = overhead(EVENTS)
+    # gpu0: 1 + 3 + 10 minutes of steps, gpu1: 10.
+    assert (found.elapsed, found.node_minutes, found.critical) == (23, 24, 14)
+
+
+def test_the_report_is_json_with_every_node() -> None:
+    rollout = having(
+        begin(nodes(3)), gpu1={"state": State.ROLLED_BACK, "reason": "6 % slower", "failures": 1}
+    )
+    document = json.loads(json.dumps(as_dict(rollout, EVENTS, LATER)))
+    assert list(document["nodes"]) == ["gpu0", "gpu1", "gpu2"]
+    assert document["nodes"]["gpu1"]["out_of_service_minutes"] == 20
+    assert document["nodes"]["gpu2"]["events"] == []
+    assert "6 % slower" in document["nodes"]["gpu1"]["sentence"]
+
+
+def test_the_timeline_names_every_node_and_its_states() -> None:
+    text = timeline_text(begin(nodes(3)), EVENTS, LATER).splitlines()
+    assert text[0].startswith("gpu0: pending 1.0")
+    assert "rolled-back" in text[1]
+    assert "24.0" in text[-1]
+
+
+@pytest.mark.parametrize("state", State)
+def test_every_state_has_a_sentence(state: State) -> None:
+    course = Course.BACK if state is State.ROLLING_BACK else Course.FORWARD
+    said = sentence(Record(state, NOW, course=course, reason="why"))
+    assert SENTENCES[state] in said
+    assert "why" in said
+
+
+def test_what_is_under_way_is_said() -> None:
+    record = Record(State.STAGED, NOW, step=Step.DRAIN, step_since=NOW)
+    assert "drain" in sentence(record)
+    waiting = Record(State.PROVEN, NOW, not_before=NOW + timedelta(minutes=5))
+    assert "12:05" in sentence(waiting)
+    assert "released" in sentence(replace(record, course=Course.RELEASE, step=Step.RELEASE))
+
+
+def test_the_status_names_whoever_needs_a_person() -> None:
+    rollout = having(
+        begin(nodes(6)),
+        gpu0=State.RETURNED,
+        gpu1={"state": State.FAILED, "reason": "no answer"},
+        gpu2=State.DRAINED,
+        gpu3={"state": State.LEFT_OUT, "reason": "slow already"},
+    )
+    text = status_text(replace(rollout, mode=Mode.STOPPED, reason="gpu1 stays out"), LATER)
+    assert "stopped, gpu1 stays out" in text
+    assert "gpu1 (wave 1, 5 h): It stays out of service" in text
+    assert "gpu2 (wave" in text
+    assert "gpu3 left out: slow already" in text
+    assert "gpu0 (wave" not in text
+
+
+@pytest.mark.parametrize(
+    ("mode", "state", "failures", "status"),
+    [
+        (Mode.DONE, State.RETURNED, 0, 0),
+        (Mode.DONE, State.ROLLED_BACK, 1, 1),
+        (Mode.STOPPED, State.FAILED, 1, 2),
+        (Mode.RUNNING, State.DRAINED, 0, 2),
+    ],
+)
+def test_the_exit_status(mode: Mode, state: State, failures: int, status: int) -> None:
+    rollout = having(begin(nodes(1)), gpu0={"state": state, "failures": failures})
+    assert verdict(replace(rollout, mode=mode)) == status
