@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from validation.backends.factory import make
+from validation.backends.libraries import release
 from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, Need, Scope, not_run
 from validation.checks.cost import IdleNode, Step, series
 from validation.checks.launch import exclusive, on_each_gpu, on_the_cpu
@@ -35,6 +36,9 @@ DIRECTIONS = {
     "h2d_pageable": ("h2d_pageable_gb_s", 1),
     "d2h_pageable": ("d2h_pageable_gb_s", 1),
 }
+#: The first torch that can be told to give page-locked memory back (processes/child.py does): an older one
+#: keeps it, GB of each GPU's process, until the process ends.
+HOST_CACHE_TORCH = (2, 5)
 
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:
@@ -139,7 +143,7 @@ class GpuTransfer(Check):
     def perform(self, node: Node, numa_nodes: dict[int, int] | None = None) -> TestResult:
         """Copy on this node, each GPU from the NUMA node that is given for it, if any."""
         directions = self.directions or node.plan.gpu_directions
-        return on_each_gpu(
+        found = on_each_gpu(
             self,
             node,
             _parameters(node.plan.gpu_copy_bytes, directions, node.plan.gpu_copy) | {"how": self.how},
@@ -147,6 +151,9 @@ class GpuTransfer(Check):
             one_at_a_time=self.one_at_a_time,
             new=bool(numa_nodes),  # what it is bound to stays with a process
         )
+        if node.torch and release(node.torch.version) < HOST_CACHE_TORCH:
+            node.pool.close()
+        return found
 
 
 class GpuTransferTogether(GpuTransfer):

@@ -650,6 +650,22 @@ def test_no_process_waits_on_an_exclusive_gpu_when_new_ones_start(
     assert bool(child) == waits
 
 
+@pytest.mark.parametrize(("torch", "kept"), [("2.4.1+cu121", False), ("2.5.0a0", True), ("2.15.0", True)])
+def test_a_torch_that_keeps_page_locked_memory_loses_its_processes_after_the_copies(
+    torch: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested = node(torch=Torch(torch, "12.1"))
+    waiting = Request("GPU 0", "tests.unit.validation.children:who", "cuda", reuse=True)
+    monkeypatch.setattr(launch, "run_children", lambda requests, *_, **__: [outcome() for _ in requests])
+    with contextlib.closing(tested.pool) as pool:
+        run_children([waiting], 60, pool=pool)
+        CHECKS["gpu_transfer"].run(tested)
+        child = pool.take(waiting)
+        if child:
+            pool.put(child)
+    assert bool(child) == kept
+
+
 @pytest.mark.parametrize("test", ["gpu_peers", "gpu_transfer_together"])
 def test_what_needs_two_gpus_is_not_run_with_one(test: str) -> None:
     one = node(smi_xml(gpu_xml()), pci_gpus=(PciGpu("0000:1b:00.0", "2330"),))
