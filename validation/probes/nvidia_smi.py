@@ -57,6 +57,7 @@ UNSAID = {
     "Insufficient Size",
     "Insufficient Memory",
     "In use by another client",
+    "Argument version mismatch",
     "Driver Not Loaded",
     "NVML Shared Library Not Found",
     "The operating system has blocked the request.",
