@@ -26,8 +26,9 @@ from validation.model.expectations import References
 from validation.model.not_run import NotRunError
 from validation.model.plans import PLANS, Timing
 from validation.model.quantities import NOISY_SPREAD, conditions_key
+from validation.probes.gpu_samples import Sample, parse_samples, summary
 from validation.probes.machine import PciGpu, Torch
-from validation.probes.nvidia_smi import NvidiaSmiError, Report, Sample, parse_samples, summary
+from validation.probes.nvidia_smi import NvidiaSmiError, Report
 from validation.processes.child import Request
 from validation.processes.pool import Ending, Outcome, run_children
 

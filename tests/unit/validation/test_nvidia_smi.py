@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.validation.samples import DRIVER, gpu_xml, smi_xml
-from validation.probes import nvidia_smi
+from validation.probes import gpu_samples, nvidia_smi
 from validation.probes.nvidia_smi import NvidiaSmiError
+from validation.probes.report_values import UNANSWERED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +61,7 @@ def test_a_gpu_that_serves_one_process_at_a_time_is_told(xml: str, exclusive: bo
     assert nvidia_smi.parse(smi_xml(xml)).gpus[0].is_exclusive == exclusive
 
 
-@pytest.mark.parametrize("word", [*sorted(nvidia_smi.UNANSWERED), "[Unknown Error]", "Perhaps"])
+@pytest.mark.parametrize("word", [*sorted(UNANSWERED), "[Unknown Error]", "Perhaps"])
 def test_a_word_that_is_no_answer_is_never_a_no(word: str) -> None:
     changes = dict.fromkeys(
         ("persistence_mode", "current_mig", "current_ecc", "remapped_row_failure", "remapped_row_pending"),
@@ -109,7 +110,7 @@ def test_a_report_that_breaks_off_is_an_error_that_says_so() -> None:
 
 
 def test_samples_are_read_with_values_that_a_gpu_does_not_have() -> None:
-    first, second = nvidia_smi.parse_samples(
+    first, second = gpu_samples.parse_samples(
         "0, 1980, 512.30, 61, 5, 16, 0x0000000000000004, P0, 2\n"
         "1, [N/A], [N/A], 30, [N/A], 16, [N/A], [N/A], [N/A]\n"
     )
@@ -129,12 +130,12 @@ def test_samples_are_read_with_values_that_a_gpu_does_not_have() -> None:
 
 def test_an_unexpected_sample_is_an_error() -> None:
     with pytest.raises(NvidiaSmiError, match="unexpected line: 0, 1980"):
-        nvidia_smi.parse_samples("0, 1980")
+        gpu_samples.parse_samples("0, 1980")
 
 
 def test_a_summary_says_how_often_a_reason_was_active() -> None:
     rounds = [
-        nvidia_smi.parse_samples(f"0, {clock}, 700, 70, 5, 16, {reason}, P0, {errors}")
+        gpu_samples.parse_samples(f"0, {clock}, 700, 70, 5, 16, {reason}, P0, {errors}")
         for clock, reason, errors in (
             (1980, "0x0", 1),
             (1500, "0x4", 1),
@@ -142,7 +143,7 @@ def test_a_summary_says_how_often_a_reason_was_active() -> None:
             (1300, "0x44", 3),
         )
     ]
-    (gpu,) = nvidia_smi.summary(rounds)
+    (gpu,) = gpu_samples.summary(rounds)
     assert gpu["sm_clock_mhz_median"] == 1450
     assert gpu["event_reason_shares"] == {"sw_power_cap": 0.75, "hw_thermal_slowdown": 0.25}
     assert gpu["ecc_uncorrected_new"] == 2
@@ -150,11 +151,11 @@ def test_a_summary_says_how_often_a_reason_was_active() -> None:
 
 def test_the_link_of_a_gpu_counts_only_while_it_works() -> None:
     rounds = [
-        nvidia_smi.parse_samples(f"0, 300, 70, 30, {generation}, 16, 0x0, {state}, 0")
+        gpu_samples.parse_samples(f"0, 300, 70, 30, {generation}, 16, 0x0, {state}, 0")
         for generation, state in ((5, "P8"), (3, "P0"), (1, "P8"))
     ]
-    assert nvidia_smi.summary(rounds)[0]["pcie_generation_max"] == 3
-    assert nvidia_smi.summary(rounds[:1])[0]["pcie_generation_max"] is None
+    assert gpu_samples.summary(rounds)[0]["pcie_generation_max"] == 3
+    assert gpu_samples.summary(rounds[:1])[0]["pcie_generation_max"] is None
 
 
 @pytest.fixture
@@ -241,7 +242,7 @@ def test_a_program_that_hangs_is_given_up(fake: Path, monkeypatch: pytest.Monkey
     program = fake / "nvidia-smi"
     program.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     program.chmod(0o755)
-    monkeypatch.setattr(nvidia_smi, "SAMPLE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(gpu_samples, "SAMPLE_TIMEOUT_S", 0.2)
     with pytest.raises(NvidiaSmiError, match="no answer within 0 s") as caught:
-        nvidia_smi.sample()
+        gpu_samples.sample()
     assert caught.value.kind == "timeout"
