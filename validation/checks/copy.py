@@ -54,8 +54,8 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 def transfer(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
     """The measurement itself, on any backend. Raises NotRunError.
 
-    Only what is timed waits for its turn: all buffers are made before, and results checked after, at the same
-    time as those of the other GPUs.
+    Only what is timed waits for its turn: the buffers of all GPUs are made before the first, and all results
+    checked after the last.
     """
     size_bytes, directions = request.parameters["size_bytes"], request.parameters["directions"]
     recorder = Recorder(backend, request, stage)
@@ -125,7 +125,8 @@ class GpuTransfer(Check):
     scope = Scope.EACH_GPU
     needs: ClassVar[tuple[Need, ...]] = (CUDA,)
     passes = "every element arrives"
-    method = 3  # 2: buffers are made before the turn; 3: those of all GPUs before the first turn
+    #: 2: buffers are made before the turn; 3: those of all GPUs before the first; 4: checks follow the last.
+    method = 4
     headline = ("h2d_pinned_gb_s", "d2h_pinned_gb_s")
     proves_a_gpu = True
     #: What stands in the names of its numbers for pinned memory; what is copied, if not what the plan says.
@@ -183,7 +184,7 @@ class GpuTransferRemote(GpuTransfer):
     place = 250
     needs = (CUDA, Need("two NUMA nodes"))
     plans = BEYOND_QUICK
-    method = 2  # 2: buffers of all GPUs are made before the first turn
+    method = 3  # 2: buffers of all GPUs are made before the first turn; 3: checks follow the last
     headline = ("h2d_remote_gb_s", "d2h_remote_gb_s")
     proves_a_gpu = False
     how = "remote"

@@ -211,8 +211,8 @@ def test_gpus_that_all_only_waited_are_still_a_failure() -> None:
     assert len(launch.without_waiting([outcome("GPU 0", Ending.HUNG, launch.WAITING)])) == 1
 
 
-@pytest.mark.parametrize(("turns", "ending"), [(2, Ending.DONE), (3, Ending.HUNG)])
-def test_no_gpu_measures_before_all_are_ready(turns: int, ending: Ending, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("turns", "ending", "marks"), [(2, Ending.DONE, 4), (3, Ending.HUNG, 2)])
+def test_no_gpu_measures_before_all_are_ready(turns: int, ending: Ending, marks: int, tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.touch()
     parameters = {"lock": str(lock), "turns": turns}
@@ -220,7 +220,21 @@ def test_no_gpu_measures_before_all_are_ready(turns: int, ending: Ending, tmp_pa
     asked = [Request(f"GPU {gpu}", alone, "cpu", device=gpu, parameters=parameters) for gpu in range(2)]
     found = run_children(asked, 60.0 if ending is Ending.DONE else 5.0)
     assert {one.ending for one in found} == {ending}
-    assert lock.stat().st_size == 2
+    assert lock.stat().st_size == marks
+
+
+@pytest.mark.parametrize(
+    ("of_another", "ending"), [("ready", Ending.HUNG), ("ready, has measured", Ending.DONE)]
+)
+def test_no_result_is_checked_while_another_gpu_measures(
+    of_another: str, ending: Ending, tmp_path: Path
+) -> None:
+    lock = tmp_path / "lock"
+    lock.write_bytes(b"." * len(of_another.split(",")))
+    parameters = {"lock": str(lock), "turns": 2}
+    asked = Request("GPU 0", "tests.unit.validation.children:measure_alone", "cpu", parameters=parameters)
+    (found,) = run_children([asked], 60.0 if ending is Ending.DONE else 10.0)
+    assert (found.ending, found.stage) == (ending, launch.WAITING)
 
 
 def test_gpus_measure_one_at_a_time(tmp_path: Path) -> None:
