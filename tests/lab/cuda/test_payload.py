@@ -240,7 +240,7 @@ FAULTS = {
     "no page-locked memory": Fault("gpu_transfer", "cudaHostAlloc:1:2", words="memory ran out"),
     "a copy that never ends": Fault(
         "gpu_transfer",
-        "cudaMemcpyAsync:20:hang",
+        "cudaMemcpyAsync:5:hang",
         finding=("process-hung", 0),
         words="copying h2d",
     ),
