@@ -158,6 +158,7 @@ def test_nvidias_packages_for_ubuntu_are_no_driver_of_ubuntu(package: str) -> No
         ("6.1.0-37-cloud-amd64", "linux-headers-cloud-amd64"),
         ("6.12.117+deb13-amd64", "linux-headers-amd64"),
         ("6.12.117+deb13-arm64", "linux-headers-arm64"),
+        ("6.12.117+deb13-arm64-16k", "linux-headers-arm64-16k"),
         ("6.17.2-1-pve", None),
         ("6.18.44", None),
     ],
