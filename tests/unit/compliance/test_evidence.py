@@ -15,10 +15,11 @@ from compliance import __main__ as command
 from compliance import report
 from compliance.evidence import MANIFEST, SIGNATURE, EvidenceError, digest_of_tree, sign, verify
 from compliance.fleet import HISTORY, Settings, check
-from compliance.history import History, HistoryError
+from compliance.history import History
 from compliance.model import State
 from planning.preflight import DATA
 from tests.unit.compliance.fleets import NOW, checked, observation
+from validation.processes.store import HistoryError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +60,7 @@ def key(tmp_path: Path) -> str:
 
 
 def problems(reports: Path, signers: Path | None = None) -> list[str]:
-    return verify(reports, History(reports / HISTORY).reports(), signers)
+    return verify(reports, History(reports.parent / HISTORY).reports(), signers)
 
 
 def folders(reports: Path) -> list[Path]:
@@ -148,7 +149,7 @@ def test_a_signature_that_does_not_count_is_found(
 def test_a_key_that_cannot_sign_leaves_no_report_behind_as_whole(settings: Settings) -> None:
     with pytest.raises(EvidenceError, match="/nowhere/key"):
         check([checked()], replace(settings, key="/nowhere/key"), NOW)
-    assert History(settings.directory / HISTORY).reports() == {}
+    assert History(settings.validations / HISTORY).reports() == {}
     with pytest.raises(EvidenceError):
         sign(settings.directory / "missing", "/nowhere/key")
 
@@ -174,7 +175,7 @@ def test_a_report_that_cannot_be_written_whole_is_not_there(
 def test_a_history_of_a_newer_version_leaves_everything_as_it_is(reports: Path, settings: Settings) -> None:
     import sqlite3
 
-    with sqlite3.connect(reports / HISTORY) as connection:
+    with sqlite3.connect(settings.validations / HISTORY) as connection:
         connection.execute("PRAGMA user_version = 99")
     with pytest.raises(HistoryError):
         check([checked()], settings, NOW + timedelta(hours=9))
