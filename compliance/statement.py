@@ -317,7 +317,13 @@ def with_waiver(control: ControlResult, node: CheckedNode, now: datetime) -> Con
     waiver = next((w for w in valid if w.holds(now)), None)
     if waiver is None or control.state is not State.FAIL:
         return control
-    return replace(control, state=State.WAIVED, measured=control.state, waiver=waiver.text)
+    return replace(
+        control,
+        state=State.WAIVED,
+        measured=control.state,
+        waiver=waiver.text,
+        waived_until=utc(waiver.expires),
+    )
 
 
 def used_waivers(nodes: Sequence[CheckedNode], statements: Sequence[NodeStatement]) -> dict[Waiver, Use]:
