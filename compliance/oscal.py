@@ -25,6 +25,8 @@ OSCAL_VERSION = "1.2.3"
 NAMESPACE = "https://temper.invalid/ns/oscal"
 #: Of a node that could not be read: it has no controls.
 ANSWERS = "node/answers"
+#: What is so although somebody accepts that it is not: no risk.
+GOOD = (State.PASS, State.NOT_APPLICABLE)
 NO_TOKEN = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -100,7 +102,7 @@ def controls(node: NodeStatement) -> Iterator[ControlResult]:
 
 def observation(node: NodeStatement, control: ControlResult, made_at: str) -> dict[str, Any]:
     """A control on a node as it was found."""
-    checked = control.state is not State.NOT_CHECKED
+    checked = State.NOT_CHECKED not in (control.state, control.measured)
     words = [control.reason, control.waiver]
     words += [
         f"{change.name}: found {change.before or 'nothing'}, wanted {change.after or 'nothing'}"
@@ -148,7 +150,7 @@ def risks(statement: Statement) -> Iterator[dict[str, Any]]:
     accepted: dict[tuple[str, str], list[tuple[NodeStatement, ControlResult]]] = {}
     for node in statement.nodes:
         for control in node.controls:
-            if control.state is State.WAIVED:
+            if control.state is State.WAIVED and control.measured not in GOOD:
                 accepted.setdefault((control.id, control.waiver), []).append((node, control))
     for (name, waiver), places in accepted.items():
         _, first = places[0]

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 HARDENING = "os_hardening"
 NODE = "node"
+REBOOT = "reboot"
 VALIDATION = "validation"
 #: The worst of a control's settings is what the control is; one that nothing applies to is not applicable.
 WORST_FIRST = (State.FAIL, State.NOT_CHECKED, State.PASS, State.NOT_APPLICABLE)
 TITLES = {
-    "reboot": "The node runs what is installed",
+    REBOOT: "The node runs what is installed",
     "security-updates": "No update of security waits",
     "administrators": "Only listed accounts can become root",
 }
@@ -255,7 +256,8 @@ def condition_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResul
             title=TITLES.get(one.key, one.key),
             state=one.state,
             reason=one.reason,
-            remedy=" && ".join(on_node(command, rules, node) for command in one.repair),
+            remedy=" && ".join(on_node(command, rules, node) for command in one.repair)
+            or (reboot(rules, node) if one.key == REBOOT and one.state is State.FAIL else ""),
         )
 
 
@@ -299,6 +301,16 @@ def repair(state: State, rules: Rules, node: CheckedNode, role: RolePlan) -> str
     commands = dict.fromkeys(command for one in observations for command in one.repair)
     run = f"{playbook(role.stage, rules, node)} --tags {role.role}"
     return " && ".join([*(on_node(command, rules, node) for command in commands), run])
+
+
+def reboot(rules: Rules, node: CheckedNode) -> str:
+    """The command that reboots a node, as one types it on the controller: it asks first.
+
+    Whether jobs run there is the operator's to know. Where nobody can answer, nothing happens.
+    """
+    question = shlex.quote(f"{node.name} will reboot. Is it drained? Type its name: ")
+    command = f"ansible{rules.inventory} {node.name} --become --module-name reboot"
+    return f'printf %s {question} && read -r answer && test "$answer" = {node.name} && {command}'
 
 
 def playbook(name: str, rules: Rules, node: CheckedNode) -> str:
