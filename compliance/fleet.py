@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from compliance.model import Statement
     from compliance.waivers import Waiver
 
+#: In the folder of validation's reports, which that of compliance is in unless somebody says otherwise.
 HISTORY = "history.sqlite"
 
 
@@ -33,8 +34,8 @@ HISTORY = "history.sqlite"
 class Settings:
     """Where reports go, what is read beside the nodes, and how a repair names the inventory.
 
-    `directory` holds the reports of compliance and their history, `validations` those of validation, `data`
-    the tables, `inventory` its files and folders, and `options` the words that name it on a command line.
+    `directory` holds the reports of compliance, `validations` those of validation and the history, `data` the
+    tables, `inventory` its files and folders, and `options` the words that name it on a command line.
     Where they are given, `key` signs, and `metrics` gets a file for each node.
     """
 
@@ -99,7 +100,8 @@ def check(nodes: Iterable[CheckedNode], settings: Settings, now: datetime) -> tu
     Raises OSError, HistoryError, EvidenceError. The history is written last: a report that could not be
     written whole does not count.
     """
-    history = History(settings.directory / HISTORY)
+    history = History(settings.validations / HISTORY)
+    history.take_over(settings.directory / HISTORY)
     before, reports = history.states(), history.reports()
     known = list(nodes)
     measured = validations(settings.validations, {node.name for node in known})

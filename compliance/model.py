@@ -64,8 +64,8 @@ class ControlResult:
     """A control on a node.
 
     `reason` says in words why it is not `pass`, `changes` what was found and wanted. `measured` is what it
-    would be without its waiver. `since` is when this state began (ISO 8601, UTC), empty where nobody knows.
-    `remedy` is the command that repairs it.
+    would be without its waiver, `waived_until` when that ends (ISO 8601, UTC; empty for never). `since` is
+    when this state began (ISO 8601, UTC), empty where nobody knows. `remedy` is the command that repairs it.
     """
 
     id: str
@@ -74,6 +74,7 @@ class ControlResult:
     reason: str = ""
     measured: State | None = None
     waiver: str = ""
+    waived_until: str = ""
     references: str = ""
     changes: tuple[Change, ...] = ()
     remedy: str = ""

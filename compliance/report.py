@@ -1,4 +1,4 @@
-"""A statement for people and programs: text, one HTML file, JSON, JUnit and SARIF.
+"""A statement for people and programs: text, one HTML file, JSON, JUnit, SARIF and OSCAL (oscal.py).
 
 What was not checked is a pass in none of them.
 """
@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 import jinja2
 
+from compliance import oscal
 from compliance.model import State, Verdict
 from compliance.statement import names
 from validation.model.contract import dumps
@@ -37,6 +38,7 @@ def write(directory: Path, statement: Statement) -> None:
     write_atomically(directory / "report.html", page(statement))
     write_atomically(directory / "junit.xml", junit(statement))
     write_atomically(directory / "sarif.json", sarif(statement))
+    write_atomically(directory / "oscal.json", oscal.document(statement))
     write_atomically(directory / "statement.json", dumps(statement))
 
 

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 HARDENING = "os_hardening"
 NODE = "node"
+REBOOT = "reboot"
 VALIDATION = "validation"
 #: The worst of a control's settings is what the control is; one that nothing applies to is not applicable.
 WORST_FIRST = (State.FAIL, State.NOT_CHECKED, State.PASS, State.NOT_APPLICABLE)
 TITLES = {
-    "reboot": "The node runs what is installed",
+    REBOOT: "The node runs what is installed",
     "security-updates": "No update of security waits",
     "administrators": "Only listed accounts can become root",
 }
@@ -255,7 +256,8 @@ def condition_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResul
             title=TITLES.get(one.key, one.key),
             state=one.state,
             reason=one.reason,
-            remedy=" && ".join(on_node(command, rules, node) for command in one.repair),
+            remedy=" && ".join(on_node(command, rules, node) for command in one.repair)
+            or (reboot(rules, node) if one.key == REBOOT and one.state is State.FAIL else ""),
         )
 
 
@@ -301,6 +303,16 @@ def repair(state: State, rules: Rules, node: CheckedNode, role: RolePlan) -> str
     return " && ".join([*(on_node(command, rules, node) for command in commands), run])
 
 
+def reboot(rules: Rules, node: CheckedNode) -> str:
+    """The command that reboots a node, as one types it on the controller: it asks first.
+
+    Whether jobs run there is the operator's to know. Where nobody can answer, nothing happens.
+    """
+    question = shlex.quote(f"{node.name} will reboot. Is it drained? Type its name: ")
+    command = f"ansible{rules.inventory} {node.name} --become --module-name reboot"
+    return f'printf %s {question} && read -r answer && test "$answer" = {node.name} && {command}'
+
+
 def playbook(name: str, rules: Rules, node: CheckedNode) -> str:
     """A playbook for one node, as one types it on the controller."""
     return f"ansible-playbook{rules.inventory} playbooks/{name}.yml --limit {node.name}"
@@ -317,7 +329,13 @@ def with_waiver(control: ControlResult, node: CheckedNode, now: datetime) -> Con
     waiver = next((w for w in valid if w.holds(now)), None)
     if waiver is None or control.state is not State.FAIL:
         return control
-    return replace(control, state=State.WAIVED, measured=control.state, waiver=waiver.text)
+    return replace(
+        control,
+        state=State.WAIVED,
+        measured=control.state,
+        waiver=waiver.text,
+        waived_until=utc(waiver.expires),
+    )
 
 
 def used_waivers(nodes: Sequence[CheckedNode], statements: Sequence[NodeStatement]) -> dict[Waiver, Use]:

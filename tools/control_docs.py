@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from planning.os_controls import PROFILES, references, settings_of, waiver_of
+from tools.documents import ROOT, write
 
-ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data" / "os_controls"
 PAGE = ROOT / "docs" / "os_hardening.md"
 
@@ -127,14 +126,5 @@ def page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def main() -> int:
-    """Write the page and return the exit status."""
-    text = page()
-    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-        PAGE.write_text(text, encoding="utf-8")
-        print(f"Wrote {PAGE.relative_to(ROOT)}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write({PAGE: page()}))

@@ -18,9 +18,9 @@ if str(ROOT) not in sys.path:
 from compliance import report, waivers  # noqa: E402 - needs the path above
 from compliance.evidence import EvidenceError  # noqa: E402 - likewise
 from compliance.fleet import Settings, check, checked_node  # noqa: E402 - likewise
-from compliance.history import HistoryError  # noqa: E402 - likewise
 from compliance.model import Verdict  # noqa: E402 - likewise
 from planning.convert import plain  # noqa: E402 - likewise
+from validation.processes.store import HistoryError  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

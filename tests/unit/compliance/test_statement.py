@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -25,6 +27,9 @@ from tests.unit.compliance.fleets import (
     waiver,
 )
 from validation.model.contract import State as Measured
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SSHD = "sshd:PasswordAuthentication"
 CONTROL = f"ssh_hardening/{SSHD}"
@@ -245,3 +250,24 @@ def test_the_tag_in_a_repair_is_the_roles_in_its_playbook(role: str) -> None:
     ]
     tags = {task["ansible.builtin.import_role"]["name"]: task.get("tags") for task in play["tasks"]}
     assert tags[role] == [role]
+
+
+def test_a_reboot_that_is_due_has_a_command_that_asks_first(tmp_path: Path) -> None:
+    """As a shell runs it, with an `ansible` that only notes that it was called."""
+    due = observation("reboot", State.FAIL, reason="a newer kernel is installed")
+    made = statement([checked("gpu01", due)], RULES, {})
+    remedy = next(one.remedy for one in made.nodes[0].controls if one.id == "node/reboot")
+    (tmp_path / "ansible").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n')
+    (tmp_path / "ansible").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for answer in ("", "\n", "yes\n", "gpu02\n"):
+        done = subprocess.run(["sh", "-c", remedy], input=answer, env=environment, text=True)
+        assert done.returncode
+    assert not (tmp_path / "called").exists()
+    asked = subprocess.run(
+        ["sh", "-c", remedy], input="gpu01\n", env=environment, text=True, capture_output=True
+    )
+    assert (asked.returncode, "gpu01" in asked.stdout) == (0, True)
+    assert (tmp_path / "called").read_text().split() == [
+        *("-i", "inventory/mine", "gpu01", "--become", "--module-name", "reboot")
+    ]
