@@ -326,6 +326,12 @@ class Firewall(ConfirmedSetting[Outlook]):
             lines.append(Difference(f"table {TABLE} in the kernel", outlook.live, outlook.wanted))
         return lines
 
+    def reason(self) -> str:
+        """A unit that somebody has disabled is no text that differs."""
+        if not self.present or LINK.is_symlink():
+            return ""
+        return f"{UNIT} is not enabled: after the next boot there is no firewall"
+
     def way_in(self) -> WayIn | None:
         """Other rules in the kernel. To take them away opens the node, which needs no proof."""
         if not self.present or self.outlook.live == self.outlook.wanted:
