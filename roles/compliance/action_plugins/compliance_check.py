@@ -15,7 +15,7 @@ ROOT = str(Path(__file__).resolve().parents[3])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from planning.os_controls import load_controls  # noqa: E402 - needs the path above
+from planning.os_controls import OPERATOR, demanded, load_controls  # noqa: E402 - needs the path above
 from planning.preflight import DATA, preflight_plan  # noqa: E402 - likewise
 from planning.role_variables import argument_specs  # noqa: E402 - likewise
 from planning.tables import load_models, load_tables  # noqa: E402 - likewise
@@ -47,6 +47,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             return result | {"changed": False, "problem": self.reason(read)}
         plan = preflight_plan(read, own, self._task.args["known"])
         arguments: dict[str, Any] = {"roles": f"[{','.join(plan['roles'].values())}]"}
+        arguments["demanded"] = demanded_of(plan)
         if listed := administrators(plan):
             # The account that Ansible comes through is known to the operator.
             arguments["administrators"] = [*listed, str(self._task.args["known"]["user"])]
@@ -73,6 +74,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         """Why there is no answer, in a sentence."""
         words = str(answer.get("msg") or answer.get("module_stderr") or "it gave no reason").strip()
         return f"unreachable: {words}" if answer.get("unreachable") else f"it could not be read: {words}"
+
+
+def demanded_of(plan: Mapping[str, Any]) -> str:
+    """What the benchmark asks for in the controls that the profile relaxes, as JSON."""
+    relaxed = [str(one["id"]) for one in plan["waived"] if one["by"] != OPERATOR]
+    return json.dumps(demanded(load_controls(DATA / "os_controls"), relaxed))
 
 
 def administrators(plan: Mapping[str, Any]) -> list[str]:
