@@ -104,7 +104,8 @@ def statement(
     """The statement of all nodes. `before` is what the history knows of each (node, control)."""
     checked = list(nodes)
     found = [with_since(node_statement(node, rules), before, utc(rules.now)) for node in checked]
-    findings = tuple(faults(used_waivers(checked, found), rules.now))
+    controls = {control.id for node in found for control in node.controls}
+    findings = tuple(faults(used_waivers(checked, found), rules.now, controls))
     verdict = max_verdict([node.verdict for node in found])
     if verdict is not Verdict.NOT_COMPLIANT and any(finding.code.is_finding for finding in findings):
         verdict = Verdict.NOT_COMPLIANT

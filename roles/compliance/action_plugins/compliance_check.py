@@ -37,7 +37,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     _VALID_ARGS = frozenset(("known",))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result has `plan`, `observations`, `driver` (loaded), or a `problem`."""
+        """The result has an `answer` (JSON: plan, observations, loaded driver), or a `problem`."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         own = variables["hostvars"][variables["inventory_hostname"]]
@@ -54,12 +54,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         compared = self.ask("node_compliance", arguments, variables)
         if "observations" not in compared:
             return result | {"changed": False, "problem": self.reason(compared)}
-        return result | {
-            "changed": False,
+        answer = {
             "plan": plan,
             "observations": compared["observations"],
             "driver": facts["nvidia"]["loaded_version"],
         }
+        # As one text: Ansible walks through every value of a result several times.
+        return result | {"changed": False, "answer": json.dumps(answer)}
 
     def ask(self, module: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """What a module returns, or why it did not."""
