@@ -81,9 +81,7 @@ def instant(value: Any) -> datetime:
     return value
 
 
-def read(
-    entries: Iterable[Mapping[str, Any]], known_nodes: Collection[str]
-) -> tuple[list[Waiver], list[str]]:
+def read(entries: Any, known_nodes: Collection[str]) -> tuple[list[Waiver], list[str]]:
     """Waivers from an inventory, and a sentence for each entry that is none.
 
     `known_nodes` are the names of all nodes and groups of the inventory.

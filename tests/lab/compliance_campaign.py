@@ -7,9 +7,9 @@ of each release; their disks are copied to the others, which keep their own name
 site.yml runs on all, which brings Docker to the first two. Then playbooks/compliance.yml, three times:
 
 1. as site.yml left them: all nodes are compliant
-2. each change of `DRIFTS` on a node of its own, one node that hangs half-way, one whose sshd is stopped, one
-   without a network: each change fails the control that it is about, on its node alone; the three are not
-   checked, within their bound; all others are compliant
+2. each change of `DRIFTS` on a node of its own (in a smaller fleet some share one), one node that hangs
+   half-way, one whose sshd is stopped, one without a network: each change fails the control that it is about;
+   the three are not checked, within their bound; all others are compliant
 3. after each command that the report printed was run as printed: all are compliant
 
 At last, bytes of the reports are changed at random places, files taken away and added: `verify` finds each.
@@ -52,8 +52,14 @@ if TYPE_CHECKING:
 BOUND_S = 240
 RUN_TIMEOUT_S = 3600.0
 BOOT_ATTEMPTS = 3
+STARTS = ("nothing", "booted", "copied", "made")
+# Thirty nodes that log somebody in at once take their time.
+SSH_TIMEOUT_S = 60
 LOGS = CHECKOUT / "reports" / "compliance-campaign"
 DOCKERS = 2  # the first two nodes
+# The last nodes: one hangs, one's sshd is stopped, one has no network, one's waiver has expired, one is well.
+SPECIAL = 5
+FEWEST = SPECIAL + 3
 # What is a node's own, and so is not copied.
 OWN = ("etc/hostname", "etc/machine-id", "etc/hosts", "var/lib/gpu-simulator/hardware.json")
 OWN_PATTERN = "etc/ssh/ssh_host_*"
@@ -62,7 +68,6 @@ WAIVER = {"owner": "lab", "approver": "lab", "ticket": "LAB-1", "reason": "the c
 VARIABLES = {
     "admin_accounts_users": [{"name": "alice", "keys": [KEY]}],
     "preflight_plan_file": "",
-    "compliance_timeout_s": BOUND_S,
     "compliance_waivers": [{**WAIVER, "control": "validation/last", "expires": "2999-01-01T00:00:00Z"}],
 }
 EXPIRED = {**WAIVER, "control": "firewall/firewall", "expires": "2026-01-01T00:00:00Z", "ticket": "LAB-2"}
@@ -160,7 +165,8 @@ class Campaign:
 
     fleet: Fleet
     folder: Path
-    drifts: dict[str, Drift] = field(default_factory=dict)
+    bound_s: int = BOUND_S
+    drifts: dict[str, list[Drift]] = field(default_factory=dict)
     rows: list[list[str]] = field(default_factory=list)
     times_s: dict[str, float] = field(default_factory=dict)
 
@@ -174,6 +180,11 @@ class Campaign:
         """Where the check writes."""
         return self.folder / "reports" / "compliance"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What Ansible needs to know."""
+        return {**self.fleet.environment, "ANSIBLE_TIMEOUT": str(SSH_TIMEOUT_S)}
+
     def write_inventory(self, expired: str = "", dockers: int = DOCKERS) -> None:
         """Beside the lab's, what the operator wants; `expired` is a node with an expired waiver."""
         source = self.folder / "inventory"
@@ -183,6 +194,7 @@ class Campaign:
         (source / "hosts.yml").write_text("gpu_nodes: {}\n")
         common = {
             **VARIABLES,
+            "compliance_timeout_s": self.bound_s,
             "compliance_reports_directory": str(self.reports),
             "gpu_validation_reports_directory": str(self.folder / "reports"),
         }
@@ -192,7 +204,7 @@ class Campaign:
             if node.number <= dockers:
                 own["container_engines_install"] = ["docker.io"]
             if node.name == expired:
-                own["compliance_waivers"] = [*VARIABLES["compliance_waivers"], EXPIRED]  # type: ignore[misc]
+                own["compliance_waivers"] = [*VARIABLES["compliance_waivers"], EXPIRED]
             (source / "host_vars" / f"{node.name}.yml").write_text(json.dumps(own))
 
     def play(self, name: str, *arguments: str) -> Run:
@@ -207,7 +219,7 @@ class Campaign:
         ]
         begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="cc") as sockets:
-            environment = {**self.fleet.environment, "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets}
+            environment = {**self.environment, "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets}
             done = subprocess.run(
                 [str(BIN / command[0]), *command[1:]],
                 cwd=CHECKOUT,
@@ -249,7 +261,7 @@ class Campaign:
                 return
         raise CampaignError(f"the nodes did not come up in {BOOT_ATTEMPTS} attempts")
 
-    def prepare(self) -> None:
+    def copy(self) -> None:
         """Make the first node of each release, and the others of their disks."""
         # Docker comes to its nodes afterwards, or it would be copied to all.
         self.write_inventory(dockers=0)
@@ -266,7 +278,6 @@ class Campaign:
         self.boot()
         self.times_s["copies and boot"] = time.monotonic() - begun
         self.write_inventory()
-        self.site("2-all-nodes")
 
     def change(self) -> tuple[Node, Node, Node, Node]:
         """Change the nodes by hand.
@@ -274,15 +285,19 @@ class Campaign:
         Returns the node that hangs, that whose sshd is stopped, that without a network, and that whose waiver
         has expired.
         """
-        dockers = [drift for drift in DRIFTS if drift.docker]
-        others = [drift for drift in DRIFTS if not drift.docker]
-        places = [*zip(self.nodes, dockers, strict=False), *zip(self.nodes[DOCKERS:], others, strict=False)]
-        last = max(node.number for node, _ in places)
-        hanging, stopped, cut, waived = self.nodes[last : last + 4]
-        for node, drift in places:
+        *places, hanging, stopped, cut, waived, _ = self.nodes
+        for drift in DRIFTS:
+            free = [
+                node
+                for node in places
+                # Two changes of one control could not be told apart.
+                if drift.control not in {other.control for other in self.drifts.get(node.name, [])}
+                and (node.number <= DOCKERS or not drift.docker)
+            ]
+            node = min(free, key=lambda node: len(self.drifts.get(node.name, [])))
             note(f"{node.name}: {drift.title}")
             on_node(node, drift.script)
-            self.drifts[node.name] = drift
+            self.drifts.setdefault(node.name, []).append(drift)
         on_node(hanging, HANG)
         on_node(stopped, "kill -STOP $(systemctl show --property=MainPID --value ssh)")
         on_node(cut, "ip link set eth0 down")
@@ -301,7 +316,7 @@ class Campaign:
                 done = subprocess.run(
                     ["sh", "-c", remedy],
                     cwd=CHECKOUT,
-                    env={**self.fleet.environment, "PATH": f"{BIN}:{self.fleet.environment['PATH']}"},
+                    env={**self.environment, "PATH": f"{BIN}:{self.environment['PATH']}"},
                     capture_output=True,
                     text=True,
                     timeout=RUN_TIMEOUT_S,
@@ -344,15 +359,17 @@ def judge(campaign: Campaign, found: dict[str, Any], unchecked: Sequence[Node]) 
     silent = {node.name for node in unchecked}
     for told in found["nodes"]:
         name, controls = told["node"], failing(told)
-        if drift := campaign.drifts.get(name):
+        for drift in campaign.drifts.get(name, []):
             control = controls.get(drift.control)
             if not control:
                 problems.append(
-                    f"{name}: {drift.title} was not found, but {', '.join(controls) or 'nothing'}"
+                    f"{name}: {drift.title} was not found; found {', '.join(controls) or 'nothing'}"
                 )
             elif not (control["since"] and control["remedy"] and (control["reason"] or control["changes"])):
                 problems.append(f"{name}: {drift.title} lacks since when, what or how to repair it")
-        elif name in silent:
+        if name in campaign.drifts:
+            continue
+        if name in silent:
             if told["verdict"] != "not-checked":
                 problems.append(f"{name}: expected not-checked, found {told['verdict']}")
         elif told["verdict"] != "compliant":
@@ -431,22 +448,26 @@ def run_campaign(campaign: Campaign, tampers: int, seed: int) -> bool:
         for name, told in told_after.items()
         if told["verdict"] != "compliant"
     ]
-    print("| Node | Changed by hand | Failing controls | Repaired |\n|---|---|---|---|")
+    print("| Node | Changed by hand | Found as | Fails beside it | Repaired |\n|---|---|---|---|---|")
     by_name = {told["node"]: told for told in found["nodes"]}
-    for name, drift in campaign.drifts.items():
-        controls = ", ".join(f"`{one}`" for one in failing(by_name[name]))
+    for name, drifts in sorted(campaign.drifts.items()):
+        controls = failing(by_name[name])
+        beside = ", ".join(f"`{one}`" for one in controls.keys() - {drift.control for drift in drifts})
         repaired = "yes" if told_after[name]["verdict"] == "compliant" else "**no**"
-        print(f"| {name} | {drift.title} | {controls} | {repaired} |")
+        for drift in drifts:
+            found_as = f"`{drift.control}`" if drift.control in controls else "**not found**"
+            print(f"| {name} | {drift.title} | {found_as} | {beside} | {repaired} |")
     for node, what in ((hanging, "nft hangs"), (stopped, "sshd stopped"), (cut, "no network")):
         then, now = by_name[node.name]["verdict"], told_after[node.name]["verdict"]
-        print(f"| {node.name} | {what} | none: {then} | {now} |")
-    print(f"| {waived.name} | waiver expired | named as a finding | by a correction of the inventory |")
+        print(f"| {node.name} | {what} | {then} | | {now} |")
+    print(f"| {waived.name} | waiver expired | a finding | | by a correction of the inventory |")
     tried, seen, missed = tamper(campaign.reports, tampers, seed)
     problems += [f"`verify` did not find: {what}" for what in missed]
     healthy = len(by_name) - len(campaign.drifts) - 3
+    unfound = sum("was not found" in one for one in problems)
     print(
         f"\n{len(by_name)} nodes, {sum(memory) / 2**20:.0f} MiB of memory for all. Changes found: "
-        f"{len(campaign.drifts) - sum('not found' in one for one in problems)} of {len(campaign.drifts)}. "
+        f"{len(DRIFTS) - unfound} of {len(DRIFTS)}. "
         f"Healthy nodes: {healthy}, blamed: {sum('blamed' in one for one in problems)}. "
         f"Damage of the evidence found: {seen} of {tried} (seed {seed})."
     )
@@ -463,31 +484,35 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.lab.compliance_campaign", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--count", type=int, default=30, help="nodes (30, at least 21)")
+    parser.add_argument("--count", type=int, default=30, help="nodes (30)")
     parser.add_argument("--tampers", type=int, default=200, help="random changes of the evidence (200)")
+    parser.add_argument("--bound", type=int, default=BOUND_S, help=f"seconds for a node ({BOUND_S})")
     parser.add_argument("--seed", type=int, default=None, help="repeat the random changes of a campaign")
     parser.add_argument(
         "--start",
-        choices=["nothing", "booted", "made"],
-        default="nothing",
-        help="what an earlier campaign with --keep has left: new nodes, or nodes as site.yml made them",
+        choices=STARTS,
+        default=STARTS[0],
+        help="what an earlier campaign with --keep has left: new nodes, copied ones, or all as site.yml makes them",
     )
     parser.add_argument("--keep", action="store_true", help="leave the lab running afterwards")
     options = parser.parse_args(arguments)
-    if options.count < len(DRIFTS) + 5:
-        parser.error(f"--count: expected at least {len(DRIFTS) + 5} nodes, found {options.count}")
+    if options.count < FEWEST:
+        parser.error(f"--count: expected at least {FEWEST} nodes, found {options.count}")
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     fleet = Fleet(Lab(name=os.environ.get("LAB_NAME") or "drift"), options.count, RUN_TIMEOUT_S)
     LOGS.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            campaign = Campaign(fleet, Path(folder))
+            campaign = Campaign(fleet, Path(folder), options.bound)
             campaign.write_inventory()
-            if options.start == "nothing":
+            left = STARTS.index(options.start)
+            if left < STARTS.index("booted"):
                 lab_command(fleet, "down")
                 campaign.boot()
-            if options.start != "made":
-                campaign.prepare()
+            if left < STARTS.index("copied"):
+                campaign.copy()
+            if left < STARTS.index("made"):
+                campaign.site("2-all-nodes")
             return 0 if run_campaign(campaign, options.tampers, seed) else 1
     except CampaignError as error:
         print(error, file=sys.stderr)
