@@ -492,7 +492,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--start",
         choices=STARTS,
         default=STARTS[0],
-        help="what an earlier campaign with --keep has left: new nodes, copied ones, or all as site.yml makes them",
+        help="what an earlier campaign with --keep has left: new, copied, or finished nodes",
     )
     parser.add_argument("--keep", action="store_true", help="leave the lab running afterwards")
     options = parser.parse_args(arguments)
