@@ -79,6 +79,10 @@ cuda-test: packages setup ## Run the payload under CUDA builds of torch, on a st
 cutoff-test: packages controller payload ## Cut site.yml off at random moments (COUNT=20); the next run must complete it: an hour
 	$(BIN)/python -m tests.lab.cutoff --count $(or $(COUNT),20) $(ARGS)
 
+.PHONY: compliance-campaign
+compliance-campaign: packages controller payload ## Change COUNT=30 nodes by hand; the compliance check must find each, its command repair it: an hour
+	@nice $(BIN)/python -m tests.lab.compliance_campaign --count $(or $(COUNT),30) $(ARGS)
+
 .PHONY: molecule
 molecule: packages setup ## Converge bare nodes with Molecule, verify with testinfra; one step: STEP=converge
 	@# Strict: the lab's inventory is not for the steps that make and end the lab.

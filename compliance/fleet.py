@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tomllib
 from dataclasses import dataclass, replace
@@ -54,20 +55,21 @@ def checked_node(
 ) -> CheckedNode:
     """A node from what the action compliance_check returned. An answer of another form is a problem."""
     found = CheckedNode(name, tuple(groups), waivers=tuple(waivers))
-    if "observations" not in answer:
+    if "answer" not in answer:
         words = answer.get("problem") or answer.get("msg") or "it was not asked: the run ended before"
         return replace(found, problem=str(words))
     try:
+        said = json.loads(answer["answer"])
         return replace(
             found,
-            plan=NodePlan.from_fact(answer["plan"]),
+            plan=NodePlan.from_fact(said["plan"]),
             observations={
                 role: [decode(Observation, one) for one in observations]
-                for role, observations in answer["observations"].items()
+                for role, observations in said["observations"].items()
             },
-            driver=answer["driver"],
+            driver=said["driver"],
         )
-    except ContractError as error:
+    except (ContractError, ValueError, KeyError) as error:
         return replace(found, problem=f"its answer has another form than expected: {error}")
 
 

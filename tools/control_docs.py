@@ -85,6 +85,7 @@ def brief(settings: dict[str, Any]) -> str:
     parts += [f"`{path}` {mode}" for path, mode in settings.get("access", {}).items()]
     for path, options in settings.get("mounts", {}).items():
         parts.append(f"`{path}` {','.join(option for option in options if option != 'bind')}")
+    parts += [f"`{path}` a file system of its own" for path in settings.get("separate", [])]
     parts += [f"PAM profile `{profile}`" for profile in settings.get("pam", {})]
     for package in settings.get("packages", []):
         parts.append(f"package {' or '.join(package)}" if isinstance(package, list) else f"package {package}")
@@ -108,6 +109,8 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
         if json.dumps(settings) not in seen:
             seen.append(json.dumps(settings))
             lines.append(f"- From `{profile}` on: {brief(settings)}.")
+    if "demand" in control:
+        lines.append(f"- The benchmark asks for: {brief(control['demand'])}.")
     reasons: dict[str, list[str]] = {}
     for profile in PROFILES:
         if reason := waiver_of(control, profile):

@@ -324,6 +324,12 @@ class Firewall(ConfirmedSetting[Outlook]):
             lines.append(Difference(outlook.other.name, *states))
         return lines
 
+    def reason(self) -> str:
+        """A unit that somebody has disabled is no text that differs."""
+        if not self.present or LINK.is_symlink():
+            return ""
+        return f"{UNIT} is not enabled: after the next boot there is no firewall"
+
     def way_in(self) -> WayIn | None:
         """Other rules in the kernel. To take them away opens the node, which needs no proof.
 

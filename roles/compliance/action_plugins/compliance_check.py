@@ -13,7 +13,8 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from planning.node_action import NodeAction  # noqa: E402 - needs the path above
-from planning.preflight import preflight_plan  # noqa: E402 - likewise
+from planning.os_controls import OPERATOR, demanded, load_controls  # noqa: E402 - likewise
+from planning.preflight import DATA, preflight_plan  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,7 @@ class ActionModule(NodeAction):
     _VALID_ARGS = frozenset(("known",))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result has `plan`, `observations`, `driver` (loaded), or a `problem`."""
+        """The result has an `answer` (JSON: plan, observations, loaded driver), or a `problem`."""
         result = super().run(tmp, task_vars) | {"changed": False}
         variables = task_vars or {}
         own = variables["hostvars"][variables["inventory_hostname"]]
@@ -35,24 +36,32 @@ class ActionModule(NodeAction):
             return result | {"problem": self.reason(read), "warnings": self.warnings}
         plan = preflight_plan(read, own, self._task.args["known"])
         arguments: dict[str, Any] = {"roles": f"[{','.join(plan['roles'].values())}]"}
+        arguments["demanded"] = demanded_of(plan)
         if listed := administrators(plan):
             # The account that Ansible comes through is known to the operator.
             arguments["administrators"] = [*listed, str(self._task.args["known"]["user"])]
         compared = self.ask("node_compliance", arguments, variables)
         if "observations" not in compared:
             return result | {"problem": self.reason(compared), "warnings": self.warnings}
-        return result | {
+        answer = {
             "plan": plan,
             "observations": compared["observations"],
             "driver": facts["nvidia"]["loaded_version"],
-            "warnings": self.warnings,
         }
+        # As one text: Ansible walks through every value of a result several times.
+        return result | {"answer": json.dumps(answer), "warnings": self.warnings}
 
     @staticmethod
     def reason(answer: dict[str, Any]) -> str:
         """Why there is no answer, in a sentence."""
         words = str(answer.get("msg") or answer.get("module_stderr") or "it gave no reason").strip()
         return f"unreachable: {words}" if answer.get("unreachable") else f"it could not be read: {words}"
+
+
+def demanded_of(plan: Mapping[str, Any]) -> str:
+    """What the benchmark asks for in the controls that the profile relaxes, as JSON."""
+    relaxed = [str(one["id"]) for one in plan["waived"] if one["by"] != OPERATOR]
+    return json.dumps(demanded(load_controls(DATA / "os_controls"), relaxed))
 
 
 def administrators(plan: Mapping[str, Any]) -> list[str]:
