@@ -26,9 +26,11 @@ from validation.report import fleet_report
 from validation.verdict import cohort, history
 from validation.verdict.baseline import Comparison
 from validation.verdict.judge import EXIT_PASS, judge_fleet, judge_node
+from validation.verdict.verdicts import FleetVerdict
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from validation.model.contract import NodeResult
 
@@ -65,7 +67,8 @@ def judge(options: argparse.Namespace) -> int:
         )
         for name, expectation in given.expectations.nodes.items()
     )
-    fleet_report.write(options.output, fleet, given.results, given.expectations, given.between_nodes)
+    page = _page(given, fleet, options)
+    fleet_report.write(options.output, fleet, given.results, given.expectations, given.between_nodes, page)
     if options.history:
         for verdict in fleet.nodes:
             if result := given.results.get(verdict.node):
@@ -77,8 +80,45 @@ def judge(options: argparse.Namespace) -> int:
             files.write_atomically(path, fleet_metrics.text(verdict, started_at))
     if options.latest:
         fleet_report.point_latest_to(options.output)
-    print(fleet_report.text(fleet, f"Report: {options.output / 'report.html'}"), end="")
+    report = options.output / ("report.html" if page else "report.txt")
+    print(fleet_report.text(fleet, f"Report: {report}"), end="")
     return fleet.exit_status
+
+
+def _page(given: _Fleet, fleet: FleetVerdict, options: argparse.Namespace) -> Callable[[Path], object] | None:
+    """What writes the report that people look at; None where this copy of the program has no templates.
+
+    Those are in Temper's checkout, and not in the one-file build. Raises OSError.
+    """
+    try:
+        from pages.inputs import Report, Validation, no_past
+        from pages.past import of_runs
+        from pages.write import write
+    except ModuleNotFoundError as error:
+        if error.name not in {"pages", "jinja2"}:
+            raise
+        return None
+    before, name = _report_before(options.output)
+    validation = Validation(
+        fleet,
+        given.results,
+        {node: expectation.references for node, expectation in given.expectations.nodes.items()},
+        (lambda result: of_runs(history.read(options.history, result.node).runs, result))
+        if options.history
+        else no_past,
+        before,
+        name,
+    )
+    return lambda directory: write(directory, Report(validation))
+
+
+def _report_before(output: Path) -> tuple[FleetVerdict | None, str]:
+    """The verdict of the last report beside this one, and its name; none where there is none to read."""
+    latest = output.parent / "latest"
+    try:
+        return loads(FleetVerdict, (latest / "summary.json").read_bytes()), latest.resolve().name
+    except (OSError, ContractError):
+        return None, ""
 
 
 def _last_measured(result: NodeResult | None, name: str, past: Path | None) -> str | None:
