@@ -2,9 +2,9 @@
 
     python -m tests.bench.pages [--nodes 10000]
 
-The fleet is made up (tests/pages/made_up.py): eight GPUs a node, plan quick, and a statement of compliance.
+The fleet is made up (tests/unit/pages/made_up.py): eight GPUs a node, plan quick, and a statement of compliance.
 All nodes have the results of a few, so that making the fleet does not take longer than the report. Both the
-clock and CPU time of this one process are printed, because on a busy machine they differ; nothing is asserted.
+clock and CPU time of this one process are printed, for a busy machine is no measure; nothing is asserted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pages.inputs import Report, Validation, no_past
 from pages.write import Pages
-from tests.pages import made_up
+from tests.unit.pages import made_up
 from validation.verdict.judge import judge_fleet
 
 #: So many nodes have results of their own.

@@ -442,3 +442,46 @@ def _stated(name: str) -> NodeStatement:
 def report(count: int = 24, plan: str = "standard") -> Report:
     """Both, of so many nodes."""
     return Report(validation(count, plan), statement(count), LABEL)
+
+
+#: What it would do, if it were taken for more than words.
+HARM = "<script>window.harmed = 1</script>"
+#: Names that nodes should not have, and may.
+HOSTILE = (
+    HARM,
+    '"><img src=x onerror="window.harmed = 2">',
+    "עברית-gpu-\u202e01",
+    "n" * 1000,
+    "../../etc/passwd",
+    "{{ 7 * 7 }}",
+)
+
+
+def hostile() -> Report:
+    """Nodes with such names, and such words wherever words can be; one has no number that is a number."""
+    found = {name: dataclasses.replace(result("gpu-001", "quick"), node=name) for name in HOSTILE}
+    name = HOSTILE[0]
+    broken = found[name]
+    damaged = tuple(
+        dataclasses.replace(
+            test,
+            reason=HARM,
+            measurements=tuple(
+                dataclasses.replace(one, value=float("nan"), name=f"{HARM}_gb_s") for one in test.measurements
+            ),
+            details={HARM: {"advice": HARM}, "telemetry": [{"device": None}], "telemetry_series": [{}]},
+        )
+        for test in broken.tests
+    )
+    found[name] = dataclasses.replace(broken, tests=damaged)
+    verdict = judged({key: one for key, one in found.items() if key != name}, list(HOSTILE))
+    nodes = tuple(dataclasses.replace(one, reasons=(HARM,)) for one in verdict.nodes)
+    words = ControlResult(
+        HARM, HARM, Compliance.FAIL, HARM, None, HARM, HARM, (Change(HARM, HARM, HARM, HARM),), HARM, HARM
+    )
+    stated = tuple(
+        NodeStatement(key, Verdict.NOT_COMPLIANT, HARM, HARM, HARM, HARM, (words,)) for key in HOSTILE
+    )
+    made = dataclasses.replace(statement(3), nodes=stated, sentence=HARM, tool=HARM)
+    checked = Validation(dataclasses.replace(verdict, nodes=nodes, sentence=HARM), found, {}, before=verdict)
+    return Report(checked, made, HARM)
