@@ -30,7 +30,7 @@ site: packages controller ## Boot the lab, make its bare nodes hardened, tuned, 
 	@$(BIN)/ansible-playbook site.yml $(ARGS)
 
 .PHONY: test
-test: packages setup lint payload monitoring unit molecule lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
+test: packages setup lint payload monitoring browser unit molecule lab-test ## Run everything that must pass: lint, types, unit, Molecule and lab tests
 
 ##@ The lab
 
@@ -92,6 +92,7 @@ molecule: packages setup ## Converge bare nodes with Molecule, verify with testi
 .PHONY: bench
 bench: packages controller payload ## Time a ping, site.yml and the hardening roles, first and second run side by side
 	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/python -m tests.bench.payload
+	$(BIN)/python -m tests.bench.pages
 	$(BIN)/python -m tests.bench $(ARGS)
 
 ##@ The repository
@@ -109,6 +110,10 @@ docs: setup ## Write the roles' README files from their argument specs, the tabl
 	$(BIN)/python -m tools.alert_rules
 	$(BIN)/python -m tools.dashboards
 	$(BIN)/python -m tools.plan_matrix
+
+.PHONY: screenshots
+screenshots: setup browser ## Take the pictures of reports in docs/images anew, of a made-up fleet
+	$(BIN)/python -m tools.screenshots
 
 .PHONY: requirements
 requirements: setup ## Renew the pins and hashes in requirements/*.txt from pyproject.toml
@@ -146,6 +151,10 @@ payload: packages
 .PHONY: monitoring
 monitoring: packages
 	@$(PYTHON) -m tools.bootstrap monitoring
+
+.PHONY: browser
+browser: packages
+	@$(PYTHON) -m tools.bootstrap browser
 
 .PHONY: controller
 controller: python

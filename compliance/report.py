@@ -1,4 +1,4 @@
-"""A statement for people and programs: text, one HTML file, JSON, JUnit, SARIF and OSCAL (oscal.py).
+"""A statement for people and programs: text, HTML, JSON, JUnit, SARIF and OSCAL (oscal.py).
 
 What was not checked is a pass in none of them.
 """
@@ -6,17 +6,16 @@ What was not checked is a pass in none of them.
 from __future__ import annotations
 
 import json
-import pkgutil
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 from xml.etree import ElementTree
 
-import jinja2
-
 from compliance import oscal
 from compliance.model import State, Verdict, WaivedBy
 from compliance.statement import names
+from pages import write as pages
+from pages.inputs import Report
 from validation.model.contract import dumps
 from validation.processes.files import write_atomically
 
@@ -42,7 +41,7 @@ WOULD = {
 def write(directory: Path, statement: Statement) -> None:
     """Write the report in all its forms. Raises OSError."""
     write_atomically(directory / "report.txt", text(statement))
-    write_atomically(directory / "report.html", page(statement))
+    pages.write(directory, Report(compliance=statement))
     write_atomically(directory / "junit.xml", junit(statement))
     write_atomically(directory / "sarif.json", sarif(statement))
     write_atomically(directory / "oscal.json", oscal.document(statement))
@@ -170,25 +169,6 @@ def table(nodes: Iterable[NodeStatement]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
-
-
-def page(statement: Statement) -> str:
-    """One HTML file that needs nothing else, and no JavaScript to be read."""
-    template = pkgutil.get_data("compliance", "page.html.j2")
-    assert template is not None
-    failing = Counter(
-        (control.id, control.title)
-        for node in statement.nodes
-        for control in node.controls
-        if control.state is State.FAIL
-    )
-    return (
-        jinja2.Environment(
-            autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-        )
-        .from_string(template.decode())
-        .render(statement=statement, failing=failing.most_common(), states=list(State), shown=SHOWN)
     )
 
 

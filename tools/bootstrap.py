@@ -4,6 +4,7 @@
     python3 -m tools.bootstrap environment LAYER    make .venv hold what requirements/LAYER.txt pins
     python3 -m tools.bootstrap payload              build the Python with torch that the lab's nodes get
     python3 -m tools.bootstrap monitoring           unpack what the tests of monitoring run
+    python3 -m tools.bootstrap browser              install the browser that the tests of reports open them in
 
 Each costs milliseconds when there is nothing to do, and may be interrupted and run again at any point.
 Standard library only: it runs before anything is installed. Exit status: 0 ready; 1 not ready, and one
@@ -45,6 +46,8 @@ TEST_PACKAGES = (
 # Unpacked and not installed: to install them would start servers here. They need the C library alone.
 MONITORING_PACKAGES = ("prometheus", "prometheus-alertmanager", "prometheus-node-exporter")
 MONITORING = ROOT / ".cache" / "monitoring"
+# The driver has to be of the browser's version; both come from one source package.
+BROWSER_PACKAGES = ("chromium", "chromium-driver")
 LAYERS = {"controller": ("controller",), "dev": ("controller", "dev")}
 
 
@@ -264,6 +267,7 @@ def main() -> int:
     environment.add_argument("layer", choices=list(LAYERS))
     commands.add_parser("payload", help="build the Python with torch that the lab's nodes get")
     commands.add_parser("monitoring", help="unpack the monitoring programs that tests run")
+    commands.add_parser("browser", help="install the browser that tests open reports in")
     arguments = parser.parse_args()
     try:
         if arguments.command == "packages":
@@ -272,6 +276,8 @@ def main() -> int:
             make_environment(arguments.layer)
         elif arguments.command == "monitoring":
             unpack_monitoring()
+        elif arguments.command == "browser":
+            install_packages(BROWSER_PACKAGES)
         else:
             payload_python.tree(Lab.from_environment())
     except (NotReadyError, LabError) as error:

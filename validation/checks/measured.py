@@ -165,6 +165,7 @@ class Telemetry:
         self._gpus = {gpu.index: gpu for gpu in gpus}
         self._sample = sample
         self._rounds: list[tuple[gpu_samples.Sample, ...]] = []
+        self._moments_s: list[float] = []
         self._broken: nvidia_smi.NvidiaSmiError | None = None
         self._slowest_s = 0.0
         self._count = count
@@ -186,6 +187,7 @@ class Telemetry:
         except nvidia_smi.NvidiaSmiError as error:
             self._broken = error
         else:
+            self._moments_s.append(started)
             self._slowest_s = max(self._slowest_s, time.monotonic() - started)
 
     def close(self) -> None:
@@ -204,8 +206,10 @@ class Telemetry:
             for one in gpu_samples.summary(self._rounds)
             for gpu in [self._gpus.get(one["device"])]
         ]
+        course = gpu_samples.series(self._moments_s, self._rounds)
         return (
             {"telemetry": seen}
+            | ({"telemetry_series": course} if course else {})
             | ({"counters": grown} if grown else {})
             | ({"telemetry_problem": str(self._broken)} if self._broken else {})
             | ({"telemetry_slow": f"nvidia-smi took {slow_s:.0f} s; see persistence mode"} if slow_s else {})

@@ -27,13 +27,14 @@ from validation.verdict import cohort, history
 from validation.verdict.baseline import Comparison
 from validation.verdict.history import Past
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet, judge_node
+from validation.verdict.verdicts import FleetVerdict
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from validation.model.contract import NodeResult
-    from validation.verdict.verdicts import FleetVerdict
+    from validation.verdict.history import PastRun
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ def judge(options: argparse.Namespace) -> int:
         )
         for name, expectation in given.expectations.nodes.items()
     )
-    fleet_report.write(options.output, fleet, given.results, given.expectations, given.between_nodes)
+    page = _page(given, fleet, options, own_past)
+    fleet_report.write(options.output, fleet, given.results, given.expectations, given.between_nodes, page)
     own_past.add(fleet, given.results)
     if options.metrics:
         for verdict in fleet.nodes:
@@ -79,7 +81,8 @@ def judge(options: argparse.Namespace) -> int:
             files.write_atomically(path, fleet_metrics.text(verdict, started_at))
     if options.latest:
         fleet_report.point_latest_to(options.output)
-    text = fleet_report.text(fleet, f"Report: {options.output / 'report.html'}")
+    report = options.output / ("report.html" if page else "report.txt")
+    text = fleet_report.text(fleet, f"Report: {report}")
     print(own_past.taken_over, end="")
     # What ends the run is said last.
     print(*((own_past.problem, text) if fleet.exit_status else (text, own_past.problem)), sep="", end="")
@@ -122,6 +125,12 @@ class _OwnPast:
             self.problem = f"{error}\n"
             unknown = Past(notes=(f"not compared with its own past: {error}",))
             return {node: _compared(results.get(node), unknown) for node in nodes}
+
+    def runs(self, node: str) -> tuple[PastRun, ...]:
+        """The earlier runs of a node that count; none where the history cannot be used."""
+        if self._history is None or self.problem:
+            return ()
+        return next(self._history.past([node]))[1].runs
 
     def add(self, fleet: FleetVerdict, results: dict[str, NodeResult]) -> None:
         """Add this run of each node."""
@@ -168,6 +177,42 @@ def _compared(result: NodeResult | None, past: Past) -> _Compared:
     return _Compared(
         history.compare(result, past) if result else {}, past.runs[-1].started_at if past.runs else None
     )
+
+
+def _page(
+    given: _Fleet, fleet: FleetVerdict, options: argparse.Namespace, own_past: _OwnPast
+) -> Callable[[Path], object] | None:
+    """What writes the report that people look at; None where this copy of the program has no templates.
+
+    Those are in Temper's checkout, and not in the one-file build. Raises OSError.
+    """
+    try:
+        from pages.inputs import Report, Validation
+        from pages.past import of_runs
+        from pages.write import write
+    except ModuleNotFoundError as error:
+        if error.name not in {"pages", "jinja2"}:
+            raise
+        return None
+    before, name = _report_before(options.output)
+    validation = Validation(
+        fleet,
+        given.results,
+        {node: expectation.references for node, expectation in given.expectations.nodes.items()},
+        lambda result: of_runs(own_past.runs(result.node), result),
+        before,
+        name,
+    )
+    return lambda directory: write(directory, Report(validation))
+
+
+def _report_before(output: Path) -> tuple[FleetVerdict | None, str]:
+    """The verdict of the last report beside this one, and its name; none where there is none to read."""
+    latest = output.parent / "latest"
+    try:
+        return loads(FleetVerdict, (latest / "summary.json").read_bytes()), latest.resolve().name
+    except (OSError, ContractError):
+        return None, ""
 
 
 def _last_measured(result: NodeResult | None, compared: _Compared | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from validation.probes.nvidia_smi import FULL_SPEED_STATES, SAMPLE_TIMEOUT_S, Nv
 from validation.probes.report_values import EVENT_REASONS, LOST, integer, is_absent, number
 
 GPU_IDLE = 0x1
+#: Of the course of a test, so many points are kept of each GPU.
+MOST_POINTS = 32
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,42 @@ def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, Any]]:
         }
         for index, samples in sorted(by_gpu.items())
     ]
+
+
+def series(moments_s: list[float], rounds: list[tuple[Sample, ...]]) -> list[dict[str, Any]]:
+    """One object a GPU with what it did over the time of a test, for a chart.
+
+    `moments_s` are when the rounds were sampled, and `seconds` in the result counts from the first of them.
+    Of a long test, MOST_POINTS stand for all samples: the lowest clock, the highest power and temperature and
+    all event reasons of those that they stand for, so that no moment of throttling is lost. What a GPU does
+    not say is null.
+    """
+    step = max(1, -(-len(rounds) // MOST_POINTS))
+    found: dict[int, dict[str, Any]] = {}
+    for start in range(0, len(rounds), step):
+        by_gpu: dict[int, list[Sample]] = {}
+        for one in itertools.chain.from_iterable(rounds[start : start + step]):
+            by_gpu.setdefault(one.index, []).append(one)
+        for index, samples in by_gpu.items():
+            points = found.setdefault(
+                index,
+                {
+                    "device": index,
+                    **{
+                        name: []
+                        for name in ("seconds", "sm_clock_mhz", "power_w", "temperature_c", "event_reasons")
+                    },
+                },
+            )
+            clocks = [s.sm_clock_mhz for s in samples if s.sm_clock_mhz is not None]
+            points["seconds"].append(round(moments_s[start] - moments_s[0], 1))
+            points["sm_clock_mhz"].append(min(clocks, default=None))
+            points["power_w"].append(_maximum([s.power_w for s in samples]))
+            points["temperature_c"].append(_maximum([s.temperature_c for s in samples]))
+            points["event_reasons"].append(
+                [name for name, bit in EVENT_REASONS.items() if any(s.event_reasons & bit for s in samples)]
+            )
+    return [found[index] for index in sorted(found)]
 
 
 def _median(values: list[float | None]) -> float | None:

@@ -14,10 +14,11 @@ import pytest
 from compliance import waivers
 from compliance.evidence import verify
 from compliance.fleet import HISTORY, Settings, check
-from compliance.history import History, HistoryError
+from compliance.history import History
 from compliance.statement import statement
 from planning.preflight import DATA
 from tests.unit.compliance.fleets import NOW, RULES, checked, waiver
+from validation.processes.store import HistoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

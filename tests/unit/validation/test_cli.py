@@ -431,6 +431,33 @@ def test_a_report_can_be_made_again_from_its_own_folder(fleet: Fleet, judge: Jud
     assert (tmp_path / "again" / "summary.json").read_text() == (first / "summary.json").read_text()
 
 
+def test_the_page_of_a_report_says_what_changed_since_the_last(
+    fleet: Fleet, judge: Judge, tmp_path: Path
+) -> None:
+    judge(fleet)
+    (tmp_path / "reports/now").rename(tmp_path / "reports/last")
+    (tmp_path / "reports/latest").unlink()
+    (tmp_path / "reports/latest").symlink_to("last")
+    fleet["results"]["gpu01"]["tests"][0]["measurements"][0]["value"] = 612.0
+    done = judge(fleet)
+    assert f"Report: {tmp_path / 'reports/now/report.html'}" in done.stdout
+    page = (tmp_path / "reports/now/report.html").read_text()
+    assert "since last" in page
+    changed = page[page.index('id="changed"') : page.index('id="attention"')]
+    assert "gpu01" in changed
+    assert 'class="state pass"' in changed
+    assert 'class="state fail"' in changed
+
+
+def test_the_one_file_build_reports_without_a_page(fleet: Fleet, tmp_path: Path) -> None:
+    assert main.main(["build", "--output", str(tmp_path / "validation.pyz")]) == 0
+    command = [PYTHON[0], str(tmp_path / "validation.pyz"), "report", "--fleet", f"--output={tmp_path / 'r'}"]
+    done = run(command, cwd=tmp_path, input=json.dumps(fleet))
+    assert done.returncode == 2, done.stderr
+    assert f"Report: {tmp_path / 'r/report.txt'}" in done.stdout
+    assert not (tmp_path / "r/report.html").exists()
+
+
 def test_a_second_report_compares_with_the_first(fleet: Fleet, judge: Judge, tmp_path: Path) -> None:
     del fleet["expectations"]["nodes"]["gpu02"]
     result = fleet["results"]["gpu01"]

@@ -149,6 +149,46 @@ def test_a_summary_says_how_often_a_reason_was_active() -> None:
     assert gpu["ecc_uncorrected_new"] == 2
 
 
+def test_a_series_says_what_a_gpu_did_over_time() -> None:
+    rounds = [
+        gpu_samples.parse_samples(f"0, {clock}, 700, 70, 5, 16, {reason}, P0, 0")
+        for clock, reason in ((1980, "0x0"), (1500, "0x44"))
+    ]
+    (gpu,) = gpu_samples.series([100.0, 101.04], rounds)
+    assert gpu == {
+        "device": 0,
+        "seconds": [0.0, 1.0],
+        "sm_clock_mhz": [1980, 1500],
+        "power_w": [700, 700],
+        "temperature_c": [70, 70],
+        "event_reasons": [[], ["sw_power_cap", "hw_thermal_slowdown"]],
+    }
+
+
+def test_a_long_series_is_thinned_and_loses_no_moment_of_throttling() -> None:
+    count = 10 * gpu_samples.MOST_POINTS + 3
+    rounds = [
+        gpu_samples.parse_samples(
+            f"0, {300 if place == 57 else 1980}, {650 + (place == 58)}, 70, 5, 16, "
+            f"{'0x4' if place == 59 else '0x0'}, P0, 0"
+        )
+        for place in range(count)
+    ]
+    (gpu,) = gpu_samples.series([float(place) for place in range(count)], rounds)
+    assert len(gpu["seconds"]) <= gpu_samples.MOST_POINTS
+    assert min(gpu["sm_clock_mhz"]) == 300
+    assert max(gpu["power_w"]) == 651
+    assert ["sw_power_cap"] in gpu["event_reasons"]
+
+
+def test_a_gpu_that_went_away_keeps_its_part_of_the_series() -> None:
+    both = gpu_samples.parse_samples(
+        "0, 1980, 700, 70, 5, 16, 0x0, P0, 0\n1, 1980, 700, 70, 5, 16, 0x0, P0, 0"
+    )
+    first, second = gpu_samples.series([0.0, 1.0], [both, both[:1]])
+    assert (first["seconds"], second["seconds"]) == ([0.0, 1.0], [0.0])
+
+
 def test_the_link_of_a_gpu_counts_only_while_it_works() -> None:
     rounds = [
         gpu_samples.parse_samples(f"0, 300, 70, 30, {generation}, 16, 0x0, {state}, 0")
