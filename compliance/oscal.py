@@ -42,6 +42,7 @@ def assessment_results(statement: Statement) -> dict[str, Any]:
         "title": "The inventory of the fleet",
         "description": "What is assessed is what the inventory asks of each node. Its digest (SHA-256) is "
         f"{statement.inventory_sha256 or 'unknown'}.",
+        "rlinks": [{"href": "manifest.json", "media-type": "application/json"}],
     }
     return {
         "uuid": uuid("results", statement.made_at, statement.inventory_sha256),

@@ -144,4 +144,6 @@ class Store:
             )
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
             outcome += f"; {DAMAGED}"
+        elif purpose == "written":
+            outcome += f"; see that {self.path.parent} can be written to and has space left"
         return HistoryError(f"the history {self.path} cannot be {purpose}: {error}{outcome}")

@@ -138,3 +138,23 @@ def test_a_writer_that_is_killed_leaves_what_was_there(history: History) -> None
     assert history.states()[PLACE].state is State.PASS
     assert history.drifts() == []
     assert check(history, 2, State.FAIL) == hour(2)
+
+
+def test_validations_and_checks_live_in_one_file(history: History) -> None:
+    from tests.unit.validation.test_history_store import run
+    from validation.verdict.history_store import History as Runs
+
+    runs = Runs(history.path)
+    check(history, 0)
+    assert runs.append([run(1)]) == 1
+    check(history, 1, State.FAIL)
+    assert dict(runs.past(["gpu01"]))["gpu01"].runs == (run(1),)
+    assert history.drifts() == [(*PLACE, hour(1), None)]
+
+
+def test_a_second_writer_of_the_same_moment_is_one_sentence(history: History) -> None:
+    check(history, 0)
+    late = History(history.path, patience_s=0.1)
+    with History(history.path)._store.writing(), pytest.raises(HistoryError, match=r"in use.*nothing was"):
+        check(late, 1, State.FAIL)
+    assert check(late, 2, State.FAIL) == hour(2)

@@ -246,7 +246,7 @@ def eventually(condition: Callable[[], bool], what: str, patience_s: float = 20.
 def is_running(pid: int) -> bool:
     """Whether a process does anything still; one that only waits to be collected does not."""
     try:
-        with open(f"/proc/{pid}/stat") as status:  # noqa: PTH123
+        with open(f"/proc/{pid}/stat") as status:  # noqa: PTH123 - no path of a file system
             return status.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
