@@ -37,7 +37,7 @@ RUBIN = Generation(615, ANY, (13, 4), (99, 0), OPEN)
 CHIPS: tuple[tuple[int, int, Generation, float], ...] = (
     (0x1340, 0x13BF, MAXWELL_TO_VOLTA, 5.0),
     (0x13C0, 0x147F, MAXWELL_TO_VOLTA, 5.2),
-    (0x15F0, 0x15FF, MAXWELL_TO_VOLTA, 6.0),
+    (0x15C0, 0x15FF, MAXWELL_TO_VOLTA, 6.0),
     (0x1617, 0x1667, MAXWELL_TO_VOLTA, 5.2),
     (0x1725, 0x172F, MAXWELL_TO_VOLTA, 6.0),
     (0x1740, 0x17BF, MAXWELL_TO_VOLTA, 5.0),
