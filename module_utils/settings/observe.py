@@ -42,6 +42,7 @@ MOST_LINES = 40
 MOST_CHARACTERS = 300
 MODPROBE = "/etc/modprobe.d/"
 MODULES = Path("/proc/modules")
+FILE_SYSTEMS = Path("/proc/filesystems")
 AUDIT_KEY = "audit:rules"
 
 
@@ -99,6 +100,10 @@ def can_be_loaded(name: str, _wanted: Any) -> str:
     loaded = MODULES.read_text(encoding="utf-8") if MODULES.exists() else ""
     if name.replace("-", "_") in {line.split()[0] for line in loaded.splitlines()}:
         return f"module {name} is loaded"
+    # What is built into the kernel is no module that anybody lists.
+    built_in = FILE_SYSTEMS.read_text(encoding="utf-8").split() if FILE_SYSTEMS.exists() else []
+    if name in built_in:
+        return f"the kernel has {name} built in"
     answer = complete(["modprobe", "--dry-run", "--verbose", name])
     # "insmod FILE" is what it would do; "install /bin/false" and "not found" are what keeps it out.
     return f"module {name} can be loaded" if "insmod " in answer.stdout else ""

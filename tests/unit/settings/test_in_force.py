@@ -280,6 +280,7 @@ def test_a_module_that_is_loaded_or_could_be_is_told_from_one_that_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observe, "MODULES", tmp_path / "modules")
+    monkeypatch.setattr(observe, "FILE_SYSTEMS", tmp_path / "filesystems")
     answers = {"udf": "insmod /lib/modules/6.1.0-9/udf.ko \n", "sctp": "install /bin/false \n", "none": ""}
     monkeypatch.setattr(
         observe,
@@ -289,6 +290,8 @@ def test_a_module_that_is_loaded_or_could_be_is_told_from_one_that_cannot(
     assert [demand("module", name)["state"] for name in answers] == ["fail", "pass", "pass"]
     (tmp_path / "modules").write_text("usb_storage 81920 0 - Live 0x0\n")
     assert "is loaded" in demand("module", "usb-storage")["reason"]
+    (tmp_path / "filesystems").write_text("nodev\toverlay\n\text4\n")
+    assert "built in" in demand("module", "overlay")["reason"]
 
 
 def test_lines_of_a_file_are_looked_for(tmp_path: Path) -> None:
