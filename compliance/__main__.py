@@ -3,6 +3,8 @@
 python3 -m compliance status     0 compliant, 1 not, 2 where what was required could not be checked
 python3 -m compliance verify     0 where every report is as it was written, 1 where not
 python3 -m compliance drifts     when each drift began and ended
+
+Nothing is written: a copy on a medium that is read only will do.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from compliance.evidence import verify
+from compliance.evidence import EvidenceError, verify
 from compliance.fleet import HISTORY
-from compliance.history import History, HistoryError
+from compliance.history import History
 from compliance.model import Statement
 from validation.model.contract import ContractError, loads
+from validation.processes.store import HistoryError
 
 REPORTS = Path(__file__).resolve().parents[1] / "reports" / "compliance"
 USAGE_ERROR = 2
@@ -28,9 +31,9 @@ def status(directory: Path) -> int:
     return statement.verdict.exit_status
 
 
-def verify_all(directory: Path, signers: Path | None) -> int:
+def verify_all(directory: Path, history: Path, signers: Path | None) -> int:
     """Print what is wrong with the reports."""
-    recorded = History(directory / HISTORY).reports()
+    recorded = History(history).reports()
     problems = verify(directory, recorded, signers)
     for problem in problems:
         print(problem)
@@ -40,9 +43,9 @@ def verify_all(directory: Path, signers: Path | None) -> int:
     return int(bool(problems))
 
 
-def drifts(directory: Path) -> int:
+def drifts(history: Path) -> int:
     """Print each drift with its beginning and its end."""
-    for node, control, began, ended in History(directory / HISTORY).drifts():
+    for node, control, began, ended in History(history).drifts():
         print(f"{began} to {ended or 'now':<20}  {node}  {control}")
     return 0
 
@@ -54,20 +57,25 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("command", choices=["status", "verify", "drifts"])
     parser.add_argument("--reports", type=Path, default=REPORTS, help="folder of the reports (%(default)s)")
+    parser.add_argument(
+        "--history", type=Path, help=f"the fleet's history (default: {HISTORY} beside that folder)"
+    )
     parser.add_argument("--signers", type=Path, help="allowed_signers file that every signature must be of")
     given = parser.parse_args(arguments)
-    if not (given.reports / HISTORY).is_file():
+    history = given.history or given.reports.absolute().parent / HISTORY
+    needed = given.reports / "latest" if given.command == "status" else history
+    if not needed.exists():
         print(
-            f"{given.reports} has no reports of compliance: expected {HISTORY} there. Run "
-            "playbooks/compliance.yml first, or name another folder with --reports.",
+            f"{needed} is not there: run playbooks/compliance.yml first, or name another folder with "
+            "--reports or another file with --history.",
             file=sys.stderr,
         )
         return USAGE_ERROR
     try:
         if given.command == "verify":
-            return verify_all(given.reports, given.signers)
-        return status(given.reports) if given.command == "status" else drifts(given.reports)
-    except (OSError, HistoryError, ContractError) as error:
+            return verify_all(given.reports, history, given.signers)
+        return status(given.reports) if given.command == "status" else drifts(history)
+    except (OSError, HistoryError, EvidenceError, ContractError) as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
 

@@ -89,20 +89,35 @@ def seal(report: Path, manifest: Manifest, key: str = "") -> str:
 
 def sign(path: Path, key: str) -> None:
     """Write the signature beside a file. Raises EvidenceError."""
-    command = ["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", NAMESPACE, str(path)]
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=SIGNING_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = ssh_keygen("sign", "-f", key, "-n", NAMESPACE, str(path))
+    except EvidenceError as error:
         raise EvidenceError(f"the report cannot be signed with {key}: {error}") from error
     if done.returncode:
-        raise EvidenceError(f"the report cannot be signed with {key}: {done.stderr.strip()}")
+        raise EvidenceError(f"the report cannot be signed with {key}: {done.stderr.decode().strip()}")
+
+
+def ssh_keygen(action: str, *arguments: str, signed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """What `ssh-keygen -Y` did; `signed` is its standard input. Raises EvidenceError where it gave no answer.
+
+    It asks nobody: a key with a passphrase or a token that waits for a touch must not hold a scheduled run.
+    """
+    try:
+        return subprocess.run(
+            ["ssh-keygen", "-q", "-Y", action, *arguments],
+            input=signed,
+            capture_output=True,
+            timeout=SIGNING_TIMEOUT_S,
+            check=False,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EvidenceError(
+            f"ssh-keygen -Y {action} gave no answer within {SIGNING_TIMEOUT_S} s: see whether the key's "
+            "agent or token answers"
+        ) from error
+    except OSError as error:
+        raise EvidenceError(f"ssh-keygen cannot be run: {error}") from error
 
 
 def verify(directory: Path, recorded: Mapping[str, str], signers: Path | None = None) -> list[str]:
@@ -164,18 +179,12 @@ def unsigned(report: Path, signers: Path) -> str:
         return "it is not signed"
     if not manifest.is_file():
         return "there is no manifest that the signature could be of"
-    asked = ["ssh-keygen", "-Y", "find-principals", "-s", str(signature), "-f", str(signers)]
-    principals = subprocess.run(
-        asked, capture_output=True, text=True, timeout=SIGNING_TIMEOUT_S, check=False
-    ).stdout.splitlines()
-    if not principals:
-        return f"it is signed with a key that is not in {signers}"
-    command = ["ssh-keygen", "-Y", "verify", "-f", str(signers), "-n", NAMESPACE, "-s", str(signature)]
-    done = subprocess.run(
-        [*command, "-I", principals[0]],
-        input=manifest.read_bytes(),
-        capture_output=True,
-        timeout=SIGNING_TIMEOUT_S,
-        check=False,
-    )
+    of = ("-f", str(signers), "-s", str(signature))
+    try:
+        principals = ssh_keygen("find-principals", *of).stdout.decode(errors="replace").splitlines()
+        if not principals:
+            return f"it is signed with a key that is not in {signers}"
+        done = ssh_keygen("verify", *of, "-n", NAMESPACE, "-I", principals[0], signed=manifest.read_bytes())
+    except EvidenceError as error:
+        return f"its signature could not be checked: {error}"
     return "" if not done.returncode else "its signature is not of this manifest"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tomllib
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from compliance.model import Statement
     from compliance.waivers import Waiver
 
+#: In the folder of validation's reports, which that of compliance is in unless somebody says otherwise.
 HISTORY = "history.sqlite"
 
 
@@ -33,8 +35,8 @@ HISTORY = "history.sqlite"
 class Settings:
     """Where reports go, what is read beside the nodes, and how a repair names the inventory.
 
-    `directory` holds the reports of compliance and their history, `validations` those of validation, `data`
-    the tables, `inventory` its files and folders, and `options` the words that name it on a command line.
+    `directory` holds the reports of compliance, `validations` those of validation and the history, `data` the
+    tables, `inventory` its files and folders, and `options` the words that name it on a command line.
     Where they are given, `key` signs, and `metrics` gets a file for each node.
     """
 
@@ -53,20 +55,21 @@ def checked_node(
 ) -> CheckedNode:
     """A node from what the action compliance_check returned. An answer of another form is a problem."""
     found = CheckedNode(name, tuple(groups), waivers=tuple(waivers))
-    if "observations" not in answer:
+    if "answer" not in answer:
         words = answer.get("problem") or answer.get("msg") or "it was not asked: the run ended before"
         return replace(found, problem=str(words))
     try:
+        said = json.loads(answer["answer"])
         return replace(
             found,
-            plan=NodePlan.from_fact(answer["plan"]),
+            plan=NodePlan.from_fact(said["plan"]),
             observations={
                 role: [decode(Observation, one) for one in observations]
-                for role, observations in answer["observations"].items()
+                for role, observations in said["observations"].items()
             },
-            driver=answer["driver"],
+            driver=said["driver"],
         )
-    except ContractError as error:
+    except (ContractError, ValueError, KeyError) as error:
         return replace(found, problem=f"its answer has another form than expected: {error}")
 
 
@@ -99,7 +102,8 @@ def check(nodes: Iterable[CheckedNode], settings: Settings, now: datetime) -> tu
     Raises OSError, HistoryError, EvidenceError. The history is written last: a report that could not be
     written whole does not count.
     """
-    history = History(settings.directory / HISTORY)
+    history = History(settings.validations / HISTORY)
+    history.take_over(settings.directory / HISTORY)
     before, reports = history.states(), history.reports()
     known = list(nodes)
     measured = validations(settings.validations, {node.name for node in known})

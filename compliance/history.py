@@ -1,35 +1,36 @@
-"""What earlier checks have found: one SQLite file on the controller, one writer at a time.
+"""What earlier checks have found, as a part of the fleet's history (validation/processes/store.py).
 
-A control's state has a beginning, a drift also an end. Written in one transaction, so that a check that is
-killed leaves the history as it was.
+A control's state has a beginning, a drift also an end.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compliance.model import State
+from validation.processes.store import DAMAGED, PATIENCE_S, HistoryError, Part, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from compliance.model import Statement
 
-VERSION = 1
-#: Another check may be writing; it takes seconds for thousands of nodes.
-PATIENCE_S = 60
-TABLES = """
-CREATE TABLE state (
-  node TEXT, control TEXT, state TEXT, since TEXT, PRIMARY KEY (node, control)
-) WITHOUT ROWID;
-CREATE TABLE drift (node TEXT, control TEXT, began TEXT, ended TEXT);
-CREATE INDEX open_drift ON drift (node, control) WHERE ended IS NULL;
-CREATE TABLE report (name TEXT PRIMARY KEY, made_at TEXT, manifest_sha256 TEXT) WITHOUT ROWID;
-"""
+PART = Part(
+    "compliance",
+    1,
+    (
+        "CREATE TABLE state (node TEXT, control TEXT, state TEXT, since TEXT, PRIMARY KEY (node, control)) "
+        "WITHOUT ROWID",
+        "CREATE TABLE drift (node TEXT, control TEXT, began TEXT, ended TEXT)",
+        "CREATE INDEX open_drift ON drift (node, control) WHERE ended IS NULL",
+        "CREATE TABLE report (name TEXT PRIMARY KEY, made_at TEXT, manifest_sha256 TEXT) WITHOUT ROWID",
+    ),
+)
+#: With the number of their columns.
+TABLES = {"state": 4, "drift": 4, "report": 3}
 
 
 @dataclass(frozen=True)
@@ -40,51 +41,41 @@ class Known:
     since: str
 
 
-class HistoryError(Exception):
-    """The history cannot be used; the message is a sentence for the operator. Nothing was changed."""
-
-
 class History:
     """The file, which is made where it is not there. Raises HistoryError throughout."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
         self.path = path
+        self._store = Store(path, PART, patience_s)
 
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+    def take_over(self, former: Path) -> None:
+        """Add what is in a file of compliance alone, which was its history before, unless that was done.
+
+        The file stays, and is not read again.
+        """
+        if not former.is_file() or self.reports():
+            return
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Transactions begin where the code says so.
-            with closing(sqlite3.connect(self.path, timeout=PATIENCE_S, isolation_level=None)) as connection:
-                (version,) = connection.execute("PRAGMA user_version").fetchone()
-                if version > VERSION:
-                    raise HistoryError(
-                        f"{self.path} is of version {version}, and this Temper reads up to {VERSION}: take "
-                        "a newer Temper, or move the file away to begin a new history"
-                    )
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("BEGIN IMMEDIATE")
-                if not connection.execute("PRAGMA user_version").fetchone()[0]:
-                    for statement in filter(str.strip, TABLES.split(";")):
-                        connection.execute(statement)
-                    connection.execute(f"PRAGMA user_version = {VERSION}")
-                yield connection
-                connection.execute("COMMIT")
-        except (sqlite3.Error, OSError) as error:
+            with closing(sqlite3.connect(f"{former.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+                rows = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in TABLES}  # noqa: S608 - our names
+        except sqlite3.Error as error:
             raise HistoryError(
-                f"the history {self.path} cannot be read or written: {error}; nothing was recorded"
+                f"the history {former} cannot be taken over into {self.path}: {error}; {DAMAGED}"
             ) from error
+        with self._store.writing() as connection:
+            for name, columns in TABLES.items():
+                places = ", ".join("?" * columns)
+                connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows[name])  # noqa: S608 - likewise
 
     def states(self) -> dict[tuple[str, str], Known]:
         """The last known state of each (node, control)."""
-        with self._open() as connection:
-            rows = connection.execute("SELECT node, control, state, since FROM state").fetchall()
+        rows = self._rows("SELECT node, control, state, since FROM state")
         return {(node, control): Known(State(state), since) for node, control, state, since in rows}
 
     def record(self, statement: Statement, report: str, manifest_sha256: str, previous: str) -> None:
         """Add a check whose report was written whole. Reports have the names of their folders."""
         now = statement.made_at
-        with self._open() as connection:
+        with self._store.writing() as connection:
             last = connection.execute("SELECT name FROM report ORDER BY made_at DESC, name DESC").fetchone()
             if (last[0] if last else "") != previous:
                 raise HistoryError(f"another check has ended while this one ({report}) was made: check again")
@@ -118,11 +109,12 @@ class History:
 
     def drifts(self) -> list[tuple[str, str, str, str | None]]:
         """Node, control, beginning and end (None: not yet) of every drift, by their beginnings."""
-        with self._open() as connection:
-            return connection.execute("SELECT * FROM drift ORDER BY began, node, control").fetchall()
+        return self._rows("SELECT node, control, began, ended FROM drift ORDER BY began, node, control")
 
     def reports(self) -> dict[str, str]:
         """The digest of the manifest of each report, by its folder's name, the oldest first."""
-        with self._open() as connection:
-            rows = connection.execute("SELECT name, manifest_sha256 FROM report ORDER BY made_at, name")
-            return dict(rows.fetchall())
+        return dict(self._rows("SELECT name, manifest_sha256 FROM report ORDER BY made_at, name"))
+
+    def _rows(self, query: str) -> list[Any]:
+        with self._store.reading() as connection:
+            return connection.execute(query).fetchall() if connection else []

@@ -20,6 +20,13 @@ class State(StringEnum):
     NOT_CHECKED = "not-checked"
 
 
+class WaivedBy(StringEnum):
+    """Who accepts that a control is not fulfilled. A profile's reasons have neither owner nor end."""
+
+    PROFILE = "profile"
+    OPERATOR = "operator"
+
+
 class Verdict(StringEnum):
     """How a node or a fleet came out; the exit status is 0, 1 or 2."""
 
@@ -64,8 +71,10 @@ class ControlResult:
     """A control on a node.
 
     `reason` says in words why it is not `pass`, `changes` what was found and wanted. `measured` is what it
-    would be without its waiver. `since` is when this state began (ISO 8601, UTC), empty where nobody knows.
-    `remedy` is the command that repairs it.
+    would be without its waiver, `waived_by` whose that is, `waived_until` when it ends (ISO 8601, UTC; empty
+    for never). Of a profile's, it is measured against what the benchmark asks; what Temper cannot measure is
+    `not-checked` there, with its reason. `since` is when this state began (ISO 8601, UTC), empty where nobody
+    knows. `remedy` is the command that repairs it.
     """
 
     id: str
@@ -74,10 +83,12 @@ class ControlResult:
     reason: str = ""
     measured: State | None = None
     waiver: str = ""
+    waived_until: str = ""
     references: str = ""
     changes: tuple[Change, ...] = ()
     remedy: str = ""
     since: str = ""
+    waived_by: WaivedBy | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +106,12 @@ class NodeStatement:
     def count(self, state: State) -> int:
         """How many controls came out so."""
         return sum(control.state is state for control in self.controls)
+
+    def waived(self, by: WaivedBy, measured: State | None = None) -> int:
+        """How many controls the profile or the operator waives; with `measured`, that would come out so."""
+        return sum(
+            control.waived_by is by and measured in (None, control.measured) for control in self.controls
+        )
 
 
 class WaiverFault(StringEnum):

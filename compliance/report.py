@@ -1,4 +1,4 @@
-"""A statement for people and programs: text, one HTML file, JSON, JUnit and SARIF.
+"""A statement for people and programs: text, HTML, JSON, JUnit, SARIF and OSCAL (oscal.py).
 
 What was not checked is a pass in none of them.
 """
@@ -6,16 +6,16 @@ What was not checked is a pass in none of them.
 from __future__ import annotations
 
 import json
-import pkgutil
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 from xml.etree import ElementTree
 
-import jinja2
-
-from compliance.model import State, Verdict
+from compliance import oscal
+from compliance.model import State, Verdict, WaivedBy
 from compliance.statement import names
+from pages import write as pages
+from pages.inputs import Report
 from validation.model.contract import dumps
 from validation.processes.files import write_atomically
 
@@ -29,14 +29,22 @@ if TYPE_CHECKING:
 SHOWN = (State.FAIL, State.NOT_CHECKED, State.WAIVED)
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 MOST_CHANGES = 20
+#: How a control that a profile relaxes would come out by the benchmark.
+WOULD = {
+    State.FAIL: "would fail",
+    State.PASS: "would pass",
+    State.NOT_APPLICABLE: "are not applicable",
+    State.NOT_CHECKED: "cannot be measured",
+}
 
 
 def write(directory: Path, statement: Statement) -> None:
     """Write the report in all its forms. Raises OSError."""
     write_atomically(directory / "report.txt", text(statement))
-    write_atomically(directory / "report.html", page(statement))
+    pages.write(directory, Report(compliance=statement))
     write_atomically(directory / "junit.xml", junit(statement))
     write_atomically(directory / "sarif.json", sarif(statement))
+    write_atomically(directory / "oscal.json", oscal.document(statement))
     write_atomically(directory / "statement.json", dumps(statement))
 
 
@@ -123,43 +131,44 @@ def waiver_lines(statement: Statement) -> Iterator[str]:
     alike: dict[str, list[str]] = {}
     for node in statement.nodes:
         for control in node.controls:
-            if control.state is State.WAIVED and control.measured is State.FAIL:
+            if control.waived_by is WaivedBy.OPERATOR:
                 alike.setdefault(f"{control.id}: {control.waiver}", []).append(node.node)
     if alike:
         yield "\n".join(
             ["Waived, and would fail:"] + [f"  {what} (on {names(nodes)})" for what, nodes in alike.items()]
         )
+    yield from relaxed_lines(statement)
+
+
+def relaxed_lines(statement: Statement) -> Iterator[str]:
+    """How many controls profiles relax, and how those would come out."""
+    counts = Counter(
+        control.measured
+        for node in statement.nodes
+        for control in node.controls
+        if control.waived_by is WaivedBy.PROFILE
+    )
+    if counts:
+        parts = [f"{counts[state]} {words}" for state, words in WOULD.items() if counts[state]]
+        yield (
+            f"Relaxed by the hardening's profile, in {counts.total()} places: {', '.join(parts)} "
+            "(docs/os_hardening.md has the reasons, statement.json each place)."
+        )
 
 
 def table(nodes: Iterable[NodeStatement]) -> str:
     """A line for each node."""
-    rows = [["Node", "Verdict", "Driver", *State]]
-    rows += [
-        [node.node, node.verdict, node.driver or "-", *(str(node.count(state)) for state in State)]
-        for node in nodes
-    ]
+    rows = [["Node", "Verdict", "Driver", *State, "relaxed"]]
+    for node in nodes:
+        relaxed = node.waived(WaivedBy.PROFILE)
+        counts = {state: node.count(state) for state in State}
+        # What the operator accepts, and apart from it what the profile does.
+        counts[State.WAIVED] -= relaxed
+        numbers = [str(count) for count in [*counts.values(), relaxed]]
+        rows.append([node.node, node.verdict, node.driver or "-", *numbers])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
-
-
-def page(statement: Statement) -> str:
-    """One HTML file that needs nothing else, and no JavaScript to be read."""
-    template = pkgutil.get_data("compliance", "page.html.j2")
-    assert template is not None
-    failing = Counter(
-        (control.id, control.title)
-        for node in statement.nodes
-        for control in node.controls
-        if control.state is State.FAIL
-    )
-    return (
-        jinja2.Environment(
-            autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-        )
-        .from_string(template.decode())
-        .render(statement=statement, failing=failing.most_common(), states=list(State), shown=SHOWN)
     )
 
 

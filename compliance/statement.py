@@ -16,9 +16,10 @@ from compliance.model import (
     State,
     Statement,
     Verdict,
+    WaivedBy,
 )
 from compliance.waivers import Use, Waiver, faults, utc
-from planning.os_controls import references
+from planning.os_controls import OPERATOR, demanded, references
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,16 +28,18 @@ if TYPE_CHECKING:
 
     from compliance.history import Known
     from compliance.model import Observation
-    from planning.node_plan import NodePlan, RolePlan
+    from planning.node_plan import NodePlan, RolePlan, WaivedControl
     from validation.model.contract import State as Measured
 
 HARDENING = "os_hardening"
+DEMANDED = "demanded"
 NODE = "node"
+REBOOT = "reboot"
 VALIDATION = "validation"
 #: The worst of a control's settings is what the control is; one that nothing applies to is not applicable.
 WORST_FIRST = (State.FAIL, State.NOT_CHECKED, State.PASS, State.NOT_APPLICABLE)
 TITLES = {
-    "reboot": "The node runs what is installed",
+    REBOOT: "The node runs what is installed",
     "security-updates": "No update of security waits",
     "administrators": "Only listed accounts can become root",
 }
@@ -52,6 +55,7 @@ WHOLE = {
     "sshd": "sshd has its settings in force",
 }
 MOST_NAMES = 8
+NOT_MEASURED = "no profile sets it, and Temper has no way to measure what the benchmark asks"
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ def statement(
     """The statement of all nodes. `before` is what the history knows of each (node, control)."""
     checked = list(nodes)
     found = [with_since(node_statement(node, rules), before, utc(rules.now)) for node in checked]
-    findings = tuple(faults(used_waivers(checked, found), rules.now))
+    controls = {control.id for node in found for control in node.controls}
+    findings = tuple(faults(used_waivers(checked, found), rules.now, controls))
     verdict = max_verdict([node.verdict for node in found])
     if verdict is not Verdict.NOT_COMPLIANT and any(finding.code.is_finding for finding in findings):
         verdict = Verdict.NOT_COMPLIANT
@@ -214,18 +219,16 @@ def os_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
     if role is None or role.options.absent:
         return
     relaxed = {waived.id: waived for waived in node.plan.waived}
-    asked: dict[str, list[Observation]] = {}
-    for one in node.observations.get(HARDENING, ()):
-        for name in one.controls:
-            asked.setdefault(name, []).append(one)
+    asked = by_control(node.observations.get(HARDENING, ()))
+    by_benchmark = by_control(node.observations.get(DEMANDED, ()))
     for name, control in rules.os_controls.items():
         result = worst_of(asked.get(name, []))
         waived = relaxed.get(name)
-        if waived and waived.by == "the operator":
+        if waived and waived.by == OPERATOR:
             # Not set is one thing, accepted another: that takes a waiver with an owner and an end.
             result = ControlResult("", "", State.FAIL, f"os_hardening_waivers leaves it out: {waived.reason}")
         elif waived and result.state in (State.PASS, State.NOT_APPLICABLE):
-            result = ControlResult("", "", State.WAIVED, waiver=f"{waived.reason} (by {waived.by})")
+            result = relaxed_by_profile(waived, control, by_benchmark.get(name, []))
         yield replace(
             result,
             id=name,
@@ -233,6 +236,31 @@ def os_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
             references=references(control),
             remedy=repair(result.state, rules, node, role) if name in asked else "",
         )
+
+
+def by_control(observations: Iterable[Observation]) -> dict[str, list[Observation]]:
+    """The observations of each control that asks for them."""
+    found: dict[str, list[Observation]] = {}
+    for one in observations:
+        for name in one.controls:
+            found.setdefault(name, []).append(one)
+    return found
+
+
+def relaxed_by_profile(
+    waived: WaivedControl, control: Mapping[str, Any], observations: Sequence[Observation]
+) -> ControlResult:
+    """A control of which the profile asks for less: waived, and what it would be by the benchmark."""
+    result = worst_of(observations)
+    if not demanded({waived.id: control}, [waived.id]):
+        result = ControlResult("", "", State.NOT_CHECKED, NOT_MEASURED)
+    return replace(
+        result,
+        state=State.WAIVED,
+        measured=result.state,
+        waiver=f"{waived.reason} (by {waived.by})",
+        waived_by=WaivedBy.PROFILE,
+    )
 
 
 def worst_of(observations: Sequence[Observation]) -> ControlResult:
@@ -255,7 +283,8 @@ def condition_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResul
             title=TITLES.get(one.key, one.key),
             state=one.state,
             reason=one.reason,
-            remedy=" && ".join(on_node(command, rules, node) for command in one.repair),
+            remedy=" && ".join(on_node(command, rules, node) for command in one.repair)
+            or (reboot(rules, node) if one.key == REBOOT and one.state is State.FAIL else ""),
         )
 
 
@@ -301,6 +330,16 @@ def repair(state: State, rules: Rules, node: CheckedNode, role: RolePlan) -> str
     return " && ".join([*(on_node(command, rules, node) for command in commands), run])
 
 
+def reboot(rules: Rules, node: CheckedNode) -> str:
+    """The command that reboots a node, as one types it on the controller: it asks first.
+
+    Whether jobs run there is the operator's to know. Where nobody can answer, nothing happens.
+    """
+    question = shlex.quote(f"{node.name} will reboot. Is it drained? Type its name: ")
+    command = f"ansible{rules.inventory} {node.name} --become --module-name reboot"
+    return f'printf %s {question} && read -r answer && test "$answer" = {node.name} && {command}'
+
+
 def playbook(name: str, rules: Rules, node: CheckedNode) -> str:
     """A playbook for one node, as one types it on the controller."""
     return f"ansible-playbook{rules.inventory} playbooks/{name}.yml --limit {node.name}"
@@ -317,7 +356,14 @@ def with_waiver(control: ControlResult, node: CheckedNode, now: datetime) -> Con
     waiver = next((w for w in valid if w.holds(now)), None)
     if waiver is None or control.state is not State.FAIL:
         return control
-    return replace(control, state=State.WAIVED, measured=control.state, waiver=waiver.text)
+    return replace(
+        control,
+        state=State.WAIVED,
+        measured=control.state,
+        waiver=waiver.text,
+        waived_until=utc(waiver.expires),
+        waived_by=WaivedBy.OPERATOR,
+    )
 
 
 def used_waivers(nodes: Sequence[CheckedNode], statements: Sequence[NodeStatement]) -> dict[Waiver, Use]:

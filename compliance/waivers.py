@@ -6,15 +6,17 @@ at another hour in every zone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
+from difflib import get_close_matches
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from compliance.model import WaiverFault, WaiverFinding
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 #: How long before its end a waiver is spoken of.
 NOTICE = timedelta(days=30)
@@ -79,13 +81,13 @@ def instant(value: Any) -> datetime:
     return value
 
 
-def read(
-    entries: Iterable[Mapping[str, Any]], known_nodes: Collection[str]
-) -> tuple[list[Waiver], list[str]]:
+def read(entries: Any, known_nodes: Collection[str]) -> tuple[list[Waiver], list[str]]:
     """Waivers from an inventory, and a sentence for each entry that is none.
 
     `known_nodes` are the names of all nodes and groups of the inventory.
     """
+    if isinstance(entries, str) or not isinstance(entries, Iterable) or hasattr(entries, "items"):
+        return [], [f"compliance_waivers: expected a list of waivers, found {entries!r}"]
     waivers, problems = [], []
     for number, entry in enumerate(entries, 1):
         try:
@@ -141,15 +143,19 @@ class Use(Enum):
     UNKNOWN = "not all of its nodes were checked"
 
 
-def faults(used: Mapping[Waiver, Use], now: datetime) -> Iterator[WaiverFinding]:
-    """Waivers that somebody has to look at."""
+def faults(
+    used: Mapping[Waiver, Use], now: datetime, controls: Collection[str] = ()
+) -> Iterator[WaiverFinding]:
+    """Waivers that somebody has to look at. `controls` are all that there are, to guess what a typo meant."""
     for waiver, use in used.items():
         for code, text in said_of(waiver, use, now):
+            close = get_close_matches(waiver.control, controls, n=1) if code is WaiverFault.UNMATCHED else []
+            end = f"; did you mean {close[0]}?" if close else "."
             yield WaiverFinding(
                 code,
                 waiver.control,
                 waiver.ticket,
-                f"The waiver of {waiver.control} ({waiver.ticket}) {text}.",
+                f"The waiver of {waiver.control} ({waiver.ticket}) {text}{end}",
             )
 
 

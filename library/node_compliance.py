@@ -16,6 +16,11 @@ options:
     description: The roles' parts of the plan, as JSON (planning/node_plan.py, C(RolePlan)).
     type: str
     required: true
+  demanded:
+    description: What a benchmark asks for where the profile of the hardening does less, as JSON
+      (planning/os_controls.py, C(demanded)). Measured, and nothing else.
+    type: str
+    default: "[]"
   administrators:
     description: Accounts that may become root. Left out where nobody says who may.
     type: list
@@ -31,7 +36,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 observations:
-  description: Role -> its settings; under C(node) what is no setting. Each has C(key), the C(controls) that
+  description: Role -> its settings; under C(node) what is no setting, under C(demanded) what the profile of
+    the hardening relaxes. Each has C(key), the C(controls) that
     ask for it, C(state) (pass, fail, not-applicable, not-checked), C(reason), and C(changes) with C(name),
     C(before), C(after) and C(diff).
   returned: always
@@ -42,7 +48,7 @@ import json
 
 from ansible.module_utils import node_conditions
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.settings.observe import observe
+from ansible.module_utils.settings.observe import measured, observe
 
 
 def main() -> None:
@@ -50,11 +56,13 @@ def main() -> None:
         argument_spec={
             # A long text, of no use in the node's log.
             "roles": {"type": "str", "required": True, "no_log": True},
+            "demanded": {"type": "str", "default": "[]", "no_log": True},
             "administrators": {"type": "list", "elements": "str"},
         },
         supports_check_mode=True,
     )
     found = {plan["role"]: observe(plan) for plan in json.loads(module.params["roles"])}
+    found["demanded"] = measured(json.loads(module.params["demanded"]))
     found["node"] = node_conditions.conditions(module.params["administrators"])
     module.exit_json(changed=False, observations=found)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planning.distro_source import driver_choice
-from planning.rules import absences, gpu_problems, kernel_modules, stack_problems
+from planning.rules import absences, gpu_problems, kernel_modules, stack_problems, tied_to_modules
 from planning.versions import version
 
 if TYPE_CHECKING:
@@ -54,9 +55,16 @@ def chosen_stack(request: Request) -> str:
 
 
 def remedy(request: Request) -> str:
-    """What to do where a stack does not fit: another one that fits all GPUs of the node, if there is one."""
+    """What to do where a stack does not fit: another one that fits all GPUs of the node, if there is one.
+
+    Modules that the GPUs cannot have are a sentence of their own.
+    """
+    wanted = replace(request.variables.nvidia_stack, kernel_modules="auto", name="")
+    request = replace(request, variables=replace(request.variables, nvidia_stack=wanted))
     if fitting := fitting_stacks(request):
         return f"set nvidia_stack_name: {fitting[0].name}"
+    if all(tied_to_modules(request)):
+        return "no stack fits all GPUs of this node; move one of them to another node"
     none = "no stack in data/stacks.yml fits all GPUs of this node on this system"
     row = request.tables.distro_drivers.get(request.distribution.name)
     if row and not driver_choice(row, request).problems:

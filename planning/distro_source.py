@@ -171,6 +171,12 @@ def driver_choice(row: DistroDriver, request: Request) -> DriverChoice:
     )
 
 
+def has_signed_modules(request: Request) -> bool:
+    """Whether the distribution has modules of its own signature for this node."""
+    row = request.tables.distro_drivers.get(request.distribution.name)
+    return bool(row and row.flavours and not driver_choice(row, request).problems)
+
+
 def chosen_modules(row: DistroDriver, request: Request) -> tuple[str, list[str]]:
     """The flavour of the kernel modules, and why it does not do for this node."""
     if row.has("open"):

@@ -22,6 +22,8 @@ SIGNS = {
         re.compile(r"nvidia-open-kernel-dkms|(lib)?nvidia-.+-\d+-server(-open)?|linux-modules-nvidia-.+"),
     ),
 }
+# The branch in a name of Canonical's.
+BRANCH = re.compile(r"(?:lib|linux-modules-)?nvidia-(?:.+?-)??(\d{3})(?:-.+)?")
 NAMES = {"nvidia": "NVIDIA's own packages", "distro": "the distribution's packages"}
 # What belongs to the driver: not the container toolkit, nor CUDA, nor firmware for nouveau.
 DRIVER = re.compile(
@@ -41,8 +43,10 @@ def driver_conflicts(node: NodeFacts, source: str, distribution: Distribution, t
         module.fullmatch(record.module) for record in records
     ):
         return []
-    # Temper installs the distribution's own driver only where it knows it.
-    possible = other == "nvidia" or distribution.name in tables.distro_drivers
+    # Temper installs the distribution's own driver only where it knows it, and moves none to its branch.
+    own_driver = tables.distro_drivers.get(distribution.name)
+    branches = {int(found[1]) for found in map(BRANCH.fullmatch, node.packages) if found}
+    possible = other == "nvidia" or (own_driver is not None and branches <= {own_driver.branch})
     keep = f"Keep the driver with nvidia_stack_source: {other}; or drain" if possible else "Drain"
     removal = distribution.removal(sorted(name for name in node.packages if DRIVER.match(name)))
     return [

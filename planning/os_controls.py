@@ -22,6 +22,9 @@ PROFILES = ("gpu", "cis-level1", "cis-level2")
 # The level of the benchmark that a profile is measured by: the default must account for all of it.
 MEASURED_BY = {"gpu": 2, "cis-level1": 1, "cis-level2": 2}
 
+# Who waives a control, where it is not a profile.
+OPERATOR = "the operator"
+
 SYSCTL_FILE = "/etc/sysctl.d/90-temper-hardening.conf"
 MODPROBE_FILE = "/etc/modprobe.d/temper-hardening.conf"
 MOUNT_UNIT = "temper-mount-options.service"
@@ -31,6 +34,9 @@ WAIVER_FILE = "/etc/temper/os_hardening_waivers.txt"
 # Files that are not for everybody to read, by the beginning of their path.
 MODES = {"/etc/sudoers.d/": "0440", "/etc/audit/": "0640"}
 VALIDATORS = {"/etc/sudoers.d/": ["visudo", "-cf", "%s"]}
+
+# What a control can set by itself: its lines and modules stand in files that it shares with others.
+OF_ITS_OWN = ("sysctls", "keywords", "mounts", "files", "files_x86_64", "access", "pam", "units")
 
 KERNELS = ("linux-image-", "linux-headers-", "linux-modules-", "linux-kbuild-", "linux-compiler-")
 # What cis-level1 and 2 show where the operator gives no text.
@@ -77,6 +83,44 @@ def waiver_of(control: Mapping[str, Any], profile: str) -> str | None:
     """Why a profile does less than it should, or None."""
     waivers: dict[str, str] = control.get("waivers", {})
     return waivers.get(profile, waivers.get("every"))
+
+
+def demand_of(control: Mapping[str, Any]) -> dict[str, Any]:
+    """What the benchmark asks for: its own words, or what the strictest profile sets; {} for neither."""
+    found: dict[str, Any] = control.get("demand") or settings_of(control, PROFILES[-1])
+    return found
+
+
+def demanded(controls: Mapping[str, Any], names: Iterable[str]) -> list[dict[str, Any]]:
+    """What the benchmark asks for in these controls, one item for each thing that a node can be asked about.
+
+    Only to be measured: items have `kind`, `key`, `wanted` and `controls` as in a role's plan, and kinds that
+    no role has. Packages are left out: what a control asks of them, its other settings show.
+    """
+    items = []
+    for name in names:
+        demand = demand_of(controls[name])
+        for setting in alone(Asker(name, controls[name]["title"], None), demand):
+            items.append(
+                {"kind": setting.kind.value, "key": setting.key, "wanted": setting.wanted, "controls": [name]}
+            )
+        rest = [("module", module, None) for module in demand.get("modules", [])]
+        rest += [("lines", path, lines) for path, lines in demand.get("lines", {}).items()]
+        rest += [("separate", path, None) for path in demand.get("separate", [])]
+        items += [{"kind": k, "key": key, "wanted": wanted, "controls": [name]} for k, key, wanted in rest]
+    return items
+
+
+def alone(asker: Asker, settings: Mapping[str, Any]) -> list[PlannedSetting]:
+    """The settings of one control without the files that several controls share, and without packages."""
+    composer = Composer({"banner": BANNER, "kernels": ""})
+    composer.add(asker, {key: value for key, value in settings.items() if key in OF_ITS_OWN})
+    composer.lines = {}
+    return [
+        setting
+        for setting in composer.settings()
+        if setting.key not in (MOUNT_UNIT_FILE, MOUNT_UNIT) and setting.kind is not Kind.PACKAGE_CHOICE
+    ]
 
 
 def references(control: Mapping[str, Any]) -> str:
@@ -250,7 +294,7 @@ def waived_controls(
     own = {waiver.id: waiver.reason for waiver in wish.waivers}
     found = []
     for name, control in controls.items():
-        reason, by = own.get(name), "the operator"
+        reason, by = own.get(name), OPERATOR
         if reason is None and not options.get(control.get("option", "")):
             reason, by = waiver_of(control, wish.profile), f"the profile {wish.profile}"
         if reason is not None:

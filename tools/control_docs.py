@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from planning.os_controls import PROFILES, references, settings_of, waiver_of
+from tools.documents import ROOT, write
 
-ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data" / "os_controls"
 PAGE = ROOT / "docs" / "os_hardening.md"
 
@@ -86,6 +85,7 @@ def brief(settings: dict[str, Any]) -> str:
     parts += [f"`{path}` {mode}" for path, mode in settings.get("access", {}).items()]
     for path, options in settings.get("mounts", {}).items():
         parts.append(f"`{path}` {','.join(option for option in options if option != 'bind')}")
+    parts += [f"`{path}` a file system of its own" for path in settings.get("separate", [])]
     parts += [f"PAM profile `{profile}`" for profile in settings.get("pam", {})]
     for package in settings.get("packages", []):
         parts.append(f"package {' or '.join(package)}" if isinstance(package, list) else f"package {package}")
@@ -109,6 +109,8 @@ def section(name: str, control: dict[str, Any]) -> list[str]:
         if json.dumps(settings) not in seen:
             seen.append(json.dumps(settings))
             lines.append(f"- From `{profile}` on: {brief(settings)}.")
+    if "demand" in control:
+        lines.append(f"- The benchmark asks for: {brief(control['demand'])}.")
     reasons: dict[str, list[str]] = {}
     for profile in PROFILES:
         if reason := waiver_of(control, profile):
@@ -127,14 +129,5 @@ def page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def main() -> int:
-    """Write the page and return the exit status."""
-    text = page()
-    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-        PAGE.write_text(text, encoding="utf-8")
-        print(f"Wrote {PAGE.relative_to(ROOT)}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write({PAGE: page()}))

@@ -11,10 +11,13 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from tools.documents import ROOT, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 FOLDER = ROOT / "monitoring" / "dashboards"
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 COLUMNS, WIDTH = 3, 8
@@ -244,15 +247,5 @@ def documents() -> dict[Path, str]:
     return {FOLDER / f"{name}.json": json.dumps(dashboard(name), indent=1) + "\n" for name in DASHBOARDS}
 
 
-def main() -> int:
-    """Write what is not current."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for path, text in documents().items():
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
-            print(f"wrote {path.relative_to(ROOT)}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write(documents()))

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tools.documents import ROOT, write
 from validation.findings.catalogue import CARRIED, Catalogue, machine_actions, severities
 from validation.model.contract import decode
 
-ROOT = Path(__file__).resolve().parent.parent
+if TYPE_CHECKING:
+    from pathlib import Path
+
 DATA = ROOT / "data" / "findings"
 PAGE = ROOT / "docs" / "findings.md"
 CATALOGUE = ROOT / "validation" / "findings" / CARRIED
@@ -96,14 +98,5 @@ def documents() -> dict[Path, str]:
     return {CATALOGUE: _lines(content["findings"]), PAGE: page(catalogue)}
 
 
-def main() -> int:
-    """Write what is not current."""
-    for path, text in documents().items():
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
-            print(f"wrote {path.relative_to(ROOT)}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write(documents()))

@@ -76,8 +76,10 @@ class Mirror:
         partial = target.with_name(f".{target.name}.partial")
         request = self.request(address)
         try:
-            # The addresses are those of the operator's own repositories.
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as source, partial.open("wb") as stream:  # noqa: S310
+            with (
+                urllib.request.urlopen(request, timeout=TIMEOUT_S) as source,  # noqa: S310 - of our own list
+                partial.open("wb") as stream,
+            ):
                 while chunk := source.read(CHUNK_BYTES):
                     stream.write(chunk)
             if sha256 and digest(partial) != sha256:
@@ -97,7 +99,8 @@ class Mirror:
         parts = urlsplit(address)
         host = parts.hostname or ""
         had_login = parts.netloc.startswith(STRUCK_OUT)
-        request = urllib.request.Request(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])))  # noqa: S310
+        bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        request = urllib.request.Request(bare)  # noqa: S310 - an address of the operator's own repositories
         if host in self.logins:
             login = base64.b64encode(":".join(self.logins[host]).encode()).decode()
             request.add_unredirected_header("Authorization", f"Basic {login}")

@@ -12,7 +12,6 @@ import itertools
 import sys
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planning.facts import NodeFacts
@@ -22,13 +21,13 @@ from planning.role_variables import argument_specs, role_variables
 from planning.tables import load_tables
 from planning.variables import Variables
 from tools.bare_node import PYTHONS, bare_node, pci
+from tools.documents import ROOT, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from planning.node_plan import NodePlan
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "plan_matrix.md"
 TABLES = load_tables(ROOT / "data")
 
@@ -221,14 +220,5 @@ def page() -> str:
     )
 
 
-def main() -> int:
-    """Write the page."""
-    text = page()
-    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-        PAGE.write_text(text, encoding="utf-8")
-        print(PAGE.relative_to(ROOT))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write({PAGE: page()}))

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-ROLES = Path(__file__).resolve().parent.parent / "roles"
+from tools.documents import ROOT, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROLES = ROOT / "roles"
 CODE = re.compile(r"\b[CMOV]\(([^()]*)\)")  # Ansible's markup for constants, modules, options and values
 LONGEST_DEFAULT = 60  # characters that a table's cell carries well
 
@@ -107,16 +111,5 @@ def readme(role: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    """Write every role's README and return the exit status."""
-    for role in sorted(path for path in ROLES.iterdir() if path.is_dir()):
-        target = role / "README.md"
-        text = readme(role)
-        if not target.exists() or target.read_text() != text:
-            target.write_text(text)
-            print(f"Wrote {target.relative_to(ROLES.parent)}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write({role / "README.md": readme(role) for role in sorted(ROLES.iterdir()) if role.is_dir()}))

@@ -25,8 +25,17 @@ from ansible.module_utils.access.nftables_rules import (
     port_ranges,
     render,
 )
+from ansible.module_utils.access.other_firewall import (
+    ENDED,
+    bring_back,
+    end,
+    ended,
+    in_shell,
+    other_firewall,
+    refuse,
+)
 from ansible.module_utils.access.ssh_login import ssh_login
-from ansible.module_utils.access.sshd import is_active, listening_ports, parse_effective
+from ansible.module_utils.access.sshd import listening_ports, parse_effective
 from ansible.module_utils.files import File, put_back, saved
 from ansible.module_utils.process import CommandError, run, which
 from ansible.module_utils.settings.base import Difference, RefusedError, WayIn
@@ -35,6 +44,7 @@ from ansible.module_utils.units import stop_lost
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ansible.module_utils.access.other_firewall import OtherFirewall
     from ansible.module_utils.access.ssh_login import Login
     from ansible.module_utils.settings.base import State
 
@@ -47,12 +57,6 @@ FLUSHING_UNIT = "nftables.service"
 FLUSHING_DROP_IN = UNITS / f"{FLUSHING_UNIT}.d" / "temper.conf"
 OUR_FILES = (RULES, FLUSHING_DROP_IN, LINK, UNIT_FILE)
 LIMITS = tuple(limit.name for limit in fields(Limits))
-
-# Programs whose rules filter beside ours, with what ends them and what brings them back.
-OTHER_FIREWALLS = {
-    "ufw": ("ufw disable", "ufw enable"),
-    "firewalld": ("systemctl disable --now firewalld", "systemctl enable --now firewalld"),
-}
 
 REMOVE = f"add table {TABLE}; delete table {TABLE};"  # "add" first: deleting a missing table is an error
 # Until a rule asks for connections, the kernel knows none, and what comes on an open one looks new to it.
@@ -107,8 +111,9 @@ class Parameters:
 
     SSH is open to `management_networks` at `ssh_ports` (none: those on which sshd listens), and always at the
     port of this connection. Whatever comes from `peers`, the fleet's nodes, and through `trusted_interfaces`
-    is accepted. With any of `unknown_peers`, nodes whose addresses nobody knows, nothing is changed. `rules`
-    have name, protocol, ports and sources; `services` are sources by a name that stands for ports.
+    is accepted. `disable_other` allows to end ufw or firewalld. With any of `unknown_peers`, nodes whose
+    addresses nobody knows, nothing is changed. `rules` have name, protocol, ports and sources; `services` are
+    sources by a name that stands for ports.
     """
 
     state: str = "present"
@@ -116,6 +121,7 @@ class Parameters:
     ssh_ports: list[int] = field(default_factory=list)
     peers: list[str] = field(default_factory=list)
     trusted_interfaces: list[str] = field(default_factory=list)
+    disable_other: bool = False
     unknown_peers: list[str] = field(default_factory=list)
     rules: list[dict[str, Any]] = field(default_factory=list)
     services: dict[str, list[str]] = field(default_factory=dict)
@@ -174,26 +180,6 @@ def trial_table(text: str) -> str:
         return run(["unshare", "--net", "sh", "-c", script, "sh", file.name])
 
 
-def other_firewall() -> str | None:
-    """Another program that filters what comes in, by its rules in the kernel."""
-    # ufw.service is active even where ufw is not.
-    if which("ufw") and "Status: active" in run(["ufw", "status"]):
-        return "ufw"
-    return "firewalld" if which("firewalld") and is_active("firewalld.service") else None
-
-
-def refuse_other_firewall() -> None:
-    """Raise RefusedError where a packet has to pass another program's rules as well."""
-    if not (other := other_firewall()):
-        return
-    ends, returns = OTHER_FIREWALLS[other]
-    raise RefusedError(
-        f"{other} filters here as well, and a packet has to pass both: what this firewall opens may stay "
-        f"closed; nothing was changed. Run `{ends}` on the node and this again (`{returns}` brings it back), "
-        f"or keep {other} and set firewall_state: absent."
-    )
-
-
 def own_addresses() -> list[str]:
     """Return the node's addresses, without those of loopback and of links alone."""
     if not which("ip"):
@@ -243,18 +229,22 @@ def report(rules: list[Rule], found: list[Listener]) -> list[str]:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The firewall as it should be, and what of it is missing, from one look at the node."""
+    """The firewall as it should be, and what of it is missing, from one look at the node.
+
+    `other` is the program to end, or to bring back with an `absent` firewall.
+    """
 
     text: str
     rules: list[Rule]
     live: str
     wanted: str
     differing: list[File]
+    other: OtherFirewall | None = None
 
     @property
     def settled(self) -> bool:
         """Whether kernel and files are as they should be."""
-        return self.live == self.wanted and not self.differing
+        return self.live == self.wanted and not self.differing and not self.other
 
 
 class Firewall(ConfirmedSetting[Outlook]):
@@ -283,7 +273,9 @@ class Firewall(ConfirmedSetting[Outlook]):
 
     def _present(self) -> Outlook:
         wanted = Parameters.of(self.wanted)
-        refuse_other_firewall()
+        other = other_firewall()
+        if other and not wanted.disable_other:
+            refuse(other)
         ssh, peers = ssh_rule(wanted, self.login), networks("peers", wanted.peers)
         rules = [
             *(parse_service(name, sources) for name, sources in wanted.services.items()),
@@ -299,16 +291,19 @@ class Firewall(ConfirmedSetting[Outlook]):
         live = live_table() if which("nft") else ""
         # A trial would load nftables' kernel modules, and to read a bare node must not.
         table = trial_table(text) if live else text
-        return Outlook(text, [ssh, *rules], live, table, [file for file in files if file.differs()])
+        return Outlook(text, [ssh, *rules], live, table, [file for file in files if file.differs()], other)
 
     def _absent(self) -> Outlook:
         live = live_table() if which("nft") else ""
-        files = [File(str(path), None) for path in OUR_FILES]
-        return Outlook("", [], live, "", [file for file in files if file.differs()])
+        other = ended()
+        files = [File(str(path), None) for path in (*OUR_FILES, ENDED)]
+        # What was purged since cannot come back.
+        there = other if other and which(other.name) else None
+        return Outlook("", [], live, "", [file for file in files if file.differs()], there)
 
     def read(self) -> State:
         """Our files as they are; the kernel's table is what they say."""
-        return {str(path): saved(path) for path in OUR_FILES}
+        return {str(path): saved(path) for path in (*OUR_FILES, ENDED)}
 
     def settled(self) -> bool:
         """Whether the kernel holds the rules, and the next boot loads them."""
@@ -324,11 +319,33 @@ class Firewall(ConfirmedSetting[Outlook]):
             and str(RULES) not in [line.name for line in lines]
         ):
             lines.append(Difference(f"table {TABLE} in the kernel", outlook.live, outlook.wanted))
+        if outlook.other:
+            states = ("filters", "ended") if self.present else ("ended", "filters")
+            lines.append(Difference(outlook.other.name, *states))
         return lines
 
+    def reason(self) -> str:
+        """A unit that somebody has disabled is no text that differs."""
+        if not self.present or LINK.is_symlink():
+            return ""
+        return f"{UNIT} is not enabled: after the next boot there is no firewall"
+
     def way_in(self) -> WayIn | None:
-        """Other rules in the kernel. To take them away opens the node, which needs no proof."""
-        if not self.present or self.outlook.live == self.outlook.wanted:
+        """Other rules in the kernel. To take them away opens the node, which needs no proof.
+
+        The undo of a first change closes what it opens: the other firewall is back before our rules go.
+        """
+        outlook = self.outlook
+        if not self.present:
+            if not outlook.other:
+                return None
+            # Its rules may be older than sshd's port.
+            live = [in_shell(outlook.other.end), RELOAD_IN_SHELL]
+            return WayIn(self.change_name, self.subject, [*OUR_FILES, ENDED], live)
+        if outlook.other:
+            live = [in_shell(outlook.other.back), RELOAD_IN_SHELL]
+            return WayIn(self.change_name, self.subject, [RULES, ENDED], live)
+        if outlook.live == outlook.wanted:
             return None
         return WayIn(self.change_name, self.subject, [RULES], [RELOAD_IN_SHELL])
 
@@ -340,7 +357,7 @@ class Firewall(ConfirmedSetting[Outlook]):
             time.sleep(WATCH_S)
 
     def apply(self) -> None:
-        """Write the files and load them, or take all away."""
+        """Write the files and load them, or take all away. The node always has one of the firewalls."""
         outlook = self.outlook
         try:
             if self.present:
@@ -348,8 +365,12 @@ class Firewall(ConfirmedSetting[Outlook]):
                 if outlook.live != outlook.wanted:
                     # By the unit, so that what is confirmed is what the next boot does.
                     run(["systemctl", "reload-or-restart", UNIT])
+                if outlook.other:
+                    self._end(outlook.other)
             else:
-                self._remove(outlook.live)
+                if outlook.other:
+                    bring_back(outlook.other)
+                self._remove(outlook.live, keep_folder=bool(outlook.other))
         finally:
             self.forget()
 
@@ -362,21 +383,33 @@ class Firewall(ConfirmedSetting[Outlook]):
             LINK.parent.mkdir(mode=0o755, exist_ok=True)
             LINK.symlink_to(UNIT_FILE)
 
-    def _remove(self, live: str) -> None:
+    def _end(self, other: OtherFirewall) -> None:
+        """End the other one, and have our rules still there."""
+        ours = live_table()
+        end(other)
+        if live_table() != ours:
+            run(["systemctl", "reload-or-restart", UNIT])
+
+    def _remove(self, live: str, *, keep_folder: bool = False) -> None:
+        """Take rules and files away. An undo needs the folders that it writes to."""
         if UNIT_FILE.exists():
             run(["systemctl", "stop", UNIT])
         if live:
             run(["nft", REMOVE])
-        for path in OUR_FILES:
+        for path in (*OUR_FILES, ENDED):
             path.unlink(missing_ok=True)
+        if keep_folder:
+            return
         with contextlib.suppress(OSError):  # it holds a drop-in of somebody else, or is not there
             FLUSHING_DROP_IN.parent.rmdir()
 
     def restore(self, state: State) -> None:
         """Bring the files and the rules of before back."""
+        if (other := ended()) and not state.get(str(ENDED)):
+            bring_back(other)
         if state.get(str(RULES)) is None:
             self._remove(live_table() if which("nft") else "")
-        for path in OUR_FILES:
+        for path in (*OUR_FILES, ENDED):
             put_back(path, state.get(str(path)))
         if RULES.exists():
             run(["systemctl", "reload-or-restart", UNIT])

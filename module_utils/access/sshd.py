@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import glob
@@ -251,6 +252,64 @@ def reload_sshd(ports: list[str]) -> None:
     run(["systemctl", "reload", service])
     if not by_systemd:
         _wait_for_sockets(ports, before)
+
+
+def configuration_files(main: Path = MAIN) -> list[Path]:
+    """The files that sshd reads at its start: its main one, those that Include names, and their folders."""
+    found, left = [main], [main]
+    while left:
+        path = left.pop()
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        includes = [match[1] for line in lines if (match := re.match(r"\s*Include[\s=]+(.+)", line, re.I))]
+        for pattern in [name for text in includes for name in shlex.split(text, comments=True)]:
+            matching = main.parent / pattern
+            names = [Path(name) for name in glob.glob(str(matching))]  # noqa: PTH207 - as above
+            new = [name for name in names if name not in found]
+            left += new
+            # A file that was removed leaves its trace in the folder alone.
+            found += [*new, *([matching.parent] if matching.parent != main.parent else [])]
+    return list(dict.fromkeys(found))
+
+
+def reads_since(effective: Effective) -> float | None:
+    """When the running sshd last read its configuration (Unix time); None where none runs that keeps it.
+
+    At its start and at each SIGHUP it writes its pid file anew. One that systemd starts for each connection
+    reads all anew each time.
+    """
+    name = next(iter(effective.get("pidfile", [])), "none")
+    with contextlib.suppress(OSError, ValueError):
+        path = Path(name)
+        process = int(path.read_text(encoding="ascii"))
+        if Path(f"/proc/{process}").exists():
+            return path.stat().st_mtime
+    service = next((unit for unit in SERVICES if is_active(unit)), None)
+    if not service:
+        return None
+    # A reload is a change of the unit's state, too.
+    answer = run(["systemctl", "show", "--property=StateChangeTimestampMonotonic", "--value", service])
+    return time.time() - time.monotonic() + int(answer) / 1e6
+
+
+def unread_changes(effective: Effective) -> tuple[str, float] | None:
+    """What of the configuration has changed since the running sshd has read it, and when; None for nothing.
+
+    By the time of content: permissions that have changed since then say nothing new.
+    """
+    started = reads_since(effective)
+    if started is None:
+        return None
+    now, newest = time.time(), None
+    for path in configuration_files():
+        with contextlib.suppress(OSError):
+            changed = path.stat().st_mtime
+            # A time to come is no time of a change.
+            if started < changed <= now and (newest is None or changed > newest[1]):
+                newest = (str(path), changed)
+    return newest
 
 
 def _wait_for_sockets(ports: list[str], before: Mapping[str, set[str]]) -> None:

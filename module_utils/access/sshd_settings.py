@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,20 +20,23 @@ from ansible.module_utils.access.sshd import (
     LISTEN_ANEW_IN_SHELL,
     MAIN,
     RELOAD_IN_SHELL,
+    SERVICES,
     SOCKET,
     Sshd,
     active_socket,
     configured_addresses,
+    is_active,
     listen_anew,
     listening_ports,
     ports_of_others,
     refuse_what_sshd_cannot_listen_on,
     reload_sshd,
     socket_obstacle,
+    unread_changes,
 )
 from ansible.module_utils.files import File, put_back, saved
 from ansible.module_utils.process import run, which
-from ansible.module_utils.settings.base import Difference, RefusedError, WayIn
+from ansible.module_utils.settings.base import Difference, Fault, RefusedError, WayIn
 
 if TYPE_CHECKING:
     from ansible.module_utils.access.ssh_login import Login
@@ -408,6 +412,18 @@ class SshdSettings(ConfirmedSetting[Outlook]):
             for file in self.outlook.differing
             if file.path != str(STRONG_MODULI)
         ]
+
+    def fault(self) -> Fault | None:
+        """An sshd that has not read its configuration since that changed: the next one to start will."""
+        if not (unread := unread_changes(self.outlook.plan.effective)):
+            return None
+        path, changed = unread
+        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(changed))
+        return Fault(
+            f"the running sshd has not read its configuration since {path} changed at {moment}: what is in "
+            "force now is what stood there before",
+            [f"systemctl reload {service}" for service in SERVICES if is_active(service)][:1],
+        )
 
     def way_in(self) -> WayIn | None:
         """Any change is one."""

@@ -8,12 +8,39 @@ from typing import TYPE_CHECKING, Any
 from ansible.module_utils import process
 from ansible.module_utils.driver import gpu_settings
 from ansible.module_utils.driver.gpu_settings import SettingsError
-from ansible.module_utils.settings.base import Difference, Setting, SettingError
+from ansible.module_utils.settings.base import Difference, Fault, Setting, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ansible.module_utils.settings.base import State
+
+# Sets everything anew, what was noted as set as well.
+BOOT_UNIT = "temper-gpu-settings.service"
+# clocks_event_reasons.active (nvml.h, nvmlClocksEventReasons*): power cap 0x4, slowdown 0x8, sync boost 0x10,
+# heat 0x20 and 0x40, power brake 0x80. Its older name is known to every driver.
+SLOWED = 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80
+LOCK_FIELDS = "index,name,uuid,clocks.current.graphics,clocks_throttle_reasons.active"
+
+
+def below_their_lock() -> dict[str, tuple[int, int]]:
+    """GPUs whose clock is below the one that was locked, with both in MHz, unless something slows them down.
+
+    Raises:
+        SettingsError: nvidia-smi does not answer.
+    """
+    record, lost = gpu_settings.read_record(), {}
+    arguments = (f"--query-gpu={LOCK_FIELDS}", "--format=csv,noheader,nounits")
+    for line in gpu_settings.nvidia_smi(*arguments).splitlines():
+        index, name, uuid, clock, reasons = (part.strip() for part in line.split(","))
+        now, (wanted, _) = gpu_settings.integer(clock), record.get(uuid, [None, None])
+        try:
+            slowed = int(reasons, 16) & SLOWED
+        except ValueError:
+            continue  # "[N/A]": nobody can tell
+        if now and wanted and now < wanted - gpu_settings.CLOCK_STEP_MHZ and not slowed:
+            lost[f"GPU {index} ({name})"] = (now, wanted)
+    return lost
 
 
 class GpuSettings(Setting):
@@ -65,6 +92,25 @@ class GpuSettings(Setting):
             for gpu, settings in self.changes.items()
             for setting, change in settings.items()
         ]
+
+    def fault(self) -> Fault | None:
+        """GPUs that run below their locked clock although nothing slows them down: the lock is gone.
+
+        Locked clocks have no query; nvidia-smi(1): they "take effect regardless if an app is running".
+        """
+        try:
+            lost = below_their_lock() if self.locked else {}
+        except SettingsError as error:
+            raise SettingError(f"{error}.") from error
+        if not lost:
+            return None
+        gpu, (now, wanted) = next(iter(lost.items()))
+        more = f" (and {len(lost) - 1} more alike)" if len(lost) > 1 else ""
+        return Fault(
+            f"{gpu}{more} runs at {now} MHz and was locked at {wanted} MHz; neither power nor heat slows it "
+            "down, so somebody has reset the clocks",
+            [f"systemctl restart {BOOT_UNIT}"],
+        )
 
     def apply(self) -> None:
         """Set what differs and read it back."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.module_utils.driver import loaded_state, module_builds, runtime
 from ansible.module_utils.driver.module_builds import KernelModules
 from ansible.module_utils.packaging import node
-from ansible.module_utils.settings.base import Difference, Setting, SettingError
+from ansible.module_utils.settings.base import Difference, Fault, Setting, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,6 +84,31 @@ class LoadedDriver(Setting):
         """The modules to build, and the loaded version."""
         loaded = [Difference("loaded driver", self.loaded or "", self.version)] if self.reboot_due else []
         return [*self.modules.change(), *loaded]
+
+    def reason(self) -> str:
+        """What differs, those parts as well that no text of `change` is about."""
+        parts = [
+            f"kernel {release}: {reason}{self.modules.hindrance(release) or ''}"
+            for release, reason in self.modules.lacking().items()
+        ]
+        if self.reboot_due:
+            parts.insert(0, f"driver {self.loaded or 'none'} is loaded, expected {self.version}")
+        if self.userspace != self.version:
+            parts.append(f"its libraries are of {self.userspace or 'no version'}, expected {self.version}")
+        if not parts and node.unproven().exists():
+            parts.append("its packages have changed since it and its libraries were last asked")
+        return "; ".join(parts)
+
+    def fault(self) -> Fault | None:
+        """A kernel whose module is another than DKMS knows of, as NVIDIA's own installer leaves it."""
+        others = self.modules.others()
+        if not others:
+            return None
+        found = "; ".join(f"kernel {release} would load version {one}" for release, one in others.items())
+        return Fault(
+            f"{found}, expected {self.version}: somebody has replaced the nvidia module",
+            [self.modules.reinstall(release) for release in others],
+        )
 
     def apply(self) -> None:
         """Build the modules; where the right driver is loaded, prove that it and its libraries answer."""

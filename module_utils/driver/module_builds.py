@@ -24,6 +24,12 @@ LAST_LINES = 5
 BUILD_TIMEOUT_S = 3600
 HEADERS = {"apt": "linux-headers-{}", "dnf": "'kernel-devel-uname-r = {}'"}
 REMOVAL = {"apt": "apt-get purge linux-image-{}", "dnf": "dnf remove 'kernel-uname-r = {}'"}
+# The package that owns the kernel's nvidia module.
+OWNER = 'find /lib/modules/{0} -name "nvidia*.ko*"'
+REINSTALL = {
+    "apt": f"apt-get install --reinstall $({OWNER} | xargs dpkg-query --search | cut -d: -f1 | sort -u)",
+    "dnf": f"dnf reinstall $({OWNER} | xargs rpm --query --file | sort -u)",
+}
 
 Kernels = dict[str, dict[str, Any]]
 
@@ -113,6 +119,21 @@ class KernelModules(Setting):
         ]
         if sentences:
             raise SettingError(" ".join(sentences))
+
+    def others(self) -> dict[str, str]:
+        """The version of each kernel's module file, where that is not the planned one.
+
+        The files themselves are read, not DKMS's record of them: seconds where they are compressed.
+        """
+        modules = nvidia_modules(ROOT, list(self.kernels), signers=True)
+        versions = {release: module["version"] for release, module in modules.items() if module}
+        return {release: found for release, found in versions.items() if found and found != self.version}
+
+    def reinstall(self, release: str) -> str:
+        """The command for the node that puts the planned module back in its place."""
+        if self.dkms_name:
+            return f"dkms install --force -m {self.dkms_name} -v {self.version} -k {release}"
+        return REINSTALL[self.manager].format(release)
 
     def forget(self) -> None:
         """The modules are others now."""

@@ -65,6 +65,7 @@ class EnginePlan:
     action: str = ""  # "", "reload" or "restart"
     daemon_reload: bool = False
     warnings: list[str] = field(default_factory=list)
+    disagreement: str = ""  # what the running engine has not taken over
     cdi: bool = False  # whether this engine reads CDI specifications
     record: dict[str, typing.Any] = field(default_factory=dict)  # what is to be known to undo it
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shlex
 import typing
 from dataclasses import dataclass
 
@@ -58,6 +59,26 @@ class Record:
         }
 
 
+# Takes keys (a/b) out of a file and leaves the rest; of a key that stands twice the last stays, as in Docker.
+TAKE_OUT = (
+    "import functools,json,sys; file,*keys=sys.argv[1:]; document=json.load(open(file)); "
+    "[functools.reduce(dict.get,path[:-1],document).pop(path[-1]) "
+    "for path in (key.split('/') for key in keys)]; json.dump(document,open(file,'w'),indent=4)"
+)
+
+
+def taking_out(where: str, keys: typing.Sequence[tuple[str, ...]] = ()) -> list[str]:
+    """The command for a node that takes keys out of its file, and keeps the file as it was beside it."""
+    keep = shlex.join(["cp", "--archive", where, f"{where}.before-repair"])
+    names = ["/".join(key) for key in keys]
+    return [f"{keep} && {shlex.join(['python3', '-c', TAKE_OUT, where, *names])}"]
+
+
+def moving_away(where: str) -> list[str]:
+    """The command for a node that moves a file away which its daemon could not start with."""
+    return [shlex.join(["mv", where, f"{where}.before-repair"])]
+
+
 def parse(text: str, where: str) -> Document:
     """Read a daemon.json. Docker takes an empty one; a key that stands twice would be lost on writing."""
 
@@ -66,7 +87,8 @@ def parse(text: str, where: str) -> Document:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise RefusedError(
-                f"{where}: {', '.join(twice)} stands twice; Docker takes the last. Leave one and run again."
+                f"{where}: {', '.join(twice)} stands twice; Docker takes the last. Leave one and run again.",
+                taking_out(where),
             )
         return dict(pairs)
 
@@ -76,10 +98,14 @@ def parse(text: str, where: str) -> Document:
         document = json.loads(text, object_pairs_hook=once)
     except json.JSONDecodeError as error:
         raise RefusedError(
-            f"{where} is not valid JSON ({error}); dockerd would not start with it. Correct it and run again."
+            f"{where} is not valid JSON ({error}); dockerd would not start with it. Correct it and run "
+            "again.",
+            moving_away(where),
         ) from error
     if not isinstance(document, dict):
-        raise RefusedError(f"{where}: expected a JSON object, found {type(document).__name__}.")
+        raise RefusedError(
+            f"{where}: expected a JSON object, found {type(document).__name__}.", moving_away(where)
+        )
     return document
 
 
@@ -112,7 +138,8 @@ def merge(
             if not isinstance(parent, dict):
                 raise RefusedError(
                     f"{where}: expected an object as {'.'.join(setting.path[:depth])}, found "
-                    f"{json.dumps(parent)}. Correct it and run again."
+                    f"{json.dumps(parent)}. Correct it and run again.",
+                    taking_out(where, in_the_way(document, settings, ours)),
                 )
         name = setting.path[-1]
         found = parent.get(name)
@@ -124,11 +151,32 @@ def merge(
         if name in parent and not mine:
             raise RefusedError(
                 f"{where}: {setting.name} is {json.dumps(found)}, set by somebody else; expected "
-                f"{json.dumps(setting.value)}. Remove it there, or {setting.remedy}."
+                f"{json.dumps(setting.value)}. Remove it there, or {setting.remedy}.",
+                taking_out(where, in_the_way(document, settings, ours)),
             )
         parent[name] = setting.value
         keys.append((setting.path, setting.value))
     return merged, Record(keys, objects, record.created)
+
+
+def in_the_way(
+    document: Document, settings: list[WantedKey], ours: dict[tuple[str, ...], typing.Any]
+) -> list[tuple[str, ...]]:
+    """All keys that somebody else has set to another value, or to none that can have ours below it."""
+    found: dict[tuple[str, ...], None] = {}
+    for setting in settings:
+        place: typing.Any = document
+        for depth, name in enumerate(setting.path, start=1):
+            if not isinstance(place, dict):
+                found[setting.path[: depth - 1]] = None
+                break
+            if name not in place:
+                break
+            place = place[name]
+        else:
+            if not _same(place, setting.value) and ours.get(setting.path) != place:
+                found[setting.path] = None
+    return list(found)
 
 
 def remove(document: Document, record: Record) -> Document:

@@ -32,7 +32,7 @@ from ansible.module_utils.engines.docker import Docker, snap_refusal
 from ansible.module_utils.engines.podman import Podman
 from ansible.module_utils.files import make_directories
 from ansible.module_utils.process import CommandError, run, which
-from ansible.module_utils.settings.base import Difference, RefusedError, Setting, SettingError
+from ansible.module_utils.settings.base import Difference, Fault, RefusedError, Setting, SettingError
 
 STATE = Path("/var/lib/temper/container_engines.json")
 ENGINES: tuple[Engine, ...] = (Docker(), Containerd(), Crio(), Podman())
@@ -46,6 +46,8 @@ class _Findings:
     specification: cdi.CdiPlan = field(default_factory=cdi.CdiPlan)
     state: dict[str, typing.Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    # Commands for the node that take away what somebody else has put in the way.
+    repair: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     # Units of the CDI specification that no engine of ours needs any more.
     switch_off: list[str] = field(default_factory=list)
@@ -159,10 +161,12 @@ class ContainerEngines(Setting):
                 plan = engine.plan(self.options, unit, found.state.get("records", {}).get(engine.name, {}))
                 if engine.name in found.state.get("pending", []):
                     plan.action, plan.daemon_reload = "restart", isinstance(engine, Containerd)
-                elif unit.active and not plan.action and engine.disagreement(self.options, plan):
-                    plan.action = "restart"
+                elif unit.active and not plan.action:
+                    plan.disagreement = engine.disagreement(self.options, plan)
+                    plan.action = "restart" if plan.disagreement else ""
             except (RefusedError, SettingError, CommandError) as error:
                 found.problems.append(str(error))
+                found.repair += getattr(error, "repair", [])
                 continue
             if not unit.active:
                 plan.action = ""
@@ -211,6 +215,25 @@ class ContainerEngines(Setting):
             for plan in self._found.due
             for path, content in plan.files.items()
         ]
+
+    def reason(self) -> str:
+        """What differs beside files: running engines, and the CDI specification."""
+        found = self._found
+        lines = [
+            f"{plan.engine} runs with other settings than its files: {plan.disagreement or 'restart it'}"
+            for plan in found.due
+            if plan.action == "restart" and not plan.files
+        ]
+        lines += found.specification.actions
+        lines += [f"{unit} is no longer needed" for unit in found.switch_off]
+        if found.unrecorded:
+            lines.append("an engine uses CDI, and the node's record of that is gone")
+        return "; ".join(lines)
+
+    def fault(self) -> Fault | None:
+        """Why nothing could be planned for an engine: somebody else's configuration."""
+        found = self._found
+        return Fault(" ".join(found.problems), found.repair) if found.problems else None
 
     def result(self) -> dict[str, typing.Any]:
         """The engines, the files that change, and what else is done, or in check mode would be."""

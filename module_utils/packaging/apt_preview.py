@@ -203,7 +203,7 @@ class Root:
         stanzas = [
             stanza
             for stanza in text.split("\n\n")
-            if stanza.strip() and re.search(r"^Package: (\S+)", stanza, re.MULTILINE)[1] not in without  # type: ignore[index]
+            if stanza.strip() and re.findall(r"^Package: (\S+)", stanza, re.MULTILINE)[0] not in without
         ]
         path = self.directory / "status"
         path.write_text("".join(f"{stanza.strip()}\n\n" for stanza in stanzas), encoding="utf-8")

@@ -156,7 +156,7 @@ def with_checksums(transaction: Transaction, private: Dnf) -> Transaction:
     for path in private.path(CACHE).glob("*/repodata/*primary.xml.gz"):
         with gzip.open(path) as stream:
             # What dnf has just parsed, from repositories whose packages the node is about to run as root.
-            for _, element in ElementTree.iterparse(stream):  # noqa: S314
+            for _, element in ElementTree.iterparse(stream):  # noqa: S314 - said above
                 if element.tag != f"{COMMON}package":
                     continue
                 checksum, location = element.find(f"{COMMON}checksum"), element.find(f"{COMMON}location")

@@ -14,7 +14,14 @@ State = Any
 
 
 class RefusedError(Exception):
-    """A change is refused before anything was touched; the message says why and what to do."""
+    """A change is refused before anything was touched; the message says why and what to do.
+
+    `repair` are commands for a shell on the node that take away what somebody else has put in the way.
+    """
+
+    def __init__(self, message: str, repair: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.repair = list(repair)
 
 
 class SettingError(Exception):
@@ -44,6 +51,14 @@ class Difference:
             text if text.endswith("\n") or not text else f"{text}\n" for text in (self.before, self.after)
         )
         return {"before_header": self.name, "after_header": self.name, "before": before, "after": after}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a setting that is made is not in force all the same, and the commands for the node that help."""
+
+    reason: str
+    repair: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -91,6 +106,14 @@ class Setting:
     def change(self) -> list[Difference]:
         """What `apply` would change."""
         raise NotImplementedError
+
+    def reason(self) -> str:
+        """Why it is not settled, in words, where `change` cannot show that as a text."""
+        return ""
+
+    def fault(self) -> Fault | None:
+        """What keeps it from being in force although it is settled: a daemon that has not read its files."""
+        return None
 
     def apply(self) -> None:
         """Make the setting. Raises SettingError, CommandError, OSError."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import platform
 import re
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.process import CommandError, which
+from ansible.module_utils.process import CommandError, complete, which
+from ansible.module_utils.settings import audit
 from ansible.module_utils.settings.base import RefusedError, SettingError
 from ansible.module_utils.settings.engine import path_of, told
 from ansible.module_utils.settings.files import Keyword
@@ -39,6 +42,8 @@ MOST_LINES = 40
 MOST_CHARACTERS = 300
 MODPROBE = "/etc/modprobe.d/"
 MODULES = Path("/proc/modules")
+FILE_SYSTEMS = Path("/proc/filesystems")
+AUDIT_KEY = "audit:rules"
 
 
 def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -59,7 +64,90 @@ def observe(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
             continue
         look_at_units([setting for setting, _ in built])
         found += [observed(setting, controls, later) for setting, controls in built]
+    found += audited(plan["settings"])
     return [*found, *left_behind(plan["role"], {entry["key"] for entry in found}, later)]
+
+
+def measured(items: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What a benchmark asks for and nobody has set: each item as it is found, in the form of `observe`.
+
+    Beside kinds of settings there are `module` (it cannot be loaded), `lines` (a file has them) and
+    `separate` (a folder is a file system of its own).
+    """
+    options = {"atomic": True, "absent": False, "check_mode": True}
+    found = []
+    for item in items:
+        key, controls = f"{item['kind']}:{item['key']}", item["controls"]
+        try:
+            if item["kind"] in ASKED:
+                reason = ASKED[item["kind"]](item["key"], item["wanted"])
+                found.append(result(key, controls, "fail" if reason else "pass", reason))
+            else:
+                built = build("os_hardening", [item], options)
+                found += [observed(setting, controls, {}) for setting, _ in built]
+        except (RefusedError, *UNREADABLE, subprocess.TimeoutExpired) as error:
+            found.append(unread(key, controls, error))
+    return [{**one, "changes": [brief_change(change) for change in one["changes"]]} for one in found]
+
+
+def brief_change(change: dict[str, str]) -> dict[str, str]:
+    """Without the lines that differ: of what nobody is going to make, the fact is enough."""
+    return {**change, "diff": ""}
+
+
+def can_be_loaded(name: str, _wanted: Any) -> str:
+    """Why the kernel has a module, or could have it; empty where it cannot."""
+    loaded = MODULES.read_text(encoding="utf-8") if MODULES.exists() else ""
+    if name.replace("-", "_") in {line.split()[0] for line in loaded.splitlines()}:
+        return f"module {name} is loaded"
+    # What is built into the kernel is no module that anybody lists.
+    built_in = FILE_SYSTEMS.read_text(encoding="utf-8").split() if FILE_SYSTEMS.exists() else []
+    if name in built_in:
+        return f"the kernel has {name} built in"
+    answer = complete(["modprobe", "--dry-run", "--verbose", name])
+    # "insmod FILE" is what it would do; "install /bin/false" and "not found" are what keeps it out.
+    return f"module {name} can be loaded" if "insmod " in answer.stdout else ""
+
+
+def lacks_lines(path: str, wanted: list[str]) -> str:
+    """Which lines a file lacks."""
+    has = Path(path).read_text(encoding="utf-8").splitlines() if Path(path).exists() else []
+    lacking = [line for line in wanted if line not in has]
+    return f"{path} does not have {'; '.join(lacking)}" if lacking else ""
+
+
+def no_file_system(path: str, _wanted: Any) -> str:
+    """Why a folder is no file system of its own. One that is bound to itself is none, either."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return f"{path} does not exist"
+    same = folder.stat().st_dev == folder.parent.stat().st_dev
+    return f"{path} is no file system of its own" if same else ""
+
+
+ASKED = {"module": can_be_loaded, "lines": lacks_lines, "separate": no_file_system}
+
+
+def audited(items: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Whether the kernel holds the rules of auditd's files, where the role has such files."""
+    files = [item for item in items if item["kind"] == "file" and item["key"].startswith(audit.RULES)]
+    texts = [item["wanted"]["content"] for item in files if item["wanted"] and applies_here(item["wanted"])]
+    if not texts:
+        return
+    controls = sorted({control for item in files for control in item["controls"]})
+    try:
+        reason, repair = audit.compare(texts)
+    except audit.NoAuditError as error:
+        yield result(AUDIT_KEY, controls, "not-applicable", str(error))
+    except (audit.AuditError, OSError, subprocess.TimeoutExpired) as error:
+        yield unread(AUDIT_KEY, controls, error)
+    else:
+        yield {**result(AUDIT_KEY, controls, "fail" if reason else "pass", reason), "repair": repair}
+
+
+def applies_here(wanted: Mapping[str, Any]) -> bool:
+    """Whether a file is for this machine's architecture."""
+    return wanted.get("machine") in (None, platform.machine())
 
 
 def grouped(items: list[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -90,7 +178,7 @@ def observed(setting: Setting, controls: list[str], later: Mapping[str, str]) ->
     try:
         return {**result(setting.key, controls, "pass"), **compared(setting, later)}
     except RefusedError as error:
-        return result(setting.key, controls, "fail", str(error))
+        return {**result(setting.key, controls, "fail", str(error)), "repair": error.repair}
     except UNREADABLE as error:
         return unread(setting.key, controls, error)
 
@@ -104,9 +192,13 @@ def compared(setting: Setting, later: Mapping[str, str]) -> dict[str, Any]:
     if isinstance(setting, Sysctl) and (file := overruled_by(setting.name, dict(later))):
         return overruled(setting, file)
     if not setting.settled():
-        masked = isinstance(setting, Unit) and setting.obstacle()
-        repair = [f"systemctl unmask {path_of(setting.key)}"] if masked else []
-        return {"state": "fail", "changes": shown(setting), "repair": repair}
+        repair = setting.unmask() if isinstance(setting, Unit) else []
+        changes, reason = shown(setting), setting.reason()
+        if not changes and not reason:  # nobody repairs what nobody explains
+            reason = "it is not as its role would make it"
+        return {"state": "fail", "reason": reason, "changes": changes, "repair": repair}
+    if fault := setting.fault():
+        return {"state": "fail", "reason": fault.reason, "repair": list(fault.repair)}
     if loaded := forbidden_modules(setting):
         reason = f"loaded although forbidden: {', '.join(loaded)}; the next boot leaves them out"
         return {"state": "fail", "reason": reason}

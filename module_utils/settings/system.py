@@ -176,7 +176,8 @@ def mounts() -> list[list[str]]:
 
 
 # Units that systemd starts at boot, or that others start.
-STARTS_AT_BOOT = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
+# The next boot forgets what is enabled in /run.
+STARTS_AT_BOOT = ("enabled", "static", "alias", "indirect", "generated")
 
 
 class Unit(Setting):
@@ -245,6 +246,14 @@ class Unit(Setting):
         if self.on and self._show()["LoadState"] == "masked":
             return f"{self.name} is masked: `systemctl unmask {self.name}`"
         return None
+
+    def unmask(self) -> list[str]:
+        """The command that takes a mask away, where one keeps the unit from running."""
+        if not self.obstacle():
+            return []
+        # A mask in /run is another one than that in /etc.
+        options = ["--runtime"] if self._show()["UnitFileState"] == "masked-runtime" else []
+        return [" ".join(["systemctl", "unmask", *options, self.name])]
 
     def apply(self) -> None:
         """Enable and start (or restart), or disable and stop."""

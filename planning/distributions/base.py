@@ -79,7 +79,7 @@ class Distribution(ABC):
     def pins(self, stack: Stack) -> tuple[Pin, ...]:
         """Which versions the package manager may choose for what the listed packages pull in."""
 
-    def module_streams(self, stack: Stack, modules: str) -> tuple[ModuleStream, ...]:  # noqa: ARG002 - others do
+    def module_streams(self, stack: Stack, modules: str) -> tuple[ModuleStream, ...]:
         """The module streams that keep the driver's branch."""
         return ()
 
@@ -98,7 +98,7 @@ class Distribution(ABC):
     def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:
         """What makes virtual environments with a Python; `default` is that of /usr/bin/python3."""
 
-    def header_problems(self, kernel: Kernel) -> list[str]:  # noqa: ARG002 - others do
+    def header_problems(self, kernel: Kernel) -> list[str]:
         """Why the running kernel's headers cannot be installed. Without one, the simulation says it."""
         return []
 
@@ -108,19 +108,19 @@ class Distribution(ABC):
 
     def prebuilt_modules(
         self,
-        node: NodeFacts,  # noqa: ARG002 - for families that package modules for their kernels
-        row: DistroDriver,  # noqa: ARG002
-        modules: str,  # noqa: ARG002
+        node: NodeFacts,
+        row: DistroDriver,
+        modules: str,
         *,
-        follow: bool,  # noqa: ARG002
+        follow: bool,
     ) -> tuple[dict[str, str], dict[str, str], list[str]]:
         """Packages of the distribution's own modules; those of kernels to hold with them; problems."""
         return {}, {}, []
 
     def own_repositories(
         self,
-        node: NodeFacts,  # noqa: ARG002 - for families that package the driver
-        wanted: NvidiaStack,  # noqa: ARG002
+        node: NodeFacts,
+        wanted: NvidiaStack,
     ) -> tuple[tuple[Repository, ...], list[str], list[str]]:
         """The distribution's own repositories that its driver needs here; problems; warnings."""
         return (), [], []

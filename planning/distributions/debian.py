@@ -59,8 +59,8 @@ class Debian(Distribution):
         ),
     )
 
-    # 6.1.0-37-cloud-amd64, 6.12.117+deb13-amd64, 6.12.95+bpo-arm64
-    KERNEL = re.compile(r"\d[\d.]*(-\d+|\+(deb|bpo)[\d.]*)-(?P<flavour>([a-z0-9]+-)*(amd64|arm64))")
+    # 6.1.0-37-cloud-amd64, 6.12.117+deb13-amd64, 6.12.95+bpo-arm64, 6.12.117+deb13-arm64-16k
+    KERNEL = re.compile(r"\d[\d.]*(-\d+|\+(deb|bpo)[\d.]*)-(?P<flavour>([a-z0-9]+-)*(amd64|arm64)(-16k)?)")
 
     def driver_packages(self, stack: Stack, modules: str) -> dict[str, str]:
         """A pin keeps what these depend on at the driver's version."""

@@ -29,6 +29,7 @@ def role_plan(context: Context) -> RolePlan:
         Kind.FIREWALL,
         "What was not asked for cannot be reached",
         way_in=True,
+        disable_other=wish.disable_other,
         management_networks=wish.management_networks,
         ssh_ports=wish.ssh_ports,
         peers=context.fleet.addresses if by_name else wish.peer_addresses,

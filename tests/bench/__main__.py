@@ -15,12 +15,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.lab.settings import wanted_nodes
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -33,9 +36,13 @@ Rows = list[tuple[str, "Measurement"]]
 
 @dataclass(frozen=True)
 class Measurement:
-    """One command: wall time in seconds, tasks started, nodes' changes, calls of ssh."""
+    """One command: seconds of wall time and of the controller's CPUs, tasks, nodes' changes, calls of ssh.
+
+    The CPU time is that of Ansible and of its children that have ended; nodes' processes are none of them.
+    """
 
     duration_s: float
+    cpu_s: float
     tasks: int
     changed: int
     ssh_calls: int
@@ -59,7 +66,7 @@ def measure(command: list[str], scratch: Path) -> Measurement:
         "TEMPER_COUNTS": str(counts),
         "TEMPER_SSH_CALLS": str(calls),
     }
-    started = time.monotonic()
+    started, used = time.monotonic(), children_s()
     result = subprocess.run(
         [str(BIN / command[0]), *command[1:]],
         cwd=ROOT,
@@ -76,8 +83,18 @@ def measure(command: list[str], scratch: Path) -> Measurement:
         result.check_returncode()
     counted = json.loads(counts.read_text())
     return Measurement(
-        duration_s, counted.get("tasks", 1), counted.get("changed", 0), len(calls.read_bytes())
+        duration_s,
+        children_s() - used,
+        counted.get("tasks", 1),
+        counted.get("changed", 0),
+        len(calls.read_bytes()),
     )
+
+
+def children_s() -> float:
+    """CPU seconds of all processes that were this one's children, and theirs, and have been waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def lab(*arguments: str) -> None:
@@ -132,14 +149,15 @@ def time_harden(count: int, scratch: Path) -> Rows:
     return with_pings("hardening", NODE, count, runs, scratch)
 
 
-def table(rows: Rows, ping_s: float) -> str:
-    """Return the measurements as a table, each with its ratio to a ping of `ping_s` seconds."""
-    lines = [f"{'':40}{'seconds':>9}{'pings':>8}{'tasks':>7}{'executions':>12}{'changed':>9}"]
-    lines += [
-        f"{name:40}{one.duration_s:9.2f}{one.duration_s / ping_s:8.1f}"
-        f"{one.tasks:7}{one.ssh_calls:12}{one.changed:9}"
-        for name, one in rows
-    ]
+def table(rows: Rows, nodes: int) -> str:
+    """Return the measurements on some nodes as a table, with ratios to the ping, which comes first."""
+    heads = ("seconds", "pings", "CPU s", "a node", "tasks", "executions", "changed")
+    lines = [" " * 40 + "".join(f"{head:>11}" for head in heads)]
+    for name, one in rows:
+        times = (one.duration_s, one.duration_s / rows[0][1].duration_s, one.cpu_s, one.cpu_s / nodes)
+        counts = (one.tasks, one.ssh_calls, one.changed)
+        numbers = [*(f"{number:11.2f}" for number in times), *(f"{count:11}" for count in counts)]
+        lines.append(f"{name:40}{''.join(numbers)}")
     return "\n".join(lines)
 
 
@@ -152,22 +170,26 @@ def main() -> int:
     arguments = parser.parse_args()
     os.environ["LAB_NAME"] = "bench"
     benches = {"site": time_site, "harden": time_harden}
-    tables = []
+    tables: list[tuple[Rows, int]] = []
     try:
         for what in [arguments.what] if arguments.what else benches:
             lab("down")
             lab("up")
             with tempfile.TemporaryDirectory() as folder:
-                tables.append(benches[what](arguments.pings, Path(folder)))
+                rows = benches[what](arguments.pings, Path(folder))
+                tables.append((rows, wanted_nodes() if what == "site" else 1))
     except subprocess.CalledProcessError as error:
         print(f"`{' '.join(error.cmd)}` ended with status {error.returncode}: see above.", file=sys.stderr)
         return error.returncode
     finally:
         if not arguments.keep:
             lab("down")
-    for rows in tables:
-        print(table(rows, rows[0][1].duration_s))
-    print("Tasks: once for all nodes. Executions: calls of ssh, on all nodes together.")
+    for rows, nodes in tables:
+        print(table(rows, nodes))
+    print(
+        "CPU s: the controller's, and divided by the nodes. Tasks: once for all nodes. Executions: calls of "
+        "ssh, on all nodes together."
+    )
     return 0
 
 

@@ -181,12 +181,52 @@ def test_other_firewall_that_filters_is_refused_until_it_is_gone(fleet: Fleet, n
         assert not connects(address, 9100)
         refused = fleet.harden("--limit", node, firewall_new_per_second=7, **opened)
         assert f"{other} filters here as well" in refused.said
-        assert f"Run `{end}`" in refused.said
+        assert "firewall_disable_other: true" in refused.said
+        assert f"run `{end}`" in refused.said
         assert refused.recap[node]["changed"] == 0
         assert fleet.harden("--limit", node, "--check", **opened).status != 0
         fleet.lab("shell", node, "sh", "-c", end)
         assert fleet.harden("--limit", node, **opened).status == 0
         wait_until(lambda: connects(address, 9100), "the exporter answers")
+    finally:
+        fleet.lab(
+            "shell",
+            node,
+            "sh",
+            "-c",
+            f"{end}; apt-get purge -qq -y {other} >/dev/null; systemctl stop listen-9100",
+        )
+        assert fleet.harden().status == 0
+
+
+@pytest.mark.parametrize("node", OTHERS)
+def test_other_firewall_is_ended_where_the_operator_allows_it_and_brought_back(
+    fleet: Fleet, node: str
+) -> None:
+    """The port that their rules closed is open then, and closed again with `absent`."""
+    other, begin, end = OTHERS[node]
+    address = fleet.nodes[node]["address"]
+    allowed = {"firewall_rules": [EXPORTER], "firewall_disable_other": True}
+    install = f"export DEBIAN_FRONTEND=noninteractive; apt-get update -qq; apt-get install -qq -y {other}"
+    listen = "systemd-run --quiet --unit=listen-9100 python3 -m http.server --bind :: 9100"
+    assert fleet.harden("--limit", node, firewall_state="absent").status == 0
+    try:
+        fleet.lab("shell", node, "sh", "-c", f"{listen}; {install} >/dev/null; {begin}")
+        assert not connects(address, 9100)
+        shown = fleet.harden("--limit", node, "--check", "--diff", **allowed)
+        assert shown.status == 0, shown.output
+        assert not connects(address, 9100)
+        first = fleet.harden("--limit", node, **allowed)
+        assert first.status == 0, first.output
+        wait_until(lambda: connects(address, 9100), "the exporter answers")
+        assert "table inet temper" in fleet.lab("shell", node, "nft", "list", "tables")
+        second = fleet.harden("--limit", node, **allowed)
+        assert second.recap[node]["changed"] == 0
+        gone = fleet.harden("--limit", node, firewall_state="absent")
+        assert gone.status == 0, gone.output
+        tables = fleet.lab("shell", node, "nft", "list", "tables")
+        assert "table inet temper" not in tables
+        wait_until(lambda: not connects(address, 9100), f"{other} filters again")
     finally:
         fleet.lab(
             "shell",

@@ -113,8 +113,18 @@ def test_packages_are_those_of_the_versions(stack: dict[str, Any]) -> None:
 
 
 @each_stack
-def test_the_driver_is_new_enough_for_its_cuda(stack: dict[str, Any]) -> None:
-    assert version(stack["driver"]) >= version(TABLES["nvidia_cuda_drivers"][stack["cuda"]]["driver"])
+def test_the_driver_is_new_enough_for_its_cuda_or_the_plan_says_what_does_not_work(
+    stack: dict[str, Any],
+) -> None:
+    row = TABLES["nvidia_cuda_drivers"][stack["cuda"]]
+    (name,) = (name for name, other in STACKS.items() if other is stack)
+    mirror: dict[str, Any] = {"nvidia_stack_cuda_repository_url": "http://mirror/cuda"}
+    warnings = plan(facts("ubuntu-24.04", "2330"), nvidia_stack_name=name, **mirror)["warnings"]
+    old = version(stack["driver"]) < version(row["driver"])
+    assert any(f"came with driver {row['driver']}" in text for text in warnings) is old
+    # Of a major version, every CUDA runs on the driver of the first.
+    first = TABLES["nvidia_cuda_minimum_drivers"][stack["cuda"].split(".")[0]]["driver"]
+    assert version(stack["driver"]) >= version(first)
 
 
 @each_stack

@@ -302,7 +302,7 @@ def ubuntu(
     return {"os": os, "kernel": kernel, "apt_sources": []} | changes
 
 
-@pytest.mark.parametrize("version", ["22.04", "24.04"])
+@pytest.mark.parametrize("version", ["22.04", "24.04", "26.04"])
 def test_ubuntu_gets_canonicals_modules_for_its_kernel_and_those_to_come(version: str) -> None:
     found = plan(ubuntu(f"generic-hwe-{version}", version=version))
     assert found["problems"] == []
@@ -412,8 +412,47 @@ def test_variable_that_is_for_debian_is_refused(variable: str, value: str) -> No
 
 
 def test_ubuntu_that_no_table_knows_is_refused() -> None:
-    (problem,) = plan(ubuntu("generic", version="26.04"))["problems"]
-    assert "nvidia_stack_source: distro is not known for ubuntu-26.04" in problem
+    (problem,) = plan(ubuntu("generic", version="25.10"))["problems"]
+    assert "Ubuntu 25.10 is not supported" in problem
+
+
+@pytest.mark.parametrize(
+    ("version", "release", "known"),
+    [
+        ("24.04", "6.8.0-85-lowlatency", True),
+        ("26.04", "7.0.0-14-lowlatency", False),
+        ("26.04", "7.0.0-34-generic", True),
+        ("26.04", "7.0.0-34-generic-64k", True),
+        ("26.04", "7.0.0-2018-nvidia-bos-64k", True),
+        ("26.04", "7.0.0-1007-azure-fde", True),
+        ("26.04", "7.0.0-1014-oem", False),
+        ("24.04", "6.17.0-1030-oem", False),
+        ("26.04", "7.0.0-1009-raspi", False),
+        ("26.04", "7.0.0-14-realtime", False),
+    ],
+)
+def test_kernels_of_a_release_are_those_that_canonical_builds_modules_for(
+    version: str, release: str, *, known: bool
+) -> None:
+    found = plan(ubuntu(version=version, release=release, secure_boot="enabled"))
+    assert (found["problems"] == []) is known
+    if known:
+        assert f"linux-modules-nvidia-580-server-open-{release}" in found["packages"]
+    else:
+        assert all(REMEDY in text and release in text for text in found["problems"])
+
+
+def test_volta_on_2604_gets_what_nvidias_repository_there_does_not_have() -> None:
+    facts = ubuntu("generic", version="26.04", release="7.0.0-34-generic", pci=gpus(V100), pythons=["3.14"])
+    refused = plan(facts, nvidia_stack_source="nvidia")["problems"]
+    assert any("nvidia_stack_source: distro has another driver" in text for text in refused)
+    found = plan(facts)
+    assert (found["problems"], found["driver"]["branch"], found["driver"]["modules"]) == (
+        [],
+        580,
+        "proprietary",
+    )
+    assert (found["payload"]["torch"], found["payload"]["python"]) == ("2.10.0", "3.14")
 
 
 def test_version_that_ubuntus_mirror_offers_by_now_is_the_planned_one() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import shlex
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -93,6 +94,9 @@ def apt(node: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_updates_of_security_are_told_from_others(apt: Path) -> None:
     found = conditions.security_updates()
     assert (found["state"], found["reason"]) == ("fail", "2 security updates wait: libc6, openssl")
+    (repair,) = found["repair"]
+    assert shlex.split(repair)[2:5] == ["apt-get", "--yes", "--only-upgrade"]
+    assert shlex.split(repair)[-3:] == ["install", "libc6", "openssl"]
 
 
 def test_no_update_is_a_pass(apt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +111,7 @@ def test_old_lists_prove_nothing(apt: Path) -> None:
     found = conditions.security_updates()
     assert found["state"] == "not-checked"
     assert "30 days" in found["reason"]
+    assert found["repair"] == ["apt-get update"]
 
 
 def test_a_node_without_lists_was_not_checked(apt: Path) -> None:

@@ -37,13 +37,27 @@ GENERATIONS = {
     "Blackwell": Generation(570, 9999, (12, 8), NEWEST, {"open"}),
 }
 # The default stacks in their order: long-term branch before production branch, newer CUDA first.
-STACKS = {"r580-cuda13.0": (580, (13, 0)), "r580-cuda12.9": (580, (12, 9)), "r595-cuda13.2": (595, (13, 2))}
-# Where NVIDIA's repository begins with a later branch, and where nobody has published its key's fingerprint.
-REPOSITORY_BEGINS = {"debian-13": 590, "ubuntu-26.04": 595}
+STACKS = {
+    "r580-cuda13.0": (580, (13, 0)),
+    "r580-cuda12.9": (580, (12, 9)),
+    "r595-cuda13.2": (595, (13, 2)),
+    "r595-cuda13.3": (595, (13, 3)),
+}
+# Where NVIDIA's repository begins with a later branch or CUDA; and where nobody has published its key's
+# fingerprint.
+REPOSITORY_BEGINS = {
+    "debian-13": (590, (0, 0)),
+    "ubuntu-26.04": (595, (13, 3)),
+    "rhel-10": (0, (13, 0)),
+}
 WITHOUT_KEY = {"rhel-10"}
 # Of which nothing shows packages; and generations that no torch with CUDA for aarch64 has kernels for.
 NOWHERE = {("debian-12", "aarch64")}
 WITHOUT_TORCH_ON_AARCH64 = [GENERATIONS[name] for name in ("Maxwell", "Pascal", "Volta", "Turing")]
+
+
+# PyPI's wheels for Python 3.14 begin with torch 2.9, whose oldest kernels are Volta's.
+WITHOUT_TORCH = {"ubuntu-26.04": [GENERATIONS[name] for name in ("Maxwell", "Pascal")]}
 
 
 class OwnDriver(NamedTuple):
@@ -61,6 +75,7 @@ OWN_DRIVERS = {
     "debian-13": OwnDriver("debian-13-nvidia", 550, OLD),
     "ubuntu-22.04": OwnDriver("ubuntu-22.04-nvidia", 580, {"open", "proprietary"}, nvswitch=True),
     "ubuntu-24.04": OwnDriver("ubuntu-24.04-nvidia", 580, {"open", "proprietary"}, nvswitch=True),
+    "ubuntu-26.04": OwnDriver("ubuntu-26.04-nvidia", 580, {"open", "proprietary"}, nvswitch=True),
 }
 
 
@@ -82,6 +97,8 @@ def expected(case: Case) -> tuple[str, str] | None:
     """Stack and kernel modules, None where there is none."""
     found = generations(case.hardware.name)
     modules = set.intersection(*(generation.modules for generation in found))
+    if any(one is old for one in found for old in WITHOUT_TORCH.get(case.system, ())):
+        return None
     if case.section.variables:
         own = OWN_DRIVERS[case.system]
         modules &= own.modules
@@ -93,8 +110,9 @@ def expected(case: Case) -> tuple[str, str] | None:
         return None
     if architecture == "aarch64" and any(one in WITHOUT_TORCH_ON_AARCH64 for one in found):
         return None
+    first_branch, first_cuda = REPOSITORY_BEGINS.get(case.system, (0, (0, 0)))
     for stack, (branch, cuda) in STACKS.items():
-        if branch >= REPOSITORY_BEGINS.get(case.system, 0) and all(
+        if (branch >= first_branch and cuda >= first_cuda) and all(
             one.first_branch <= branch <= one.last_branch and one.first_cuda <= cuda <= one.last_cuda
             for one in found
         ):

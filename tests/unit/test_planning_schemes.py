@@ -41,7 +41,7 @@ def driver(found: dict[str, Any]) -> set[str]:
 
 def test_ubuntu_26_begins_with_branch_595() -> None:
     found = plan(system("ubuntu", "26.04"))
-    assert (found["problems"], found["stack"]) == ([], "r595-cuda13.2")
+    assert (found["problems"], found["stack"]) == ([], "r595-cuda13.3")
     assert_says(
         problem(system("ubuntu", "26.04", pci=gpus(V100))), "ubuntu-26.04 begins with driver branch 595"
     )
@@ -120,21 +120,25 @@ def test_the_key_of_dkms_lies_where_the_distribution_has_it(name: str, path: str
 
 
 @pytest.mark.parametrize(
-    ("package", "module"),
+    ("package", "module", "kept"),
     [
-        ("nvidia-driver-580-server-open", None),
-        ("nvidia-utils-535-server", None),
-        ("libnvidia-compute-535-server", None),
-        ("linux-modules-nvidia-580-server-open-aws", None),
-        ("libcuda1", "nvidia-srv"),
+        ("nvidia-driver-580-server-open", None, True),
+        ("nvidia-utils-535-server", None, False),
+        ("libnvidia-compute-595-server", None, False),
+        ("linux-modules-nvidia-580-server-open-aws", None, True),
+        ("linux-modules-nvidia-580-server-open-6.8.0-134-generic", None, True),
+        ("linux-modules-nvidia-595-server-7.0.0-134-generic", None, False),
+        ("libcuda1", "nvidia-srv", True),
     ],
 )
-def test_ubuntus_own_driver_is_removed_first(package: str, module: str | None) -> None:
+def test_ubuntus_own_driver_is_removed_first_or_kept_where_it_is_of_the_branch_that_temper_plans(
+    package: str, module: str | None, *, kept: bool
+) -> None:
     records = [{"module": module, "version": "535", "kernel": None, "architecture": None, "state": "added"}]
     facts = system("ubuntu", "26.04", packages={package: "1"}, dkms=records if module else [])
     text = problem(facts)
-    assert_says(text, "the distribution's packages", "Drain the node", "apt-get purge", package)
-    assert "nvidia_stack_source: distro" not in text
+    assert_says(text, "the distribution's packages", "rain the node", "apt-get purge", package)
+    assert ("Keep the driver with nvidia_stack_source: distro" in text) is kept
 
 
 def test_ubuntus_own_driver_can_be_kept_where_a_table_knows_it() -> None:
@@ -154,6 +158,7 @@ def test_nvidias_packages_for_ubuntu_are_no_driver_of_ubuntu(package: str) -> No
         ("6.1.0-37-cloud-amd64", "linux-headers-cloud-amd64"),
         ("6.12.117+deb13-amd64", "linux-headers-amd64"),
         ("6.12.117+deb13-arm64", "linux-headers-arm64"),
+        ("6.12.117+deb13-arm64-16k", "linux-headers-arm64-16k"),
         ("6.17.2-1-pve", None),
         ("6.18.44", None),
     ],

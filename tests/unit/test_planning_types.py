@@ -33,6 +33,7 @@ UNTYPED_FUNCTIONS = {
     "tables.py": {"load_models", "chip_models"},
     # What Ansible collects and keeps.
     "preflight.py": {"preflight_plan", "preview_arguments"},
+    "node_action.py": {"run", "ask"},
     "mirror_list.py": {"mirror_list", "in_order", "size"},
 }
 

@@ -31,7 +31,7 @@ class Controller:
     """Runs the task on a node whose modules answer as told."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ACTION.ActionBase, "run", lambda *_: {})
+        monkeypatch.setattr("planning.node_action.ActionBase.run", lambda *_: {})
         self.executions: dict[str, dict[str, Any]] = {}
         self.facts = node()
         self.answers: dict[str, dict[str, Any] | AnsibleError] = {}

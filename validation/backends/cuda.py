@@ -13,7 +13,7 @@ import torch.distributed
 from validation.backends import loading as data
 from validation.backends.device import TorchDevice
 from validation.backends.exchange import Exchange, join
-from validation.backends.libraries import loaded_version, runs_on
+from validation.backends.libraries import loaded_version, release, runs_on
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, Triad, pattern
 from validation.backends.protocol import PeerLimitError
 from validation.backends.training import TrainingStep, loss_if_it_fits
@@ -203,8 +203,3 @@ class CudaBackend(TorchDevice):
         found = cuda.cuDeviceGet(ctypes.byref(device), self._device.index) == 0
         asked = found and cuda.cuDeviceGetAttribute(ctypes.byref(answer), MULTICAST_SUPPORTED, device) == 0
         return bool(asked and answer.value)
-
-
-def release(version: str) -> tuple[int, ...]:
-    """`2.13.0+cu130` as (2, 13), `2.5.0a0` as (2, 5)."""
-    return tuple(int(part) for part in version.split(".")[:2])

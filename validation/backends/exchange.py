@@ -30,8 +30,7 @@ class Exchange:
 
     def __init__(self, device: torch.device, kind: str, size_bytes: int) -> None:
         self._rank, self._ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        # Each part begins where NCCL copies 16 bytes at a time, for any number of ranks.
-        self._part = max(4, size_bytes // (16 * self._ranks) * 4)
+        self._part = part_elements(size_bytes, self._ranks)
         self.work = float(self._part * self._ranks * 4)
         self._kind = kind
         self._device = device
@@ -81,6 +80,14 @@ class Exchange:
             for block in part.split(ROW):
                 wrong += int((block != numbers[: block.numel()]).sum())
         return wrong / int(self._target.numel())
+
+
+def part_elements(size_bytes: int, ranks: int) -> int:
+    """The fp32 numbers of each rank's part of a buffer.
+
+    Each part begins at a multiple of 16 bytes, which NCCL copies at a time, for any number of ranks.
+    """
+    return max(4, size_bytes // (16 * ranks) * 4)
 
 
 def _function(*names: str) -> Callable[[torch.Tensor, torch.Tensor], object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,3 +63,8 @@ def runs_on(capability: tuple[int, ...], architectures: tuple[str, ...]) -> bool
         if fits:
             return True
     return False
+
+
+def release(version: str) -> tuple[int, ...]:
+    """`2.13.0+cu130` as (2, 13), `2.5.0a0` as (2, 5); nothing of a version without numbers."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

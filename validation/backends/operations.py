@@ -201,9 +201,13 @@ class Copy:
         for tensor in (self._source, self._target):
             if tensor.is_cuda:
                 torch.cuda.synchronize(tensor.device)
-        blocks = zip(self._target.split(ROW), self._source.split(ROW), strict=True)
-        wrong = [int((target.cpu() != source.cpu()).sum()) for target, source in blocks]
-        return sum(wrong) / int(self._source.numel())
+        wrong = 0
+        for blocks in zip(self._target.split(ROW), self._source.split(ROW), strict=True):
+            target, source = (block.cpu() for block in blocks)
+            # To compare is a third of the work of counting, which is for those that differ.
+            if not torch.equal(target, source):
+                wrong += int((target != source).sum())
+        return wrong / int(self._source.numel())
 
 
 class BothWays:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from validation.backends.factory import make
+from validation.backends.libraries import release
 from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, TWO_GPUS, Check, Need, Scope, not_run
 from validation.checks.cost import IdleNode, Step, series
 from validation.checks.launch import exclusive, on_each_gpu, on_the_cpu
@@ -35,6 +36,9 @@ DIRECTIONS = {
     "h2d_pageable": ("h2d_pageable_gb_s", 1),
     "d2h_pageable": ("d2h_pageable_gb_s", 1),
 }
+#: The first torch that can be told to give page-locked memory back (processes/child.py does): an older one
+#: keeps it, GB of each GPU's process, until the process ends.
+HOST_CACHE_TORCH = (2, 5)
 
 
 def measure(request: Request, stage: Callable[[str], None]) -> Measured:
@@ -50,8 +54,8 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 def transfer(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
     """The measurement itself, on any backend. Raises NotRunError.
 
-    Only what is timed waits for its turn: all buffers are made before, and results checked after, at the same
-    time as those of the other GPUs.
+    Only what is timed waits for its turn: the buffers of all GPUs are made before the first, and all results
+    checked after the last.
     """
     size_bytes, directions = request.parameters["size_bytes"], request.parameters["directions"]
     recorder = Recorder(backend, request, stage)
@@ -121,7 +125,8 @@ class GpuTransfer(Check):
     scope = Scope.EACH_GPU
     needs: ClassVar[tuple[Need, ...]] = (CUDA,)
     passes = "every element arrives"
-    method = 3  # 2: buffers are made before the turn; 3: those of all GPUs before the first turn
+    #: 2: buffers are made before the turn; 3: those of all GPUs before the first; 4: checks follow the last.
+    method = 4
     headline = ("h2d_pinned_gb_s", "d2h_pinned_gb_s")
     proves_a_gpu = True
     #: What stands in the names of its numbers for pinned memory; what is copied, if not what the plan says.
@@ -139,7 +144,7 @@ class GpuTransfer(Check):
     def perform(self, node: Node, numa_nodes: dict[int, int] | None = None) -> TestResult:
         """Copy on this node, each GPU from the NUMA node that is given for it, if any."""
         directions = self.directions or node.plan.gpu_directions
-        return on_each_gpu(
+        found = on_each_gpu(
             self,
             node,
             _parameters(node.plan.gpu_copy_bytes, directions, node.plan.gpu_copy) | {"how": self.how},
@@ -147,6 +152,9 @@ class GpuTransfer(Check):
             one_at_a_time=self.one_at_a_time,
             new=bool(numa_nodes),  # what it is bound to stays with a process
         )
+        if node.torch and release(node.torch.version) < HOST_CACHE_TORCH:
+            node.pool.close()
+        return found
 
 
 class GpuTransferTogether(GpuTransfer):
@@ -176,7 +184,7 @@ class GpuTransferRemote(GpuTransfer):
     place = 250
     needs = (CUDA, Need("two NUMA nodes"))
     plans = BEYOND_QUICK
-    method = 2  # 2: buffers of all GPUs are made before the first turn
+    method = 3  # 2: buffers of all GPUs are made before the first turn; 3: checks follow the last
     headline = ("h2d_remote_gb_s", "d2h_remote_gb_s")
     proves_a_gpu = False
     how = "remote"

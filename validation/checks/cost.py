@@ -31,6 +31,7 @@ class IdleNode:
     container: float = 5.0  # start one and ask nvidia-smi there
     product: float = 0.3  # make matrices, checksums and the check of a product
     buffers: float = 2.0  # page-locked memory filled with a pattern, and compared at the end
+    compared: float = 0.3  # a copy between GPUs, brought to the host from both
     pattern_s_gb: float = 0.06  # write and read a GB of memory, twice
     memory_bytes: float = 72e9  # of a GPU, what the pattern test finds free
     communicator: float = 4.0  # NCCL finds its ways

@@ -17,9 +17,10 @@ from validation.checks.measured import HW_CAUSES, HW_SLOWDOWN, SLOWDOWNS, result
 from validation.findings.catalogue import finding
 from validation.model.contract import State
 from validation.model.expectations import ANY_MODEL
-from validation.probes.nvidia_smi import LOST, Gpu, NvidiaSmiError, Report
+from validation.probes.nvidia_smi import Gpu, NvidiaSmiError, Report
 from validation.probes.nvlink import Links
 from validation.probes.pcie import port_of
+from validation.probes.report_values import LOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     Stage = Callable[[str], None]
 
 WAITING = "waiting for the other GPUs"
-#: To fill page-locked memory, which would disturb one that measures.
+#: For others that fill page-locked memory, which would disturb one that measures, and for their turns: less
+#: than the least time after which processes without progress are said to hang.
 READY_S = 30.0
 LOOK_S = 0.02
 
@@ -94,20 +95,35 @@ def _lock(turns: int) -> Iterator[dict[str, Any]]:
 def exclusive(request: Request, stage: Stage) -> Iterator[None]:
     """In a child: wait until all others are ready, too, and none measures; one that dies frees the lock.
 
-    One that died before it was ready is not waited for longer than READY_S.
+    Afterwards, until all have measured: to check results also takes host memory and links. One that died, or
+    hangs, is waited for no longer than READY_S.
     """
     path = request.parameters.get("lock")
     if path is None:
         yield
         return
+    turns = request.parameters["turns"]
     stage(WAITING)
     with Path(path).open("ab", buffering=0) as lock:
+        # Each process leaves a mark when it is ready, and one when it has measured.
         lock.write(b".")
-        deadline = time.monotonic() + READY_S
-        while os.fstat(lock.fileno()).st_size < request.parameters["turns"] and time.monotonic() < deadline:
-            time.sleep(LOOK_S)  # a file says nothing of its size by itself
+        _wait_for_marks(lock.fileno(), turns)
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+        lock.write(b".")
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        stage(WAITING)
+        _wait_for_marks(lock.fileno(), 2 * turns)
+
+
+def _wait_for_marks(lock: int, wanted: int) -> None:
+    """Until the file has so many, or none came for READY_S."""
+    found, since = -1, time.monotonic()
+    while found < wanted and time.monotonic() < since + READY_S:
+        if (size := os.fstat(lock).st_size) != found:
+            found, since = size, time.monotonic()
+        else:
+            time.sleep(LOOK_S)  # a file says nothing of its size by itself
 
 
 def without_waiting(outcomes: list[Outcome]) -> list[Outcome]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, State, TestResult, worst
-from validation.probes import counters, machine, nvidia_smi
+from validation.probes import counters, gpu_samples, machine, nvidia_smi
 from validation.processes.child import Request
 from validation.processes.pool import Ending, Outcome
 
@@ -154,7 +154,7 @@ class Telemetry:
     def __init__(
         self,
         gpus: Iterable[GpuIdentity],
-        sample: Callable[[], tuple[nvidia_smi.Sample, ...]],
+        sample: Callable[[], tuple[gpu_samples.Sample, ...]],
         count: Callable[[], counters.Counts],
         locked_mhz: float | None = None,
         guests: Container[int] = (),
@@ -164,7 +164,8 @@ class Telemetry:
         self._guests = guests
         self._gpus = {gpu.index: gpu for gpu in gpus}
         self._sample = sample
-        self._rounds: list[tuple[nvidia_smi.Sample, ...]] = []
+        self._rounds: list[tuple[gpu_samples.Sample, ...]] = []
+        self._moments_s: list[float] = []
         self._broken: nvidia_smi.NvidiaSmiError | None = None
         self._slowest_s = 0.0
         self._count = count
@@ -186,6 +187,7 @@ class Telemetry:
         except nvidia_smi.NvidiaSmiError as error:
             self._broken = error
         else:
+            self._moments_s.append(started)
             self._slowest_s = max(self._slowest_s, time.monotonic() - started)
 
     def close(self) -> None:
@@ -201,11 +203,13 @@ class Telemetry:
         slow_s = self._slowest_s if self._slowest_s > nvidia_smi.SLOW_SAMPLE_S else 0.0
         seen = [
             one | ({"slow_link": words} if gpu and (words := _slow_link(one, gpu)) else {})
-            for one in nvidia_smi.summary(self._rounds)
+            for one in gpu_samples.summary(self._rounds)
             for gpu in [self._gpus.get(one["device"])]
         ]
+        course = gpu_samples.series(self._moments_s, self._rounds)
         return (
             {"telemetry": seen}
+            | ({"telemetry_series": course} if course else {})
             | ({"counters": grown} if grown else {})
             | ({"telemetry_problem": str(self._broken)} if self._broken else {})
             | ({"telemetry_slow": f"nvidia-smi took {slow_s:.0f} s; see persistence mode"} if slow_s else {})
@@ -215,7 +219,7 @@ class Telemetry:
     def findings(self) -> list[Finding]:
         """What only shows under load: links and memory that err, a link that stays slow, a GPU that goes."""
         found = counters.findings(self._grown) + list(self._lost())
-        for seen in nvidia_smi.summary(self._rounds):
+        for seen in gpu_samples.summary(self._rounds):
             gpu = self._gpus.get(seen["device"])
             if gpu is None:
                 continue

@@ -218,6 +218,7 @@ class GpuPeers(Check):
         yield Step("start", idle.start)
         yield Step("contexts", idle.contexts)
         yield from series(idle.plan.gpu_peer, idle.gpus - 1, idle.gpus)
+        yield Step("compare", idle.compared, idle.gpus * (idle.gpus - 1))
 
     def perform(self, node: Node) -> TestResult:
         """Copy between the GPUs of this node."""

@@ -17,6 +17,7 @@ from validation.model.plans import MOST_HOURS, PLANS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+HISTORY = Path("reports/history.sqlite")
 FAIL_ON_DEGRADED = "exit status 1 also for a degraded node"
 
 
@@ -115,10 +116,16 @@ def parser() -> argparse.ArgumentParser:
         'instead read {"expectations": ..., "results": {node: ...}} from standard input',
     )
     judging.path("--output", "folder to write the report to", "DIR", required=True)
-    judging.path("--history", "folder of the nodes' earlier numbers: compare with them, and add these", "DIR")
+    judging.path("--history", "the nodes' earlier numbers: compare with them, and add these")
     judging.path("--metrics", "folder of node_exporter's textfile collector: write verdicts there", "DIR")
     judging.flag("--latest", "make the link `latest` beside it point to it")
     judging.flag("--fail-on-degraded", FAIL_ON_DEGRADED)
+
+    accepting = command(
+        "accept", fleet_commands.accept, "let a node be measured by its next runs, not by its earlier ones"
+    )
+    accepting.option("nodes", "its name in the history", "NODE", nargs="+")
+    accepting.path("--history", f"the history (default: {HISTORY})", default=HISTORY)
 
     taking_part = command("fabric", fleet_commands.take_part, "take part in a collective between nodes")
     taking_part.option("--order", "what to do, as JSON; - reads standard input", "FILE", required=True)

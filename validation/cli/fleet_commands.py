@@ -25,12 +25,16 @@ from validation.processes import files
 from validation.report import fleet_report
 from validation.verdict import cohort, history
 from validation.verdict.baseline import Comparison
-from validation.verdict.judge import EXIT_PASS, judge_fleet, judge_node
+from validation.verdict.history import Past
+from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet, judge_node
+from validation.verdict.verdicts import FleetVerdict
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Iterable
 
     from validation.model.contract import NodeResult
+    from validation.verdict.history import PastRun
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ def judge(options: argparse.Namespace) -> int:
         raise UsageError(
             f"there is a result of {unknown_nodes[0]}, but nothing is expected of a node of this name"
         )
+    own_past = _OwnPast(options.history)
+    compared = own_past.compare(given.expectations.nodes, given.results)
     between_nodes = judge_fabric(given.between_nodes) if given.between_nodes else {}
     among_equals = cohort.compare(given.results)
     fleet = judge_fleet(
@@ -60,46 +66,167 @@ def judge(options: argparse.Namespace) -> int:
             expectation,
             HEADLINES,
             more_tests=(between_nodes[name],) if name in between_nodes else (),
-            comparisons=_comparisons(name, given.results.get(name), among_equals, options.history),
+            comparisons=_comparisons(name, among_equals, compared),
             fail_on_degraded=options.fail_on_degraded,
         )
         for name, expectation in given.expectations.nodes.items()
     )
-    fleet_report.write(options.output, fleet, given.results, given.expectations, given.between_nodes)
-    if options.history:
-        for verdict in fleet.nodes:
-            if result := given.results.get(verdict.node):
-                history.append(options.history, result, verdict)
+    page = _page(given, fleet, options, own_past)
+    fleet_report.write(options.output, fleet, given.results, given.expectations, given.between_nodes, page)
+    own_past.add(fleet, given.results)
     if options.metrics:
         for verdict in fleet.nodes:
             path = options.metrics / f"temper-validation-{verdict.node}.prom"
-            started_at = _last_measured(given.results.get(verdict.node), verdict.node, options.history)
+            started_at = _last_measured(given.results.get(verdict.node), compared.get(verdict.node))
             files.write_atomically(path, fleet_metrics.text(verdict, started_at))
     if options.latest:
         fleet_report.point_latest_to(options.output)
-    print(fleet_report.text(fleet, f"Report: {options.output / 'report.html'}"), end="")
-    return fleet.exit_status
+    report = options.output / ("report.html" if page else "report.txt")
+    text = fleet_report.text(fleet, f"Report: {report}")
+    print(own_past.taken_over, end="")
+    # What ends the run is said last.
+    print(*((own_past.problem, text) if fleet.exit_status else (text, own_past.problem)), sep="", end="")
+    return fleet.exit_status or (EXIT_ENVIRONMENT if own_past.problem else EXIT_PASS)
 
 
-def _last_measured(result: NodeResult | None, name: str, past: Path | None) -> str | None:
+class _OwnPast:
+    """The nodes' own past. A history that cannot be used costs no verdict; it is said, and so is the status.
+
+    `taken_over` and `problem` are lines for the operator, empty where there is nothing to say.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        # Late: a node measures without SQLite.
+        from validation.processes.store import HistoryError
+        from validation.verdict.history_store import History
+
+        if path and path.is_dir():
+            raise UsageError(
+                f"--history {path} is a folder; expected one file, such as {path}.sqlite, which takes over "
+                "what is in that folder"
+            )
+        self._history = History(path) if path else None
+        self._unusable = HistoryError
+        self.taken_over = ""
+        self.problem = ""
+
+    def compare(self, nodes: Iterable[str], results: dict[str, NodeResult]) -> dict[str, _Compared]:
+        """What the past of each node says of its result; nothing where no history was named."""
+        from validation.verdict.history_files import take_over
+
+        nodes = list(nodes)
+        if self._history is None:
+            return {}
+        try:
+            path = self._history.path
+            self.taken_over = take_over(self._history, path.with_suffix("")).text(path)
+            return {node: _compared(results.get(node), past) for node, past in self._history.past(nodes)}
+        except self._unusable as error:
+            self.problem = f"{error}\n"
+            unknown = Past(notes=(f"not compared with its own past: {error}",))
+            return {node: _compared(results.get(node), unknown) for node in nodes}
+
+    def runs(self, node: str) -> tuple[PastRun, ...]:
+        """The earlier runs of a node that count; none where the history cannot be used."""
+        if self._history is None or self.problem:
+            return ()
+        return next(self._history.past([node]))[1].runs
+
+    def add(self, fleet: FleetVerdict, results: dict[str, NodeResult]) -> None:
+        """Add this run of each node."""
+        if self._history is None or self.problem:
+            return
+        runs = [
+            history.run_of(results[verdict.node], verdict)
+            for verdict in fleet.nodes
+            if verdict.node in results
+        ]
+        try:
+            self._history.append([run for run in runs if run])
+        except self._unusable as error:
+            self.problem = f"{error}\n"
+
+
+def accept(options: argparse.Namespace) -> int:
+    """Let nodes be measured by their next runs, and no longer by the earlier ones."""
+    from validation.processes.store import HistoryError
+    from validation.verdict.history_store import History
+
+    if not options.history.is_file():
+        raise UsageError(f"{options.history}: no such file; expected a history, which --history names")
+    for node in options.nodes:
+        try:
+            count = History(options.history).accept(node)
+        except HistoryError as error:
+            raise UsageError(str(error)) from error
+        if not count:
+            raise UsageError(f"{options.history} has no run of {node} that counts")
+        print(f"{node}: {count} earlier runs stay in the history and no longer count.")
+    return EXIT_PASS
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """What a node's past says of its tests, and when the node was measured before (ISO 8601), if ever."""
+
+    tests: dict[str, Comparison]
+    before: str | None
+
+
+def _compared(result: NodeResult | None, past: Past) -> _Compared:
+    return _Compared(
+        history.compare(result, past) if result else {}, past.runs[-1].started_at if past.runs else None
+    )
+
+
+def _page(
+    given: _Fleet, fleet: FleetVerdict, options: argparse.Namespace, own_past: _OwnPast
+) -> Callable[[Path], object] | None:
+    """What writes the report that people look at; None where this copy of the program has no templates.
+
+    Those are in Temper's checkout, and not in the one-file build. Raises OSError.
+    """
+    try:
+        from pages.inputs import Report, Validation
+        from pages.past import of_runs
+        from pages.write import write
+    except ModuleNotFoundError as error:
+        if error.name not in {"pages", "jinja2"}:
+            raise
+        return None
+    before, name = _report_before(options.output)
+    validation = Validation(
+        fleet,
+        given.results,
+        {node: expectation.references for node, expectation in given.expectations.nodes.items()},
+        lambda result: of_runs(own_past.runs(result.node), result),
+        before,
+        name,
+    )
+    return lambda directory: write(directory, Report(validation))
+
+
+def _report_before(output: Path) -> tuple[FleetVerdict | None, str]:
+    """The verdict of the last report beside this one, and its name; none where there is none to read."""
+    latest = output.parent / "latest"
+    try:
+        return loads(FleetVerdict, (latest / "summary.json").read_bytes()), latest.resolve().name
+    except (OSError, ContractError):
+        return None, ""
+
+
+def _last_measured(result: NodeResult | None, compared: _Compared | None) -> str | None:
     """When a node was measured last, as ISO 8601 has it; None where nobody knows of any time."""
-    if result:
-        return result.started_at
-    runs = history.read(past, name).runs if past else ()
-    return runs[-1].started_at if runs else None
+    return result.started_at if result else compared.before if compared else None
 
 
 def _comparisons(
-    name: str,
-    result: NodeResult | None,
-    among_equals: dict[tuple[str, str], Comparison],
-    past: Path | None,
+    name: str, among_equals: dict[tuple[str, str], Comparison], own: dict[str, _Compared]
 ) -> dict[str, Comparison]:
-    """What the fleet and the node's own past say of each test. Raises ContractError, OSError."""
+    """What the fleet and the node's own past say of each test."""
     said = {test: comparison for (node, test), comparison in among_equals.items() if node == name}
-    if result and past:
-        for test, comparison in history.compare(result, history.read(past, name)).items():
-            said[test] = said.get(test, Comparison()) + comparison
+    for test, comparison in own[name].tests.items() if name in own else ():
+        said[test] = said.get(test, Comparison()) + comparison
     return said
 
 

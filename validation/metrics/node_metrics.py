@@ -14,7 +14,8 @@ from validation.metrics.exposition import Exposition, Kind, Metric
 from validation.model.contract import State, worst
 from validation.probes import counters
 from validation.probes.kernel_log import Kind as EventKind
-from validation.probes.nvidia_smi import LOST, NvidiaSmiError, Report
+from validation.probes.nvidia_smi import NvidiaSmiError, Report
+from validation.probes.report_values import LOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -20,12 +20,11 @@ from enum import Enum
 from typing import Any, TypeVar
 
 #: Each document has a version of its own: what one run on a node found, and the rounds of a burn-in that it
-#: is made of; the summary of a report; what is expected of nodes; a line of a node's history; what passes
-#: between the nodes of a fabric. Since 4 findings say what a machine can do.
+#: is made of; the summary of a report; what is expected of nodes; what passes between the nodes of a fabric.
+#: Since 4 findings say what a machine can do.
 RESULT_VERSION = 4
 SUMMARY_VERSION = 4
 EXPECTATIONS_VERSION = 3
-HISTORY_VERSION = 3
 FABRIC_VERSION = 5
 #: A result of version 3 has no machine actions, and says the same otherwise.
 READABLE_RESULTS = frozenset({3, RESULT_VERSION})

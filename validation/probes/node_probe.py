@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from validation.model.contract import ContractError, Measured, decode, encode
-from validation.probes import counters, kernel_log, machine, nvidia_smi, nvlink, topology
+from validation.probes import counters, gpu_samples, kernel_log, machine, nvidia_smi, nvlink, topology
 from validation.probes.kernel_log import KernelLog
-from validation.probes.nvidia_smi import NvidiaSmiError, Report, Sample
+from validation.probes.nvidia_smi import NvidiaSmiError, Report
 from validation.probes.topology import PciePort, Topology
 from validation.processes.child import Request
 from validation.processes.pool import Ending, Outcome, WorkerPool, run_children
@@ -94,7 +94,7 @@ def _or_error(ask: Callable[[], T]) -> T | NvidiaSmiError:
 
 @dataclass(frozen=True)
 class _Sampled:
-    samples: tuple[Sample, ...] | NvidiaSmiError
+    samples: tuple[gpu_samples.Sample, ...] | NvidiaSmiError
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def probe(request: Request, stage: Stage) -> Measured:
             wanted = _Counted(counters.read())
         case _:
             stage("asking nvidia-smi for clocks and links")
-            wanted = _Sampled(_or_error(nvidia_smi.sample))
+            wanted = _Sampled(_or_error(gpu_samples.sample))
     return Measured(details=encode(wanted))
 
 
@@ -135,7 +135,7 @@ class NodeProbe:
         """How the GPUs with these PCI addresses hang on the machine; likewise."""
         return self._ask(Topology, self._budget_s, topology=gpus)
 
-    def sample(self) -> tuple[Sample, ...]:
+    def sample(self) -> tuple[gpu_samples.Sample, ...]:
         """Clocks, power and links of every GPU now. Raises NvidiaSmiError."""
         found = self._ask(_Sampled, min(self._budget_s, SAMPLE_BUDGET_S), sample=True)
         if isinstance(found, Outcome):

@@ -1,19 +1,30 @@
-"""What nvidia-smi says: `nvidia-smi -q -x` as data, and samples of clocks and links while something runs.
+"""What nvidia-smi says: it is asked, and `nvidia-smi -q -x` becomes data.
 
 Exit status alone is no evidence (nvidia-smi answers 0 to some things that it did not do), so everything is
-read from its output. Element names: nvsmi_device_v12.dtd (driver 535 to 575) and v13 (580 and newer); v10 and
-v11 call event reasons throttle reasons.
+read from its output.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-import statistics
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from validation.probes.gpu_readings import Readings, readings
+from validation.probes.report_values import (
+    FAULTS,
+    LOST,
+    UNSAID,
+    errors,
+    flag,
+    integer,
+    is_absent,
+    reasons,
+    text_of,
+    watts,
+)
 from validation.processes.command import CommandError, CommandTimeoutError, Done, Running
 
 if TYPE_CHECKING:
@@ -23,46 +34,6 @@ if TYPE_CHECKING:
 TIMEOUT_S = 60.0
 #: Such a node takes more than ten at times while its GPUs work: that is slow, and nothing is lost.
 SAMPLE_TIMEOUT_S, SLOW_SAMPLE_S = 30.0, 10.0
-ABSENT = {
-    "",
-    "N/A",
-    "[N/A]",
-    "Not Supported",
-    "[Not Supported]",
-    "Requested functionality has been deprecated",
-}
-NO = {"Yes": "No", "Enabled": "Disabled"}
-#: NVML's words for an error (nvmlErrorString), in place of a value, in brackets or without. Of a GPU that is
-#: gone:
-LOST = {"GPU is lost", "GPU requires reset"}
-#: ... of one that should have answered,
-FAULTS = {
-    *LOST,
-    "Unknown Error",
-    "ERR!",
-    "Timeout",
-    "Interrupt Request Issue",
-    "Corrupted infoROM",
-    "Insufficient External Power",
-}
-#: ... and of one that was not asked in the right way, or by the right user: no fault, and no value either.
-UNSAID = {
-    "System is not in ready state",
-    "Insufficient Permissions",
-    "Function Not Found",
-    "No data",
-    "Not Found",
-    "Uninitialized",
-    "Invalid Argument",
-    "Insufficient Size",
-    "Insufficient Memory",
-    "In use by another client",
-    "Driver Not Loaded",
-    "NVML Shared Library Not Found",
-    "The operating system has blocked the request.",
-    "RM has detected an NVML/RM version mismatch.",
-}
-UNANSWERED = FAULTS | UNSAID
 #: What only describes the system, and can be an unknown error on a healthy GPU (an RTX 4090 of driver
 #: 535.154.05, V100s of 550.127.05: origins gpud and gls of the tests' reports).
 OF_THE_SYSTEM = {"addressing_mode", "max_host_link_gen"}
@@ -98,30 +69,6 @@ NO_HANDLE = "Unable to determine the device handle"
 #: What no XML may have, and process names bring.
 NO_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 BARE_AMPERSAND = re.compile(r"&(?!(?:amp|lt|gt|quot|apos|#\d+|#x[0-9a-fA-F]+);)")
-
-#: Bits of clocks_event_reasons.active (nvml.h) by the name of their XML element.
-EVENT_REASONS = {
-    "sw_power_cap": 0x4,
-    "hw_slowdown": 0x8,
-    "sync_boost": 0x10,
-    "sw_thermal_slowdown": 0x20,
-    "hw_thermal_slowdown": 0x40,
-    "hw_power_brake_slowdown": 0x80,
-}
-#: Elements of clocks_event_reasons_counters (nvsmi_device_v12.dtd and newer; microseconds) by their reason.
-SLOWDOWN_COUNTERS = {
-    "sw_power_cap": "sw_power_cap",
-    "sync_boost": "sync_boost",
-    "sw_thermal_slowdown": "sw_therm_slowdown",
-    "hw_thermal_slowdown": "hw_therm_slowdown",
-    "hw_power_brake_slowdown": "hw_power_brake",
-}
-#: Elements of clocks and max_clocks, of retired_pages and of remapped_rows by what they are called here.
-CLOCKS = {"graphics": "graphics_clock", "sm": "sm_clock", "memory": "mem_clock", "video": "video_clock"}
-RETIREMENTS = {"corrected": "multiple_single_bit_retirement", "uncorrected": "double_bit_retirement"}
-REMAPPINGS = {"corrected": "remapped_row_corr", "uncorrected": "remapped_row_unc"}
-
-GPU_IDLE = 0x1
 
 #: Modes of a GPU that the host of a virtual machine gave to it: its port and its lanes are the host's.
 GUEST_MODES = {"Pass-Through", "VGPU", "vGPU"}
@@ -168,30 +115,6 @@ class FabricHealth:
 
     broken: tuple[str, ...] = ()
     weak: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Readings:
-    """What a GPU says of itself that monitoring records and no check judges. None or no key: it does not say.
-
-    Utilisation is from 0 to 1. Clocks are by `graphics`, `sm`, `memory` and `video`. Aggregate errors,
-    retired pages and remapped rows are of the GPU's whole life. `event_reasons` has those that were read,
-    active or not, `slowdown_s` for how long each was active since the driver was loaded.
-    """
-
-    temperature_c: float | None = None
-    memory_temperature_c: float | None = None
-    power_w: float | None = None
-    utilization: float | None = None
-    memory_total_mib: int | None = None
-    clocks_mhz: dict[str, int] = field(default_factory=dict)
-    clocks_max_mhz: dict[str, int] = field(default_factory=dict)
-    ecc_corrected_aggregate: int | None = None
-    ecc_uncorrected_aggregate: int | None = None
-    retired_pages: dict[str, int] = field(default_factory=dict)
-    remapped_rows: dict[str, int] = field(default_factory=dict)
-    event_reasons: dict[str, bool] = field(default_factory=dict)
-    slowdown_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -258,26 +181,6 @@ class Report:
     warning: str = ""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One GPU at one moment. Clocks in MHz, power in W, temperature in degrees Celsius."""
-
-    index: int
-    sm_clock_mhz: float | None
-    power_w: float | None
-    temperature_c: float | None
-    pcie_generation: int | None
-    pcie_width: int | None
-    event_reasons: int
-    performance_state: str | None
-    ecc_uncorrected: int | None
-
-    @property
-    def at_full_speed(self) -> bool:
-        """Whether the GPU works, so that its link runs as fast as it can."""
-        return self.performance_state in FULL_SPEED_STATES
-
-
 def query() -> Report:
     """Ask nvidia-smi for everything. Raises NvidiaSmiError."""
     done = _finish(start(["-q", "-x"]), TIMEOUT_S)
@@ -304,7 +207,7 @@ def parse(text: str) -> Report:
         )
         raise NvidiaSmiError("other", problem) from error
     # 610 says that of the module by this name, and more than a number by the old one.
-    driver = _text(root, "kmd_version") or _text(root, "driver_version")
+    driver = text_of(root, "kmd_version") or text_of(root, "driver_version")
     if driver is None:
         raise NvidiaSmiError("other", "nvidia-smi -q -x names no driver version")
     driver = driver.split()[0]
@@ -312,77 +215,6 @@ def parse(text: str) -> Report:
     if not gpus:
         raise NvidiaSmiError("no-devices", "nvidia-smi -q -x lists no GPU")
     return Report(driver, gpus)
-
-
-def sample() -> tuple[Sample, ...]:
-    """Clocks, power, temperature, link and event reasons of every GPU now. Raises NvidiaSmiError."""
-    # Each of these fields exists from driver 535 on; a single unknown one would fail the query.
-    fields = "index,clocks.sm,power.draw,temperature.gpu,pcie.link.gen.current,pcie.link.width.current"
-    rest = "clocks_event_reasons.active,pstate,ecc.errors.uncorrected.volatile.total"
-    query = [f"--query-gpu={fields},{rest}", "--format=csv,noheader,nounits"]
-    return parse_samples(ask(query, SAMPLE_TIMEOUT_S))
-
-
-def parse_samples(text: str) -> tuple[Sample, ...]:
-    """Samples from the CSV that `sample` asks for. Raises NvidiaSmiError."""
-    samples = []
-    for line in filter(None, map(str.strip, text.splitlines())):
-        cells = [cell.strip() for cell in line.split(",")]
-        try:
-            index, clock, power, temperature, generation, width, reasons, state, errors = cells
-            if lost := LOST & {cell.strip("[]") for cell in cells}:
-                raise NvidiaSmiError("lost", f"nvidia-smi says of GPU {index}: {lost.pop()}")
-            samples.append(
-                Sample(
-                    index=int(index),
-                    sm_clock_mhz=_number(clock),
-                    power_w=_number(power),
-                    temperature_c=_number(temperature),
-                    pcie_generation=_integer(generation),
-                    pcie_width=_integer(width),
-                    event_reasons=int(reasons, 16) if reasons.startswith("0x") else 0,
-                    performance_state=None if _absent(state) else state,
-                    ecc_uncorrected=_integer(errors),
-                )
-            )
-        except ValueError as error:
-            raise NvidiaSmiError(
-                "other", f"nvidia-smi --query-gpu gave an unexpected line: {line}"
-            ) from error
-    return tuple(samples)
-
-
-def summary(rounds: list[tuple[Sample, ...]]) -> list[dict[str, Any]]:
-    """One object a GPU from samples taken during a test: medians, maxima, how often a reason was active.
-
-    Clocks and reasons are those of samples in which the GPU worked: while processes start it idles.
-    """
-    by_gpu: dict[int, list[Sample]] = {}
-    for samples in rounds:
-        for one in samples:
-            by_gpu.setdefault(one.index, []).append(one)
-    working = {
-        index: [s for s in samples if not s.event_reasons & GPU_IDLE] or samples
-        for index, samples in by_gpu.items()
-    }
-    return [
-        {
-            "device": index,
-            "samples": len(working[index]),
-            "sm_clock_mhz_median": _median([s.sm_clock_mhz for s in working[index]]),
-            "power_w_max": _maximum([s.power_w for s in samples]),
-            "temperature_c_max": _maximum([s.temperature_c for s in samples]),
-            "pcie_generation_max": _maximum([s.pcie_generation for s in samples if s.at_full_speed]),
-            "pcie_width_max": _maximum([s.pcie_width for s in samples if s.at_full_speed]),
-            "ecc_uncorrected_new": _growth([s.ecc_uncorrected for s in samples]),
-            "event_reason_shares": {
-                name: round(sum(bool(s.event_reasons & bit) for s in working[index]) / len(working[index]), 3)
-                for name, bit in EVENT_REASONS.items()
-                if any(s.event_reasons & bit for s in working[index])
-            },
-        }
-        for index, samples in sorted(by_gpu.items())
-    ]
 
 
 def ask(arguments: list[str], timeout_s: float = TIMEOUT_S) -> str:
@@ -443,98 +275,56 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
     link = "pci/pci_gpu_link_info"
     volatile = element.find("ecc_errors/volatile")
     processes = tuple(element.iterfind("processes/process_info"))
-    graphics = [process for process in processes if _text(process, "type") == "G"]
+    graphics = [process for process in processes if text_of(process, "type") == "G"]
     return Gpu(
         index=index,
-        name=_text(element, "product_name") or "unknown",
-        uuid=_text(element, "uuid") or "",
-        pci_address=_pci_address(_text(element, "pci/pci_bus_id") or element.get("id") or ""),
-        pci_id=(_text(element, "pci/pci_device_id") or "").removeprefix("0x")[:4].lower(),
-        performance_state=_text(element, "performance_state"),
-        persistence=_flag(element, "persistence_mode", "Enabled"),
-        mig=_flag(element, "mig_mode/current_mig", "Enabled"),
-        ecc_uncorrected_volatile=_errors(volatile, "uncorrectable", "double_bit"),
-        ecc_corrected_volatile=_errors(volatile, "correctable", "single_bit"),
-        pcie_replays=_integer(_text(element, "pci/replay_counter")),
-        row_remap_failure=_flag(element, "remapped_rows/remapped_row_failure", "Yes"),
+        name=text_of(element, "product_name") or "unknown",
+        uuid=text_of(element, "uuid") or "",
+        pci_address=_pci_address(text_of(element, "pci/pci_bus_id") or element.get("id") or ""),
+        pci_id=(text_of(element, "pci/pci_device_id") or "").removeprefix("0x")[:4].lower(),
+        performance_state=text_of(element, "performance_state"),
+        persistence=flag(element, "persistence_mode", "Enabled"),
+        mig=flag(element, "mig_mode/current_mig", "Enabled"),
+        ecc_uncorrected_volatile=errors(volatile, "uncorrectable", "double_bit"),
+        ecc_corrected_volatile=errors(volatile, "correctable", "single_bit"),
+        pcie_replays=integer(text_of(element, "pci/replay_counter")),
+        row_remap_failure=flag(element, "remapped_rows/remapped_row_failure", "Yes"),
         row_remap_pending=_any(
-            _flag(element, "remapped_rows/remapped_row_pending", "Yes"),
+            flag(element, "remapped_rows/remapped_row_pending", "Yes"),
             # Since 615: whole banks (NVML, nvmlEccBankRemapperStatus_v1_t).
-            _flag(element, "remapped_banks/bank_remapper_pending", "Yes"),
+            flag(element, "remapped_banks/bank_remapper_pending", "Yes"),
         ),
         page_retirement_pending=_any(
-            _flag(element, "retired_pages/pending_retirement", "Yes"),
-            _flag(element, "retired_pages/pending_blacklist", "Yes"),
+            flag(element, "retired_pages/pending_retirement", "Yes"),
+            flag(element, "retired_pages/pending_blacklist", "Yes"),
         ),
         event_reasons=_event_reasons(element),
-        pcie_generation=_integer(_text(element, f"{link}/pcie_gen/current_link_gen")),
-        pcie_generation_max=_integer(_text(element, f"{link}/pcie_gen/max_link_gen")),
-        pcie_width=_integer(_text(element, f"{link}/link_widths/current_link_width")),
-        pcie_width_max=_integer(_text(element, f"{link}/link_widths/max_link_width")),
-        fabric_state=_text(element, "fabric/state"),
-        fabric_status=_text(element, "fabric/status"),
+        pcie_generation=integer(text_of(element, f"{link}/pcie_gen/current_link_gen")),
+        pcie_generation_max=integer(text_of(element, f"{link}/pcie_gen/max_link_gen")),
+        pcie_width=integer(text_of(element, f"{link}/link_widths/current_link_width")),
+        pcie_width_max=integer(text_of(element, f"{link}/link_widths/max_link_width")),
+        fabric_state=text_of(element, "fabric/state"),
+        fabric_status=text_of(element, "fabric/status"),
         recovery_action=_recovery_action(element),
-        memory_free_mib=_integer(_text(element, "fb_memory_usage/free")),
-        power_limit_w=_watts(element, "current_power_limit", "power_limit"),
-        power_limit_default_w=_watts(element, "default_power_limit"),
+        memory_free_mib=integer(text_of(element, "fb_memory_usage/free")),
+        power_limit_w=watts(element, "current_power_limit", "power_limit"),
+        power_limit_default_w=watts(element, "default_power_limit"),
         processes=tuple(_process(process) for process in processes if process not in graphics),
         graphics_processes=tuple(map(_process, graphics)),
-        guest=_text(element, "gpu_virtualization_mode/virtualization_mode") in GUEST_MODES,
-        sram_threshold_exceeded=_flag(element, "ecc_errors/aggregate/sram_threshold_exceeded", "Yes"),
-        memory_unrepairable=_flag(element, "ecc_errors/unrepairable_memory", "Yes"),
-        channel_repair_pending=_flag(element, "ecc_errors/channel_repair_pending", "Yes"),
-        tpc_repair_pending=_flag(element, "ecc_errors/tpc_repair_pending", "Yes"),
+        guest=text_of(element, "gpu_virtualization_mode/virtualization_mode") in GUEST_MODES,
+        sram_threshold_exceeded=flag(element, "ecc_errors/aggregate/sram_threshold_exceeded", "Yes"),
+        memory_unrepairable=flag(element, "ecc_errors/unrepairable_memory", "Yes"),
+        channel_repair_pending=flag(element, "ecc_errors/channel_repair_pending", "Yes"),
+        tpc_repair_pending=flag(element, "ecc_errors/tpc_repair_pending", "Yes"),
         fabric_health=_fabric_health(element),
-        compute_mode=_text(element, "compute_mode") or "Default",
-        ecc=_flag(element, "ecc_mode/current_ecc", "Enabled"),
-        memory_used_mib=_integer(_text(element, "fb_memory_usage/used")),
-        application_clock_mhz=_integer(_text(element, "applications_clocks/graphics_clock")),
-        application_clock_default_mhz=_integer(_text(element, "default_applications_clocks/graphics_clock")),
+        compute_mode=text_of(element, "compute_mode") or "Default",
+        ecc=flag(element, "ecc_mode/current_ecc", "Enabled"),
+        memory_used_mib=integer(text_of(element, "fb_memory_usage/used")),
+        application_clock_mhz=integer(text_of(element, "applications_clocks/graphics_clock")),
+        application_clock_default_mhz=integer(text_of(element, "default_applications_clocks/graphics_clock")),
         unanswered=tuple(dict.fromkeys(_unanswered(element))),
-        readings=_readings(element),
+        readings=readings(element),
     )
-
-
-def _readings(element: ET.Element) -> Readings:
-    aggregate = element.find("ecc_errors/aggregate")
-    share = _integer(_text(element, "utilization/gpu_util"))
-    return Readings(
-        temperature_c=_integer(_text(element, "temperature/gpu_temp")),
-        memory_temperature_c=_integer(_text(element, "temperature/memory_temp")),
-        # Driver 550 and newer have an average over a second beside the moment's draw.
-        power_w=_watts(element, "power_draw", "average_power_draw", "instant_power_draw"),
-        utilization=None if share is None else share / 100,
-        memory_total_mib=_integer(_text(element, "fb_memory_usage/total")),
-        clocks_mhz=_numbers(element, {name: f"clocks/{tag}" for name, tag in CLOCKS.items()}),
-        clocks_max_mhz=_numbers(element, {name: f"max_clocks/{tag}" for name, tag in CLOCKS.items()}),
-        ecc_corrected_aggregate=_errors(aggregate, "correctable", "single_bit"),
-        ecc_uncorrected_aggregate=_errors(aggregate, "uncorrectable", "double_bit"),
-        retired_pages=_numbers(
-            element, {cause: f"retired_pages/{tag}/retired_count" for cause, tag in RETIREMENTS.items()}
-        ),
-        remapped_rows=_numbers(element, {cause: f"remapped_rows/{tag}" for cause, tag in REMAPPINGS.items()}),
-        event_reasons={
-            reason: text == "Active"
-            for reason, text in _reasons(element)
-            if reason in EVENT_REASONS and text in {"Active", "Not Active"}
-        },
-        slowdown_s={
-            reason: microseconds / 1e6
-            for reason, microseconds in _numbers(
-                element,
-                {
-                    reason: f"clocks_event_reasons_counters/clocks_event_reasons_counters_{tag}"
-                    for reason, tag in SLOWDOWN_COUNTERS.items()
-                },
-            ).items()
-        },
-    )
-
-
-def _numbers(element: ET.Element, paths: dict[str, str]) -> dict[str, int]:
-    """The whole numbers at these places, without those that are not there."""
-    found = {name: _integer(_text(element, path)) for name, path in paths.items()}
-    return {name: number for name, number in found.items() if number is not None}
 
 
 def _unanswered(element: ET.Element) -> Iterator[Unanswered]:
@@ -547,30 +337,15 @@ def _unanswered(element: ET.Element) -> Iterator[Unanswered]:
 
 
 def _process(process: ET.Element) -> str:
-    return f"{_text(process, 'process_name') or 'a process'} (pid {_text(process, 'pid')})"
-
-
-def _errors(counters: ET.Element | None, kind: str, bits: str) -> int | None:
-    """Errors of a kind since boot, in DRAM and in SRAM, which drivers split in different ways.
-
-    Up to Volta a GPU counts errors of one and of two bits, with their sum.
-    """
-    if counters is None:
-        return None
-    values = [
-        _integer((counter.text or "").strip()) for counter in counters if kind in counter.tag.split("_")
-    ]
-    values.append(_integer(_text(counters, f"{bits}/total")))
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    return f"{text_of(process, 'process_name') or 'a process'} (pid {text_of(process, 'pid')})"
 
 
 def _recovery_action(element: ET.Element) -> str | None:
     """What the driver wants done with a GPU; drivers 535 to 560 say it by two flags."""
-    for flag, action in (("reset_required", "Reset"), ("drain_and_reset_recommended", "Drain and Reset")):
-        if _flag(element, f"gpu_reset_status/{flag}", "Yes"):
+    for name, action in (("reset_required", "Reset"), ("drain_and_reset_recommended", "Drain and Reset")):
+        if flag(element, f"gpu_reset_status/{name}", "Yes"):
             return action
-    return _text(element, "gpu_recovery_action")
+    return text_of(element, "gpu_recovery_action")
 
 
 def _fabric_health(element: ET.Element) -> FabricHealth:
@@ -578,7 +353,7 @@ def _fabric_health(element: ET.Element) -> FabricHealth:
     said = {
         value.tag: text
         for value in element.iterfind("fabric/health/*")
-        if not _absent(text := (value.text or "").strip())
+        if not is_absent(text := (value.text or "").strip())
     }
     broken = [name for name in ("route_unhealthy",) if said.get(name) == "True"]
     broken += [
@@ -601,56 +376,12 @@ def _fabric_health(element: ET.Element) -> FabricHealth:
 
 
 def _event_reasons(element: ET.Element) -> tuple[str, ...]:
-    return tuple(sorted({reason for reason, text in _reasons(element) if text == "Active"}))
-
-
-def _reasons(element: ET.Element) -> Iterator[tuple[str, str]]:
-    """Each event reason with what is said of it."""
-    for group, prefix in (
-        ("clocks_event_reasons", "clocks_event_reason_"),
-        ("clocks_throttle_reasons", "clocks_throttle_reason_"),
-    ):
-        for reason in element.iterfind(f"{group}/*"):
-            yield reason.tag.removeprefix(prefix), (reason.text or "").strip()
-
-
-def _watts(element: ET.Element, *names: str) -> float | None:
-    """A power in W; driver 535 and newer group readings by where they are taken."""
-    for group in ("gpu_power_readings", "gpu_power_readings/gpu_ceiling_power_limit", "power_readings"):
-        for name in names:
-            match = re.match(r"[\d.]+", _text(element, f"{group}/{name}") or "")
-            if match:
-                return float(match.group())
-    return None
-
-
-def _text(element: ET.Element, path: str) -> str | None:
-    text = (element.findtext(path) or "").strip()
-    return None if _absent(text) else text
-
-
-def _absent(text: str) -> bool:
-    return text in ABSENT or text.strip("[]") in UNANSWERED
-
-
-def _flag(element: ET.Element, path: str, yes: str) -> bool | None:
-    """None for every word but the two: what is no answer must not look like a good one."""
-    text = _text(element, path)
-    return {yes: True, NO[yes]: False}.get(text or "")
+    return tuple(sorted({reason for reason, text in reasons(element) if text == "Active"}))
 
 
 def _any(*flags: bool | None) -> bool | None:
     known = [flag for flag in flags if flag is not None]
     return any(known) if known else None
-
-
-def _integer(text: str | None) -> int | None:
-    match = re.match(r"\d+", text or "")
-    return int(match.group()) if match else None
-
-
-def _number(text: str) -> float | None:
-    return None if _absent(text) else float(text)
 
 
 def _pci_address(text: str) -> str:
@@ -660,17 +391,3 @@ def _pci_address(text: str) -> str:
 
 def _first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "no output")
-
-
-def _median(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
-
-
-def _growth(values: list[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return max(0, known[-1] - known[0]) if known else None
-
-
-def _maximum(values: list[float | None] | list[int | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)

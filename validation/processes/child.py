@@ -108,7 +108,7 @@ def _serve_all(pipe: TextIO) -> None:
         pipe.flush()
         if not request.reuse:
             break
-        _tidy()
+        tidy()
 
 
 def _serve(request: Request, tell_stage: Callable[[str], None]) -> Measured:
@@ -127,7 +127,7 @@ def _serve(request: Request, tell_stage: Callable[[str], None]) -> Measured:
     return measured
 
 
-def _tidy() -> None:
+def tidy() -> None:
     """Give back what the last request left: another process may want the memory."""
     gc.collect()
     if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():

@@ -338,15 +338,15 @@ class _Child:
         """How many steps of its request it has counted."""
         return int(STEPS.unpack_from(self._steps)[0])
 
-    def is_silent(self, patience_s: float) -> bool:
-        """Whether it made no progress for so long: told and counted nothing, nor waited for the disk."""
-        if self.now - self.last_progress < patience_s:
-            return False
+    def look(self) -> None:
+        """Note what it counted, or waited for from the disk, since the last look: progress without a word."""
         faults, steps = self.page_faults(), self.steps()
         if self.ended == NOT_YET and (faults > self._faults or steps > self._steps_before):
             self._note_progress(faults, steps)
-            return False
-        return True
+
+    def is_silent(self, patience_s: float) -> bool:
+        """Whether it was seen to make no progress for so long."""
+        return self.now - self.last_progress >= patience_s
 
     def _note_progress(self, faults: int, steps: int) -> None:
         self.told, self._faults, self._steps_before = self.now, faults, steps
@@ -548,6 +548,8 @@ def _wait(
                     child.close()
             if together and (first := _first_failed(children)):
                 deadline = min(deadline, first.ended + GRACE_S)
+            for child in children:
+                child.look()  # now: what is noticed later would count from then on
             all_hang = all(child.is_silent(patience.with_child(child)) for child in children)
     culprit = _first_failed(children) if together else None
     for child in children:

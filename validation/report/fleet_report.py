@@ -1,16 +1,15 @@
-"""A fleet's verdict for people: a text table, one HTML file, and the folder of a report."""
+"""A fleet's verdict for people: a text table, and the folder of a report."""
 
 from __future__ import annotations
 
 import os
-import pkgutil
 from typing import TYPE_CHECKING
 
 from validation.model.contract import State, dumps
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from validation.fabric.groups import Fleet as Fabric
@@ -125,39 +124,18 @@ def _names(nodes: Iterable[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def page(fleet: FleetVerdict) -> str:
-    """The verdict as one HTML file that needs nothing else.
-
-    Reports are made on a controller, which has jinja2; a node that only measures does without.
-    """
-    import jinja2
-
-    template = pkgutil.get_data("validation.report", "page.html.j2")
-    assert template is not None
-    return (
-        jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
-        .from_string(template.decode())
-        .render(
-            fleet=fleet,
-            columns=list(dict.fromkeys(test.id for node in fleet.nodes for test in node.tests)),
-            tests={node.node: {test.id: test for test in node.tests} for node in fleet.nodes},
-            cell=_cell,
-            details=[block for block in (_gpus(fleet), _not_run(fleet), _notes(fleet)) if block],
-        )
-    )
-
-
 def write(
     directory: Path,
     fleet: FleetVerdict,
     results: Mapping[str, NodeResult],
     expectations: FleetExpectations,
     between_nodes: Fabric | None = None,
+    page: Callable[[Path], object] | None = None,
 ) -> None:
     """Write the whole report: what was found, what was expected, the verdict for programs and for people.
 
     `results/` and `expectations.json` are the inputs, so that a report can be made again from its own
-    folder. Raises OSError.
+    folder. `page` writes into the folder what people look at. Raises OSError.
     """
     (directory / "results").mkdir(parents=True, exist_ok=True)
     for name, result in results.items():
@@ -166,7 +144,8 @@ def write(
     if between_nodes:
         write_atomically(directory / "fabric.json", dumps(between_nodes))
     write_atomically(directory / "report.txt", text(fleet))
-    write_atomically(directory / "report.html", page(fleet))
+    if page:
+        page(directory)
     # Last: whoever finds the summary finds a whole report.
     write_atomically(directory / "summary.json", dumps(fleet))
 

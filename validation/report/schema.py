@@ -18,14 +18,12 @@ from validation.fabric.groups import Fleet
 from validation.model.contract import (
     EXPECTATIONS_VERSION,
     FABRIC_VERSION,
-    HISTORY_VERSION,
     RESULT_VERSION,
     SUMMARY_VERSION,
     NodeResult,
     StringEnum,
 )
 from validation.model.expectations import FleetExpectations
-from validation.verdict.history import PastRun
 from validation.verdict.verdicts import FleetVerdict
 
 #: Each document by the name of its file, and its version.
@@ -33,7 +31,6 @@ FILES: dict[str, tuple[type, int]] = {
     "node-result": (NodeResult, RESULT_VERSION),
     "summary": (FleetVerdict, SUMMARY_VERSION),
     "expectations": (FleetExpectations, EXPECTATIONS_VERSION),
-    "history-run": (PastRun, HISTORY_VERSION),
     "fabric": (Fleet, FABRIC_VERSION),
 }
 SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}

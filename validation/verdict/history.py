@@ -1,4 +1,4 @@
-"""The third judge: the node's own past. One file a node, one line a run, kept beside the reports.
+"""The third judge: the node's own past (history_store.py keeps it).
 
 Numbers of GPUs, and the checksums of their products: one that changed on the same GPU with the same software
 is silent data corruption (checksums.py).
@@ -10,30 +10,29 @@ one upgrades to be faster or to be rid of a fault, so another one compares, and 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from validation.findings.catalogue import finding
 from validation.model import checksums
-from validation.model.contract import HISTORY_VERSION, ContractError, State, decode, encode, parse
+from validation.model.contract import State
 from validation.model.quantities import conditions_key, is_rate
 from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from validation.model.contract import Digest, Measurement, NodeResult, TestResult
     from validation.verdict.verdicts import NodeVerdict
 
+#: What makes two numbers, or two digests, compare: test, method, name, GPU and conditions.
+_Kind: TypeAlias = "tuple[str, int, str, str, tuple[tuple[str, str], ...]]"
 #: One GPU repeats itself to 1 or 2 %.
 JUDGE = BaselineJudge("below-own-past", Sensitivity(degraded=0.05, fail=0.10))
 #: Of how many runs the median is taken: of the latest, and of the first, so that a GPU which becomes slower
 #: bit by bit cannot take its measure along.
 MOST_RUNS = 20
-#: Versions of a line that mean the same as this one: 2 had no checksums.
-READABLE = {2, HISTORY_VERSION}
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,13 @@ class PastDigest:
     conditions: dict[str, int | str] = field(default_factory=dict)
 
 
+_One = TypeVar("_One", PastNumber, PastDigest)
+
+
 @dataclass(frozen=True)
 class PastRun:
-    """What is kept of a run: one line of a node's history."""
+    """What is kept of a run."""
 
-    schema_version: int
     node: str
     started_at: str
     plan: str
@@ -76,44 +77,14 @@ class PastRun:
 
 @dataclass(frozen=True)
 class Past:
-    """A node's earlier runs, and how many lines of its file could not be read, or are of another version."""
+    """A node's earlier runs, and what of its past does not count."""
 
     runs: tuple[PastRun, ...] = ()
-    unreadable: int = 0
-    other_version: int = 0
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What of the file does not count."""
-        said = ((self.unreadable, "cannot be read"), (self.other_version, "are of another schema version"))
-        return tuple(
-            f"{count} lines of the node's history {why} and are left out" for count, why in said if count
-        )
+    notes: tuple[str, ...] = ()
 
 
-def read(directory: Path, node: str) -> Past:
-    """The earlier runs of a node. Raises OSError.
-
-    A damaged line costs no verdict: it is left out, and that is said.
-    """
-    path = _path(directory, node)
-    if not path.exists():
-        return Past()
-    runs, unreadable, other_version = [], 0, 0
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            value = parse(line)
-            if isinstance(value, dict) and value.get("schema_version", HISTORY_VERSION) not in READABLE:
-                other_version += 1
-                continue
-            runs.append(decode(PastRun, value))
-        except ContractError:
-            unreadable += 1
-    return Past(tuple(runs), unreadable, other_version)
-
-
-def append(directory: Path, result: NodeResult, verdict: NodeVerdict) -> None:
-    """Add a run to its node's history, once. Raises OSError."""
+def run_of(result: NodeResult, verdict: NodeVerdict) -> PastRun | None:
+    """What is kept of a run; None where nothing of it may be the measure of later ones."""
     passed = {test.id for test in verdict.tests if test.state is State.PASS}
     numbers = tuple(
         PastNumber(test.id, test.method, one.name, _where(result, one), one.value, one.conditions)
@@ -128,25 +99,12 @@ def append(directory: Path, result: NodeResult, verdict: NodeVerdict) -> None:
         for one in test.digests
         if (gpu := checksums.gpu_of(one, result)) and gpu.uuid
     )
-    if not (numbers or digests) or any(
-        run.started_at == result.started_at for run in read(directory, result.node).runs
-    ):
-        return
+    if not (numbers or digests):
+        return None
     machine = result.machine
-    run = PastRun(
-        HISTORY_VERSION,
-        result.node,
-        result.started_at,
-        result.plan,
-        machine.torch,
-        machine.driver,
-        numbers,
-        digests,
+    return PastRun(
+        result.node, result.started_at, result.plan, machine.torch, machine.driver, numbers, digests
     )
-    directory.mkdir(parents=True, exist_ok=True)
-    with _path(directory, result.node).open("a") as file:
-        # One write: a run that is cut off leaves no half line.
-        file.write(json.dumps(encode(run), allow_nan=False) + "\n")
 
 
 def compare(result: NodeResult, past: Past) -> dict[str, Comparison]:
@@ -154,15 +112,18 @@ def compare(result: NodeResult, past: Past) -> dict[str, Comparison]:
     earlier = sorted(
         (run for run in past.runs if run.started_at < result.started_at), key=lambda run: run.started_at
     )
+    same_kind = [run for run in earlier if (run.torch, run.plan) == (result.machine.torch, result.plan)]
+    numbers = _by_kind((run, run.numbers) for run in same_kind)
+    digests = _by_kind((run, run.digests) for run in earlier)
     said: dict[str, Comparison] = {}
     for test in result.tests:
         for measurement in filter(is_rate, test.measurements):
-            found = _numbers_like(test, measurement, result, earlier)
+            found = numbers.get(_kind(test, measurement, _where(result, measurement)), [])
             said.setdefault(test.id, Comparison(notes=past.notes))
             said[test.id] += _judge(test, measurement, result, found)
         if test.digests:
             said.setdefault(test.id, Comparison(notes=past.notes))
-            said[test.id] += _same_bits(test, result, earlier)
+            said[test.id] += _same_bits(test, result, digests)
     if result.tests:
         # Health tells of GPUs; a run without it must not lose them either.
         place = next((test.id for test in result.tests if test.id == "health"), result.tests[0].id)
@@ -183,18 +144,36 @@ def _with_sound_bits(verdict: NodeVerdict) -> set[str]:
     }
 
 
-def _same_bits(test: TestResult, result: NodeResult, earlier: list[PastRun]) -> Comparison:
+def _by_kind(runs: Iterable[tuple[PastRun, Iterable[_One]]]) -> dict[_Kind, list[tuple[PastRun, _One]]]:
+    """The numbers or digests of runs by what makes them compare: looked for once, and not for each number."""
+    found: dict[_Kind, list[tuple[PastRun, _One]]] = {}
+    for run, ones in runs:
+        for one in ones:
+            kind = (one.test, one.method, one.name, one.where, conditions_key(one.conditions))
+            found.setdefault(kind, []).append((run, one))
+    return found
+
+
+def _kind(test: TestResult, one: Measurement | Digest, where: str) -> _Kind:
+    return (test.id, test.method, one.name, where, conditions_key(one.conditions))
+
+
+def _same_bits(
+    test: TestResult, result: NodeResult, earlier: dict[_Kind, list[tuple[PastRun, PastDigest]]]
+) -> Comparison:
     """Whether the products of each GPU still have the bits that they had."""
     findings, alone, other_driver = [], 0, []
     for digest in test.digests:
-        past = _digests_like(test, digest, result, earlier)
+        gpu = checksums.gpu_of(digest, result)
+        # The same product on the same GPU with the same libraries.
+        past = earlier.get(_kind(test, digest, gpu.uuid), []) if gpu and gpu.uuid else []
         with_driver = [one for one in past if one[0].driver == result.machine.driver]
         if not past:
             alone += 1
         elif not with_driver:
             # The driver compiles what a library does not bring for a newer GPU: other bits prove nothing.
-            other_driver += [(run, digest) for run, value in past[-1:] if value != digest.value]
-        elif with_driver[-1][1] != digest.value:
+            other_driver += [(run, digest) for run, one in past[-1:] if one.value != digest.value]
+        elif with_driver[-1][1].value != digest.value:
             findings.append(
                 finding(
                     "differs-from-own-past",
@@ -219,22 +198,6 @@ def _same_bits(test: TestResult, result: NodeResult, earlier: list[PastRun]) -> 
     return Comparison(tuple(findings), tuple(notes))
 
 
-def _digests_like(
-    test: TestResult, digest: Digest, result: NodeResult, runs: list[PastRun]
-) -> list[tuple[PastRun, str]]:
-    """The same product on the same GPU in earlier runs with the same libraries."""
-    gpu = checksums.gpu_of(digest, result)
-    if gpu is None or not gpu.uuid:
-        return []
-    wanted = (test.id, test.method, digest.name, gpu.uuid, conditions_key(digest.conditions))
-    return [
-        (run, one.value)
-        for run in runs
-        for one in run.digests
-        if (one.test, one.method, one.name, one.where, conditions_key(one.conditions)) == wanted
-    ]
-
-
 def _gone(result: NodeResult, earlier: list[PastRun]) -> Comparison:
     """GPUs of the latest run that has any, and that are not there any more.
 
@@ -252,28 +215,8 @@ def _gone(result: NodeResult, earlier: list[PastRun]) -> Comparison:
     return Comparison(notes=(f"other GPUs than in its run of {run.started_at[:10]}: {lost}",) if lost else ())
 
 
-def _numbers_like(
-    test: TestResult, measurement: Measurement, result: NodeResult, runs: list[PastRun]
-) -> list[tuple[PastRun, float]]:
-    """The same number in earlier runs."""
-    wanted = (
-        test.id,
-        test.method,
-        measurement.name,
-        _where(result, measurement),
-        conditions_key(measurement.conditions),
-    )
-    return [
-        (run, one.value)
-        for run in runs
-        if (run.torch, run.plan) == (result.machine.torch, result.plan)
-        for one in run.numbers
-        if (one.test, one.method, one.name, one.where, conditions_key(one.conditions)) == wanted
-    ]
-
-
 def _judge(
-    test: TestResult, measurement: Measurement, result: NodeResult, found: list[tuple[PastRun, float]]
+    test: TestResult, measurement: Measurement, result: NodeResult, found: list[tuple[PastRun, PastNumber]]
 ) -> Comparison:
     if not found:
         return Comparison(notes=("not compared with its own past: no earlier run of the same kind passed",))
@@ -290,14 +233,14 @@ def _hold_against(
     test: TestResult,
     measurement: Measurement,
     result: NodeResult,
-    found: list[tuple[PastRun, float]],
+    found: list[tuple[PastRun, PastNumber]],
     whose: str,
 ) -> Comparison:
-    baseline = Baseline.of([value for _, value in found])
+    baseline = Baseline.of([one.value for _, one in found])
     return JUDGE.judge(test, measurement, baseline, whose, _other_driver(result, found))
 
 
-def _other_driver(result: NodeResult, found: list[tuple[PastRun, float]]) -> str:
+def _other_driver(result: NodeResult, found: list[tuple[PastRun, PastNumber]]) -> str:
     drivers = Counter(run.driver for run, _ in found)
     common, _ = drivers.most_common(1)[0]
     now = result.machine.driver
@@ -306,7 +249,3 @@ def _other_driver(result: NodeResult, found: list[tuple[PastRun, float]]) -> str
 
 def _where(result: NodeResult, measurement: Measurement) -> str:
     return next((gpu.uuid for gpu in result.gpus if gpu.index == measurement.device), "")
-
-
-def _path(directory: Path, node: str) -> Path:
-    return directory / f"{node.replace('/', '_')}.jsonl"

@@ -69,6 +69,38 @@ def peak_of(
 
 
 @dataclass(frozen=True)
+class Standards:
+    """What a number stands beside: its floor, what was published of its model, and the hardware's peak.
+
+    In the number's unit; None where there is none.
+    """
+
+    floor: float | None = None
+    published: float | None = None
+    peak: float | None = None
+
+
+def standards_of(
+    test: TestResult, measurement: Measurement, result: NodeResult, references: References
+) -> Standards:
+    """What is known of a number from data/gpu_models.yml, for whoever shows it; `compare` judges."""
+    gpus = [gpu for gpu in result.gpus if measurement.device in {None, gpu.index}]
+    if not of_gpus(test) or not gpus or not has_unit(measurement):
+        return Standards()
+    floor = _floor(measurement, result, references)
+    model = references.model_of(gpus[0].pci_id) or {}
+    entry = _fitting(_entries(model, "measured", measurement.name.replace("_alone_", "_")), measurement)
+    published = _value(entry) if entry else None
+    if published is None and measurement.name.endswith("_pinned_gb_s"):
+        published = _of_link(gpus[0], references, "measured", measurement.name)
+    return Standards(
+        floor.value if isinstance(floor, _Floor) else None,
+        published,
+        peak_of(test, measurement, result, references),
+    )
+
+
+@dataclass(frozen=True)
 class _Floor:
     """The least that is accepted of `whose`: a model, a link."""
 

@@ -7,72 +7,61 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible.plugins.action import ActionBase
-
 # Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
 ROOT = str(Path(__file__).resolve().parents[3])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from planning.os_controls import load_controls  # noqa: E402 - needs the path above
+from planning.node_action import NodeAction  # noqa: E402 - needs the path above
+from planning.os_controls import OPERATOR, demanded, load_controls  # noqa: E402 - likewise
 from planning.preflight import DATA, preflight_plan  # noqa: E402 - likewise
-from planning.role_variables import argument_specs  # noqa: E402 - likewise
-from planning.tables import load_models, load_tables  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Once a run, in the process that all workers come from.
-argument_specs()
-load_tables(DATA)
-load_models(DATA)
-load_controls(DATA / "os_controls")
 
-
-class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
+class ActionModule(NodeAction):
     """compliance_check: known. Two executions; one that fails is part of the result, not a failed task."""
 
-    TRANSFERS_FILES = False
     _VALID_ARGS = frozenset(("known",))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The result has `plan`, `observations`, `driver` (loaded), or a `problem`."""
-        result: dict[str, Any] = super().run(tmp, task_vars)
+        """The result has an `answer` (JSON: plan, observations, loaded driver), or a `problem`."""
+        result = super().run(tmp, task_vars) | {"changed": False}
         variables = task_vars or {}
         own = variables["hostvars"][variables["inventory_hostname"]]
         read = self.ask("node_facts", {}, variables)
         facts = read.get("ansible_facts", {}).get("temper")
         if facts is None:
-            return result | {"changed": False, "problem": self.reason(read)}
+            return result | {"problem": self.reason(read), "warnings": self.warnings}
         plan = preflight_plan(read, own, self._task.args["known"])
         arguments: dict[str, Any] = {"roles": f"[{','.join(plan['roles'].values())}]"}
+        arguments["demanded"] = demanded_of(plan)
         if listed := administrators(plan):
             # The account that Ansible comes through is known to the operator.
             arguments["administrators"] = [*listed, str(self._task.args["known"]["user"])]
         compared = self.ask("node_compliance", arguments, variables)
         if "observations" not in compared:
-            return result | {"changed": False, "problem": self.reason(compared)}
-        return result | {
-            "changed": False,
+            return result | {"problem": self.reason(compared), "warnings": self.warnings}
+        answer = {
             "plan": plan,
             "observations": compared["observations"],
             "driver": facts["nvidia"]["loaded_version"],
         }
-
-    def ask(self, module: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        """What a module returns, or why it did not."""
-        try:
-            found: dict[str, Any] = self._execute_module(module, arguments, task_vars=variables)
-        except AnsibleError as error:
-            return {"msg": str(error), "unreachable": isinstance(error, AnsibleConnectionFailure)}
-        return found
+        # As one text: Ansible walks through every value of a result several times.
+        return result | {"answer": json.dumps(answer), "warnings": self.warnings}
 
     @staticmethod
     def reason(answer: dict[str, Any]) -> str:
         """Why there is no answer, in a sentence."""
         words = str(answer.get("msg") or answer.get("module_stderr") or "it gave no reason").strip()
         return f"unreachable: {words}" if answer.get("unreachable") else f"it could not be read: {words}"
+
+
+def demanded_of(plan: Mapping[str, Any]) -> str:
+    """What the benchmark asks for in the controls that the profile relaxes, as JSON."""
+    relaxed = [str(one["id"]) for one in plan["waived"] if one["by"] != OPERATOR]
+    return json.dumps(demanded(load_controls(DATA / "os_controls"), relaxed))
 
 
 def administrators(plan: Mapping[str, Any]) -> list[str]:

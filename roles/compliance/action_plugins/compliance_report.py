@@ -18,9 +18,9 @@ if str(ROOT) not in sys.path:
 from compliance import report, waivers  # noqa: E402 - needs the path above
 from compliance.evidence import EvidenceError  # noqa: E402 - likewise
 from compliance.fleet import Settings, check, checked_node  # noqa: E402 - likewise
-from compliance.history import HistoryError  # noqa: E402 - likewise
 from compliance.model import Verdict  # noqa: E402 - likewise
 from planning.convert import plain  # noqa: E402 - likewise
+from validation.processes.store import HistoryError  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         try:
             statement, folder = check(nodes, settings, datetime.now(UTC))
         except (OSError, HistoryError, EvidenceError) as error:
-            raise AnsibleActionFail(f"The report of compliance could not be written: {error}") from error
+            # Without its causes: Ansible would say the same sentence once for each.
+            raise AnsibleActionFail(f"The report of compliance could not be written: {error}.") from None
         # Shown without -v, as debug's is: that is what the task is for.
         result["_ansible_verbose_always"] = True
         said = f"{report.text(statement)}Report: {folder}/report.html"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -12,13 +14,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compliance import __main__ as command
-from compliance import report
+from compliance import evidence, report
 from compliance.evidence import MANIFEST, SIGNATURE, EvidenceError, digest_of_tree, sign, verify
 from compliance.fleet import HISTORY, Settings, check
-from compliance.history import History, HistoryError
+from compliance.history import History
 from compliance.model import State
 from planning.preflight import DATA
 from tests.unit.compliance.fleets import NOW, checked, observation
+from validation.processes.store import HistoryError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +62,7 @@ def key(tmp_path: Path) -> str:
 
 
 def problems(reports: Path, signers: Path | None = None) -> list[str]:
-    return verify(reports, History(reports / HISTORY).reports(), signers)
+    return verify(reports, History(reports.parent / HISTORY).reports(), signers)
 
 
 def folders(reports: Path) -> list[Path]:
@@ -75,7 +78,7 @@ def test_reports_that_nobody_has_touched_verify(reports: Path) -> None:
 def test_a_changed_byte_is_found_wherever_it_is(reports: Path) -> None:
     files = [path for folder in folders(reports) for path in sorted(folder.rglob("*")) if path.is_file()]
     chance = random.Random(1)
-    assert len(files) == 3 * 6
+    assert len(files) == 3 * 7
     for path in files:
         before = path.read_bytes()
         place = chance.randrange(len(before))
@@ -148,7 +151,7 @@ def test_a_signature_that_does_not_count_is_found(
 def test_a_key_that_cannot_sign_leaves_no_report_behind_as_whole(settings: Settings) -> None:
     with pytest.raises(EvidenceError, match="/nowhere/key"):
         check([checked()], replace(settings, key="/nowhere/key"), NOW)
-    assert History(settings.directory / HISTORY).reports() == {}
+    assert History(settings.validations / HISTORY).reports() == {}
     with pytest.raises(EvidenceError):
         sign(settings.directory / "missing", "/nowhere/key")
 
@@ -174,7 +177,7 @@ def test_a_report_that_cannot_be_written_whole_is_not_there(
 def test_a_history_of_a_newer_version_leaves_everything_as_it_is(reports: Path, settings: Settings) -> None:
     import sqlite3
 
-    with sqlite3.connect(reports / HISTORY) as connection:
+    with sqlite3.connect(settings.validations / HISTORY) as connection:
         connection.execute("PRAGMA user_version = 99")
     with pytest.raises(HistoryError):
         check([checked()], settings, NOW + timedelta(hours=9))
@@ -207,3 +210,62 @@ def test_the_command_line_ends_with_the_verdict(
     assert command.main(["verify", "--reports", str(reports)]) == 1
     assert command.main(["status", "--reports", str(tmp_path)]) == 2
     assert "playbooks/compliance.yml" in capsys.readouterr().err
+
+
+@pytest.fixture
+def read_only(reports: Path) -> list[str]:
+    """A command before another one, which then finds the reports on a medium that is read-only."""
+    mount = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, str(reports.parent)]
+    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True).returncode:
+        pytest.skip("this machine mounts nothing for tests")
+    return command
+
+
+def test_a_copy_that_nobody_may_write_to_is_verified(reports: Path, read_only: list[str]) -> None:
+    def verified() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*read_only, sys.executable, "-m", "compliance", "verify", "--reports", str(reports)],
+            cwd=DATA.parent,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+        )
+
+    before = sorted(reports.parent.rglob("*"))
+    done = verified()
+    assert (done.returncode, done.stdout.startswith("3 reports are as they were written")) == (0, True)
+    (folders(reports)[0] / "junit.xml").write_text("")
+    assert verified().returncode == 1
+    assert sorted(reports.parent.rglob("*")) == before
+
+
+def test_verify_and_drifts_write_nothing_where_they_could(reports: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in reports.parent.rglob("*")}
+    for name in ("verify", "drifts", "status"):
+        command.main([name, "--reports", str(reports)])
+    left = {path: path.stat().st_mtime_ns for path in reports.parent.rglob("*") if "-shm" not in path.name}
+    assert {path: left[path] for path in before if path.is_file()} == {
+        path: stamp for path, stamp in before.items() if path.is_file()
+    }
+
+
+def test_an_ssh_keygen_that_never_answers_is_one_sentence(
+    settings: Settings, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token that waits to be touched, an agent that hangs."""
+    _, folder = check([checked()], replace(settings, key=key), NOW)
+    hanging = tmp_path / "bin" / "ssh-keygen"
+    hanging.parent.mkdir()
+    hanging.write_text("#!/bin/sh\nexec sleep 600\n")
+    hanging.chmod(0o755)
+    monkeypatch.setattr(evidence, "SIGNING_TIMEOUT_S", 0.2)
+    monkeypatch.setenv("PATH", f"{hanging.parent}:{os.environ['PATH']}")
+    (problem,) = problems(settings.directory, tmp_path / "signers")
+    assert problem.startswith(f"{folder.name}: its signature could not be checked: ssh-keygen")
+    with pytest.raises(EvidenceError, match=r"gave no answer within 0\.2 s"):
+        check([checked()], replace(settings, key=key), NOW + timedelta(hours=1))
+    hanging.unlink()
+    monkeypatch.setenv("PATH", str(hanging.parent))
+    (problem,) = problems(settings.directory, tmp_path / "signers")
+    assert "ssh-keygen cannot be run" in problem

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from compliance.history import History, HistoryError
+from compliance.history import History
 from compliance.model import State
 from compliance.statement import statement
 from compliance.waivers import utc
 from tests.unit.compliance.fleets import NOW, RULES, checked, observation
+from validation.processes.store import HistoryError
 
 SSHD = "sshd:PasswordAuthentication"
 PLACE = ("gpu01", f"ssh_hardening/{SSHD}")
@@ -81,7 +82,7 @@ def test_a_history_of_a_newer_version_is_refused_and_left_alone(history: History
     with pytest.raises(HistoryError, match="99"):
         check(history, 1, State.FAIL)
     with sqlite3.connect(history.path) as connection:
-        connection.execute("PRAGMA user_version = 1")
+        connection.execute("PRAGMA user_version = 2")
     assert history.states()[PLACE].state is State.PASS
 
 
@@ -92,6 +93,30 @@ def test_a_file_that_is_no_history_is_refused_and_left_alone(history: History) -
     with pytest.raises(HistoryError, match=str(history.path)):
         history.states()
     assert history.path.read_bytes() == before
+
+
+def test_a_file_of_compliance_alone_is_taken_over_once(history: History, tmp_path: Path) -> None:
+    """The form of before: the same tables, no parts."""
+    check(history, 0)
+    check(history, 1, State.FAIL)
+    former = tmp_path / "former.sqlite"
+    with sqlite3.connect(history.path) as source, sqlite3.connect(former) as target:
+        source.backup(target)
+        target.execute("DROP TABLE part")
+        target.execute("PRAGMA application_id = 0")
+        target.execute("PRAGMA user_version = 1")
+    new = History(tmp_path / "new" / "history.sqlite")
+    for _ in range(2):
+        new.take_over(former)
+        assert (new.states(), new.drifts(), new.reports()) == (
+            history.states(),
+            history.drifts(),
+            history.reports(),
+        )
+    former.write_text("nothing that anybody could read, and long enough to be looked at" * 20)
+    new.take_over(former)
+    with pytest.raises(HistoryError, match=r"former\.sqlite"):
+        History(tmp_path / "newer" / "history.sqlite").take_over(former)
 
 
 def test_a_writer_that_is_killed_leaves_what_was_there(history: History) -> None:
@@ -113,3 +138,23 @@ def test_a_writer_that_is_killed_leaves_what_was_there(history: History) -> None
     assert history.states()[PLACE].state is State.PASS
     assert history.drifts() == []
     assert check(history, 2, State.FAIL) == hour(2)
+
+
+def test_validations_and_checks_live_in_one_file(history: History) -> None:
+    from tests.unit.validation.test_history_store import run
+    from validation.verdict.history_store import History as Runs
+
+    runs = Runs(history.path)
+    check(history, 0)
+    assert runs.append([run(1)]) == 1
+    check(history, 1, State.FAIL)
+    assert dict(runs.past(["gpu01"]))["gpu01"].runs == (run(1),)
+    assert history.drifts() == [(*PLACE, hour(1), None)]
+
+
+def test_a_second_writer_of_the_same_moment_is_one_sentence(history: History) -> None:
+    check(history, 0)
+    late = History(history.path, patience_s=0.1)
+    with History(history.path)._store.writing(), pytest.raises(HistoryError, match=r"in use.*nothing was"):
+        check(late, 1, State.FAIL)
+    assert check(late, 2, State.FAIL) == hour(2)

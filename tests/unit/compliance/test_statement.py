@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from ansible.module_utils.settings.kinds import SIMPLE
+from ansible.module_utils.settings.observe import ASKED
 
 from compliance.history import Known
-from compliance.model import State, Verdict, WaiverFault
+from compliance.model import ControlResult, Observation, State, Verdict, WaivedBy, WaiverFault
+from compliance.report import text
 from compliance.statement import CheckedNode, statement
+from planning.os_controls import demand_of, demanded
 from planning.preflight import DATA
 from tests.unit.compliance.fleets import (
     DRIVER,
@@ -25,6 +32,9 @@ from tests.unit.compliance.fleets import (
     waiver,
 )
 from validation.model.contract import State as Measured
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SSHD = "sshd:PasswordAuthentication"
 CONTROL = f"ssh_hardening/{SSHD}"
@@ -108,6 +118,50 @@ def test_a_control_that_the_profile_relaxes_is_waived_with_its_reason() -> None:
     (control,) = [c for c in statement([checked()], RULES, {}).nodes[0].controls if c.id == "tmp-noexec"]
     assert control.state is State.WAIVED
     assert "profile gpu" in control.waiver
+
+
+def relaxed(name: str, *measured: Observation) -> ControlResult:
+    node = checked()
+    assert node.observations is not None
+    asked = replace(node, observations={**node.observations, "demanded": measured})
+    (control,) = [c for c in statement([asked], RULES, {}).nodes[0].controls if c.id == name]
+    return control
+
+
+@pytest.mark.parametrize("state", [State.PASS, State.FAIL, State.NOT_CHECKED, State.NOT_APPLICABLE])
+def test_a_control_that_the_profile_relaxes_says_what_the_benchmark_would(state: State) -> None:
+    control = relaxed("ip-forwarding", observation("sysctl:net.ipv4.ip_forward", state, "ip-forwarding"))
+    assert (control.state, control.measured, control.waived_by) == (State.WAIVED, state, WaivedBy.PROFILE)
+
+
+def test_what_nobody_can_measure_is_said_to_be_not_checked_and_never_not_applicable() -> None:
+    control = relaxed("bootloader")
+    assert (control.state, control.measured) == (State.WAIVED, State.NOT_CHECKED)
+    assert "no way to measure" in control.reason
+
+
+def test_a_profiles_own_setting_that_drifts_fails_although_the_control_is_relaxed() -> None:
+    own = observation("sysctl:kernel.yama.ptrace_scope", State.FAIL, "ptrace-scope", reason="0")
+    assert states(checked("gpu01", own))["ptrace-scope"] is State.FAIL
+
+
+def test_what_the_profile_and_what_the_operator_accept_are_counted_apart() -> None:
+    told = statement([checked("gpu01", BROKEN, waivers=(waiver(CONTROL),))], RULES, {})
+    (node,) = told.nodes
+    assert node.waived(WaivedBy.OPERATOR, State.FAIL) == node.waived(WaivedBy.OPERATOR) == 1
+    assert node.waived(WaivedBy.PROFILE) == node.count(State.WAIVED) - 1
+    assert text(told).count(f"Waived, and would fail:\n  {CONTROL}: ") == 1
+
+
+def test_every_demand_of_the_benchmark_can_be_asked_of_a_node() -> None:
+    names = [waived.id for waived in plan().waived]
+    items = demanded(RULES.os_controls, names)
+    assert {item["kind"] for item in items} <= {*SIMPLE, *ASKED}
+    assert json.loads(json.dumps(items)) == items
+    measured = {name for item in items for name in item["controls"]}
+    # The rest has neither a demand nor settings in any profile.
+    assert all(not demand_of(RULES.os_controls[name]) for name in set(names) - measured)
+    assert {"partitions", "tmp-noexec", "ip-forwarding", "udf", "sudo-log", "squashfs"} <= measured
 
 
 def test_a_control_that_the_operator_leaves_out_needs_a_waiver_with_an_end() -> None:
@@ -245,3 +299,24 @@ def test_the_tag_in_a_repair_is_the_roles_in_its_playbook(role: str) -> None:
     ]
     tags = {task["ansible.builtin.import_role"]["name"]: task.get("tags") for task in play["tasks"]}
     assert tags[role] == [role]
+
+
+def test_a_reboot_that_is_due_has_a_command_that_asks_first(tmp_path: Path) -> None:
+    """As a shell runs it, with an `ansible` that only notes that it was called."""
+    due = observation("reboot", State.FAIL, reason="a newer kernel is installed")
+    made = statement([checked("gpu01", due)], RULES, {})
+    remedy = next(one.remedy for one in made.nodes[0].controls if one.id == "node/reboot")
+    (tmp_path / "ansible").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n')
+    (tmp_path / "ansible").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for answer in ("", "\n", "yes\n", "gpu02\n"):
+        done = subprocess.run(["sh", "-c", remedy], input=answer, env=environment, text=True)
+        assert done.returncode
+    assert not (tmp_path / "called").exists()
+    asked = subprocess.run(
+        ["sh", "-c", remedy], input="gpu01\n", env=environment, text=True, capture_output=True
+    )
+    assert (asked.returncode, "gpu01" in asked.stdout) == (0, True)
+    assert (tmp_path / "called").read_text().split() == [
+        *("-i", "inventory/mine", "gpu01", "--become", "--module-name", "reboot")
+    ]

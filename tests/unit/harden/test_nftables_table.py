@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils import process
-from ansible.module_utils.access import firewall, nftables_rules
+from ansible.module_utils.access import firewall, nftables_rules, other_firewall
 from ansible.module_utils.access.listeners import Listener
 from ansible.module_utils.access.nftables_rules import Limits, Rule, networks, parse_rule
 from ansible.module_utils.access.ssh_login import Login
@@ -306,7 +306,7 @@ echo "$1 $3 while its file is $file" >>{tmp_path}/told
     monkeypatch.setenv("PATH", f"{systemctl.parent}:{os.environ['PATH']}")
     setting = firewall.Firewall({"management_networks": ["192.0.2.0/24"]}, 120, LOGIN)
     same_rules = SimpleNamespace(
-        live="rules", wanted="rules", differing=[File(str(tmp_path / "UNIT_FILE"), "[Unit]\n")]
+        live="rules", wanted="rules", differing=[File(str(tmp_path / "UNIT_FILE"), "[Unit]\n")], other=None
     )
     monkeypatch.setattr(firewall.Firewall, "outlook", same_rules)
     setting.apply()
@@ -361,7 +361,8 @@ def test_other_firewall_counts_where_it_filters(
     texts: dict[str, str], other: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs(tmp_path, monkeypatch, **texts)
-    assert firewall.other_firewall() == other
+    found = other_firewall.other_firewall()
+    assert (found.name if found else None) == other
 
 
 def test_other_firewall_is_refused_with_the_way_out_and_back(
@@ -370,4 +371,158 @@ def test_other_firewall_is_refused_with_the_way_out_and_back(
     programs(tmp_path, monkeypatch, ufw="echo Status: active")
     said = firewall.Firewall({"management_networks": ["192.0.2.0/24"]}, 120, None).obstacle()
     assert said
-    assert all(part in said for part in ("`ufw disable`", "`ufw enable`", "firewall_state: absent"))
+    ways = ("firewall_disable_other: true", "`ufw disable`", "`ufw enable`", "firewall_state: absent")
+    assert [part for part in ways if part not in said] == []
+
+
+# What the programs of a node would do, as far as their order matters: each writes down that it was called.
+PROGRAMS = {
+    "ufw": """case "$1" in
+        status) [ -e state/ufw ] && echo "Status: active" || echo "Status: inactive";;
+        disable) echo ufw ends >>calls; rm -f state/ufw;;
+        --force) echo ufw is back >>calls; touch state/ufw;;
+    esac""",
+    "firewalld": "",
+    "systemctl": """case "$*" in
+        *is-active*firewalld.service) [ -e state/firewalld ];;
+        "--quiet is-enabled firewalld.service") [ -e state/firewalld-at-boot ];;
+        "--no-reload disable firewalld.service") rm -f state/firewalld-at-boot;;
+        "--no-reload enable firewalld.service") touch state/firewalld-at-boot;;
+        "stop firewalld.service") echo firewalld ends >>calls; rm -f state/firewalld;;
+        "--no-block start firewalld.service") echo firewalld is back >>calls; touch state/firewalld;;
+        "reload-or-restart temper-firewall.service") echo rules come >>calls; touch state/table;;
+        "stop temper-firewall.service") echo rules go >>calls; rm -f state/table;;
+        *) echo "unknown: $*" >&2; exit 64;;
+    esac""",
+    "nft": """case "$*" in add*) rm -f state/table; exit;; esac
+        [ -e state/table ] && echo table && exit
+        echo "No such file or directory" >&2; exit 1""",
+    "sshd": "exit 1",
+}
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node's files and programs: `state` has what is active, `calls` what was done, in its order."""
+    (tmp_path / "state").mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "units" / "nftables.service.d").mkdir(parents=True)
+    there = " ".join(filter(None, map(shutil.which, ("rm", "touch"))))
+    for program in there.split():
+        (tmp_path / "bin" / Path(program).name).symlink_to(program)
+    texts = {name: f"cd {tmp_path}\n{text}" for name, text in PROGRAMS.items()}
+    programs(tmp_path / "bin", monkeypatch, **texts)
+    units = tmp_path / "units"
+    paths = {
+        "RULES": tmp_path / "firewall.nft",
+        "FLUSHING_DROP_IN": units / "nftables.service.d" / "temper.conf",
+        "LINK": units / "link",
+        "UNIT_FILE": units / firewall.UNIT,
+    }
+    for name, path in paths.items():
+        monkeypatch.setattr(firewall, name, path)
+    monkeypatch.setattr(firewall, "OUR_FILES", tuple(paths.values()))
+    for module in (firewall, other_firewall):
+        monkeypatch.setattr(module, "ENDED", tmp_path / "ended.json")
+    monkeypatch.setattr(firewall, "trial_table", lambda _: firewall.live_table())
+    monkeypatch.setattr(firewall, "stop_lost", lambda _: None)
+    return tmp_path
+
+
+def allowed(**changes: Any) -> firewall.Firewall:
+    """The firewall of an operator who lets the other one be ended."""
+    return firewall.Firewall({"management_networks": EVERYONE, "disable_other": True, **changes}, 120, None)
+
+
+def calls(node: Path) -> list[str]:
+    """What was done since the last look."""
+    path = node / "calls"
+    lines = path.read_text().splitlines() if path.exists() else []
+    path.unlink(missing_ok=True)
+    return lines
+
+
+@pytest.mark.parametrize("other", ["ufw", "firewalld"])
+def test_other_firewall_ends_after_our_rules_are_there_and_is_back_before_they_go(
+    node: Path, other: str
+) -> None:
+    (node / "state" / other).touch()
+    setting = allowed()
+    assert (setting.obstacle(), setting.settled()) == (None, False)
+    assert [(line.before, line.after) for line in setting.change()][-1] == ("filters", "ended")
+    setting.apply()
+    assert calls(node) == ["rules come", f"{other} ends"]
+    assert allowed().settled()
+    gone = allowed(state="absent")
+    assert gone.way_in()
+    gone.apply()
+    assert calls(node) == [f"{other} is back", "rules go"]
+    assert (node / "state" / other).exists()
+    assert allowed(state="absent").settled()
+
+
+@pytest.mark.parametrize("at_boot", [True, False])
+def test_firewalld_comes_back_at_boot_only_where_it_did_before(node: Path, *, at_boot: bool) -> None:
+    (node / "state" / "firewalld").touch()
+    if at_boot:
+        (node / "state" / "firewalld-at-boot").touch()
+    allowed().apply()
+    assert not (node / "state" / "firewalld-at-boot").exists()
+    allowed(state="absent").apply()
+    assert (node / "state" / "firewalld-at-boot").exists() is at_boot
+
+
+@pytest.mark.parametrize("other", ["ufw", "firewalld"])
+def test_undo_of_an_unconfirmed_change_has_the_other_firewall_back_and_ours_gone(
+    node: Path, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the timer runs behind the files, in a shell: in both directions."""
+    (node / "state" / other).touch()
+    first = allowed()
+    undo = first.way_in()
+    assert undo
+    assert {firewall.RULES, other_firewall.ENDED} <= {*undo.files}
+    first.apply()
+    calls(node)
+    process.run(["/bin/sh", "-c", undo.live[0]])
+    assert calls(node) == [f"{other} is back"]
+    allowed().apply()
+    back = allowed(state="absent").way_in()
+    assert back
+    assert {*firewall.OUR_FILES, other_firewall.ENDED} <= {*back.files}
+    calls(node)
+    process.run(["/bin/sh", "-c", back.live[0]])
+    assert [line for line in calls(node) if "ends" in line] == [f"{other} ends"]
+
+
+def test_firewall_that_somebody_started_again_is_ended_again_and_what_it_was_stays_noted(node: Path) -> None:
+    (node / "state" / "firewalld").touch()
+    (node / "state" / "firewalld-at-boot").touch()
+    allowed().apply()
+    (node / "state" / "firewalld").touch()
+    again = allowed()
+    assert not again.settled()
+    again.apply()
+    allowed(state="absent").apply()
+    assert (node / "state" / "firewalld-at-boot").exists()
+
+
+def test_other_firewall_that_was_purged_since_keeps_nothing_from_going(node: Path) -> None:
+    (node / "state" / "ufw").touch()
+    allowed().apply()
+    (node / "bin" / "ufw").unlink()
+    gone = allowed(state="absent")
+    assert gone.way_in() is None
+    gone.apply()
+    assert allowed(state="absent").settled()
+
+
+def test_nothing_is_ended_unasked(node: Path) -> None:
+    (node / "state" / "ufw").touch()
+    assert "ufw filters here as well" in (allowed(disable_other=False).obstacle() or "")
+    assert calls(node) == []
+
+
+def test_record_that_nobody_can_read_is_refused_with_what_to_do(node: Path) -> None:
+    other_firewall.ENDED.write_text("{}")
+    assert str(other_firewall.ENDED) in (allowed(state="absent").obstacle() or "")

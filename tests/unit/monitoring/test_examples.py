@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.monitoring import programs
-from tools.alert_rules import ROOT
+from tools.documents import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -45,6 +45,7 @@ def test_the_firewall_has_the_operators_rules_and_its_package() -> None:
     assert wanted(found, Kind.PACKAGE) == {"nftables": {"version": "", "held": False}}
     rules = wanted(found, Kind.FIREWALL)
     assert rules == {
+        "disable_other": False,
         "management_networks": ["0.0.0.0/0", "::/0"],
         "ssh_ports": [2222],
         "peers": ["192.0.2.7", "192.0.2.8"],

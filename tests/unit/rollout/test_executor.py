@@ -1,4 +1,4 @@
-"""What the steps of a roll-out come to, with Ansible and the scheduler standing in; both have tests of their own."""
+"""What the steps of a roll-out come to. Ansible and the scheduler stand in: both have tests of their own."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class StandInAnsible:
 class StandInScheduler:
     """A scheduler with one node."""
 
-    standing: Standing = Standing("gpu01", in_service=True)
+    standing: Standing = field(default_factory=lambda: Standing("gpu01", in_service=True))
     busy: tuple[str, ...] = ()
     asked: list[str] = field(default_factory=list)
     before: Standing | None = None

@@ -186,6 +186,15 @@ def count_and_hang(request: Request, stage: Stage) -> Measured:
     return Measured()
 
 
+def take_a_step_and_hang(_request: Request, stage: Stage) -> Measured:
+    """Take a second for a step, and never come back from the next."""
+    stage("counting")
+    time.sleep(1.0)
+    count_step()
+    time.sleep(FOREVER_S)
+    return Measured()
+
+
 def count(request: Request, _stage: Stage) -> Measured:
     """Count some steps, and answer."""
     for _ in range(request.parameters["steps"]):

@@ -18,7 +18,7 @@ from validation.model.contract import (
 )
 from validation.model.expectations import Expectation, ExpectedGpus, References
 from validation.model.plans import PLANS
-from validation.probes import counters, nvidia_smi
+from validation.probes import counters, gpu_samples, nvidia_smi
 from validation.probes.kernel_log import KernelLog
 from validation.probes.machine import PciGpu, Torch
 from validation.probes.node_probe import Facts, NodeProbe, Sources, gather
@@ -148,7 +148,7 @@ class Told(NodeProbe):
     def topology(self, gpus: tuple[str, ...]) -> Topology | Outcome:
         return self._topology(gpus)
 
-    def sample(self) -> tuple[nvidia_smi.Sample, ...]:
+    def sample(self) -> tuple[gpu_samples.Sample, ...]:
         raise nvidia_smi.NvidiaSmiError("missing", "nvidia-smi is not installed")
 
     def counts(self) -> counters.Counts:
@@ -246,7 +246,7 @@ def eventually(condition: Callable[[], bool], what: str, patience_s: float = 20.
 def is_running(pid: int) -> bool:
     """Whether a process does anything still; one that only waits to be collected does not."""
     try:
-        with open(f"/proc/{pid}/stat") as status:  # noqa: PTH123
+        with open(f"/proc/{pid}/stat") as status:  # noqa: PTH123 - no path of a file system
             return status.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False

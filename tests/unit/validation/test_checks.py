@@ -26,8 +26,9 @@ from validation.model.expectations import References
 from validation.model.not_run import NotRunError
 from validation.model.plans import PLANS, Timing
 from validation.model.quantities import NOISY_SPREAD, conditions_key
+from validation.probes.gpu_samples import Sample, parse_samples, summary
 from validation.probes.machine import PciGpu, Torch
-from validation.probes.nvidia_smi import NvidiaSmiError, Report, Sample, parse_samples, summary
+from validation.probes.nvidia_smi import NvidiaSmiError, Report
 from validation.processes.child import Request
 from validation.processes.pool import Ending, Outcome, run_children
 
@@ -210,8 +211,8 @@ def test_gpus_that_all_only_waited_are_still_a_failure() -> None:
     assert len(launch.without_waiting([outcome("GPU 0", Ending.HUNG, launch.WAITING)])) == 1
 
 
-@pytest.mark.parametrize(("turns", "ending"), [(2, Ending.DONE), (3, Ending.HUNG)])
-def test_no_gpu_measures_before_all_are_ready(turns: int, ending: Ending, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("turns", "ending", "marks"), [(2, Ending.DONE, 4), (3, Ending.HUNG, 2)])
+def test_no_gpu_measures_before_all_are_ready(turns: int, ending: Ending, marks: int, tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.touch()
     parameters = {"lock": str(lock), "turns": turns}
@@ -219,7 +220,21 @@ def test_no_gpu_measures_before_all_are_ready(turns: int, ending: Ending, tmp_pa
     asked = [Request(f"GPU {gpu}", alone, "cpu", device=gpu, parameters=parameters) for gpu in range(2)]
     found = run_children(asked, 60.0 if ending is Ending.DONE else 5.0)
     assert {one.ending for one in found} == {ending}
-    assert lock.stat().st_size == 2
+    assert lock.stat().st_size == marks
+
+
+@pytest.mark.parametrize(
+    ("of_another", "ending"), [("ready", Ending.HUNG), ("ready, has measured", Ending.DONE)]
+)
+def test_no_result_is_checked_while_another_gpu_measures(
+    of_another: str, ending: Ending, tmp_path: Path
+) -> None:
+    lock = tmp_path / "lock"
+    lock.write_bytes(b"." * len(of_another.split(",")))
+    parameters = {"lock": str(lock), "turns": 2}
+    asked = Request("GPU 0", "tests.unit.validation.children:measure_alone", "cpu", parameters=parameters)
+    (found,) = run_children([asked], 60.0 if ending is Ending.DONE else 10.0)
+    assert (found.ending, found.stage) == (ending, launch.WAITING)
 
 
 def test_gpus_measure_one_at_a_time(tmp_path: Path) -> None:
@@ -648,6 +663,22 @@ def test_no_process_waits_on_an_exclusive_gpu_when_new_ones_start(
         if child:
             pool.put(child)
     assert bool(child) == waits
+
+
+@pytest.mark.parametrize(("torch", "kept"), [("2.4.1+cu121", False), ("2.5.0a0", True), ("2.15.0", True)])
+def test_a_torch_that_keeps_page_locked_memory_loses_its_processes_after_the_copies(
+    torch: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested = node(torch=Torch(torch, "12.1"))
+    waiting = Request("GPU 0", "tests.unit.validation.children:who", "cuda", reuse=True)
+    monkeypatch.setattr(launch, "run_children", lambda requests, *_, **__: [outcome() for _ in requests])
+    with contextlib.closing(tested.pool) as pool:
+        run_children([waiting], 60, pool=pool)
+        CHECKS["gpu_transfer"].run(tested)
+        child = pool.take(waiting)
+        if child:
+            pool.put(child)
+    assert bool(child) == kept
 
 
 @pytest.mark.parametrize("test", ["gpu_peers", "gpu_transfer_together"])

@@ -17,6 +17,7 @@ from validation.model.contract import Digest, Finding, NodeResult, State
 from validation.run import burn_in
 from validation.verdict import cohort, compare, fleet_checksums, history
 from validation.verdict.baseline import Comparison
+from validation.verdict.history_store import History
 from validation.verdict.judge import judge_node
 
 if TYPE_CHECKING:
@@ -197,9 +198,11 @@ def test_a_value_of_a_minority_always_stands_against_more_of_another(values: str
 
 
 def past_of(directory: Path, *results: NodeResult) -> history.Past:
+    kept = History(directory / "history.sqlite")
     for result in results:
-        history.append(directory, result, judge_node("gpu01", result, expectation(1), {}))
-    return history.read(directory, "gpu01")
+        run = history.run_of(result, judge_node("gpu01", result, expectation(1), {}))
+        kept.append([run] if run else [])
+    return dict(kept.past(["gpu01"]))["gpu01"]
 
 
 def test_a_gpu_that_differs_from_its_own_past_fails(tmp_path: Path) -> None:
@@ -270,17 +273,6 @@ def test_a_slow_gpu_still_has_bits_to_be_measured_by(tmp_path: Path) -> None:
     tests = (dataclasses.replace(slow.tests[0], state=State.DEGRADED),)
     (run,) = past_of(tmp_path, dataclasses.replace(slow, tests=tests)).runs
     assert (run.numbers, [one.value for one in run.digests]) == ((), ["a"])
-
-
-def test_a_line_from_before_checksums_still_counts(tmp_path: Path) -> None:
-    past_of(tmp_path, node_of("gpu01", "a", day=1))
-    path = tmp_path / "gpu01.jsonl"
-    line = path.read_text().replace('"schema_version": 3', '"schema_version": 2')
-    path.write_text(line[: line.index(', "digests"')] + "}\n")
-    past = history.read(tmp_path, "gpu01")
-    assert (len(past.runs), past.unreadable, past.other_version) == (1, 0, 0)
-    said = history.compare(node_of("gpu01", "a", day=2), past)["gpu_matmul"]
-    assert [("bit for bit" in note) for note in said.notes] == [True]
 
 
 @pytest.mark.parametrize(

@@ -298,6 +298,15 @@ def test_steps_are_known_of_a_process_that_hangs_however_fast_it_counted_them() 
     assert [(one.ending, one.steps) for one in outcomes] == [(Ending.HUNG, 5000), (Ending.HUNG, 0)]
 
 
+def test_steps_count_from_when_they_were_made_for_a_whole_group() -> None:
+    """Noticed only once a rank is overdue, those of each rank would cost the group its patience again."""
+    ranks = [request("take_a_step_and_hang", name=f"rank {rank}") for rank in range(7)]
+    outcomes = run_children(ranks, 7 * 2 * SHORT_S, patience_s=2 * SHORT_S, together=True)
+    assert {one.problem.partition(" made")[2] for one in outcomes} == {
+        " no progress for 3 s; it hung in stage: counting"
+    }
+
+
 def test_steps_are_counted_where_python_knows_no_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     assert [one.steps for one in run_children([request("count", steps=3)], BUDGET_S)] == [3]

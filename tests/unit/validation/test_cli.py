@@ -35,6 +35,7 @@ from validation.probes import machine
 from validation.probes.node_probe import Facts, NodeProbe
 from validation.processes.pool import ROOT
 from validation.run import runner
+from validation.verdict.history_store import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -430,18 +431,88 @@ def test_a_report_can_be_made_again_from_its_own_folder(fleet: Fleet, judge: Jud
     assert (tmp_path / "again" / "summary.json").read_text() == (first / "summary.json").read_text()
 
 
+def test_the_page_of_a_report_says_what_changed_since_the_last(
+    fleet: Fleet, judge: Judge, tmp_path: Path
+) -> None:
+    judge(fleet)
+    (tmp_path / "reports/now").rename(tmp_path / "reports/last")
+    (tmp_path / "reports/latest").unlink()
+    (tmp_path / "reports/latest").symlink_to("last")
+    fleet["results"]["gpu01"]["tests"][0]["measurements"][0]["value"] = 612.0
+    done = judge(fleet)
+    assert f"Report: {tmp_path / 'reports/now/report.html'}" in done.stdout
+    page = (tmp_path / "reports/now/report.html").read_text()
+    assert "since last" in page
+    changed = page[page.index('id="changed"') : page.index('id="attention"')]
+    assert "gpu01" in changed
+    assert 'class="state pass"' in changed
+    assert 'class="state fail"' in changed
+
+
+def test_the_one_file_build_reports_without_a_page(fleet: Fleet, tmp_path: Path) -> None:
+    assert main.main(["build", "--output", str(tmp_path / "validation.pyz")]) == 0
+    command = [PYTHON[0], str(tmp_path / "validation.pyz"), "report", "--fleet", f"--output={tmp_path / 'r'}"]
+    done = run(command, cwd=tmp_path, input=json.dumps(fleet))
+    assert done.returncode == 2, done.stderr
+    assert f"Report: {tmp_path / 'r/report.txt'}" in done.stdout
+    assert not (tmp_path / "r/report.html").exists()
+
+
 def test_a_second_report_compares_with_the_first(fleet: Fleet, judge: Judge, tmp_path: Path) -> None:
     del fleet["expectations"]["nodes"]["gpu02"]
     result = fleet["results"]["gpu01"]
     number = result["tests"][0]["measurements"][0]
     number["value"] = 900.0
-    assert "no earlier run of the same kind passed" in judge(fleet, "--history", tmp_path / "past").stdout
+    kept = tmp_path / "history.sqlite"
+    assert "no earlier run of the same kind passed" in judge(fleet, "--history", kept).stdout
     number["value"] = 730.0
     result["started_at"] = "2026-11-21T12:00:00+00:00"
-    done = judge(fleet, "--history", tmp_path / "past")
+    done = judge(fleet, "--history", kept)
     assert done.returncode == 1
     assert "bf16 730 TFLOP/s on GPU 0, 19% below its only earlier run (900 TFLOP/s)" in done.stdout
-    assert len((tmp_path / "past" / "gpu01.jsonl").read_text().splitlines()) == 1
+    assert len(dict(History(kept).past(["gpu01"]))["gpu01"].runs) == 1
+
+
+def test_a_history_that_cannot_be_used_costs_no_verdict_but_is_the_status(
+    fleet: Fleet, judge: Judge, tmp_path: Path
+) -> None:
+    """The results of hours must not be lost with it."""
+    del fleet["expectations"]["nodes"]["gpu02"]
+    (tmp_path / "history.sqlite").write_text("no database, and long enough to be looked at\n" * 50)
+    done = judge(fleet, "--history", tmp_path / "history.sqlite")
+    assert (done.returncode, done.stderr) == (2, "")
+    assert (tmp_path / "reports" / "now" / "summary.json").is_file()
+    assert "history.sqlite cannot be read" in done.stdout.splitlines()[-1]
+    assert "not compared with its own past" in done.stdout
+
+
+def test_files_of_an_earlier_form_are_taken_over_once_and_that_is_said(
+    fleet: Fleet, judge: Judge, tmp_path: Path
+) -> None:
+    (tmp_path / "history").mkdir()
+    (tmp_path / "history" / "gpu01.jsonl").write_text("not a run\n")
+    said = judge(fleet, "--history", tmp_path / "history.sqlite").stdout
+    assert "0 runs from 1 files" in said
+    assert "gpu01.jsonl, line 1:" in said
+    assert "taken over" not in judge(fleet, "--history", tmp_path / "history.sqlite").stdout
+    refused = judge(fleet, "--history", tmp_path / "history")
+    assert refused.returncode == 2
+    assert "is a folder" in refused.stderr
+
+
+def test_a_node_is_measured_by_its_next_runs_where_the_operator_accepts_its_level(
+    fleet: Fleet, judge: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "history.sqlite"
+    judge(fleet, "--history", kept)
+    assert main.main(["accept", "gpu01", "--history", str(kept)]) == 0
+    assert "1 earlier runs" in capsys.readouterr().out
+    assert dict(History(kept).past(["gpu01"]))["gpu01"].runs == ()
+    for wrong in ("gpu01", "gpu99"):
+        assert main.main(["accept", wrong, "--history", str(kept)]) == 2
+        assert f"no run of {wrong} that counts" in capsys.readouterr().err
+    assert main.main(["accept", "gpu01", "--history", str(tmp_path / "none")]) == 2
+    assert "no such file" in capsys.readouterr().err
 
 
 def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it(

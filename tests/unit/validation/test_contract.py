@@ -18,7 +18,6 @@ from validation.model import contract
 from validation.model.contract import ContractError, Digest, Finding, Measured, Measurement, NodeResult, State
 from validation.model.expectations import FleetExpectations
 from validation.report import schema
-from validation.verdict.history import PastDigest, PastNumber, PastRun
 from validation.verdict.judge import judge_fleet, judge_node
 
 SCHEMAS = Path(schema.__file__).parents[1] / "schemas"
@@ -167,22 +166,6 @@ def test_a_summary_fits_its_schema() -> None:
 def test_expectations_fit_their_schema() -> None:
     fleet = FleetExpectations(contract.EXPECTATIONS_VERSION, {"gpu01": samples.expectation()})
     jsonschema.validate(json.loads(contract.dumps(fleet)), load("expectations"))
-
-
-def test_a_line_of_a_history_fits_its_schema() -> None:
-    number = PastNumber("gpu_matmul", 1, "bf16_tflops", "GPU-1", 730.0, {"size": 8192})
-    digest = PastDigest("gpu_matmul", 1, "bf16", "GPU-1", "00ff", {"torch": "2.13.0"})
-    run = PastRun(
-        contract.HISTORY_VERSION,
-        "gpu01",
-        "2026-11-21T12:00:00+00:00",
-        "quick",
-        None,
-        None,
-        (number,),
-        (digest,),
-    )
-    jsonschema.validate(json.loads(contract.dumps(run)), load("history-run"))
 
 
 def test_every_field_of_a_result_is_in_its_schema() -> None:

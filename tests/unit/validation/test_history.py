@@ -1,4 +1,4 @@
-"""The node's own past as a judge: what compares, what is said, and files that were damaged."""
+"""The node's own past as a judge: what compares, and what is said."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.unit.validation.samples import expectation, measurement, node_result,
 from validation.model.contract import NodeResult, State
 from validation.verdict import history
 from validation.verdict.history import Past
+from validation.verdict.history_store import History
 from validation.verdict.judge import judge_node
 
 if TYPE_CHECKING:
@@ -27,14 +28,12 @@ def result_of(value: float, day: int, test: str = "gpu_matmul", **changes: Any) 
     return dataclasses.replace(result, started_at=f"2026-11-{day:02}T12:00:00+00:00", machine=machine)
 
 
-def keep(directory: Path, *results: NodeResult) -> None:
-    for result in results:
-        history.append(directory, result, judge_node(result.node, result, expectation(1), {}))
-
-
 def past(directory: Path, *results: NodeResult) -> Past:
-    keep(directory, *results)
-    return history.read(directory, "gpu01")
+    """What is known of gpu01 when these runs of it, and of whatever was before, are in the history."""
+    kept = History(directory / "history.sqlite")
+    runs = [history.run_of(result, judge_node(result.node, result, expectation(2), {})) for result in results]
+    kept.append([run for run in runs if run])
+    return dict(kept.past(["gpu01"]))["gpu01"]
 
 
 @pytest.mark.parametrize(
@@ -118,28 +117,9 @@ def test_a_run_is_kept_once(tmp_path: Path) -> None:
     assert len(past(tmp_path, result_of(50.0, 1), result_of(50.0, 1)).runs) == 1
 
 
-def test_a_damaged_line_is_left_out_and_that_is_said(tmp_path: Path) -> None:
-    keep(tmp_path, result_of(50.0, 1))
-    with (tmp_path / "gpu01.jsonl").open("ab") as file:
-        file.write(b'{"schema_version": 3, "no\xff\n')
-    found = history.read(tmp_path, "gpu01")
-    assert (len(found.runs), found.unreadable) == (1, 1)
-    said = history.compare(result_of(40.0, 4), found)["gpu_matmul"]
-    assert said.findings
-    assert "1 lines of the node's history cannot be read" in said.notes[0]
-
-
 def test_a_node_has_no_past_at_first(tmp_path: Path) -> None:
-    assert history.read(tmp_path / "none", "gpu01") == Past()
-
-
-def test_a_file_of_another_schema_version_is_not_passed_over_in_silence(tmp_path: Path) -> None:
-    keep(tmp_path, result_of(50.0, 1))
-    path = tmp_path / "gpu01.jsonl"
-    path.write_text(path.read_text().replace('"schema_version": 3', '"schema_version": 1'))
-    said = history.compare(result_of(40.0, 4), history.read(tmp_path, "gpu01"))["gpu_matmul"]
-    assert said.findings == ()
-    assert "1 lines of the node's history are of another schema version and are left out" in said.notes
+    assert dict(History(tmp_path / "none" / "history.sqlite").past(["gpu01"])) == {"gpu01": Past()}
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_gpu_that_becomes_slower_bit_by_bit_is_found(tmp_path: Path) -> None:
@@ -159,9 +139,8 @@ def test_a_gpu_that_becomes_slower_bit_by_bit_is_found(tmp_path: Path) -> None:
 def test_a_gpu_that_was_there_in_the_last_run_is_missed(tmp_path: Path) -> None:
     two = node_result(one_test("gpu_matmul", State.PASS, measurement(), measurement(device=1)))
     two = dataclasses.replace(two, started_at="2026-11-01T12:00:00+00:00")
-    history.append(tmp_path, two, judge_node("gpu01", two, expectation(2), {}))
     one = node_result(one_test("health"), one_test("gpu_matmul", State.PASS, measurement()), gpus=1)
-    (finding,) = history.compare(one, history.read(tmp_path, "gpu01"))["health"].findings
+    (finding,) = history.compare(one, past(tmp_path, two))["health"].findings
     assert (finding.code, finding.state) == ("gpu-gone", State.FAIL)
     assert finding.text == "1 GPUs, and 2 in its run of 2026-11-01; gone: GPU-1"
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.validation.samples import DRIVER, gpu_xml, smi_xml
-from validation.probes import nvidia_smi
+from validation.probes import gpu_samples, nvidia_smi
 from validation.probes.nvidia_smi import NvidiaSmiError
+from validation.probes.report_values import UNANSWERED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +61,7 @@ def test_a_gpu_that_serves_one_process_at_a_time_is_told(xml: str, exclusive: bo
     assert nvidia_smi.parse(smi_xml(xml)).gpus[0].is_exclusive == exclusive
 
 
-@pytest.mark.parametrize("word", [*sorted(nvidia_smi.UNANSWERED), "[Unknown Error]", "Perhaps"])
+@pytest.mark.parametrize("word", [*sorted(UNANSWERED), "[Unknown Error]", "Perhaps"])
 def test_a_word_that_is_no_answer_is_never_a_no(word: str) -> None:
     changes = dict.fromkeys(
         ("persistence_mode", "current_mig", "current_ecc", "remapped_row_failure", "remapped_row_pending"),
@@ -109,7 +110,7 @@ def test_a_report_that_breaks_off_is_an_error_that_says_so() -> None:
 
 
 def test_samples_are_read_with_values_that_a_gpu_does_not_have() -> None:
-    first, second = nvidia_smi.parse_samples(
+    first, second = gpu_samples.parse_samples(
         "0, 1980, 512.30, 61, 5, 16, 0x0000000000000004, P0, 2\n"
         "1, [N/A], [N/A], 30, [N/A], 16, [N/A], [N/A], [N/A]\n"
     )
@@ -129,12 +130,12 @@ def test_samples_are_read_with_values_that_a_gpu_does_not_have() -> None:
 
 def test_an_unexpected_sample_is_an_error() -> None:
     with pytest.raises(NvidiaSmiError, match="unexpected line: 0, 1980"):
-        nvidia_smi.parse_samples("0, 1980")
+        gpu_samples.parse_samples("0, 1980")
 
 
 def test_a_summary_says_how_often_a_reason_was_active() -> None:
     rounds = [
-        nvidia_smi.parse_samples(f"0, {clock}, 700, 70, 5, 16, {reason}, P0, {errors}")
+        gpu_samples.parse_samples(f"0, {clock}, 700, 70, 5, 16, {reason}, P0, {errors}")
         for clock, reason, errors in (
             (1980, "0x0", 1),
             (1500, "0x4", 1),
@@ -142,19 +143,59 @@ def test_a_summary_says_how_often_a_reason_was_active() -> None:
             (1300, "0x44", 3),
         )
     ]
-    (gpu,) = nvidia_smi.summary(rounds)
+    (gpu,) = gpu_samples.summary(rounds)
     assert gpu["sm_clock_mhz_median"] == 1450
     assert gpu["event_reason_shares"] == {"sw_power_cap": 0.75, "hw_thermal_slowdown": 0.25}
     assert gpu["ecc_uncorrected_new"] == 2
 
 
+def test_a_series_says_what_a_gpu_did_over_time() -> None:
+    rounds = [
+        gpu_samples.parse_samples(f"0, {clock}, 700, 70, 5, 16, {reason}, P0, 0")
+        for clock, reason in ((1980, "0x0"), (1500, "0x44"))
+    ]
+    (gpu,) = gpu_samples.series([100.0, 101.04], rounds)
+    assert gpu == {
+        "device": 0,
+        "seconds": [0.0, 1.0],
+        "sm_clock_mhz": [1980, 1500],
+        "power_w": [700, 700],
+        "temperature_c": [70, 70],
+        "event_reasons": [[], ["sw_power_cap", "hw_thermal_slowdown"]],
+    }
+
+
+def test_a_long_series_is_thinned_and_loses_no_moment_of_throttling() -> None:
+    count = 10 * gpu_samples.MOST_POINTS + 3
+    rounds = [
+        gpu_samples.parse_samples(
+            f"0, {300 if place == 57 else 1980}, {650 + (place == 58)}, 70, 5, 16, "
+            f"{'0x4' if place == 59 else '0x0'}, P0, 0"
+        )
+        for place in range(count)
+    ]
+    (gpu,) = gpu_samples.series([float(place) for place in range(count)], rounds)
+    assert len(gpu["seconds"]) <= gpu_samples.MOST_POINTS
+    assert min(gpu["sm_clock_mhz"]) == 300
+    assert max(gpu["power_w"]) == 651
+    assert ["sw_power_cap"] in gpu["event_reasons"]
+
+
+def test_a_gpu_that_went_away_keeps_its_part_of_the_series() -> None:
+    both = gpu_samples.parse_samples(
+        "0, 1980, 700, 70, 5, 16, 0x0, P0, 0\n1, 1980, 700, 70, 5, 16, 0x0, P0, 0"
+    )
+    first, second = gpu_samples.series([0.0, 1.0], [both, both[:1]])
+    assert (first["seconds"], second["seconds"]) == ([0.0, 1.0], [0.0])
+
+
 def test_the_link_of_a_gpu_counts_only_while_it_works() -> None:
     rounds = [
-        nvidia_smi.parse_samples(f"0, 300, 70, 30, {generation}, 16, 0x0, {state}, 0")
+        gpu_samples.parse_samples(f"0, 300, 70, 30, {generation}, 16, 0x0, {state}, 0")
         for generation, state in ((5, "P8"), (3, "P0"), (1, "P8"))
     ]
-    assert nvidia_smi.summary(rounds)[0]["pcie_generation_max"] == 3
-    assert nvidia_smi.summary(rounds[:1])[0]["pcie_generation_max"] is None
+    assert gpu_samples.summary(rounds)[0]["pcie_generation_max"] == 3
+    assert gpu_samples.summary(rounds[:1])[0]["pcie_generation_max"] is None
 
 
 @pytest.fixture
@@ -241,7 +282,7 @@ def test_a_program_that_hangs_is_given_up(fake: Path, monkeypatch: pytest.Monkey
     program = fake / "nvidia-smi"
     program.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     program.chmod(0o755)
-    monkeypatch.setattr(nvidia_smi, "SAMPLE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(gpu_samples, "SAMPLE_TIMEOUT_S", 0.2)
     with pytest.raises(NvidiaSmiError, match="no answer within 0 s") as caught:
-        nvidia_smi.sample()
+        gpu_samples.sample()
     assert caught.value.kind == "timeout"

@@ -652,6 +652,16 @@ def test_a_changed_word_in_memory_and_a_wrong_triad_are_found() -> None:
     assert wrong[1] > 0
 
 
+def test_the_parts_of_a_collective_begin_at_multiples_of_16_bytes_and_fill_its_size() -> None:
+    parts = there("""
+        from validation.backends.exchange import part_elements
+        sizes = (1 << 20, 64 << 20, 1 << 30)
+        answer = [(size, ranks, 4 * part_elements(size, ranks)) for size in sizes for ranks in range(2, 65)]
+    """)
+    assert all(part % 16 == 0 for _, _, part in parts)
+    assert all(size - 16 * ranks < part * ranks <= size for size, ranks, part in parts)
+
+
 def test_every_collective_is_exact_between_real_ranks() -> None:
     found = there("""
         import dataclasses

@@ -1,0 +1,214 @@
+"""A statement as OSCAL assessment results (https://pages.nist.gov/OSCAL/), for tools that collect them.
+
+Every control of every node is an observation; what fails is a finding, too. What nobody could check is an
+observation by no known method, and no finding. What is accepted is a risk whose deviation was approved, with
+the waiver's end as deadline. UUIDs are made of control and node, so that the results of two runs compare.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_URL, uuid5
+
+from compliance.model import ControlResult, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from compliance.model import NodeStatement, Statement
+
+#: The version of NIST's model, and of the schema that a test holds this to.
+OSCAL_VERSION = "1.2.3"
+#: Of the properties that are Temper's own.
+NAMESPACE = "https://temper.invalid/ns/oscal"
+#: Of a node that could not be read: it has no controls.
+ANSWERS = "node/answers"
+#: What is so although somebody accepts that it is not: no risk.
+GOOD = (State.PASS, State.NOT_APPLICABLE)
+NO_TOKEN = re.compile(r"[^A-Za-z0-9._-]")
+
+
+def document(statement: Statement) -> str:
+    """The JSON of a statement."""
+    return json.dumps({"assessment-results": assessment_results(statement)}, indent=1) + "\n"
+
+
+def assessment_results(statement: Statement) -> dict[str, Any]:
+    """All results of one run."""
+    plan = {
+        "uuid": uuid("plan"),
+        "title": "The inventory of the fleet",
+        "description": "What is assessed is what the inventory asks of each node. Its digest (SHA-256) is "
+        f"{statement.inventory_sha256 or 'unknown'}.",
+        "rlinks": [{"href": "manifest.json", "media-type": "application/json"}],
+    }
+    return {
+        "uuid": uuid("results", statement.made_at, statement.inventory_sha256),
+        "metadata": {
+            "title": "Temper: compliance of the fleet",
+            "last-modified": statement.made_at,
+            "version": statement.made_at,
+            "oscal-version": OSCAL_VERSION,
+        },
+        "import-ap": {"href": f"#{plan['uuid']}"},
+        "results": [result(statement)],
+        "back-matter": {"resources": [plan]},
+    }
+
+
+def result(statement: Statement) -> dict[str, Any]:
+    """The one result of a run. Lists that would be empty are left out, as the schema asks."""
+    reviewed = sorted({control.id for node in statement.nodes for control in controls(node)})
+    local = {
+        "components": [tool(statement)],
+        "inventory-items": [inventory_item(node) for node in statement.nodes],
+    }
+    lists: dict[str, list[dict[str, Any]]] = {
+        "observations": [
+            observation(node, control, statement.made_at)
+            for node in statement.nodes
+            for control in controls(node)
+        ],
+        "risks": list(risks(statement)),
+        "findings": [
+            finding(node, control)
+            for node in statement.nodes
+            for control in controls(node)
+            if control.state is State.FAIL
+        ],
+    }
+    selection = {"include-controls": [{"control-id": token(name)} for name in reviewed]}
+    said = "\n".join(one.text for one in statement.waivers)
+    return {
+        "uuid": uuid("result", statement.made_at, statement.inventory_sha256),
+        "title": "What each node is, and would be after a reboot, compared with the inventory",
+        "description": statement.sentence,
+        "start": statement.made_at,
+        "props": [own("verdict", str(statement.verdict))],
+        "local-definitions": {name: items for name, items in local.items() if items},
+        "reviewed-controls": {"control-selections": [selection if reviewed else {"include-all": {}}]},
+        **{name: items for name, items in lists.items() if items},
+        **({"remarks": said} if said else {}),
+    }
+
+
+def controls(node: NodeStatement) -> Iterator[ControlResult]:
+    """Those of a node; of one that could not be read, that it could not."""
+    yield from node.controls
+    if not node.controls:
+        yield ControlResult(ANSWERS, "The node can be read", State.NOT_CHECKED, node.reason)
+
+
+def observation(node: NodeStatement, control: ControlResult, made_at: str) -> dict[str, Any]:
+    """A control on a node as it was found."""
+    checked = State.NOT_CHECKED not in (control.state, control.measured)
+    words = [control.reason, control.waiver]
+    words += [
+        f"{change.name}: found {change.before or 'nothing'}, wanted {change.after or 'nothing'}"
+        for change in control.changes
+    ]
+    return {
+        "uuid": place(node, control),
+        "title": line(f"{control.id} on {node.node}"),
+        "description": "\n".join([control.title, *filter(None, words)]),
+        "props": [
+            own("control", control.id),
+            own("state", str(control.state)),
+            *([own("measured", str(control.measured))] if control.measured else []),
+            *([own("since", control.since)] if control.since else []),
+        ],
+        "methods": ["TEST" if checked else "UNKNOWN"],
+        "types": ["control-objective"],
+        "origins": [{"actors": [{"type": "tool", "actor-uuid": uuid("tool")}]}],
+        "subjects": [
+            {"subject-uuid": uuid("node", node.node), "type": "inventory-item", "title": line(node.node)}
+        ],
+        "relevant-evidence": [{"href": "statement.json", "description": "All that was found, for programs."}],
+        "collected": made_at,
+    }
+
+
+def finding(node: NodeStatement, control: ControlResult) -> dict[str, Any]:
+    """A control that is not satisfied on a node."""
+    return {
+        "uuid": uuid("finding", node.node, control.id),
+        "title": line(f"{control.title} ({node.node})"),
+        "description": control.reason or control.title,
+        "target": {
+            "type": "objective-id",
+            "target-id": token(control.id),
+            "status": {"state": "not-satisfied", "reason": "fail"},
+        },
+        "related-observations": [{"observation-uuid": place(node, control)}],
+        **({"remarks": f"Repair: {control.remedy}"} if control.remedy else {}),
+    }
+
+
+def risks(statement: Statement) -> Iterator[dict[str, Any]]:
+    """Each accepted deviation once, with the observations on all nodes that it is accepted on."""
+    accepted: dict[tuple[str, str], list[tuple[NodeStatement, ControlResult]]] = {}
+    for node in statement.nodes:
+        for control in node.controls:
+            if control.state is State.WAIVED and control.measured not in GOOD:
+                accepted.setdefault((control.id, control.waiver), []).append((node, control))
+    for (name, waiver), places in accepted.items():
+        _, first = places[0]
+        yield {
+            "uuid": uuid("risk", name, waiver),
+            "title": line(f"Accepted: {first.title}"),
+            "description": f"{name} is not as the benchmark or the inventory asks, and that is accepted.",
+            "statement": waiver or "No reason was given.",
+            "props": [own("control", name)],
+            "status": "deviation-approved",
+            **({"deadline": first.waived_until} if first.waived_until else {}),
+            "related-observations": [{"observation-uuid": place(*one)} for one in places],
+        }
+
+
+def tool(statement: Statement) -> dict[str, Any]:
+    """What has looked."""
+    return {
+        "uuid": uuid("tool"),
+        "type": "software",
+        "title": line(statement.tool) or "Temper",
+        "description": "Compares nodes with their plans, and changes nothing on them.",
+        "status": {"state": "operational"},
+    }
+
+
+def inventory_item(node: NodeStatement) -> dict[str, Any]:
+    """A node, which observations are about."""
+    known = {"system": node.system, "gpus": node.gpus, "driver": node.driver, "verdict": str(node.verdict)}
+    return {
+        "uuid": uuid("node", node.node),
+        "description": node.node,
+        "props": [own(name, value) for name, value in known.items() if line(value)],
+    }
+
+
+def own(name: str, value: str) -> dict[str, str]:
+    """A property of Temper's own."""
+    return {"name": name, "ns": NAMESPACE, "value": line(value)}
+
+
+def place(node: NodeStatement, control: ControlResult) -> str:
+    """Names a control on a node, the same in every run and in SARIF."""
+    return str(uuid5(NAMESPACE_URL, f"temper:{node.node}:{control.id}"))
+
+
+def uuid(*of: str) -> str:
+    """The same for the same."""
+    return str(uuid5(NAMESPACE_URL, "temper:oscal:" + "\0".join(of)))
+
+
+def line(text: str) -> str:
+    """Text on one line, without blanks around it."""
+    return " ".join(text.split())
+
+
+def token(name: str) -> str:
+    """A control's id as OSCAL's tokens allow it: two ids never become one."""
+    plain = NO_TOKEN.sub("_", name)
+    return plain if plain == name else f"{plain}.{uuid('control', name)[:8]}"

@@ -1,0 +1,78 @@
+"""Make the report that people look at from the folders of reports, of one part or of both.
+
+python3 -m pages --validation reports/latest --compliance reports/compliance/latest --output fleet
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compliance.model import Statement
+from pages.inputs import Report, Validation
+from pages.past import of_runs
+from pages.write import write
+from validation.model.contract import ContractError, NodeResult, loads
+from validation.model.expectations import FleetExpectations
+from validation.processes.store import HistoryError
+from validation.verdict.history_store import History
+from validation.verdict.verdicts import FleetVerdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+USAGE_ERROR = 2
+
+
+def read(options: argparse.Namespace) -> Report:
+    """What the folders hold. Raises OSError, ContractError, HistoryError."""
+    statement = None
+    if options.compliance:
+        statement = loads(Statement, (options.compliance / "statement.json").read_bytes())
+    return Report(_validation(options) if options.validation else None, statement, options.label)
+
+
+def _validation(options: argparse.Namespace) -> Validation:
+    folder: Path = options.validation
+    expectations = loads(FleetExpectations, (folder / "expectations.json").read_bytes())
+    before = options.before
+    history = History(options.history or folder.resolve().parent / "history.sqlite")
+    return Validation(
+        loads(FleetVerdict, (folder / "summary.json").read_bytes()),
+        _results(folder / "results"),
+        {name: expectation.references for name, expectation in expectations.nodes.items()},
+        lambda result: of_runs(next(history.past([result.node]))[1].runs, result),
+        loads(FleetVerdict, (before / "summary.json").read_bytes()) if before else None,
+        before.resolve().name if before else "",
+    )
+
+
+def _results(folder: Path) -> Mapping[str, NodeResult]:
+    return {path.stem: loads(NodeResult, path.read_bytes()) for path in sorted(folder.glob("*.json"))}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python3 -m pages", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--validation", type=Path, metavar="DIR", help="folder of a report of validation")
+    parser.add_argument("--compliance", type=Path, metavar="DIR", help="folder of a report of compliance")
+    parser.add_argument("--before", type=Path, metavar="DIR", help="the validation to compare with")
+    parser.add_argument("--history", type=Path, metavar="FILE", help="the nodes' earlier numbers")
+    parser.add_argument("--label", default="", help="words that stand on top of every page")
+    parser.add_argument("--output", type=Path, metavar="DIR", required=True, help="folder to write to")
+    given = parser.parse_args(arguments)
+    if not given.validation and not given.compliance:
+        parser.error("expected --validation DIR, --compliance DIR, or both")
+    try:
+        files = write(given.output, read(given), "index.html")
+    except (OSError, ContractError, HistoryError) as error:
+        print(error, file=sys.stderr)
+        return USAGE_ERROR
+    print(files[-1])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

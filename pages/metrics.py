@@ -1,0 +1,154 @@
+"""The fleet's numbers by metric: how they are distributed, and what each stands beside."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from pages.inputs import Metric, metric_of
+from pages.words import is_number
+from validation.model.expectations import References
+from validation.model.quantities import of_gpus
+from validation.verdict.references import Standards, standards_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from validation.model.contract import GpuIdentity, Measurement, NodeResult, TestResult
+
+#: What one number of a pair of GPUs has besides: pairs are of one distribution.
+OF_PAIRS = "to"
+
+
+class Kind(NamedTuple):
+    """What numbers are taken of: a GPU model with its PCIe link, or a CPU."""
+
+    name: str
+    link: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a number was taken."""
+
+    node: str
+    gpu: int | None
+
+    def __str__(self) -> str:
+        return self.node if self.gpu is None else f"{self.node} GPU {self.gpu}"
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """All numbers of a metric on one kind of hardware, in the metric's unit, lowest first."""
+
+    metric: Metric
+    kind: Kind
+    conditions: dict[str, int | str]
+    values: tuple[float, ...]
+    lowest: Place
+    standards: Standards
+
+    @cached_property
+    def median(self) -> float:
+        """The middle of the fleet's numbers."""
+        return statistics.median(self.values)
+
+
+class FleetNumbers:
+    """The numbers of all nodes of a report.
+
+    What the table of GPU models says of a model is the same for all nodes of one report, so it is looked up
+    once for each metric and kind.
+    """
+
+    def __init__(self, results: Mapping[str, NodeResult], references: Mapping[str, References]) -> None:
+        self._references = references
+        self._standards: dict[tuple[Kind, int, Metric], Standards] = {}
+        values: dict[tuple[Kind, Metric], list[float]] = {}
+        lowest: dict[tuple[Kind, Metric], tuple[float, Place]] = {}
+        first: dict[tuple[Kind, Metric], tuple[TestResult, Measurement, NodeResult]] = {}
+        for node, result in results.items():
+            for test, measurement, key in self._numbers_of(result):
+                if not is_number(measurement.value):
+                    continue
+                if key not in values:
+                    values[key], first[key] = [], (test, measurement, result)
+                values[key].append(measurement.value)
+                if key not in lowest or measurement.value < lowest[key][0]:
+                    lowest[key] = measurement.value, Place(node, measurement.device)
+        self.distributions = {
+            key: Distribution(
+                key[1],
+                key[0],
+                {name: value for name, value in first[key][1].conditions.items() if name != OF_PAIRS},
+                tuple(sorted(found)),
+                lowest[key][1],
+                self.standards(*first[key]),
+            )
+            for key, found in values.items()
+        }
+        #: A model with several links is named with them.
+        self.links = Counter(name for name, _ in {key[0] for key in values})
+
+    def _numbers_of(
+        self, result: NodeResult
+    ) -> Iterator[tuple[TestResult, Measurement, tuple[Kind, Metric]]]:
+        kinds: dict[tuple[bool, int | None], Kind] = {}
+        for test in result.tests:
+            gpus = of_gpus(test)
+            for measurement in test.measurements:
+                of = gpus, measurement.device
+                if of not in kinds:
+                    kinds[of] = self.kind(test, measurement, result)
+                yield test, measurement, (kinds[of], pooled(metric_of(test, measurement)))
+
+    def kind(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Kind:
+        """The hardware that a number is of."""
+        if not of_gpus(test):
+            return Kind(result.machine.cpu_model, "")
+        gpus = [gpu for gpu in result.gpus if measurement.device in {None, gpu.index}]
+        names = " and ".join(sorted({self.model(gpu, result) for gpu in gpus}))
+        return Kind(names or "GPUs that nobody named", _link(gpus))
+
+    def model(self, gpu: GpuIdentity, result: NodeResult) -> str:
+        """A GPU's name in the table of models, or its own."""
+        model = self.references_of(result).model_of(gpu.pci_id)
+        return str(model["name"]) if model else gpu.name
+
+    def references_of(self, result: NodeResult) -> References:
+        """The published numbers that a node was held against."""
+        return self._references.get(result.node) or References()
+
+    def standards(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Standards:
+        """The floor of a number, what is published, and the hardware's peak."""
+        kind = self.kind(test, measurement, result)
+        key = kind, len(result.gpus), pooled(metric_of(test, measurement))
+        if key not in self._standards:
+            self._standards[key] = standards_of(test, measurement, result, self.references_of(result))
+        return self._standards[key]
+
+    def equals(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Distribution | None:
+        """The numbers of the fleet that one belongs to."""
+        key = self.kind(test, measurement, result), pooled(metric_of(test, measurement))
+        return self.distributions.get(key)
+
+
+def pooled(metric: Metric) -> Metric:
+    """The metric of all pairs of GPUs in place of that of one."""
+    left = tuple(condition for condition in metric.conditions if condition[0] != OF_PAIRS)
+    return metric if len(left) == len(metric.conditions) else metric._replace(conditions=left)
+
+
+def _link(gpus: list[GpuIdentity]) -> str:
+    links = sorted(
+        {
+            f"PCIe {gpu.pcie_generation_max} x{gpu.pcie_width_max}"
+            for gpu in gpus
+            if gpu.pcie_generation_max and gpu.pcie_width_max
+        }
+    )
+    return " and ".join(links)

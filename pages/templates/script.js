@@ -1,0 +1,44 @@
+"use strict";
+// Filters and sorting, nothing else: without them everything is there to read.
+for (const box of document.querySelectorAll("[data-filters]")) {
+  const rows = [...document.getElementById(box.dataset.filters).tBodies[0].rows];
+  const words = box.querySelector("input[type=search]");
+  const kinds = [...box.querySelectorAll("input[type=checkbox]")];
+  const count = box.querySelector("output");
+  const show = () => {
+    const wanted = words.value.trim().toLowerCase();
+    const on = new Set(kinds.filter((one) => one.checked).map((one) => one.value));
+    let shown = 0;
+    for (const row of rows) {
+      row.hidden = !(row.cells[0].textContent.toLowerCase().includes(wanted) && on.has(row.dataset.kind));
+      shown += row.hidden ? 0 : 1;
+    }
+    count.value = `${shown} of ${rows.length} shown`;
+  };
+  box.hidden = false;
+  box.addEventListener("input", show);
+  show();
+}
+const value = (row, column) => {
+  const cell = row.cells[column];
+  const data = cell.querySelector("data");
+  return data ? Number(data.value) : cell.dataset.order ? Number(cell.dataset.order) : cell.textContent.trim();
+};
+for (const table of document.querySelectorAll("table[data-sorts]")) {
+  for (const head of table.tHead.rows[0].cells) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const order = (one, other) =>
+        typeof one === "number" && typeof other === "number" ? one - other : String(one).localeCompare(String(other), undefined, { numeric: true });
+      const rows = [...table.tBodies[0].rows].map((row) => [value(row, head.cellIndex), row]);
+      rows.sort((one, other) => (down ? -1 : 1) * order(one[0], other[0]));
+      table.tBodies[0].append(...rows.map((row) => row[1]));
+    });
+  }
+}

@@ -1,0 +1,145 @@
+"""From a report to its files: one HTML file, or, of many nodes, an index and a page of each node."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import pkgutil
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from markupsafe import Markup
+
+from pages import fleet, node, words
+from pages.inputs import Report, no_past
+from pages.metrics import FleetNumbers
+from validation.processes.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pages.changes import Change
+
+#: A report of so many nodes is one file, where that has at most so many bytes; mail and browsers take it.
+MOST_IN_ONE_FILE = 30
+MOST_BYTES = 10_000_000
+FOLDER = "nodes"
+
+
+def write(directory: Path, report: Report, name: str = "report.html") -> list[Path]:
+    """Write the report; returns its files. Raises OSError.
+
+    The pages of the nodes are written before the index that leads to them.
+    """
+    made = Pages(report)
+    whole = made.whole()
+    if whole is not None:
+        write_atomically(directory / name, whole)
+        return [directory / name]
+    written = []
+    for file, text in made.nodes(name):
+        write_atomically(directory / FOLDER / file, text)
+        written.append(directory / FOLDER / file)
+    write_atomically(directory / name, made.index())
+    return [*written, directory / name]
+
+
+class Pages:
+    """The pages of a report as text."""
+
+    def __init__(self, report: Report) -> None:
+        validation, statement = report.validation, report.compliance
+        self._report = report
+        self._numbers = FleetNumbers(
+            validation.results if validation else {}, validation.references if validation else {}
+        )
+        self._changed = fleet.changed_on(report)
+        self._by_node: dict[str, list[Change]] = {}
+        for change in self._changed:
+            self._by_node.setdefault(change.node, []).append(change)
+        self._verdicts = {one.node: one for one in validation.verdict.nodes} if validation else {}
+        self._statements = {one.node: one for one in statement.nodes} if statement else {}
+        self.names = sorted({*self._verdicts, *self._statements})
+
+    def whole(self) -> str | None:
+        """All in one file; None where that is too much for one."""
+        if len(self.names) > MOST_IN_ONE_FILE:
+            return None
+        found = [self.page_of(name) for name in self.names]
+        text = self._render("fleet.html.j2", page=self._fleet(), nodes=found, address="#node-")
+        return text if len(text.encode()) <= MOST_BYTES else None
+
+    def index(self) -> str:
+        """The page of the fleet, with links to those of the nodes."""
+        return self._render("fleet.html.j2", page=self._fleet(), nodes=[], address=f"{FOLDER}/")
+
+    def nodes(self, index: str) -> Iterator[tuple[str, str]]:
+        """The page of each node, by the name of its file. `index` is the file of the fleet's page."""
+        for name in self.names:
+            page = self.page_of(name)
+            yield f"{page.slug}.html", self._render("node.html.j2", node=page, index=f"../{index}")
+
+    def page_of(self, name: str) -> node.NodePage:
+        """What the page of a node shows."""
+        validation = self._report.validation
+        result = validation.results.get(name) if validation else None
+        past = validation.past if validation else no_past
+        known = node.Known(
+            name,
+            self._verdicts.get(name),
+            result,
+            self._statements.get(name),
+            tuple(self._by_node.get(name, ())),
+        )
+        return node.page_of(known, self._numbers, past(result) if result else None)
+
+    def _fleet(self) -> fleet.FleetPage:
+        return fleet.page_of(self._report, self._numbers, self._changed)
+
+    def _render(self, template: str, **values: Any) -> str:
+        # A lone surrogate of a damaged name has no bytes: shown as what cannot be shown.
+        text = _environment().get_template(template).render(label=self._report.label, **values)
+        return text.encode("utf-8", "replace").decode()
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pages"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    style, script = _asset("style.css"), _asset("script.js")
+    environment.globals.update(
+        style=Markup(style),  # noqa: S704 - our own file
+        script=Markup(script),  # noqa: S704 - our own file
+        policy="; ".join(
+            (
+                "default-src 'none'",
+                f"style-src {_hash(style)}",
+                f"script-src {_hash(script)}",
+                "base-uri 'none'",
+                "form-action 'none'",
+            )
+        ),
+        signs=words.SIGNS,
+        kinds=fleet.NAMES,
+        slug=words.slug,
+        moment=words.moment,
+    )
+    return environment
+
+
+def _asset(name: str) -> str:
+    content = pkgutil.get_data("pages", f"templates/{name}")
+    assert content is not None
+    return f"\n{content.decode()}"
+
+
+def _hash(text: str) -> str:
+    """What a content security policy knows a style or script by."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,45 @@
+"""What the actions that read a node share (preflight and compliance): they ask its modules, and plan.
+
+Ansible forks a process for each node's task, and before that imports an action in the process that all of
+them come from (a filter it does not): what is imported and read here is imported and read once a run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.plugins.action import ActionBase
+
+from planning.os_controls import load_controls
+from planning.preflight import DATA
+from planning.role_variables import argument_specs
+from planning.tables import load_models, load_tables
+
+argument_specs()
+load_tables(DATA)
+load_models(DATA)
+load_controls(DATA / "os_controls")
+
+
+class NodeAction(ActionBase):  # type: ignore[misc]  # Ansible ships no types
+    """An action on a node. `warnings` are of the modules that it asked, `reached` is whether it answers."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What every action returns."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        self.warnings: list[str] = []
+        self.reached = True
+        return result
+
+    def ask(self, module: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        """What a module returns; of one that could not be run, why (`msg`): an answer like any other."""
+        try:
+            found: dict[str, Any] = self._execute_module(module, arguments, task_vars=variables)
+        except AnsibleError as error:
+            self.reached = not isinstance(error, AnsibleConnectionFailure)
+            return {"msg": str(error), "unreachable": not self.reached}
+        self.warnings += found.get("warnings", [])
+        return found

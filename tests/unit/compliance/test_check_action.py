@@ -1,0 +1,75 @@
+"""The check's one task on a node: two executions, and what of theirs it passes on."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+
+from tests.unit.compliance.fleets import KNOWN, VARIABLES
+from tests.unit.planning_nodes import node
+
+FILE = Path(__file__).resolve().parents[3] / "roles/compliance/action_plugins/compliance_check.py"
+SPEC = importlib.util.spec_from_file_location("compliance_check", FILE)
+assert SPEC
+assert SPEC.loader
+ACTION = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(ACTION)
+
+ANSWERS: dict[str, Any] = {
+    "node_facts": {"ansible_facts": {"temper": node()}, "warnings": ["Its clock is off."]},
+    "node_compliance": {"observations": {"node": []}, "warnings": ["A unit is unreadable."]},
+}
+
+
+def task(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> tuple[dict[str, Any], list[str]]:
+    """The result of the task on a node whose modules answer so, and which modules were run."""
+    asked: list[str] = []
+
+    def execute(module: str, _arguments: dict[str, Any], task_vars: Any) -> dict[str, Any]:
+        asked.append(module)
+        answer = (ANSWERS | answers)[module]
+        if isinstance(answer, AnsibleError):
+            raise answer
+        return dict(answer)
+
+    monkeypatch.setattr("planning.node_action.ActionBase.run", lambda *_: {})
+    action = object.__new__(ACTION.ActionModule)
+    action._task = SimpleNamespace(args={"known": KNOWN})
+    action._execute_module = execute
+    variables = {"inventory_hostname": "gpu01", "hostvars": {"gpu01": VARIABLES}}
+    return action.run(task_vars=variables), asked
+
+
+def test_a_node_that_answers_is_read_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, asked = task(monkeypatch)
+    assert asked == ["node_facts", "node_compliance"]
+    assert (result["changed"], result["observations"]) == (False, {"node": []})
+    assert "problem" not in result
+
+
+def test_what_the_modules_warn_of_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, _ = task(monkeypatch)
+    assert result["warnings"] == ["Its clock is off.", "A unit is unreadable."]
+
+
+@pytest.mark.parametrize("module", ["node_facts", "node_compliance"])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (AnsibleConnectionFailure("no route to host"), "unreachable: no route to host"),
+        (AnsibleError("no Python"), "it could not be read: no Python"),
+        ({"failed": True, "module_stderr": "Killed"}, "it could not be read: Killed"),
+    ],
+)
+def test_an_execution_that_fails_is_part_of_the_result(
+    monkeypatch: pytest.MonkeyPatch, module: str, error: Any, said: str
+) -> None:
+    result, asked = task(monkeypatch, **{module: error})
+    assert asked[-1] == module
+    assert (result["problem"], result["changed"]) == (said, False)
+    assert "observations" not in result

@@ -1,0 +1,136 @@
+"""Values in `nvidia-smi -q -x`: numbers, flags, words for "no value", and NVML's errors in the place of one.
+
+Element names: nvsmi_device_v12.dtd (driver 535 to 575) and v13 (580 and newer); v10 and v11 call event
+reasons throttle reasons.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import xml.etree.ElementTree as ET
+    from collections.abc import Iterator
+
+#: What stands for a value that a GPU does not have.
+ABSENT = {
+    "",
+    "N/A",
+    "[N/A]",
+    "Not Supported",
+    "[Not Supported]",
+    "Requested functionality has been deprecated",
+}
+#: What is the opposite of a word.
+NO = {"Yes": "No", "Enabled": "Disabled"}
+
+#: NVML's words for an error (nvmlErrorString), in place of a value, in brackets or without. Of a GPU that is
+#: gone:
+LOST = {"GPU is lost", "GPU requires reset"}
+#: ... of one that should have answered,
+FAULTS = {
+    *LOST,
+    "Unknown Error",
+    "ERR!",
+    "Timeout",
+    "Interrupt Request Issue",
+    "Corrupted infoROM",
+    "Insufficient External Power",
+}
+#: ... and of one that was not asked in the right way, or by the right user: no fault, and no value either.
+UNSAID = {
+    "System is not in ready state",
+    "Insufficient Permissions",
+    "Function Not Found",
+    "No data",
+    "Not Found",
+    "Uninitialized",
+    "Invalid Argument",
+    "Insufficient Size",
+    "Insufficient Memory",
+    "In use by another client",
+    "Argument version mismatch",
+    "Driver Not Loaded",
+    "NVML Shared Library Not Found",
+    "The operating system has blocked the request.",
+    "RM has detected an NVML/RM version mismatch.",
+}
+UNANSWERED = FAULTS | UNSAID
+
+#: Bits of clocks_event_reasons.active (nvml.h) by the name of their XML element.
+EVENT_REASONS = {
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+}
+
+
+def text_of(element: ET.Element, path: str) -> str | None:
+    """The text at this place; None where there is none, or no value."""
+    text = (element.findtext(path) or "").strip()
+    return None if is_absent(text) else text
+
+
+def is_absent(text: str) -> bool:
+    """Whether a GPU or its driver says with this that it has no value, or none to tell."""
+    return text in ABSENT or text.strip("[]") in UNANSWERED
+
+
+def flag(element: ET.Element, path: str, yes: str) -> bool | None:
+    """None for every word but the two: what is no answer must not look like a good one."""
+    text = text_of(element, path)
+    return {yes: True, NO[yes]: False}.get(text or "")
+
+
+def integer(text: str | None) -> int | None:
+    """The whole number that a text begins with, before its unit; None where it begins with none."""
+    match = re.match(r"\d+", text or "")
+    return int(match.group()) if match else None
+
+
+def number(text: str) -> float | None:
+    """A number, None for no value. Raises ValueError for any other text."""
+    return None if is_absent(text) else float(text)
+
+
+def numbers(element: ET.Element, paths: dict[str, str]) -> dict[str, int]:
+    """The whole numbers at these places, without those that are not there."""
+    found = {name: integer(text_of(element, path)) for name, path in paths.items()}
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def watts(element: ET.Element, *names: str) -> float | None:
+    """A power in W; driver 535 and newer group readings by where they are taken."""
+    for group in ("gpu_power_readings", "gpu_power_readings/gpu_ceiling_power_limit", "power_readings"):
+        for name in names:
+            match = re.match(r"[\d.]+", text_of(element, f"{group}/{name}") or "")
+            if match:
+                return float(match.group())
+    return None
+
+
+def errors(counters: ET.Element | None, kind: str, bits: str) -> int | None:
+    """Errors of a kind since boot, in DRAM and in SRAM, which drivers split in different ways.
+
+    Up to Volta a GPU counts errors of one and of two bits, with their sum.
+    """
+    if counters is None:
+        return None
+    values = [integer((counter.text or "").strip()) for counter in counters if kind in counter.tag.split("_")]
+    values.append(integer(text_of(counters, f"{bits}/total")))
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def reasons(element: ET.Element) -> Iterator[tuple[str, str]]:
+    """Each event reason with what is said of it."""
+    for group, prefix in (
+        ("clocks_event_reasons", "clocks_event_reason_"),
+        ("clocks_throttle_reasons", "clocks_throttle_reason_"),
+    ):
+        for reason in element.iterfind(f"{group}/*"):
+            yield reason.tag.removeprefix(prefix), (reason.text or "").strip()

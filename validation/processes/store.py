@@ -1,0 +1,149 @@
+"""The history of a fleet: one SQLite file on the controller, which its parts share.
+
+Each part (validation, compliance) has its own tables and their version, and knows nothing of the others'.
+What is written is written in one transaction, by one writer at a time: a process that is killed leaves the
+file as it was. Readers wait for nobody, and need no right to write.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: "Tmpr": what marks a database as one of these (PRAGMA application_id).
+APPLICATION_ID = 0x546D7072
+#: Of the file as a whole: of the table `part`. 1 was a file of compliance alone.
+FILE_VERSION = 2
+#: Another run may be writing; it takes seconds for thousands of nodes.
+PATIENCE_S = 60.0
+FILE_TABLES = ("CREATE TABLE part (name TEXT PRIMARY KEY, version INTEGER) WITHOUT ROWID",)
+NEWER = "take a newer Temper, or move the file away to begin a new history"
+
+DAMAGED = "put back a copy of it, or move it away to begin a new one"
+
+
+class HistoryError(Exception):
+    """The history cannot be used; the message is a sentence for the operator. Nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One owner of tables in the file: a name, their version, and the statements that make them."""
+
+    name: str
+    version: int
+    tables: tuple[str, ...]
+
+
+class Store:
+    """The file, as one part of it sees it, made where it is not there. Raises HistoryError throughout."""
+
+    def __init__(self, path: Path, part: Part, patience_s: float = PATIENCE_S) -> None:
+        self.path = path
+        self.part = part
+        self.patience_s = patience_s
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that is committed at its end, and undone where that is not reached."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Transactions begin where the code says so.
+            with closing(
+                sqlite3.connect(self.path, timeout=self.patience_s, isolation_level=None)
+            ) as connection:
+                self._refuse_strangers(connection)
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("BEGIN IMMEDIATE")
+                self._make_tables(connection)
+                yield connection
+                connection.execute("COMMIT")
+        except (sqlite3.Error, OSError) as error:
+            raise self._unusable("written", error) from error
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection | None]:
+        """A view of the file at one moment; None where nothing of this part is there yet."""
+        try:
+            if not self.path.exists():
+                yield None
+                return
+            with closing(self._connect_to_read()) as connection:
+                connection.execute("BEGIN")
+                self._refuse_strangers(connection)
+                yield connection if self._version(connection) else None
+        except (sqlite3.Error, OSError) as error:
+            raise self._unusable("read", error) from error
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        """SQLite's readers keep a file beside the database, which a read-only folder cannot have."""
+        mode = "mode=ro"
+        if not os.access(self.path.parent, os.W_OK):
+            log = self.path.with_name(f"{self.path.name}-wal")
+            if log.exists() and log.stat().st_size:
+                raise HistoryError(
+                    f"{self.path} has changes in {log.name} that cannot be read in a folder that nobody may "
+                    "write to: copy both files to another folder"
+                )
+            mode = "immutable=1"
+        return sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?{mode}",
+            uri=True,
+            timeout=self.patience_s,
+            isolation_level=None,
+        )
+
+    def _refuse_strangers(self, connection: sqlite3.Connection) -> None:
+        """Refuse what another program, or a newer version of this one, has made."""
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if version > FILE_VERSION:
+            raise HistoryError(
+                f"{self.path} is of version {version}, and this Temper reads up to {FILE_VERSION}: {NEWER}"
+            )
+        if tables and application != APPLICATION_ID:
+            raise HistoryError(f"{self.path} is no history of Temper: name another file, or move it away")
+        if tables and (found := self._version(connection)) > self.part.version:
+            raise HistoryError(
+                f"{self.path} has its part {self.part.name} in version {found}, and this Temper reads up to "
+                f"{self.part.version}: {NEWER}"
+            )
+
+    def _version(self, connection: sqlite3.Connection) -> int:
+        """Of this part's tables; 0 where they are not there yet."""
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'part'").fetchone():
+            return 0
+        row = connection.execute("SELECT version FROM part WHERE name = ?", (self.part.name,)).fetchone()
+        return int(row[0]) if row else 0
+
+    def _make_tables(self, connection: sqlite3.Connection) -> None:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'part'").fetchone():
+            for statement in FILE_TABLES:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {FILE_VERSION}")
+        if not self._version(connection):
+            for statement in self.part.tables:
+                connection.execute(statement)
+            connection.execute("INSERT INTO part VALUES (?, ?)", (self.part.name, self.part.version))
+
+    def _unusable(self, purpose: str, error: Exception) -> HistoryError:
+        outcome = "; nothing was recorded" if purpose == "written" else ""
+        if "locked" in str(error):
+            return HistoryError(
+                f"the history {self.path} is in use: another run has been writing to it for "
+                f"{self.patience_s:g} s; run again when that has ended{outcome}"
+            )
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+            outcome += f"; {DAMAGED}"
+        elif purpose == "written":
+            outcome += f"; see that {self.path.parent} can be written to and has space left"
+        return HistoryError(f"the history {self.path} cannot be {purpose}: {error}{outcome}")
