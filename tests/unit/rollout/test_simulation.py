@@ -24,8 +24,8 @@ from tests.unit.rollout.fleets import ME, NOW, OTHER, begin, nodes
 RESULTS = (Outcome.DONE,) * 6 + (Outcome.AGAIN, Outcome.REFUSED, Outcome.FAILED)
 
 
-@settings(deadline=None, max_examples=25)
-@given(st.integers(0, 2**32), st.integers(1, 40))
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 2**32), st.integers(1, 24))
 def test_no_rule_is_broken_on_any_fleet(seed: int, size: int) -> None:
     simulate(size, seed)
 
@@ -181,4 +181,4 @@ class TwoControllers(RuleBasedStateMachine):
 
 
 TestTwoControllers = TwoControllers.TestCase
-TestTwoControllers.settings = settings(deadline=None, max_examples=12, stateful_step_count=60)
+TestTwoControllers.settings = settings(deadline=None, max_examples=8, stateful_step_count=50)
