@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ansible.module_utils import units
-from ansible.module_utils.process import run, succeeds
-from ansible.module_utils.settings.base import Difference, Setting, SettingError
+from ansible.module_utils.process import complete, run, succeeds
+from ansible.module_utils.settings.base import Difference, Fault, Setting, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -176,8 +176,7 @@ def mounts() -> list[list[str]]:
 
 
 # Units that systemd starts at boot, or that others start.
-# The next boot forgets what is enabled in /run.
-STARTS_AT_BOOT = ("enabled", "static", "alias", "indirect", "generated")
+STARTS_AT_BOOT = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
 
 
 class Unit(Setting):
@@ -246,6 +245,18 @@ class Unit(Setting):
         if self.on and self._show()["LoadState"] == "masked":
             return f"{self.name} is masked: `systemctl unmask {self.name}`"
         return None
+
+    def fault(self) -> Fault | None:
+        """A unit that is enabled in /run alone: the next boot forgets that.
+
+        systemd remembers its own answer until it reads all units anew; `is-enabled` reads the files.
+        """
+        if not self.on or self._show()["UnitFileState"] != "enabled-runtime":
+            return None
+        if complete(["systemctl", "is-enabled", self.name]).stdout.strip() != "enabled-runtime":
+            return None
+        reason = f"{self.name} is enabled until the next boot only, which does not start it"
+        return Fault(reason, [f"systemctl enable --no-reload {self.name}"])
 
     def unmask(self) -> list[str]:
         """The command that takes a mask away, where one keeps the unit from running."""

@@ -147,6 +147,9 @@ def unit(**properties: str) -> system.Unit:
 def test_a_unit_that_runs_and_does_not_start_at_boot_fails(
     monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
+    monkeypatch.setattr(
+        system, "complete", lambda command: subprocess.CompletedProcess(command, 0, f"{state}\n", "")
+    )
     assert observe.observed(unit(UnitFileState=state), [], {})["state"] == "fail"
 
 
