@@ -70,11 +70,11 @@ class Browser:
 
     def ask(self, expression: str, *arguments: Any) -> Any:
         """What an expression of JavaScript is on the page."""
-        return self.driver.execute_script(f"return {expression}", *arguments)  # type: ignore[no-untyped-call]
+        return self.driver.execute_script(f"return {expression}", *arguments)
 
     def command(self, name: str, **parameters: Any) -> Any:
         """A command of the DevTools protocol."""
-        return self.driver.execute_cdp_cmd(name, parameters)  # type: ignore[no-untyped-call]
+        return self.driver.execute_cdp_cmd(name, parameters)
 
     def errors(self) -> list[str]:
         """What the console said since the last call."""

@@ -27,7 +27,8 @@ SHOWN_ROWS = (
 )
 #: Of each element with words of its own: colour, and the first background above it that is not clear.
 COLOURS = """[...document.querySelectorAll('main *')].filter(one => one.checkVisibility()
-  && !one.closest('svg, .hide') && [...one.childNodes].some(child => child.nodeType === 3 && child.textContent.trim())).map(one => {
+  && !one.closest('svg, .hide')
+  && [...one.childNodes].some(child => child.nodeType === 3 && child.textContent.trim())).map(one => {
     const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
     const layers = [];
     for (let up = one; up; up = up.parentElement) layers.unshift(getComputedStyle(up).backgroundColor);
