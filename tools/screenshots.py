@@ -20,9 +20,9 @@ from tests.unit.pages.browser import chromium
 IMAGES = Path(__file__).resolve().parents[1] / "docs/images"
 MOST_BYTES = 200_000
 NODES = 24
-WIDTH = 1280
-#: Of each picture: its part of the report, the node that is opened, where it begins, its height, the scheme.
 GPU_MATMUL, GPU_PEERS = (f"section[aria-labelledby$={test}]" for test in ("gpu_matmul", "gpu_peers"))
+WIDTH = 1280
+#: Of each picture: the report's parts, the node that is opened, what it begins at, its height, the scheme.
 PICTURES = {
     "report-fleet": ("validation", "", "body", 1130, "light"),
     "report-nodes": ("validation", "", "section[aria-labelledby=nodes]", 760, "light"),

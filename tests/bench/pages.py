@@ -2,8 +2,8 @@
 
     python -m tests.bench.pages [--nodes 10000]
 
-The fleet is made up (tests/unit/pages/made_up.py): eight GPUs a node, plan quick, and a statement of
-compliance. All nodes have the results of a few, so that making the fleet does not take longer than the report. Both the
+The fleet is made up (tests/unit/pages/made_up.py): eight GPUs a node, plan quick, a statement of compliance.
+All nodes have the results of a few, so that making the fleet does not take longer than the report. Both the
 clock and CPU time of this one process are printed, for a busy machine is no measure; nothing is asserted.
 """
 
