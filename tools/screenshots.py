@@ -30,7 +30,7 @@ PICTURES = {
         "validation",
         made_up.THROTTLING,
         f"{GPU_MATMUL} h3",
-        520,
+        800,
         "light",
     ),
     "report-links": ("validation", made_up.BAD_LINK, GPU_PEERS, 800, "dark"),
