@@ -80,7 +80,15 @@ def _why(before: TestVerdict, now: TestVerdict) -> str:
 
 def of_compliance(statement: Statement) -> list[Change]:
     """Controls whose state is another than in the check before."""
-    found = [Change(one.node, one.control, one.before, one.now) for one in statement.changed]
+    words = {
+        (node.node, control.id): "; ".join(filter(None, (control.title, control.reason)))
+        for node in statement.nodes
+        for control in node.controls
+    }
+    found = [
+        Change(one.node, one.control, one.before, one.now, words.get((one.node, one.control), ""))
+        for one in statement.changed
+    ]
     return sorted(found, key=lambda change: (change.rank, change.node))
 
 

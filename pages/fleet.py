@@ -30,6 +30,9 @@ HARDENING = "os_hardening"
 MOST_CHANGES, MOST_ATTENTION, MOST_FAILING, MOST_METRICS, MOST_GPUS, MOST_NOTES = 200, 100, 60, 240, 500, 60
 #: The sentence of a cell that did not pass, at most.
 LONGEST_TITLE = 160
+#: The cells of so many nodes have their state in words, too, and why a test was not run; those of more have
+#: a sign, which the legend explains, and the lists below the table say the rest.
+MOST_WITH_REASONS = 200
 #: How the kinds of nodes are called where they are counted.
 NAMES = {"fail": "failing", "unknown": "not known", "degraded": "degraded", "good": "good"}
 
@@ -40,6 +43,11 @@ class Cell:
 
     state: str
     words: str = ""
+
+    @property
+    def short(self) -> str:
+        """Its class in the style sheet: a letter, because a fleet has hundreds of thousands of cells."""
+        return kind(self.state)[0] if kind(self.state) != "good" else "p"
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,7 @@ class FleetPage:
     verdicts: tuple[tuple[str, str, str, str], ...]
     kind: str
     nodes: int
+    few: bool
     good: int
     counts: tuple[tuple[str, str, int], ...]
     chart: Markup
@@ -135,9 +144,9 @@ def page_of(report: Report, numbers: FleetNumbers, changed: list[Change]) -> Fle
     stated = {node.node: node for node in statement.nodes} if statement else {}
     tests = tuple(dict.fromkeys(test.id for node in judged.values() for test in node.tests))
     areas = tuple(dict.fromkeys(_area(control.id) for node in stated.values() for control in node.controls))
-    rows = tuple(
-        _row(name, judged.get(name), stated.get(name), tests, areas) for name in sorted({*judged, *stated})
-    )
+    names = sorted({*judged, *stated})
+    few = len(names) <= MOST_WITH_REASONS
+    rows = tuple(_row(name, judged.get(name), stated.get(name), tests, areas, reasons=few) for name in names)
     count = Counter(row.kind for row in rows)
     counts = tuple((name, NAMES[name], count[name]) for name in KINDS)
     attention = list(_attention(rows, judged, stated))
@@ -149,6 +158,7 @@ def page_of(report: Report, numbers: FleetNumbers, changed: list[Change]) -> Fle
             *(str(one.state) for one in [verdict] if one), *(str(one.verdict) for one in [statement] if one)
         ),
         nodes=len(rows),
+        few=few,
         good=count["good"],
         counts=counts,
         chart=svg.parts([(name, words, number) for name, words, number in counts], "Nodes by verdict"),
@@ -178,15 +188,21 @@ def _verdicts(report: Report) -> Iterator[tuple[str, str, str, str]]:
     if report.validation:
         verdict, results = report.validation.verdict, report.validation.results
         last = max((result.started_at for result in results.values()), default="")
-        yield "Validation", verdict.state, verdict.sentence, f"measured {moment(last)}" if last else ""
+        yield "Validation", verdict.state, _said(verdict.sentence), f"measured {moment(last)}" if last else ""
     if report.compliance:
         made = report.compliance
         yield (
             "Compliance",
             made.verdict,
-            made.sentence,
+            _said(made.sentence),
             f"checked {moment(made.made_at)} by {made.tool or 'Temper'}",
         )
+
+
+def _said(sentence: str) -> str:
+    """A verdict's sentence without the state, which stands before it."""
+    verdict, _, rest = sentence.partition(". ")
+    return rest if verdict.startswith("Verdict: ") and rest else sentence
 
 
 def _compared(report: Report) -> Iterator[str]:
@@ -213,14 +229,16 @@ def _row(
     statement: NodeStatement | None,
     tests: tuple[str, ...],
     areas: tuple[str, ...],
+    *,
+    reasons: bool,
 ) -> NodeRow:
     states = [str(one) for one in (verdict and verdict.state, statement and statement.verdict) if one]
     found = {test.id: test for test in verdict.tests} if verdict else {}
     cells: list[Cell | None] = []
     for test in (found.get(one) for one in tests):
         words = (test.reason or "; ".join(one.text for one in test.findings)) if test else ""
-        good = test and test.state is State.PASS
-        cells.append(Cell(test.state, "" if good else _cut(words)) if test else None)
+        silent = {State.PASS} if reasons else {State.PASS, State.NOT_RUN}
+        cells.append(Cell(test.state, "" if test.state in silent else _cut(words)) if test else None)
     for area in areas:
         cells.append(_area_cell(statement, area) if statement else None)
     gpus = (verdict.gpus if verdict else "") or (statement.gpus if statement else "")

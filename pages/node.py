@@ -403,18 +403,15 @@ def _charts(test: TestResult, numbers: Numbers) -> Iterator[tuple[Markup, tuple[
             svg.Line(name.removesuffix(BUS_BANDWIDTH).strip("_").replace("_", "-") or "all-reduce", points)
             for name, points in by_name.items()
         ]
-        floors = [floor for one in buses if (floor := numbers.standards(test, one).floor) is not None]
-        title = "Bus bandwidth over message size"
-        yield (
-            svg.lines(
-                lines,
-                svg.SIZES,
-                svg.Axis("GB/s", from_zero=True),
-                title,
-                svg.Marks(floor=max(floors, default=None)),
-            ),
-            numbers.groups(test, buses),
-        )
+        floors = [
+            (float(at), floor)
+            for one in buses
+            if (floor := numbers.standards(test, one).floor) is not None
+            and isinstance(at := one.conditions.get("size_bytes"), int)
+        ]
+        axes = svg.SIZES, svg.Axis("bus bandwidth in GB/s", from_zero=True)
+        chart = svg.lines(lines, *axes, "Bus bandwidth over message size", floors)
+        yield chart, numbers.groups(test, buses)
     loading = [one for one in test.measurements if one.name == LOADING]
     if loading:
         lines = [
@@ -426,7 +423,7 @@ def _charts(test: TestResult, numbers: Numbers) -> Iterator[tuple[Markup, tuple[
                 )
             )
         ]
-        axes = svg.Axis("workers"), svg.Axis("samples/s", from_zero=True)
+        axes = svg.Axis("workers"), svg.Axis("loading in samples/s", from_zero=True)
         yield svg.lines(lines, *axes, "Samples a second over workers"), numbers.groups(test, loading)
 
 
@@ -510,7 +507,11 @@ def _course(test: TestResult) -> Course | None:
             )
             for one in series
         ]
-        charts.append(svg.lines(found, svg.Axis("seconds"), svg.Axis(measure), f"{title} during {test.id}"))
+        charts.append(
+            svg.lines(
+                found, svg.Axis("seconds"), svg.Axis(f"{title} in {measure}"), f"{title} during {test.id}"
+            )
+        )
     held = list(_held_back(series))
     return Course(
         tuple(charts),

@@ -151,14 +151,13 @@ class Axis:
 SIZES = Axis("message size", powers=True, text=lambda bytes_: size(int(bytes_)))
 
 
-def lines(series: Sequence[Line], x: Axis, y: Axis, title: str, marks: Marks | None = None) -> Markup:
-    """Several series over one axis, told apart by colour, dashes and a legend."""
+def lines(series: Sequence[Line], x: Axis, y: Axis, title: str, floors: Sequence[Point] = ()) -> Markup:
+    """Several series over one axis, told apart by colour, dashes and a legend; floors where they hold."""
     drawn = [(place, line) for place, line in enumerate(series) if line.drawn]
     if not drawn:
         return Markup("")
-    marked = (marks or Marks()).all()
     all_x = [math.log2(at) if x.powers else at for _, line in drawn for at, _ in line.drawn]
-    all_y = [at for _, line in drawn for _, at in line.drawn] + [at for _, at in marked]
+    all_y = [at for _, line in drawn for _, at in line.drawn] + [at for _, at in floors]
     left, right, low, high = min(all_x), max(all_x), min(all_y), max(all_y)
     # Steps of a few MHz are no drama.
     low = 0.0 if y.from_zero else min(low, high - 0.15 * abs(high))
@@ -173,6 +172,7 @@ def lines(series: Sequence[Line], x: Axis, y: Axis, title: str, marks: Marks | N
     def at_y(value: float) -> float:
         return plot_y + plot_h * (1 - (value - low) / (high - low or 1.0))
 
+    floor_words = f"; floor {', '.join(y.text(value) for _, value in floors)}" if floors else ""
     body = []
     for tick in ticks:
         place = at_y(tick)
@@ -183,9 +183,9 @@ def lines(series: Sequence[Line], x: Axis, y: Axis, title: str, marks: Marks | N
     for tick in _steps(sorted({at for _, line in drawn for at, _ in line.drawn}), x.powers):
         body.append(_text(at_x(tick), plot_y + plot_h + 16, x.text(tick), "middle"))
     body.append(f'<path class="axis" d="M{plot_x} {plot_y + plot_h}h{plot_w}"/>')
-    body.append(_text(plot_x, plot_y + plot_h + 32, f"{x.label}; {y.label}"))
-    for name, value in marked:
-        body.append(f'<path class="{name}" d="M{plot_x} {at_y(value):.1f}h{plot_w}"/>')
+    body.append(_text(plot_x, plot_y + plot_h + 32, f"{y.label} over {x.label}{floor_words}"))
+    for at, value in floors:
+        body.append(f'<path class="floor" d="M{at_x(at) - 14:.1f} {at_y(value):.1f}h28"/>')
     for place, line in drawn:
         found = [(at_x(one), at_y(two)) for one, two in line.drawn]
         kind = f"s{place % SERIES}"
@@ -204,9 +204,8 @@ def lines(series: Sequence[Line], x: Axis, y: Axis, title: str, marks: Marks | N
         f"{line.name}: {y.text(min(v for _, v in line.drawn))} to {y.text(max(v for _, v in line.drawn))}"
         for _, line in drawn
     )
-    return chart(
-        570, plot_y + plot_h + 44 + 16 * rows, title, f"{y.label} over {x.label}. {words}.", "".join(body)
-    )
+    said = f"{y.label} over {x.label}{floor_words}. {words}."
+    return chart(570, plot_y + plot_h + 44 + 16 * rows, title, said, "".join(body))
 
 
 def parts(counts: Sequence[tuple[str, str, float]], title: str) -> Markup:

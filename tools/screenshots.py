@@ -20,12 +20,21 @@ from tests.unit.pages.browser import chromium
 IMAGES = Path(__file__).resolve().parents[1] / "docs/images"
 MOST_BYTES = 200_000
 NODES = 24
+GPU_MATMUL, GPU_PEERS = (f"section[aria-labelledby$={test}]" for test in ("gpu_matmul", "gpu_peers"))
 WIDTH = 1280
 #: Of each picture: the report's parts, the node that is opened, what it begins at, its height, the scheme.
 PICTURES = {
-    "report-fleet": ("validation", "", "body", 1500, "light"),
-    "report-node": ("validation", made_up.THROTTLING, "[id$=gpu_matmul]", 1500, "dark"),
-    "report-compliance": ("compliance", "", "body", 1250, "light"),
+    "report-fleet": ("validation", "", "body", 1130, "light"),
+    "report-nodes": ("validation", "", "section[aria-labelledby=nodes]", 760, "light"),
+    "report-telemetry": (
+        "validation",
+        made_up.THROTTLING,
+        f"{GPU_MATMUL} h3",
+        800,
+        "light",
+    ),
+    "report-links": ("validation", made_up.BAD_LINK, GPU_PEERS, 800, "dark"),
+    "report-compliance": ("compliance", "", "body", 880, "light"),
 }
 
 
@@ -36,6 +45,7 @@ def main() -> int:
         "validation": Report(validation=whole.validation, label=whole.label),
         "compliance": Report(compliance=whole.compliance, label=whole.label),
     }
+    IMAGES.mkdir(exist_ok=True)
     too_large = False
     with tempfile.TemporaryDirectory() as folder, chromium(WIDTH) as browser:
         files = {part: write(Path(folder, part), report)[-1] for part, report in reports.items()}
@@ -45,7 +55,6 @@ def main() -> int:
             found = f"document.querySelector('{'article:target ' * bool(node)}{selector}')"
             top = browser.ask(f"Math.max(0, {found}.getBoundingClientRect().top + scrollY - 20)")
             picture = browser.picture(int(top), height, WIDTH)
-            IMAGES.mkdir(exist_ok=True)
             (IMAGES / f"{name}.png").write_bytes(picture)
             print(f"{name}.png: {len(picture) / 1e3:.0f} kB")
             too_large |= len(picture) > MOST_BYTES

@@ -129,6 +129,14 @@ def test_missing_debian_packages_are_named_to_a_user_who_cannot_install_them(
         bootstrap.install_packages(["nftables", "gnupg"])
 
 
+def test_a_browser_comes_with_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed: list[str] = []
+    monkeypatch.setattr(bootstrap, "install_packages", installed.extend)
+    monkeypatch.setattr("sys.argv", ["bootstrap", "browser"])
+    assert bootstrap.main() == 0
+    assert installed == ["chromium", "chromium-driver"]
+
+
 def test_programs_of_monitoring_are_unpacked_once_and_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
