@@ -249,7 +249,7 @@ FAULTS = {
         "ncclAllReduce:5:hang@1",
         gpus=2,
         finding=("rank-hung", None),
-        words="rank 1 (GPU 1)",
+        words="all 2 ranks hung in stage: warming up",
     ),
     "a rank's collective fails": Fault(
         "gpu_all_reduce",
