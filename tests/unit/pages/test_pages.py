@@ -204,7 +204,7 @@ def test_own_past_is_of_the_same_plan_and_torch_and_earlier() -> None:
     test = next(test for test in result.tests if test.id == "gpu_matmul")
     one = test.measurements[0]
     past = history.PastNumber(test.id, test.method, one.name, result.gpus[0].uuid, 50.0, one.conditions)
-    run = history.PastRun(3, result.node, "2026-10-01", "quick", result.machine.torch, "580", (past,))
+    run = history.PastRun(result.node, "2026-10-01", "quick", result.machine.torch, "580", (past,))
     runs = [dataclasses.replace(run, started_at=f"2026-10-{day:02}") for day in range(1, 29)]
     others = [
         dataclasses.replace(run, plan="standard"),
