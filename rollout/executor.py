@@ -109,8 +109,8 @@ class FleetExecutor:
             await asyncio.to_thread(wait_until_idle, self.drainer, name, limit_s)
         except DrainError as error:
             return StepResult(Outcome.REFUSED, str(error))
-        found = await self._step(ticket, "look")
-        if found.ok and (holders := found.result["processes"]):
+        found = await self._step(ticket, "holders")
+        if found.ok and (holders := found.result["holders"]):
             return StepResult(Outcome.REFUSED, f"its GPUs are in use: {named(tuple(map(str, holders)))}")
         return _result(found, otherwise=Outcome.REFUSED)
 

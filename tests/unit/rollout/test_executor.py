@@ -90,7 +90,11 @@ class StandInScheduler:
 @pytest.fixture
 def ansible() -> StandInAnsible:
     return StandInAnsible(
-        {"look": played(stack=OLD, settled=True, processes=[]), "settings": played(settings=BOTH)}
+        {
+            "look": played(stack=OLD, settled=True),
+            "holders": played(holders=[]),
+            "settings": played(settings=BOTH),
+        }
     )
 
 
@@ -190,9 +194,12 @@ def test_work_that_does_not_end_is_named(executor: FleetExecutor, scheduler: Sta
 def test_processes_that_no_scheduler_knows_of_are_named(
     executor: FleetExecutor, ansible: StandInAnsible
 ) -> None:
-    ansible.answers["look"] = played(stack=OLD, settled=True, processes=["4711 python3"])
+    ansible.answers["holders"] = played(holders=["python3 (pid 4711) in container 0123"])
     result = asyncio.run(executor.drain(ticket(Step.DRAIN)))
-    assert (result.outcome, result.reason) == (Outcome.REFUSED, "its GPUs are in use: 4711 python3")
+    assert (result.outcome, result.reason) == (
+        Outcome.REFUSED,
+        "its GPUs are in use: python3 (pid 4711) in container 0123",
+    )
 
 
 def test_a_refused_installation_is_no_failed_one(executor: FleetExecutor, ansible: StandInAnsible) -> None:

@@ -1,0 +1,155 @@
+"""The steps of a roll-out on a real node: there, and back without any repository.
+
+Measuring is left out: what the gate makes of numbers has tests of its own, and a machine that runs tests
+beside each other is no measure. The tests run in the order in which they stand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollout import gpu_settings
+from rollout.drain.commands import Idle
+from rollout.engine import Ticket
+from rollout.executor import FleetExecutor
+from rollout.gate import Rules
+from rollout.model import Course, Node, Outcome, Record, State, Step, StepResult
+from rollout.playbooks import Ansible
+from rollout.policy import Policy
+from tests.lab.fleet import Fleet, on_node
+from tests.lab.repository_faults import Repositories
+from tests.lab.settings import CHECKOUT, Lab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.lab
+
+LAB = Lab(name="upgrade")
+FLEET = Fleet(LAB, size=1, timeout_s=1200)
+(NODE,) = LAB.nodes(1)
+OLD, NEW = "r580-cuda13.0", "r595-cuda13.2"
+OLD_DRIVER, NEW_DRIVER = "580.178.04", "595.91.07"
+
+
+class Way:
+    """One node's way: each step with what the ones before it have left."""
+
+    def __init__(self, folder: Path, identity: str = "tests:1") -> None:
+        self.executor = FleetExecutor(
+            Ansible(folder, CHECKOUT / "inventory" / "lab"), Idle(), folder, identity, rules=Rules(runs=2)
+        )
+        self.facts: dict[str, str] = {}
+
+    def ticket(self, step: Step, course: Course = Course.FORWARD) -> Ticket:
+        now = datetime.now(UTC)
+        record = Record(State.PENDING, now, course=course, step=step, attempt=1, facts=dict(self.facts))
+        return Ticket(1, NEW, Node(NODE.name, ""), step, record, 1, "", Policy(), timedelta(minutes=20))
+
+    def go(self, step: Step, course: Course = Course.FORWARD) -> StepResult:
+        method = {Step.RETURN: "return_to_service"}.get(step, str(step))
+        result: StepResult = asyncio.run(getattr(self.executor, method)(self.ticket(step, course)))
+        self.facts |= result.facts
+        return result
+
+    def goes(self, *steps: Step, course: Course = Course.FORWARD) -> None:
+        for step in steps:
+            result = self.go(step, course)
+            assert result.outcome is Outcome.DONE, (step, result.reason)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lab() -> Iterator[None]:
+    """A node with the old stack, and nothing left of it afterwards."""
+    FLEET.command("down")
+    FLEET.command("up")
+    before = {name: os.environ.get(name) for name in FLEET.environment}
+    os.environ.update(FLEET.environment)  # Ansible is run by the executor, in this environment
+    try:
+        for stage in ("provision", "tune"):
+            run = FLEET.playbook(stage)
+            assert run.status == 0, run.output
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+        FLEET.command("down")
+
+
+@pytest.fixture(scope="module")
+def way(tmp_path_factory: pytest.TempPathFactory) -> Way:
+    return Way(tmp_path_factory.mktemp("rollout"))
+
+
+def loaded() -> str:
+    return on_node(NODE, "cat /sys/module/nvidia/version").strip()
+
+
+def staged() -> str:
+    return on_node(NODE, "ls /var/cache/temper/former-packages 2>/dev/null || true")
+
+
+def test_before_anything_is_changed_both_stacks_are_on_the_node(way: Way) -> None:
+    way.goes(Step.LEASE, Step.STAGE, Step.DRAIN)
+    assert way.facts["former_stack"] == OLD
+    assert f"nvidia-driver-cuda_{OLD_DRIVER}-1" in staged()
+    assert loaded() == OLD_DRIVER
+
+
+def test_another_roll_out_does_not_get_the_node(way: Way, tmp_path: Path) -> None:
+    result = Way(tmp_path, "somebody else").go(Step.LEASE)
+    assert result.outcome is Outcome.REFUSED
+    assert "held by tests:1" in result.reason
+
+
+def test_who_holds_a_gpu_is_named_and_the_node_left_alone(way: Way) -> None:
+    # What stands for a device file here is a file; the kernel names it alike.
+    run = "systemd-run --quiet --unit=holder --service-type=exec --property=StandardInput=file:/dev/nvidia0"
+    on_node(NODE, f"touch /dev/nvidia0; {run} sleep 600")
+    try:
+        result = way.go(Step.DRAIN)
+    finally:
+        on_node(NODE, "systemctl stop holder; rm /dev/nvidia0")
+    assert result.outcome is Outcome.REFUSED
+    assert "holder.service" in result.reason
+
+
+def test_the_node_gets_the_new_stack(way: Way) -> None:
+    settings = asyncio.run(way.executor._settings(way.ticket(Step.BASELINE)))
+    assert isinstance(settings, dict)
+    assert len(settings) == 8
+    way.executor._write(way.ticket(Step.BASELINE), "settings.json", settings)
+    way.goes(Step.INSTALL)
+    assert loaded() == OLD_DRIVER
+    way.goes(Step.REBOOT)
+    boot = on_node(NODE, "cat /proc/sys/kernel/random/boot_id")
+    way.goes(Step.REBOOT)  # as after a crash of the controller: it has booted already
+    assert on_node(NODE, "cat /proc/sys/kernel/random/boot_id") == boot
+    way.goes(Step.LOAD, Step.SETTLE)
+    assert loaded() == NEW_DRIVER
+    report = on_node(NODE, "nvidia-smi -q -x")
+    assert gpu_settings.parse(report) == settings
+
+
+def test_the_way_back_needs_no_repository(way: Way) -> None:
+    repositories = Repositories(LAB)
+    repositories.silence()
+    try:
+        way.goes(Step.UNDO, Step.REBOOT, Step.LOAD, Step.SETTLE, course=Course.BACK)
+    finally:
+        repositories.close()
+    assert loaded() == OLD_DRIVER
+
+
+def test_nothing_of_it_stays_on_the_node(way: Way, tmp_path: Path) -> None:
+    way.goes(Step.RETURN)
+    assert staged() == ""
+    assert on_node(NODE, "ls /etc/apt/sources.list.d | grep former || true") == ""
+    assert Way(tmp_path, "somebody else").go(Step.LEASE).outcome is Outcome.DONE
