@@ -148,6 +148,17 @@ def test_the_way_back_needs_no_repository(way: Way) -> None:
     assert loaded() == OLD_DRIVER
 
 
+def test_errors_of_a_gpu_since_its_return_are_found(way: Way) -> None:
+    # It is the measurement before that brings the payload.
+    assert "Verdict" in FLEET.playbook("validate").output
+    way.goes(Step.WATCH)
+    FLEET.command("fault", NODE.name, "ecc-errors", "on")
+    result = way.go(Step.WATCH)
+    FLEET.command("fault", NODE.name, "ecc-errors", "off")
+    assert result.outcome is Outcome.FAILED
+    assert "uncorrectable" in result.reason.lower()
+
+
 def test_nothing_of_it_stays_on_the_node(way: Way, tmp_path: Path) -> None:
     way.goes(Step.RETURN)
     assert staged() == ""
