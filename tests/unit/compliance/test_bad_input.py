@@ -18,7 +18,6 @@ from compliance.history import History
 from compliance.statement import statement
 from planning.preflight import DATA
 from tests.unit.compliance.fleets import NOW, RULES, checked, waiver
-from validation.processes.store import HistoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +48,7 @@ def full_disk() -> Iterator[None]:
 def left(settings: Settings) -> tuple[list[str], list[str]]:
     """The reports, and what is wrong with them."""
     names = [path.name for path in settings.directory.iterdir() if path.is_dir() and not path.is_symlink()]
-    return names, verify(settings.directory, History(settings.directory / HISTORY).reports())
+    return names, verify(settings.directory, History(settings.validations / HISTORY).reports())
 
 
 def test_a_disk_that_becomes_full_costs_only_the_report_that_it_cannot_hold(
@@ -65,7 +64,7 @@ def test_a_disk_that_becomes_full_costs_only_the_report_that_it_cannot_hold(
 
 def test_a_folder_that_nobody_can_write_to_is_named(settings: Settings) -> None:
     folder = Path("/proc/reports")  # root's permissions end there, too
-    with pytest.raises(HistoryError, match=str(folder)):
+    with pytest.raises(OSError, match=str(folder)):
         check([checked()], replace(settings, directory=folder), NOW)
 
 

@@ -175,7 +175,16 @@ def test_the_command_prints_the_plan(
     assert "node1" in capsys.readouterr().out
 
 
-def test_only_commands_that_work_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        command.main(["run"])
-    assert "invalid choice" in capsys.readouterr().err
+def test_without_a_roll_out_a_command_says_how_one_begins(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for arguments in (
+        ["status"],
+        ["report"],
+        ["hold", "--reason", "x"],
+        ["retry", "gpu01"],
+        ["resume", "-i", "x"],
+    ):
+        assert command.main([*arguments, "--folder", str(tmp_path)]) == 2
+        assert "has no roll-out: `run` begins one" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
