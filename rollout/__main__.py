@@ -7,6 +7,8 @@ python3 -m rollout status                                 how far it is, from an
 python3 -m rollout hold | abort --reason WHY              no node starts any more; abort also releases those
                                                           on which nothing was changed yet
 python3 -m rollout resume -i inventory/mine               go on after a hold, an abort or a crash
+python3 -m rollout schedule -i inventory/mine             print a timer for systemd (or --cron) that goes on
+                                                          in each window
 python3 -m rollout retry NODE                             have another try on a node, with the next resume
 python3 -m rollout rollback -i inventory/mine             bring the nodes of the last roll-out back, wave by
                                                           wave, to the stack that they came from
@@ -24,6 +26,7 @@ import asyncio
 import contextlib
 import getpass
 import json
+import shlex
 import signal
 import socket
 import sys
@@ -37,7 +40,8 @@ from rollout.forecast import plan_text
 from rollout.model import Mode, State
 from rollout.policy import Drain, Policy, PolicyError, load
 from rollout.report import as_dict, status_text, timeline_text, verdict
-from rollout.store import Store, StoreError
+from rollout.store import HeldError, Store, StoreError
+from rollout.windows import cron_line, systemd_units
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,12 +89,41 @@ def rollback(given: argparse.Namespace) -> int:
 def resume(given: argparse.Namespace) -> int:
     """Go on with the roll-out that has not ended."""
     store = _store(given)
+    if given.scheduled and (not store.path.is_file() or _last(store).mode is not Mode.RUNNING):
+        return 0
     last = _last(store)
     if last.mode in (Mode.HELD, Mode.STOPPED):
         store.resume(last.number, getpass.getuser(), datetime.now(UTC))
     elif last.mode is Mode.DONE:
         raise StoreError(f"roll-out {last.number} to {last.stack} has ended: `run` begins another one")
-    return _carry_out(given, store, last.number)
+    try:
+        return _carry_out(given, store, last.number)
+    except HeldError:
+        if given.scheduled:
+            return 0
+        raise
+
+
+def schedule(given: argparse.Namespace) -> int:
+    """Print what has the controller go on with a roll-out in each of its windows."""
+    inventory, folder = Path(given.inventory).resolve(), given.folder.resolve()
+    words = [
+        sys.executable,
+        "-m",
+        "rollout",
+        "resume",
+        "--scheduled",
+        "-i",
+        str(inventory),
+        "--folder",
+        str(folder),
+    ]
+    if given.cron:
+        print(cron_line(shlex.join(words), shlex.quote(str(ROOT)), getpass.getuser()), end="")
+        return 0
+    for name, text in systemd_units(shlex.join(words), str(ROOT)).items():
+        print(f"# /etc/systemd/system/{name}\n{text}")
+    return 0
 
 
 def status(given: argparse.Namespace) -> int:
@@ -241,7 +274,18 @@ def main(arguments: list[str] | None = None) -> int:
     made = command(rollback)
     made.add_argument("-i", "--inventory", required=True, help="inventory of Ansible")
     made.add_argument("--policy", type=Path, help="policy in YAML; without one, the defaults hold")
-    command(resume).add_argument("-i", "--inventory", required=True, help="inventory of Ansible")
+    made = command(resume)
+    made.add_argument("-i", "--inventory", required=True, help="inventory of Ansible")
+    made.add_argument(
+        "--scheduled",
+        action="store_true",
+        help="for a timer: do nothing where nobody has begun, somebody is at work, or a person has to look",
+    )
+    made = command(schedule)
+    made.add_argument("-i", "--inventory", required=True, help="inventory of Ansible")
+    made.add_argument(
+        "--cron", action="store_true", help="a line for /etc/cron.d instead of units of systemd"
+    )
     command(status)
     command(report).add_argument("--json", action="store_true", help="for machines")
     for function in (hold, abort):

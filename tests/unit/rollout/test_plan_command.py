@@ -188,3 +188,20 @@ def test_without_a_roll_out_a_command_says_how_one_begins(
         assert command.main([*arguments, "--folder", str(tmp_path)]) == 2
         assert "has no roll-out: `run` begins one" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+def test_a_timer_does_nothing_where_nobody_has_begun(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert command.main(["resume", "--scheduled", "-i", "x", "--folder", str(tmp_path)]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_timer_names_the_inventory_and_never_resumes_what_a_person_has_held(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert command.main(["schedule", "-i", str(tmp_path / "a b"), "--folder", str(tmp_path)]) == 0
+    service = capsys.readouterr().out
+    assert f"rollout resume --scheduled -i '{tmp_path}/a b' --folder {tmp_path}" in service
+    assert command.main(["schedule", "--cron", "-i", "x", "--folder", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("*/15 * * * * ")
