@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.lab.settings import Node
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 FLEET = Fleet(Lab(name="takeback"))
 NODES = FLEET.lab.nodes(FLEET.size)
