@@ -200,7 +200,7 @@ def check(case: Case, machine: Dnf, repository: dict[str, Any]) -> None:
     assert not settle(machine, wanted, present, [version])["changed"]
 
 
-def cases() -> list[Any]:
+def chosen() -> list[Any]:
     """Every case; all but the last of each release are slow together."""
     quick = list({case.release: case for case in CASES}.values())
     return [
@@ -208,7 +208,7 @@ def cases() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", chosen())
 def test_dnf_installs_what_is_planned(case: Case, install: Callable[[Case], None]) -> None:
     install(case)
 
