@@ -114,7 +114,8 @@ class Ansible:
                     "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
                 },
             )
-            output = run.stdout.read()
+            with run.stdout as stream:
+                output = stream.read()
         finally:
             shutil.rmtree(private, ignore_errors=True)
         (folder / f"{label}.log").write_text(output, encoding="utf-8")

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout import gpu_settings
+from rollout import gate, gpu_settings
 from rollout.drain.commands import Idle
 from rollout.engine import Ticket
 from rollout.executor import FleetExecutor
-from rollout.gate import Rules
 from rollout.model import Course, Node, Outcome, Record, State, Step, StepResult
 from rollout.playbooks import Ansible
 from rollout.policy import Policy
@@ -43,7 +42,11 @@ class Way:
 
     def __init__(self, folder: Path, identity: str = "tests:1") -> None:
         self.executor = FleetExecutor(
-            Ansible(folder, CHECKOUT / "inventory" / "lab"), Idle(), folder, identity, rules=Rules(runs=2)
+            Ansible(folder, CHECKOUT / "inventory" / "lab"),
+            Idle(),
+            folder,
+            identity,
+            rules=gate.Rules(runs=2),
         )
         self.facts: dict[str, str] = {}
 
@@ -134,8 +137,9 @@ def test_the_node_gets_the_new_stack(way: Way) -> None:
     assert on_node(NODE, "cat /proc/sys/kernel/random/boot_id") == boot
     way.goes(Step.LOAD, Step.SETTLE)
     assert loaded() == NEW_DRIVER
-    report = on_node(NODE, "nvidia-smi -q -x")
-    assert gpu_settings.parse(report) == settings
+    lost: list[str] = []
+    gate.judge_settings(settings, gpu_settings.parse(on_node(NODE, "nvidia-smi -q -x")), lost, [])
+    assert lost == []
 
 
 def test_the_way_back_needs_no_repository(way: Way) -> None:
