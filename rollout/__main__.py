@@ -30,6 +30,7 @@ import shlex
 import signal
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from rollout.model import Rollout
 
 USAGE_ERROR = 2
+#: Threads that wait for nodes at the same time.
+MOST_AT_ONCE = 512
 FOLDER = ROOT / "reports" / "rollouts"
 
 
@@ -212,8 +215,11 @@ def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
         task = asyncio.current_task()
         assert task
         # A terminal that closes, or systemd that stops: steps under way end, and the next run repeats them.
+        loop = asyncio.get_running_loop()
         for one in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(one, task.cancel)
+            loop.add_signal_handler(one, task.cancel)
+        # A node that drains, or is worked on, is a thread that waits; Python's own pool has a few a core.
+        loop.set_default_executor(ThreadPoolExecutor(MOST_AT_ONCE))
         return await engine.run(number)
 
     with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import threading
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -77,7 +78,8 @@ class FleetExecutor:
         names = ["", *(name for name in self.known_stacks if name != ticket.stack)]
         wanted = ""
         for name in names:
-            found = await self._step(ticket, "look", stack=name)
+            # It only reads: jobs may run there.
+            found = await self._step(ticket, "look", stack=name, nvidia_stack_busy_ok=True)
             if not found.ok:
                 return _result(found, otherwise=Outcome.AGAIN)
             stack = str(found.result["stack"])
@@ -95,7 +97,7 @@ class FleetExecutor:
         """Take the node out of service; `refused` where somebody else has, or where work does not end."""
         name = ticket.node.name
         try:
-            before = await asyncio.to_thread(self._standing, name)
+            before = await self._before(name)
             if before.obstacle:
                 return StepResult(Outcome.REFUSED, before.obstacle)
             if not before.in_service and not before.ours:
@@ -103,10 +105,11 @@ class FleetExecutor:
                     Outcome.REFUSED,
                     f"somebody else has taken it out of service: {before.reason or 'no reason given'}",
                 )
+            # Before the first touch, and only then: what was not touched is not given back.
+            _write(self._note(name), asdict(before))
             reason = f"upgrade to {ticket.stack}"
             await asyncio.to_thread(self.drainer.drain, name, before, reason)
-            limit_s = max((ticket.limit - DRAIN_MARGIN).total_seconds(), 1.0)
-            await asyncio.to_thread(wait_until_idle, self.drainer, name, limit_s)
+            await self._wait_until_idle(name, max((ticket.limit - DRAIN_MARGIN).total_seconds(), 1.0))
         except DrainError as error:
             return StepResult(Outcome.REFUSED, str(error))
         found = await self._step(ticket, "holders")
@@ -219,12 +222,11 @@ class FleetExecutor:
         """Write the record's reason into the drain. The node may not answer any more."""
         name = ticket.node.name
         try:
-            before = await asyncio.to_thread(self._standing, name)
+            before = await self._before(name)
             await asyncio.to_thread(self.drainer.keep_out, name, before, ticket.record.reason)
         except DrainError as error:
             return StepResult(Outcome.AGAIN, str(error))
-        await self._step(ticket, "free")
-        return StepResult(Outcome.DONE)
+        return await self._free(ticket)
 
     async def watch(self, ticket: Ticket) -> StepResult:
         """Look for errors of the GPUs since the node returned; `failed` where there are."""
@@ -334,25 +336,48 @@ class FleetExecutor:
             said = await asyncio.to_thread(self._give_back_to_scheduler, ticket.node.name)
         except DrainError as error:
             return StepResult(Outcome.AGAIN, str(error))
+        return await self._free(ticket, said)
+
+    async def _free(self, ticket: Ticket, said: str = "") -> StepResult:
+        """Give the lease back. One that a silent node keeps ends by itself: no reason to take it out."""
         freed = await self._step(ticket, "free")
-        return _result(freed, otherwise=Outcome.AGAIN, reason=said)
+        kept = (
+            ""
+            if freed.ok
+            else f"its lease on the node ends by itself, as it was not given back: {freed.said}"
+        )
+        return StepResult(Outcome.DONE, " ".join(filter(None, (said, kept))))
+
+    async def _wait_until_idle(self, name: str, limit_s: float) -> None:
+        """Wait for the node's work to end. Cancelled, the thread that waits ends at its next look."""
+        stopped = threading.Event()
+        try:
+            await asyncio.to_thread(wait_until_idle, self.drainer, name, limit_s, stopped=stopped.is_set)
+        finally:
+            stopped.set()
 
     def _give_back_to_scheduler(self, name: str) -> str:
-        file = self.folder / name / "standing.json"
-        if not file.is_file():
+        before = self._noted(name)
+        if before is None:
             return ""  # it was never drained
-        said = self.drainer.give_back(name, Standing(**json.loads(file.read_text(encoding="utf-8"))))
-        file.unlink()
+        said = self.drainer.give_back(name, before)
+        self._note(name).unlink()
         return said
 
-    def _standing(self, name: str) -> Standing:
-        """How the scheduler had the node before we touched it: written down before the first touch."""
-        file = self.folder / name / "standing.json"
-        if file.is_file():
-            return Standing(**json.loads(file.read_text(encoding="utf-8")))
-        standing = self.drainer.look(name)
-        _write(file, asdict(standing))
-        return standing
+    def _note(self, name: str) -> Path:
+        return self.folder / name / "standing.json"
+
+    async def _before(self, name: str) -> Standing:
+        """How the scheduler had the node before we touched it, or has it now where we have not."""
+        noted = self._noted(name)
+        if noted:
+            return noted
+        return await asyncio.to_thread(self.drainer.look, name)
+
+    def _noted(self, name: str) -> Standing | None:
+        """How the scheduler had the node before we touched it; None where we have not."""
+        file = self._note(name)
+        return Standing(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 
     def _folder(self, ticket: Ticket) -> Path:
         return self.folder / ticket.node.name
@@ -373,12 +398,10 @@ def _write(file: Path, content: Mapping[str, Any]) -> None:
     aside.replace(file)
 
 
-def _result(
-    played: Played, *, otherwise: Outcome, facts: Mapping[str, str] | None = None, reason: str = ""
-) -> StepResult:
+def _result(played: Played, *, otherwise: Outcome, facts: Mapping[str, str] | None = None) -> StepResult:
     """A run of Ansible as a step's result; `otherwise` is what it comes to where it failed."""
     if played.ok:
-        return StepResult(Outcome.DONE, reason, facts or {})
+        return StepResult(Outcome.DONE, facts=facts or {})
     return StepResult(Outcome.REFUSED if played.refused else otherwise, played.said)
 
 

@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-#: Steps that wait for their nodes at the same time; each is a thread that sleeps.
-MOST_AT_ONCE = 512
 #: The task of playbooks/upgrade_step.yml that says what came of the step.
 RESULT = "Say what came of the step"
 #: How preflight's task begins that ends a run before anything is changed.
@@ -72,13 +69,12 @@ class Ansible:
     def __init__(self, logs: Path, inventory: Path | None = None) -> None:
         self.logs = logs
         self.inventory = inventory
-        self._pool = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="ansible")
 
     async def playbook(self, name: str, node: str, label: str, variables: Mapping[str, Any]) -> Played:
         """Run a playbook on one node. Cancelled, it ends the run and waits for that."""
         cancelled = threading.Event()
         loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._pool, self._play, name, node, label, variables, cancelled.is_set)
+        running = loop.run_in_executor(None, self._play, name, node, label, variables, cancelled.is_set)
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -90,7 +86,7 @@ class Ansible:
         self, name: str, node: str, label: str, variables: Mapping[str, Any], cancelled: Callable[[], bool]
     ) -> Played:
         # Late: a command line that only looks at a roll-out needs none of it.
-        import ansible_runner  # type: ignore[import-untyped]
+        import ansible_runner  # type: ignore[import-untyped]  # it ships no types
 
         events = Events()
         folder = self.logs / node

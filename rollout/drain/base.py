@@ -78,15 +78,22 @@ def one_line(text: str) -> str:
 
 
 def wait_until_idle(
-    drainer: Drainer, node: str, timeout_s: float, *, clock: Callable[[], float] = time.monotonic
+    drainer: Drainer,
+    node: str,
+    timeout_s: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Wait until a drained node has no work.
+    """Wait until a drained node has no work, or until `stopped`, which is asked once a minute.
 
     Raises:
         DrainError: it still has some after `timeout_s`; the message names it.
     """
     deadline = clock() + timeout_s
     while busy := drainer.empty(node, max(0.0, min(deadline - clock(), 60.0))):
+        if stopped():
+            return
         if clock() >= deadline:
             raise DrainError(
                 f"{node} still has work after {timeout_s / 60:.0f} min: {named(busy)}. End it or wait, and "

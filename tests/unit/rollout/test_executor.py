@@ -184,6 +184,32 @@ def test_what_somebody_else_has_drained_is_left_alone(
     assert scheduler.asked == []
 
 
+def test_what_was_never_touched_is_not_given_back(
+    executor: FleetExecutor, scheduler: StandInScheduler
+) -> None:
+    scheduler.standing = Standing("gpu01", in_service=False, reason="disk")
+    asyncio.run(executor.drain(ticket(Step.DRAIN)))
+    assert asyncio.run(executor.release(ticket(Step.RELEASE))).outcome is Outcome.DONE
+    assert scheduler.asked == []
+
+
+def test_a_node_in_service_is_not_taken_out_because_its_lease_stays(
+    executor: FleetExecutor, scheduler: StandInScheduler, ansible: StandInAnsible
+) -> None:
+    asyncio.run(executor.drain(ticket(Step.DRAIN)))
+    ansible.answers["free"] = Played(ok=False, said="no route", unreachable=True)
+    result = asyncio.run(executor.return_to_service(ticket(Step.RETURN)))
+    assert result.outcome is Outcome.DONE
+    assert "gpu01 is back in service. its lease on the node ends by itself" in result.reason
+
+
+def test_the_stack_of_a_busy_node_can_be_looked_at(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+    asyncio.run(executor.stage(ticket(Step.STAGE)))
+    assert all(
+        variables["nvidia_stack_busy_ok"] for step, variables in ansible.asked if step in ("look", "stage")
+    )
+
+
 def test_work_that_does_not_end_is_named(executor: FleetExecutor, scheduler: StandInScheduler) -> None:
     scheduler.busy = ("job 17 of anna",)
     result = asyncio.run(executor.drain(ticket(Step.DRAIN)))
