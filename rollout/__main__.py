@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from rollout.drain.base import Drainer
     from rollout.engine import Ending
+    from rollout.fleet import Candidate
     from rollout.model import Rollout
 
 USAGE_ERROR = 2
@@ -109,17 +110,15 @@ def resume(given: argparse.Namespace) -> int:
 
 def schedule(given: argparse.Namespace) -> int:
     """Print what has the controller go on with a roll-out in each of its windows."""
-    inventory, folder = Path(given.inventory).resolve(), given.folder.resolve()
     words = [
         sys.executable,
         "-m",
         "rollout",
         "resume",
         "--scheduled",
-        "-i",
-        str(inventory),
+        *(word for path in _inventory(given) for word in ("-i", path)),
         "--folder",
-        str(folder),
+        str(given.folder.resolve()),
     ]
     if given.cron:
         print(cron_line(shlex.join(words), shlex.quote(str(ROOT)), getpass.getuser()), end="")
@@ -171,9 +170,11 @@ def retry(given: argparse.Namespace) -> int:
     return 0
 
 
-def _proposed(given: argparse.Namespace, stack: str, limit: str, now: datetime) -> tuple[list, Rollout]:  # type: ignore[type-arg]
+def _proposed(
+    given: argparse.Namespace, stack: str, limit: str, now: datetime
+) -> tuple[list[Candidate], Rollout]:
     policy = load(given.policy) if given.policy else Policy()
-    inventory = str(Path(given.inventory).resolve())
+    inventory = _inventory(given)
     found = candidates(preflight(inventory, stack, limit), groups_of(inventory))
     return found, proposal(found, policy, stack, now)
 
@@ -202,7 +203,7 @@ def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
     identity = f"{socket.gethostname()}:{folder}"
     earlier = [found.stack for back in range(number - 1, 0, -1) if (found := store.load(back))]
     executor = FleetExecutor(
-        Ansible(folder, Path(given.inventory)),
+        Ansible(folder, _inventory(given)),
         drainer(rollout.policy, identity),
         folder,
         identity,
@@ -244,6 +245,10 @@ def drainer(policy: Policy, identity: str) -> Drainer:
     return Kubernetes(identity) if policy.drain is Drain.KUBERNETES else Idle()
 
 
+def _inventory(given: argparse.Namespace) -> list[str]:
+    return [str(path.resolve()) for path in given.inventory]
+
+
 def _store(given: argparse.Namespace) -> Store:
     return Store(given.folder / "rollouts.sqlite")
 
@@ -271,24 +276,34 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return made
 
+    def with_inventory(made: argparse.ArgumentParser) -> None:
+        made.add_argument(
+            "-i",
+            "--inventory",
+            type=Path,
+            action="append",
+            required=True,
+            help="inventory of Ansible; may be given again",
+        )
+
     for function in (plan, run):
         made = command(function)
-        made.add_argument("-i", "--inventory", required=True, help="inventory of Ansible")
+        with_inventory(made)
         made.add_argument("--stack", required=True, help="stack of data/stacks.yml to upgrade to")
         made.add_argument("--policy", type=Path, help="policy in YAML; without one, the defaults hold")
         made.add_argument("--limit", default="", help="only these nodes, as Ansible takes it")
     made = command(rollback)
-    made.add_argument("-i", "--inventory", required=True, help="inventory of Ansible")
+    with_inventory(made)
     made.add_argument("--policy", type=Path, help="policy in YAML; without one, the defaults hold")
     made = command(resume)
-    made.add_argument("-i", "--inventory", required=True, help="inventory of Ansible")
+    with_inventory(made)
     made.add_argument(
         "--scheduled",
         action="store_true",
         help="for a timer: do nothing where nobody has begun, somebody is at work, or a person has to look",
     )
     made = command(schedule)
-    made.add_argument("-i", "--inventory", required=True, help="inventory of Ansible")
+    with_inventory(made)
     made.add_argument(
         "--cron", action="store_true", help="a line for /etc/cron.d instead of units of systemd"
     )

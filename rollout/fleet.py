@@ -98,15 +98,15 @@ def proposal(found: Sequence[Candidate], policy: Policy, stack: str, now: dateti
     return Rollout(stack, policy, nodes, records, Mode.RUNNING)
 
 
-def groups_of(inventory: str) -> dict[str, tuple[str, ...]]:
-    """The groups of each node of an inventory, also those that its groups are in. Raises FleetError."""
-    done = _ansible("ansible-inventory", "-i", inventory, "--list")
+def groups_of(inventory: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The groups of each node of the inventories, also those that its groups are in. Raises FleetError."""
+    done = _ansible("ansible-inventory", *_given(inventory), "--list")
     try:
         listed = json.loads(done.stdout)
     except ValueError:
         listed = {}
     if done.returncode or not listed:
-        raise FleetError(f"{inventory}: expected an inventory of Ansible: {_last_words(done)}")
+        raise FleetError(f"{' '.join(inventory)}: expected an inventory of Ansible: {_last_words(done)}")
     found: dict[str, set[str]] = {}
 
     def enter(group: str, above: frozenset[str]) -> None:
@@ -120,7 +120,7 @@ def groups_of(inventory: str) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(groups)) for name, groups in found.items()}
 
 
-def preflight(inventory: str, stack: str, limit: str = "") -> dict[str, Any]:
+def preflight(inventory: Sequence[str], stack: str, limit: str = "") -> dict[str, Any]:
     """What preflight plans for each node with this stack, by name. It reads the nodes and changes nothing.
 
     Raises FleetError where it made no plans at all; a node that is refused or silent has its problems.
@@ -128,13 +128,17 @@ def preflight(inventory: str, stack: str, limit: str = "") -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
         variables = json.dumps({"nvidia_stack_name": stack, "preflight_plan_file": str(path)})
-        arguments = ["-i", inventory, "playbooks/preflight.yml", "-e", variables]
+        arguments = [*_given(inventory), "playbooks/preflight.yml", "-e", variables]
         done = _ansible("ansible-playbook", *arguments, *(["--limit", limit] if limit else []))
         if not path.is_file():
             raise FleetError(f"preflight made no plans: {_last_words(done)}")
         document = json.loads(path.read_text(encoding="utf-8"))
     nodes: dict[str, Any] = document["nodes"]
     return nodes
+
+
+def _given(inventory: Sequence[str]) -> list[str]:
+    return [word for path in inventory for word in ("-i", path)]
 
 
 def _ansible(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -63,7 +63,8 @@ class Rules:
     host_limit: float = 0.20
     runs: int = 5
     rounds: int = 3
-    #: Runs whose scatter is so many times that of the runs before are unsteady, and not merely noisy.
+    #: Runs are unsteady where most of them scatter so many times as far as those before. A few that stand out
+    #: are not enough: of many numbers, one has them on a good driver, too.
     unsteady: float = 4.0
     accepted: frozenset[str] = frozenset()
 
@@ -480,12 +481,13 @@ def _noisy(series: Series, compared: Compared, said: _Said, find: float, rules: 
         said.again.append(f"{compared.said}: a loss of {find:.0%} would not be seen.")
     elif (
         series.noise(series.sigma_before()) <= find
-        and series.sigma_after() > rules.unsteady * series.sigma_before()
+        and series.usual_after() > rules.unsteady * series.sigma_before()
+        and series.noise(series.usual_after()) > rules.widest_noise
     ):
         said.fail.append(f"{compared.said}: it was steady before the upgrade, and is not since.")
         return True
     else:
-        said.notes.append(f"{compared.said}: too noisy on both drivers to decide, so it is left out.")
+        said.notes.append(f"{compared.said}: it scatters too far to decide, so it is left out.")
     return False
 
 

@@ -58,9 +58,9 @@ class Series:
         """The same, of the runs before alone."""
         return scatter([_runs(self.before, [device for device in self.before if self.before[device]])])
 
-    def sigma_after(self) -> float:
-        """The same, of the runs after alone."""
-        return scatter([_runs(self.after, self.devices)])
+    def usual_after(self) -> float:
+        """The same, of most of the runs after alone: a few that stand out are not in it."""
+        return usual_scatter([_runs(self.after, self.devices)])
 
     def sigma_of_gpus(self) -> float:
         """The standard deviation of one GPU's runs about their own median, of all GPUs together."""
@@ -97,19 +97,24 @@ def scatter(sides: Iterable[Sequence[float]]) -> float:
     The larger of what their median absolute deviation and their squares say: of few values the first is often
     far too small. Never below what baseline.py believes in; infinite where no side has two values.
     """
-    deviations: list[float] = []
+    sides = [values for values in sides if len(values) > 1]
     squares, freedom = 0.0, 0
     for values in sides:
-        if len(values) < 2:
-            continue
-        median, mean = statistics.median(values), statistics.fmean(values)
-        # With an odd number of values one is the median itself, and says nothing of how they scatter.
-        deviations += sorted(abs(value / median - 1) for value in values)[len(values) % 2 :]
+        mean = statistics.fmean(values)
         squares += sum((value / mean - 1) ** 2 for value in values)
         freedom += len(values) - 1
-    if not deviations:
-        return inf
-    return max(MAD_TO_SIGMA * statistics.median(deviations), sqrt(squares / freedom), LEAST_SIGMA)
+    return max(usual_scatter(sides), sqrt(squares / freedom)) if freedom else inf
+
+
+def usual_scatter(sides: Iterable[Sequence[float]]) -> float:
+    """The same from the median absolute deviation alone, which a few values that stand out do not move."""
+    deviations: list[float] = []
+    for values in sides:
+        if len(values) > 1:
+            median = statistics.median(values)
+            # With an odd number of values one is the median itself, and says nothing of how they scatter.
+            deviations += sorted(abs(value / median - 1) for value in values)[len(values) % 2 :]
+    return max(MAD_TO_SIGMA * statistics.median(deviations), LEAST_SIGMA) if deviations else inf
 
 
 def _runs(side: Mapping[str | None, Sequence[float]], devices: Sequence[str | None]) -> list[float]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 #: The task of playbooks/upgrade_step.yml that says what came of the step.
@@ -64,11 +64,11 @@ class Events:
 
 
 class Ansible:
-    """Ansible with one inventory. Output of runs is kept below `logs`, a file for each."""
+    """Ansible with these inventories, or its configuration's. `logs` gets a file with each run's output."""
 
-    def __init__(self, logs: Path, inventory: Path | None = None) -> None:
+    def __init__(self, logs: Path, inventory: Sequence[str] = ()) -> None:
         self.logs = logs
-        self.inventory = inventory
+        self.inventory = list(inventory)
 
     async def playbook(self, name: str, node: str, label: str, variables: Mapping[str, Any]) -> Played:
         """Run a playbook on one node. Cancelled, it ends the run and waits for that."""
@@ -97,7 +97,7 @@ class Ansible:
             run = ansible_runner.run(
                 private_data_dir=str(private),
                 project_dir=str(CHECKOUT),
-                **({"inventory": str(self.inventory.absolute())} if self.inventory else {}),
+                **({"inventory": self.inventory} if self.inventory else {}),
                 playbook=f"playbooks/{name}.yml",
                 limit=node,
                 extravars=dict(variables),

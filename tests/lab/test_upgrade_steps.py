@@ -42,7 +42,7 @@ class Way:
 
     def __init__(self, folder: Path, identity: str = "tests:1") -> None:
         self.executor = FleetExecutor(
-            Ansible(folder, CHECKOUT / "inventory" / "lab"),
+            Ansible(folder, [str(CHECKOUT / "inventory" / "lab")]),
             Idle(),
             folder,
             identity,

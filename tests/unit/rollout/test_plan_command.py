@@ -124,7 +124,7 @@ def inventory(tmp_path: Path) -> Path:
 
 
 def test_groups_are_those_of_ansible(inventory: Path) -> None:
-    assert groups_of(str(inventory)) == {
+    assert groups_of([str(inventory)]) == {
         "node1": ("gpu_nodes", "rack1"),
         "node2": ("gpu_nodes", "rack2"),
         "node3": ("gpu_nodes", "rack2"),
