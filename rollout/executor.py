@@ -223,6 +223,8 @@ class FleetExecutor:
         name = ticket.node.name
         try:
             before = await self._before(name)
+            if before.in_service:  # returned already, by a controller that was killed before it could say so
+                _write(self._note(name), asdict(before))
             await asyncio.to_thread(self.drainer.keep_out, name, before, ticket.record.reason)
         except DrainError as error:
             return StepResult(Outcome.AGAIN, str(error))

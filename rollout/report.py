@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -126,7 +126,7 @@ def _minutes(begin: datetime, end: datetime) -> float:
 def overhead(events: Iterable[Event]) -> Overhead:
     """How long the roll-out took beside its nodes' own time."""
     open_steps: dict[str, datetime] = {}
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
     first: datetime | None = None
     last: datetime | None = None
     for event in events:
@@ -136,7 +136,7 @@ def overhead(events: Iterable[Event]) -> Overhead:
         if event.outcome == "begun":
             open_steps[event.node] = event.at
         elif event.node in open_steps:
-            spent[event.node] += (event.at - open_steps.pop(event.node)).total_seconds()  # type: ignore[assignment]
+            spent[event.node] += (event.at - open_steps.pop(event.node)).total_seconds()
     elapsed = _minutes(first, last) if first and last else 0.0
     total = round(sum(spent.values()) / 60, 2)
     return Overhead(elapsed, total, round(max(spent.values(), default=0) / 60, 2))

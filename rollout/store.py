@@ -285,7 +285,7 @@ class Store:
                 return None
             nodes, records = {}, {}
             for name, cohort, groups, place, *values in connection.execute(
-                f"SELECT name, cohort, groups, place, {_COLUMNS} FROM node WHERE rollout = ? ORDER BY place",  # noqa: S608
+                f"SELECT name, cohort, groups, place, {_COLUMNS} FROM node WHERE rollout = ? ORDER BY place",  # noqa: S608 - the columns are ours
                 (row[0],),
             ):
                 nodes[name] = Node(name, cohort, tuple(json.loads(groups)), place)
@@ -467,7 +467,7 @@ class Store:
 
     def _one(self, connection: sqlite3.Connection, number: int, name: str) -> Record:
         row = connection.execute(
-            f"SELECT {_COLUMNS} FROM node WHERE rollout = ? AND name = ?",  # noqa: S608
+            f"SELECT {_COLUMNS} FROM node WHERE rollout = ? AND name = ?",  # noqa: S608 - the columns are ours
             (number, name),
         ).fetchone()
         if row is None:
@@ -486,7 +486,7 @@ class Store:
     def _write(connection: sqlite3.Connection, number: int, name: str, record: Record) -> None:
         marks = ", ".join("?" * len(_RECORD))
         connection.execute(
-            f"UPDATE node SET ({_COLUMNS}) = ({marks}) WHERE rollout = ? AND name = ?",  # noqa: S608
+            f"UPDATE node SET ({_COLUMNS}) = ({marks}) WHERE rollout = ? AND name = ?",  # noqa: S608 - the columns are ours
             (*_row(record), number, name),
         )
 
@@ -500,7 +500,7 @@ def _holder(connection: sqlite3.Connection) -> Holder | None:
 
 def _under_way(connection: sqlite3.Connection, number: int) -> dict[str, Record]:
     rows = connection.execute(
-        f"SELECT name, {_COLUMNS} FROM node WHERE rollout = ? AND step IS NOT NULL",  # noqa: S608
+        f"SELECT name, {_COLUMNS} FROM node WHERE rollout = ? AND step IS NOT NULL",  # noqa: S608 - the columns are ours
         (number,),
     ).fetchall()
     return {name: _record(values) for name, *values in rows}

@@ -32,13 +32,12 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compliance.__main__ import main as compliance
-from tests.lab import node as machine
-from tests.lab.cutoff import CampaignError, failure, lab_command, note, wait_until
+from tests.lab import many_nodes
+from tests.lab.cutoff import CampaignError, failure, lab_command, note
 from tests.lab.fleet import BIN, Fleet, Run, on_node
 from tests.lab.lab import status
 from tests.lab.settings import CHECKOUT, Lab
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 #: Seconds after which a node that hangs counts as not checked. Thirty nodes share the CPUs of one machine.
 BOUND_S = 240
 RUN_TIMEOUT_S = 3600.0
-BOOT_ATTEMPTS = 3
 STARTS = ("nothing", "booted", "copied", "made")
 # Thirty nodes that log somebody in at once take their time.
 SSH_TIMEOUT_S = 60
@@ -60,9 +58,6 @@ DOCKERS = 2  # the first two nodes
 # The last nodes: one hangs, one's sshd is stopped, one has no network, one's waiver has expired, one is well.
 SPECIAL = 5
 FEWEST = SPECIAL + 3
-# What is a node's own, and so is not copied.
-OWN = ("etc/hostname", "etc/machine-id", "etc/hosts", "var/lib/gpu-simulator/hardware.json")
-OWN_PATTERN = "etc/ssh/ssh_host_*"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJLyR1Qn4Q3y0p6QeF3f2u1y0c3b8cVd0oVJ5r0T1f1N alice"
 WAIVER = {"owner": "lab", "approver": "lab", "ticket": "LAB-1", "reason": "the campaign measures nothing"}
 VARIABLES = {
@@ -247,20 +242,6 @@ class Campaign:
         (LOGS / f"{name}.json").write_text(json.dumps(found, indent=1))
         return found
 
-    def boot(self) -> None:
-        """Boot new nodes; where host keys take too long on a busy machine, those that are missing again.
-
-        Raises:
-            CampaignError: they did not all come up.
-        """
-        begun = time.monotonic()
-        for _ in range(BOOT_ATTEMPTS):
-            with contextlib.suppress(subprocess.CalledProcessError):
-                lab_command(self.fleet, "up")
-                self.times_s["boot"] = time.monotonic() - begun
-                return
-        raise CampaignError(f"the nodes did not come up in {BOOT_ATTEMPTS} attempts")
-
     def copy(self) -> None:
         """Make the first node of each release, and the others of their disks."""
         # Docker comes to its nodes afterwards, or it would be copied to all.
@@ -268,14 +249,7 @@ class Campaign:
         first = self.nodes[:DOCKERS]
         self.site("1-first-nodes", "--limit", ",".join(node.name for node in first))
         begun = time.monotonic()
-        for node in self.nodes:
-            with contextlib.suppress(Exception):  # off is off; what else is wrong shows in the wait
-                machine.run_inside(node, ["systemctl", "poweroff"])
-        for node in self.nodes:
-            wait_until(partial(_is_off, node), f"{node.name} is off", 180)
-        for node in self.nodes[DOCKERS:]:
-            copy_disk(first[(node.number - 1) % DOCKERS], node)
-        self.boot()
+        many_nodes.copy(self.fleet, len(first))
         self.times_s["copies and boot"] = time.monotonic() - begun
         self.write_inventory()
 
@@ -326,26 +300,6 @@ class Campaign:
                     failed.setdefault(told["node"], []).append(remedy)
                     (LOGS / f"repair-{told['node']}.log").write_text(f"{remedy}\n{done.stdout}{done.stderr}")
         return failed
-
-
-def _is_off(node: Node) -> bool:
-    return not machine.group(node).processes()
-
-
-def copy_disk(source: Node, target: Node) -> None:
-    """Give a node what another one has stored, but for what is its own."""
-    upper = target.state / "upper"
-    own = [upper / name for name in OWN] + sorted(upper.glob(OWN_PATTERN))
-    with tempfile.TemporaryDirectory(dir=target.state) as folder:
-        for number, path in enumerate(own):
-            shutil.copy2(path, Path(folder, str(number)))
-        shutil.rmtree(upper)
-        # With overlayfs's own attributes, which say what a folder hides.
-        subprocess.run(["cp", "--archive", str(source.state / "upper"), str(upper)], check=True)
-        for path in upper.glob(OWN_PATTERN):
-            path.unlink()
-        for number, path in enumerate(own):
-            shutil.copy2(Path(folder, str(number)), path)
 
 
 def failing(told: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -508,7 +462,9 @@ def main(arguments: list[str] | None = None) -> int:
             left = STARTS.index(options.start)
             if left < STARTS.index("booted"):
                 lab_command(fleet, "down")
-                campaign.boot()
+                begun = time.monotonic()
+                many_nodes.boot(fleet)
+                campaign.times_s["boot"] = time.monotonic() - begun
             if left < STARTS.index("copied"):
                 campaign.copy()
             if left < STARTS.index("made"):

@@ -133,7 +133,8 @@ HEADER = """\
 |--:|---|--:|---|---|---|---|---|"""
 
 
-def _is_off(node: Node) -> bool:
+def is_off(node: Node) -> bool:
+    """Whether nothing of the node's machine runs."""
     return not machine.group(node).processes()
 
 
@@ -159,7 +160,7 @@ class Disks:
         for node in self.nodes:
             machine.run_inside(node, ["systemctl", "poweroff"])
         for node in self.nodes:
-            wait_until(partial(_is_off, node), f"{node.name} is off", 60)
+            wait_until(partial(is_off, node), f"{node.name} is off", 60)
             self._copy(node.state / "upper", self.folder / node.name)
         lab_command(self.fleet, "up")
 

@@ -315,6 +315,9 @@ class World:
             must(truth.drained_by != "other", f"{name}: what somebody else drained is resumed")
             must(truth.proven == truth.loaded == truth.installed == target, f"{name} is returned unproven")
             truth.drained_by = ""
+        elif step is Step.KEEP_OUT:
+            # A controller may have been killed just after it had returned the node.
+            truth.drained_by = truth.drained_by or "us"
         elif step is Step.RELEASE:
             must(truth.loaded == truth.installed != PARTIAL, f"{name} is changed, and released")
             if truth.drained_by == "us":
@@ -387,7 +390,7 @@ class World:
             elif state is State.ROLLED_BACK:
                 must(truth.loaded == truth.proven == OLD and truth.drained_by != "us", f"{name}: {truth}")
             elif state is State.FAILED:
-                must(truth.drained_by == "us" or truth.dead, f"{name} failed, and is in service")
+                must(bool(truth.drained_by) or truth.dead, f"{name} failed, and is in service")
             elif state is State.PENDING or record.started_at is None:
                 must(truth.drained_by != "us", f"{name} is {state}, and drained by us")
                 must(truth.loaded == truth.installed != PARTIAL, f"{name} is {state}, and changed: {truth}")

@@ -203,6 +203,21 @@ def test_a_node_in_service_is_not_taken_out_because_its_lease_stays(
     assert "gpu01 is back in service. its lease on the node ends by itself" in result.reason
 
 
+def test_a_returned_node_that_is_kept_out_after_all_can_be_given_back(
+    executor: FleetExecutor, scheduler: StandInScheduler
+) -> None:
+    asyncio.run(executor.drain(ticket(Step.DRAIN)))
+    asyncio.run(executor.return_to_service(ticket(Step.RETURN)))
+    asyncio.run(executor.keep_out(ticket(Step.KEEP_OUT)))
+    asyncio.run(executor.return_to_service(ticket(Step.RETURN)))
+    assert scheduler.asked == [
+        f"drain: upgrade to {NEW}",
+        "give back",
+        "keep out: the gate said no",
+        "give back",
+    ]
+
+
 def test_the_stack_of_a_busy_node_can_be_looked_at(executor: FleetExecutor, ansible: StandInAnsible) -> None:
     asyncio.run(executor.stage(ticket(Step.STAGE)))
     assert all(
