@@ -88,6 +88,10 @@ rollout-simulation: setup ## Simulate 1,000 upgrades of 1,000 nodes with faults 
 compliance-campaign: packages controller payload ## Change COUNT=30 nodes by hand; the compliance check must find each, its command repair it: an hour
 	@nice $(BIN)/python -m tests.lab.compliance_campaign --count $(or $(COUNT),30) $(ARGS)
 
+.PHONY: upgrade-campaign
+upgrade-campaign: packages controller payload ## Meet every fault of an upgrade on a node (RUN=faults), or upgrade COUNT=30 nodes (RUN=fleet): two hours each
+	@nice $(BIN)/python -m tests.lab.upgrade_campaign $(or $(RUN),faults) $(if $(COUNT),--count $(COUNT)) $(ARGS)
+
 .PHONY: molecule
 molecule: packages setup ## Converge bare nodes with Molecule, verify with testinfra; one step: STEP=converge
 	@# Strict: the lab's inventory is not for the steps that make and end the lab.

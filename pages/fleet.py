@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from compliance.model import WaivedBy
 from pages import changes, svg
 from pages.words import KINDS, conditions, kind, moment, quantity, slug
 from validation.checks.registry import CHECKS
@@ -254,14 +255,16 @@ def _row(
 
 
 def _area_cell(statement: NodeStatement, area: str) -> Cell | None:
-    found = Counter(str(one.state) for one in statement.controls if _area(one.id) == area)
-    if not found:
+    # What a profile relaxes is no finding of a node.
+    here = [
+        one for one in statement.controls if _area(one.id) == area and one.waived_by is not WaivedBy.PROFILE
+    ]
+    for state in ("fail", "not-checked", "waived"):
+        if names := [one.id for one in here if one.state == state]:
+            return Cell(state, _cut(f"{len(names)}: {', '.join(names)}"))
+    if not here:
         return None
-    for state in ("fail", "not-checked"):
-        if found[state]:
-            names = [one.id for one in statement.controls if one.state == state and _area(one.id) == area]
-            return Cell(state, _cut(f"{found[state]}: {', '.join(names)}"))
-    return Cell("pass" if found["pass"] or found["waived"] else "not-applicable")
+    return Cell("pass" if any(one.state == "pass" for one in here) else "not-applicable")
 
 
 def _cut(words: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from compliance.model import WaivedBy
 from pages import advice, changes, svg
 from pages.inputs import Metric, Past, PastValue, metric_of
 from pages.metrics import OF_PAIRS, FleetNumbers
@@ -189,6 +190,8 @@ class NodePage:
     tests: tuple[Test, ...]
     controls: tuple[ControlResult, ...]
     to_show: tuple[ControlResult, ...]
+    #: What the hardening's profile gives up: not the operator's decision, and nothing to look at each time.
+    relaxed: tuple[ControlResult, ...]
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,7 @@ def page_of(known: Known, fleet: FleetNumbers, past: Past | None = None) -> Node
     ]
     moved = (row for group in groups for row in group.rows if row.against_past.startswith(("+", "−")))
     controls = statement.controls if statement else ()
+    relaxed = tuple(one for one in controls if one.waived_by is WaivedBy.PROFILE)
     return NodePage(
         name=known.name,
         slug=slug(known.name),
@@ -229,7 +233,13 @@ def page_of(known: Known, fleet: FleetNumbers, past: Past | None = None) -> Node
         advice=tuple(advice.of_node(result)) if result else (),
         tests=tests,
         controls=controls,
-        to_show=tuple(one for state in TO_SHOW for one in controls if one.state == state),
+        to_show=tuple(
+            one
+            for state in TO_SHOW
+            for one in controls
+            if one.state == state and one.waived_by is not WaivedBy.PROFILE
+        ),
+        relaxed=relaxed,
     )
 
 

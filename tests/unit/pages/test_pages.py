@@ -108,6 +108,17 @@ def test_a_node_has_its_findings_with_remedy_its_gpus_and_advice(pages: Pages) -
         assert words in text, words
 
 
+def test_what_an_operator_waives_stands_apart_from_what_the_profile_relaxes(pages: Pages, index: str) -> None:
+    text = page(pages, "gpu-004")
+    waived, relaxed = text.index("OPS-1234"), text.index("Relaxed by the hardening")
+    assert waived < relaxed < text.index("containers reach their network") < text.index("All 1")
+    matrix = index[index.index('id="all-nodes"') :]
+    rows = {
+        name: matrix[matrix.index(f"{name}</bdi>") :].partition("<tr")[0] for name in ("gpu-003", "gpu-004")
+    }
+    assert ["~" in row for row in rows.values()] == [False, True]
+
+
 def test_a_number_below_its_floor_says_so_in_words(pages: Pages) -> None:
     assert "below floor" in page(pages, made_up.SLOW)
     assert "below floor" not in page(pages, "gpu-001")
