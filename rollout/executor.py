@@ -243,10 +243,9 @@ class FleetExecutor:
         """Which of the nodes are out of service, whoever did that, and why."""
 
         def look() -> dict[str, str]:
-            standings = (self.drainer.look(name) for name in nodes)
             return {
                 one.node: one.reason or one.obstacle or one.state
-                for one in standings
+                for one in self.drainer.survey(nodes)
                 if one.obstacle or not (one.in_service or one.ours)
             }
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 #: One node, and no expression for several of them, no option.
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -48,6 +48,9 @@ class Drainer(Protocol):
     def look(self, node: str) -> Standing:
         """How the node stands now."""
 
+    def survey(self, nodes: Collection[str]) -> list[Standing]:
+        """How all of them stand now, asked as a whole. A node that is not known has an obstacle."""
+
     def drain(self, node: str, before: Standing, reason: str) -> None:
         """Give the node no new work. What somebody else has drained stays as it is.
 
@@ -70,6 +73,11 @@ def checked(node: str) -> str:
     if not NODE.fullmatch(node):
         raise DrainError(f"Expected the name of one node, found {node!r}.")
     return node
+
+
+def unknown(node: str, scheduler: str) -> Standing:
+    """How a node stands of which its scheduler says nothing."""
+    return Standing(node, in_service=False, obstacle=f"{node} is not known to {scheduler}.")
 
 
 def one_line(text: str) -> str:

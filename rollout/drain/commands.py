@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rollout.drain.base import POLL_S, DrainError, Standing, checked, one_line
 from rollout.drain.programs import TIMEOUT_S, ask, output_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+#: Commands that look at nodes at the same time.
+AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,27 @@ class Commands:
         if answer.status == 0:
             return Standing(node, in_service=True, state="in service")
         return Standing(node, in_service=False, reason=one_line(answer.output), state="out of service")
+
+    def survey(self, nodes: Collection[str]) -> list[Standing]:
+        """How each stands now; where the command fails for one of them, that is its obstacle.
+
+        Raises:
+            DrainError: it fails for all of them.
+        """
+        errors: list[DrainError] = []
+
+        def look(node: str) -> Standing:
+            try:
+                return self.look(node)
+            except DrainError as error:
+                errors.append(error)
+                return Standing(node, in_service=False, obstacle=str(error))
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            found = list(pool.map(look, nodes))
+        if errors and len(errors) == len(found):
+            raise errors[0]
+        return found
 
     def drain(self, node: str, before: Standing, reason: str) -> None:
         """Take it out of service if it was in service."""
@@ -81,6 +110,10 @@ class Idle:
     def look(self, node: str) -> Standing:
         """In service, as far as anybody knows."""
         return Standing(checked(node), in_service=True, state="no scheduler")
+
+    def survey(self, nodes: Collection[str]) -> list[Standing]:
+        """In service, as far as anybody knows."""
+        return [self.look(node) for node in nodes]
 
     def drain(self, node: str, before: Standing, reason: str) -> None:
         """There is nothing to do."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rollout.drain.base import DrainError, Standing, checked, one_line
+from rollout.drain.base import DrainError, Standing, checked, one_line, unknown
 from rollout.drain.programs import TIMEOUT_S, Answer, ask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 #: Who has cordoned a node, and why.
 ANNOTATION = "temper/rollout"
@@ -53,6 +53,14 @@ class Kubernetes:
     def look(self, node: str) -> Standing:
         """How the node stands now."""
         return self._standing(node, self._node(node))
+
+    def survey(self, nodes: Collection[str]) -> list[Standing]:
+        """How all of them stand now, by one question."""
+        found = {one["metadata"]["name"]: one for one in self._items("nodes")}
+        return [
+            self._standing(node, found[node]) if node in found else unknown(node, "Kubernetes")
+            for node in nodes
+        ]
 
     def drain(self, node: str, before: Standing, reason: str) -> None:
         """Cordon it with our mark, unless it is cordoned already."""

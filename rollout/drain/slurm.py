@@ -15,9 +15,13 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rollout.drain.base import POLL_S, DrainError, Standing, checked, one_line
+from rollout.drain.base import POLL_S, DrainError, Standing, checked, one_line, unknown
 from rollout.drain.programs import ask, output_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 #: What sinfo(1) appends to a state: no answer, power saving, reboot, maintenance, planned.
 MARKS = "*~#!%$@^-"
@@ -45,6 +49,7 @@ OBSTACLES = {
 WORKING = frozenset({"ALLOCATED", "ALLOC", "MIXED", "MIX", "COMPLETING", "COMP"})
 # "Reason=why [root@2026-11-22T19:42:55]", the last of a line; a comment may come between.
 REASON = re.compile(r" Reason=(?P<reason>.*?)(?: \[(?P<by>[^\[\]@ ]+)@(?P<since>[^\[\] ]+)\])?\s*$")
+NAME = re.compile(r"NodeName=(\S+)")
 STATE = re.compile(r"(?:^| )State=(\S+)")
 
 
@@ -101,6 +106,15 @@ class Slurm:
     def look(self, node: str) -> Standing:
         """How the node stands now."""
         return self._standing(node, self._node(node))
+
+    def survey(self, nodes: Collection[str]) -> list[Standing]:
+        """How all of them stand now, by one question."""
+        lines = output_of([self._scontrol, "show", "node", "--oneliner"]).splitlines()
+        found = {name[1]: line for line in lines if (name := NAME.match(line))}
+        return [
+            self._standing(node, parse(found[node])) if node in found else unknown(node, "Slurm")
+            for node in nodes
+        ]
 
     def drain(self, node: str, before: Standing, reason: str) -> None:
         """Drain it, unless it is drained already."""

@@ -99,6 +99,14 @@ def staged() -> str:
     return on_node(NODE, "ls /var/cache/temper/former-packages 2>/dev/null || true")
 
 
+def test_the_playbook_for_one_node_says_what_it_would_do() -> None:
+    run = FLEET.run(["ansible-playbook", "playbooks/upgrade.yml", "--check", "-e", f"upgrade_stack={NEW}"])
+    assert run.status == 0, run.output
+    assert f"Stack {NEW}: 1 of 1 nodes" in run.said
+    assert f"{OLD_DRIVER}-1 -> {NEW_DRIVER}-1" in run.said
+    assert run.changed(NODE) == 0
+
+
 def test_before_anything_is_changed_both_stacks_are_on_the_node(way: Way) -> None:
     way.goes(Step.LEASE, Step.STAGE, Step.DRAIN)
     assert way.facts["former_stack"] == OLD

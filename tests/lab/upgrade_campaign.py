@@ -30,6 +30,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -51,6 +52,7 @@ from rollout.store import Store
 from tests.lab import lab as lab_of
 from tests.lab import many_nodes
 from tests.lab import node as machine
+from tests.lab import repositories as shared_repositories
 from tests.lab.cutoff import CampaignError, failure, lab_command, note
 from tests.lab.fleet import Fleet, on_node
 from tests.lab.repository_faults import Repositories
@@ -79,6 +81,7 @@ POLICY = Policy(
     soak_minutes=0,
     waves=(Share(40, percent=True), Share(100, percent=True)),
     max_unavailable=Share(4),
+    drain_minutes=2,
     measure_runs=RUNS,
 )
 FORWARD, BACK = Course.FORWARD, Course.BACK
@@ -324,12 +327,18 @@ class Scheduler:
         """How it has the node."""
         return self.standing or self.inner.look(node)
 
+    def survey(self, nodes: Collection[str]) -> list[Standing]:
+        """In service, all of them: what a fault says comes in the midst of a roll-out."""
+        return self.inner.survey(nodes)
+
     def drain(self, node: str, before: Standing, reason: str) -> None:
         """Take it out of service."""
         self.inner.drain(node, before, reason)
 
     def empty(self, node: str, timeout_s: float) -> tuple[str, ...]:
         """What still runs there."""
+        if self.work:
+            time.sleep(min(timeout_s, 5))
         return self.work
 
     def give_back(self, node: str, before: Standing) -> str:
@@ -602,6 +611,7 @@ def meet_faults(chosen: Sequence[Fault], *, keep: bool) -> bool:
             lab_command(fleet, "down")
             many_nodes.boot(fleet)
             make(fleet, [node])
+        shared_repositories.publish(fleet.lab)  # whatever an earlier campaign has left
         repositories = Repositories(fleet.lab)
         try:
             print("| Fault | Ends as | Because | Then | |\n|---|---|---|---|---|", flush=True)

@@ -155,6 +155,8 @@ def answer(cluster: Cluster, method: str, url: str, body: dict[str, Any]) -> tup
     words = path.strip("/").split("/")
     if words[:3] == ["api", "v1", "nodes"] and len(words) == 4:
         return node_answer(cluster, method, words[3], body)
+    if path == "/api/v1/nodes":
+        return items("Node", list(cluster.nodes.values()))
     if path == "/api/v1/pods":
         (wanted,) = (one.split("=")[1] for one in query["fieldSelector"] if one.startswith("spec.nodeName="))
         return items("Pod", [pod for pod in cluster.pods.values() if pod["spec"]["nodeName"] == wanted])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,16 @@ def test_a_command_that_fails_is_an_error_and_no_answer(site: Path) -> None:
     for call in (lambda: drainer.look("gpu01"), lambda: drainer.empty("gpu01", 0)):
         with pytest.raises(DrainError, match="no route to the database"):
             call()
+
+
+def test_one_node_that_cannot_be_looked_at_does_not_hide_the_others(drainer: Commands) -> None:
+    look = ("sh", "-c", "test {node} != gpu02 || { echo no such row >&2; exit 3; }")
+    picky = replace(drainer, look_command=look)
+    one, two = picky.survey(["gpu01", "gpu02"])
+    assert one.in_service
+    assert "no such row" in two.obstacle
+    with pytest.raises(DrainError, match="no such row"):
+        picky.survey(["gpu02"])
 
 
 def test_a_node_that_does_not_come_back_is_said(drainer: Commands, site: Path) -> None:

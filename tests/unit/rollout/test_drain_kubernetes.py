@@ -187,6 +187,15 @@ def test_a_node_that_kubernetes_does_not_know_is_named(connect: Callable[..., Ku
         connect().look("gpu99")
 
 
+def test_one_question_says_how_all_nodes_stand(connect: Callable[..., Kubernetes], cluster: Cluster) -> None:
+    cluster.add_node("gpu02", ready=False)
+    drainer = connect()
+    drainer.drain(NODE, drainer.look(NODE), "upgrade")
+    ours, broken, gone = drainer.survey([NODE, "gpu02", "gpu99"])
+    assert (ours, broken) == (drainer.look(NODE), drainer.look("gpu02"))
+    assert "not known to Kubernetes" in gone.obstacle
+
+
 def test_an_api_that_does_not_answer_is_bounded(
     connect: Callable[..., Kubernetes], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,6 +140,13 @@ def test_a_node_is_drained_with_our_reason_and_resumed(slurm: Slurm) -> None:
     assert "is in service" in slurm.give_back("gpu01", before)
 
 
+def test_one_question_says_how_all_nodes_stand(slurm: Slurm) -> None:
+    slurm.drain("gpu02", slurm.look("gpu02"), "upgrade")
+    one, two, gone = slurm.survey(["gpu01", "gpu02", "gpu99"])
+    assert (one, two) == (slurm.look("gpu01"), slurm.look("gpu02"))
+    assert "not known to Slurm" in gone.obstacle
+
+
 def test_draining_twice_is_draining_once(slurm: Slurm) -> None:
     before = slurm.look("gpu01")
     slurm.drain("gpu01", before, "first")

@@ -19,7 +19,7 @@ from rollout.playbooks import RESULT, Events, Played
 from rollout.policy import Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
 OLD, NEW = "r580-cuda13.0", "r595-cuda13.2"
@@ -69,6 +69,9 @@ class StandInScheduler:
 
     def look(self, node: str) -> Standing:
         return self.standing
+
+    def survey(self, nodes: Collection[str]) -> list[Standing]:
+        return [self.look(node) for node in nodes]
 
     def drain(self, node: str, before: Standing, reason: str) -> None:
         self.asked.append(f"drain: {reason}")
