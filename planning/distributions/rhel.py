@@ -69,7 +69,7 @@ class EnterpriseLinux(Distribution):
     def headers(self, kernel: str) -> dict[str, str]:
         """One name for all kernels of a flavour, each of which has its version."""
         match = self.KERNEL.fullmatch(kernel)
-        return {self.header_name(match): match["version"]} if match else {"kernel-devel": kernel}
+        return {self.header_name(match): match["version"]} if match else {}
 
     def following_headers(self, kernel: Kernel) -> dict[str, str]:
         """The package that requires a kernel of this flavour and its headers at one version."""

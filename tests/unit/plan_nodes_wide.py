@@ -38,9 +38,10 @@ SYSTEMS = (
         ("6.1.0-37-cloud-amd64", "cloud-amd64"),
         ("6.1.0-37-rt-amd64", "rt-amd64"),
         ("6.18.44",),
-        ("6.12.95+bpo-amd64",),
+        ("6.12.30+bpo-amd64",),
     ),
-    System("debian-12", "x86_64", "6.12.95+bpo-amd64", ("amd64",), backports=True),
+    System("debian-12", "x86_64", "6.12.95+deb12-amd64", ("amd64",), backports=True),
+    System("debian-12", "x86_64", "6.12.95+deb12-amd64", ("6.12.95+deb12-amd64",), backports=True),
     System("debian-12", "x86_64", "6.1.0-37-amd64", ("amd64",), ("6.1.0-30-amd64",)),
     *on_both(
         "debian-13",

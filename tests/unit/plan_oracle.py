@@ -321,10 +321,11 @@ def following_headers(name: str, facts: Mapping[str, Any]) -> set[str]:
         own = re.fullmatch(
             r"\d[\d.]*(?:-\d+|\+(?:deb|bpo)[\d.]*)-((?:cloud-|rt-)?(?:amd64|arm64)(?:-16k)?)", release
         )
-        backport = "+bpo" in release and not any(
-            "~bpo" in one for one in facts["kernel"]["image_packages"].values()
-        )
-        return {f"linux-headers-{own[1]}"} if own and not backport else set()
+        images = facts["kernel"]["image_packages"]
+        kind = own[1] if own else ""
+        backport = "+bpo" in release or "~bpo" in images.get(f"linux-image-{release}", "")
+        brought = f"linux-image-{kind}" in images or not backport
+        return {f"linux-headers-{kind}"} if own and brought else set()
     if ".el" not in release or "elrepo" in release:
         return set()
     flavour = rhel_flavour(release)

@@ -185,7 +185,15 @@ ADVICE: tuple[tuple[str, Callable[[Case, re.Match[str]], Case]], ...] = (
         r"gpu_validation_required_tests: \[health\]",
         lambda case, _: case.ask(gpu_validation_required_tests=["health"]),
     ),
-    (r"boot the release's own kernel and remove that one|boot a kernel of Ubuntu's and remove", own_kernel),
+    (
+        r"boot the release's own kernel and remove that one|boot a kernel of Ubuntu's and remove"
+        r"|boot a kernel of the distribution's",
+        own_kernel,
+    ),
+    (
+        r"install its headers from where it came",
+        lambda case, _: case.have(kernel=case.facts["kernel"] | {"headers_present": True}),
+    ),
     (r"move one of them to another node", without_gpu),
     (r"10de:(?P<id>\w{4}) .*take the GPU out", without_gpu),
 )

@@ -168,20 +168,46 @@ def test_headers_follow_debians_kernel(kernel_release: str, meta: str | None) ->
 
 
 @pytest.mark.parametrize(
-    ("kernel_release", "image", "wanted"),
+    ("kernel_release", "images", "wanted"),
     [
-        ("6.12.95+bpo-amd64", "6.12.95-1~bpo12+1", {"linux-headers-amd64": "6.12.95-1~bpo12+1"}),
-        ("7.2.12+deb13-amd64", "7.2.12-1~bpo13+1", {"linux-headers-amd64": "7.2.12-1~bpo13+1"}),
-        ("6.12.117+deb13-amd64", "6.12.117-1", {"linux-headers-amd64": ""}),
-        ("6.12.95+bpo-amd64", None, {}),
+        (
+            "6.12.95+deb12-amd64",
+            {"linux-image-amd64": "6.12.95-1~bpo12+1"},
+            {"linux-headers-amd64": "6.12.95-1~bpo12+1"},
+        ),
+        (
+            "7.2.12+deb13-amd64",
+            {"linux-image-amd64": "7.2.12-1~bpo13+1"},
+            {"linux-headers-amd64": "7.2.12-1~bpo13+1"},
+        ),
+        (
+            "6.12.117+deb13-amd64",
+            {"linux-image-6.12.117+deb13-amd64": "6.12.117-1"},
+            {"linux-headers-amd64": ""},
+        ),
+        ("6.12.30+bpo-amd64", {}, {}),
+        ("6.12.95+deb12-amd64", {"linux-image-6.12.95+deb12-amd64": "6.12.95-1~bpo12+1"}, {}),
+        ("7.2.12+deb13-amd64", {"linux-image-7.2.12+deb13-amd64": "7.2.12-1~bpo13+1"}, {}),
+        (
+            "6.12.95+deb12-amd64",
+            {"linux-image-6.12.95+deb12-amd64": "6.12.95-1~bpo12+1", "linux-image-amd64": "6.1.176-1"},
+            {"linux-headers-amd64": ""},
+        ),
     ],
-    ids=["Debian 12", "Debian 13", "no backports", "nothing brings kernels of backports"],
+    ids=[
+        "Debian 12",
+        "Debian 13",
+        "no backports",
+        "nothing brings kernels of backports",
+        "nothing brings kernels on Debian 12",
+        "nothing brings kernels on Debian 13",
+        "the release's own kernels still come",
+    ],
 )
 def test_headers_of_backports_follow_kernels_of_backports(
-    kernel_release: str, image: str | None, wanted: dict[str, str]
+    kernel_release: str, images: dict[str, str], wanted: dict[str, str]
 ) -> None:
     """Apt by itself takes the release's own headers, which are of another kernel."""
-    images = {"linux-image-amd64": image} if image else {}
     running = kernel(kernel_release) | {"image_packages": images}
     assert plan(node(kernel=running))["present"] == wanted
 
@@ -252,9 +278,26 @@ def test_headers_of_enterprise_linux_have_a_name_and_the_kernels_version(
 
 @pytest.mark.parametrize("running", ["6.12.1-1.el9.elrepo.x86_64", "6.12.58"])
 def test_no_package_of_enterprise_linux_follows_a_foreign_kernel(running: str) -> None:
-    assert plan(system("rhel", "9.6", kernel=kernel(running)))["present"] == {}
-    found = plan(system("rhel", "9.6", kernel=kernel(running, present=False)))["present"]
-    assert found == {"kernel-devel": running}
+    found = plan(system("rhel", "9.6", kernel=kernel(running)))
+    assert (found["present"], found["problems"]) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "running"),
+    [
+        (system("rocky", "9.7"), "6.18.3-1.el9.elrepo.x86_64"),
+        (node(), "6.17.2-1-pve"),
+        (system("ubuntu", "24.04"), "6.18.1-custom"),
+    ],
+    ids=["ELRepo", "Proxmox", "built by hand"],
+)
+def test_headers_of_a_foreign_kernel_are_named_by_nobody_and_have_to_be_there(
+    facts: dict[str, Any], running: str
+) -> None:
+    missing = kernel(running, present=False) | {"headers_installable": False}
+    text = problem(facts | {"kernel": missing})
+    assert_says(text, f"kernel {running} is not", f"/lib/modules/{running}/build", "install its headers")
+    assert plan(facts | {"kernel": kernel(running)})["problems"] == []
 
 
 def test_headers_of_enterprise_linux_are_left_to_the_simulation() -> None:
