@@ -45,6 +45,8 @@ class Distribution(ABC):
     cudnn_packages: ClassVar[tuple[str, ...]] = ("cudnn9-cuda-{}",)
     # The certificate of the key that DKMS makes for itself.
     dkms_certificate: ClassVar[str] = "/var/lib/dkms/mok.pub"
+    # The command that names the package with a library of the driver.
+    owner_query: ClassVar[str]
     # What keeps other versions and automatic upgrades away from the stack.
     configuration: ClassVar[tuple[Configuration, ...]] = ()
 

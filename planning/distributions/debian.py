@@ -43,6 +43,7 @@ class Debian(Distribution):
     package_format = "deb"
     package_architectures: ClassVar = {"x86_64": "amd64", "aarch64": "arm64"}
     nccl_packages = ("libnccl2", "libnccl-dev")
+    owner_query = "dpkg --search libnvidia-ml.so.1"
     configuration = (
         Configuration(
             "/etc/apt/preferences.d/temper-nvidia",

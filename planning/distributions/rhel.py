@@ -29,6 +29,7 @@ class EnterpriseLinux(Distribution):
     package_format = "rpm"
     package_architectures: ClassVar = {"x86_64": "x86_64", "aarch64": "aarch64"}
     nccl_packages = ("libnccl", "libnccl-devel")
+    owner_query = "rpm --query --file /usr/lib64/libnvidia-ml.so.1"
     # The library by name: dnf leaves an older one where the first does not require its own version.
     cudnn_packages = ("cudnn9-cuda-{}", "libcudnn9-cuda-{}")
 

@@ -9,7 +9,7 @@ import pytest
 from planning.node_plan import NodePlan
 from planning.preview import Preview, with_preview
 from tests.unit import planning_nodes
-from tests.unit.planning_nodes import B200, H100, L4, NVSWITCH, SWITCH, V100, gpus, node
+from tests.unit.planning_nodes import B200, H100, L4, NVSWITCH, SWITCH, V100, assert_says, gpus, node, nvidia
 from tools.bare_node import pci
 
 GH200 = "2342"
@@ -270,6 +270,36 @@ def test_driver_of_the_other_source_is_never_mixed_in(wanted: str, there: dict[s
     (driver,) = there.keys() - {"libnccl2"}
     assert f"`apt-get purge --allow-change-held-packages {driver}`" in problem
     assert "cannot be mixed" in problem
+
+
+@pytest.mark.parametrize("source", ["nvidia", "distro"])
+def test_driver_that_no_package_owns_is_removed_first(source: str) -> None:
+    """Of NVIDIA's .run installer, with a module in DKMS; images of clouds have one."""
+    record = {
+        "module": "nvidia",
+        "version": "580.95.05",
+        "kernel": None,
+        "architecture": None,
+        "state": "added",
+    }
+    there = {"pci": gpus(L4), "nvidia": nvidia(userspace_version="580.95.05"), "dkms": [record]}
+    (problem,) = plan(there, nvidia_stack_source=source)["problems"]
+    assert_says(
+        problem, "580.95.05", "rain the node", "`nvidia-uninstall`", "dpkg --search libnvidia-ml.so.1"
+    )
+    toolkit = {"nvidia-container-toolkit": "1.20.0-1"}
+    assert plan(there | {"packages": toolkit}, nvidia_stack_source=source)["problems"] == [problem]
+    packaged = there | {"packages": {"libnvidia-ml1": "580.95.05-1"}, "dkms": []}
+    assert plan(packaged, nvidia_stack_source=source)["problems"] == []
+    cut_off = there | {"broken_packages": ["libnvidia-ml1"], "dkms": []}
+    assert plan(cut_off, nvidia_stack_source=source)["problems"] == []
+
+
+def test_module_that_a_removed_driver_has_left_to_dkms_is_removed_there() -> None:
+    record = {"module": "nvidia-current", "version": "535.1", "kernel": "6.1", "architecture": "x86_64"}
+    facts = {"pci": gpus(L4), "dkms": [record | {"state": "installed"}, record | {"state": "built"}]}
+    (problem,) = plan(facts, nvidia_stack_source="nvidia")["problems"]
+    assert "run `dkms remove nvidia-current/535.1 --all` there" in problem
 
 
 def test_branch_that_nvidia_supports_no_more_is_said_so() -> None:
