@@ -231,11 +231,28 @@ def test_gh200_needs_open_modules_although_other_hoppers_do_not() -> None:
     assert "works only with open kernel modules" in problem
 
 
+def test_nvidias_packages_are_no_way_out_where_they_have_no_driver_for_the_node() -> None:
+    """Debian 13 and Volta: NVIDIA's refusal names the distribution's driver, whose own would lead back."""
+    facts = TRIXIE | {"pci": gpus(V100)}
+    assert (
+        "nvidia_stack_source: distro has another driver"
+        in plan(facts, nvidia_stack_source="nvidia")["problems"][0]
+    )
+    newer = node()["kernel"] | {"release": "7.2.12+deb13-amd64"}
+    for found in (
+        plan(facts, nvidia_stack_kernel_modules="open"),
+        plan(facts, nvidia_stack_dcgm=True),
+        plan(facts | {"kernel": newer}),
+    ):
+        (problem,) = found["problems"]
+        assert "nvidia_stack_source" not in problem
+
+
 @pytest.mark.parametrize("name", ["nvidia_stack_dcgm", "nvidia_stack_dcgm_exporter", "nvidia_stack_imex"])
 def test_what_debian_does_not_package_is_refused(name: str) -> None:
     option: dict[str, Any] = {name: True}
     (problem,) = plan(**option)["problems"]
-    assert problem == f"the distribution has no packages for {name}; {REMEDY}"
+    assert_says(problem, f"no packages for {name}; set {name}: false, or {REMEDY}")
 
 
 def test_driver_version_that_is_none_is_refused() -> None:
