@@ -24,6 +24,8 @@ SIGNS = {
 }
 # The branch in a name of Canonical's.
 BRANCH = re.compile(r"(?:lib|linux-modules-)?nvidia-(?:.+?-)??(\d{3})(?:-.+)?")
+# Canonical's driver with a desktop, which Temper does not plan.
+DESKTOP = re.compile(r"(nvidia-driver|libnvidia-compute|linux-modules-nvidia)-\d{3}(?!-server)(-.+)?")
 NAMES = {"nvidia": "NVIDIA's own packages", "distro": "the distribution's packages"}
 # What belongs to the driver: not the container toolkit, nor CUDA, nor firmware for nouveau.
 DRIVER = re.compile(
@@ -53,7 +55,8 @@ def driver_conflicts(node: NodeFacts, source: str, distribution: Distribution, t
     # Temper installs the distribution's own driver only where it knows it, and moves none to its branch.
     own_driver = tables.distro_drivers.get(distribution.name)
     branches = {int(found[1]) for found in map(BRANCH.fullmatch, node.packages) if found}
-    possible = other == "nvidia" or (own_driver is not None and branches <= {own_driver.branch})
+    planned = own_driver is not None and branches <= {own_driver.branch}
+    possible = other == "nvidia" or (planned and not any(map(DESKTOP.fullmatch, node.packages)))
     keep = f"Keep the driver with nvidia_stack_source: {other}; or drain" if possible else "Drain"
     installed = sorted(name for name in node.packages if DRIVER.match(name))
     registered = sorted({f"{one.module}/{one.version}" for one in records if module.fullmatch(one.module)})

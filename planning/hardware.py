@@ -229,8 +229,10 @@ def fabric_warnings(gpus: Iterable[Gpu], fabric: str, tables: Tables, wanted: Nv
                 "or set nvidia_stack_fabric: nvlink5 (none, where there are no switches)"
             )
         elif not wanted.imex:
+            # No distribution packages IMEX.
+            source = "nvidia_stack_source: nvidia and " if wanted.source == "distro" else ""
             found.append(
                 f"{gpu.name}: in an NVL72 rack the switch trays run the fabric, and each node needs "
-                "IMEX for memory that several nodes share; set nvidia_stack_imex: true there"
+                f"IMEX for memory that several nodes share; set {source}nvidia_stack_imex: true there"
             )
     return found

@@ -128,6 +128,8 @@ def test_the_key_of_dkms_lies_where_the_distribution_has_it(name: str, path: str
         ("linux-modules-nvidia-580-server-open-aws", None, True),
         ("linux-modules-nvidia-580-server-open-6.8.0-134-generic", None, True),
         ("linux-modules-nvidia-595-server-7.0.0-134-generic", None, False),
+        # Of a DGX Spark: the driver with a desktop, whose packages are others than those for servers.
+        ("linux-modules-nvidia-580-open-nvidia-hwe-24.04", None, False),
         ("libcuda1", "nvidia-srv", True),
     ],
 )
@@ -142,7 +144,10 @@ def test_ubuntus_own_driver_is_removed_first_or_kept_where_it_is_of_the_branch_t
 
 
 def test_ubuntus_own_driver_can_be_kept_where_a_table_knows_it() -> None:
-    text = problem(system("ubuntu", "24.04", packages={"nvidia-utils-580-server": "1"}))
+    own = dict.fromkeys(
+        ("nvidia-utils-580-server", "libnvidia-compute-580-server", "nvidia-fabricmanager-580"), "1"
+    )
+    text = problem(system("ubuntu", "24.04", packages=own))
     assert_says(text, "Keep the driver with nvidia_stack_source: distro", "apt-get purge")
 
 
