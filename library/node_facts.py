@@ -63,6 +63,7 @@ SWITCH_MANAGER = b"SW_MNG"
 SIGNING_DIRECTORY = "var/lib/temper/module-signing"
 # Packages of kernels, and those that bring each new kernel, on Debian and Ubuntu.
 IMAGES = "linux-image-"
+APT_LISTS = "var/lib/apt/lists"
 # The role gpu_validation's own default.
 PAYLOAD_PYTHON = "/opt/temper/venv/bin/python3"
 # All that a plan may name.
@@ -232,9 +233,12 @@ def running_services() -> list[str]:
     ]
 
 
-def installable_headers(facts_kernel: dict[str, Any]) -> bool:
-    """Whether the package manager offers the headers of the running kernel, or they are installed."""
-    if facts_kernel["headers_present"]:
+def installable_headers(root: Path, facts_kernel: dict[str, Any]) -> bool:
+    """Whether the package manager offers the headers of the running kernel, or they are installed.
+
+    An image of a cloud comes without apt's lists: nobody can tell before the simulation has fetched them.
+    """
+    if facts_kernel["headers_present"] or not any((root / APT_LISTS).glob("*_Packages*")):
         return True
     package = f"linux-headers-{facts_kernel['release']}"
     with apt_sources.caches_kept() as options:
@@ -290,7 +294,8 @@ def gather(root: Path = Path("/"), payload: str = PAYLOAD_PYTHON) -> dict[str, A
     return {
         "os": os_release(root),
         "architecture": platform.machine(),
-        "kernel": running | {"headers_installable": installable_headers(running), "image_packages": images},
+        "kernel": running
+        | {"headers_installable": installable_headers(root, running), "image_packages": images},
         "kernels": kernels,
         "secure_boot": validated,
         "mok_enrolled": enrolled_keys(root),

@@ -6,35 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planning.distro_source import driver_choice
-from planning.rules import absences, gpu_problems, kernel_modules, stack_problems, tied_to_modules
-from planning.versions import version
+from planning.fitting import fitting_stacks
+from planning.rules import gpu_problems, stack_problems, tied_to_modules
 
 if TYPE_CHECKING:
     from planning.model import Request
-    from planning.tables import Stack
-
-# Types of driver branches by how long they get security fixes: long-term support, production, new features.
-BRANCH_TYPES = ("LTSB", "PB", "NFB")
-
-
-def fitting_stacks(request: Request) -> list[Stack]:
-    """The stacks that break no rule on this node: long-term branches, then recommended ones, first.
-
-    What NVIDIA's own repository is not known to hold comes last: a mirror was probably filled from there.
-    """
-    tables = request.tables
-    found = [tables.stacks[name] for name in dict.fromkeys((*tables.default_stacks, *tables.stacks))]
-    # A stack whose branch is in no table fits nowhere.
-    found.sort(key=lambda stack: BRANCH_TYPES.index(tables.branch_types.get(str(stack.branch), "NFB")))
-    found.sort(key=lambda stack: any(absences(stack, request)))
-    if request.unknown_gpus:
-        # Newer than the tables, probably: the newest driver has the best chance to know it.
-        found.sort(key=lambda stack: version(stack.driver), reverse=True)
-    return [
-        stack
-        for stack in found
-        if not stack_problems(stack, request) and not kernel_modules(request, stack.driver)[1]
-    ]
 
 
 def chosen_stack(request: Request) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from planning.components import CONTAINER_TOOLKIT, build_packages
+from planning.fitting import fitting_stacks
 from planning.model import Driver, Offer, Request, Runtime
 from planning.repositories import container_repository
 from planning.rules import kernel_modules, module_need
@@ -171,6 +172,13 @@ def driver_choice(row: DistroDriver, request: Request) -> DriverChoice:
     )
 
 
+def or_nvidia(request: Request) -> str:
+    """NVIDIA's packages as another way out, where they have a driver for this node."""
+    wanted = replace(request.variables.nvidia_stack, name="")
+    unnamed = replace(request, variables=replace(request.variables, nvidia_stack=wanted))
+    return f", or {NVIDIA_REMEDY}" if fitting_stacks(unnamed) else ""
+
+
 def has_signed_modules(request: Request) -> bool:
     """Whether the distribution has modules of its own signature for this node."""
     row = request.tables.distro_drivers.get(request.distribution.name)
@@ -190,7 +198,7 @@ def closed_problems(row: DistroDriver, request: Request) -> Iterator[str]:
     if request.variables.nvidia_stack.kernel_modules == "open" and not opened.builds:
         yield (
             f"{opened.package} does not build: {opened.reason}; set "
-            f"nvidia_stack_kernel_modules: auto for the proprietary modules, or {NVIDIA_REMEDY}"
+            f"nvidia_stack_kernel_modules: auto for the proprietary modules{or_nvidia(request)}"
         )
     for gpu in request.gpus:
         if module_need(gpu, request.tables) == "required":
@@ -248,7 +256,7 @@ def kernel_problems(row: DistroDriver, request: Request) -> Iterator[str]:
             yield (
                 f"the distribution's driver {row.branch} is known to build for kernels up to "
                 f"{row.last_kernel}, and this node has {release}; boot the release's own kernel and remove "
-                f"that one, or {NVIDIA_REMEDY}"
+                f"that one{or_nvidia(request)}"
             )
 
 
@@ -282,7 +290,10 @@ def option_problems(row: DistroDriver, request: Request) -> Iterator[str]:
         )
     asked = {"dcgm": wanted.dcgm, "dcgm_exporter": wanted.dcgm_exporter, "imex": wanted.imex}
     if absent := [f"nvidia_stack_{name}" for name, given in asked.items() if given]:
-        yield f"the distribution has no packages for {', '.join(absent)}; {NVIDIA_REMEDY}"
+        yield (
+            f"the distribution has no packages for {', '.join(absent)}; set {': false, '.join(absent)}: false"
+            f"{or_nvidia(request)}"
+        )
 
 
 def fabric_problems(listed: DistroPackages, request: Request) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Drivers of two sources on one node: never mixed, because packages of other names own the same files."""
+"""Drivers of two sources on one node: never mixed, because others own the same files."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ SIGNS = {
 }
 # The branch in a name of Canonical's.
 BRANCH = re.compile(r"(?:lib|linux-modules-)?nvidia-(?:.+?-)??(\d{3})(?:-.+)?")
+# Canonical's driver with a desktop, which Temper does not plan.
+DESKTOP = re.compile(r"(nvidia-driver|libnvidia-compute|linux-modules-nvidia)-\d{3}(?!-server)(-.+)?")
 NAMES = {"nvidia": "NVIDIA's own packages", "distro": "the distribution's packages"}
 # What belongs to the driver: not the container toolkit, nor CUDA, nor firmware for nouveau.
 DRIVER = re.compile(
@@ -33,7 +35,14 @@ DRIVER = re.compile(
 
 
 def driver_conflicts(node: NodeFacts, source: str, distribution: Distribution, tables: Tables) -> list[str]:
-    """Why a driver of this source cannot be installed: the other source's is there. With the exact steps."""
+    """Why a driver of this source cannot be installed: another one's is there. With the exact steps."""
+    if node.nvidia.userspace_version and not any(map(DRIVER.match, (*node.packages, *node.broken_packages))):
+        return [
+            f"driver {node.nvidia.userspace_version} is installed, and none of its packages: it comes from "
+            "NVIDIA's .run installer, or from a repository that is not known here, and shares files with "
+            "the planned one. Drain the node, run `nvidia-uninstall` there (or remove the package that "
+            f"`{distribution.owner_query}` names, with what belongs to it), reboot it and run again"
+        ]
     other = "distro" if source == "nvidia" else "nvidia"
     module, packages = SIGNS[other]
     # Canonical's packages for DKMS give their module NVIDIA's name there.
@@ -46,9 +55,17 @@ def driver_conflicts(node: NodeFacts, source: str, distribution: Distribution, t
     # Temper installs the distribution's own driver only where it knows it, and moves none to its branch.
     own_driver = tables.distro_drivers.get(distribution.name)
     branches = {int(found[1]) for found in map(BRANCH.fullmatch, node.packages) if found}
-    possible = other == "nvidia" or (own_driver is not None and branches <= {own_driver.branch})
+    planned = own_driver is not None and branches <= {own_driver.branch}
+    possible = other == "nvidia" or (planned and not any(map(DESKTOP.fullmatch, node.packages)))
     keep = f"Keep the driver with nvidia_stack_source: {other}; or drain" if possible else "Drain"
-    removal = distribution.removal(sorted(name for name in node.packages if DRIVER.match(name)))
+    installed = sorted(name for name in node.packages if DRIVER.match(name))
+    registered = sorted({f"{one.module}/{one.version}" for one in records if module.fullmatch(one.module)})
+    # A module without its package is what a removal has left to DKMS.
+    removal = (
+        distribution.removal(installed)
+        if installed
+        else " and ".join(f"`dkms remove {name} --all`" for name in registered)
+    )
     return [
         f"a driver from {NAMES[other]} is installed, but nvidia_stack_source: {source} asks for one from "
         f"{NAMES[source]}; the two cannot be mixed. {keep} the node, run {removal} there, reboot it and run "

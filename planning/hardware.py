@@ -52,6 +52,7 @@ class Hardware:
     refused: tuple[str, ...] = ()
     display: tuple[Gpu, ...] = ()
     unknown: tuple[str, ...] = ()  # the ids of those that are neither `known` nor `display`
+    display_ids: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -98,9 +99,10 @@ def gpu_hardware(pci: Iterable[PciDevice], tables: Tables) -> Hardware:
     )
     newer = ids(placed[Place.NEWER])
     display: tuple[Gpu, ...] = ()
-    large = tuple(gpu for gpu in known if not tables.models[gpu.model].display)
-    if large or similar or newer:
-        display, known = tuple(gpu for gpu in known if gpu not in large), large
+    small = {key for key in models if tables.models[key].display}
+    if similar or newer or small < models.keys():
+        display = tuple(gpu for gpu in known if gpu.model in small)
+        known = tuple(gpu for gpu in known if gpu.model not in small)
     beside = placed[Place.OLDER] if known or similar or newer else []
     monitors = [device for device in beside if device.class_id == VGA_CLASS]
     refused = [item for item in placed[Place.OLDER] + placed[Place.INTEGRATED] if item not in monitors]
@@ -112,6 +114,11 @@ def gpu_hardware(pci: Iterable[PciDevice], tables: Tables) -> Hardware:
         display=display
         + tuple(unnamed(device_id, count, "", tables) for device_id, count in Counter(ids(monitors)).items()),
         unknown=tuple(sorted((*ids(placed[Place.BETWEEN]), *newer, *ids(refused)))),
+        display_ids=tuple(
+            device_id
+            for device_id in ids(placed[Place.KNOWN] + monitors)
+            if tables.models_by_id.get(device_id, "") not in {gpu.model for gpu in known}
+        ),
     )
 
 
@@ -185,6 +192,14 @@ def display_gpus(
     ]
 
 
+def undriven_ids(hardware: Hardware, driven: Iterable[Gpu], tables: Tables) -> tuple[str, ...]:
+    """The ids of the GPUs for a monitor that the driver leaves alone."""
+    models = {gpu.model for gpu in driven}
+    return tuple(
+        sorted(one for one in hardware.display_ids if tables.models_by_id.get(one, "") not in models)
+    )
+
+
 def fabric_of(node: NodeFacts, wanted: str) -> str:
     """What joins the GPUs: `nvswitch` (NVLink 4 and before), `nvlink5`, or `none`.
 
@@ -214,8 +229,10 @@ def fabric_warnings(gpus: Iterable[Gpu], fabric: str, tables: Tables, wanted: Nv
                 "or set nvidia_stack_fabric: nvlink5 (none, where there are no switches)"
             )
         elif not wanted.imex:
+            # No distribution packages IMEX.
+            source = "nvidia_stack_source: nvidia and " if wanted.source == "distro" else ""
             found.append(
                 f"{gpu.name}: in an NVL72 rack the switch trays run the fabric, and each node needs "
-                "IMEX for memory that several nodes share; set nvidia_stack_imex: true there"
+                f"IMEX for memory that several nodes share; set {source}nvidia_stack_imex: true there"
             )
     return found

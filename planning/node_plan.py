@@ -154,6 +154,8 @@ class NodePlan:
     architecture: str | None = None
     gpus: tuple[Gpu, ...] = ()
     unknown_gpus: tuple[str, ...] = ()
+    # PCI ids of GPUs for a monitor that the driver leaves alone
+    undriven_gpus: tuple[str, ...] = ()
     fabric: str = "none"
     locked_clocks: LockedClocks = field(default_factory=lambda: LockedClocks(graphics=False, memory=False))
     environment: Environment = field(default_factory=lambda: Environment(1, {}))

@@ -9,7 +9,14 @@ from planning import distro_source, nvidia_source
 from planning.distributions import distribution_of
 from planning.driver_conflicts import driver_conflicts
 from planning.environment import environment
-from planning.hardware import display_gpus, fabric_of, fabric_warnings, gpu_findings, gpu_hardware
+from planning.hardware import (
+    display_gpus,
+    fabric_of,
+    fabric_warnings,
+    gpu_findings,
+    gpu_hardware,
+    undriven_ids,
+)
 from planning.machine import (
     busy_problems,
     disk_problems,
@@ -93,6 +100,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         architecture=node.architecture,
         gpus=hardware.known + display,
         unknown_gpus=hardware.unknown,
+        undriven_gpus=undriven_ids(hardware, display, tables),
         fabric=fabric,
         locked_clocks=LockedClocks(
             graphics=all(lock.graphics for lock in locks), memory=all(lock.memory for lock in locks)

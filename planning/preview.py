@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from planning.node_plan import NodePlan
 
 KERNEL = re.compile(r"^(linux-image-|linux-modules-(?!nvidia-)|kernel(-64k|-rt)?(-core|-modules)?$)")
+# The running kernel's headers, which repositories of today have no more.
+HEADERS_GONE = re.compile(
+    r"No repository of this node offers (a package linux-headers-\d|kernel-(\S+-)?devel \d)"
+)
 NAMES_SHOWN = 6
 GIB, MIB = 2**30, 2**20
 
@@ -89,6 +93,12 @@ def with_preview(plan: NodePlan, preview: Preview) -> NodePlan:
     problems = [*plan.problems, *preview.problems]
     if problems and plan.hint:
         problems.append(plan.hint)
+    if any(map(HEADERS_GONE.match, preview.problems)):
+        upgrade = "dnf upgrade" if plan.package_manager == "dnf" else "apt-get dist-upgrade"
+        problems.append(
+            "the headers of the running kernel are offered no more, and no driver module can be built: "
+            f"boot a kernel that the distribution still offers ({upgrade}, then reboot)"
+        )
     if preview.transaction is None:
         reason = one_line(preview.msg) or "it returned nothing"
         problems.append(f"the transaction cannot be simulated: {reason}. Correct it and run again")

@@ -29,9 +29,11 @@ def distribution_of(node: NodeFacts, tables: Tables) -> tuple[Distribution | Non
     keys = (f"{name}-{os.version_id}", f"{name}-{os.version_id.partition('.')[0]}")
     release = next((tables.distributions[key] for key in keys if key in tables.distributions), None)
     if not release:
+        rebuilds = ", ".join(f"{rebuild} for {original}" for rebuild, original in tables.rebuilds.items())
         problems.append(
             f"operating system {os.pretty_name or os.id or 'unknown'} is not supported; "
-            f"expected one of: {', '.join(tables.distributions)} (or a rebuild of it)"
+            f"expected one of: {', '.join(tables.distributions)} (also {rebuilds}); install one of them, or "
+            "take the node out of the group gpu_nodes"
         )
     if node.architecture not in REPOSITORY_ARCHITECTURES:
         known = ", ".join(REPOSITORY_ARCHITECTURES)

@@ -45,6 +45,8 @@ class Distribution(ABC):
     cudnn_packages: ClassVar[tuple[str, ...]] = ("cudnn9-cuda-{}",)
     # The certificate of the key that DKMS makes for itself.
     dkms_certificate: ClassVar[str] = "/var/lib/dkms/mok.pub"
+    # The command that names the package with a library of the driver.
+    owner_query: ClassVar[str]
     # What keeps other versions and automatic upgrades away from the stack.
     configuration: ClassVar[tuple[Configuration, ...]] = ()
 
@@ -85,7 +87,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def headers(self, kernel: str) -> dict[str, str]:
-        """The package with the headers of a kernel, and its version."""
+        """The package with the headers of a kernel, and its version; none where no name is known."""
 
     @abstractmethod
     def following_headers(self, kernel: Kernel) -> dict[str, str]:
@@ -99,8 +101,14 @@ class Distribution(ABC):
         """What makes virtual environments with a Python; `default` is that of /usr/bin/python3."""
 
     def header_problems(self, kernel: Kernel) -> list[str]:
-        """Why the running kernel's headers cannot be installed. Without one, the simulation says it."""
-        return []
+        """Why the running kernel's headers cannot be installed. The simulation says what is not offered."""
+        if kernel.headers_present or self.KERNEL.fullmatch(kernel.release):
+            return []
+        return [
+            f"the running kernel {kernel.release} is not the distribution's own, and has no headers "
+            f"(/lib/modules/{kernel.release}/build): no driver module can be built; install its headers from "
+            "where it came, or boot a kernel of the distribution's"
+        ]
 
     @abstractmethod
     def signed(self, repository: Repository) -> Repository:

@@ -30,6 +30,8 @@ OBSOLETE_SOURCES = (
     "nvidia-container-toolkit.list",
     "nvidia-docker.list",
 )
+# In the version of every package of backports.
+BACKPORT = "~bpo"
 # Ours, of either source of packages.
 OWN_SOURCES = ("nvidia-cuda", "nvidia-container-toolkit", "debian", "debian-updates", "debian-security")
 
@@ -41,6 +43,7 @@ class Debian(Distribution):
     package_format = "deb"
     package_architectures: ClassVar = {"x86_64": "amd64", "aarch64": "arm64"}
     nccl_packages = ("libnccl2", "libnccl-dev")
+    owner_query = "dpkg --search libnvidia-ml.so.1"
     configuration = (
         Configuration(
             "/etc/apt/preferences.d/temper-nvidia",
@@ -59,7 +62,8 @@ class Debian(Distribution):
         ),
     )
 
-    # 6.1.0-37-cloud-amd64, 6.12.117+deb13-amd64, 6.12.95+bpo-arm64, 6.12.117+deb13-arm64-16k
+    # 6.1.0-37-cloud-amd64, 6.12.117+deb13-amd64, 6.12.117+deb13-arm64-16k; of backports 6.12.30+bpo-arm64,
+    # and since 6.12.43 (Debian 12) 6.12.95+deb12-amd64
     KERNEL = re.compile(r"\d[\d.]*(-\d+|\+(deb|bpo)[\d.]*)-(?P<flavour>([a-z0-9]+-)*(amd64|arm64)(-16k)?)")
 
     def driver_packages(self, stack: Stack, modules: str) -> dict[str, str]:
@@ -92,15 +96,18 @@ class Debian(Distribution):
     def following_headers(self, kernel: Kernel) -> dict[str, str]:
         """The package of the kernel's flavour, of backports where the one that brings kernels is from there.
 
-        Apt itself would take the release's, which follow older kernels.
+        Apt itself would take the release's, which follow older kernels: where only the running kernel is of
+        backports, and nothing brings kernels, nothing follows. A release of backports may look like any other
+        (6.12.57+deb12-amd64), the version of its package does not.
         """
         match = self.KERNEL.fullmatch(kernel.release)
         if not match:
             return {}
-        image = kernel.image_packages.get(f"linux-image-{match['flavour']}", "")
-        if "~bpo" in image:
-            return {f"linux-headers-{match['flavour']}": image}
-        return {} if "+bpo" in kernel.release else {f"linux-headers-{match['flavour']}": ""}
+        headers = f"linux-headers-{match['flavour']}"
+        if image := kernel.image_packages.get(f"linux-image-{match['flavour']}"):
+            return {headers: image if BACKPORT in image else ""}
+        own = kernel.image_packages.get(f"linux-image-{kernel.release}", "")
+        return {} if BACKPORT in own or "+bpo" in kernel.release else {headers: ""}
 
     def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:
         """The part of the standard library that is a package of its own."""
@@ -110,7 +117,7 @@ class Debian(Distribution):
         """Apt says what it offers without asking the network."""
         if kernel.headers_present or kernel.headers_installable:
             return []
-        return [
+        return super().header_problems(kernel) or [
             f"the headers of the running kernel {kernel.release} are neither installed nor offered by apt: "
             "no driver module can be built; boot a kernel that the distribution still offers (apt-get "
             "dist-upgrade, then reboot)"

@@ -29,6 +29,7 @@ class EnterpriseLinux(Distribution):
     package_format = "rpm"
     package_architectures: ClassVar = {"x86_64": "x86_64", "aarch64": "aarch64"}
     nccl_packages = ("libnccl", "libnccl-devel")
+    owner_query = "rpm --query --file /usr/lib64/libnvidia-ml.so.1"
     # The library by name: dnf leaves an older one where the first does not require its own version.
     cudnn_packages = ("cudnn9-cuda-{}", "libcudnn9-cuda-{}")
 
@@ -69,7 +70,7 @@ class EnterpriseLinux(Distribution):
     def headers(self, kernel: str) -> dict[str, str]:
         """One name for all kernels of a flavour, each of which has its version."""
         match = self.KERNEL.fullmatch(kernel)
-        return {self.header_name(match): match["version"]} if match else {"kernel-devel": kernel}
+        return {self.header_name(match): match["version"]} if match else {}
 
     def following_headers(self, kernel: Kernel) -> dict[str, str]:
         """The package that requires a kernel of this flavour and its headers at one version."""

@@ -209,7 +209,8 @@ def test_kernel_without_headers_is_refused_before_the_node_is_touched(bare: Node
         run = provision(bare)
     finally:
         on_node(bare, f"mv /root/headers {headers}")
-    assert_refused(run, "the headers of the running kernel", "neither installed nor offered")
+    # What to do depends on whose kernel this machine has.
+    assert_refused(run, "the running kernel", "no driver module can be built", "boot a kernel")
     assert run.changed(bare) == 0
 
 

@@ -38,9 +38,10 @@ SYSTEMS = (
         ("6.1.0-37-cloud-amd64", "cloud-amd64"),
         ("6.1.0-37-rt-amd64", "rt-amd64"),
         ("6.18.44",),
-        ("6.12.95+bpo-amd64",),
+        ("6.12.30+bpo-amd64",),
     ),
-    System("debian-12", "x86_64", "6.12.95+bpo-amd64", ("amd64",), backports=True),
+    System("debian-12", "x86_64", "6.12.95+deb12-amd64", ("amd64",), backports=True),
+    System("debian-12", "x86_64", "6.12.95+deb12-amd64", ("6.12.95+deb12-amd64",), backports=True),
     System("debian-12", "x86_64", "6.1.0-37-amd64", ("amd64",), ("6.1.0-30-amd64",)),
     *on_both(
         "debian-13",
@@ -106,6 +107,10 @@ HARDWARE: tuple[tuple[str, ...], ...] = (
 )
 FABRICS = ("none", "nvswitch", "nvlink5")
 SECURE_BOOT = ("disabled", "enabled")
+# The headers of the running kernel: there, offered, or neither.
+HEADERS = ("there", "offered", "gone")
+# A driver that no package owns, as NVIDIA's .run installer leaves it.
+UNPACKAGED = ("", "", "", "580.95.05")
 
 
 def wide_node(
@@ -114,7 +119,8 @@ def wide_node(
     *,
     secure_boot: str = "disabled",
     fabric: str = "none",
-    headers: bool = True,
+    headers: str = "there",
+    unpackaged: str = "",
 ) -> dict[str, Any]:
     """What node_facts reports of a bare node of this kind."""
     name, _, version = system.name.partition("-")
@@ -129,12 +135,12 @@ def wide_node(
         architecture=system.machine,
         kernel={
             "release": system.kernel,
-            "headers_present": headers,
-            "headers_installable": True,
+            "headers_present": headers == "there",
+            "headers_installable": headers != "gone",
             "cmdline": "",
             "image_packages": images,
         },
-        kernels=[{"release": release, "headers_present": headers} for release in releases],
+        kernels=[{"release": release, "headers_present": headers == "there"} for release in releases],
         secure_boot=secure_boot,
         pci=pci(*((device, GPU) for device in devices), *((SWITCH,) * (fabric == "nvswitch"))),
         nvlink_switch_managed=fabric == "nvlink5",
@@ -142,5 +148,6 @@ def wide_node(
             {"uri": "http://mirror.example/debian", "suite": suite, "components": ["main"], "signed_by": ""}
             for suite in suites
         ],
+        nvidia={**bare_node()["nvidia"], "userspace_version": unpackaged or None},
         pythons=[PYTHONS.get(system.name, "3.12")],
     )

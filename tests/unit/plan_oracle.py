@@ -126,6 +126,8 @@ def violations(facts: Mapping[str, Any], values: Mapping[str, Any], plan: Mappin
     name = plan["system"]
     yield from of_the_gpus(facts, plan)
     yield from of_the_driver(name, facts, values, plan)
+    if facts["nvidia"]["userspace_version"] and not facts["packages"]:
+        yield "a driver that no package owns is there"
     yield from of_the_packages(name, facts, values, plan)
     yield from of_the_headers(name, facts, values, plan)
     yield from of_secure_boot(facts, values, plan)
@@ -301,6 +303,11 @@ def of_the_headers(
         yield from (f"nothing brings headers: {one}" for one in sorted(missing))
     if not kernel["headers_present"] and not own_headers(name, kernel["release"]) <= set(present):
         yield f"no headers of the running kernel {kernel['release']}"
+    apt = not name.startswith("rhel")
+    if not kernel["headers_present"] and (
+        not kernel["headers_installable"] if apt else not following_headers(name, facts)
+    ):
+        yield f"nothing brings headers of the running kernel {kernel['release']}"
     wrong = {one for one in present if "headers" in one or "devel" in one}
     wrong -= following_headers(name, facts) | own_headers(name, kernel["release"]) | {"kernel-headers"}
     yield from (f"headers {one} of another kernel" for one in sorted(wrong))
@@ -321,10 +328,11 @@ def following_headers(name: str, facts: Mapping[str, Any]) -> set[str]:
         own = re.fullmatch(
             r"\d[\d.]*(?:-\d+|\+(?:deb|bpo)[\d.]*)-((?:cloud-|rt-)?(?:amd64|arm64)(?:-16k)?)", release
         )
-        backport = "+bpo" in release and not any(
-            "~bpo" in one for one in facts["kernel"]["image_packages"].values()
-        )
-        return {f"linux-headers-{own[1]}"} if own and not backport else set()
+        images = facts["kernel"]["image_packages"]
+        kind = own[1] if own else ""
+        backport = "+bpo" in release or "~bpo" in images.get(f"linux-image-{release}", "")
+        brought = f"linux-image-{kind}" in images or not backport
+        return {f"linux-headers-{kind}"} if own and brought else set()
     if ".el" not in release or "elrepo" in release:
         return set()
     flavour = rhel_flavour(release)

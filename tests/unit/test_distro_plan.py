@@ -9,7 +9,7 @@ import pytest
 from planning.node_plan import NodePlan
 from planning.preview import Preview, with_preview
 from tests.unit import planning_nodes
-from tests.unit.planning_nodes import B200, H100, L4, NVSWITCH, SWITCH, V100, gpus, node
+from tests.unit.planning_nodes import B200, H100, L4, NVSWITCH, SWITCH, V100, assert_says, gpus, node, nvidia
 from tools.bare_node import pci
 
 GH200 = "2342"
@@ -231,11 +231,28 @@ def test_gh200_needs_open_modules_although_other_hoppers_do_not() -> None:
     assert "works only with open kernel modules" in problem
 
 
+def test_nvidias_packages_are_no_way_out_where_they_have_no_driver_for_the_node() -> None:
+    """Debian 13 and Volta: NVIDIA's refusal names the distribution's driver, whose own would lead back."""
+    facts = TRIXIE | {"pci": gpus(V100)}
+    assert (
+        "nvidia_stack_source: distro has another driver"
+        in plan(facts, nvidia_stack_source="nvidia")["problems"][0]
+    )
+    newer = node()["kernel"] | {"release": "7.2.12+deb13-amd64"}
+    for found in (
+        plan(facts, nvidia_stack_kernel_modules="open"),
+        plan(facts, nvidia_stack_dcgm=True),
+        plan(facts | {"kernel": newer}),
+    ):
+        (problem,) = found["problems"]
+        assert "nvidia_stack_source" not in problem
+
+
 @pytest.mark.parametrize("name", ["nvidia_stack_dcgm", "nvidia_stack_dcgm_exporter", "nvidia_stack_imex"])
 def test_what_debian_does_not_package_is_refused(name: str) -> None:
     option: dict[str, Any] = {name: True}
     (problem,) = plan(**option)["problems"]
-    assert problem == f"the distribution has no packages for {name}; {REMEDY}"
+    assert_says(problem, f"no packages for {name}; set {name}: false, or {REMEDY}")
 
 
 def test_driver_version_that_is_none_is_refused() -> None:
@@ -270,6 +287,36 @@ def test_driver_of_the_other_source_is_never_mixed_in(wanted: str, there: dict[s
     (driver,) = there.keys() - {"libnccl2"}
     assert f"`apt-get purge --allow-change-held-packages {driver}`" in problem
     assert "cannot be mixed" in problem
+
+
+@pytest.mark.parametrize("source", ["nvidia", "distro"])
+def test_driver_that_no_package_owns_is_removed_first(source: str) -> None:
+    """Of NVIDIA's .run installer, with a module in DKMS; images of clouds have one."""
+    record = {
+        "module": "nvidia",
+        "version": "580.95.05",
+        "kernel": None,
+        "architecture": None,
+        "state": "added",
+    }
+    there = {"pci": gpus(L4), "nvidia": nvidia(userspace_version="580.95.05"), "dkms": [record]}
+    (problem,) = plan(there, nvidia_stack_source=source)["problems"]
+    assert_says(
+        problem, "580.95.05", "rain the node", "`nvidia-uninstall`", "dpkg --search libnvidia-ml.so.1"
+    )
+    toolkit = {"nvidia-container-toolkit": "1.20.0-1"}
+    assert plan(there | {"packages": toolkit}, nvidia_stack_source=source)["problems"] == [problem]
+    packaged = there | {"packages": {"libnvidia-ml1": "580.95.05-1"}, "dkms": []}
+    assert plan(packaged, nvidia_stack_source=source)["problems"] == []
+    cut_off = there | {"broken_packages": ["libnvidia-ml1"], "dkms": []}
+    assert plan(cut_off, nvidia_stack_source=source)["problems"] == []
+
+
+def test_module_that_a_removed_driver_has_left_to_dkms_is_removed_there() -> None:
+    record = {"module": "nvidia-current", "version": "535.1", "kernel": "6.1", "architecture": "x86_64"}
+    facts = {"pci": gpus(L4), "dkms": [record | {"state": "installed"}, record | {"state": "built"}]}
+    (problem,) = plan(facts, nvidia_stack_source="nvidia")["problems"]
+    assert "run `dkms remove nvidia-current/535.1 --all` there" in problem
 
 
 def test_branch_that_nvidia_supports_no_more_is_said_so() -> None:

@@ -10,7 +10,7 @@ from ansible.module_utils.packaging.dnf import Dnf
 from ansible.module_utils.packaging.packages import Package, PackageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 PLUGINS = Path("/tmp/temper-dnf-abc")
 # As dnf 4 writes it without a terminal: a column that is too wide ends its line.
@@ -92,3 +92,24 @@ def test_rows_that_dnf_breaks_are_read_whole() -> None:
 def test_a_row_that_nobody_understands_is_not_passed_over() -> None:
     with pytest.raises(PackageError, match="unknown row: kernel-core x86_64"):
         Scripted().parse("Installing:\n kernel-core  x86_64\n")
+
+
+class Offering(Dnf):
+    """A dnf whose repositories offer these names for any pattern."""
+
+    def offered(self, names: Iterable[str]) -> dict[str, list[str]]:
+        assert list(names) == ["nvidia-*", "libnvidia-*"]
+        return {
+            "nvidia-driver-cuda": ["3:595.91.07-1.el9", "3:580.178.04-1.el9"],
+            "libnvidia-ml": ["3:580.178.04-1.el9"],
+            "nvidia-container-toolkit": ["1.20.0-1"],
+        }
+
+
+def test_pins_become_locks_of_names() -> None:
+    """A lock on nvidia-* would bar the container toolkit, which has no such version."""
+    pin = {"packages": "nvidia-* libnvidia-*", "version": "580.178.04-1.el9"}
+    assert Offering(pins=[pin]).pinned() == [
+        "nvidia-driver-cuda-580.178.04-1.el9.*",
+        "libnvidia-ml-580.178.04-1.el9.*",
+    ]

@@ -316,7 +316,10 @@ def test_rpm_is_not_asked_where_there_is_dpkg(program: Any) -> None:
         ("", False),
     ],
 )
-def test_headers_are_installable_where_apt_has_a_candidate(program: Any, policy: str, offered: bool) -> None:
+def test_headers_are_installable_where_apt_has_a_candidate(
+    root: Root, program: Any, policy: str, offered: bool
+) -> None:
+    root.write("var/lib/apt/lists/deb.debian.org_debian_dists_bookworm_main_binary-amd64_Packages.lz4", "")
     # Its caches are the node's, and no question may change them.
     caches = " ".join(
         f"-o Dir::Cache::{name}=/*/temper-apt-*/{name}.bin" for name in ("pkgcache", "srcpkgcache")
@@ -324,11 +327,18 @@ def test_headers_are_installable_where_apt_has_a_candidate(program: Any, policy:
     asked = f"{caches} policy linux-headers-{RELEASE}".replace(" ", "\\ ")
     program("apt-cache", f"case \"$*\" in {asked}) printf '{policy}' ;; *) exit 1 ;; esac")
     kernel = {"release": RELEASE, "headers_present": False}
-    assert node_facts.installable_headers(kernel) is offered
+    assert node_facts.installable_headers(root.path, kernel) is offered
 
 
-def test_headers_that_are_present_need_no_question(program: Any) -> None:
-    assert node_facts.installable_headers({"release": RELEASE, "headers_present": True})
+def test_headers_that_are_present_need_no_question(root: Root, program: Any) -> None:
+    root.write("var/lib/apt/lists/mirror_Packages", "")
+    assert node_facts.installable_headers(root.path, {"release": RELEASE, "headers_present": True})
+
+
+def test_where_apt_has_fetched_no_list_the_simulation_tells_of_the_headers(root: Root, program: Any) -> None:
+    """A fresh image of a cloud."""
+    root.write("var/lib/apt/lists/lock", "")
+    assert node_facts.installable_headers(root.path, {"release": RELEASE, "headers_present": False})
 
 
 # ---------------------------------------------------------------- the driver

@@ -261,7 +261,7 @@ def test_the_last_branch_with_proprietary_modules_has_a_successor_without() -> N
 def test_an_unknown_system_is_refused() -> None:
     found = plan(system("debian", "11"))
     (text,) = found["problems"]
-    assert_says(text, "debian 11", *TABLES["nvidia_distributions"])
+    assert_says(text, "debian 11", *TABLES["nvidia_distributions"], "rocky for rhel", "almalinux for rhel")
     assert (found["driver"], found["packages"], found["repositories"]) == (None, {}, [])
 
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from tests.unit.plan_nodes_wide import FABRICS, HARDWARE, SECURE_BOOT, SYSTEMS, System, wide_node
+from tests.unit.plan_nodes_wide import (
+    FABRICS,
+    HARDWARE,
+    HEADERS,
+    SECURE_BOOT,
+    SYSTEMS,
+    UNPACKAGED,
+    System,
+    wide_node,
+)
 from tests.unit.plan_oracle import violations
 from tests.unit.planning_nodes import DEFAULTS, TABLES, plan
 
@@ -73,7 +82,8 @@ def cases(name: str, count: int) -> Iterator[Case]:
             draw(HARDWARE),
             secure_boot=draw(SECURE_BOOT),
             fabric=draw(FABRICS),
-            headers=draw((True, False)),
+            headers=draw(HEADERS),
+            unpackaged=draw(UNPACKAGED),
         )
         address = {"nvidia_stack_cuda_repository_url": draw(ADDRESSES)}
         yield Case(facts, {**address, **draw(OPTIONS), **draw(ALLOWED)})
@@ -185,12 +195,28 @@ ADVICE: tuple[tuple[str, Callable[[Case, re.Match[str]], Case]], ...] = (
         r"gpu_validation_required_tests: \[health\]",
         lambda case, _: case.ask(gpu_validation_required_tests=["health"]),
     ),
-    (r"boot the release's own kernel and remove that one|boot a kernel of Ubuntu's and remove", own_kernel),
+    (
+        r"boot the release's own kernel and remove that one|boot a kernel of Ubuntu's and remove"
+        r"|boot a kernel of the distribution's",
+        own_kernel,
+    ),
+    (
+        r"install its headers from where it came",
+        lambda case, _: case.have(kernel=case.facts["kernel"] | {"headers_present": True}),
+    ),
+    (
+        r"boot a kernel that the distribution still offers",
+        lambda case, _: case.have(kernel=case.facts["kernel"] | {"headers_installable": True}),
+    ),
+    (
+        r"run `nvidia-uninstall` there",
+        lambda case, _: case.have(nvidia=case.facts["nvidia"] | {"userspace_version": None}),
+    ),
     (r"move one of them to another node", without_gpu),
     (r"10de:(?P<id>\w{4}) .*take the GPU out", without_gpu),
 )
 # What ends the matter: no node of the group, or another system.
-GIVEN_UP = re.compile(r"out of the group gpu_nodes|expected one of: debian-12, .* \(or a rebuild of it\)")
+GIVEN_UP = re.compile(r"out of the group gpu_nodes")
 STEPS = 12
 
 

@@ -45,6 +45,11 @@ def test_the_payload_reads_what_the_plan_expects() -> None:
     assert shapes.origin(found.references, "2330") == "architecture hopper"
 
 
+def test_a_gpu_that_the_driver_leaves_alone_is_not_expected_of_it() -> None:
+    found = expected(pci((H100, "0302"), ("1cb3", "0300")))
+    assert (found.gpu_count, found.undriven_gpus) == (1, ("1cb3",))
+
+
 @pytest.mark.parametrize(
     ("required", "paths", "tests"),
     [

@@ -164,8 +164,15 @@ def test_a_display_card_that_the_stack_cannot_drive_is_left_alone(computing: str
     alone, found = plan(with_monitor(computing)), plan(with_monitor(computing, display))
     (warning,) = set(found["warnings"]) - set(alone["warnings"])
     assert_says(warning, "does not decide the stack", "leaves it alone")
-    changed = ("warnings", "text")
+    assert (alone["undriven_gpus"], found["undriven_gpus"]) == ([], [display])
+    changed = ("warnings", "text", "undriven_gpus")
     assert {**found, **dict.fromkeys(changed)} == {**alone, **dict.fromkeys(changed)}
+
+
+def test_what_validation_passes_over_are_the_gpus_that_the_driver_leaves_alone() -> None:
+    cards = pci((H100, GPU), (T1000, DISPLAY), (P400, DISPLAY), (GT_710, DISPLAY), (GT_710, DISPLAY))
+    assert plan(node(pci=cards))["undriven_gpus"] == [GT_710, GT_710, P400]
+    assert plan(node(pci=pci((P400, DISPLAY), (GT_710, DISPLAY))))["undriven_gpus"] == [GT_710]
 
 
 def test_a_display_card_alone_is_a_gpu_like_any_other() -> None:

@@ -13,7 +13,7 @@ from planning.node_plan import NodePlan
 from planning.preflight import preflight_plan
 from planning.preview import Preview, with_preview
 from planning.secure_boot import Certificate, read_certificate
-from tests.unit.planning_nodes import node, plan, system
+from tests.unit.planning_nodes import assert_says, node, plan, system
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,6 +92,36 @@ def test_a_kernel_that_comes_along_is_shown_with_the_way_out(name: str) -> None:
     found = previewed(["it would install another kernel"], install=[{"name": name, "version": "6.12.117-1"}])
     assert found.text.splitlines()[-1] == f"  brings a kernel: {name}"
     assert "nvidia_stack_follow_kernels: false" in found.problems[1]
+
+
+@pytest.mark.parametrize(
+    ("facts", "said", "command"),
+    [
+        (
+            node(),
+            "No repository of this node offers a package linux-headers-6.1.0-28-cloud-amd64; offered are x.",
+            "apt-get dist-upgrade",
+        ),
+        (
+            system("rocky", "9.7"),
+            "No repository of this node offers kernel-64k-devel 5.14.0-427.el9; nearest are 5.14.0-611.el9.",
+            "dnf upgrade",
+        ),
+    ],
+    ids=["apt", "dnf"],
+)
+def test_headers_that_are_offered_no_more_are_a_kernel_to_upgrade(
+    facts: dict[str, Any], said: str, command: str
+) -> None:
+    """What fresh images of clouds run into: their kernel is older than today's repositories."""
+    of_node = NodePlan.from_dict(plan(facts))
+    found = with_preview(of_node, Preview.from_dict(result([said]))).problems
+    assert found[0] == said
+    assert_says(found[1], "a kernel that the distribution still offers", f"({command}, then reboot)")
+    other = with_preview(
+        of_node, Preview.from_dict(result(["No repository of this node offers a package x."]))
+    )
+    assert len(other.problems) == 1
 
 
 def test_a_simulation_that_broke_refuses_the_node_in_its_words() -> None:

@@ -268,7 +268,11 @@ def test_the_fabric_may_be_named() -> None:
 def test_a_node_of_an_nvl72_rack_is_told_of_imex() -> None:
     facts = system("debian", "13", pci=gpus(*[GB200] * 4), architecture="aarch64")
     (warning,) = plan(facts)["warnings"]
-    assert "nvidia_stack_imex: true" in warning
+    assert "set nvidia_stack_imex: true" in warning
+    own = plan(
+        system("ubuntu", "24.04", pci=gpus(GB200), architecture="aarch64"), nvidia_stack_source="distro"
+    )
+    assert any("set nvidia_stack_source: nvidia and nvidia_stack_imex" in text for text in own["warnings"])
     found = plan(facts, nvidia_stack_imex=True)
     assert found["warnings"] == []
     assert found["packages"]["nvidia-imex"] == found["driver"]["package_version"]

@@ -128,6 +128,8 @@ def test_the_key_of_dkms_lies_where_the_distribution_has_it(name: str, path: str
         ("linux-modules-nvidia-580-server-open-aws", None, True),
         ("linux-modules-nvidia-580-server-open-6.8.0-134-generic", None, True),
         ("linux-modules-nvidia-595-server-7.0.0-134-generic", None, False),
+        # Of a DGX Spark: the driver with a desktop, whose packages are others than those for servers.
+        ("linux-modules-nvidia-580-open-nvidia-hwe-24.04", None, False),
         ("libcuda1", "nvidia-srv", True),
     ],
 )
@@ -142,7 +144,10 @@ def test_ubuntus_own_driver_is_removed_first_or_kept_where_it_is_of_the_branch_t
 
 
 def test_ubuntus_own_driver_can_be_kept_where_a_table_knows_it() -> None:
-    text = problem(system("ubuntu", "24.04", packages={"nvidia-utils-580-server": "1"}))
+    own = dict.fromkeys(
+        ("nvidia-utils-580-server", "libnvidia-compute-580-server", "nvidia-fabricmanager-580"), "1"
+    )
+    text = problem(system("ubuntu", "24.04", packages=own))
     assert_says(text, "Keep the driver with nvidia_stack_source: distro", "apt-get purge")
 
 
@@ -168,20 +173,46 @@ def test_headers_follow_debians_kernel(kernel_release: str, meta: str | None) ->
 
 
 @pytest.mark.parametrize(
-    ("kernel_release", "image", "wanted"),
+    ("kernel_release", "images", "wanted"),
     [
-        ("6.12.95+bpo-amd64", "6.12.95-1~bpo12+1", {"linux-headers-amd64": "6.12.95-1~bpo12+1"}),
-        ("7.2.12+deb13-amd64", "7.2.12-1~bpo13+1", {"linux-headers-amd64": "7.2.12-1~bpo13+1"}),
-        ("6.12.117+deb13-amd64", "6.12.117-1", {"linux-headers-amd64": ""}),
-        ("6.12.95+bpo-amd64", None, {}),
+        (
+            "6.12.95+deb12-amd64",
+            {"linux-image-amd64": "6.12.95-1~bpo12+1"},
+            {"linux-headers-amd64": "6.12.95-1~bpo12+1"},
+        ),
+        (
+            "7.2.12+deb13-amd64",
+            {"linux-image-amd64": "7.2.12-1~bpo13+1"},
+            {"linux-headers-amd64": "7.2.12-1~bpo13+1"},
+        ),
+        (
+            "6.12.117+deb13-amd64",
+            {"linux-image-6.12.117+deb13-amd64": "6.12.117-1"},
+            {"linux-headers-amd64": ""},
+        ),
+        ("6.12.30+bpo-amd64", {}, {}),
+        ("6.12.95+deb12-amd64", {"linux-image-6.12.95+deb12-amd64": "6.12.95-1~bpo12+1"}, {}),
+        ("7.2.12+deb13-amd64", {"linux-image-7.2.12+deb13-amd64": "7.2.12-1~bpo13+1"}, {}),
+        (
+            "6.12.95+deb12-amd64",
+            {"linux-image-6.12.95+deb12-amd64": "6.12.95-1~bpo12+1", "linux-image-amd64": "6.1.176-1"},
+            {"linux-headers-amd64": ""},
+        ),
     ],
-    ids=["Debian 12", "Debian 13", "no backports", "nothing brings kernels of backports"],
+    ids=[
+        "Debian 12",
+        "Debian 13",
+        "no backports",
+        "nothing brings kernels of backports",
+        "nothing brings kernels on Debian 12",
+        "nothing brings kernels on Debian 13",
+        "the release's own kernels still come",
+    ],
 )
 def test_headers_of_backports_follow_kernels_of_backports(
-    kernel_release: str, image: str | None, wanted: dict[str, str]
+    kernel_release: str, images: dict[str, str], wanted: dict[str, str]
 ) -> None:
     """Apt by itself takes the release's own headers, which are of another kernel."""
-    images = {"linux-image-amd64": image} if image else {}
     running = kernel(kernel_release) | {"image_packages": images}
     assert plan(node(kernel=running))["present"] == wanted
 
@@ -252,9 +283,26 @@ def test_headers_of_enterprise_linux_have_a_name_and_the_kernels_version(
 
 @pytest.mark.parametrize("running", ["6.12.1-1.el9.elrepo.x86_64", "6.12.58"])
 def test_no_package_of_enterprise_linux_follows_a_foreign_kernel(running: str) -> None:
-    assert plan(system("rhel", "9.6", kernel=kernel(running)))["present"] == {}
-    found = plan(system("rhel", "9.6", kernel=kernel(running, present=False)))["present"]
-    assert found == {"kernel-devel": running}
+    found = plan(system("rhel", "9.6", kernel=kernel(running)))
+    assert (found["present"], found["problems"]) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "running"),
+    [
+        (system("rocky", "9.7"), "6.18.3-1.el9.elrepo.x86_64"),
+        (node(), "6.17.2-1-pve"),
+        (system("ubuntu", "24.04"), "6.18.1-custom"),
+    ],
+    ids=["ELRepo", "Proxmox", "built by hand"],
+)
+def test_headers_of_a_foreign_kernel_are_named_by_nobody_and_have_to_be_there(
+    facts: dict[str, Any], running: str
+) -> None:
+    missing = kernel(running, present=False) | {"headers_installable": False}
+    text = problem(facts | {"kernel": missing})
+    assert_says(text, f"kernel {running} is not", f"/lib/modules/{running}/build", "install its headers")
+    assert plan(facts | {"kernel": kernel(running)})["problems"] == []
 
 
 def test_headers_of_enterprise_linux_are_left_to_the_simulation() -> None:

@@ -75,8 +75,9 @@ class Node:
 
     @property
     def pci_gpus(self) -> tuple[machine.PciGpu, ...]:
-        """The NVIDIA GPUs on the PCI bus."""
-        return self.facts.pci_gpus
+        """The NVIDIA GPUs on the PCI bus, without those that the driver is to leave alone."""
+        alone = self.expectation.undriven_gpus
+        return tuple(gpu for gpu in self.facts.pci_gpus if gpu.pci_id not in alone)
 
     @property
     def loaded_driver(self) -> str | None:

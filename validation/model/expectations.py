@@ -56,6 +56,8 @@ class Expectation:
     schema_version: int = EXPECTATIONS_VERSION
     required_tests: tuple[str, ...] = ()
     gpus: tuple[ExpectedGpus, ...] | None = None
+    #: PCI device ids of GPUs that only have a monitor, which the driver is to leave alone.
+    undriven_gpus: tuple[str, ...] = ()
     driver_version: str | None = None
     nvswitch: bool | None = None
     power_limit_w: float | None = None

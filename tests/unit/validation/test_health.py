@@ -250,6 +250,17 @@ def test_a_gpu_that_no_table_knows_is_expected_by_its_pci_id_beside_one_that_is_
     assert Health().run(node(xml, expectation=mixed)).findings == ()
 
 
+@pytest.mark.parametrize(
+    ("undriven", "codes"), [(("1cb3",), []), ((), ["gpu-count", "gpu-not-driven"])], ids=["planned", "not"]
+)
+def test_a_card_for_a_monitor_that_the_plan_leaves_alone_is_no_gpu_that_the_driver_refused(
+    undriven: tuple[str, ...], codes: list[str]
+) -> None:
+    cards = (*node().facts.pci_gpus, PciGpu("0000:c1:00.0", "1cb3"))
+    facts: dict[str, Any] = {"pci_gpus": cards, "expectation": expectation(undriven_gpus=undriven)}
+    assert [finding.code for finding in Health().run(node(**facts)).findings] == codes
+
+
 @pytest.mark.parametrize(("count", "codes"), [(2, []), (3, ["gpu-count"])])
 def test_a_number_of_gpus_may_be_all_that_is_expected(count: int, codes: list[str]) -> None:
     wanted = expectation(gpus=(ExpectedGpus("any", ANY_MODEL, count),))
