@@ -354,7 +354,8 @@ class Scheduler:
 class Fault:
     """What happens before a step, what that must come to, and what the next run must, once it is mended.
 
-    `said` is a pattern of the node's reason. `then` None: the first run's end is the end.
+    `said` is a pattern of the node's reason. `then` None: the first run's end is the end. With `passes`, the
+    fault is of the new stack alone: the way back does not meet it.
     """
 
     name: str
@@ -367,6 +368,7 @@ class Fault:
     then: State | None = State.RETURNED
     numbers: Numbers = field(default_factory=Numbers)
     dies: bool = False
+    passes: bool = False
 
 
 def _held_apt(trial: Trial) -> None:
@@ -521,6 +523,7 @@ FAULTS: tuple[Fault, ...] = (
         Step.INSTALL,
         inject=lambda trial: trial.fault("module-build-fails"),
         mend=lambda trial: trial.fault("module-build-fails", on=False),
+        passes=True,
     ),
     Fault(
         "install: the power is cut",
@@ -644,6 +647,8 @@ def meet(fault: Fault, trial: Trial) -> bool:
         inject: dict[tuple[Course, Step], Callable[[], None]] = {}
     else:
         inject = {(fault.course, fault.step): lambda: fault.inject(trial)} if fault.step else {}
+        if fault.passes:
+            inject[BACK, Step.UNDO] = lambda: fault.mend(trial)
     executor = LabExecutor(trial.folder, numbers=fault.numbers, inject=inject, drainer=trial.drainer)
     try:
         carry_out(store, number, executor)
