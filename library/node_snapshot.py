@@ -118,6 +118,10 @@ def main() -> None:
             outside=root.outside(),
             sentence=snapshots.sentence(found, root.outside()),
         )
+    except snapshots.OtherKindError as error:
+        if given["state"] == "absent":
+            module.exit_json(changed=False)
+        module.fail_json(msg=str(error), refused=True)
     except snapshots.SnapshotError as error:
         module.fail_json(msg=str(error), refused=True)
 

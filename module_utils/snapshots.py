@@ -43,6 +43,10 @@ class SnapshotError(Exception):
     """There is none that can be relied on, or none can be taken; the message is a sentence."""
 
 
+class OtherKindError(SnapshotError):
+    """The file system is of another kind than the wanted one: it has no such snapshot."""
+
+
 @dataclass(frozen=True)
 class Mount:
     """A line of mountinfo: `source` is the device or the dataset, `kind` the file system."""
@@ -109,7 +113,7 @@ class Root:
         if kind == "lvm":
             self.volumes = Lvm(self.mount)
         elif self.mount.kind != kind:
-            raise SnapshotError(
+            raise OtherKindError(
                 f"Expected {kind} at {point}, as the policy's `snapshot` says, found {self.mount.kind} on "
                 f"{self.mount.source}."
             )
@@ -195,8 +199,8 @@ class Lvm:
     """Snapshots of a logical volume: with a size of their own, or in the thin pool of their origin."""
 
     def __init__(self, mount: Mount) -> None:
-        if not mount.source.startswith("/dev/"):
-            raise SnapshotError(
+        if not mount.source.startswith("/dev/mapper/"):
+            raise OtherKindError(
                 f"Expected a logical volume at {mount.point}, as the policy's `snapshot` says, found "
                 f"{mount.kind} on {mount.source}."
             )

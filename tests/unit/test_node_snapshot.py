@@ -165,8 +165,11 @@ def test_a_subvolume_that_lacks_the_packages_is_no_way_back(node: Node, programs
 def test_another_file_system_than_the_wanted_one_is_refused(node: Node, programs: Programs) -> None:
     with pytest.raises(SnapshotError, match=r"Expected btrfs at /.*found ext4 on /dev/mapper/vg0-root"):
         Root("btrfs")
-    with pytest.raises(SnapshotError, match="found btrfs on /dev/vda2, which LVM does not know"):
+    with pytest.raises(SnapshotError, match=r"Expected a logical volume at /, .* found btrfs on /dev/vda2"):
         node.mount(MOUNTINFO)
+        Root("lvm")
+    with pytest.raises(SnapshotError, match=r"on /dev/mapper/vg0-root, which LVM does not know: `lvs"):
+        node.mount(LVM_MOUNTS)
         Root("lvm")
     with pytest.raises(SnapshotError, match="at /nothing, found none"):
         Root("btrfs", "/nothing")
@@ -356,3 +359,8 @@ def test_the_module_says_what_it_did(btrfs: Path, run_module: Any) -> None:
     missing = run_module(node_snapshot.main, state="checked", **given)
     assert (missing["failed"], missing["refused"]) == (True, True)
     assert "found none" in missing["msg"]
+
+
+def test_where_none_can_be_there_is_none_to_remove(node: Node, run_module: Any) -> None:
+    assert not run_module(node_snapshot.main, kind="zfs", name=NAME, state="absent")["changed"]
+    assert run_module(node_snapshot.main, kind="zfs", name=NAME)["refused"]
