@@ -109,15 +109,16 @@ def main() -> None:
             found, changed = snapshots.take(root, name, room_bytes, given["max_age_s"], check=check)
         else:
             found = snapshots.verify(root, name, given["max_age_s"])
-        if found is None:
-            module.exit_json(changed=changed)
-        module.exit_json(
-            changed=changed,
-            place=found.place,
-            taken=found.taken,
-            outside=root.outside(),
-            sentence=snapshots.sentence(found, root.outside()),
-        )
+        if found:
+            outside = root.outside()
+            module.exit_json(
+                changed=changed,
+                place=found.place,
+                taken=found.taken,
+                outside=outside,
+                sentence=snapshots.sentence(found, outside),
+            )
+        module.exit_json(changed=changed)
     except snapshots.OtherKindError as error:
         if given["state"] == "absent":
             module.exit_json(changed=False)

@@ -8,6 +8,7 @@ say.
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import node_snapshot
@@ -94,7 +95,7 @@ class Programs:
 def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     made = Programs()
     monkeypatch.setattr(process, "run", made.run)
-    monkeypatch.setattr(snapshots.time, "time", lambda: NOW)
+    monkeypatch.setattr(snapshots, "time", SimpleNamespace(time=lambda: NOW))
     return made
 
 
