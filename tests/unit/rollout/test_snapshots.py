@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from ansible.module_utils.snapshots import NAME as NAME_ON_NODES
 
 from rollout.executor import FleetExecutor
 from rollout.forecast import plan_text
 from rollout.gate import Rules
-from rollout.model import Course, Outcome, State, Step
+from rollout.machine import begun, fresh, interrupted
+from rollout.model import FORWARD, Course, Outcome, State, Step
 from rollout.playbooks import Played
 from rollout.policy import Policy, Snapshot, read
 from rollout.report import as_dict, sentence, status_text
+from rollout.snapshots import name_of
 from tests.unit.rollout.fleets import NOW, begin, having, nodes
 from tests.unit.rollout.test_executor import StandInAnsible, StandInScheduler, played, ticket
 
@@ -218,3 +222,13 @@ def test_one_that_is_gone_is_not_named() -> None:
     rollout = having(begin(nodes(2)), gpu1={"state": State.RETURNED, "facts": {"snapshot": ""}})
     assert "Its former state" not in sentence(rollout.records["gpu1"])
     assert "gpu1 (" not in status_text(rollout, NOW)
+
+
+def test_a_crash_keeps_its_name_and_another_try_gets_another() -> None:
+    one = ticket(Step.INSTALL)
+    record = replace(one.record, started_at=NOW)
+    again = replace(one, record=interrupted(begun(interrupted(record), FORWARD[4], NOW + timedelta(hours=5))))
+    assert name_of(again) == name_of(replace(one, record=record))
+    other = replace(one, record=begun(fresh(record, NOW), FORWARD[0], NOW + timedelta(hours=5)))
+    assert name_of(other) != name_of(again)
+    assert NAME_ON_NODES.fullmatch(name_of(other))
