@@ -88,7 +88,7 @@ class Executor(Protocol):
         """Return what Temper drained, and give the lease back."""
 
     async def undo(self, ticket: Ticket) -> StepResult:
-        """Install the former stack, or restore the snapshot."""
+        """Install the former stack."""
 
     async def release(self, ticket: Ticket) -> StepResult:
         """Put an unchanged node back as it was found."""

@@ -2,7 +2,8 @@
 
 What one step leaves for later ones lies in a folder of the node, so that whoever goes on after a crash finds
 it: how the scheduler had it (`standing.json`), its GPUs' settings (`settings.json`), the payload's results on
-the former driver (`before/`), on the new one (`after/`) and on the way back (`back/`), and Ansible's output.
+the former driver (`before/`), on the new one (`after/`) and on the way back (`back/`), its snapshot
+(`snapshot.json`), and Ansible's output.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import asyncio
 import json
 import shutil
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rollout import gate, gpu_settings
 from rollout.drain.base import Drainer, DrainError, Standing, named, wait_until_idle
 from rollout.model import Course, Observation, Outcome, StepResult
+from rollout.snapshots import Snapshots
 from validation.model import contract
 from validation.model.contract import NodeResult, State
 from validation.verdict.verdicts import FleetVerdict, NodeVerdict
@@ -58,6 +60,7 @@ class FleetExecutor:
         self.identity, self.rules, self.known_stacks = identity, rules, known_stacks
         #: The numbers that nodes gave this process. One that came before it has lower ones, and is refused.
         self.fencing: dict[str, int] = {}
+        self.snapshots = Snapshots(folder, self._step)
 
     # ------------------------------------------------------------ before anything is changed
 
@@ -135,8 +138,12 @@ class FleetExecutor:
     # ------------------------------------------------------------ to another stack, either way
 
     async def install(self, ticket: Ticket) -> StepResult:
-        """Install the new stack; `refused` where nothing was changed."""
-        return await self._install(ticket, ticket.stack, Outcome.FAILED)
+        """Install the new stack; `refused` where nothing was changed, a missing snapshot for example."""
+        snapshot = await self.snapshots.before_change(ticket)
+        if snapshot.outcome is not Outcome.DONE:
+            return snapshot
+        result = await self._install(ticket, ticket.stack, Outcome.FAILED)
+        return replace(result, facts={**snapshot.facts, **result.facts})
 
     async def undo(self, ticket: Ticket) -> StepResult:
         """Install the former stack, from the packages that were kept where nobody offers them any more."""
@@ -207,12 +214,14 @@ class FleetExecutor:
         cleaned = await self._step(ticket, "clean")
         if not cleaned.ok:
             return _result(cleaned, otherwise=Outcome.AGAIN)
-        return await self._give_back(ticket)
+        dropped = await self.snapshots.drop(ticket)
+        return _with(await self._give_back(ticket), dropped)
 
     async def release(self, ticket: Ticket) -> StepResult:
         """Put an unchanged node back as it was found."""
         cleaned = await self._step(ticket, "clean")
-        given = await self._give_back(ticket)
+        dropped = await self.snapshots.drop(ticket)
+        given = _with(await self._give_back(ticket), dropped)
         # Held by another controller, it is that one's to clean; silent, nothing was changed on it.
         return (
             given if given.outcome is Outcome.DONE or cleaned.ok else StepResult(Outcome.AGAIN, cleaned.said)
@@ -228,7 +237,8 @@ class FleetExecutor:
             await asyncio.to_thread(self.drainer.keep_out, name, before, ticket.record.reason)
         except DrainError as error:
             return StepResult(Outcome.AGAIN, str(error))
-        return await self._free(ticket)
+        kept = await self.snapshots.kept(ticket)
+        return _with(await self._free(ticket), kept)
 
     async def watch(self, ticket: Ticket) -> StepResult:
         """Look for errors of the GPUs since the node returned; `failed` where there are."""
@@ -404,6 +414,12 @@ def _result(played: Played, *, otherwise: Outcome, facts: Mapping[str, str] | No
     if played.ok:
         return StepResult(Outcome.DONE, facts=facts or {})
     return StepResult(Outcome.REFUSED if played.refused else otherwise, played.said)
+
+
+def _with(result: StepResult, snapshot: StepResult) -> StepResult:
+    """The end of a step, with what became of the snapshot."""
+    reason = ". ".join(filter(None, (result.reason, snapshot.reason)))
+    return replace(result, reason=reason, facts={**snapshot.facts, **result.facts})
 
 
 def _said(verdict: gate.GateVerdict, outcome: Outcome) -> StepResult:

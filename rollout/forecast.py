@@ -12,6 +12,7 @@ from console.nodes import counted, duration
 from rollout.machine import after, begun
 from rollout.model import Mode, Observation, Outcome, Record, Rollout, State, Step, StepResult
 from rollout.planner import decide, moment
+from rollout.snapshots import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,6 +119,8 @@ def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> st
     if seen.waves:
         whole = (max(wave.ends for wave in seen.waves) - now).total_seconds()
         lines.append(f"Expected to end after {duration(whole)}, where every step takes all of its time.")
+    if snapshot := sentence(policy):
+        lines.append(snapshot)
     if seen.obstacle:
         lines.append(f"It would not end by itself: {seen.obstacle}")
     lines += _transactions(found)

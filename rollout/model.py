@@ -222,7 +222,7 @@ FORWARD: tuple[Transition, ...] = (
 BACK: tuple[Transition, ...] = (
     Transition(
         Step.UNDO, _B, _S.PENDING, _S.INSTALLED,
-        "installs the former stack in one transaction, or restores the snapshot",
+        "installs the former stack in one transaction",
         "lets the package manager finish, and installs what is missing",
         out_of_service=True, changes_node=True, attempts=2, pause_minutes=2, limit_minutes=60,
     ),

@@ -30,6 +30,7 @@ CLOCK = re.compile(r"([01]?[0-9]|2[0-4]):([0-5][0-9])")
 
 #: What the operator's own commands must be able to do.
 COMMANDS = ("look", "drain", "empty", "give_back")
+SNAPSHOT_COMMANDS = ("take", "check", "remove")
 
 
 class PolicyError(Exception):
@@ -46,6 +47,16 @@ class Drain(StringEnum):
     NONE = "none"
     SLURM = "slurm"
     KUBERNETES = "kubernetes"
+    COMMANDS = "commands"
+
+
+class Snapshot(StringEnum):
+    """What is taken of a node before it is changed, and by whom."""
+
+    NONE = "none"
+    BTRFS = "btrfs"
+    LVM = "lvm"
+    ZFS = "zfs"
     COMMANDS = "commands"
 
 
@@ -77,6 +88,10 @@ class Policy:
     `measure_runs` runs of the payload.
     `drain_commands`: the words of commands `look`, `drain`, `empty` and `give_back`, with {node} and {reason}
     (rollout/drain/commands.py says how they must end).
+    `snapshot`: what a node must have before it is changed, with `snapshot_gib` for what changes after it.
+    `snapshot_max_age_minutes`: how old it may be then, 0 for any age. `snapshot_commands`: the words of
+    `check`, `take` and `remove`, with {node} and {name} (rollout/snapshots.py says how they must end);
+    without `take`, the platform takes snapshots by itself.
     """
 
     canaries: int = 1
@@ -97,6 +112,10 @@ class Policy:
     way_back_minutes: int = 45
     measure_minutes: int = 15
     measure_runs: int = 5
+    snapshot: Snapshot = Snapshot.NONE
+    snapshot_commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    snapshot_gib: int = 20
+    snapshot_max_age_minutes: int = 0
 
     @cached_property
     def calendar(self) -> Calendar:
@@ -156,11 +175,35 @@ def _contradictions(policy: Policy) -> list[str]:
             "drain_commands: expected with drain: commands, and only there, found drain: "
             f"{policy.drain} and {len(policy.drain_commands)} commands"
         )
+    problems += _snapshot_contradictions(policy)
     if 2 * policy.measure_minutes > policy.work_minutes:
         problems.append(
             "work_minutes: a node is measured twice, each for up to measure_minutes "
             f"({policy.measure_minutes}), and all work may take {policy.work_minutes}; "
             "raise that, or lower the other"
+        )
+    return problems
+
+
+def _snapshot_contradictions(policy: Policy) -> list[str]:
+    given = policy.snapshot_commands
+    if (policy.snapshot is Snapshot.COMMANDS) != bool(given):
+        return [
+            "snapshot_commands: expected with snapshot: commands, and only there, found snapshot: "
+            f"{policy.snapshot} and {len(given)} commands"
+        ]
+    if not given or "take" in given:
+        return []
+    problems = []
+    if not policy.snapshot_max_age_minutes:
+        problems.append(
+            "snapshot_max_age_minutes: expected where snapshot_commands has no `take`, because any snapshot "
+            "of the platform's would do, found none"
+        )
+    if "remove" in given:
+        problems.append(
+            "snapshot_commands: expected `remove` with `take` only, because nothing is removed that was not "
+            "taken here, found it alone"
         )
     return problems
 
@@ -297,6 +340,18 @@ def _commands(value: Any) -> dict[str, tuple[str, ...]]:
     return _complete(value, dict.fromkeys(COMMANDS, words), "drain_commands", COMMANDS) if value else {}
 
 
+def _snapshot(value: Any) -> Snapshot:
+    if value not in list(Snapshot):
+        raise _Wrong(f"one of {', '.join(Snapshot)}")
+    return Snapshot(value)
+
+
+def _snapshot_commands(value: Any) -> dict[str, tuple[str, ...]]:
+    words = _list("words of a command", _text, some=True)
+    readers = dict.fromkeys(SNAPSHOT_COMMANDS, words)
+    return _complete(value, readers, "snapshot_commands", ("check",)) if value else {}
+
+
 def _window(value: Any) -> Window:
     readers: dict[str, Callable[[Any], Any]] = {
         "days": _days, "start": _clock, "end": _clock, "zone": _zone, "groups": _names,
@@ -352,6 +407,10 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "way_back_minutes": _whole(0, "minutes"),
     "measure_minutes": _MINUTES,
     "measure_runs": _whole(2, "runs on either side"),
+    "snapshot": _snapshot,
+    "snapshot_commands": _snapshot_commands,
+    "snapshot_gib": _whole(1, "GiB"),
+    "snapshot_max_age_minutes": _whole(0, "minutes"),
 }
 assert set(READERS) == {option.name for option in fields(Policy)}
 
@@ -360,7 +419,9 @@ def as_document(policy: Policy) -> dict[str, Any]:
     """The policy as `read` takes it, in plain values: what the store keeps."""
     found = asdict(policy)
     found["drain"] = str(policy.drain)
-    found["drain_commands"] = {name: list(words) for name, words in policy.drain_commands.items()}
+    found["snapshot"] = str(policy.snapshot)
+    for name in ("drain_commands", "snapshot_commands"):
+        found[name] = {command: list(words) for command, words in getattr(policy, name).items()}
     found["waves"] = [str(share) if share.percent else int(share.value) for share in policy.waves]
     for name in ("max_unavailable", "failure_budget", "refusal_budget"):
         share: Share = getattr(policy, name)

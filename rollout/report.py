@@ -50,6 +50,8 @@ def sentence(record: Record) -> str:
         said += f" Step {record.step} {transition.what}, since {moment(record.step_since or record.since)}."
     elif record.not_before and not record.ended:
         said += f" The next attempt is at {moment(record.not_before)}."
+    if snapshot := record.facts.get("snapshot"):
+        said += f" Its former state is kept: {snapshot}."
     return f"{said} Reason: {record.reason}." if record.reason else said
 
 
@@ -168,6 +170,7 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
             "since": _iso(record.since),
             "sentence": sentence(record),
             "reason": record.reason,
+            "snapshot": record.facts.get("snapshot", ""),
             "minutes": {str(stay.state): stay.minutes for stay in way.stays} if way else {},
             "out_of_service_minutes": way.out_minutes if way else 0.0,
             "events": steps[name],
@@ -204,7 +207,10 @@ def status_text(rollout: Rollout, now: datetime, said: str = "") -> str:
     lines += [
         f"{name} (wave {record.wave}, {duration((now - record.since).total_seconds())}): {sentence(record)}"
         for name, record in rollout.records.items()
-        if record.under_way or record.step or record.state in (State.FAILED, State.ROLLED_BACK)
+        if record.under_way
+        or record.step
+        or record.state in (State.FAILED, State.ROLLED_BACK)
+        or record.facts.get("snapshot")  # it should be gone
     ]
     for reason, names in _reasons(rollout, State.LEFT_OUT).items():
         lines.append(f"{counted(names)} left out: {reason}")

@@ -34,6 +34,10 @@ drain_minutes: 240
 work_minutes: 50
 way_back_minutes: 40
 measure_minutes: 20
+snapshot: commands
+snapshot_commands:
+  check: [cloud, snapshots, "{node}"]
+snapshot_max_age_minutes: 1440
 """
 
 
@@ -88,6 +92,20 @@ def test_what_the_store_keeps_is_the_policy(full: Policy) -> None:
         ({"windows": [{"days": "mon", "start": "1:00", "end": "1:00", "zone": "UTC"}]}, ["never open"]),
         ({"exclusions": [{"from": "2027-01-02", "to": "2027-01-01", "zone": "UTC"}]}, ["2027-01-02"]),
         ({"exclusions": [{"from": "Christmas", "to": "2027-01-01", "zone": "UTC"}]}, ["Christmas"]),
+        ({"snapshot": "btr"}, ["snapshot", "btrfs", "'btr'"]),
+        ({"snapshot_gib": 0}, ["snapshot_gib", "found 0"]),
+        ({"snapshot": "commands"}, ["snapshot_commands", "0 commands"]),
+        ({"snapshot": "lvm", "snapshot_commands": {"check": ["c"]}}, ["snapshot_commands", "lvm"]),
+        ({"snapshot": "commands", "snapshot_commands": {"take": ["t"]}}, ["snapshot_commands", "check"]),
+        ({"snapshot": "commands", "snapshot_commands": {"check": ["c"]}}, ["snapshot_max_age_minutes"]),
+        (
+            {
+                "snapshot": "commands",
+                "snapshot_commands": {"check": ["c"], "remove": ["r"]},
+                "snapshot_max_age_minutes": 5,
+            },
+            ["`remove` with `take`"],
+        ),
         ("canaries", ["mapping"]),
     ],
 )
