@@ -147,7 +147,7 @@ class Fleet:
         run = self.harden(**variables)
         assert run.status == 0, run.output
         assert f"was undone because {reason}" in run.output
-        assert changed(run) == dict.fromkeys(NODES, 0)
+        assert changed(run) == dict.fromkeys(NODES, 0), run.output
 
 
 def changed(run: Run) -> dict[str, int]:

@@ -82,6 +82,7 @@ POLICY = Policy(
     waves=(Share(40, percent=True), Share(100, percent=True)),
     max_unavailable=Share(4),
     drain_minutes=2,
+    failure_budget=Share(2),
     measure_runs=RUNS,
 )
 FORWARD, BACK = Course.FORWARD, Course.BACK
