@@ -115,10 +115,10 @@ options:
     type: bool
     default: false
   stage:
-    description: Also fetch what the transaction installs, into the package manager's cache, and the versions
-      that it replaces, into a repository of their own on the node, F(/var/cache/temper/former-packages), from
-      which the way back is installed even where nobody else offers them any more. Nothing is installed. apt
-      only.
+    description: Also fetch what the transaction installs, and the versions that it replaces, which become a
+      repository of their own on the node, F(/var/cache/temper/former-packages), from which the way back is
+      installed even where nobody else offers them any more. Nothing is installed. With apt, the new packages
+      go into its cache; with dnf, into the same folder.
     type: bool
     default: false
 author: Temper developers
@@ -163,7 +163,7 @@ import json
 
 from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.packaging import apt_preview, dnf_preview, repositories, staging
+from ansible.module_utils.packaging import apt_preview, dnf_preview, dnf_staging, repositories, staging
 from ansible.module_utils.packaging.dnf import Dnf
 from ansible.module_utils.packaging.packages import PackageError, Wish
 from ansible.module_utils.settings.engine import carry_out
@@ -218,17 +218,19 @@ def main() -> None:
     wanted, pins, bare = parameters["repositories"], parameters["pins"], parameters["from_bare"]
     former: dict[str, str] = {}
     fetches = parameters["stage"] and not module.check_mode
-    if fetches and not process.which("apt-get"):
-        module.fail_json(msg="Temper fetches the packages of both stacks with apt only; this node has dnf.")
+    dnf = None if process.which("apt-get") else Dnf(pins, parameters["module_streams"])
     if fetches:
         try:
-            preview, former = staging.stage(wish, wanted, pins)
+            if dnf is None:
+                preview, former = staging.stage(wish, wanted, pins)
+            else:
+                preview, former = dnf_staging.stage(wish, wanted, dnf)
         except PackageError as error:
             module.fail_json(msg=str(error), output=error.output)
-    elif process.which("apt-get"):
+    elif dnf is None:
         preview = apt_preview.preview(wish, wanted, pins, from_bare=bare)
     else:
-        preview = dnf_preview.preview(wish, wanted, Dnf(pins, parameters["module_streams"]), from_bare=bare)
+        preview = dnf_preview.preview(wish, wanted, dnf, from_bare=bare)
     refused = refusals(module, parameters["engines"])
     module.exit_json(changed=False, refused=refused, former=former, **preview.as_dict())
 

@@ -15,6 +15,7 @@ from ansible.module_utils.packaging import dkms
 from ansible.module_utils.packaging.packages import (
     FAMILY,
     Change,
+    OthersUnreadableError,
     Package,
     PackageError,
     Packages,
@@ -26,6 +27,8 @@ from ansible.module_utils.packaging.packages import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+# The packages of both stacks, while a node is on its way from one to the other; `dnf_staging` fills it.
+KEPT = "/var/cache/temper/former-packages"
 LOCK_PLUGIN = "python3-dnf-plugin-versionlock"
 ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "PYTHONWARNINGS": "ignore"}
 INSTALL = ["install", "--allowerasing", "--setopt=install_weak_deps=False"]
@@ -33,7 +36,8 @@ ERROR_LINES = 12
 QUERY = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\n"
 SCRIPT_FAILED = re.compile(r"Error in \S+ scriptlet in rpm package (\S+)")
 FULL_DISK = re.compile(
-    r"No space left on device|more space needed on the|not enough free space|needs \d+\S* more"
+    r"No space left on device|Failed writing received data to disk|more space needed on the"
+    r"|not enough free space|needs \d+\S* more"
 )
 # Name, architecture, version, repository, size.
 TRANSACTION_COLUMNS = 5
@@ -96,6 +100,24 @@ class Dnf:
         """A file below the root directory."""
         return self.root / name.lstrip("/")
 
+    def kept(self) -> Dnf | None:
+        """The same with no repositories but those of an upgrade's packages; None where there are none."""
+        sources = self.path(f"{KEPT}/yum.repos.d")
+        alone = f"--setopt=reposdir={sources}"
+        if alone in self.options or not (sources / "temper-former.repo").is_file():
+            return None
+        # A cache of its own, which goes with them; dnf itself puts it below the root directory.
+        return replace(self, options=(*self.options, alone, f"--setopt=cachedir={KEPT}/cache"))
+
+    def sufficient(self, wanted: dict[str, str]) -> Dnf:
+        """The one that asks nobody, where the kept packages are all that a transaction needs; else itself."""
+        kept = self.kept()
+        if kept is not None:
+            with contextlib.suppress(PackageError):
+                kept.simulate(wanted)
+                return kept
+        return self
+
     # ------------------------------------------------------------ state
 
     def query(self) -> Packages:
@@ -142,9 +164,13 @@ class Dnf:
         ours = recorded_holds()
         return [lock for lock in self.locks() if not any(is_lock_of(lock, name) for name in ours)]
 
+    def stream_state(self, name: str) -> Path:
+        """The file in which dnf notes which stream of a module is enabled."""
+        return self.path(f"/etc/dnf/modules.d/{name}.module")
+
     def enabled(self, name: str) -> str:
         """The stream of a module that is enabled; empty if none is."""
-        path = self.path(f"/etc/dnf/modules.d/{name}.module")
+        path = self.stream_state(name)
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         stream = re.search(r"^stream\s*=\s*(\S+)", text, re.MULTILINE)
         state = re.search(r"^state\s*=\s*enabled", text, re.MULTILINE)
@@ -165,8 +191,14 @@ class Dnf:
         """Enable the module streams; `abandon` returns to those of before."""
         wrong = [stream for stream in self.streams if self.enabled(stream["name"]) != stream["stream"]]
         for stream in wrong:
-            path = self.path(f"/etc/dnf/modules.d/{stream['name']}.module")
+            path = self.stream_state(stream["name"])
             self.saved[path] = path.read_bytes() if path.is_file() else None
+            kept = kept_stream(self.path(KEPT), stream["name"], stream["stream"])
+            if kept.is_file():
+                # As dnf has written it. It would ask the repository that the module is from.
+                path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(kept, path)
+        wrong = [stream for stream in wrong if self.enabled(stream["name"]) != stream["stream"]]
         if wrong:
             names = [f"{stream['name']}:{stream['stream']}" for stream in wrong]
             status, _, output = self.dnf(["module", "enable", "--setopt=module_stream_switch=True", *names])
@@ -189,7 +221,9 @@ class Dnf:
             ["makecache", "--refresh", "--setopt=temper-*.skip_if_unavailable=False"]
         )
         if status:
-            raise PackageError(f"Reading the repositories (dnf makecache) failed: {why(output)}", output)
+            # Where packages are kept, what is wanted may be among them.
+            error = OthersUnreadableError if self.kept() else PackageError
+            raise error(f"Reading the repositories (dnf makecache) failed: {why(output)}", output)
 
     def offered(self, names: Iterable[str]) -> dict[str, list[str]]:
         """Versions of each package that the repositories have, newest first."""
@@ -205,6 +239,9 @@ class Dnf:
 
     def offers(self, wanted: dict[str, str]) -> bool:
         """Whether the repositories, as far as they are known, have all these versions."""
+        kept = self.kept()
+        if kept is not None and kept.offers(wanted):
+            return True
         offered = self.offered(wanted) if wanted else {}
         return all(
             name in offered and (not version or any(same(version, other) for other in offered[name]))
@@ -213,6 +250,10 @@ class Dnf:
 
     def simulate(self, wanted: dict[str, str]) -> Transaction:
         """What installing these versions would do; changes nothing."""
+        kept = self.kept()
+        if kept is not None:
+            with contextlib.suppress(PackageError):
+                return kept.simulate(wanted)
         with self.plugins() as plugins:
             status, _, output = self.dnf([*INSTALL, "--assumeno", *specs(wanted)], plugins)
         if status and "Dependencies resolved." not in output:
@@ -261,9 +302,10 @@ class Dnf:
 
     def install(self, wanted: dict[str, str]) -> None:
         """Install in one transaction; dnf downloads and checks everything first. One that fails is undone."""
+        sufficient = self.sufficient(wanted)
         before = self.query()
-        with self.plugins() as plugins:
-            status, _, output = self.dnf([*INSTALL, *specs(wanted)], plugins)
+        with sufficient.plugins() as plugins:
+            status, _, output = sufficient.dnf([*INSTALL, *specs(wanted)], plugins)
             failed = [name for name in SCRIPT_FAILED.findall(output) if FAMILY.match(name)]
             builds = dkms.failures(output)
             if not status and not failed and not builds:
@@ -272,7 +314,7 @@ class Dnf:
             reasons += [f"a script of {name} failed" for name in dict.fromkeys(failed)]
             reason = ". ".join(reasons or [why(output)])
             raise PackageError(
-                f"Installing the packages failed: {reason}. {self.undo(before, plugins)}", output
+                f"Installing the packages failed: {reason}. {sufficient.undo(before, plugins)}", output
             )
 
     def undo(self, before: Packages, plugins: Path) -> str:
@@ -301,8 +343,9 @@ class Dnf:
         """Remove the older ones of packages that a transaction which was cut off has left twice."""
         twice = [name for name, package in self.query().items() if package.broken]
         if twice:
-            with self.plugins() as plugins:
-                self.dnf(["remove", "--duplicates", *twice], plugins)
+            manager = self.kept() or self
+            with manager.plugins() as plugins:
+                manager.dnf(["remove", "--duplicates", *twice], plugins)
 
     def hold(self, names: Sequence[str]) -> None:
         """Lock these packages at their versions, in place of earlier locks of ours."""
@@ -398,6 +441,11 @@ class Dnf:
         root = ["--root", str(self.root)] if self.root != Path("/") else []
         listing = attempt(["rpm", *root, "-q", "--qf", "%{LONGSIZE}\\n", *names], ENVIRONMENT).stdout
         return sum(int(size) for size in listing.split() if size.isdecimal())
+
+
+def kept_stream(folder: Path, name: str, stream: str) -> Path:
+    """Where dnf's note on a module stream is kept, as it is when that stream is enabled."""
+    return folder / "modules.d" / f"{name}-{stream}.module"
 
 
 def joined(output: str) -> list[str]:

@@ -5,6 +5,7 @@ dnf works in a private root directory with copies of the node's configuration an
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import platform
 import re
@@ -22,8 +23,9 @@ from ansible.module_utils.packaging.preview import Preview, conclude, refused
 from ansible.module_utils.packaging.signing_keys import RepositoryError, keyring, noted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from ansible.module_utils.packaging.packages import Packages
     from ansible.module_utils.packaging.repositories import Repository
 
 CONFIGURATION = ("/etc/dnf", "/etc/yum/vars", "/etc/os-release")
@@ -37,25 +39,48 @@ COMMON = "{http://linux.duke.edu/metadata/common}"
 
 def preview(wish: Wish, repositories: Sequence[Repository], node: Dnf, *, from_bare: bool) -> Preview:
     """Simulate `wish` as if `repositories` and the pins and module streams of `node` were in place."""
+    with private_root(repositories, node, wish if from_bare else None) as (private, problems):
+        if private is None:
+            return refused(*problems)
+        return resolve(private, with_required(wish, private), private.query(), node.path(CACHE))
+
+
+@contextlib.contextmanager
+def private_root(
+    repositories: Sequence[Repository], node: Dnf, forgotten: Wish | None = None
+) -> Iterator[tuple[Dnf | None, list[str]]]:
+    """A dnf that knows `repositories` and has the streams of `node`; None where that fails, and a sentence.
+
+    With `forgotten`, as if nothing of the NVIDIA family, nor of this wish, were installed.
+    """
     with tempfile.TemporaryDirectory(prefix="temper-preview-") as name:
         private = replace(node, root=Path(name), saved={})
+        problems: list[str] = []
         try:
             fill(private, node, repositories)
-            if from_bare:
-                forget_family(private, wish)
+            if forgotten is not None:
+                forget_family(private, forgotten)
             private.refresh()
             private.prepare()
         except (RepositoryError, PackageError) as error:
-            return refused(str(error))
-        known = private.query()
-        wish = Wish(wish.packages, {**wish.present, **dict.fromkeys(private.required(), "")})
-        lacking = wish.lacking(known)
-        try:
-            transaction = private.simulate(lacking) if lacking else Transaction()
-        except PackageError as error:
-            return refused(*(not_offered(private, lacking) or unmet(private, error.output) or [str(error)]))
-        found = conclude(private, wish, transaction, known, node.path(CACHE))
-        return replace(found, transaction=with_checksums(found.transaction, private))
+            problems = [str(error)]
+        yield (None if problems else private), problems
+
+
+def with_required(wish: Wish, private: Dnf) -> Wish:
+    """The wish with what holding itself needs."""
+    return Wish(wish.packages, {**wish.present, **dict.fromkeys(private.required(), "")})
+
+
+def resolve(private: Dnf, wish: Wish, known: Packages, archives: Path) -> Preview:
+    """Simulate; `archives` is where downloads go on the node."""
+    lacking = wish.lacking(known)
+    try:
+        transaction = private.simulate(lacking) if lacking else Transaction()
+    except PackageError as error:
+        return refused(*(not_offered(private, lacking) or unmet(private, error.output) or [str(error)]))
+    found = conclude(private, wish, transaction, known, archives)
+    return replace(found, transaction=with_checksums(found.transaction, private))
 
 
 def fill(private: Dnf, node: Dnf, repositories: Sequence[Repository]) -> None:

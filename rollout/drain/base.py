@@ -104,8 +104,8 @@ def wait_until_idle(
             return
         if clock() >= deadline:
             raise DrainError(
-                f"{node} still has work after {timeout_s / 60:.0f} min: {named(busy)}. End it or wait, and try "
-                "again."
+                f"{node} still has work after {timeout_s / 60:.0f} min: {named(busy)}. "
+                "End it or wait, and try again."
             )
 
 

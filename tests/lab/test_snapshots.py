@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 LAB = Lab(name="snapshot")
 FLEET = Fleet(LAB, size=1)
@@ -61,7 +61,7 @@ class Way:
     """What a roll-out does with the node's snapshot; each one is another try of another folder."""
 
     def __init__(self, folder: Path, policy: Policy = BTRFS) -> None:
-        ansible = OnMount(folder, CHECKOUT / "inventory" / "lab")
+        ansible = OnMount(folder, [str(CHECKOUT / "inventory" / "lab")])
         rules = gate.Rules(runs=2)
         self.executor = FleetExecutor(ansible, Idle(), folder, "tests:1", rules=rules)
         self.begun, self.policy = datetime.now(UTC), policy

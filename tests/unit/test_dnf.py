@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import package_preview
 import pytest
-from ansible.module_utils.packaging.dnf import Dnf
-from ansible.module_utils.packaging.packages import Package, PackageError
+import yaml
+from ansible.module_utils import process
+from ansible.module_utils.packaging import dnf_staging
+from ansible.module_utils.packaging.dnf import KEPT, Dnf, kept_stream
+from ansible.module_utils.packaging.packages import OthersUnreadableError, Package, PackageError
+from ansible.module_utils.packaging.preview import refused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from ansible.module_utils.packaging.packages import Wish
+    from ansible.module_utils.packaging.preview import Preview
+
+ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = Path("/tmp/temper-dnf-abc")
 # As dnf 4 writes it without a terminal: a column that is too wide ends its line.
 TABLE = """\
@@ -113,3 +122,107 @@ def test_pins_become_locks_of_names() -> None:
         "nvidia-driver-cuda-580.178.04-1.el9.*",
         "libnvidia-ml-580.178.04-1.el9.*",
     ]
+
+
+# ---------------------------------------------------------------- the packages that an upgrade keeps
+
+STREAM = "[nvidia-driver]\nname=nvidia-driver\nstream=580-open\nstate=enabled\nprofiles=\n"
+
+
+class Alone(Dnf):
+    """A dnf that no repository answers."""
+
+    def dnf(self, arguments: Sequence[str], plugins: Path | None = None) -> tuple[int, str, str]:
+        return 1, "", "Error: nobody answers"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Dnf:
+    """A node that keeps packages, and has the other stream."""
+    sources = tmp_path / KEPT.lstrip("/") / "yum.repos.d"
+    sources.mkdir(parents=True)
+    (sources / "temper-former.repo").touch()
+    manager = Alone(streams=[{"name": "nvidia-driver", "stream": "580-open"}], root=tmp_path)
+    state = manager.stream_state("nvidia-driver")
+    state.parent.mkdir(parents=True)
+    state.write_text(STREAM.replace("580", "595"))
+    return manager
+
+
+def test_what_is_kept_is_asked_alone(node: Dnf) -> None:
+    kept = node.kept()
+    assert kept is not None
+    assert kept.options == (
+        f"--setopt=reposdir={node.root}{KEPT}/yum.repos.d",
+        f"--setopt=cachedir={KEPT}/cache",
+    )
+    assert kept.kept() is None
+
+
+def test_a_staging_that_was_cut_off_keeps_nothing(node: Dnf) -> None:
+    (node.path(KEPT) / "yum.repos.d/temper-former.repo").unlink()
+    assert node.kept() is None
+
+
+def test_a_stream_returns_without_its_repository(node: Dnf) -> None:
+    kept = kept_stream(node.path(KEPT), "nvidia-driver", "580-open")
+    kept.parent.mkdir()
+    kept.write_text(STREAM)
+    node.prepare()
+    assert node.stream_state("nvidia-driver").read_text() == STREAM
+    node.abandon()
+    assert node.enabled("nvidia-driver") == "595-open"
+
+
+def test_a_stream_that_is_not_kept_needs_its_repository(node: Dnf) -> None:
+    with pytest.raises(PackageError, match="Enabling module stream nvidia-driver:580-open failed"):
+        node.prepare()
+    assert node.enabled("nvidia-driver") == "595-open"
+
+
+def test_where_packages_are_kept_the_other_repositories_may_be_away(node: Dnf, tmp_path: Path) -> None:
+    with pytest.raises(OthersUnreadableError, match="nobody answers"):
+        node.refresh()
+    with pytest.raises(PackageError) as caught:
+        Alone(root=tmp_path / "another").refresh()
+    assert not isinstance(caught.value, OthersUnreadableError)
+
+
+def test_the_last_step_of_a_roll_out_removes_what_is_kept() -> None:
+    (play, *_) = yaml.safe_load((ROOT / "playbooks/upgrade_step.yml").read_text())
+    (clean,) = (task for task in play["tasks"] if task.get("when") == "upgrade_step == 'clean'")
+    assert KEPT in clean["loop"]
+
+
+@pytest.fixture
+def staged(run_module: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A function that has module package_preview stage on a node with dnf; what it told Ansible."""
+
+    def run(stage: Callable[..., Any], **parameters: Any) -> dict[str, Any]:
+        monkeypatch.setattr(process, "which", lambda _: None)
+        monkeypatch.setattr(dnf_staging, "stage", stage)
+        return run_module(package_preview.main, packages={"nvidia-driver": "595"}, stage=True, **parameters)
+
+    return run
+
+
+def test_a_node_with_dnf_stages_with_dnf(staged: Callable[..., Any]) -> None:
+    asked: list[Any] = []
+
+    def stage(wish: Wish, _: Any, dnf: Dnf) -> tuple[Preview, dict[str, str]]:
+        asked.append((wish.packages, dnf.pins, dnf.streams))
+        return refused(), {"nvidia-driver": "580"}
+
+    pin, stream = {"packages": "nvidia-*", "version": "595"}, {"name": "nvidia-driver", "stream": "595-open"}
+    result = staged(stage, pins=[pin], module_streams=[stream])
+    assert result["former"] == {"nvidia-driver": "580"}
+    assert asked == [({"nvidia-driver": "595"}, [pin], [stream])]
+
+
+def test_why_nothing_was_staged_is_the_modules_message(staged: Callable[..., Any]) -> None:
+    def stage(*_: Any) -> None:
+        raise PackageError("The way back cannot be kept: it is gone.", "Error: it is gone")
+
+    result = staged(stage)
+    assert (result["failed"], result["msg"]) == (True, "The way back cannot be kept: it is gone.")
+    assert result["output"] == ["Error: it is gone"]
