@@ -168,6 +168,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", OTHERS)
 def test_other_firewall_that_filters_is_refused_until_it_is_gone(fleet: Fleet, node: str) -> None:
     """Real ufw and real firewalld: a port that a rule of ours opens stays closed by theirs."""
@@ -199,6 +200,7 @@ def test_other_firewall_that_filters_is_refused_until_it_is_gone(fleet: Fleet, n
         assert fleet.harden().status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", OTHERS)
 def test_other_firewall_is_ended_where_the_operator_allows_it_and_brought_back(
     fleet: Fleet, node: str
