@@ -11,13 +11,17 @@ import asyncio
 import json
 import shutil
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from planning.kernels import kernel_problem
+from planning.preflight import DATA
+from planning.tables import load_tables
 from rollout import gate, gpu_settings
 from rollout.drain.base import Drainer, DrainError, Standing, named, wait_until_idle
 from rollout.model import Course, Observation, Outcome, StepResult
+from rollout.policy import aim
 from validation.model import contract
 from validation.model.contract import NodeResult, State
 from validation.verdict.verdicts import FleetVerdict, NodeVerdict
@@ -70,8 +74,25 @@ class FleetExecutor:
         found = await self._former_stack(ticket)
         if isinstance(found, StepResult):
             return found
-        staged = await self._step(ticket, "stage", stack=ticket.stack, nvidia_stack_busy_ok=True)
-        return _result(staged, otherwise=Outcome.AGAIN, facts={"former_stack": found})
+        wish = ticket.policy.kernel
+        staged = await self._step(
+            ticket,
+            "stage",
+            stack=ticket.stack or found,
+            nvidia_stack_busy_ok=True,
+            upgrade_kernel=bool(wish),
+            upgrade_kernel_wish=wish,
+        )
+        if not wish or not staged.ok:
+            return _result(staged, otherwise=Outcome.AGAIN, facts={"former_stack": found})
+        kernel = staged.result["kernel"]
+        if (has := kernel.get("settled", "")) and found == (ticket.stack or found):
+            return StepResult(Outcome.REFUSED, has)
+        # No release where it has the kernel already, and only the stack is changed.
+        facts = {"former_stack": found, "kernel": str(kernel.get("release", ""))}
+        source, system = (str(staged.result[key]) for key in ("source", "system"))
+        problem = kernel_problem(source, system, facts["kernel"], load_tables(DATA))
+        return StepResult(Outcome.REFUSED if problem else Outcome.DONE, problem, facts)
 
     async def _former_stack(self, ticket: Ticket) -> str | StepResult:
         """The stack that the node wholly has: the inventory's, or what an earlier roll-out has brought."""
@@ -85,7 +106,7 @@ class FleetExecutor:
             stack = str(found.result["stack"])
             wanted = wanted or stack
             if found.result["settled"]:
-                if stack == ticket.stack:
+                if stack == ticket.stack and not ticket.policy.kernel:
                     return StepResult(Outcome.REFUSED, f"it has stack {stack} already")
                 return stack
         return StepResult(
@@ -107,7 +128,7 @@ class FleetExecutor:
                 )
             # Before the first touch, and only then: what was not touched is not given back.
             _write(self._note(name), asdict(before))
-            reason = f"upgrade to {ticket.stack}"
+            reason = f"upgrade to {aim(ticket.stack, ticket.policy.kernel)}"
             await asyncio.to_thread(self.drainer.drain, name, before, reason)
             await self._wait_until_idle(name, max((ticket.limit - DRAIN_MARGIN).total_seconds(), 1.0))
         except DrainError as error:
@@ -136,10 +157,17 @@ class FleetExecutor:
 
     async def install(self, ticket: Ticket) -> StepResult:
         """Install the new stack; `refused` where nothing was changed."""
-        return await self._install(ticket, ticket.stack, Outcome.FAILED)
+        return await self._install(ticket, self._stack(ticket), Outcome.FAILED)
 
     async def undo(self, ticket: Ticket) -> StepResult:
-        """Install the former stack, from the packages that were kept where nobody offers them any more."""
+        """Install the former stack, from the packages that were kept where nobody offers them any more.
+
+        A kernel goes first, and the node boots for that: the former driver need not build for it.
+        """
+        if ticket.record.facts.get("kernel"):
+            left = await self._step(ticket, "leave")
+            if not left.ok:
+                return StepResult(Outcome.AGAIN, left.said)
         result = await self._install(ticket, ticket.record.facts["former_stack"], Outcome.AGAIN)
         # Back there is nothing to refuse: what was refused for a moment is worth another try.
         return StepResult(Outcome.AGAIN, result.reason) if result.outcome is Outcome.REFUSED else result
@@ -150,6 +178,8 @@ class FleetExecutor:
 
     async def reboot(self, ticket: Ticket) -> StepResult:
         """Reboot, unless the boot id differs from the recorded one already."""
+        if ticket.record.course is Course.BACK and not ticket.stack:
+            return StepResult(Outcome.DONE)  # the driver is the same, and `undo` has booted the former kernel
         boot_id = ticket.record.facts.get("boot_id", "")
         played = await self._step(ticket, "boot", stack=self._stack(ticket), upgrade_boot_id=boot_id)
         return _result(played, otherwise=Outcome.FAILED)
@@ -207,7 +237,9 @@ class FleetExecutor:
         cleaned = await self._step(ticket, "clean")
         if not cleaned.ok:
             return _result(cleaned, otherwise=Outcome.AGAIN)
-        return await self._give_back(ticket)
+        given = await self._give_back(ticket)
+        said = str(cleaned.result.get("said") or "")
+        return replace(given, reason=" ".join(filter(None, (given.reason, said)))) if said else given
 
     async def release(self, ticket: Ticket) -> StepResult:
         """Put an unchanged node back as it was found."""
@@ -256,9 +288,9 @@ class FleetExecutor:
     # ------------------------------------------------------------ helpers
 
     def _stack(self, ticket: Ticket) -> str:
-        """The stack that the node is on its way to."""
+        """The stack that the node is on its way to; without one, a kernel comes to the stack that it has."""
         back = ticket.record.course is Course.BACK
-        return ticket.record.facts["former_stack"] if back else ticket.stack
+        return ticket.record.facts["former_stack"] if back or not ticket.stack else ticket.stack
 
     async def _step(self, ticket: Ticket, step: str, *, stack: str = "", **more: Any) -> Played:
         """Run one step of playbooks/upgrade_step.yml."""
@@ -269,6 +301,8 @@ class FleetExecutor:
             "upgrade_fencing": self.fencing.get(name, ""),
             "upgrade_lease_s": (ticket.limit + LEASE_MARGIN).total_seconds(),
             "upgrade_boot_id": "",
+            "upgrade_course": str(ticket.record.course),
+            "upgrade_kernel": bool(ticket.record.facts.get("kernel")),
             # A plan of one node is not the fleet's.
             "preflight_plan_file": "",
             **({"nvidia_stack_name": stack} if stack else {}),

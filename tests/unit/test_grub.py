@@ -6,6 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from ansible.module_utils import process
 from ansible.module_utils.kernel import grub
 from ansible.module_utils.settings.base import SettingError
 
@@ -109,7 +110,7 @@ def test_no_grub_is_said(node: Grub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert grub.problem() == ""
     (node.root / grub.SCRIPT).unlink()
     assert "/boot/grub/grub.cfg is missing" in grub.problem()
-    monkeypatch.setattr(grub.process, "which", lambda _name: None)
+    monkeypatch.setattr(process, "which", lambda _name: None)
     assert "update-grub, grub-editenv, grub-probe" in grub.problem()
 
 

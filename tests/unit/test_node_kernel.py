@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import node_kernel
 import pytest
+from ansible.module_utils import process
 from ansible.module_utils.driver import module_builds
 from ansible.module_utils.kernel import grub, upgrade
 from ansible.module_utils.packaging import repositories, staging
+from ansible.module_utils.packaging.apt import Apt
 
 from tests.unit.apt_machine import Archive
 from tests.unit.grub_programs import Grub
@@ -203,11 +205,11 @@ def test_the_former_kernel_is_not_removed_automatically_meanwhile(node: Node) ->
     node.machine.run("apt-mark", "auto", f"linux-image-{OLD}")
     node.step("stage")
     node.step("install")
-    assert f"linux-image-{OLD}" in upgrade.Apt().run(["apt-mark", "showmanual"], "").split()
+    assert f"linux-image-{OLD}" in Apt().run(["apt-mark", "showmanual"], "").split()
     node.step("arm")
     node.boot()
     node.step("keep")
-    assert f"linux-image-{OLD}" in upgrade.Apt().run(["apt-mark", "showauto"], "").split()
+    assert f"linux-image-{OLD}" in Apt().run(["apt-mark", "showauto"], "").split()
 
 
 @pytest.mark.parametrize(("wish", "words"), [("newest", "the newest kernel"), (VERSIONS[OLD], "this kernel")])
@@ -239,6 +241,25 @@ def test_an_older_kernel_in_the_menu_that_the_own_options_boot_stays_pinned(node
     assert node.grub.boot() == NEW
 
 
+def test_ubuntus_kernels_bring_all_that_is_named_after_them(node: Node) -> None:
+    """Two series of one flavour in one archive: what is installed decides which of them is followed."""
+    running, new, other = "6.8.0-40-generic", "6.8.0-41-generic", "6.14.0-10-generic"
+    for release, version in ((running, "6.8.0-40.40"), (new, "6.8.0-41.41"), (other, "6.14.0-10.10")):
+        node.archive.add(f"linux-image-{release}", version)
+        for kind in ("headers", "modules", "modules-extra"):
+            node.archive.add(f"linux-{kind}-{release}", version)
+    follows = "linux-image-{0}, linux-modules-extra-{0}"
+    node.archive.add("linux-image-generic", "6.8.0-40.40", Depends=follows.format(running))
+    node.machine.install("linux-image-generic", f"linux-headers-{running}", f"linux-modules-{running}")
+    node.archive.add("linux-image-generic", "6.8.0-41.41", Depends=follows.format(new))
+    node.archive.add("linux-image-generic-hwe-22.04", "6.14.0-10.10", Depends=follows.format(other))
+    node.release = running
+    found = node.step("look")["kernel"]
+    assert (found["release"], found["version"]) == (new, "6.8.0-41.41")
+    kinds = ("headers", "image", "modules", "modules-extra")
+    assert sorted(found["install"]) == [f"linux-{kind}-{new}" for kind in kinds]
+
+
 def refusal(node: Node) -> str:
     """Why staging is refused; nothing is noted then."""
     result = node.step("stage")
@@ -267,7 +288,7 @@ def test_a_kernel_that_would_replace_the_running_one_is_refused(node: Node) -> N
 
 def test_a_full_boot_is_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage("/")
-    monkeypatch.setattr(upgrade.shutil, "disk_usage", lambda path: usage._replace(free=10 * 2**20))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10 * 2**20))
     (node.machine.root / f"boot/initrd.img-{OLD}").write_bytes(b"x" * 2**20)
     os.truncate(node.machine.root / f"boot/initrd.img-{OLD}", 60 * 2**20)
     assert "/boot has 10 MiB free, and another kernel needs 121 MiB there" in refusal(node)
@@ -295,7 +316,7 @@ def test_without_grub_it_is_refused(node: Node) -> None:
 
 
 def test_dnf_is_refused_in_one_sentence(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_kernel.process, "which", lambda program: None)
+    monkeypatch.setattr(process, "which", lambda program: None)
     assert refusal(node) == "Temper upgrades kernels with apt only; this node has dnf"
 
 

@@ -112,12 +112,20 @@ def played(**result: Any) -> Played:
     return Played(ok=True, result=result)
 
 
-def ticket(step: Step, *, attempt: int = 1, course: Course = Course.FORWARD, **facts: str) -> Ticket:
+def ticket(
+    step: Step,
+    *,
+    attempt: int = 1,
+    course: Course = Course.FORWARD,
+    stack: str = NEW,
+    policy: Policy = Policy(),  # noqa: B008 - it cannot be changed
+    **facts: str,
+) -> Ticket:
     record = Record(
         State.PENDING, datetime(2026, 11, 22, tzinfo=UTC), course=course, step=step, attempt=attempt,
         reason="the gate said no", facts={"former_stack": OLD, "boot_id": "one", **facts},
     )  # fmt: skip
-    return Ticket(1, NEW, Node("gpu01", "h100"), step, record, 7, "me", Policy(), timedelta(minutes=10))
+    return Ticket(1, stack, Node("gpu01", "h100"), step, record, 7, "me", policy, timedelta(minutes=10))
 
 
 def test_one_number_of_the_node_goes_through_all_steps_of_a_process(
