@@ -29,6 +29,11 @@ HOOKS = (
     "for hook in dkms zz-update-grub; do [ ! -x /etc/kernel/{folder}/$hook ] || "
     "/etc/kernel/{folder}/$hook {release} /boot/vmlinuz-{release}; done"
 )
+#: What DKMS's own hook in /etc/kernel/prerm.d does; the simulated dkms has none.
+DKMS = (
+    "! command -v dkms >/dev/null || dkms status -k {release} | cut -d, -f1 | "
+    "while read module; do dkms remove $module -k {release}; done"
+)
 
 
 def release_of(number: int) -> str:
@@ -62,6 +67,7 @@ def kernel_packages(number: int) -> list[deb.Package]:
             files=image,
             postinst=f"echo initrd >/boot/initrd.img-{release}\n"
             + HOOKS.format(folder="postinst.d", release=release),
+            prerm=DKMS.format(release=release),
             postrm=f"[ $1 != upgrade ] || exit 0; rm -rf /boot/initrd.img-{release} {modules}\n"
             + HOOKS.format(folder="postrm.d", release=release),
         ),
