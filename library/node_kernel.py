@@ -11,7 +11,7 @@ description:
   - Installs a kernel beside the one that runs, with the driver's module, and has GRUB boot it once. Whatever
     happens in that one boot, the next one is of the former kernel, until O(step=keep).
   - What the steps have to know of each other is noted in F(/var/lib/temper/kernel-upgrade.json). Where
-    nothing is noted, O(step=leave), O(step=remove) and O(step=release) do nothing.
+    nothing is noted, O(step=keep), O(step=leave), O(step=remove) and O(step=release) do nothing.
   - Each step may be repeated. Debian and Ubuntu, with GRUB, only.
 options:
   step:
@@ -147,6 +147,8 @@ from ansible.module_utils.packaging import repositories
 from ansible.module_utils.packaging.packages import PackageError
 from ansible.module_utils.settings.base import SettingError
 
+#: Steps for which it is no error that nothing is noted: they may be repeated after the last of them.
+ENDING = ("keep", "leave", "remove", "release")
 STEPS = ["look", "stage", "install", "arm", "confirm", "keep", "leave", "remove", "release"]
 
 
@@ -196,7 +198,7 @@ def main() -> None:
         if step in ("look", "stage"):
             begin(module, driver)
         noted = upgrade.noted()
-        if noted is None and step not in ("leave", "remove", "release"):
+        if noted is None and step not in ENDING:
             module.fail_json(
                 msg=f"Expected an upgrade of the kernel under way, found none ({upgrade.RECORD})."
             )

@@ -131,6 +131,7 @@ def test_the_way_there_ends_with_the_new_kernel_as_default(node: Node) -> None:
     assert node.grub.boot() == OLD
     assert "msg" not in node.step("confirm")
     assert node.step("keep")["said"] == ""
+    assert not node.step("keep")["changed"]
     assert node.grub.boot() == NEW
     assert node.kernels() == {OLD, NEW}
     assert not upgrade.RECORD.exists()
@@ -322,7 +323,7 @@ def test_dnf_is_refused_in_one_sentence(node: Node, monkeypatch: pytest.MonkeyPa
 
 def test_a_step_without_an_upgrade_under_way_is_an_error_and_the_way_back_is_none(node: Node) -> None:
     assert "Expected an upgrade of the kernel under way" in node.step("install")["msg"]
-    for step in ("leave", "remove", "release"):
+    for step in ("keep", "leave", "remove", "release"):
         result = node.step(step)
         assert not result["changed"]
         assert not result["boots"]
