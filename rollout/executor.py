@@ -95,7 +95,10 @@ class FleetExecutor:
         return StepResult(Outcome.REFUSED if problem else Outcome.DONE, problem, facts)
 
     async def _former_stack(self, ticket: Ticket) -> str | StepResult:
-        """The stack that the node wholly has: the inventory's, or what an earlier roll-out has brought."""
+        """The stack that the node wholly has: the inventory's, or what an earlier roll-out has brought.
+
+        Empty for the inventory's where the roll-out brings a kernel alone.
+        """
         names = ["", *(name for name in self.known_stacks if name != ticket.stack)]
         wanted = ""
         for name in names:
@@ -108,7 +111,9 @@ class FleetExecutor:
             if found.result["settled"]:
                 if stack == ticket.stack and not ticket.policy.kernel:
                     return StepResult(Outcome.REFUSED, f"it has stack {stack} already")
-                return stack
+                # A kernel alone: what chose the stack goes on choosing it. A distribution's own driver has no
+                # name that could be given.
+                return stack if ticket.stack else name
         return StepResult(
             Outcome.REFUSED,
             f"it has not got all of the inventory's stack {wanted}, so there is no way back: run site.yml",
@@ -344,7 +349,7 @@ class FleetExecutor:
                 {
                     "gpu_validation_reports_directory": str(reports.absolute()),
                     "preflight_plan_file": "",
-                    "nvidia_stack_name": stack,
+                    **({"nvidia_stack_name": stack} if stack else {}),
                 },
             )
             results = sorted(reports.glob(f"*/results/{ticket.node.name}.json"))

@@ -75,7 +75,7 @@ def candidates(
 
 @dataclass(frozen=True)
 class KernelChange:
-    """What of a node's kernel would change: from and to which release. One of them has a reason, if any."""
+    """What of a node's kernel would change, or why nothing does."""
 
     former: str = ""
     release: str = ""
@@ -88,16 +88,11 @@ def kernel_change(document: Mapping[str, Any], preview: Mapping[str, Any], table
     """What a node has said about its next kernel, and what planning knows against that one."""
     kernel = preview.get("kernel") or {}
     release = str(kernel.get("release", ""))
-    problem = str(kernel.get("problem", ""))
     if settled := kernel.get("settled"):
         return KernelChange(settled=str(settled))
     if not release:
-        return KernelChange(
-            problem=problem or str(preview.get("msg") or "it has not said which kernel it gets")
-        )
-    problem = problem or kernel_problem(
-        str(document.get("source")), str(document.get("system")), release, tables
-    )
+        return KernelChange(problem=str(kernel.get("problem") or "it has not said which kernel it gets"))
+    problem = kernel_problem(str(document.get("source")), str(document.get("system")), release, tables)
     size_mib = int(kernel["download_bytes"]) // 2**20
     lines = [
         f"kernel {kernel['running']} -> {release} ({kernel['version']}), {size_mib} MiB to download",

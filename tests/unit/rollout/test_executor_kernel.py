@@ -49,10 +49,20 @@ def step(executor: FleetExecutor, step: Step, **given: Any) -> StepResult:
 
 def test_staging_a_kernel_alone_leaves_the_stack(executor: FleetExecutor, ansible: StandInAnsible) -> None:
     result = step(executor, Step.STAGE, kernel="")
-    assert (result.outcome, result.facts) == (Outcome.DONE, {"former_stack": OLD, "kernel": RELEASE})
+    assert (result.outcome, result.facts) == (Outcome.DONE, {"former_stack": "", "kernel": RELEASE})
     variables = ansible.asked[-1][1]
-    assert (variables["nvidia_stack_name"], variables["upgrade_kernel_wish"]) == (OLD, "newest")
-    assert variables["upgrade_kernel"] is True
+    # The inventory's; a distribution's own driver has no name that could be given.
+    assert "nvidia_stack_name" not in variables
+    assert (variables["upgrade_kernel"], variables["upgrade_kernel_wish"]) == (True, "newest")
+
+
+def test_a_stack_that_an_earlier_roll_out_has_brought_stays(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    executor.known_stacks = (NEW,)
+    ansible.answers["look"] = [played(stack=OLD, settled=False), played(stack=NEW, settled=True)]
+    assert step(executor, Step.STAGE, kernel="").facts["former_stack"] == NEW
+    assert ansible.asked[-1][1]["nvidia_stack_name"] == NEW
 
 
 def test_a_node_with_the_kernel_is_left_out(executor: FleetExecutor, ansible: StandInAnsible) -> None:
@@ -109,6 +119,14 @@ def test_the_steps_know_of_the_kernel_and_keep_the_stack(
     assert variables["upgrade_kernel"] is True
     assert variables["upgrade_course"] == "forward"
     assert variables["nvidia_stack_name"] == OLD
+
+
+def test_the_inventorys_stack_is_measured_without_a_name(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    step(executor, Step.BASELINE, former_stack="")
+    measured = next(variables for name, variables in ansible.asked if name == "validate")
+    assert "nvidia_stack_name" not in measured
 
 
 def test_another_kernel_after_the_reboot_leads_back(executor: FleetExecutor, ansible: StandInAnsible) -> None:
