@@ -172,6 +172,7 @@ def pin(release: str) -> None:
         update()
     found = default_release()
     if found != release:
+        unpin()  # without effect, it would only be a riddle
         raise SettingError(
             f"Expected kernel {release} as GRUB's default, found {found or 'none'}: does /etc/default/grub.d "
             "or a script in /etc/grub.d set another one?"

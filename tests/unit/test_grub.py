@@ -99,6 +99,7 @@ def test_a_default_that_something_else_sets_is_an_error(node: Grub) -> None:
     drop_in.write_text("GRUB_DEFAULT=0\n")
     with pytest.raises(SettingError, match=f"Expected kernel {OLD} as GRUB's default, found {NEW}"):
         grub.pin(OLD)
+    assert not grub.pinned()
 
 
 def test_a_kernel_without_an_entry_is_an_error(node: Grub) -> None:

@@ -1,9 +1,9 @@
 """Kernels, and a boot loader that chooses between them, on nodes that have the host's kernel.
 
-Real on such a node: apt and dpkg, Debian's grub-common and grub2-common with update-grub, grub-editenv and
-their hooks in /etc/kernel. Simulated: DKMS and the driver, as on every node; the packages of kernels, which
-are empty but for what other programs look at; grub-probe, which would ask the disk; what GRUB does at boot
-(`boot.py`), from its own script; and uname(2) (`uname.c`). Only the tests that need it put it on a node.
+Real on such a node: apt and dpkg, Debian's grub-common and grub2-common with update-grub and grub-editenv.
+Simulated: DKMS and the driver, as on every node; the packages of kernels, which are empty but for what other
+programs look at; grub-probe, which would ask the disk; what GRUB does at boot (`boot.py`), from its own script;
+and uname(2) (`uname.c`). Only the tests that need it put it on a node.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 ARCHIVE = "/srv/kernels"
-#: The hooks of DKMS and GRUB alone: an initramfs of these kernels would have nothing in it.
-HOOKS = (
-    "for hook in dkms zz-update-grub; do [ ! -x /etc/kernel/{folder}/$hook ] || "
-    "/etc/kernel/{folder}/$hook {release} /boot/vmlinuz-{release}; done"
-)
+#: DKMS's hook alone: an initramfs of these kernels would have nothing in it.
+BUILD = "hook=/etc/kernel/{folder}/dkms; [ ! -x $hook ] || $hook {release} /boot/vmlinuz-{release}"
+#: What GRUB's hook (zz-update-grub) does, but in containers, where it does nothing.
+MENU = "[ ! -e /boot/grub/grub.cfg ] || update-grub"
 #: What DKMS's own hook in /etc/kernel/prerm.d does; the simulated dkms has none.
 DKMS = (
     "! command -v dkms >/dev/null || dkms status -k {release} | cut -d, -f1 | "
@@ -66,15 +65,14 @@ def kernel_packages(number: int) -> list[deb.Package]:
             f"linux-image-{release}",
             files=image,
             postinst=f"echo initrd >/boot/initrd.img-{release}\n"
-            + HOOKS.format(folder="postinst.d", release=release),
+            + f"{BUILD.format(folder='postinst.d', release=release)}\n{MENU}",
             prerm=DKMS.format(release=release),
-            postrm=f"[ $1 != upgrade ] || exit 0; rm -rf /boot/initrd.img-{release} {modules}\n"
-            + HOOKS.format(folder="postrm.d", release=release),
+            postrm=f"[ $1 != upgrade ] || exit 0; rm -rf /boot/initrd.img-{release} {modules}\n{MENU}",
         ),
         package(
             f"linux-headers-{release}",
             files={f"{modules}/build/Makefile": b""},
-            postinst=HOOKS.format(folder="header_postinst.d", release=release),
+            postinst=BUILD.format(folder="header_postinst.d", release=release),
         ),
         package(f"linux-image-{architecture}", f"linux-image-{release} (= {version})"),
         package(f"linux-headers-{architecture}", f"linux-headers-{release} (= {version})"),
