@@ -2,8 +2,8 @@
 
 Real on such a node: apt and dpkg, Debian's grub-common and grub2-common with update-grub and grub-editenv.
 Simulated: DKMS and the driver, as on every node; the packages of kernels, which are empty but for what other
-programs look at; grub-probe, which would ask the disk; what GRUB does at boot (`boot.py`), from its own script;
-and uname(2) (`uname.c`). Only the tests that need it put it on a node.
+programs look at; grub-probe, which would ask the disk; what GRUB does at boot (`boot.py`), from its own
+script; and uname(2) (`uname.c`). Only the tests that need it put it on a node.
 """
 
 from __future__ import annotations
