@@ -3,6 +3,7 @@
 python3 -m rollout plan -i inventory/mine --stack NEW     waves, order, times, and why nodes are left out;
                                                           changes nothing
 python3 -m rollout run -i inventory/mine --stack NEW      upgrade the nodes, wave by wave
+python3 -m rollout plan | run ... --kernel newest         bring them to another kernel, with --stack or alone
 python3 -m rollout status                                 how far it is, from another shell
 python3 -m rollout hold | abort --reason WHY              no node starts any more; abort also releases those
                                                           on which nothing was changed yet
@@ -31,15 +32,16 @@ import signal
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console.nodes import printable
-from rollout.fleet import ROOT, FleetError, candidates, groups_of, preflight, proposal
+from rollout.fleet import ROOT, FleetError, candidates, groups_of, kernel_previews, preflight, proposal
 from rollout.forecast import plan_text
 from rollout.model import Mode, State
-from rollout.policy import Drain, Policy, PolicyError, load
+from rollout.policy import Drain, Policy, PolicyError, aim, load, read
 from rollout.report import as_dict, status_text, timeline_text, verdict
 from rollout.store import HeldError, Store, StoreError
 from rollout.windows import cron_line, systemd_units
@@ -61,19 +63,25 @@ FOLDER = ROOT / "reports" / "rollouts"
 def plan(given: argparse.Namespace) -> int:
     """Print what a roll-out would do."""
     now = datetime.now(UTC)
-    found, proposed = _proposed(given, given.stack, given.limit, now)
+    found, proposed = _proposed(given, given.stack, given.limit, now, _policy(given))
     print(printable(plan_text(proposed, found, now)))
     return int(all(node.problems for node in found))
 
 
 def run(given: argparse.Namespace) -> int:
     """Record a roll-out, and begin it."""
-    return _begin(given, given.stack, given.limit)
+    return _begin(given, given.stack, given.limit, _policy(given))
 
 
 def rollback(given: argparse.Namespace) -> int:
     """Record a roll-out back to where the last one came from, and begin it."""
     last = _last(_store(given))
+    to = aim(last.stack, last.policy.kernel)
+    if last.policy.kernel:
+        raise StoreError(
+            f"roll-out {last.number} has brought nodes to {to}: `rollback` brings stacks "
+            "only; the former kernel is still in the boot menu of each node"
+        )
     came_from = {
         name: record.facts["former_stack"]
         for name, record in last.records.items()
@@ -87,7 +95,8 @@ def rollback(given: argparse.Namespace) -> int:
             f"the nodes of roll-out {last.number} came from {' and '.join(stacks)}: bring each group back by "
             "`run --stack STACK --limit NODES`"
         )
-    return _begin(given, stacks[0], ",".join(came_from))
+    policy = replace(load(given.policy) if given.policy else Policy(), kernel="")
+    return _begin(given, stacks[0], ",".join(came_from), policy)
 
 
 def resume(given: argparse.Namespace) -> int:
@@ -99,7 +108,8 @@ def resume(given: argparse.Namespace) -> int:
     if last.mode in (Mode.HELD, Mode.STOPPED):
         store.resume(last.number, getpass.getuser(), datetime.now(UTC))
     elif last.mode is Mode.DONE:
-        raise StoreError(f"roll-out {last.number} to {last.stack} has ended: `run` begins another one")
+        to = aim(last.stack, last.policy.kernel)
+        raise StoreError(f"roll-out {last.number} to {to} has ended: `run` begins another one")
     try:
         return _carry_out(given, store, last.number)
     except HeldError:
@@ -170,19 +180,30 @@ def retry(given: argparse.Namespace) -> int:
     return 0
 
 
-def _proposed(
-    given: argparse.Namespace, stack: str, limit: str, now: datetime
-) -> tuple[list[Candidate], Rollout]:
+def _policy(given: argparse.Namespace) -> Policy:
+    """The policy of the command line. Raises PolicyError where it asks for nothing."""
     policy = load(given.policy) if given.policy else Policy()
+    if given.kernel:
+        policy = replace(policy, kernel=read({"kernel": given.kernel}).kernel)
+    if not (given.stack or policy.kernel):
+        raise PolicyError(["expected --stack, --kernel, or both: a roll-out brings at least one of them"])
+    return policy
+
+
+def _proposed(
+    given: argparse.Namespace, stack: str, limit: str, now: datetime, policy: Policy
+) -> tuple[list[Candidate], Rollout]:
     inventory = _inventory(given)
-    found = candidates(preflight(inventory, stack, limit), groups_of(inventory))
+    plans, wish = preflight(inventory, stack, limit), policy.kernel
+    previews = kernel_previews(inventory, stack, wish, limit) if wish else None
+    found = candidates(plans, groups_of(inventory), previews, only_kernel=not stack)
     return found, proposal(found, policy, stack, now)
 
 
-def _begin(given: argparse.Namespace, stack: str, limit: str) -> int:
+def _begin(given: argparse.Namespace, stack: str, limit: str, policy: Policy) -> int:
     store = _store(given)
     now = datetime.now(UTC)
-    found, proposed = _proposed(given, stack, limit, now)
+    found, proposed = _proposed(given, stack, limit, now, policy)
     print(printable(plan_text(proposed, found, now)))
     if all(node.problems for node in found):
         return 1
@@ -201,7 +222,9 @@ def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
     rollout = _last(store)
     folder = given.folder / str(number)
     identity = f"{socket.gethostname()}:{folder}"
-    earlier = [found.stack for back in range(number - 1, 0, -1) if (found := store.load(back))]
+    earlier = [
+        found.stack for back in range(number - 1, 0, -1) if (found := store.load(back)) and found.stack
+    ]
     executor = FleetExecutor(
         Ansible(folder, _inventory(given)),
         drainer(rollout.policy, identity),
@@ -289,7 +312,13 @@ def main(arguments: list[str] | None = None) -> int:
     for function in (plan, run):
         made = command(function)
         with_inventory(made)
-        made.add_argument("--stack", required=True, help="stack of data/stacks.yml to upgrade to")
+        made.add_argument("--stack", default="", help="stack of data/stacks.yml to upgrade to")
+        made.add_argument(
+            "--kernel",
+            default="",
+            metavar="newest|VERSION",
+            help="kernel to upgrade to: the version of its package",
+        )
         made.add_argument("--policy", type=Path, help="policy in YAML; without one, the defaults hold")
         made.add_argument("--limit", default="", help="only these nodes, as Ansible takes it")
     made = command(rollback)

@@ -16,9 +16,13 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from planning.kernels import kernel_problem
+from planning.preflight import DATA
+from planning.tables import load_tables
 from rollout import gate, gpu_settings
 from rollout.drain.base import Drainer, DrainError, Standing, named, wait_until_idle
 from rollout.model import Course, Observation, Outcome, StepResult
+from rollout.policy import aim
 from rollout.snapshots import Snapshots
 from validation.model import contract
 from validation.model.contract import NodeResult, State
@@ -73,11 +77,31 @@ class FleetExecutor:
         found = await self._former_stack(ticket)
         if isinstance(found, StepResult):
             return found
-        staged = await self._step(ticket, "stage", stack=ticket.stack, nvidia_stack_busy_ok=True)
-        return _result(staged, otherwise=Outcome.AGAIN, facts={"former_stack": found})
+        wish = ticket.policy.kernel
+        staged = await self._step(
+            ticket,
+            "stage",
+            stack=ticket.stack or found,
+            nvidia_stack_busy_ok=True,
+            upgrade_kernel=bool(wish),
+            upgrade_kernel_wish=wish,
+        )
+        if not wish or not staged.ok:
+            return _result(staged, otherwise=Outcome.AGAIN, facts={"former_stack": found})
+        kernel = staged.result["kernel"]
+        if (has := kernel.get("settled", "")) and found == (ticket.stack or found):
+            return StepResult(Outcome.REFUSED, has)
+        # No release where it has the kernel already, and only the stack is changed.
+        facts = {"former_stack": found, "kernel": str(kernel.get("release", ""))}
+        source, system = (str(staged.result[key]) for key in ("source", "system"))
+        problem = kernel_problem(source, system, facts["kernel"], load_tables(DATA))
+        return StepResult(Outcome.REFUSED if problem else Outcome.DONE, problem, facts)
 
     async def _former_stack(self, ticket: Ticket) -> str | StepResult:
-        """The stack that the node wholly has: the inventory's, or what an earlier roll-out has brought."""
+        """The stack that the node wholly has: the inventory's, or what an earlier roll-out has brought.
+
+        Empty for the inventory's where the roll-out brings a kernel alone.
+        """
         names = ["", *(name for name in self.known_stacks if name != ticket.stack)]
         wanted = ""
         for name in names:
@@ -88,9 +112,11 @@ class FleetExecutor:
             stack = str(found.result["stack"])
             wanted = wanted or stack
             if found.result["settled"]:
-                if stack == ticket.stack:
+                if stack == ticket.stack and not ticket.policy.kernel:
                     return StepResult(Outcome.REFUSED, f"it has stack {stack} already")
-                return stack
+                # A kernel alone: what chose the stack goes on choosing it. A distribution's own driver has no
+                # name that could be given.
+                return stack if ticket.stack else name
         return StepResult(
             Outcome.REFUSED,
             f"it has not got all of the inventory's stack {wanted}, so there is no way back: run site.yml",
@@ -110,7 +136,7 @@ class FleetExecutor:
                 )
             # Before the first touch, and only then: what was not touched is not given back.
             _write(self._note(name), asdict(before))
-            reason = f"upgrade to {ticket.stack}"
+            reason = f"upgrade to {aim(ticket.stack, ticket.policy.kernel)}"
             await asyncio.to_thread(self.drainer.drain, name, before, reason)
             await self._wait_until_idle(name, max((ticket.limit - DRAIN_MARGIN).total_seconds(), 1.0))
         except DrainError as error:
@@ -142,11 +168,18 @@ class FleetExecutor:
         snapshot = await self.snapshots.before_change(ticket)
         if snapshot.outcome is not Outcome.DONE:
             return snapshot
-        result = await self._install(ticket, ticket.stack, Outcome.FAILED)
+        result = await self._install(ticket, self._stack(ticket), Outcome.FAILED)
         return replace(result, facts={**snapshot.facts, **result.facts})
 
     async def undo(self, ticket: Ticket) -> StepResult:
-        """Install the former stack, from the packages that were kept where nobody offers them any more."""
+        """Install the former stack, from the packages that were kept where nobody offers them any more.
+
+        A kernel goes first, and the node boots for that: the former driver need not build for it.
+        """
+        if ticket.record.facts.get("kernel"):
+            left = await self._step(ticket, "leave")
+            if not left.ok:
+                return StepResult(Outcome.AGAIN, left.said)
         result = await self._install(ticket, ticket.record.facts["former_stack"], Outcome.AGAIN)
         # Back there is nothing to refuse: what was refused for a moment is worth another try.
         return StepResult(Outcome.AGAIN, result.reason) if result.outcome is Outcome.REFUSED else result
@@ -157,6 +190,8 @@ class FleetExecutor:
 
     async def reboot(self, ticket: Ticket) -> StepResult:
         """Reboot, unless the boot id differs from the recorded one already."""
+        if ticket.record.course is Course.BACK and not ticket.stack:
+            return StepResult(Outcome.DONE)  # the driver is the same, and `undo` has booted the former kernel
         boot_id = ticket.record.facts.get("boot_id", "")
         played = await self._step(ticket, "boot", stack=self._stack(ticket), upgrade_boot_id=boot_id)
         return _result(played, otherwise=Outcome.FAILED)
@@ -215,7 +250,8 @@ class FleetExecutor:
         if not cleaned.ok:
             return _result(cleaned, otherwise=Outcome.AGAIN)
         dropped = await self.snapshots.drop(ticket)
-        return _with(await self._give_back(ticket), dropped)
+        kernel = StepResult(Outcome.DONE, str(cleaned.result.get("said") or ""))
+        return _with(_with(await self._give_back(ticket), kernel), dropped)
 
     async def release(self, ticket: Ticket) -> StepResult:
         """Put an unchanged node back as it was found."""
@@ -267,9 +303,9 @@ class FleetExecutor:
     # ------------------------------------------------------------ helpers
 
     def _stack(self, ticket: Ticket) -> str:
-        """The stack that the node is on its way to."""
+        """The stack that the node is on its way to; without one, a kernel comes to the stack that it has."""
         back = ticket.record.course is Course.BACK
-        return ticket.record.facts["former_stack"] if back else ticket.stack
+        return ticket.record.facts["former_stack"] if back or not ticket.stack else ticket.stack
 
     async def _step(self, ticket: Ticket, step: str, *, stack: str = "", **more: Any) -> Played:
         """Run one step of playbooks/upgrade_step.yml."""
@@ -280,6 +316,8 @@ class FleetExecutor:
             "upgrade_fencing": self.fencing.get(name, ""),
             "upgrade_lease_s": (ticket.limit + LEASE_MARGIN).total_seconds(),
             "upgrade_boot_id": "",
+            "upgrade_course": str(ticket.record.course),
+            "upgrade_kernel": bool(ticket.record.facts.get("kernel")),
             # A plan of one node is not the fleet's.
             "preflight_plan_file": "",
             **({"nvidia_stack_name": stack} if stack else {}),
@@ -321,7 +359,7 @@ class FleetExecutor:
                 {
                     "gpu_validation_reports_directory": str(reports.absolute()),
                     "preflight_plan_file": "",
-                    "nvidia_stack_name": stack,
+                    **({"nvidia_stack_name": stack} if stack else {}),
                 },
             )
             results = sorted(reports.glob(f"*/results/{ticket.node.name}.json"))
@@ -416,10 +454,11 @@ def _result(played: Played, *, otherwise: Outcome, facts: Mapping[str, str] | No
     return StepResult(Outcome.REFUSED if played.refused else otherwise, played.said)
 
 
-def _with(result: StepResult, snapshot: StepResult) -> StepResult:
-    """The end of a step, with what became of the snapshot."""
-    reason = ". ".join(filter(None, (result.reason, snapshot.reason)))
-    return replace(result, reason=reason, facts={**snapshot.facts, **result.facts})
+def _with(result: StepResult, other: StepResult) -> StepResult:
+    """The end of a step, with what became of the snapshot or the kernel."""
+    *first, last = [text for text in (result.reason, other.reason) if text] or [""]
+    reason = ". ".join([*(text.rstrip(".") for text in first), last])
+    return replace(result, reason=reason, facts={**other.facts, **result.facts})
 
 
 def _said(verdict: gate.GateVerdict, outcome: Outcome) -> StepResult:

@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console.nodes import printable
 from planning.convert import build
+from planning.kernels import kernel_problem
+from planning.preflight import DATA
 from planning.preview import Transaction
+from planning.tables import load_tables
 from rollout.machine import leave_out
 from rollout.model import Mode, Node, Record, Rollout, State
 from rollout.planner import limits_of, waves
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
+    from planning.tables import Tables
     from rollout.policy import Policy
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,12 +48,79 @@ class Candidate:
     transaction: tuple[str, ...] = ()
 
 
-def candidates(documents: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> list[Candidate]:
-    """Every node of preflight's file (its key `nodes`), by name. `groups` are those of each node."""
-    return [
-        _candidate(name, document, tuple(groups.get(name, ())))
-        for name, document in sorted(documents.items())
+def candidates(
+    documents: Mapping[str, Any],
+    groups: Mapping[str, Sequence[str]],
+    previews: Mapping[str, Any] | None = None,
+    *,
+    only_kernel: bool = False,
+) -> list[Candidate]:
+    """Every node of preflight's file (its key `nodes`), by name. `groups` are those of each node.
+
+    `previews` are what `kernel_previews` has found, where kernels are upgraded; with `only_kernel`, the stack
+    stays what each node has.
+    """
+    tables = load_tables(DATA) if previews is not None else None
+    found = []
+    for name, document in sorted(documents.items()):
+        given = tuple(groups.get(name, ()))
+        if previews is None or not tables or document.get("problems") or not document.get("driver"):
+            found.append(_candidate(name, document, given))
+            continue
+        change = kernel_change(document, previews.get(name, {}), tables)
+        stack = Candidate(name, given) if only_kernel else _candidate(name, document, given)
+        found.append(_with_kernel(stack, document, change))
+    return found
+
+
+@dataclass(frozen=True)
+class KernelChange:
+    """What of a node's kernel would change, or why nothing does."""
+
+    former: str = ""
+    release: str = ""
+    lines: tuple[str, ...] = ()
+    settled: str = ""
+    problem: str = ""
+
+
+def kernel_change(document: Mapping[str, Any], preview: Mapping[str, Any], tables: Tables) -> KernelChange:
+    """What a node has said about its next kernel, and what planning knows against that one."""
+    kernel = preview.get("kernel") or {}
+    release = str(kernel.get("release", ""))
+    if settled := kernel.get("settled"):
+        return KernelChange(settled=str(settled))
+    if not release:
+        return KernelChange(problem=str(kernel.get("problem") or "it has not said which kernel it gets"))
+    problem = kernel_problem(str(document.get("source")), str(document.get("system")), release, tables)
+    size_mib = int(kernel["download_bytes"]) // 2**20
+    lines = [
+        f"kernel {kernel['running']} -> {release} ({kernel['version']}), {size_mib} MiB to download",
+        f"install {', '.join(kernel['install'])}",
     ]
+    lines += [f"upgrade {', '.join(kernel['upgrade'])}"] if kernel["upgrade"] else []
+    lines += [kernel["warning"]] if kernel["warning"] else []
+    return KernelChange(str(kernel["running"]), release, tuple(lines), problem=problem)
+
+
+def _with_kernel(stack: Candidate, document: Mapping[str, Any], change: KernelChange) -> Candidate:
+    """A node that gets another kernel, with its stack or alone."""
+    if change.problem:
+        return replace(stack, problems=(*stack.problems, change.problem))
+    only_kernel = not stack.cohort
+    if change.settled:
+        return replace(stack, problems=(*stack.problems, change.settled)) if only_kernel else stack
+    cohort = stack.cohort or f"{_hardware(document)}, {document.get('system')}"
+    moved = f"{cohort}, {change.former} -> {change.release}"
+    # A stack that is there already is no reason to leave the node out.
+    return replace(stack, cohort=moved, problems=(), transaction=(*stack.transaction, *change.lines))
+
+
+def _hardware(document: Mapping[str, Any]) -> str:
+    """The GPUs of a node, for people."""
+    gpus = [f"{gpu['count']}x {gpu['name']}" for gpu in document.get("gpus", ())]
+    gpus += [f"10de:{device}" for device in document.get("unknown_gpus", ())]
+    return " + ".join(gpus) or "no GPU"
 
 
 def _candidate(name: str, document: Mapping[str, Any], groups: tuple[str, ...]) -> Candidate:
@@ -62,13 +133,11 @@ def _candidate(name: str, document: Mapping[str, Any], groups: tuple[str, ...]) 
     if problems or not driver:
         return Candidate(name, groups, problems=tuple(problems))
     transaction = build(Transaction, document.get("transaction") or {}, name)
-    gpus = [f"{gpu['count']}x {gpu['name']}" for gpu in document.get("gpus", ())]
-    gpus += [f"10de:{device}" for device in document.get("unknown_gpus", ())]
     moved = (*transaction.upgrade, *transaction.downgrade)
     former = next((change.from_ for change in moved if change.to == driver["package_version"]), "no driver")
     cohort = ", ".join(
         (
-            " + ".join(gpus) or "no GPU",
+            _hardware(document),
             str(document.get("system")),
             f"{former} -> {driver['package_version']}",
         )
@@ -127,7 +196,7 @@ def preflight(inventory: Sequence[str], stack: str, limit: str = "") -> dict[str
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
-        variables = json.dumps({"nvidia_stack_name": stack, "preflight_plan_file": str(path)})
+        variables = json.dumps({**_named(stack), "preflight_plan_file": str(path)})
         arguments = [*_given(inventory), "playbooks/preflight.yml", "-e", variables]
         done = _ansible("ansible-playbook", *arguments, *(["--limit", limit] if limit else []))
         if not path.is_file():
@@ -139,6 +208,31 @@ def preflight(inventory: Sequence[str], stack: str, limit: str = "") -> dict[str
 
 def _given(inventory: Sequence[str]) -> list[str]:
     return [word for path in inventory for word in ("-i", path)]
+
+
+def kernel_previews(inventory: Sequence[str], stack: str, wish: str, limit: str = "") -> dict[str, Any]:
+    """What each node says about the kernel that it would get, by name; it changes nothing.
+
+    A node that preflight refuses, or that is silent, is not there. Without `stack`, the inventory's is meant.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.json"
+        variables = {
+            **_named(stack),
+            "preflight_plan_file": "",
+            "nvidia_stack_busy_ok": True,
+            "kernel_preview_wish": wish,
+            "kernel_preview_file": str(path),
+        }
+        arguments = [*_given(inventory), "playbooks/kernel_preview.yml", "-e", json.dumps(variables)]
+        _ansible("ansible-playbook", *arguments, *(["--limit", limit] if limit else []))
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found
+
+
+def _named(stack: str) -> dict[str, str]:
+    """The variable that names a stack; without one, the inventory's holds."""
+    return {"nvidia_stack_name": stack} if stack else {}
 
 
 def _ansible(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -12,6 +12,7 @@ from console.nodes import counted, duration
 from rollout.machine import after, begun
 from rollout.model import Mode, Observation, Outcome, Record, Rollout, State, Step, StepResult
 from rollout.planner import decide, moment
+from rollout.policy import aim
 from rollout.snapshots import sentence
 
 if TYPE_CHECKING:
@@ -106,8 +107,10 @@ def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> st
     policy, seen = rollout.policy, forecast(rollout, now)
     taking_part = len(rollout.nodes) - len(seen.left_out)
     most = policy.max_unavailable.of(len(rollout.nodes), 1)
+    stack = f"Stack {rollout.stack}" if rollout.stack else ""
+    to = aim(stack, policy.kernel)
     lines = [
-        f"Stack {rollout.stack}: {taking_part} of {len(rollout.nodes)} nodes, at most {most} unavailable "
+        f"{to[0].upper()}{to[1:]}: {taking_part} of {len(rollout.nodes)} nodes, at most {most} unavailable "
         f"at a time, {policy.failure_budget.of(len(rollout.nodes))} failures tolerated"
     ]
     for wave in seen.waves:

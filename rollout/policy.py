@@ -28,6 +28,10 @@ T = TypeVar("T")
 CLOCK = re.compile(r"([01]?[0-9]|2[0-4]):([0-5][0-9])")
 
 
+#: The kernel that the node's own packages would bring next.
+NEWEST = "newest"
+#: Debian's policy, 5.6.12.
+PACKAGE_VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]*")
 #: What the operator's own commands must be able to do.
 COMMANDS = ("look", "drain", "empty", "give_back")
 SNAPSHOT_COMMANDS = ("take", "check", "remove")
@@ -39,6 +43,12 @@ class PolicyError(Exception):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+def aim(stack: str, kernel: str) -> str:
+    """What a roll-out brings nodes to, for people."""
+    wanted = "the newest kernel" if kernel == NEWEST else f"kernel {kernel}" if kernel else ""
+    return " with ".join(filter(None, (stack, wanted)))
 
 
 class Drain(StringEnum):
@@ -86,6 +96,7 @@ class Policy:
     A node takes up to the sum of stage (download), drain, work (baseline to return) and way back, and starts
     where all of it fits. `measure_minutes` is the part of the work that one measurement takes, of
     `measure_runs` runs of the payload.
+    `kernel`: empty to leave it, `newest`, or the version of the package of a kernel's image.
     `drain_commands`: the words of commands `look`, `drain`, `empty` and `give_back`, with {node} and {reason}
     (rollout/drain/commands.py says how they must end).
     `snapshot`: what a node must have before it is changed, with `snapshot_gib` for what changes after it.
@@ -116,6 +127,7 @@ class Policy:
     snapshot_commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     snapshot_gib: int = 20
     snapshot_max_age_minutes: int = 0
+    kernel: str = ""
 
     @cached_property
     def calendar(self) -> Calendar:
@@ -286,6 +298,12 @@ def _zone(value: Any) -> str:
     raise _Wrong(f"a time zone such as Europe/Berlin{f' (did you mean {close[0]}?)' if close else ''}")
 
 
+def _kernel(value: Any) -> str:
+    if isinstance(value, str) and (value in ("", NEWEST) or PACKAGE_VERSION.fullmatch(value)):
+        return value
+    raise _Wrong("newest, or the version of a kernel's package such as 6.1.140-1")
+
+
 def _days(value: Any) -> frozenset[int]:
     """Weekdays by the first three letters of their English names; `mon-fri` is a range."""
     expected = _Wrong(f"a list of days out of {', '.join(DAYS)}, or ranges such as mon-fri")
@@ -411,6 +429,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "snapshot_commands": _snapshot_commands,
     "snapshot_gib": _whole(1, "GiB"),
     "snapshot_max_age_minutes": _whole(0, "minutes"),
+    "kernel": _kernel,
 }
 assert set(READERS) == {option.name for option in fields(Policy)}
 

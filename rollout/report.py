@@ -11,6 +11,7 @@ from console.nodes import counted, duration, printable
 from rollout.machine import upcoming
 from rollout.model import ENDED, Course, Mode, Record, Rollout, State, Step
 from rollout.planner import moment
+from rollout.policy import aim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -180,6 +181,7 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
         "schema_version": SCHEMA_VERSION,
         "rollout": rollout.number,
         "stack": rollout.stack,
+        "kernel": rollout.policy.kernel,
         "made_at": _iso(now),
         "mode": str(rollout.mode),
         "reason": rollout.reason,
@@ -195,7 +197,8 @@ def _iso(instant: datetime) -> str:
 
 def status_text(rollout: Rollout, now: datetime, said: str = "") -> str:
     """The roll-out, nodes by state, and a sentence for each that is under way or needs a human."""
-    lines = [f"Roll-out {rollout.number} to {rollout.stack}: {rollout.mode}"]
+    to = aim(rollout.stack, rollout.policy.kernel)
+    lines = [f"Roll-out {rollout.number} to {to}: {rollout.mode}"]
     if rollout.reason:
         lines[0] += f", {rollout.reason}"
     elif said:

@@ -252,9 +252,8 @@ class Store:
             if row := connection.execute(
                 "SELECT number, stack, mode FROM rollout WHERE mode != 'done'"
             ).fetchone():
-                raise StoreError(
-                    f"roll-out {row[0]} to {row[1]} is {row[2]}: resume it, or end it with abort"
-                )
+                to = row[1] or "another kernel"
+                raise StoreError(f"roll-out {row[0]} to {to} is {row[2]}: resume it, or end it with abort")
             number = connection.execute(
                 "INSERT INTO rollout (stack, policy, created_at, mode, reason) VALUES (?, ?, ?, ?, '') "
                 "RETURNING number",

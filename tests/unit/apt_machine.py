@@ -23,8 +23,8 @@ class Archive:
 
     path: Path
 
-    def add(self, name: str, version: str, script: str = "", **fields: str) -> None:
-        """Publish a package; `fields` are those of its control file, `script` is its postinst."""
+    def add(self, name: str, version: str, script: str = "", removal: str = "", **fields: str) -> None:
+        """Publish a package; `fields` are those of its control file, its postinst and postrm are shell."""
         tree = self.path / "tree"
         (tree / "DEBIAN").mkdir(parents=True)
         control = {
@@ -36,9 +36,10 @@ class Archive:
         } | fields
         text = "".join(f"{key}: {value}\n" for key, value in control.items())
         (tree / "DEBIAN" / "control").write_text(text)
-        if script:
-            (tree / "DEBIAN" / "postinst").write_text(f"#!/bin/sh\n{script}\n")
-            (tree / "DEBIAN" / "postinst").chmod(0o755)
+        for kind, lines in (("postinst", script), ("postrm", removal)):
+            if lines:
+                (tree / "DEBIAN" / kind).write_text(f"#!/bin/sh\n{lines}\n")
+                (tree / "DEBIAN" / kind).chmod(0o755)
         file = self.path / f"{name}_{version}.deb"
         subprocess.run(["dpkg-deb", "-Znone", "--build", tree, file], check=True, stdout=subprocess.DEVNULL)
         shutil.rmtree(tree)

@@ -68,9 +68,10 @@ def install_module(
     name: str = "nvidia",
     place: str = "updates/dkms",
     certificate: Certificate | None = None,
+    built_for: str = "",
 ) -> Path:
-    """A module where DKMS puts it, known to modprobe."""
-    content = libraries.kernel_module(version, "open")
+    """A module where DKMS puts it, known to modprobe; `built_for` where that is another kernel."""
+    content = libraries.built_for(libraries.kernel_module(version, "open"), built_for or release)
     path = root / "lib/modules" / release / place / f"{name}.ko"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(certificate.sign(content) if certificate else content)

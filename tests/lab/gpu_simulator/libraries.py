@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+#: What a module has for the kernel that it is built for, until it is built: see packages/module-build.sh.
+UNBUILT = "KERNEL".ljust(64, "_")
 FILES = Path(__file__).resolve().parent / "packages"
 COMPILER = "gcc"
 # No build id and no comment: the same source gives the same bytes.
@@ -48,9 +50,16 @@ def kernel_module(version: str, flavour: str) -> bytes:
     values = {
         "STAND_IN": _stand_in("nvidia.ko", version=version, flavour=flavour),
         "VERSION": version,
+        "VERMAGIC": UNBUILT,
         "LICENSE": "Dual MIT/GPL" if flavour == "open" else "NVIDIA",
     }
     return _compile("nvidia-module", ["-c"], values)
+
+
+def built_for(module: bytes, release: str) -> bytes:
+    """Return what the build makes of a module's object for a kernel."""
+    words = f"{release} SMP preempt mod_unload modversions".ljust(len(UNBUILT))
+    return module.replace(UNBUILT.encode(), words.encode())
 
 
 def _stand_in(what: str, **facts: str) -> str:

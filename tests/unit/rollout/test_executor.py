@@ -120,6 +120,7 @@ def ticket(
     *,
     attempt: int = 1,
     course: Course = Course.FORWARD,
+    stack: str = NEW,
     policy: Policy = Policy(),  # noqa: B008 - frozen
     **facts: str,
 ) -> Ticket:
@@ -127,7 +128,7 @@ def ticket(
         State.PENDING, datetime(2026, 11, 22, tzinfo=UTC), course=course, step=step, attempt=attempt,
         reason="the gate said no", facts={"former_stack": OLD, "boot_id": "one", **facts},
     )  # fmt: skip
-    return Ticket(1, NEW, Node("gpu01", "h100"), step, record, 7, "me", policy, timedelta(minutes=10))
+    return Ticket(1, stack, Node("gpu01", "h100"), step, record, 7, "me", policy, timedelta(minutes=10))
 
 
 def test_one_number_of_the_node_goes_through_all_steps_of_a_process(

@@ -15,6 +15,7 @@ from rollout.fleet import FleetError, candidates, groups_of, proposal
 from rollout.forecast import forecast, plan_text
 from rollout.model import State
 from rollout.policy import Policy, Share
+from rollout.store import Store
 from rollout.windows import Window
 from tests.unit.rollout.fleets import NOW, begin, nodes
 
@@ -173,6 +174,121 @@ def test_the_command_prints_the_plan(
     monkeypatch.setattr(fleet, "_ansible", ansible)
     assert run("-i", str(inventory)) == status
     assert "node1" in capsys.readouterr().out
+
+
+def preview(**kernel: Any) -> dict[str, Any]:
+    """What module node_kernel says of a node."""
+    found = {
+        "running": "6.1.0-40-amd64",
+        "release": "6.1.0-41-amd64",
+        "version": "6.1.160-1",
+        "install": ["linux-image-6.1.0-41-amd64"],
+        "upgrade": [],
+        "download_bytes": 2**26,
+        "warning": "",
+    }
+    return {"kernel": kernel or found}
+
+
+def test_each_node_says_what_its_kernel_would_be() -> None:
+    documents = {
+        "gets": document(settled=True),
+        "has": document(settled=True),
+        "cannot": document(settled=True),
+        "silent": document(settled=True),
+        "refused": document(problems=["no GPU"]),
+    }
+    previews = {
+        "gets": preview(),
+        "has": preview(settled="it has the newest kernel already"),
+        "cannot": preview(problem="expected GRUB, found none"),
+    }
+    found = {node.name: node for node in candidates(documents, {}, previews, only_kernel=True)}
+    assert found["gets"].cohort == "8x H100, debian-12, 6.1.0-40-amd64 -> 6.1.0-41-amd64"
+    assert "64 MiB to download" in found["gets"].transaction[0]
+    assert {name: node.problems for name, node in found.items()} == {
+        "gets": (),
+        "has": ("it has the newest kernel already",),
+        "cannot": ("expected GRUB, found none",),
+        "silent": ("it has not said which kernel it gets",),
+        "refused": ("no GPU",),
+    }
+    rollout = proposal(list(found.values()), Policy(kernel="newest"), "", NOW)
+    assert "The newest kernel: 1 of 5 nodes" in plan_text(rollout, list(found.values()), NOW)
+
+
+def test_a_kernel_with_a_stack_is_one_change() -> None:
+    documents = {
+        "both": document(),
+        "kernel": document(settled=True),
+        "stack": document(),
+        "none": document(settled=True),
+    }
+    has = preview(settled="it has the newest kernel already")
+    previews = {"both": preview(), "kernel": preview(), "stack": has, "none": has}
+    found = {node.name: node for node in candidates(documents, {}, previews)}
+    assert found["both"].cohort.endswith("580.1-1 -> 595.1-1, 6.1.0-40-amd64 -> 6.1.0-41-amd64")
+    assert found["kernel"].cohort == "8x H100, debian-12, 6.1.0-40-amd64 -> 6.1.0-41-amd64"
+    assert found["stack"].cohort == "8x H100, debian-12, 580.1-1 -> 595.1-1"
+    assert [bool(node.problems) for node in found.values()] == [False, False, True, False]
+    rollout = proposal(list(found.values()), Policy(kernel="newest"), STACK, NOW)
+    assert f"Stack {STACK} with the newest kernel: 3 of 4" in plan_text(rollout, list(found.values()), NOW)
+
+
+def test_a_kernel_that_the_distributions_driver_does_not_know_is_left_out() -> None:
+    newer = preview()
+    newer["kernel"]["release"] = "6.16.3+deb12-amd64"
+    (node,) = candidates({"a": document(source="distro")}, {}, {"a": newer}, only_kernel=True)
+    assert "known to build for kernels up to 6.12" in node.problems[0]
+    (node,) = candidates({"a": document(source="nvidia")}, {}, {"a": newer}, only_kernel=True)
+    assert node.problems == ()
+
+
+def test_a_roll_out_of_nothing_is_refused(inventory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["run", "-i", str(inventory)]) == 2
+    assert "expected --stack, --kernel, or both" in capsys.readouterr().err
+    assert command.main(["plan", "-i", str(inventory), "--kernel", "latest"]) == 2
+    assert "kernel: expected newest, or the version of a kernel's package" in capsys.readouterr().err
+
+
+def test_the_command_asks_the_nodes_for_their_kernels(
+    inventory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fleet._ansible
+
+    def ansible(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        if program == "ansible-inventory":
+            return real(program, *arguments)
+        variables = json.loads(arguments[arguments.index("-e") + 1])
+        assert "nvidia_stack_name" not in variables
+        names = ("node1", "node2", "node3")
+        if "playbooks/kernel_preview.yml" in arguments:
+            assert variables["kernel_preview_wish"] == "6.1.160-1"
+            answer, path = {name: preview() for name in names}, variables["kernel_preview_file"]
+        else:
+            answer = {"nodes": {name: document(settled=True) for name in names}}
+            path = variables["preflight_plan_file"]
+        with open(path, "w") as file:  # noqa: PTH123
+            json.dump(answer, file)
+        return subprocess.CompletedProcess([program], 0, "", "")
+
+    monkeypatch.setattr(fleet, "_ansible", ansible)
+    assert command.main(["plan", "-i", str(inventory), "--kernel", "6.1.160-1"]) == 0
+    said = capsys.readouterr().out
+    assert "Kernel 6.1.160-1: 3 of 3 nodes" in said
+    assert "3 nodes: node1-node3: 8x H100, debian-12, 6.1.0-40-amd64 -> 6.1.0-41-amd64" in said
+
+
+def test_a_kernel_is_not_rolled_back_by_the_command(
+    inventory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path / "rollouts.sqlite")
+    rollout = begin(nodes(1), Policy(kernel="newest"))
+    store.create("", rollout.policy, rollout.nodes, rollout.records, NOW)
+    assert command.main(["rollback", "-i", str(inventory), "--folder", str(tmp_path)]) == 2
+    assert "`rollback` brings stacks only" in capsys.readouterr().err
+    assert command.main(["status", "--folder", str(tmp_path)]) == 2
+    assert "Roll-out 1 to the newest kernel: running" in capsys.readouterr().out
 
 
 def test_without_a_roll_out_a_command_says_how_one_begins(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rollout.policy import Policy, PolicyError, Share, as_document, load, read
+from rollout.policy import Policy, PolicyError, Share, aim, as_document, load, read
 from rollout.windows import Exclusion, Window
 
 if TYPE_CHECKING:
@@ -133,3 +133,28 @@ def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
 )
 def test_a_share_is_rounded_down_and_at_least_the_least(share: Share, total: int, number: int) -> None:
     assert share.of(total, 1) == number
+
+
+@pytest.mark.parametrize("kernel", ["newest", "6.1.160-1", "6.8.0-40.40~22.04.3", ""])
+def test_a_kernel_is_newest_or_a_version(kernel: str) -> None:
+    policy = read({"kernel": kernel})
+    assert policy.kernel == kernel
+    assert read(as_document(policy)) == policy
+
+
+@pytest.mark.parametrize("kernel", ["latest", "linux-image-amd64", 6.1, "6.1 160"])
+def test_another_word_for_a_kernel_is_refused(kernel: object) -> None:
+    with pytest.raises(PolicyError, match="kernel: expected newest, or the version"):
+        read({"kernel": kernel})
+
+
+@pytest.mark.parametrize(
+    ("stack", "kernel", "words"),
+    [
+        ("r595", "", "r595"),
+        ("", "newest", "the newest kernel"),
+        ("r595", "6.1.160-1", "r595 with kernel 6.1.160-1"),
+    ],
+)
+def test_what_a_roll_out_is_for_is_said(stack: str, kernel: str, words: str) -> None:
+    assert aim(stack, kernel) == words

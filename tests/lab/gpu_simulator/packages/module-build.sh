@@ -18,4 +18,5 @@ TEXT
     exit 2
 fi
 echo "  LD [M]  $directory/nvidia.ko"
-cp nvidia.o nvidia.ko
+# Which kernel it is for, in place of as many letters: modpost writes that beside the description.
+LC_ALL=C sed "s/KERNEL__*/$(printf '%-64s' "$kernelver SMP preempt mod_unload modversions")/" nvidia.o >nvidia.ko

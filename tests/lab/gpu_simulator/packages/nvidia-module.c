@@ -6,4 +6,6 @@ __attribute__((used)) static const char stand_in[] = @STAND_IN@;
 INFO(name, "name=nvidia");
 INFO(license, "license=@LICENSE@");
 INFO(version, "version=@VERSION@");
+/* The build puts the kernel in its place: module-build.sh. */
+INFO(vermagic, "vermagic=@VERMAGIC@");
 INFO(description, "description=simulated by Temper's lab");

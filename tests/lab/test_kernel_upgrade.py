@@ -1,0 +1,211 @@
+"""A roll-out that brings a kernel to a real node: there, back, and where the new kernel hangs.
+
+The node's boot loader and kernels are those of tests/lab/boot_simulator, which says what of them is real.
+Measuring is left out, as in test_upgrade_steps. The tests run in the order in which they stand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollout import gate
+from rollout.drain.commands import Idle
+from rollout.engine import Ticket
+from rollout.executor import FleetExecutor
+from rollout.model import Course, Node, Outcome, Record, State, Step, StepResult
+from rollout.playbooks import Ansible
+from rollout.policy import Policy
+from tests.lab import boot_simulator
+from tests.lab.boot_simulator import release_of
+from tests.lab.fleet import Fleet, installed, on_node
+from tests.lab.settings import CHECKOUT, Lab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
+
+LAB = Lab(name="kernels")
+FLEET = Fleet(LAB, size=1, timeout_s=1200)
+(NODE,) = LAB.nodes(1)
+FIRST, SECOND, THIRD = 990, 991, 992
+DRIVER = "580.178.04"
+POLICY = Policy(kernel="newest")
+
+
+class Way:
+    """One node's way to the newest kernel: each step with what the ones before it have left."""
+
+    def __init__(self, folder: Path) -> None:
+        inventory = [str(CHECKOUT / "inventory" / "lab")]
+        self.executor = FleetExecutor(
+            Ansible(folder, inventory), Idle(), folder, "tests:1", rules=gate.Rules(runs=2)
+        )
+        self.facts: dict[str, str] = {}
+
+    def ticket(self, step: Step, course: Course = Course.FORWARD) -> Ticket:
+        now = datetime.now(UTC)
+        record = Record(State.PENDING, now, course=course, step=step, attempt=1, facts=dict(self.facts))
+        return Ticket(1, "", Node(NODE.name, ""), step, record, 1, "", POLICY, timedelta(minutes=20))
+
+    def go(self, step: Step, course: Course = Course.FORWARD) -> StepResult:
+        method = {Step.RETURN: "return_to_service"}.get(step, str(step))
+        result: StepResult = asyncio.run(getattr(self.executor, method)(self.ticket(step, course)))
+        self.facts |= result.facts
+        return result
+
+    def goes(self, *steps: Step, course: Course = Course.FORWARD) -> None:
+        for step in steps:
+            result = self.go(step, course)
+            assert result.outcome is Outcome.DONE, (step, result.reason)
+
+    def begins(self) -> None:
+        """Until nothing is missing but the change."""
+        self.goes(Step.LEASE, Step.STAGE, Step.DRAIN)
+        settings = asyncio.run(self.executor._settings(self.ticket(Step.BASELINE)))
+        assert isinstance(settings, dict)
+        self.executor._write(self.ticket(Step.BASELINE), "settings.json", settings)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lab() -> Iterator[None]:
+    """A node with a kernel of its own and the stack, and nothing left of it afterwards."""
+    FLEET.command("down")
+    FLEET.command("up")
+    before = {name: os.environ.get(name) for name in FLEET.environment}
+    os.environ.update(FLEET.environment)  # Ansible is run by the executor, in this environment
+    try:
+        boot_simulator.furnish(NODE, FIRST)
+        run = FLEET.playbook("provision")
+        assert run.status == 0, run.output
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+        FLEET.command("down")
+
+
+@pytest.fixture
+def way(tmp_path: Path) -> Way:
+    return Way(tmp_path)
+
+
+def running() -> str:
+    return on_node(NODE, "uname -r").strip()
+
+
+def default() -> str:
+    """What GRUB's script and environment say, in the words of its own file."""
+    return on_node(
+        NODE, "sed -n 's/^ *set default=\"\\(.*\\)\"$/\\1/p' /boot/grub/grub.cfg | tail -1"
+    ).strip()
+
+
+def armed() -> str:
+    return on_node(NODE, "grub-editenv list | grep ^next_entry || true").strip()
+
+
+def kernels(packages: Mapping[str, str]) -> set[str]:
+    return {name for name in packages if name.startswith(("linux-image-6.", "linux-headers-6."))}
+
+
+def plan() -> str:
+    """What the operator is shown."""
+    command = [sys.executable, "-m", "rollout", "plan", "-i", "inventory/lab", "--kernel", "newest"]
+    return subprocess.run(command, cwd=CHECKOUT, env=FLEET.environment, capture_output=True, text=True).stdout
+
+
+def test_the_node_runs_the_kernel_that_its_boot_loader_has_chosen() -> None:
+    assert running() == release_of(FIRST)
+    FLEET.command("reboot", NODE.name)
+    assert running() == release_of(FIRST)
+    assert on_node(NODE, "cat /sys/module/nvidia/version").strip() == DRIVER
+    said = plan()
+    assert f"left out: {NODE.name}: it has the newest kernel already: {release_of(FIRST)}" in said
+
+
+def test_the_plan_says_what_a_node_would_get_and_changes_nothing() -> None:
+    boot_simulator.publish(NODE, FIRST, SECOND)
+    before = installed(NODE)
+    said = plan()
+    assert "The newest kernel: 1 of 1 nodes" in said
+    assert f"{release_of(FIRST)} -> {release_of(SECOND)}" in said
+    assert installed(NODE) == before
+
+
+def test_the_node_gets_the_new_kernel_and_keeps_the_old_one(way: Way) -> None:
+    way.begins()
+    assert way.facts["kernel"] == release_of(SECOND)
+    way.goes(Step.INSTALL)
+    assert running() == release_of(FIRST)
+    built = on_node(NODE, f"modinfo -k {release_of(SECOND)} -F vermagic nvidia").split()[0]
+    assert built == release_of(SECOND)
+    assert release_of(FIRST) in default()
+    way.goes(Step.REBOOT)
+    boot = on_node(NODE, "cat /proc/sys/kernel/random/boot_id")
+    assert running() == release_of(SECOND)
+    way.goes(Step.REBOOT)  # as after a crash of the controller: it has booted already, and nothing is armed
+    assert on_node(NODE, "cat /proc/sys/kernel/random/boot_id") == boot
+    assert armed() == ""
+    assert release_of(FIRST) in default()
+    way.goes(Step.LOAD, Step.RETURN)
+    assert on_node(NODE, "cat /sys/module/nvidia/version").strip() == DRIVER
+    FLEET.command("reboot", NODE.name)
+    assert running() == release_of(SECOND)
+    assert {f"linux-image-{release_of(FIRST)}", f"linux-headers-{release_of(FIRST)}"} <= installed(
+        NODE
+    ).keys()
+
+
+def test_a_kernel_that_hangs_is_tried_once_and_the_node_goes_back(way: Way) -> None:
+    boot_simulator.publish(NODE, FIRST, SECOND, THIRD)
+    before = installed(NODE)
+    way.begins()
+    way.goes(Step.INSTALL)
+    on_node(NODE, f"touch /boot/hangs-{release_of(THIRD)}")
+    way.goes(Step.REBOOT)
+    assert "hung" in on_node(NODE, "journalctl --boot --unit boot-simulator --output cat")
+    assert running() == release_of(SECOND)
+    result = way.go(Step.LOAD)
+    assert result.outcome is Outcome.FAILED
+    assert f"Expected kernel {release_of(THIRD)}, found {release_of(SECOND)} running" in result.reason
+    way.goes(Step.UNDO, Step.REBOOT, Step.LOAD, Step.RETURN, course=Course.BACK)
+    assert installed(NODE) == before
+    assert default() == "0"
+    on_node(NODE, f"rm /boot/hangs-{release_of(THIRD)}")
+
+
+def test_from_a_kernel_that_runs_the_way_back_boots_the_former_one(way: Way) -> None:
+    before = kernels(installed(NODE))
+    way.begins()
+    way.goes(Step.INSTALL, Step.REBOOT, Step.LOAD)
+    assert running() == release_of(THIRD)
+    way.goes(Step.UNDO, course=Course.BACK)
+    assert running() == release_of(SECOND)
+    way.goes(Step.REBOOT, Step.LOAD, Step.RETURN, course=Course.BACK)
+    assert kernels(installed(NODE)) == before
+    assert on_node(NODE, "cat /sys/module/nvidia/version").strip() == DRIVER
+    assert on_node(NODE, "ls /etc/default/grub.d /var/lib/temper | grep kernel || true") == ""
+
+
+def test_a_module_that_does_not_build_is_seen_before_any_boot(way: Way) -> None:
+    before = kernels(installed(NODE))
+    boot = on_node(NODE, "cat /proc/sys/kernel/random/boot_id")
+    way.begins()
+    FLEET.command("fault", NODE.name, "module-build-fails", "on")
+    result = way.go(Step.INSTALL)
+    FLEET.command("fault", NODE.name, "module-build-fails", "off")
+    assert result.outcome is Outcome.FAILED
+    assert "too few arguments to function 'pci_resize_resource'" in result.reason
+    way.goes(Step.UNDO, Step.REBOOT, Step.LOAD, Step.RETURN, course=Course.BACK)
+    assert kernels(installed(NODE)) == before
+    assert on_node(NODE, "cat /proc/sys/kernel/random/boot_id") == boot

@@ -1,0 +1,180 @@
+"""What the steps of a roll-out come to where it brings a kernel: with a stack, or alone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollout.executor import FleetExecutor
+from rollout.gate import Rules
+from rollout.model import Course, Outcome, Step, StepResult
+from rollout.playbooks import Played
+from rollout.policy import Policy
+from tests.unit.rollout.test_executor import BOTH, NEW, OLD, StandInAnsible, StandInScheduler, played, ticket
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NEWEST = Policy(kernel="newest")
+RELEASE = "6.1.0-41-amd64"
+STAGED = {"kernel": {"release": RELEASE}, "source": "nvidia", "system": "debian-12"}
+
+
+@pytest.fixture
+def ansible() -> StandInAnsible:
+    return StandInAnsible(
+        {
+            "look": played(stack=OLD, settled=True),
+            "stage": played(**STAGED),
+            "holders": played(holders=[]),
+            "settings": played(settings=BOTH),
+        }
+    )
+
+
+@pytest.fixture
+def executor(ansible: StandInAnsible, tmp_path: Path) -> FleetExecutor:
+    return FleetExecutor(ansible, StandInScheduler(), tmp_path, "controller:1", rules=Rules(runs=2))  # type: ignore[arg-type]
+
+
+def step(executor: FleetExecutor, step: Step, **given: Any) -> StepResult:
+    """A step of a roll-out that brings the newest kernel alone, where nothing else is given."""
+    method = {Step.RETURN: "return_to_service"}.get(step, str(step))
+    given = {"stack": "", "policy": NEWEST, "kernel": RELEASE, **given}
+    result: StepResult = asyncio.run(getattr(executor, method)(ticket(step, **given)))
+    return result
+
+
+def test_staging_a_kernel_alone_leaves_the_stack(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+    result = step(executor, Step.STAGE, kernel="")
+    assert (result.outcome, result.facts) == (Outcome.DONE, {"former_stack": "", "kernel": RELEASE})
+    variables = ansible.asked[-1][1]
+    # The inventory's; a distribution's own driver has no name that could be given.
+    assert "nvidia_stack_name" not in variables
+    assert (variables["upgrade_kernel"], variables["upgrade_kernel_wish"]) == (True, "newest")
+
+
+def test_a_stack_that_an_earlier_roll_out_has_brought_stays(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    executor.known_stacks = (NEW,)
+    ansible.answers["look"] = [played(stack=OLD, settled=False), played(stack=NEW, settled=True)]
+    assert step(executor, Step.STAGE, kernel="").facts["former_stack"] == NEW
+    assert ansible.asked[-1][1]["nvidia_stack_name"] == NEW
+
+
+def test_a_node_with_the_kernel_is_left_out(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+    has = "it has the newest kernel already: 6.1.0-41-amd64 (6.1.160-1)"
+    ansible.answers["stage"] = played(**STAGED | {"kernel": {"settled": has}})
+    result = step(executor, Step.STAGE, kernel="")
+    assert (result.outcome, result.reason) == (Outcome.REFUSED, has)
+
+
+def test_a_node_with_the_kernel_gets_the_stack_alone(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    ansible.answers["stage"] = played(**STAGED | {"kernel": {"settled": "it has"}})
+    result = step(executor, Step.STAGE, stack=NEW, kernel="")
+    assert (result.outcome, result.facts) == (Outcome.DONE, {"former_stack": OLD, "kernel": ""})
+    step(executor, Step.INSTALL, stack=NEW, kernel="")
+    assert ansible.asked[-1][1]["upgrade_kernel"] is False
+
+
+def test_a_node_with_the_stack_gets_the_kernel_alone(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    ansible.answers["look"] = played(stack=NEW, settled=True)
+    result = step(executor, Step.STAGE, stack=NEW, kernel="")
+    assert (result.outcome, result.facts) == (Outcome.DONE, {"former_stack": NEW, "kernel": RELEASE})
+
+
+def test_a_kernel_that_the_distributions_driver_is_not_known_for_is_refused(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    newer = {"kernel": {"release": "6.16.3+deb12-amd64"}, "source": "distro", "system": "debian-12"}
+    ansible.answers["stage"] = played(**newer)
+    result = step(executor, Step.STAGE, kernel="")
+    assert result.outcome is Outcome.REFUSED
+    assert "known to build for kernels up to 6.12, and kernel 6.16.3+deb12-amd64 is newer" in result.reason
+    # What was noted on the node is forgotten when it is released.
+    assert result.facts["kernel"] == "6.16.3+deb12-amd64"
+
+
+def test_why_a_kernel_is_refused_is_said(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+    ansible.answers["stage"] = Played(ok=False, said="no GRUB", refused=True)
+    result = step(executor, Step.STAGE, kernel="")
+    assert (result.outcome, result.reason) == (Outcome.REFUSED, "no GRUB")
+
+
+@pytest.mark.parametrize("one", [Step.INSTALL, Step.LOAD])
+def test_the_steps_know_of_the_kernel_and_keep_the_stack(
+    executor: FleetExecutor, ansible: StandInAnsible, one: Step, tmp_path: Path
+) -> None:
+    (tmp_path / "gpu01").mkdir()
+    (tmp_path / "gpu01/settings.json").write_text("{}")
+    assert step(executor, one).outcome is Outcome.DONE
+    variables = next(variables for name, variables in ansible.asked if name == str(one))
+    assert variables["upgrade_kernel"] is True
+    assert variables["upgrade_course"] == "forward"
+    assert variables["nvidia_stack_name"] == OLD
+
+
+def test_the_inventorys_stack_is_measured_without_a_name(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    step(executor, Step.BASELINE, former_stack="")
+    measured = next(variables for name, variables in ansible.asked if name == "validate")
+    assert "nvidia_stack_name" not in measured
+
+
+def test_another_kernel_after_the_reboot_leads_back(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+    said = f"Expected kernel {RELEASE}, found 6.1.0-40-amd64 running"
+    ansible.answers["load"] = Played(ok=False, said=said)
+    result = step(executor, Step.LOAD)
+    assert (result.outcome, result.reason) == (Outcome.FAILED, said)
+
+
+def test_the_way_back_leaves_the_kernel_before_the_driver_changes(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    assert step(executor, Step.UNDO, course=Course.BACK).outcome is Outcome.DONE
+    assert ansible.steps == ["leave", "install"]
+    assert [variables["upgrade_course"] for _, variables in ansible.asked] == ["back", "back"]
+
+
+def test_a_kernel_that_cannot_be_left_is_tried_again(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    ansible.answers["leave"] = Played(ok=False, said="it does not answer", unreachable=True)
+    result = step(executor, Step.UNDO, course=Course.BACK)
+    assert (result.outcome, result.reason) == (Outcome.AGAIN, "it does not answer")
+    assert ansible.steps == ["leave"]
+
+
+@pytest.mark.parametrize(("stack", "steps"), [("", []), (NEW, ["boot"])])
+def test_back_from_a_kernel_alone_it_has_booted_already(
+    executor: FleetExecutor, ansible: StandInAnsible, stack: str, steps: list[str]
+) -> None:
+    assert step(executor, Step.REBOOT, stack=stack, course=Course.BACK).outcome is Outcome.DONE
+    assert ansible.steps == steps
+
+
+def test_what_stays_on_the_node_is_said(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+    ansible.answers["clean"] = played(said="GRUB's own options would boot another kernel")
+    assert "GRUB's own options" in step(executor, Step.RETURN).reason
+
+
+def test_a_roll_out_without_a_kernel_asks_for_none(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+    step(executor, Step.STAGE, stack=NEW, policy=Policy(), kernel="")
+    step(executor, Step.UNDO, stack=NEW, policy=Policy(), kernel="", course=Course.BACK)
+    assert all(not variables["upgrade_kernel"] for _, variables in ansible.asked)
+    assert "leave" not in ansible.steps
+
+
+def test_the_scheduler_is_told_what_comes(executor: FleetExecutor) -> None:
+    step(executor, Step.DRAIN)
+    scheduler = executor.drainer
+    assert isinstance(scheduler, StandInScheduler)
+    assert scheduler.asked == ["drain: upgrade to the newest kernel"]
