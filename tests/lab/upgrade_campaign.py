@@ -44,7 +44,8 @@ from rollout.executor import FleetExecutor
 from rollout.fleet import candidates, groups_of, preflight, proposal
 from rollout.forecast import plan_text
 from rollout.gate import Rules
-from rollout.model import Course, State, Step, StepResult
+from rollout.model import Course, Outcome, Record, State, Step, StepResult
+from rollout.model import Node as RolloutNode
 from rollout.playbooks import Ansible
 from rollout.policy import Policy, Share
 from rollout.report import overhead, timeline_text
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 
     from rollout.drain.base import Drainer
     from rollout.engine import Ending
-    from rollout.model import Record, Rollout
+    from rollout.model import Rollout
     from tests.lab.settings import Node
     from validation.model.contract import NodeResult
 
@@ -386,21 +387,13 @@ def _other_controller(trial: Trial) -> None:
     other = LabExecutor(
         trial.folder / "other", numbers=Numbers(), inject={}, drainer=Idle(), identity="somebody else"
     )
-    played = asyncio.run(
-        other.ansible.playbook(
-            "upgrade_step",
-            trial.node.name,
-            "lease",
-            {
-                "upgrade_step": "lease",
-                "upgrade_owner": other.identity,
-                "upgrade_fencing": "",
-                "upgrade_lease_s": 3600,
-                "upgrade_boot_id": "",
-            },
-        )
+    now = datetime.now(UTC)
+    record = Record(State.PENDING, now, step=Step.LEASE, attempt=1)
+    ticket = Ticket(
+        1, NEW, RolloutNode(trial.node.name, ""), Step.LEASE, record, 1, "", POLICY, timedelta(minutes=10)
     )
-    assert played.ok, played.said
+    result = asyncio.run(other.lease(ticket))
+    assert result.outcome is Outcome.DONE, result.reason
 
 
 def _full_disk(trial: Trial) -> None:
