@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import signal
+import threading
 import time
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -71,11 +72,17 @@ class Loading:
             multiprocessing_context="fork" if workers else None,
         )
         self._next = 0
+        self._patience_s = 2.0 * WORKER_PATIENCE_S
+        self._waits_since: float | None = None
+        self._ended, self._given_up = threading.Event(), ""
         try:
             self._batches: Iterator[Any] | None = iter(loader)
         except OSError as error:
             self.close()  # those that had started
             raise LimitError(f"no more can be started: {error.strerror or error}") from error
+        # After the workers: no process is to start as a copy of one with threads.
+        if workers:
+            threading.Thread(target=self._watch, daemon=True).start()
 
     def take(self, batches: int, go_on: Callable[[], None]) -> float:
         """Seconds that so many batches took to come and be on the device. Raises WorkerError, LimitError."""
@@ -99,19 +106,34 @@ class Loading:
 
     def close(self) -> None:
         """End the workers, whatever state they are in."""
+        self._waits_since = time.monotonic()
         self._batches = None
+        self._ended.set()
         for worker in multiprocessing.active_children():
             worker.kill()
             worker.join()
 
+    def _watch(self) -> None:
+        """End workers that hand over no batch that they have announced: for that, torch waits without end."""
+        while not self._ended.wait(1.0):
+            since = self._waits_since
+            if since is not None and time.monotonic() - since > self._patience_s:
+                self._given_up = f"DataLoader timed out while a worker handed over a batch{_halted()}"
+                for worker in multiprocessing.active_children():
+                    worker.kill()
+                return
+
     def _take(self) -> tuple[torch.Tensor, torch.Tensor]:
         assert self._batches is not None
+        self._waits_since = time.monotonic()
         try:
             images, numbers = next(self._batches)
-        except (EOFError, ConnectionError) as error:
-            # It died while it handed over a batch, and torch has not noticed yet.
-            raise WorkerError(f"a DataLoader worker closed its connection: {error!r}") from error
-        except (RuntimeError, OSError) as error:
+        except (EOFError, ConnectionError, RuntimeError, OSError) as error:
+            if self._given_up:
+                raise WorkerError(self._given_up) from error
+            if isinstance(error, (EOFError, ConnectionError)):
+                # It died while it handed over a batch, and torch has not noticed yet.
+                raise WorkerError(f"a DataLoader worker closed its connection: {error!r}") from error
             if any(words in str(error) for words in TOO_MANY_FILES):
                 raise LimitError("too many open files") from error
             # These two sentences of torch's have no exception of their own.
@@ -121,6 +143,8 @@ class Loading:
                 why = _halted() if "timed out" in lines[0] else ""
                 raise WorkerError(" ".join(dict.fromkeys([lines[0], lines[-1]])) + why) from error
             raise
+        finally:
+            self._waits_since = None
         self._next += BATCH
         if self._device is not None:
             images = images.to(self._device, non_blocking=self._pinned)
