@@ -104,6 +104,8 @@ class Fleet:
 
         try:
             wait_until(applied, f"the change of {change} is applied", RUN_PATIENCE_S)
+            # What a node has noted to do is not struck off yet: the next run would have that to complete.
+            wait_until(lambda: not self.unfinished(), f"the nodes are through with {change}")
         finally:
             os.killpg(controller.pid, signal.SIGKILL)
             controller.wait()
@@ -111,6 +113,11 @@ class Fleet:
     def pending(self, change: str) -> set[str]:
         states = self.side_door(f"test -d /var/lib/temper/rollback/{change} && echo pending; true")
         return {node for node, state in states.items() if state}
+
+    def unfinished(self) -> set[str]:
+        """The nodes on which a role has noted changes that are not carried through yet."""
+        listed = self.side_door("grep -ls '\"pending\": \\[$' /var/lib/temper/settings/*.json; true")
+        return {node for node, files in listed.items() if files}
 
     def login(
         self, node: str, port: int = 22, user: str = "ops", key: Path | None = None, command: str = "true"
@@ -144,7 +151,7 @@ class Fleet:
 
     def assert_told(self, reason: str, **variables: Any) -> None:
         """Run again: that tells of an undo and finds nothing else to do."""
-        run = self.harden(**variables)
+        run = self.harden("--diff", **variables)
         assert run.status == 0, run.output
         assert f"was undone because {reason}" in run.output
         assert changed(run) == dict.fromkeys(NODES, 0), run.output
