@@ -69,7 +69,7 @@ lab-test: packages setup ## Run the tests that boot nodes, but the slow ones
 	$(BIN)/pytest tests/lab -m "lab and not slow" -n 3 --dist loadfile --no-loadscope-reorder -v $(ARGS)
 
 .PHONY: slow-test
-slow-test: packages setup monitoring schedulers ## Tests that boot nodes and take long: Debian's own driver, monitoring, Slurm, kernels, snapshots, all of dnf: two hours
+slow-test: packages setup monitoring schedulers ## Tests that boot nodes and take long: Debian's own driver, monitoring, Slurm, kernels, snapshots, all of dnf: hours
 	$(BIN)/pytest tests/lab -m "lab and slow" -v $(ARGS)
 
 .PHONY: cuda-test
@@ -89,7 +89,7 @@ compliance-campaign: packages controller payload ## Change COUNT=30 nodes by han
 	@nice $(BIN)/python -m tests.lab.compliance_campaign --count $(or $(COUNT),30) $(ARGS)
 
 .PHONY: upgrade-campaign
-upgrade-campaign: packages controller payload ## Meet every fault of an upgrade on a node (RUN=faults), or upgrade COUNT=30 nodes (RUN=fleet): two hours each
+upgrade-campaign: packages controller payload ## Meet every fault of an upgrade on a node (RUN=faults), or upgrade COUNT=30 nodes (RUN=fleet): hours
 	@nice $(BIN)/python -m tests.lab.upgrade_campaign $(or $(RUN),faults) $(if $(COUNT),--count $(COUNT)) $(ARGS)
 
 .PHONY: molecule

@@ -74,7 +74,7 @@ class Snapshot:
     def taken(self) -> str:
         """When, for people."""
         # Python 3.9 has no datetime.UTC.
-        return datetime.fromtimestamp(self.created_s, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")  # noqa: UP017
+        return datetime.fromtimestamp(self.created_s, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")  # noqa: UP017 - not in Python 3.9
 
 
 def mounts(text: str) -> list[Mount]:
@@ -134,7 +134,7 @@ class Root:
     def missing(self) -> list[str]:
         """What a way back needs, and a snapshot of this file system has not."""
         paths = (str(Path(self.point, name)) for name in NEEDED)
-        return [path for path in paths if os.path.exists(path) and not self._has(path)]  # noqa: PTH110
+        return [path for path in paths if os.path.exists(path) and not self._has(path)]  # noqa: PTH110 - names, not Paths
 
     def _has(self, path: str) -> bool:
         try:

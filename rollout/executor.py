@@ -26,6 +26,7 @@ from rollout.policy import aim
 from rollout.snapshots import Snapshots
 from validation.model import contract
 from validation.model.contract import NodeResult, State
+from validation.processes.files import write_atomically
 from validation.verdict.verdicts import FleetVerdict, NodeVerdict
 
 if TYPE_CHECKING:
@@ -440,11 +441,7 @@ class FleetExecutor:
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:
-    """Replace a file in one step."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    aside = file.with_suffix(".new")
-    aside.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    aside.replace(file)
+    write_atomically(file, json.dumps(content, indent=1))
 
 
 def _result(played: Played, *, otherwise: Outcome, facts: Mapping[str, str] | None = None) -> StepResult:

@@ -18,6 +18,7 @@ from rollout.drain.base import DrainError, checked, one_line
 from rollout.drain.programs import ask, output_of
 from rollout.model import Outcome, StepResult
 from rollout.policy import Snapshot
+from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -164,11 +165,7 @@ class Snapshots:
         return found
 
     def _write(self, ticket: Ticket, name: str, said: str) -> None:
-        file = self._note(ticket)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        aside = file.with_suffix(".new")
-        aside.write_text(json.dumps({"name": name, "said": said}), encoding="utf-8")
-        aside.replace(file)
+        write_atomically(self._note(ticket), json.dumps({"name": name, "said": said}))
 
 
 def name_of(ticket: Ticket) -> str:

@@ -167,7 +167,7 @@ def test_the_command_prints_the_plan(
         variables = json.loads(arguments[arguments.index("-e") + 1])
         assert variables["nvidia_stack_name"] == STACK
         plans = {"nodes": {name: document(problems=problems) for name in ("node1", "node2", "node3")}}
-        with open(variables["preflight_plan_file"], "w") as file:  # noqa: PTH123
+        with open(variables["preflight_plan_file"], "w") as file:  # noqa: PTH123 - a name, not a Path
             json.dump(plans, file)
         return subprocess.CompletedProcess([program], 0, "", "")
 
@@ -268,7 +268,7 @@ def test_the_command_asks_the_nodes_for_their_kernels(
         else:
             answer = {"nodes": {name: document(settled=True) for name in names}}
             path = variables["preflight_plan_file"]
-        with open(path, "w") as file:  # noqa: PTH123
+        with open(path, "w") as file:  # noqa: PTH123 - a name, not a Path
             json.dump(answer, file)
         return subprocess.CompletedProcess([program], 0, "", "")
 
