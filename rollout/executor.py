@@ -350,27 +350,33 @@ class FleetExecutor:
         for file in folder.iterdir():
             if int(file.name.partition("-")[0]) >= attempt:
                 file.unlink()
-        reports = self._folder(ticket) / ".reports"
         for run in range(self.rules.runs):
-            shutil.rmtree(reports, ignore_errors=True)
-            played = await self.ansible.playbook(
-                "validate",
-                ticket.node.name,
-                f"{self._label(ticket)}-run{run + 1}",
-                {
-                    "gpu_validation_reports_directory": str(reports.absolute()),
-                    "preflight_plan_file": "",
-                    **({"nvidia_stack_name": stack} if stack else {}),
-                },
-            )
-            results = sorted(reports.glob(f"*/results/{ticket.node.name}.json"))
-            if not results:
-                why = played.said or "it left no result"
+            if why := await self._measure_once(ticket, stack, folder, run):
                 return StepResult(Outcome.AGAIN, f"run {run + 1} of the measurement: {why}")
-            results[-1].replace(folder / f"{attempt}-{run}.result.json")
-            results[-1].parents[1].joinpath("summary.json").replace(folder / f"{attempt}-{run}.verdict.json")
-        shutil.rmtree(reports, ignore_errors=True)
         return self._results(ticket, side)
+
+    async def _measure_once(self, ticket: Ticket, stack: str, folder: Path, run: int) -> str:
+        """Add another run's result and verdict to a side's folder; why there is none, else nothing."""
+        reports = self._folder(ticket) / ".reports"
+        shutil.rmtree(reports, ignore_errors=True)
+        played = await self.ansible.playbook(
+            "validate",
+            ticket.node.name,
+            f"{self._label(ticket)}-run{run + 1}",
+            {
+                "gpu_validation_reports_directory": str(reports.absolute()),
+                "preflight_plan_file": "",
+                **({"nvidia_stack_name": stack} if stack else {}),
+            },
+        )
+        results = sorted(reports.glob(f"*/results/{ticket.node.name}.json"))
+        if not results:
+            return played.said or "it left no result"
+        kept = f"{ticket.record.attempt}-{run}"
+        results[-1].replace(folder / f"{kept}.result.json")
+        results[-1].parents[1].joinpath("summary.json").replace(folder / f"{kept}.verdict.json")
+        shutil.rmtree(reports, ignore_errors=True)
+        return ""
 
     def _results(self, ticket: Ticket, side: str) -> list[NodeResult]:
         files = sorted((self._folder(ticket) / side).glob("*.result.json"))

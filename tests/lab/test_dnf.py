@@ -8,8 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,11 +28,14 @@ from tests.lab.dnf_node import (
     versions,
 )
 from tests.lab.rpm_archive import RELEASE, RpmArchive, kernel_provides
-from tests.unit.openpgp_keys import KeyRing
+from tests.unit import openpgp_keys
 from tests.unit.planning_nodes import assert_says
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.unit.openpgp_keys import KeyRing
 
 pytestmark = [
     pytest.mark.lab,
@@ -47,12 +48,8 @@ KERNELS = ("5.14.8", "5.14.9")
 
 @pytest.fixture(scope="module")
 def ring() -> Iterator[KeyRing]:
-    ring = KeyRing(Path(tempfile.mkdtemp()))
-    for algorithm in ("rsa3072", "rsa2048"):
-        ring.generate(algorithm)
-    yield ring
-    ring.stop_agent()
-    shutil.rmtree(ring.home)
+    with openpgp_keys.made("rsa3072", "rsa2048") as ring:
+        yield ring
 
 
 @pytest.fixture(scope="module")

@@ -9,17 +9,14 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import shutil
-import tempfile
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.lab.dnf_node import configure, held, make_node, preview, repository_of, settle
 from tests.lab.rpm_archive import Rpm, RpmArchive, kernel_provides, run
-from tests.unit.openpgp_keys import KeyRing
+from tests.unit import openpgp_keys
 from tests.unit.planning_nodes import (
     B200,
     GPU,
@@ -37,8 +34,11 @@ from tools.bare_node import pci
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from ansible.module_utils.packaging.dnf import Dnf
+
+    from tests.unit.openpgp_keys import KeyRing
 
 pytestmark = [
     pytest.mark.lab,
@@ -155,12 +155,9 @@ def build(release: str, path: Path, ring: KeyRing) -> RpmArchive:
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], RpmArchive]]:
     """The repository of a release, built when a test first asks for it."""
-    ring = KeyRing(Path(tempfile.mkdtemp()))
-    ring.generate("rsa3072")
     base = tmp_path_factory.mktemp("rpm")
-    yield functools.cache(lambda release: build(release, base / release / "repository", ring))
-    ring.stop_agent()
-    shutil.rmtree(ring.home)
+    with openpgp_keys.made("rsa3072") as ring:
+        yield functools.cache(lambda release: build(release, base / release / "repository", ring))
 
 
 @pytest.fixture

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,11 +20,14 @@ from ansible.module_utils.packaging.packages import PackageError, Wish
 
 from tests.lab.dnf_node import configure, held, make_node, repository_of, settle, snapshot, versions
 from tests.lab.rpm_archive import RELEASE, RpmArchive, run
-from tests.unit.openpgp_keys import KeyRing
+from tests.unit import openpgp_keys
 from tests.unit.planning_nodes import assert_says
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.unit.openpgp_keys import KeyRing
 
 pytestmark = [
     pytest.mark.lab,
@@ -40,12 +41,8 @@ NAMES = ("libnvidia-ml", "nvidia-driver-cuda")
 
 @pytest.fixture(scope="module")
 def ring() -> Iterator[KeyRing]:
-    ring = KeyRing(Path(tempfile.mkdtemp()))
-    for algorithm in ("rsa3072", "rsa2048"):
-        ring.generate(algorithm)
-    yield ring
-    ring.stop_agent()
-    shutil.rmtree(ring.home)
+    with openpgp_keys.made("rsa3072", "rsa2048") as ring:
+        yield ring
 
 
 @pytest.fixture(scope="module")

@@ -6,25 +6,18 @@ Measuring is left out, as in test_upgrade_steps. The tests run in the order in w
 
 from __future__ import annotations
 
-import asyncio
-import os
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout import gate
-from rollout.drain.commands import Idle
-from rollout.engine import Ticket
-from rollout.executor import FleetExecutor
-from rollout.model import Course, Node, Outcome, Record, State, Step, StepResult
-from rollout.playbooks import Ansible
+from rollout.model import Course, Outcome, Step
 from rollout.policy import Policy
-from tests.lab import boot_simulator
+from tests.lab import boot_simulator, rollouts
 from tests.lab.boot_simulator import release_of
 from tests.lab.fleet import Fleet, installed, on_node
+from tests.lab.rollouts import DRIVERS, OLD, Way
 from tests.lab.settings import CHECKOUT, Lab
 
 if TYPE_CHECKING:
@@ -37,66 +30,25 @@ LAB = Lab(name="kernels")
 FLEET = Fleet(LAB, size=1, timeout_s=1200)
 (NODE,) = LAB.nodes(1)
 FIRST, SECOND, THIRD = 990, 991, 992
-DRIVER = "580.178.04"
 POLICY = Policy(kernel="newest")
-
-
-class Way:
-    """One node's way to the newest kernel: each step with what the ones before it have left."""
-
-    def __init__(self, folder: Path) -> None:
-        inventory = [str(CHECKOUT / "inventory" / "lab")]
-        self.executor = FleetExecutor(
-            Ansible(folder, inventory), Idle(), folder, "tests:1", rules=gate.Rules(runs=2)
-        )
-        self.facts: dict[str, str] = {}
-
-    def ticket(self, step: Step, course: Course = Course.FORWARD) -> Ticket:
-        now = datetime.now(UTC)
-        record = Record(State.PENDING, now, course=course, step=step, attempt=1, facts=dict(self.facts))
-        return Ticket(1, "", Node(NODE.name, ""), step, record, 1, "", POLICY, timedelta(minutes=20))
-
-    def go(self, step: Step, course: Course = Course.FORWARD) -> StepResult:
-        method = {Step.RETURN: "return_to_service"}.get(step, str(step))
-        result: StepResult = asyncio.run(getattr(self.executor, method)(self.ticket(step, course)))
-        self.facts |= result.facts
-        return result
-
-    def goes(self, *steps: Step, course: Course = Course.FORWARD) -> None:
-        for step in steps:
-            result = self.go(step, course)
-            assert result.outcome is Outcome.DONE, (step, result.reason)
-
-    def begins(self) -> None:
-        """Until nothing is missing but the change."""
-        self.goes(Step.LEASE, Step.STAGE, Step.DRAIN)
-        settings = asyncio.run(self.executor._settings(self.ticket(Step.BASELINE)))
-        assert isinstance(settings, dict)
-        self.executor._write(self.ticket(Step.BASELINE), "settings.json", settings)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def lab() -> Iterator[None]:
-    """A node with a kernel of its own and the stack, and nothing left of it afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    before = {name: os.environ.get(name) for name in FLEET.environment}
-    os.environ.update(FLEET.environment)  # Ansible is run by the executor, in this environment
-    try:
+    """A node with a kernel of its own and the stack."""
+    with rollouts.booted(FLEET):
         boot_simulator.furnish(NODE, FIRST)
         run = FLEET.playbook("provision")
         assert run.status == 0, run.output
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-        FLEET.command("down")
 
 
-@pytest.fixture
-def way(tmp_path: Path) -> Way:
-    return Way(tmp_path)
+def begun(folder: Path) -> Way:
+    """A way on which nothing is missing but the change."""
+    way = Way(folder, NODE, policy=POLICY)
+    way.goes(Step.LEASE, Step.STAGE, Step.DRAIN)
+    way.note_settings()
+    return way
 
 
 def running() -> str:
@@ -128,7 +80,7 @@ def test_the_node_runs_the_kernel_that_its_boot_loader_has_chosen() -> None:
     assert running() == release_of(FIRST)
     FLEET.command("reboot", NODE.name)
     assert running() == release_of(FIRST)
-    assert on_node(NODE, "cat /sys/module/nvidia/version").strip() == DRIVER
+    assert rollouts.loaded(NODE) == DRIVERS[OLD]
     said = plan()
     assert f"left out: {NODE.name}: it has the newest kernel already: {release_of(FIRST)}" in said
 
@@ -142,8 +94,8 @@ def test_the_plan_says_what_a_node_would_get_and_changes_nothing() -> None:
     assert installed(NODE) == before
 
 
-def test_the_node_gets_the_new_kernel_and_keeps_the_old_one(way: Way) -> None:
-    way.begins()
+def test_the_node_gets_the_new_kernel_and_keeps_the_old_one(tmp_path: Path) -> None:
+    way = begun(tmp_path)
     assert way.facts["kernel"] == release_of(SECOND)
     way.goes(Step.INSTALL)
     assert running() == release_of(FIRST)
@@ -158,7 +110,7 @@ def test_the_node_gets_the_new_kernel_and_keeps_the_old_one(way: Way) -> None:
     assert armed() == ""
     assert release_of(FIRST) in default()
     way.goes(Step.LOAD, Step.RETURN)
-    assert on_node(NODE, "cat /sys/module/nvidia/version").strip() == DRIVER
+    assert rollouts.loaded(NODE) == DRIVERS[OLD]
     FLEET.command("reboot", NODE.name)
     assert running() == release_of(SECOND)
     assert {f"linux-image-{release_of(FIRST)}", f"linux-headers-{release_of(FIRST)}"} <= installed(
@@ -166,10 +118,10 @@ def test_the_node_gets_the_new_kernel_and_keeps_the_old_one(way: Way) -> None:
     ).keys()
 
 
-def test_a_kernel_that_hangs_is_tried_once_and_the_node_goes_back(way: Way) -> None:
+def test_a_kernel_that_hangs_is_tried_once_and_the_node_goes_back(tmp_path: Path) -> None:
     boot_simulator.publish(NODE, FIRST, SECOND, THIRD)
     before = installed(NODE)
-    way.begins()
+    way = begun(tmp_path)
     way.goes(Step.INSTALL)
     on_node(NODE, f"touch /boot/hangs-{release_of(THIRD)}")
     way.goes(Step.REBOOT)
@@ -184,23 +136,23 @@ def test_a_kernel_that_hangs_is_tried_once_and_the_node_goes_back(way: Way) -> N
     on_node(NODE, f"rm /boot/hangs-{release_of(THIRD)}")
 
 
-def test_from_a_kernel_that_runs_the_way_back_boots_the_former_one(way: Way) -> None:
+def test_from_a_kernel_that_runs_the_way_back_boots_the_former_one(tmp_path: Path) -> None:
     before = kernels(installed(NODE))
-    way.begins()
+    way = begun(tmp_path)
     way.goes(Step.INSTALL, Step.REBOOT, Step.LOAD)
     assert running() == release_of(THIRD)
     way.goes(Step.UNDO, course=Course.BACK)
     assert running() == release_of(SECOND)
     way.goes(Step.REBOOT, Step.LOAD, Step.RETURN, course=Course.BACK)
     assert kernels(installed(NODE)) == before
-    assert on_node(NODE, "cat /sys/module/nvidia/version").strip() == DRIVER
+    assert rollouts.loaded(NODE) == DRIVERS[OLD]
     assert on_node(NODE, "ls /etc/default/grub.d /var/lib/temper | grep kernel || true") == ""
 
 
-def test_a_module_that_does_not_build_is_seen_before_any_boot(way: Way) -> None:
+def test_a_module_that_does_not_build_is_seen_before_any_boot(tmp_path: Path) -> None:
     before = kernels(installed(NODE))
     boot = on_node(NODE, "cat /proc/sys/kernel/random/boot_id")
-    way.begins()
+    way = begun(tmp_path)
     FLEET.command("fault", NODE.name, "module-build-fails", "on")
     result = way.go(Step.INSTALL)
     FLEET.command("fault", NODE.name, "module-build-fails", "off")

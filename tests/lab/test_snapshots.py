@@ -9,21 +9,18 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rollout import gate
-from rollout.drain.commands import Idle
-from rollout.engine import Ticket
-from rollout.executor import FleetExecutor
-from rollout.model import Node, Outcome, Record, State, Step, StepResult
+from rollout.model import Outcome, Step, StepResult
 from rollout.playbooks import Ansible, Played
 from rollout.policy import Policy, Snapshot
 from rollout.snapshots import name_of
+from tests.lab import rollouts
 from tests.lab.fleet import Fleet, on_node
-from tests.lab.settings import CHECKOUT, Lab
+from tests.lab.rollouts import Way
+from tests.lab.settings import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,32 +54,24 @@ class OnMount(Ansible):
         return await super().playbook(name, node, label, {**variables, "upgrade_snapshot_mount": MOUNT})
 
 
-class Way:
+class Copies(Way):
     """What a roll-out does with the node's snapshot; each one is another try of another folder."""
 
     def __init__(self, folder: Path, policy: Policy = BTRFS) -> None:
-        ansible = OnMount(folder, [str(CHECKOUT / "inventory" / "lab")])
-        rules = gate.Rules(runs=2)
-        self.executor = FleetExecutor(ansible, Idle(), folder, "tests:1", rules=rules)
-        self.begun, self.policy = datetime.now(UTC), policy
-
-    def ticket(self) -> Ticket:
-        record = Record(State.BASELINE, self.begun, step=Step.INSTALL, attempt=1, started_at=self.begun)
-        limit = timedelta(minutes=20)
-        return Ticket(1, "", Node(NODE.name, ""), Step.INSTALL, record, 1, "", self.policy, limit)
+        super().__init__(folder, NODE, policy=policy, ansible=OnMount(folder, rollouts.INVENTORY))
 
     @property
     def place(self) -> str:
-        return f"{MOUNT}/.temper-snapshots/{name_of(self.ticket())}"
+        return f"{MOUNT}/.temper-snapshots/{name_of(self.ticket(Step.INSTALL))}"
 
     def take(self) -> StepResult:
-        return asyncio.run(self.executor.snapshots.before_change(self.ticket()))
+        return asyncio.run(self.executor.snapshots.before_change(self.ticket(Step.INSTALL)))
 
     def drop(self) -> StepResult:
-        return asyncio.run(self.executor.snapshots.drop(self.ticket()))
+        return asyncio.run(self.executor.snapshots.drop(self.ticket(Step.INSTALL)))
 
     def kept(self) -> StepResult:
-        return asyncio.run(self.executor.snapshots.kept(self.ticket()))
+        return asyncio.run(self.executor.snapshots.kept(self.ticket(Step.INSTALL)))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -93,20 +82,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         file.truncate(3 * 2**30)
     attach = ["losetup", "--find", "--show", str(image)]
     device = subprocess.run(attach, check=True, capture_output=True, text=True).stdout.strip()
-    before = {name: os.environ.get(name) for name in FLEET.environment}
+    number = os.minor(os.stat(device).st_rdev)  # noqa: PTH116 - what mknod takes
     try:
-        FLEET.command("down")
-        FLEET.command("up")
-        os.environ.update(FLEET.environment)  # Ansible is run by the executor, in this environment
-        number = os.minor(os.stat(device).st_rdev)  # noqa: PTH116 - what mknod takes
-        on_node(NODE, f"mknod {device} b 7 {number}" + LAYOUT.format(device=device, mount=MOUNT), 300)
-        yield
+        with rollouts.booted(FLEET):
+            on_node(NODE, f"mknod {device} b 7 {number}" + LAYOUT.format(device=device, mount=MOUNT), 300)
+            yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-        # With the node go its mounts, and the kernel lets the device go.
-        FLEET.command("down")
+        # With the node went its mounts, and the kernel lets the device go.
         subprocess.run(["losetup", "--detach", device], check=True)
 
 
@@ -120,7 +102,7 @@ def snapshots() -> str:
 
 
 def test_it_has_what_was_there_before_the_change_and_cannot_be_written(tmp_path: Path) -> None:
-    way = Way(tmp_path)
+    way = Copies(tmp_path)
     taken = way.take()
     assert taken.outcome is Outcome.DONE, taken.reason
     assert way.place in taken.facts["snapshot"]
@@ -141,7 +123,7 @@ def test_it_has_what_was_there_before_the_change_and_cannot_be_written(tmp_path:
 
 
 def test_one_that_is_gone_before_the_change_was_over_is_not_taken_anew(tmp_path: Path) -> None:
-    way = Way(tmp_path)
+    way = Copies(tmp_path)
     assert way.take().outcome is Outcome.DONE
     on_node(NODE, f"btrfs -q subvolume delete {way.place}")
     again = way.take()
@@ -152,7 +134,7 @@ def test_one_that_is_gone_before_the_change_was_over_is_not_taken_anew(tmp_path:
 
 
 def test_a_subvolume_of_somebody_else_stays(tmp_path: Path) -> None:
-    way = Way(tmp_path)
+    way = Copies(tmp_path)
     on_node(NODE, f"mkdir -p {MOUNT}/.temper-snapshots; btrfs -q subvolume create {way.place}")
     refused = way.take()
     assert refused.outcome is Outcome.REFUSED
@@ -166,7 +148,7 @@ def test_a_subvolume_of_its_own_for_the_packages_is_no_way_back(tmp_path: Path) 
     # Not mounted, and yet outside: a snapshot has an empty folder in its place.
     on_node(NODE, f"btrfs -q subvolume create {MOUNT}/var/lib/rpm")
     try:
-        refused = Way(tmp_path).take()
+        refused = Copies(tmp_path).take()
     finally:
         on_node(NODE, f"btrfs -q subvolume delete {MOUNT}/var/lib/rpm")
     assert refused.outcome is Outcome.REFUSED
@@ -183,7 +165,7 @@ def test_a_subvolume_of_its_own_for_the_packages_is_no_way_back(tmp_path: Path) 
     ],
 )
 def test_what_the_node_has_not_is_refused(policy: Policy, fact: str, tmp_path: Path) -> None:
-    way = Way(tmp_path, policy)
+    way = Copies(tmp_path, policy)
     refused = way.take()
     assert refused.outcome is Outcome.REFUSED
     assert fact in refused.reason
@@ -192,7 +174,7 @@ def test_what_the_node_has_not_is_refused(policy: Policy, fact: str, tmp_path: P
 
 
 def test_a_person_can_go_back_to_it_with_the_commands_of_the_documentation(tmp_path: Path) -> None:
-    way = Way(tmp_path)
+    way = Copies(tmp_path)
     assert way.take().outcome is Outcome.DONE
     on_node(NODE, f"echo broken >{MOUNT}/usr/driver")
     name = way.place.rpartition("/")[2]

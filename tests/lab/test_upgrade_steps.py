@@ -6,23 +6,17 @@ beside each other is no measure. The tests run in the order in which they stand.
 
 from __future__ import annotations
 
-import asyncio
-import os
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rollout import gate, gpu_settings
-from rollout.drain.commands import Idle
-from rollout.engine import Ticket
-from rollout.executor import FleetExecutor
-from rollout.model import Course, Node, Outcome, Record, State, Step, StepResult
-from rollout.playbooks import Ansible
-from rollout.policy import Policy
+from rollout.model import Course, Outcome, Step
+from tests.lab import rollouts
 from tests.lab.fleet import Fleet, on_node
 from tests.lab.repository_faults import Repositories
-from tests.lab.settings import CHECKOUT, Lab
+from tests.lab.rollouts import DRIVERS, NEW, OLD, Way
+from tests.lab.settings import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,66 +27,26 @@ pytestmark = pytest.mark.lab
 LAB = Lab(name="upgrade")
 FLEET = Fleet(LAB, size=1, timeout_s=1200)
 (NODE,) = LAB.nodes(1)
-OLD, NEW = "r580-cuda13.0", "r595-cuda13.2"
-OLD_DRIVER, NEW_DRIVER = "580.178.04", "595.91.07"
-
-
-class Way:
-    """One node's way: each step with what the ones before it have left."""
-
-    def __init__(self, folder: Path, identity: str = "tests:1") -> None:
-        self.executor = FleetExecutor(
-            Ansible(folder, [str(CHECKOUT / "inventory" / "lab")]),
-            Idle(),
-            folder,
-            identity,
-            rules=gate.Rules(runs=2),
-        )
-        self.facts: dict[str, str] = {}
-
-    def ticket(self, step: Step, course: Course = Course.FORWARD) -> Ticket:
-        now = datetime.now(UTC)
-        record = Record(State.PENDING, now, course=course, step=step, attempt=1, facts=dict(self.facts))
-        return Ticket(1, NEW, Node(NODE.name, ""), step, record, 1, "", Policy(), timedelta(minutes=20))
-
-    def go(self, step: Step, course: Course = Course.FORWARD) -> StepResult:
-        method = {Step.RETURN: "return_to_service"}.get(step, str(step))
-        result: StepResult = asyncio.run(getattr(self.executor, method)(self.ticket(step, course)))
-        self.facts |= result.facts
-        return result
-
-    def goes(self, *steps: Step, course: Course = Course.FORWARD) -> None:
-        for step in steps:
-            result = self.go(step, course)
-            assert result.outcome is Outcome.DONE, (step, result.reason)
+OLD_DRIVER, NEW_DRIVER = DRIVERS[OLD], DRIVERS[NEW]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def lab() -> Iterator[None]:
-    """A node with the old stack, and nothing left of it afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    before = {name: os.environ.get(name) for name in FLEET.environment}
-    os.environ.update(FLEET.environment)  # Ansible is run by the executor, in this environment
-    try:
+    """A node with the old stack."""
+    with rollouts.booted(FLEET):
         for stage in ("provision", "tune"):
             run = FLEET.playbook(stage)
             assert run.status == 0, run.output
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-        FLEET.command("down")
 
 
 @pytest.fixture(scope="module")
 def way(tmp_path_factory: pytest.TempPathFactory) -> Way:
-    return Way(tmp_path_factory.mktemp("rollout"))
+    return Way(tmp_path_factory.mktemp("rollout"), NODE, stack=NEW)
 
 
 def loaded() -> str:
-    return on_node(NODE, "cat /sys/module/nvidia/version").strip()
+    return rollouts.loaded(NODE)
 
 
 def staged() -> str:
@@ -115,7 +69,7 @@ def test_before_anything_is_changed_both_stacks_are_on_the_node(way: Way) -> Non
 
 
 def test_another_roll_out_does_not_get_the_node(way: Way, tmp_path: Path) -> None:
-    result = Way(tmp_path, "somebody else").go(Step.LEASE)
+    result = Way(tmp_path, NODE, stack=NEW, identity="somebody else").go(Step.LEASE)
     assert result.outcome is Outcome.REFUSED
     assert "held by tests:1" in result.reason
 
@@ -133,10 +87,8 @@ def test_who_holds_a_gpu_is_named_and_the_node_left_alone(way: Way) -> None:
 
 
 def test_the_node_gets_the_new_stack(way: Way) -> None:
-    settings = asyncio.run(way.executor._settings(way.ticket(Step.BASELINE)))
-    assert isinstance(settings, dict)
-    assert len(settings) == 8
-    way.executor._write(way.ticket(Step.BASELINE), "settings.json", settings)
+    assert way.note_settings() == 8
+    settings = way.executor._read(way.ticket(Step.BASELINE), "settings.json")
     way.goes(Step.INSTALL)
     assert loaded() == OLD_DRIVER
     way.goes(Step.REBOOT)
@@ -175,4 +127,4 @@ def test_nothing_of_it_stays_on_the_node(way: Way, tmp_path: Path) -> None:
     way.goes(Step.RETURN)
     assert staged() == ""
     assert on_node(NODE, "ls /etc/apt/sources.list.d | grep former || true") == ""
-    assert Way(tmp_path, "somebody else").go(Step.LEASE).outcome is Outcome.DONE
+    assert Way(tmp_path, NODE, stack=NEW, identity="somebody else").go(Step.LEASE).outcome is Outcome.DONE

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,12 +12,15 @@ from ansible.module_utils.packaging import node, packages, repositories
 from ansible.module_utils.settings import record
 from ansible.module_utils.testing import patch_module_args
 
+from tests.unit import openpgp_keys
 from tests.unit.apt_machine import Archive, Machine
-from tests.unit.openpgp_keys import KeyRing
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from tests.unit.openpgp_keys import KeyRing
 
 
 @pytest.fixture
@@ -70,13 +71,8 @@ def carry_out(
 def key_ring() -> Iterator[KeyRing]:
     if not shutil.which("gpg"):
         pytest.skip("gpg makes the keys of this test")
-    # Not below pytest's long temporary path: the agent's socket must fit into 108 characters.
-    ring = KeyRing(Path(tempfile.mkdtemp()))
-    for algorithm in ("rsa4096", "ed25519"):
-        ring.generate(algorithm)
-    yield ring
-    ring.stop_agent()
-    shutil.rmtree(ring.home)
+    with openpgp_keys.made("rsa4096", "ed25519") as ring:
+        yield ring
 
 
 # What dkms does where the compiler refuses a module.

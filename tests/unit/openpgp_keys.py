@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 AGENT_TIMEOUT_S = 30
 
@@ -49,3 +55,17 @@ class KeyRing:
         while any(self.home.glob("S.*")):
             assert time.monotonic() < deadline, f"gpg-agent of {self.home} does not end"
             time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def made(*algorithms: str) -> Iterator[KeyRing]:
+    """A ring with new keys, for as long as it is needed."""
+    # Not below pytest's long temporary path: the agent's socket must fit into 108 characters.
+    ring = KeyRing(Path(tempfile.mkdtemp()))
+    try:
+        for algorithm in algorithms:
+            ring.generate(algorithm)
+        yield ring
+    finally:
+        ring.stop_agent()
+        shutil.rmtree(ring.home)

@@ -8,26 +8,26 @@ import json
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from collections import namedtuple
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import package_preview
 import pytest
 from ansible.module_utils.packaging import packages, repositories, signing_keys
 
+from tests.unit import openpgp_keys
 from tests.unit.apt_machine import Archive
-from tests.unit.openpgp_keys import KeyRing
 from tests.unit.settings.role_plans import item, role_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.unit.apt_machine import Machine
+    from tests.unit.openpgp_keys import KeyRing
 
     Run = Callable[..., dict[str, Any]]
 
@@ -274,9 +274,7 @@ def test_a_repository_that_refuses_connections_is_a_problem_soon(
 def test_a_keyring_that_its_owner_has_extended_since_is_renewed(
     preview: Run, node: Machine, nvidia: Archive, repository: dict[str, Any]
 ) -> None:
-    ring = KeyRing(Path(tempfile.mkdtemp()))
-    try:
-        ring.generate("ed25519")
+    with openpgp_keys.made("ed25519") as ring:
         repository["fingerprints"] = [ring.keys["ed25519"]]
         keyring = node.root / "etc/apt/keyrings/temper-nvidia.asc"
         keyring.parent.mkdir()
@@ -289,9 +287,6 @@ def test_a_keyring_that_its_owner_has_extended_since_is_renewed(
         ring.keys["subkey"] = f"{subkey}!"
         nvidia.sign(ring, "subkey")
         (nvidia.path / "key").write_bytes(ring.export("ed25519"))
-    finally:
-        ring.stop_agent()
-        shutil.rmtree(ring.home)
     assert preview(DRIVER)["problems"] == []
 
 

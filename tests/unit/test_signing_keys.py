@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.module_utils.packaging import openpgp, signing_keys
 from ansible.module_utils.packaging.signing_keys import RepositoryError
 
-from tests.unit.openpgp_keys import KeyRing
+from tests.unit import openpgp_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.unit.openpgp_keys import KeyRing
 
 pytestmark = pytest.mark.skipif(not shutil.which("gpg"), reason="gpg makes the keys of these tests")
 DAY_S = 86400
@@ -25,10 +26,8 @@ DAY_S = 86400
 @pytest.fixture(scope="module")
 def ring() -> Iterator[KeyRing]:
     """Keys of one owner: `key` in three editions, and the `next` one."""
-    ring = KeyRing(Path(tempfile.mkdtemp()))
-    yield ring
-    ring.stop_agent()
-    shutil.rmtree(ring.home)
+    with openpgp_keys.made() as ring:
+        yield ring
 
 
 @pytest.fixture(scope="module")
@@ -98,17 +97,12 @@ def test_a_key_without_expiry_has_none(editions: dict[str, bytes]) -> None:
 
 
 def test_a_revoked_key_is_known_as_one(tmp_path: Path) -> None:
-    ring = KeyRing(Path(tempfile.mkdtemp()))
-    try:
-        ring.generate("ed25519")
+    with openpgp_keys.made("ed25519") as ring:
         certificate = ring.home / "openpgp-revocs.d" / f"{ring.keys['ed25519']}.rev"
         revocation = tmp_path / "revocation"
         revocation.write_text(certificate.read_text().replace(":-----BEGIN", "-----BEGIN"))
         ring.gpg("--import", str(revocation))
         (key,) = openpgp.keys(ring.export("ed25519"))
-    finally:
-        ring.stop_agent()
-        shutil.rmtree(ring.home)
     assert key.revoked
     assert not key.usable(time.time())
 

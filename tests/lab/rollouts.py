@@ -1,0 +1,212 @@
+"""Roll-outs on lab nodes: one step after another, as a test wants them, or by the engine.
+
+Leases, packages, reboots, drivers and settings are those of the nodes. The lab has no GPU to measure: the
+numbers that the gate judges are made up here, from the recorded scatter of runs and what a test takes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollout import gate
+from rollout.drain.commands import Idle
+from rollout.engine import Clock, Engine, Ticket
+from rollout.executor import FleetExecutor
+from rollout.model import Course, Outcome, Record, State, Step, StepResult
+from rollout.model import Node as RolloutNode
+from rollout.playbooks import Ansible
+from rollout.policy import Policy
+from tests.lab.cutoff import note
+from tests.lab.fleet import on_node
+from tests.lab.settings import CHECKOUT
+from tests.unit.rollout.results import drawn_from, recorded_noise, run_of
+from validation.model.contract import dumps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from pathlib import Path
+
+    from rollout.drain.base import Drainer
+    from rollout.engine import Ending
+    from rollout.store import Store
+    from tests.lab.fleet import Fleet
+    from tests.lab.settings import Node
+    from validation.model.contract import Finding
+
+INVENTORY = [str(CHECKOUT / "inventory" / "lab")]
+OLD, NEW = "r580-cuda13.0", "r595-cuda13.2"
+DRIVERS = {OLD: "580.178.04", NEW: "595.91.07"}
+SCATTER = 0.005  # of the made-up runs of a GPU
+RUNS = 5
+
+
+def loaded(node: Node) -> str:
+    """The version of the loaded driver; empty where none is."""
+    return on_node(node, "cat /sys/module/nvidia/version 2>/dev/null || true").strip()
+
+
+@contextlib.contextmanager
+def booted(fleet: Fleet) -> Iterator[None]:
+    """New nodes, which Ansible as the executor runs it finds, too; nothing is left of them afterwards."""
+    fleet.command("down")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in fleet.environment.items():
+            patch.setenv(name, value)
+        try:
+            fleet.command("up")
+            yield
+        finally:
+            fleet.command("down")
+
+
+class Way:
+    """One node's way through a try: each step with what the ones before it have left."""
+
+    def __init__(
+        self,
+        folder: Path,
+        node: Node,
+        *,
+        stack: str = "",
+        policy: Policy | None = None,
+        identity: str = "tests:1",
+        ansible: Ansible | None = None,
+    ) -> None:
+        self.executor = FleetExecutor(
+            ansible or Ansible(folder, INVENTORY), Idle(), folder, identity, rules=gate.Rules(runs=2)
+        )
+        self.node, self.stack, self.policy = RolloutNode(node.name, ""), stack, policy or Policy()
+        self.facts: dict[str, str] = {}
+        self.begun = datetime.now(UTC)
+
+    def ticket(self, step: Step, course: Course = Course.FORWARD) -> Ticket:
+        """What the engine hands to the executor with this step."""
+        record = Record(
+            State.PENDING,
+            self.begun,
+            course=course,
+            step=step,
+            attempt=1,
+            facts=dict(self.facts),
+            started_at=self.begun,
+        )
+        limit = timedelta(minutes=20)
+        return Ticket(1, self.stack, self.node, step, record, 1, "", self.policy, limit)
+
+    def go(self, step: Step, course: Course = Course.FORWARD) -> StepResult:
+        """Carry a step out."""
+        method = {Step.RETURN: "return_to_service"}.get(step, str(step))
+        result: StepResult = asyncio.run(getattr(self.executor, method)(self.ticket(step, course)))
+        self.facts |= result.facts
+        return result
+
+    def goes(self, *steps: Step, course: Course = Course.FORWARD) -> None:
+        """Carry steps out; each must succeed."""
+        for step in steps:
+            result = self.go(step, course)
+            assert result.outcome is Outcome.DONE, (step, result.reason)
+
+    def note_settings(self) -> int:
+        """Note the GPUs' settings, as the baseline does before it measures; how many GPUs there are."""
+        ticket = self.ticket(Step.BASELINE)
+        settings = asyncio.run(self.executor._settings(ticket))
+        assert isinstance(settings, dict)
+        self.executor._write(ticket, "settings.json", settings)
+        return len(settings)
+
+
+@dataclass
+class Numbers:
+    """What the made-up GPUs reach, as a part of what they should, and how far their runs scatter."""
+
+    after: float = 1.0
+    back: float = 1.0
+    scatter: float = SCATTER
+    findings: tuple[Finding, ...] = ()
+
+
+class SkippingClock(Clock):
+    """Real time, but that nobody waits where no step is under way."""
+
+    def __init__(self) -> None:
+        self.skipped = timedelta()
+
+    def now(self) -> datetime:
+        """This instant, and what was skipped."""
+        return super().now() + self.skipped
+
+    async def wait(self, tasks: Collection[asyncio.Task[StepResult]], seconds: float) -> None:
+        """Wait for a step, else move the clock on."""
+        if tasks:
+            await super().wait(tasks, seconds)
+        else:
+            self.skipped += timedelta(seconds=seconds)
+            await asyncio.sleep(0)
+
+
+class LabExecutor(FleetExecutor):
+    """The executor, with made-up numbers. Before a step, what `inject` has for it happens once."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        numbers: Numbers,
+        inject: Mapping[tuple[Course, Step], Callable[[], None]],
+        drainer: Drainer,
+        identity: str = "upgrade-campaign",
+    ) -> None:
+        super().__init__(
+            Ansible(folder, INVENTORY),
+            drainer,
+            folder,
+            identity,
+            rules=gate.Rules(runs=RUNS),
+            known_stacks=(NEW, OLD),
+        )
+        self.numbers = numbers
+        self.inject = dict(inject)
+        self.chance = random.Random(1)
+
+    async def before(self, ticket: Ticket) -> None:
+        """What a fault does before this step."""
+        if action := self.inject.pop((ticket.record.course, ticket.step), None):
+            await asyncio.to_thread(action)
+
+    async def _measure_once(self, ticket: Ticket, stack: str, folder: Path, run: int) -> str:
+        side, node = folder.name, ticket.node.name
+        factor = {"before": 1.0, "after": self.numbers.after, "back": self.numbers.back}[side]
+        draw = drawn_from(recorded_noise(), self.numbers.scatter, self.chance)
+        findings = self.numbers.findings if side == "before" else ()
+        result = run_of([factor] * 8, draw=draw, driver=DRIVERS[stack], findings=findings, node=node)
+        file = folder / f"{ticket.record.attempt}-{run}.result.json"
+        file.write_text(dumps(result), encoding="utf-8")
+        return ""
+
+
+class FaultyEngine(Engine):
+    """The engine, with what a fault does before a step."""
+
+    async def _perform(self, ticket: Ticket) -> StepResult:
+        assert isinstance(self.executor, LabExecutor)
+        await self.executor.before(ticket)
+        return await super()._perform(ticket)
+
+
+def carry_out(store: Store, number: int, executor: LabExecutor) -> Ending:
+    """Go on with a roll-out until it ends or holds."""
+
+    async def run() -> Ending:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(64))
+        engine = FaultyEngine(store, executor, clock=SkippingClock(), say=note)
+        return await engine.run(number)
+
+    return asyncio.run(run())

@@ -1,0 +1,350 @@
+"""The faults of an upgrade that `tests.lab.upgrade_campaign` has a lab node meet, and how each must end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from rollout.drain.base import Standing
+from rollout.drain.commands import Idle
+from rollout.engine import Ticket
+from rollout.model import Course, Outcome, Record, State, Step
+from rollout.model import Node as RolloutNode
+from rollout.policy import Policy, Share
+from tests.lab import lab as lab_of
+from tests.lab import node as machine
+from tests.lab.cutoff import lab_command
+from tests.lab.fleet import on_node
+from tests.lab.rollouts import DRIVERS, NEW, OLD, RUNS, LabExecutor, Numbers
+from validation.model.contract import Finding
+from validation.model.contract import State as TestState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+    from tests.lab.fleet import Fleet
+    from tests.lab.repository_faults import Repositories
+    from tests.lab.settings import Node
+
+POLICY = Policy(
+    soak_minutes=0,
+    waves=(Share(40, percent=True), Share(100, percent=True)),
+    max_unavailable=Share(4),
+    drain_minutes=2,
+    failure_budget=Share(2),
+    measure_runs=RUNS,
+)
+FORWARD, BACK = Course.FORWARD, Course.BACK
+
+
+@dataclass
+class Trial:
+    """One node, on which faults come and go."""
+
+    fleet: Fleet
+    node: Node
+    repositories: Repositories
+    folder: Path
+    target: str
+    drainer: Scheduler
+
+    @property
+    def former(self) -> str:
+        """The stack that the node comes from."""
+        return OLD if self.target == NEW else NEW
+
+    @property
+    def driver_package_version(self) -> str:
+        """The version of the packages that it is to get."""
+        return f"{DRIVERS[self.target]}-1"
+
+    def fault(self, name: str, *, on: bool = True) -> None:
+        """Switch one of the simulator's faults."""
+        lab_of.set_fault(self.node, name, on=on)
+
+    def run(self, script: str) -> str:
+        """Run a script on the node."""
+        return on_node(self.node, script)
+
+
+@dataclass
+class Scheduler:
+    """A scheduler that says what a fault has it say."""
+
+    inner: Idle = field(default_factory=Idle)
+    standing: Standing | None = None
+    work: tuple[str, ...] = ()
+
+    def look(self, node: str) -> Standing:
+        """How it has the node."""
+        return self.standing or self.inner.look(node)
+
+    def survey(self, nodes: Collection[str]) -> list[Standing]:
+        """In service, all of them: what a fault says comes in the midst of a roll-out."""
+        return self.inner.survey(nodes)
+
+    def drain(self, node: str, before: Standing, reason: str) -> None:
+        """Take it out of service."""
+        self.inner.drain(node, before, reason)
+
+    def empty(self, node: str, timeout_s: float) -> tuple[str, ...]:
+        """What still runs there."""
+        if self.work:
+            time.sleep(min(timeout_s, 5))
+        return self.work
+
+    def give_back(self, node: str, before: Standing) -> str:
+        """Return it."""
+        return self.inner.give_back(node, before)
+
+    def keep_out(self, node: str, before: Standing, reason: str) -> None:
+        """Leave it out."""
+        self.inner.keep_out(node, before, reason)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens before a step, what that must come to, and what the next run must, once it is mended.
+
+    `said` is a pattern of the node's reason. `then` None: the first run's end is the end. With `passes`, the
+    fault is of the new stack alone: the way back does not meet it.
+    """
+
+    name: str
+    state: State
+    said: str = ""
+    step: Step | None = None
+    course: Course = FORWARD
+    inject: Callable[[Trial], None] = lambda trial: None
+    mend: Callable[[Trial], None] = lambda trial: None
+    then: State | None = State.RETURNED
+    numbers: Numbers = field(default_factory=Numbers)
+    dies: bool = False
+    passes: bool = False
+
+
+def void(value: object) -> None:
+    """For actions whose answer nobody needs."""
+
+
+def _held_apt(trial: Trial) -> None:
+    """Hold apt's lock, as another administrator's apt does."""
+    trial.run(
+        "systemd-run --quiet --unit=other-apt --service-type=exec "
+        'python3 -c \'import fcntl,time; f=open("/var/lib/dpkg/lock-frontend","w"); '
+        "fcntl.lockf(f,fcntl.LOCK_EX); time.sleep(3600)'"
+    )
+
+
+def _other_controller(trial: Trial) -> None:
+    """Another controller takes the node first."""
+    other = LabExecutor(
+        trial.folder / "other", numbers=Numbers(), inject={}, drainer=Idle(), identity="somebody else"
+    )
+    now = datetime.now(UTC)
+    record = Record(State.PENDING, now, step=Step.LEASE, attempt=1)
+    ticket = Ticket(
+        1, NEW, RolloutNode(trial.node.name, ""), Step.LEASE, record, 1, "", POLICY, timedelta(minutes=10)
+    )
+    result = asyncio.run(other.lease(ticket))
+    assert result.outcome is Outcome.DONE, result.reason
+
+
+def _full_disk(trial: Trial) -> None:
+    trial.run(
+        "mkdir -p /var/cache/apt/archives && mount -t tmpfs -o size=64k tmpfs /var/cache/apt/archives "
+        "&& mkdir -p /var/cache/apt/archives/partial"
+    )
+
+
+def _power_cut(trial: Trial) -> None:
+    """The node goes off in a minute's time of work: the install finds it silent."""
+    machine.stop(trial.node)
+
+
+def _power_back(trial: Trial) -> None:
+    lab_command(trial.fleet, "up")
+
+
+def _lost_settings(trial: Trial) -> None:
+    """Something takes a setting away whenever it is set, as a tool of somebody else does."""
+    trial.run("nvidia-smi --compute-mode=EXCLUSIVE_PROCESS")
+
+
+def _corrupt(trial: Trial) -> None:
+    trial.repositories.corrupt(trial.node, "nvidia-driver-cuda", trial.driver_package_version)
+
+
+def _lose(trial: Trial) -> None:
+    trial.repositories.lose(trial.node, "nvidia-driver-cuda", trial.driver_package_version)
+
+
+def _restore(trial: Trial) -> None:
+    trial.repositories.restore()
+
+
+SLOW = Finding("below-reference", TestState.DEGRADED, "GPU 0 reaches 61 % of its reference", device=0)
+FAULTS: tuple[Fault, ...] = (
+    Fault("none: there", State.RETURNED, then=None),
+    Fault(
+        "lock: a second controller has the node",
+        State.LEFT_OUT,
+        "held by somebody else",
+        Step.LEASE,
+        inject=_other_controller,
+        mend=lambda trial: void(trial.run("rm -f /var/lib/temper/lease.json")),
+    ),
+    Fault(
+        "drain: a job does not end",
+        State.LEFT_OUT,
+        "still has work",
+        Step.DRAIN,
+        inject=lambda trial: setattr(trial.drainer, "work", ("job 7 of ann",)),
+        mend=lambda trial: setattr(trial.drainer, "work", ()),
+    ),
+    Fault(
+        "drain: somebody else has drained the node",
+        State.LEFT_OUT,
+        "somebody else has taken it out of service: disk",
+        Step.DRAIN,
+        inject=lambda trial: setattr(
+            trial.drainer, "standing", Standing(trial.node.name, in_service=False, reason="disk")
+        ),
+        mend=lambda trial: setattr(trial.drainer, "standing", None),
+    ),
+    Fault(
+        "drain: a process keeps a GPU that the scheduler does not know of",
+        State.LEFT_OUT,
+        "holder.service",
+        Step.DRAIN,
+        inject=lambda trial: void(
+            trial.run(
+                "touch /dev/nvidia0; systemd-run --quiet --unit=holder --service-type=exec "
+                "--property=StandardInput=file:/dev/nvidia0 sleep 3600"
+            )
+        ),
+        mend=lambda trial: void(trial.run("systemctl stop holder; rm -f /dev/nvidia0")),
+    ),
+    Fault(
+        "baseline: a GPU is slow before",
+        State.LEFT_OUT,
+        "before the upgrade",
+        Step.BASELINE,
+        numbers=Numbers(findings=(SLOW,)),
+    ),
+    Fault(
+        "baseline: runs scatter by 8 %",
+        State.LEFT_OUT,
+        "steady enough",
+        Step.BASELINE,
+        numbers=Numbers(scatter=0.08),
+    ),
+    Fault("download: 404", State.LEFT_OUT, "404", Step.STAGE, inject=_lose, mend=_restore),
+    Fault(
+        "download: wrong checksum",
+        State.LEFT_OUT,
+        "(?i)hash sum|checksum|size",
+        Step.STAGE,
+        inject=_corrupt,
+        mend=_restore,
+    ),
+    Fault(
+        "download: the disk is full",
+        State.LEFT_OUT,
+        "(?i)space|disk",
+        Step.STAGE,
+        inject=_full_disk,
+        mend=lambda trial: void(trial.run("umount /var/cache/apt/archives")),
+    ),
+    Fault(
+        "install: somebody else's apt holds the lock",
+        State.LEFT_OUT,
+        "(?i)lock",
+        Step.STAGE,
+        inject=_held_apt,
+        mend=lambda trial: void(trial.run("systemctl stop other-apt")),
+    ),
+    Fault(
+        "install: the module does not build",
+        State.ROLLED_BACK,
+        "(?i)build|module",
+        Step.INSTALL,
+        inject=lambda trial: trial.fault("module-build-fails"),
+        mend=lambda trial: trial.fault("module-build-fails", on=False),
+        passes=True,
+    ),
+    Fault(
+        "install: the power is cut",
+        State.FAILED,
+        "install",
+        Step.INSTALL,
+        inject=_power_cut,
+        mend=_power_back,
+        then=State.ROLLED_BACK,
+    ),
+    Fault(
+        "reboot: the node never comes back",
+        State.FAILED,
+        "reboot",
+        Step.LOAD,
+        inject=_power_cut,
+        mend=_power_back,
+        then=State.ROLLED_BACK,
+    ),
+    Fault(
+        "reboot: back with 7 of 8 GPUs",
+        State.FAILED,
+        "GPU",
+        Step.REBOOT,
+        inject=lambda trial: trial.fault("gpu-lost"),
+        mend=lambda trial: trial.fault("gpu-lost", on=False),
+        then=State.ROLLED_BACK,
+    ),
+    Fault(
+        "load: the module is absent",
+        State.FAILED,
+        "load",
+        Step.REBOOT,
+        inject=lambda trial: trial.fault("no-driver"),
+        mend=lambda trial: trial.fault("no-driver", on=False),
+        then=State.ROLLED_BACK,
+    ),
+    Fault("settings: compute mode lost", State.RETURNED, step=Step.SETTLE, inject=_lost_settings, then=None),
+    Fault("gate: 1 % slower passes", State.RETURNED, numbers=Numbers(after=0.99), then=None),
+    Fault("gate: 6 % slower goes back", State.ROLLED_BACK, "fell by", numbers=Numbers(after=0.93), then=None),
+    Fault(
+        "gate: an Xid in the soak",
+        State.RETURNED,
+        "(?i)uncorrectable",
+        Step.WATCH,
+        inject=lambda trial: trial.fault("ecc-errors"),
+        mend=lambda trial: trial.fault("ecc-errors", on=False),
+        then=None,
+    ),
+    Fault(
+        "rollback: the repository is gone",
+        State.ROLLED_BACK,
+        "fell by",
+        Step.UNDO,
+        BACK,
+        inject=lambda trial: trial.repositories.silence(),
+        mend=_restore,
+        numbers=Numbers(after=0.90),
+    ),
+    Fault(
+        "rollback: the former driver is slower, too",
+        State.FAILED,
+        "on the way back",
+        numbers=Numbers(after=0.90, back=0.90),
+        then=State.ROLLED_BACK,
+    ),
+    *(
+        Fault(f"controller: killed -9 in step {step}", State.RETURNED, step=step, dies=True, then=None)
+        for step in Step
+        if step not in (Step.UNDO, Step.RELEASE, Step.KEEP_OUT)
+    ),
+)
