@@ -27,6 +27,8 @@ BRANCH = re.compile(r"(?:lib|linux-modules-)?nvidia-(?:.+?-)??(\d{3})(?:-.+)?")
 # Canonical's driver with a desktop, which Temper does not plan.
 DESKTOP = re.compile(r"(nvidia-driver|libnvidia-compute|linux-modules-nvidia)-\d{3}(?!-server)(-.+)?")
 NAMES = {"nvidia": "NVIDIA's own packages", "distro": "the distribution's packages"}
+# The driver of NVIDIA's vGPU software for guests, of which no repository is public.
+VGPU = re.compile(r"nvidia-linux-grid-\d+")
 # What belongs to the driver: not the container toolkit, nor CUDA, nor firmware for nouveau.
 DRIVER = re.compile(
     r"^(nvidia-(?!container|cuda|cudnn|profiler|visual)|libnvidia-(?!container)|libcuda1$|cuda-drivers"
@@ -36,6 +38,13 @@ DRIVER = re.compile(
 
 def driver_conflicts(node: NodeFacts, source: str, distribution: Distribution, tables: Tables) -> list[str]:
     """Why a driver of this source cannot be installed: another one's is there. With the exact steps."""
+    if node.nvidia.vgpu_software or any(map(VGPU.fullmatch, node.packages)):
+        return [
+            "the driver of NVIDIA's vGPU software is installed (nvidia-linux-grid, /etc/nvidia/gridd.conf): "
+            "a virtual GPU needs the one that fits its host's, with a licence, which no repository here has. "
+            "Leave this node out of the inventory; or, where it has whole GPUs, uninstall that driver, "
+            "remove /etc/nvidia/gridd.conf*, reboot the node and run again"
+        ]
     if node.nvidia.userspace_version and not any(map(DRIVER.match, (*node.packages, *node.broken_packages))):
         return [
             f"driver {node.nvidia.userspace_version} is installed, and none of its packages: it comes from "

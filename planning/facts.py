@@ -114,6 +114,7 @@ class Nvidia:
 
     loaded_version: str | None
     userspace_version: str | None
+    vgpu_software: bool
     modules: dict[str, NvidiaModule | None]
     nouveau_loaded: bool
     counters_restricted: bool | None

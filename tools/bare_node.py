@@ -64,6 +64,7 @@ def bare_node(**changes: Any) -> dict[str, Any]:
         "nvidia": {
             "loaded_version": None,
             "userspace_version": None,
+            "vgpu_software": False,
             "modules": {},
             "nouveau_loaded": False,
             "counters_restricted": None,

@@ -49,6 +49,11 @@ def userspace_version(root: Path) -> str | None:
     return None
 
 
+def vgpu_software(root: Path) -> bool:
+    """Whether the driver of NVIDIA's vGPU software was installed: its licence client has settings."""
+    return any((root / "etc/nvidia" / name).exists() for name in ("gridd.conf", "gridd.conf.template"))
+
+
 def nvidia_state(root: Path, kernels: list[str], *, signers: bool) -> dict[str, Any]:
     """What is loaded and in use now, and beside it what is installed: the two need not be the same.
 
@@ -59,6 +64,7 @@ def nvidia_state(root: Path, kernels: list[str], *, signers: bool) -> dict[str, 
     return {
         "loaded_version": loaded_version(root),
         "userspace_version": userspace_version(root),
+        "vgpu_software": vgpu_software(root),
         "modules": nvidia_modules(root, kernels, signers=signers),
         "nouveau_loaded": nouveau_loaded(root),
         "counters_restricted": counters_restricted(root),

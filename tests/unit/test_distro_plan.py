@@ -312,6 +312,20 @@ def test_driver_that_no_package_owns_is_removed_first(source: str) -> None:
     assert plan(cut_off, nvidia_stack_source=source)["problems"] == []
 
 
+@pytest.mark.parametrize("source", ["nvidia", "distro"])
+@pytest.mark.parametrize(
+    "there",
+    [
+        {"nvidia": nvidia(vgpu_software=True, userspace_version="580.95.05")},  # of the .run installer
+        {"nvidia": nvidia(vgpu_software=True)},
+        {"packages": {"nvidia-linux-grid-580": "580.65.06"}, "nvidia": nvidia(userspace_version="580.65.06")},
+    ],
+)
+def test_a_guest_with_a_virtual_gpu_is_left_alone(source: str, there: dict[str, Any]) -> None:
+    (problem,) = plan({"pci": gpus(L4), **there}, nvidia_stack_source=source)["problems"]
+    assert_says(problem, "vGPU software", "Leave this node out", "whole GPUs, uninstall that driver")
+
+
 def test_module_that_a_removed_driver_has_left_to_dkms_is_removed_there() -> None:
     record = {"module": "nvidia-current", "version": "535.1", "kernel": "6.1", "architecture": "x86_64"}
     facts = {"pci": gpus(L4), "dkms": [record | {"state": "installed"}, record | {"state": "built"}]}

@@ -348,12 +348,21 @@ def test_a_bare_node_has_no_driver(root: Root, program: Any) -> None:
     assert loaded_state.nvidia_state(root.path, [RELEASE], signers=False) == {
         "loaded_version": None,
         "userspace_version": None,
+        "vgpu_software": False,
         "modules": {RELEASE: None},
         "nouveau_loaded": False,
         "counters_restricted": None,
         "compute_processes": [],
         "smi_error": None,
     }
+
+
+@pytest.mark.parametrize("name", ["gridd.conf", "gridd.conf.template"])
+def test_vgpu_software_is_known_by_the_settings_of_its_licence_client(
+    root: Root, program: Any, name: str
+) -> None:
+    root.write(f"etc/nvidia/{name}", "FeatureType=0\n")
+    assert loaded_state.nvidia_state(root.path, [], signers=False)["vgpu_software"]
 
 
 def test_the_loaded_driver_is_the_one_in_sysfs(root: Root, program: Any) -> None:
