@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console.nodes import printable
-from rollout.fleet import ROOT, FleetError, candidates, groups_of, kernel_previews, preflight, proposal
+from rollout.fleet import ROOT, FleetError, candidates, groups_of, preflight, proposal
 from rollout.forecast import plan_text
 from rollout.model import Mode, State
 from rollout.policy import Drain, Policy, PolicyError, aim, load, read
@@ -194,8 +194,7 @@ def _proposed(
     given: argparse.Namespace, stack: str, limit: str, now: datetime, policy: Policy
 ) -> tuple[list[Candidate], Rollout]:
     inventory = _inventory(given)
-    plans, wish = preflight(inventory, stack, limit), policy.kernel
-    previews = kernel_previews(inventory, stack, wish, limit) if wish else None
+    plans, previews = preflight(inventory, stack, limit, policy.kernel)
     found = candidates(plans, groups_of(inventory), previews, only_kernel=not stack)
     return found, proposal(found, policy, stack, now)
 

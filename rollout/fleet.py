@@ -57,8 +57,8 @@ def candidates(
 ) -> list[Candidate]:
     """Every node of preflight's file (its key `nodes`), by name. `groups` are those of each node.
 
-    `previews` are what `kernel_previews` has found, where kernels are upgraded; with `only_kernel`, the stack
-    stays what each node has.
+    `previews` are what nodes have said of kernels (`preflight`), if these are upgraded; with `only_kernel`,
+    the stack stays what each node has.
     """
     tables = load_tables(DATA) if previews is not None else None
     found = []
@@ -189,50 +189,37 @@ def groups_of(inventory: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(groups)) for name, groups in found.items()}
 
 
-def preflight(inventory: Sequence[str], stack: str, limit: str = "") -> dict[str, Any]:
-    """What preflight plans for each node with this stack, by name. It reads the nodes and changes nothing.
+def preflight(
+    inventory: Sequence[str], stack: str, limit: str = "", wish: str = ""
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """What is planned for each node with this stack, and what it says about the kernel it would get, by name.
 
-    Raises FleetError where it made no plans at all; a node that is refused or silent has its problems.
+    Reads the nodes and changes nothing. Without `stack`, the inventory's is meant; without a `wish`, no node
+    is asked for kernels (None). One that preflight refuses, or that is silent, has its problems, no kernel.
+
+    Raises FleetError where it made no plans at all.
     """
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "plan.json"
-        variables = json.dumps({**_named(stack), "preflight_plan_file": str(path)})
-        arguments = [*_given(inventory), "playbooks/preflight.yml", "-e", variables]
+        plans, kernels = Path(folder) / "plan.json", Path(folder) / "kernels.json"
+        variables = {
+            # Nodes have work: a roll-out drains them before anything changes.
+            "nvidia_stack_busy_ok": True,
+            "preflight_plan_file": str(plans),
+            **({"nvidia_stack_name": stack} if stack else {}),
+            **({"kernel_preview_wish": wish, "kernel_preview_file": str(kernels)} if wish else {}),
+        }
+        playbook = f"playbooks/{'kernel_preview' if wish else 'preflight'}.yml"
+        arguments = [*_given(inventory), playbook, "-e", json.dumps(variables)]
         done = _ansible("ansible-playbook", *arguments, *(["--limit", limit] if limit else []))
-        if not path.is_file():
+        if not plans.is_file():
             raise FleetError(f"preflight made no plans: {_last_words(done)}")
-        document = json.loads(path.read_text(encoding="utf-8"))
-    nodes: dict[str, Any] = document["nodes"]
-    return nodes
+        document = json.loads(plans.read_text(encoding="utf-8"))
+        said = json.loads(kernels.read_text(encoding="utf-8")) if kernels.is_file() else {}
+    return document["nodes"], said if wish else None
 
 
 def _given(inventory: Sequence[str]) -> list[str]:
     return [word for path in inventory for word in ("-i", path)]
-
-
-def kernel_previews(inventory: Sequence[str], stack: str, wish: str, limit: str = "") -> dict[str, Any]:
-    """What each node says about the kernel that it would get, by name; it changes nothing.
-
-    A node that preflight refuses, or that is silent, is not there. Without `stack`, the inventory's is meant.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernels.json"
-        variables = {
-            **_named(stack),
-            "preflight_plan_file": "",
-            "nvidia_stack_busy_ok": True,
-            "kernel_preview_wish": wish,
-            "kernel_preview_file": str(path),
-        }
-        arguments = [*_given(inventory), "playbooks/kernel_preview.yml", "-e", json.dumps(variables)]
-        _ansible("ansible-playbook", *arguments, *(["--limit", limit] if limit else []))
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found
-
-
-def _named(stack: str) -> dict[str, str]:
-    """The variable that names a stack; without one, the inventory's holds."""
-    return {"nvidia_stack_name": stack} if stack else {}
 
 
 def _ansible(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:

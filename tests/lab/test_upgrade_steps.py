@@ -53,8 +53,14 @@ def staged() -> str:
     return on_node(NODE, "ls /var/cache/temper/former-packages 2>/dev/null || true")
 
 
-def test_the_playbook_for_one_node_says_what_it_would_do() -> None:
-    run = FLEET.run(["ansible-playbook", "playbooks/upgrade.yml", "--check", "-e", f"upgrade_stack={NEW}"])
+def test_the_playbook_for_one_node_says_what_it_would_do_also_while_it_has_work() -> None:
+    FLEET.command("fault", NODE.name, "compute-process", "on")
+    try:
+        run = FLEET.run(
+            ["ansible-playbook", "playbooks/upgrade.yml", "--check", "-e", f"upgrade_stack={NEW}"]
+        )
+    finally:
+        FLEET.command("fault", NODE.name, "compute-process", "off")
     assert run.status == 0, run.output
     assert f"Stack {NEW}: 1 of 1 nodes" in run.said
     assert f"{OLD_DRIVER}-1 -> {NEW_DRIVER}-1" in run.said

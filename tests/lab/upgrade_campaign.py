@@ -64,7 +64,8 @@ TIMEOUT_S = 3600.0
 def propose(store: Store, stack: str, policy: Policy) -> tuple[int, str]:
     """Record a roll-out of all nodes to a stack; its number, and what `plan` says."""
     now = datetime.now(UTC)
-    found = candidates(preflight(INVENTORY, stack), groups_of(INVENTORY))
+    plans, _ = preflight(INVENTORY, stack)
+    found = candidates(plans, groups_of(INVENTORY))
     proposed = proposal(found, policy, stack, now)
     number = store.create(stack, policy, proposed.nodes, proposed.records, now)
     return number, plan_text(proposed, found, now)

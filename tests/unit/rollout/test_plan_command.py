@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,6 @@ from rollout.policy import Policy, Share
 from rollout.store import Store
 from rollout.windows import Window
 from tests.unit.rollout.fleets import NOW, begin, nodes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STACK = "r595-cuda13.2"
 INVENTORY = """
@@ -166,6 +164,7 @@ def test_the_command_prints_the_plan(
             return real(program, *arguments)
         variables = json.loads(arguments[arguments.index("-e") + 1])
         assert variables["nvidia_stack_name"] == STACK
+        assert variables["nvidia_stack_busy_ok"], "a node with work is drained, not left out"
         plans = {"nodes": {name: document(problems=problems) for name in ("node1", "node2", "node3")}}
         with open(variables["preflight_plan_file"], "w") as file:  # noqa: PTH123 - a name, not a Path
             json.dump(plans, file)
@@ -261,15 +260,12 @@ def test_the_command_asks_the_nodes_for_their_kernels(
             return real(program, *arguments)
         variables = json.loads(arguments[arguments.index("-e") + 1])
         assert "nvidia_stack_name" not in variables
+        assert "playbooks/kernel_preview.yml" in arguments
+        assert variables["kernel_preview_wish"] == "6.1.160-1"
         names = ("node1", "node2", "node3")
-        if "playbooks/kernel_preview.yml" in arguments:
-            assert variables["kernel_preview_wish"] == "6.1.160-1"
-            answer, path = {name: preview() for name in names}, variables["kernel_preview_file"]
-        else:
-            answer = {"nodes": {name: document(settled=True) for name in names}}
-            path = variables["preflight_plan_file"]
-        with open(path, "w") as file:  # noqa: PTH123 - a name, not a Path
-            json.dump(answer, file)
+        plans = {"nodes": {name: document(settled=True) for name in names}}
+        Path(variables["preflight_plan_file"]).write_text(json.dumps(plans))
+        Path(variables["kernel_preview_file"]).write_text(json.dumps({name: preview() for name in names}))
         return subprocess.CompletedProcess([program], 0, "", "")
 
     monkeypatch.setattr(fleet, "_ansible", ansible)
