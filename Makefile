@@ -85,7 +85,7 @@ rollout-simulation: setup ## Simulate 1,000 upgrades of 1,000 nodes with faults 
 	nice $(BIN)/python -m tests.rollout.simulation --rollouts $(or $(COUNT),1000) --nodes $(or $(NODES),1000) $(ARGS)
 
 .PHONY: compliance-campaign
-compliance-campaign: packages controller payload ## Change COUNT=30 nodes by hand; the compliance check must find each, its command repair it: an hour
+compliance-campaign: packages controller payload ## Change COUNT=30 nodes by hand; the compliance check must find each, its command repair it: a quarter of an hour
 	@nice $(BIN)/python -m tests.lab.compliance_campaign --count $(or $(COUNT),30) $(ARGS)
 
 .PHONY: upgrade-campaign
