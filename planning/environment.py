@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from planning.model import Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from planning.facts import Interface, NodeFacts
     from planning.variables import ComputeEnvironment
+
+# A name of systemd: letters, digits and these signs (systemd.unit(5)).
+SERVICE = re.compile(r"[A-Za-z0-9:_.@-]+")
+# What of NCCL's settings is true of one host alone: names of its interfaces, its files, its plugins.
+HOST_SUFFIXES = ("_IFNAME", "_FILE", "_PLUGIN")
+HOST_NAMES = frozenset({"NCCL_NET"})
 
 
 def environment(node: NodeFacts, gpu_count: int, wanted: ComputeEnvironment, address: str) -> Environment:
@@ -32,3 +39,37 @@ def nccl_interface(interfaces: Iterable[Interface], address: str) -> str | None:
     up = [interface for interface in interfaces if interface.up]
     found = [item for item in up if address in item.addresses] or [item for item in up if item.default_route]
     return f"={found[0].name}" if found else None
+
+
+def portable(nccl: Mapping[str, str]) -> dict[str, str]:
+    """NCCL's settings that also hold in a container.
+
+    One with a network of its own has other interfaces, and NCCL ends where none has the name that it was
+    given (src/bootstrap.cc, "no socket interface found"); files and plugins of the host are not in its image.
+    """
+    return {
+        name: value
+        for name, value in nccl.items()
+        if not (name.endswith(HOST_SUFFIXES) or name in HOST_NAMES or value.startswith("/"))
+    }
+
+
+def environment_problems(wanted: ComputeEnvironment) -> list[str]:
+    """Why files cannot be named after the services that the operator names."""
+    return [
+        f"compute_environment_services names {name!r}: expected the name of a service of systemd, such as "
+        "jupyterhub or triton.service"
+        for name in wanted.services
+        if not SERVICE.fullmatch(name) or ("." in name and not name.endswith(".service"))
+    ]
+
+
+def environment_warnings(wanted: ComputeEnvironment, debug_variables: Collection[str]) -> list[str]:
+    """What NVIDIA says to leave alone, and the inventory sets all the same."""
+    named = sorted(wanted.nccl.keys() & set(debug_variables))
+    if not named:
+        return []
+    return [
+        f"compute_environment_nccl sets {', '.join(named)}: NVIDIA has that for debugging only, because it "
+        "keeps NCCL from choosing and may break with another release. Take it out once it is not needed"
+    ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from planning import distro_source, nvidia_source
 from planning.distributions import distribution_of
 from planning.driver_conflicts import driver_conflicts
-from planning.environment import environment
+from planning.environment import environment, environment_problems, environment_warnings
 from planning.hardware import (
     display_gpus,
     fabric_of,
@@ -52,6 +52,8 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     gpu_problems, warnings = gpu_findings(hardware, tables, newer_ok=variables.preflight.unknown_gpu_ok)
     problems += gpu_problems
     warnings += fabric_warnings(gpus, fabric, tables, wanted)
+    problems += environment_problems(variables.compute_environment)
+    warnings += environment_warnings(variables.compute_environment, tables.nccl_debug_variables)
 
     offer = Offer(stack=wanted.name)
     signed = False

@@ -41,8 +41,9 @@ def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def programs() -> dict[str, str]:
-    """The programs that a node runs at boot, by their file names: gpu_settings.py, and what it imports."""
-    paths = (MODULE_UTILS / "driver" / "gpu_settings.py", MODULE_UTILS / "process.py")
+    """The programs that a node runs by itself, and what they import, by their file names."""
+    names = ("driver/gpu_settings.py", "process.py", "engines/cdi_nccl.py")
+    paths = [MODULE_UTILS / name for name in names]
     return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
 

@@ -222,6 +222,7 @@ class Tables:
     rebuilds: dict[str, str]
     distro_drivers: dict[str, DistroDriver]
     distro_driver_packages: dict[str, DistroPackages]
+    nccl_debug_variables: tuple[str, ...]
 
     @cached_property
     def models_by_id(self) -> dict[str, str]:

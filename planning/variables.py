@@ -53,10 +53,16 @@ class Compliance:
 class ComputeEnvironment:
     """Variables of the role compute_environment."""
 
+    state: State
     nccl: dict[str, Any]
     nccl_socket_ifname: str
     omp_num_threads: int
     profile: bool
+    services: tuple[str, ...]
+    slurm_task_prolog: bool
+    container_nccl: Literal["none", "portable", "all"]
+    cuda_path: bool
+    busy_ok: bool
 
 
 @dataclass(frozen=True)

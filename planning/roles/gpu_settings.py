@@ -24,8 +24,8 @@ def role_plan(context: Context) -> RolePlan:
     wanted = wanted_settings(context)
     at_boot = "No such setting survives a reboot"
     programs = [
-        file(f"{PROGRAMS}/{name}", text, at_boot, mode="0755" if name == PROGRAM else "0644")
-        for name, text in context.programs.items()
+        file(f"{PROGRAMS}/{name}", context.programs[name], at_boot, mode=mode)
+        for name, mode in ((PROGRAM, "0755"), ("process.py", "0644"))
     ]
     return RolePlan(
         ROLE,

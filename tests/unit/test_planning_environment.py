@@ -68,3 +68,24 @@ def test_threads_are_cores_for_each_gpu(device_ids: list[str], physical: int, th
 
 def test_threads_may_be_chosen() -> None:
     assert plan(compute_environment_omp_num_threads=3)["environment"]["omp_num_threads"] == 3
+
+
+def test_variables_for_debugging_are_told_and_kept() -> None:
+    found = plan(compute_environment_nccl={"NCCL_PROTO": "Simple", "NCCL_ALGO": "Ring", "NCCL_IB_TC": 106})
+    warnings = [text for text in found["warnings"] if "compute_environment_nccl" in text]
+    assert len(warnings) == 1
+    assert "NCCL_ALGO, NCCL_PROTO:" in warnings[0]
+    assert "NCCL_IB_TC" not in warnings[0]
+    assert found["environment"]["nccl"]["NCCL_ALGO"] == "Ring"
+    assert found["problems"] == []
+    quiet = plan(compute_environment_nccl={"NCCL_IB_TC": 106, "NCCL_DEBUG": "WARN"})
+    assert [text for text in quiet["warnings"] if "compute_environment" in text] == []
+
+
+@pytest.mark.parametrize("name", ["../etc/passwd", "a b", "gpu.slice", ""])
+def test_a_service_without_a_services_name_is_refused(name: str) -> None:
+    found = plan(compute_environment_services=["triton", name, "hub@1.service"])
+    assert [
+        text for text in found["problems"] if "compute_environment_services" in text and repr(name) in text
+    ]
+    assert len(found["problems"]) == 1

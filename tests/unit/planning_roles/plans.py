@@ -20,7 +20,11 @@ from tools import control_docs
 from tools.bare_node import pci
 
 CONTROLS = {name: control for area in control_docs.controls().values() for name, control in area.items()}
-PROGRAMS = {"gpu_settings.py": "print('settings')\n", "process.py": "print('process')\n"}
+PROGRAMS = {
+    "gpu_settings.py": "print('settings')\n",
+    "process.py": "print('process')\n",
+    "cdi_nccl.py": "print('cdi')\n",
+}
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\n"
 TRIXIE = {"id": "debian", "version_id": "13", "codename": "trixie", "pretty_name": "Debian 13"}
 HGX = gpus(*[H100] * 8) + pci((SWITCH, NVSWITCH))

@@ -57,6 +57,7 @@ def test_ways_in_are_marked() -> None:
     ("role", "kept"),
     [
         ("admin_accounts", set()),
+        ("compute_environment", set()),
         # Which engines are given back is the operator's to say.
         ("container_engines", {"engines", "exclude"}),
         ("firewall", set()),

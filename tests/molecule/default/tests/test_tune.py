@@ -41,11 +41,16 @@ def test_nccl_settings_are_assignments_that_every_user_can_read(login: Host) -> 
     assert [line for line in settings if not line.startswith("NCCL_") or "=" not in line] == []
 
 
-def test_thread_settings_are_positive_numbers(host: Host) -> None:
+def test_the_thread_setting_is_a_positive_number(host: Host) -> None:
     lines = host.file("/etc/temper/compute.env").content_string.splitlines()
     threads = dict(line.split("=") for line in lines if not line.startswith("#"))
+    assert threads.keys() == {"OMP_NUM_THREADS"}
     assert int(threads["OMP_NUM_THREADS"]) >= 1
-    assert int(threads["MKL_NUM_THREADS"]) >= 1
+
+
+def test_a_login_finds_cudas_compiler_and_is_given_no_threads(login: Host) -> None:
+    assert login.check_output("bash -lc 'command -v nvcc'").startswith("/usr/local/cuda/bin/")
+    assert login.check_output("bash -lc 'echo ${OMP_NUM_THREADS-none}'") == "none"
 
 
 def capability_to_raise_limits(host: Host) -> bool:

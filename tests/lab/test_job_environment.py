@@ -1,0 +1,221 @@
+"""What a process finds in its environment, by each way in which a job starts; a user's own value wins.
+
+On Debian 12 nothing is installed but the settings; Debian 13 has the stack and Podman, which is new enough
+for CDI there. NCCL itself is not asked: that a variable wins over /etc/nccl.conf is in its source.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab import lab as labs
+from tests.lab.fleet import Fleet, Run, on_node
+from tests.lab.settings import ADMINISTRATOR, Lab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.lab.settings import Node
+
+pytestmark = pytest.mark.lab
+
+LAB = Lab(name="reach")
+FLEET = Fleet(LAB)
+NODES = LAB.nodes(2)
+BARE, PROVISIONED = NODES  # Debian 12, Debian 13
+THREADS, OWN = "3", "7"
+WISH = {
+    "compute_environment_omp_num_threads": int(THREADS),
+    "compute_environment_nccl": {"NCCL_IB_TC": 106},
+    "compute_environment_profile": True,
+    "compute_environment_services": ["reach", "reach-own"],
+    "compute_environment_slurm_task_prolog": True,
+}
+PLAY = """\
+- hosts: gpu_nodes
+  gather_facts: false
+  become: true
+  vars: {preflight_plan_file: ""}
+  tasks:
+    - ansible.builtin.import_role: {name: preflight, rolespec_validate: false}
+      vars: {__preflight_simulate: false}
+    - ansible.builtin.import_role: {name: compute_environment, rolespec_validate: false}
+"""
+SHOW = "echo ${OMP_NUM_THREADS-none}"
+SHOW_IN_UNIT = SHOW.replace("$", "$$")  # else systemd puts in what it knows
+SERVICE = '[Service]\\nType=oneshot\\n%sExecStart=/bin/sh -c "%s >%s"\\n'
+PODMAN = "podman --root=/var/tmp/podman --runroot=/run/podman-test --storage-driver=vfs"
+# No network and no limits of processes: the node's own kernel lends neither.
+CONTAINER = f"{PODMAN} run --rm --network=none --runtime=crun --cgroups=disabled"
+GPU = "--device=nvidia.com/gpu=all"
+PROLOG = "/usr/local/lib/temper/slurm-task-prolog"
+each_node = pytest.mark.parametrize("node", NODES, ids=lambda node: node.name)
+
+
+def services(folder: str, output: str) -> str:
+    """A script that writes two services, which print their threads: one says nothing of them, one its own."""
+    own = f"Environment=OMP_NUM_THREADS={OWN}\\n"
+    return f"mkdir -p {folder}; " + "; ".join(
+        f"printf '{SERVICE % (more, SHOW_IN_UNIT, f'{output}/{name}')}' >{folder}/{name}.service"
+        for name, more in (("reach", ""), ("reach-own", own))
+    )
+
+
+@pytest.fixture(scope="module")
+def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Nodes with all that an operator may want; the play that settles them."""
+    play = tmp_path_factory.mktemp("play") / "environment.yml"
+    play.write_text(PLAY)
+    FLEET.command("down")
+    FLEET.command("up")
+    try:
+        provision = {"container_engines_install": ["podman"], "container_engines_manage": ["podman"]}
+        run = FLEET.playbook("provision", PROVISIONED, **provision, nvidia_stack_reboot_ok=True)
+        assert run.status == 0, run.output
+        on_node(
+            PROVISIONED,
+            "apt-get install -qq --no-install-recommends busybox-static crun >/dev/null 2>&1;"
+            'mkdir -p /root/tiny/bin; cp "$(command -v busybox)" /root/tiny/bin/sh;'
+            "tar --create --file=/root/tiny.tar --directory=/root/tiny .;"
+            f"{PODMAN} import --quiet /root/tiny.tar tiny",
+        )
+        for node in NODES:
+            on_node(node, services("/etc/systemd/system", "/run"))
+        run = settle(play)
+        assert run.status == 0, run.output
+        yield play
+    finally:
+        FLEET.command("down")
+
+
+def settle(play: Path, **variables: object) -> Run:
+    """Have the role settle both nodes."""
+    words = ["--extra-vars", json.dumps({**WISH, **variables})]
+    return FLEET.run(["ansible-playbook", str(play), *words])
+
+
+def ssh(node: Node, command: str = "", script: str = "") -> str:
+    """What a command prints over a new connection; without one, a login shell that reads the script."""
+    options = (
+        f"-i{LAB.ssh_key}",
+        f"-oUserKnownHostsFile={LAB.known_hosts}",
+        "-oBatchMode=yes",
+        "-oControlPath=none",
+        "-oIdentitiesOnly=yes",
+    )
+    words = [
+        "ssh",
+        "-F/dev/null",
+        "-T",
+        *options,
+        f"{ADMINISTRATOR}@{node.address}",
+        *filter(None, [command]),
+    ]
+    done = subprocess.run(words, input=script, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+def container(options: str, command: str) -> str:
+    """What a command prints in a container."""
+    return on_node(PROVISIONED, f"{CONTAINER} {options} tiny /bin/sh -c '{command}'").strip()
+
+
+@pytest.mark.usefixtures("settled")
+@each_node
+def test_a_login_shell_has_the_threads_and_the_users_own_win(node: Node) -> None:
+    assert ssh(node, script=SHOW) == THREADS
+    assert ssh(node, f"OMP_NUM_THREADS={OWN} bash -lc '{SHOW}'") == OWN
+
+
+@pytest.mark.usefixtures("settled")
+@each_node
+def test_a_command_over_ssh_has_them_where_it_asks_for_a_login_shell(node: Node) -> None:
+    assert ssh(node, SHOW) == "none"
+    assert ssh(node, f"bash -lc '{SHOW}'") == THREADS
+    assert ssh(node, "cat /etc/nccl.conf").startswith("NCCL_SOCKET_IFNAME==")
+
+
+@pytest.mark.usefixtures("settled")
+@each_node
+def test_a_service_that_is_named_has_them_and_no_other_service(node: Node) -> None:
+    on_node(node, "systemctl start reach reach-own")
+    assert on_node(node, "cat /run/reach /run/reach-own").split() == [THREADS, OWN]
+    assert on_node(node, f"systemd-run --wait --pipe --quiet sh -c '{SHOW_IN_UNIT}'").strip() == "none"
+
+
+@pytest.mark.usefixtures("settled")
+@each_node
+def test_a_users_service_has_them_and_its_own_win(node: Node) -> None:
+    # The manager may have started before the settings were there.
+    script = (
+        f"set -e; {services('~/.config/systemd/user', '/tmp/user')}; mkdir -p /tmp/user;"
+        "systemctl --user daemon-reload; systemctl --user start reach reach-own;"
+        "echo $(cat /tmp/user/reach /tmp/user/reach-own)"
+    )
+    assert ssh(node, script=script) == f"{THREADS} {OWN}"
+
+
+@pytest.mark.usefixtures("settled")
+@each_node
+def test_slurms_task_has_them_up_to_its_cpus_and_its_own_win(node: Node) -> None:
+    cpu = ssh(node, "taskset -cp $$ | sed 's/.*: \\([0-9]*\\).*/\\1/'")
+    task = "env -i SLURM_STEP_ID=0"
+    assert ssh(node, f"{task} taskset -c {cpu} {PROLOG}") == "export OMP_NUM_THREADS=1"
+    cpus = min(int(THREADS), int(ssh(node, "nproc")))
+    assert ssh(node, f"{task} {PROLOG}") == f"export OMP_NUM_THREADS={cpus}"
+    assert ssh(node, f"{task} OMP_NUM_THREADS={OWN} {PROLOG}; echo nothing") == "nothing"
+    assert ssh(node, f"env -i SLURM_STEP_ID=-5 {PROLOG}; echo nothing") == "nothing"
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_login_shell_finds_cudas_compiler_where_it_is_installed() -> None:
+    assert ssh(PROVISIONED, script="command -v nvcc") == "/usr/local/cuda/bin/nvcc"
+    assert "/usr/local/cuda" not in ssh(BARE, script="echo $PATH")
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_container_with_a_gpu_has_nccls_settings_and_no_other_container() -> None:
+    conf = "grep -v ^# /etc/nccl.conf || echo none"
+    assert container(GPU, conf) == "NCCL_IB_TC=106"
+    assert container("", conf) == "none"
+    assert container(f"{GPU} -eNCCL_IB_TC={OWN}", "echo $NCCL_IB_TC") == OWN
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_container_has_the_threads_where_it_is_given_the_file() -> None:
+    given = f"{GPU} --env-file=/etc/temper/compute.env"
+    assert container(GPU, SHOW) == "none"
+    assert container(given, SHOW) == THREADS
+    assert container(f"{given} -eOMP_NUM_THREADS={OWN}", SHOW) == OWN
+
+
+@pytest.mark.usefixtures("settled")
+def test_services_and_containers_have_them_after_a_reboot() -> None:
+    labs.reboot(PROVISIONED)
+    on_node(PROVISIONED, "systemctl start reach nvidia-cdi-refresh")
+    assert on_node(PROVISIONED, "cat /run/reach").strip() == THREADS
+    assert container(GPU, "grep -c NCCL_IB_TC=106 /etc/nccl.conf") == "1"
+
+
+def test_the_second_run_changes_nothing_and_what_nobody_wants_any_more_goes(settled: Path) -> None:
+    again = settle(settled)
+    assert again.recap.keys() == {node.name for node in NODES}
+    assert [again.changed(node) for node in NODES] == [0, 0], again.output
+    gone = settle(settled, compute_environment_state="absent")
+    assert gone.status == 0, gone.output
+    for node in NODES:
+        left = (
+            "/etc/nccl.conf /etc/temper/*.env /etc/environment.d/*temper* /etc/profile.d/temper-* " + PROLOG
+        )
+        drop_ins = "/etc/systemd/system/*.d/50-temper* /etc/systemd/system.conf.d/91-temper*"
+        assert on_node(node, f"ls -d {left} {drop_ins} 2>/dev/null || true") == ""
+        on_node(node, "systemctl start reach")
+        assert on_node(node, "cat /run/reach").strip() == "none"
+        assert ssh(node, script=SHOW) == "none"
+    assert container(GPU, "ls /etc/nccl.conf 2>/dev/null || echo none") == "none"
