@@ -42,7 +42,8 @@ def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def programs() -> dict[str, str]:
     """The programs that a node runs at boot, by their file names: gpu_settings.py, and what it imports."""
-    paths = (MODULE_UTILS / "driver" / "gpu_settings.py", MODULE_UTILS / "process.py")
+    driver = [MODULE_UTILS / "driver" / f"{name}.py" for name in ("gpu_settings", "holders", "mig", "smi")]
+    paths = (*driver, MODULE_UTILS / "process.py")
     return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
 
