@@ -496,12 +496,20 @@ def settle(
         raise SettingsError(reason)
     if only_look:
         return found.named
-    try:
-        divide(found.layouts)
-    finally:
-        gpus = read_gpus() if found.layouts else found.gpus
-        reach(gpus, found.targets, bool(settings["locked_clocks"]["graphics"]), again)
+    divide(found.layouts)
+    gpus = read_gpus() if found.layouts else found.gpus
+    reach(gpus, found.targets, bool(settings["locked_clocks"]["graphics"]), again)
     return found.named
+
+
+def settle_at_boot(settings: dict[str, Any]) -> Changes:
+    """`settle` as the boot unit does it: what is wrong with a MIG layout keeps no GPU from its clocks."""
+    try:
+        return settle(settings, again=True)
+    except SettingsError:
+        if settings.get("mig"):
+            settle({**settings, "mig": None}, again=True)
+        raise
 
 
 def divide(changes: list[mig.Change]) -> None:
@@ -573,7 +581,7 @@ def main() -> int:
         return 2
     try:
         settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-        changes = settle(settings, again=True)
+        changes = settle_at_boot(settings)
         left = look(settings)
     except (SettingsError, OSError, ValueError) as error:
         print(f"GPU settings were not applied: {error}", file=sys.stderr)

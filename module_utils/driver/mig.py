@@ -23,7 +23,7 @@ else:
 
 DISABLED = "disabled"
 EVERY = "all"
-ON = "Enabled"
+ON, OFF = "Enabled", "Disabled"
 # What `nvidia-smi mig` says, with a status that is not 0, where its lists are empty.
 NO_PROFILES = NO_MODE = "No MIG-enabled devices found"
 NO_INSTANCES = "instances found"
@@ -54,7 +54,7 @@ class Card:
     @property
     def capable(self) -> bool:
         """Whether it can be divided."""
-        return self.mode in (ON, "Disabled")
+        return self.mode in (ON, OFF)
 
 
 class Profile(typing.NamedTuple):
@@ -74,8 +74,19 @@ class Change(typing.NamedTuple):
     layout: list[str] | None
     found: list[str] | None
 
+    @property
+    def mode(self) -> str:
+        """The MIG mode that the layout needs."""
+        return ON if self.layout else OFF
+
+    @property
+    def made(self) -> bool:
+        """Whether only the mode of the next boot is another one."""
+        return shown(self.found) == shown(self.layout)
+
     def __str__(self) -> str:
-        return f"{shown(self.found)} -> {shown(self.layout)}"
+        waits = " until the next reboot" if self.card.mode != self.card.pending else ""
+        return f"{shown(self.found)}{waits} -> {shown(self.layout)}"
 
 
 def shown(layout: list[str] | None) -> str:
@@ -181,9 +192,9 @@ def differences(wish: dict[str, typing.Any], cards: list[Card]) -> list[Change]:
         if card.index not in wanted:
             continue
         layout, now = wanted[card.index], there.get(card.index)
-        waits = card.pending != card.mode and (card.pending == ON) == (layout is not None)
-        if not waits and shown(now) != shown(layout):
-            found.append(Change(card, layout, now))
+        change = Change(card, layout, now)
+        if card.pending != change.mode or (card.mode == change.mode and not change.made):
+            found.append(change)
     known = profiles() if any(change.layout for change in found) else {}
     for change in found:
         if change.layout and change.card.index in known:
@@ -255,14 +266,13 @@ def carry_out(changes: list[Change]) -> None:
     Raises SettingsError when a GPU refuses.
     """
     for change in changes:
-        if change.found:
+        if change.found and not change.made:
             nvidia_smi("mig", "-i", str(change.card.index), "-dci", nothing=NO_INSTANCES)
             nvidia_smi("mig", "-i", str(change.card.index), "-dgi", nothing=NO_INSTANCES)
-        mode = ON if change.layout else "Disabled"
-        if change.card.mode != mode and not switched(change.card, mode):
+        if change.card.pending != change.mode and not switched(change.card, change.mode):
             continue
-        if change.layout:
-            create(change.card, change.layout, change.card.mode == mode)
+        if change.layout and not change.made:
+            create(change.card, change.layout, change.card.mode == ON)
 
 
 def switched(card: Card, mode: str) -> bool:
@@ -287,7 +297,7 @@ def create(card: Card, layout: list[str], was_on: bool) -> None:
         instances = arranged(card, layout, profiles().get(card.index, {}))
     except SettingsError:
         if not was_on:
-            switched(card, "Disabled")
+            switched(card, OFF)
         raise
     where = ",".join(f"{one.number}:{start}" for one, start in instances)
     nvidia_smi("mig", "-i", str(card.index), "-cgi", where, "-C")

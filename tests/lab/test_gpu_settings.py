@@ -66,7 +66,6 @@ def test_intents_become_settings_once() -> None:
     assert "ECC mode is Enabled until the next reboot, then Disabled" in run.said
     assert query("clocks.gr,power.limit,ecc.mode.pending") == [["1380", "560.00", "Disabled"]] * 8
     assert layout() == ["3g.40gb", "3g.40gb"]
-    assert tune().changed(NODE) == 0
 
 
 def test_who_uses_a_gpu_is_named_and_keeps_its_layout() -> None:

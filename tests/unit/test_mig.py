@@ -121,7 +121,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ma
 
 def wish(layouts: Any, change_ok: bool = True, **more: Any) -> dict[str, Any]:
     locked = {"graphics": True, "memory": True}
-    return {"clocks": "default", "locked_clocks": locked, "mig": layouts, "mig_change_ok": change_ok, **more}
+    settings = {"clocks": "default", "locked_clocks": locked, "mig": layouts, "mig_change_ok": change_ok}
+    return settings | more
 
 
 # ---------------------------------------------------------------- what is read and what fits
@@ -337,6 +338,28 @@ def test_profiles_that_are_known_only_with_the_mode_on_put_it_off_again(
     assert node.changes() == ["-i 0 -mig 1", "-i 0 -mig 0"]
 
 
+@pytest.mark.parametrize(
+    ("mode", "pending", "layout", "change"),
+    [
+        ("Enabled", "Enabled", ["7g.80gb"], None),
+        ("Enabled", "Enabled", "disabled", "7g.80gb -> disabled"),
+        ("Enabled", "Disabled", "disabled", None),
+        ("Enabled", "Disabled", ["7g.80gb"], "7g.80gb until the next reboot -> 7g.80gb"),
+        ("Disabled", "Enabled", ["7g.80gb"], None),
+        ("Disabled", "Enabled", "disabled", "disabled until the next reboot -> disabled"),
+        ("Disabled", "Disabled", "disabled", None),
+    ],
+)
+def test_a_mode_that_waits_for_a_reboot_counts_as_set(
+    monkeypatch: pytest.MonkeyPatch, mode: str, pending: str, layout: Any, change: str | None
+) -> None:
+    there = {0: ["7g.80gb"]} if mode == "Enabled" else {}
+    monkeypatch.setattr(mig, "present", lambda _: there)
+    monkeypatch.setattr(mig, "profiles", dict)
+    found = mig.differences({"all": layout}, [mig.Card(0, H100, "GPU-0", mode, pending)])
+    assert [str(one) for one in found] == ([change] if change else [])
+
+
 # ---------------------------------------------------------------- reboots
 
 
@@ -384,6 +407,22 @@ def test_the_boot_unit_destroys_nothing_and_switches_no_mode(
     assert gpu_settings.main() == 0
     assert "left as it is (7g.80gb -> 1g.10gb)" in capsys.readouterr().err
     assert (node.changes(), node.layout()) == ([], ["7g.80gb"])
+
+
+def test_a_layout_that_cannot_be_keeps_no_gpu_from_its_clocks_at_boot(
+    machine: Callable[..., Machine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A GPU that has fallen off the bus may be one of those that were to be divided."""
+    node = machine("l4-1")
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps(wish({"1": ["1g.10gb"]}, clocks={"graphics": 1500})))
+    monkeypatch.setattr(sys, "argv", ["gpu_settings.py", str(settings)])
+    assert gpu_settings.main() == 1
+    assert "there is no GPU 1" in capsys.readouterr().err
+    assert node.node.query("clocks.sm") == [["1500"]]
 
 
 def test_the_installed_program_divides_without_ansible(
