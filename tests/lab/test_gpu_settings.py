@@ -18,6 +18,7 @@ from tests.lab.settings import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.lab
 
@@ -66,6 +67,16 @@ def test_intents_become_settings_once() -> None:
     assert "ECC mode is Enabled until the next reboot, then Disabled" in run.said
     assert query("clocks.gr,power.limit,ecc.mode.pending") == [["1380", "560.00", "Disabled"]] * 8
     assert layout() == ["3g.40gb", "3g.40gb"]
+
+
+def test_compliance_knows_the_reboot_that_is_due(tmp_path: Path) -> None:
+    reports = {"compliance_reports_directory": str(tmp_path)}
+    run = FLEET.playbook("compliance", **WANTED, **reports)
+    statement = json.loads((tmp_path / "latest" / "statement.json").read_text())
+    controls = {control["id"]: control for control in statement["nodes"][0]["controls"]}
+    assert controls["gpu_settings/gpu:settings"]["state"] == "pass", run.output
+    assert controls["node/reboot"]["state"] == "fail"
+    assert "ECC mode is Enabled until the next reboot" in json.dumps(controls["node/reboot"])
 
 
 def test_who_uses_a_gpu_is_named_and_keeps_its_layout() -> None:
