@@ -48,6 +48,7 @@ import json
 
 from ansible.module_utils import node_conditions
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.driver import gpus
 from ansible.module_utils.settings.observe import measured, observe
 
 
@@ -63,7 +64,7 @@ def main() -> None:
     )
     found = {plan["role"]: observe(plan) for plan in json.loads(module.params["roles"])}
     found["demanded"] = measured(json.loads(module.params["demanded"]))
-    found["node"] = node_conditions.conditions(module.params["administrators"])
+    found["node"] = node_conditions.conditions(module.params["administrators"], gpus.pending())
     module.exit_json(changed=False, observations=found)
 
 

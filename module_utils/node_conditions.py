@@ -37,9 +37,12 @@ def condition(key: str, state: str, reason: str = "", repair: Sequence[str] = ()
     return {**found, "changes": [], "repair": list(repair)}
 
 
-def conditions(administrators: Sequence[str] | None) -> list[dict[str, Any]]:
-    """All of them. `administrators` may become root; None where nobody says who may."""
-    return [reboot(), security_updates(), unlisted_administrators(administrators)]
+def conditions(administrators: Sequence[str] | None, pending: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """All of them. `administrators` may become root; None where nobody says who may.
+
+    `pending` are sentences about what else waits for a reboot.
+    """
+    return [reboot(pending), security_updates(), unlisted_administrators(administrators)]
 
 
 def natural(text: str) -> list[Any]:
@@ -52,8 +55,8 @@ def flavour(release: str) -> str:
     return re.sub(r"\+(?:deb|bpo)[\d.]*|[\d.\-_]", "", release)
 
 
-def reboot() -> dict[str, Any]:
-    """Whether the node runs what is installed: no reboot is asked for, no newer kernel waits."""
+def reboot(pending: Sequence[str] = ()) -> dict[str, Any]:
+    """Whether the node runs what is installed: nothing asks for a reboot, no newer kernel waits."""
     if REBOOT_REQUIRED.exists():
         packages = Path(f"{REBOOT_REQUIRED}.pkgs")
         names = sorted(set(packages.read_text(encoding="utf-8").split())) if packages.exists() else []
@@ -66,7 +69,7 @@ def reboot() -> dict[str, Any]:
     if newer:
         newest = max(newer, key=natural)
         return condition("reboot", "fail", f"kernel {running} runs, and {newest} is installed")
-    return condition("reboot", "pass")
+    return condition("reboot", "fail", "; ".join(pending)) if pending else condition("reboot", "pass")
 
 
 def security_updates() -> dict[str, Any]:

@@ -35,6 +35,7 @@ def expectation(plan: NodePlan, variables: Variables, models: Mapping[str, Any])
         driver_version=plan.driver.version,
         nvswitch=plan.fabric != "none",
         power_limit_w=wish.power_limit_w,
+        power_limit_percent=wish.power_limit_percent,
         graphics_clock_mhz=clocks.get("graphics"),
         references=references(models, [gpu.model for gpu in plan.gpus]),
     )

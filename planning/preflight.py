@@ -42,8 +42,9 @@ def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def programs() -> dict[str, str]:
     """The programs that a node runs by itself, and what they import, by their file names."""
-    names = ("driver/gpu_settings.py", "process.py", "engines/cdi_nccl.py")
-    paths = [MODULE_UTILS / name for name in names]
+    names = ("gpu_settings", "holders", "mig", "smi")
+    driver = [MODULE_UTILS / "driver" / f"{name}.py" for name in names]
+    paths = (*driver, MODULE_UTILS / "process.py", MODULE_UTILS / "engines" / "cdi_nccl.py")
     return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
 

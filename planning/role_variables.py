@@ -22,6 +22,8 @@ if MODULE_UTILS not in ansible.module_utils.__path__:
 from ansible.module_utils.access.administrators import parse_users
 from ansible.module_utils.access.nftables_rules import interfaces, networks, parse_rule, parse_service
 from ansible.module_utils.access.ssh_keys import public_keys
+from ansible.module_utils.driver import gpu_settings, mig
+from ansible.module_utils.driver.smi import SettingsError
 from ansible.module_utils.settings.base import RefusedError
 
 from planning.os_controls import load_controls, waiver_problems
@@ -75,6 +77,12 @@ def check_hours(hours: float) -> None:
         raise RefusedError(f"expected hours, 0 (what the plan says) to {MOST_HOURS}, found {hours:g}")
 
 
+def check_percent(percent: float | None) -> None:
+    """Refuse a share that no GPU can have; whether a GPU takes it, the node knows."""
+    if percent is not None and not 0 < percent < math.inf:
+        raise RefusedError(f"expected more than 0 % of the GPU's default, found {percent:g}")
+
+
 def check_floor(floor: float) -> None:
     """Refuse a floor that nothing could be compared with."""
     if not 0 <= floor < math.inf:
@@ -94,6 +102,10 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "firewall_rules": lambda rules: [parse_rule(index, rule) for index, rule in enumerate(rules)],
     "firewall_services": lambda services: [parse_service(*service) for service in services.items()],
     "firewall_trusted_interfaces": interfaces,
+    "gpu_settings_clocks": gpu_settings.check_clocks,
+    "gpu_settings_compute_mode": gpu_settings.check_compute_mode,
+    "gpu_settings_mig": mig.check,
+    "gpu_settings_power_limit_percent": check_percent,
     "gpu_validation_hours": check_hours,
     "gpu_validation_fabric_floor_gb_s": check_floor,
     "gpu_validation_fabric_pair_rounds": check_rounds,
@@ -108,8 +120,8 @@ def content_problems(name: str, value: Any) -> list[str]:
     """The sentence with which a module would refuse a value, if it would."""
     try:
         CONTENTS.get(name, lambda _: None)(value)
-    except RefusedError as error:
-        return [f"{name}: {error}".removesuffix(".")]
+    except (RefusedError, SettingsError) as error:
+        return [f"{name}: {str(error).removeprefix(f'{name}: ')}".removesuffix(".")]
     return []
 
 
@@ -141,6 +153,14 @@ def floor_problems(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[
             "gpu_validation_storage_floor_gb_s: nothing would be compared with it, because "
             "gpu_validation_storage_paths is empty; name a path, or leave the floor out"
         ]
+    return []
+
+
+def power_problems(values: Mapping[str, Any]) -> list[str]:
+    """Two power limits for the same GPUs."""
+    names = ("gpu_settings_power_limit_w", "gpu_settings_power_limit_percent")
+    if all(values.get(name) is not None for name in names):
+        return [f"{names[0]}: there is also {names[1]}; keep one of them"]
     return []
 
 
@@ -240,7 +260,8 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
             # The plan is made with the default, only so that all other problems are found in the same run.
             values[name] = spec.get("default")
         problems += errors
-    return {"values": values, "problems": problems + time_problems(values) + floor_problems(values, given)}
+    problems += time_problems(values) + floor_problems(values, given) + power_problems(values)
+    return {"values": values, "problems": problems}
 
 
 @cache

@@ -121,11 +121,19 @@ class Firewall:
 
 @dataclass(frozen=True)
 class GpuSettings:
-    """Variables of the role gpu_settings. Clocks: max, default, or MHz of `graphics` and `memory`."""
+    """Variables of the role gpu_settings. Clocks: max, default, efficient, or MHz of `graphics` and `memory`.
+
+    MIG: an index, a product's name or `all` -> profiles of its instances, or disabled.
+    """
 
     busy_ok: bool
     clocks: Any
     power_limit_w: float | None
+    power_limit_percent: float | None
+    compute_mode: str | None
+    ecc: bool | None
+    mig: dict[str, Any] | None
+    mig_change_ok: bool
 
 
 @dataclass(frozen=True)

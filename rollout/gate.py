@@ -249,7 +249,9 @@ def judge_settings(
         if now is None:
             lost.append(f"GPU {gpu} gave no settings with the new driver.")
             continue
-        for name, value in settings.items():
+        for name, was in settings.items():
+            # A mode that waited for a boot has had one.
+            value = settings.get(f"pending {name}", was)
             if name not in now:
                 notes.append(f"GPU {gpu}: the new driver does not say its {name}, which was {value}.")
             elif now[name] != value:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils import process
 from ansible.module_utils.driver import gpu_settings
-from ansible.module_utils.driver.gpu_settings import SettingsError
+from ansible.module_utils.driver.smi import SettingsError
 from ansible.module_utils.settings.base import Difference, Fault, Setting, SettingError
 
 if TYPE_CHECKING:
@@ -15,41 +15,39 @@ if TYPE_CHECKING:
 
     from ansible.module_utils.settings.base import State
 
+# Who asks for CDI names MIG instances as they were when this unit looked.
+CDI_UNIT = "nvidia-cdi-refresh.service"
 # Sets everything anew, what was noted as set as well.
 BOOT_UNIT = "temper-gpu-settings.service"
-# clocks_event_reasons.active (nvml.h, nvmlClocksEventReasons*): power cap 0x4, slowdown 0x8, sync boost 0x10,
-# heat 0x20 and 0x40, power brake 0x80. Its older name is known to every driver.
-SLOWED = 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80
-LOCK_FIELDS = "index,name,uuid,clocks.current.graphics,clocks_throttle_reasons.active"
 
 
-def below_their_lock() -> dict[str, tuple[int, int]]:
-    """GPUs whose clock is below the one that was locked, with both in MHz, unless something slows them down.
-
-    Raises:
-        SettingsError: nvidia-smi does not answer.
-    """
+def below_their_lock(gpus: list[gpu_settings.Gpu]) -> dict[str, tuple[int, int]]:
+    """GPUs that run below their locked clock and that nothing slows down, with both clocks in MHz."""
     record, lost = gpu_settings.read_record(), {}
-    arguments = (f"--query-gpu={LOCK_FIELDS}", "--format=csv,noheader,nounits")
-    for line in gpu_settings.nvidia_smi(*arguments).splitlines():
-        index, name, uuid, clock, reasons = (part.strip() for part in line.split(","))
-        now, (wanted, _) = gpu_settings.integer(clock), record.get(uuid, [None, None])
-        try:
-            slowed = int(reasons, 16) & SLOWED
-        except ValueError:
-            continue  # "[N/A]": nobody can tell
+    for gpu in gpus:
+        now, (wanted, _) = gpu.graphics_mhz, record.get(gpu.uuid, [None, None])
+        slowed = gpu.slowed_by is None or gpu.slowed_by & gpu_settings.SLOWED  # None: nobody can tell
         if now and wanted and now < wanted - gpu_settings.CLOCK_STEP_MHZ and not slowed:
-            lost[f"GPU {index} ({name})"] = (now, wanted)
+            lost[str(gpu)] = (now, wanted)
     return lost
 
 
+def pending() -> list[str]:
+    """Sentences about modes of GPUs that wait for a reboot, for the condition `reboot` of a node."""
+    try:
+        return gpu_settings.pending(gpu_settings.read_gpus()) if process.which("nvidia-smi") else []
+    except SettingsError:
+        return []  # the settings of the GPUs say why
+
+
 class GpuSettings(Setting):
-    """Persistence mode, clocks and power limit: `wanted` as `gpu_settings.settle` takes it."""
+    """Persistence mode, clocks, power limit, modes: `wanted` as `gpu_settings.settle` takes it."""
 
     key = "gpu:settings"
 
-    def __init__(self, wanted: Mapping[str, Any]) -> None:
-        self.wanted = {name: wanted.get(name) for name in ("clocks", "power_limit_w", "locked_clocks")}
+    def __init__(self, wanted: Mapping[str, Any], busy_ok: bool = False) -> None:
+        self.wanted = {name: wanted.get(name) for name in gpu_settings.NAMES}
+        self.busy_ok = busy_ok
         self.spec = {}
         # Where clocks cannot be locked, the GPUs get application clocks.
         self.locked = bool(wanted["locked_clocks"]["graphics"])
@@ -59,16 +57,21 @@ class GpuSettings(Setting):
     def from_items(
         cls,
         items: Mapping[str, Any],
-        options: Mapping[str, Any],  # noqa: ARG003 - the signature is the one of all kinds
+        options: Mapping[str, Any],
     ) -> GpuSettings:
-        """From items clocks, power_limit_w and locked_clocks."""
-        return cls(items)
+        """From items that `gpu_settings.NAMES` names."""
+        return cls(items, bool(options.get("busy_ok")))
 
-    @functools.cached_property
+    @property
     def changes(self) -> gpu_settings.Changes:
         """What has to change, by GPU and setting."""
+        return self.found.named
+
+    @functools.cached_property
+    def found(self) -> gpu_settings.Found:
+        """The GPUs beside what they are to have."""
         try:
-            return gpu_settings.settle(self.wanted, only_look=True)
+            return gpu_settings.look(self.wanted)
         except SettingsError as error:
             raise SettingError(f"{error}.") from error
 
@@ -93,15 +96,22 @@ class GpuSettings(Setting):
             for setting, change in settings.items()
         ]
 
+    def obstacle(self) -> str | None:
+        """Who uses a GPU that is to change, or that nobody has allowed to divide it anew."""
+        if self.settled() or not process.which("nvidia-smi"):
+            return None
+        return gpu_settings.refusal(self.found, self.wanted, self.busy_ok)
+
+    def warnings(self) -> list[str]:
+        """Modes that wait for a reboot, and clocks that power or heat keeps a GPU from."""
+        return [f"{note}." for note in self.found.notes] if process.which("nvidia-smi") else []
+
     def fault(self) -> Fault | None:
         """GPUs that run below their locked clock although nothing slows them down: the lock is gone.
 
         Locked clocks have no query; nvidia-smi(1): they "take effect regardless if an app is running".
         """
-        try:
-            lost = below_their_lock() if self.locked else {}
-        except SettingsError as error:
-            raise SettingError(f"{error}.") from error
+        lost = below_their_lock(self.found.gpus) if self.locked else {}
         if not lost:
             return None
         gpu, (now, wanted) = next(iter(lost.items()))
@@ -115,9 +125,17 @@ class GpuSettings(Setting):
     def apply(self) -> None:
         """Set what differs and read it back."""
         try:
-            self.made = gpu_settings.settle(self.wanted)
+            self.made = gpu_settings.settle(self.wanted, busy_ok=self.busy_ok)
+            self.__dict__.pop("found", None)  # what is to say of them now is another thing
+            if self.divided and process.succeeds(["systemctl", "cat", CDI_UNIT]):
+                process.run(["systemctl", "restart", CDI_UNIT])
         except SettingsError as error:
             raise SettingError(f"{error}.") from error
+
+    @property
+    def divided(self) -> bool:
+        """Whether this run has made MIG instances, or taken some."""
+        return any(gpu_settings.MIG_LAYOUT in changes for changes in (self.made or {}).values())
 
     def restore(self, state: State) -> None:
         """Return to these clocks and limits. Persistence stays: without it the driver would forget them."""

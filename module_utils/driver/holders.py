@@ -6,14 +6,23 @@ import re
 import typing
 from pathlib import Path
 
+if typing.TYPE_CHECKING:
+    from collections.abc import Collection
+
 PROC = Path("/proc")
 DEVICE = re.compile(r"/dev/nvidia(\d+|ctl|-uvm|-modeset|-caps/|-nvswitch)")
+CAPABILITIES = "/dev/nvidia-caps/"
+UVM = "/dev/nvidia-uvm"  # CUDA opens it, monitoring does not
+MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
 # The last part of a control group: "docker-0123….scope", "crio-0123….scope", "0123…" under /docker or
 # kubepods.
 CONTAINER = re.compile(
     r"(?:(?P<engine>docker|cri-containerd|crio|libpod)[-/])?(?P<id>[0-9a-f]{64})(?:\.scope)?"
 )
 SERVICE = re.compile(r"/([^/]+\.service)(?:/|$)")
+# They keep GPUs open for as long as they run, and let go by themselves where the driver needs that
+# (NVIDIA/deepops#633).
+DAEMONS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
 
 
 class Holder(typing.NamedTuple):
@@ -32,8 +41,36 @@ class Holder(typing.NamedTuple):
         )
 
 
-def holders(proc: Path = PROC) -> list[Holder]:
-    """All of them. A process that ends meanwhile, or that may not be looked at, is left out."""
+def holders(
+    proc: Path | None = None, uuid: str = "", ignore: Collection[str] = (), computing: bool = False
+) -> list[Holder]:
+    """All, or those of one GPU; without the services to ignore; or those that compute and not only watch.
+
+    A process that ends meanwhile, or that may not be looked at, is left out.
+    """
+    proc = proc or PROC
+    device = device_of(uuid, proc) if uuid else None
+    return [
+        one
+        for one in every_holder(proc)
+        if one.unit not in ignore
+        and (not computing or UVM in one.devices)
+        # Whose the files of MIG instances are cannot be seen from here.
+        and (not device or any(name == device or name.startswith(CAPABILITIES) for name in one.devices))
+    ]
+
+
+def device_of(uuid: str, proc: Path) -> str:
+    """The device file of a GPU. Its number is the driver's, which need not be nvidia-smi's index."""
+    for path in proc.glob("driver/nvidia/gpus/*/information"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if uuid in text and (number := MINOR.search(text)):
+            return f"/dev/nvidia{number[1]}"
+    return ""
+
+
+def every_holder(proc: Path) -> list[Holder]:
+    """Whoever has any of these files open."""
     found = []
     for entry in proc.iterdir():
         if not entry.name.isdigit():

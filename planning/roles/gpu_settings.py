@@ -1,4 +1,4 @@
-"""Persistence mode, clocks and power limits of the GPUs, now and at every boot."""
+"""Persistence mode, clocks, power limits, modes and MIG layouts of the GPUs, now and at every boot."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ WANTED = "/etc/temper/gpu-settings.json"
 UNIT = "/etc/systemd/system/temper-gpu-settings.service"
 PROGRAMS = "/usr/local/lib/temper"
 PROGRAM = "gpu_settings.py"
+IMPORTED = ("holders.py", "mig.py", "smi.py", "process.py")
 
 
 def role_plan(context: Context) -> RolePlan:
@@ -24,8 +25,10 @@ def role_plan(context: Context) -> RolePlan:
     wanted = wanted_settings(context)
     at_boot = "No such setting survives a reboot"
     programs = [
-        file(f"{PROGRAMS}/{name}", context.programs[name], at_boot, mode=mode)
-        for name, mode in ((PROGRAM, "0755"), ("process.py", "0644"))
+        file(
+            f"{PROGRAMS}/{name}", context.programs[name], at_boot, mode="0755" if name == PROGRAM else "0644"
+        )
+        for name in (PROGRAM, *IMPORTED)
     ]
     return RolePlan(
         ROLE,
@@ -33,7 +36,7 @@ def role_plan(context: Context) -> RolePlan:
         (
             file(WANTED, json.dumps(wanted, indent=4, sort_keys=True) + "\n", at_boot),
             *programs,
-            file(UNIT, render(ROLE, "temper-gpu-settings.service"), at_boot),
+            file(UNIT, render(ROLE, "temper-gpu-settings.service", mig=wanted.get("mig")), at_boot),
             *(unit(name, "The hardware needs it to compute") for name in context.plan.services),
             unit("temper-gpu-settings", at_boot, restart_on=[WANTED, UNIT]),
             *(
@@ -48,10 +51,19 @@ def role_plan(context: Context) -> RolePlan:
 def wanted_settings(context: Context) -> dict[str, object]:
     """What the GPUs shall have; the program at boot reads the same."""
     wish = context.variables.gpu_settings
+    optional = {
+        "power_limit_percent": whole(wish.power_limit_percent),
+        "compute_mode": wish.compute_mode,
+        "ecc": wish.ecc,
+        "mig": wish.mig,
+        # It says what a run may do, and is of no use without layouts.
+        "mig_change_ok": wish.mig and wish.mig_change_ok,
+    }
     return {
         "clocks": wish.clocks,
         "power_limit_w": whole(wish.power_limit_w),
         "locked_clocks": plain(context.plan.locked_clocks),
+        **{name: value for name, value in optional.items() if value is not None},
     }
 
 

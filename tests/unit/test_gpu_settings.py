@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.module_utils import process
-from ansible.module_utils.driver import gpu_settings
-from ansible.module_utils.driver.gpu_settings import SettingsError, settle
+from ansible.module_utils.driver import gpu_settings, holders, smi
+from ansible.module_utils.driver.gpu_settings import settle
 from ansible.module_utils.driver.gpus import GpuSettings
+from ansible.module_utils.driver.smi import SettingsError
 
+from planning.preflight import programs
 from tests.unit.settings.role_plans import item
 
 if TYPE_CHECKING:
@@ -42,6 +43,12 @@ if arguments[0].startswith("--query-gpu="):
     for gpu in gpus:
         print(", ".join(str(gpu[field]) for field in arguments[0].partition("=")[2].split(",")))
     sys.exit()
+if arguments[0].startswith("--query-supported-clocks="):
+    for gpu in gpus:
+        for memory, graphics in gpu["supported"].items():
+            for clock in graphics:
+                print(gpu["uuid"], memory, clock, sep=", ")
+    sys.exit()
 _, index, setter, *value = arguments
 gpu = gpus[int(index)]
 if setter in state["unsupported"]:
@@ -56,6 +63,10 @@ elif setter not in state["ignored"]:
         gpu["clocks.current.graphics"] = value[0].split(",")[0]
     elif setter == "-ac":
         gpu["clocks.applications.memory"], gpu["clocks.applications.graphics"] = value[0].split(",")
+    elif setter == "-c":
+        gpu["compute_mode"] = {{"0": "Default", "3": "Exclusive_Process"}}[value[0]]
+    elif setter == "-e":
+        gpu["ecc.mode.pending"] = {{"0": "Disabled", "1": "Enabled"}}[value[0]]
     elif setter == "-rac":
         for kind in ("memory", "graphics"):
             gpu["clocks.applications." + kind] = gpu["clocks.default_applications." + kind]
@@ -77,6 +88,13 @@ H100 = {
     "clocks.applications.memory": "2619",
     "clocks.default_applications.graphics": "1980",
     "clocks.default_applications.memory": "2619",
+    "clocks_throttle_reasons.active": "0x0000000000000001",
+    "compute_mode": "Default",
+    "ecc.mode.current": "Enabled",
+    "ecc.mode.pending": "Enabled",
+    "mig.mode.current": "Disabled",
+    "mig.mode.pending": "Disabled",
+    "supported": {"2619": list(range(1980, 344, -15)), "1593": list(range(1980, 344, -15))},
 }
 P100 = H100 | {
     "name": "Tesla P100-PCIE-16GB",
@@ -90,6 +108,7 @@ P100 = H100 | {
     "clocks.applications.memory": "715",
     "clocks.default_applications.graphics": "1189",
     "clocks.default_applications.memory": "715",
+    "supported": {"715": [1328, 1316, 1303, 1189, 936, 923, 911, 544], "405": [544]},
 }
 HOPPER = {"graphics": True, "memory": True}
 VOLTA = {"graphics": True, "memory": False}
@@ -104,7 +123,7 @@ class Driver:
         self.log = path / "gpus.json.log"
         self.state: dict[str, Any] = {"gpus": [], "unsupported": [], "ignored": [], "failure": ""}
 
-    def boot(self, *gpus: dict[str, str]) -> None:
+    def boot(self, *gpus: dict[str, Any]) -> None:
         """Start with these GPUs and nothing set, as after a reboot."""
         self.state["gpus"] = [
             {"index": str(index), "uuid": f"GPU-{index}"} | gpu for index, gpu in enumerate(gpus)
@@ -128,8 +147,8 @@ class Driver:
 
     def setters(self) -> list[str]:
         """The setters that were called since the last time."""
-        lines = self.log.read_text().splitlines()
-        self.log.unlink()
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
         return [line.removeprefix("-i ") for line in lines if not line.startswith("--query")]
 
 
@@ -147,9 +166,12 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def wish(
-    clocks: Any = "default", power_limit_w: float | None = None, locked: dict[str, bool] = HOPPER
+    clocks: Any = "default",
+    power_limit_w: float | None = None,
+    locked: dict[str, bool] = HOPPER,
+    **more: Any,
 ) -> dict[str, Any]:
-    return {"clocks": clocks, "power_limit_w": power_limit_w, "locked_clocks": locked}
+    return {"clocks": clocks, "power_limit_w": power_limit_w, "locked_clocks": locked, **more}
 
 
 NAME = f"GPU 0 ({H100['name']})"
@@ -356,8 +378,24 @@ def test_a_lock_that_the_live_clock_exceeds_is_an_error(driver: Driver) -> None:
 @pytest.mark.parametrize(
     ("clocks", "power_w", "locked", "complaint"),
     [
-        ({"graphics": 1981}, None, HOPPER, "expected a graphics clock up to 1980 MHz, found 1981 MHz"),
-        ({"memory": 2620}, None, HOPPER, "expected a memory clock up to 2619 MHz, found 2620 MHz"),
+        (
+            {"graphics": 1981},
+            None,
+            HOPPER,
+            "expected a graphics clock that it has, found 1981 MHz; nearest: 1980 MHz",
+        ),
+        (
+            {"graphics": 1400},
+            None,
+            HOPPER,
+            "expected a graphics clock that it has, found 1400 MHz; nearest: 1395 and 1410 MHz",
+        ),
+        (
+            {"memory": 2620},
+            None,
+            HOPPER,
+            "expected a memory clock that it has, found 2620 MHz; nearest: 2619 MHz",
+        ),
         ({"memory": 1593}, None, VOLTA, "its memory clock cannot be locked (Ampere and newer only)"),
         ("max", 701, HOPPER, "expected a power limit from 200 to 700 W, found 701 W"),
         ("max", 199, HOPPER, "expected a power limit from 200 to 700 W, found 199 W"),
@@ -392,6 +430,165 @@ def test_a_wish_that_cannot_be_understood_does_not_mean_default(driver: Driver, 
         settle(wish(clocks))
 
 
+def test_of_a_gpu_that_lists_no_clocks_only_the_highest_is_known(driver: Driver) -> None:
+    driver.boot(H100 | {"supported": {}})
+    settle(wish({"graphics": 1400}))
+    assert "0 -lgc 1400,1400" in driver.setters()
+    with pytest.raises(SettingsError, match="up to 1980 MHz, found 1981 MHz"):
+        settle(wish({"graphics": 1981}))
+
+
+# ---------------------------------------------------------------- efficient clocks, power in percent
+
+
+@pytest.mark.parametrize(
+    ("gpu", "locked", "setter"), [(H100, HOPPER, "0 -lgc 1380,1380"), (P100, PASCAL, "0 -ac 715,923")]
+)
+def test_efficient_is_the_highest_clock_up_to_the_share(
+    driver: Driver, gpu: dict[str, Any], locked: dict[str, bool], setter: str
+) -> None:
+    driver.boot(gpu)
+    settle(wish("efficient", locked=locked))
+    assert driver.setters() == ["0 -pm 1", setter]
+    assert settle(wish("efficient", locked=locked)) == {}
+
+
+def test_no_efficient_clock_is_made_up(driver: Driver) -> None:
+    driver.boot(H100 | {"supported": {}})
+    with pytest.raises(SettingsError, match="lists no supported clocks"):
+        settle(wish("efficient"))
+    assert driver.setters() == []
+
+
+def test_each_of_mixed_gpus_gets_its_own_watts(driver: Driver) -> None:
+    driver.boot(H100, P100)
+    settle(wish(power_limit_percent=80))
+    assert [setter for setter in driver.setters() if "-pl" in setter] == ["0 -pl 560", "1 -pl 200"]
+
+
+@pytest.mark.parametrize("percent", [120, 28])
+def test_a_share_outside_of_the_range_is_refused_with_the_range(driver: Driver, percent: float) -> None:
+    with pytest.raises(SettingsError) as error:
+        settle(wish(power_limit_percent=percent))
+    assert str(error.value) == (
+        f"{NAME}: expected a power limit from 29 to 100 % of 700 W (200 to 700 W), found {percent} %"
+    )
+    assert driver.setters() == []
+
+
+# ---------------------------------------------------------------- modes
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Processes that have files open, in a /proc of our own, in which GPU-0 is /dev/nvidia0."""
+    proc = tmp_path / "proc"
+    folder = proc / "driver/nvidia/gpus/0000:1b:00.0"
+    folder.mkdir(parents=True)
+    (folder / "information").write_text("GPU UUID:\t GPU-0\nDevice Minor:\t 0\n")
+    monkeypatch.setattr(holders, "PROC", proc)
+
+    def add(*files: str, unit: str = "job.service") -> None:
+        process = proc / "42"
+        (process / "fd").mkdir(parents=True)
+        (process / "comm").write_text("python3\n")
+        (process / "cgroup").write_text(f"0::/system.slice/{unit}\n")
+        for number, path in enumerate(files):
+            (process / "fd" / str(number)).symlink_to(path)
+
+    return add
+
+
+def test_modes_are_left_alone_unless_they_are_wanted(driver: Driver) -> None:
+    driver.boot(H100 | {"compute_mode": "Exclusive_Process", "ecc.mode.pending": "Disabled"})
+    settle(wish())
+    assert driver.setters() == ["0 -pm 1"]
+
+
+def test_modes_are_set_once_and_ecc_waits_for_the_reboot(driver: Driver, user: Callable[..., None]) -> None:
+    wanted = wish(compute_mode="exclusive_process", ecc=False)
+    assert settle(wanted)[NAME] == {
+        "persistence mode": "Disabled -> Enabled",
+        "compute mode": "Default -> Exclusive_Process",
+        "ECC mode at the next boot": "Enabled -> Disabled",
+    }
+    assert driver.setters() == ["0 -pm 1", "0 -c 3", "0 -e 0"]
+    assert settle(wanted) == {}
+    setting = GpuSettings(wanted)
+    assert setting.settled()
+    assert setting.warnings() == [f"{NAME}: ECC mode is Enabled until the next reboot, then Disabled."]
+
+
+@pytest.mark.parametrize(
+    ("unsupported", "ignored", "complaint"),
+    [(["-e"], [], "-e is not supported"), ([], ["-c"], r"compute mode did not take \(Default -> Exclusive")],
+)
+def test_a_mode_that_did_not_take_is_an_error(
+    driver: Driver, user: Callable[..., None], unsupported: list[str], ignored: list[str], complaint: str
+) -> None:
+    driver.change(unsupported=unsupported, ignored=ignored)
+    with pytest.raises(SettingsError, match=complaint):
+        settle(wish(compute_mode="exclusive_process", ecc=False))
+
+
+def test_a_gpu_without_ecc_is_told_so(driver: Driver) -> None:
+    driver.boot(H100 | {"ecc.mode.current": "[N/A]", "ecc.mode.pending": "[N/A]"})
+    with pytest.raises(SettingsError, match=r"GPU 0 .*: it has no ECC mode to set"):
+        settle(wish(ecc=True))
+    assert driver.setters() == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "word"), [("prohibited", "would let no program"), ("shared", "found shared")]
+)
+def test_a_compute_mode_that_helps_nobody_is_refused(driver: Driver, mode: str, word: str) -> None:
+    with pytest.raises(SettingsError, match=rf"expected default or exclusive_process, .*{word}"):
+        settle(wish(compute_mode=mode))
+    assert driver.setters() == []
+
+
+def test_modes_of_a_gpu_that_computes_change_only_where_that_is_allowed(
+    driver: Driver, user: Callable[..., None]
+) -> None:
+    user("/dev/nvidia0", "/dev/nvidia-uvm")
+    wanted = wish(ecc=False)
+    with pytest.raises(SettingsError) as error:
+        settle(wanted)
+    assert GpuSettings(wanted).obstacle() == str(error.value)
+    assert str(error.value) == (
+        f"{NAME}: python3 (process 42, job.service) holds /dev/nvidia-uvm, /dev/nvidia0, "
+        "so its ECC mode at the next boot stays Enabled; drain the node, or set gpu_settings_busy_ok: true"
+    )
+    assert driver.setters() == []
+    assert GpuSettings.from_items(wanted, {"busy_ok": True}).obstacle() is None
+    settle(wanted, busy_ok=True)
+    assert "0 -e 0" in driver.setters()
+
+
+@pytest.mark.parametrize(
+    ("files", "unit"),
+    [
+        (["/dev/nvidia0"], "nvidia-dcgm.service"),
+        (["/dev/nvidia1", "/dev/nvidia-uvm"], "job.service"),
+        (["/dev/nvidia0", "/dev/nvidia-uvm"], "nvidia-persistenced.service"),
+    ],
+)
+def test_who_only_watches_or_uses_another_gpu_is_no_obstacle(
+    driver: Driver, user: Callable[..., None], files: list[str], unit: str
+) -> None:
+    user(*files, unit=unit)
+    settle(wish(ecc=False))
+    assert "0 -e 0" in driver.setters()
+
+
+def test_what_power_or_heat_keeps_below_its_clock_is_said(driver: Driver) -> None:
+    settle(wish("max"))
+    driver.change_gpu(0, clocks__current__graphics="1200", clocks_throttle_reasons__active="0x4")
+    assert GpuSettings(wish("max")).warnings() == [
+        f"{NAME}: power or heat keeps it at 1200 MHz, below its clock of 1980 MHz."
+    ]
+
+
 # ---------------------------------------------------------------- nvidia-smi itself
 
 
@@ -410,7 +607,7 @@ def test_without_nvidia_smi_the_driver_is_the_remedy(driver: Driver, monkeypatch
 
 
 def test_an_nvidia_smi_that_hangs_is_stopped(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_settings, "COMMAND_TIMEOUT_S", 0)
+    monkeypatch.setattr(smi, "COMMAND_TIMEOUT_S", 0)
     with pytest.raises(SettingsError, match="did not answer within 0 s"):
         settle(wish())
 
@@ -429,7 +626,7 @@ def test_an_nvidia_smi_that_cannot_be_killed_is_left_behind(
 
     with monkeypatch.context() as patch:
         patch.setattr(subprocess.Popen, "kill", survive)
-        patch.setattr(gpu_settings, "COMMAND_TIMEOUT_S", 0.1)
+        patch.setattr(smi, "COMMAND_TIMEOUT_S", 0.1)
         patch.setattr(process, "KILL_TIMEOUT_S", 0.1)
         with pytest.raises(SettingsError, match=r"did not answer within 0\.1 s"):
             settle(wish())
@@ -438,7 +635,7 @@ def test_an_nvidia_smi_that_cannot_be_killed_is_left_behind(
 
 
 def test_an_answer_of_another_shape_is_an_error() -> None:
-    with pytest.raises(SettingsError, match="answered 3 values where 15 were asked for: '0, GPU-0, Tesla'"):
+    with pytest.raises(SettingsError, match="answered 3 values where 21 were asked for: '0, GPU-0, Tesla'"):
         gpu_settings.parse_gpus("0, GPU-0, Tesla\n")
 
 
@@ -518,9 +715,8 @@ def test_program_applies_a_file(
 
 
 def test_program_needs_nothing_of_ansible(driver: Driver, tmp_path: Path) -> None:
-    """It runs at boot with the node's own Python, and the bounded runner beside it."""
-    for file in (gpu_settings.__file__, process.__file__):
-        shutil.copy(str(file), tmp_path)
+    for name, text in programs().items():
+        (tmp_path / name).write_text(text)
     settings = tmp_path / "settings.json"
     # No lock of clocks: that would be noted under /run of this machine.
     settings.write_text(json.dumps(wish(locked=PASCAL)))

@@ -55,6 +55,11 @@ def test_a_newer_kernel_of_the_same_flavour_waits_for_a_reboot(node: Path) -> No
     assert "6.1.0-37-amd64" in found["reason"]
 
 
+def test_what_else_waits_for_a_reboot_is_said(node: Path) -> None:
+    found = conditions.reboot(["GPU 0 (L4): ECC mode is Enabled until the next reboot, then Disabled"])
+    assert (found["state"], "GPU 0 (L4): ECC mode" in found["reason"]) == ("fail", True)
+
+
 @pytest.mark.parametrize(
     ("running", "installed", "state"),
     [

@@ -81,6 +81,10 @@ def test_limits_of_power_and_clocks_are_expected_under_load() -> None:
     assert (found.power_limit_w, found.graphics_clock_mhz) == (300, 1410)
 
 
+def test_a_limit_in_percent_is_expected_of_each_gpu_by_its_default() -> None:
+    assert expected(gpu_settings_power_limit_percent=80).power_limit_percent == 80
+
+
 def test_of_a_node_that_could_not_be_read_nothing_is_expected() -> None:
     variables = Variables.from_values(role_variables({}, specs())["values"])
     assert expectation(NodePlan(problems=("unreachable",)), variables, TABLES) is None

@@ -278,6 +278,11 @@ def test_a_variable_of_the_operator_s_own_is_left_alone() -> None:
         ("ssh_hardening_user_ca_keys", ["-----BEGIN OPENSSH PRIVATE KEY-----"], "it is a private key"),
         ("os_hardening_waivers", [{"id": "core-dump", "reason": "x"}], "did you mean core-dumps?"),
         ("os_hardening_waivers", [{"id": "core-dumps", "reason": ""}], "expected a reason, found none"),
+        ("gpu_settings_clocks", "fast", "expected max, default, efficient, or graphics and memory in MHz"),
+        ("gpu_settings_compute_mode", "prohibited", "would let no program use the GPUs"),
+        ("gpu_settings_mig", {"all": []}, "expected for all a list of profiles, or disabled, found []"),
+        ("gpu_settings_mig", {"0": "7g.80gb"}, "expected for 0 a list of profiles, or disabled"),
+        ("gpu_settings_power_limit_percent", 0, "expected more than 0 % of the GPU's default, found 0"),
         ("gpu_validation_hours", -1, "expected hours, 0 (what the plan says) to 1000, found -1"),
         ("gpu_validation_hours", float("nan"), "found nan"),
         ("gpu_validation_storage_floor_gb_s", -1, "expected GB/s, 0 (no floor) or above, found -1"),
@@ -348,6 +353,12 @@ def test_a_no_from_the_command_line_is_a_no_wherever_a_role_asks() -> None:
         f"{file.name}: {match[1]}" for file, match in found if not converted.match(match.string, match.end())
     ]
     assert not texts
+
+
+def test_of_two_power_limits_one_has_to_go() -> None:
+    given = {"gpu_settings_power_limit_w": 300, "gpu_settings_power_limit_percent": 80}
+    (problem,) = role_variables(given, specs())["problems"]
+    assert "keep one of them" in problem
 
 
 @pytest.mark.parametrize("value", [None, []])

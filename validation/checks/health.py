@@ -150,7 +150,8 @@ def _nvlink(node: Node, report: Report) -> Iterator[Finding]:
 
 
 def _power_limit(node: Node, gpu: Gpu) -> Iterator[Finding]:
-    wanted = node.expectation.power_limit_w or gpu.power_limit_default_w
+    share = (node.expectation.power_limit_percent or 100) / 100
+    wanted = node.expectation.power_limit_w or (gpu.power_limit_default_w or 0) * share
     if gpu.power_limit_w and wanted and gpu.power_limit_w < wanted - 1:
         yield finding("power-limit-low", gpu=gpu.index, limit_w=gpu.power_limit_w, expected_w=wanted)
 

@@ -61,6 +61,8 @@ class Expectation:
     driver_version: str | None = None
     nvswitch: bool | None = None
     power_limit_w: float | None = None
+    #: The same in percent of each GPU's default.
+    power_limit_percent: float | None = None
     #: Where graphics clocks are locked: what they must not exceed under load.
     graphics_clock_mhz: float | None = None
     references: References = field(default_factory=References)
@@ -119,7 +121,11 @@ def _checked(expectation: Expectation, known_tests: tuple[str, ...], where: str)
         )
     _check_references(expectation.references, where)
     counts = [gpus.count for gpus in expectation.gpus or ()]
-    limits = [expectation.power_limit_w, expectation.graphics_clock_mhz]
+    limits = [
+        expectation.power_limit_w,
+        expectation.power_limit_percent,
+        expectation.graphics_clock_mhz,
+    ]
     if any(count < 0 for count in counts) or any(limit is not None and limit <= 0 for limit in limits):
         raise ContractError(
             f"{where}: expected no negative count of GPUs, and a power limit and a clock above 0"

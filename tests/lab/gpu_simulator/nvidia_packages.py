@@ -115,7 +115,10 @@ def driver_packages(upstream: str, arch: Architecture) -> Iterator[Package]:
         architecture=arch.debian,
         description="NVIDIA driver, compute part, with nvidia-smi",
         depends=", ".join(f"{name} (= {version})" for name in same),
-        files={"/usr/bin/nvidia-smi": contents.program("nvidia_smi.py")},
+        files={
+            "/usr/bin/nvidia-smi": contents.program("nvidia_smi.py"),
+            "/usr/lib/gpu-simulator/nvidia_smi_mig.py": contents.file("nvidia_smi_mig.py"),
+        },
     )
     yield Package(
         name="nvidia-kernel-support",

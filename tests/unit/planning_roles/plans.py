@@ -21,9 +21,8 @@ from tools.bare_node import pci
 
 CONTROLS = {name: control for area in control_docs.controls().values() for name, control in area.items()}
 PROGRAMS = {
-    "gpu_settings.py": "print('settings')\n",
-    "process.py": "print('process')\n",
-    "cdi_nccl.py": "print('cdi')\n",
+    f"{name}.py": f"print({name!r})\n"
+    for name in ("gpu_settings", "holders", "mig", "smi", "process", "cdi_nccl")
 }
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\n"
 TRIXIE = {"id": "debian", "version_id": "13", "codename": "trixie", "pretty_name": "Debian 13"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +48,34 @@ def test_settings_of_gpus_are_in_effect_now_and_at_every_boot() -> None:
     )
 
 
+def test_what_is_not_asked_for_is_no_setting_and_orders_nothing() -> None:
+    found = planned("gpu_settings")
+    assert wanted(found, Kind.GPU).keys() == {"clocks", "power_limit_w", "locked_clocks"}
+    assert "Before=" not in (contents(found)[UNIT] or "")
+
+
+def test_layouts_are_made_before_those_who_use_gpus_start() -> None:
+    layouts = {"0": ["3g.40gb"], "all": "disabled"}
+    found = planned(
+        "gpu_settings",
+        gpu_settings_mig=layouts,
+        gpu_settings_power_limit_percent=80,
+        gpu_settings_ecc=False,
+        gpu_settings_compute_mode="default",
+    )
+    settings = wanted(found, Kind.GPU)
+    assert (settings["mig"], settings["mig_change_ok"], settings["ecc"]) == (layouts, False, False)
+    assert (settings["power_limit_percent"], settings["compute_mode"]) == (80, "default")
+    before = " ".join(re.findall(r"^Before=(.*)$", contents(found)[UNIT] or "", re.MULTILINE)).split()
+    assert {"docker.service", "containerd.service", "kubelet.service", "slurmd.service"} <= set(before)
+
+
 def test_the_program_of_the_unit_is_installed_with_what_it_needs() -> None:
     files = wanted(planned("gpu_settings"), Kind.FILE)
     folder = "/usr/local/lib/temper/"
     assert {path: (file["content"], file["mode"]) for path, file in files.items() if folder in path} == {
-        folder + "gpu_settings.py": (PROGRAMS["gpu_settings.py"], "0755"),
-        folder + "process.py": (PROGRAMS["process.py"], "0644"),
+        f"{folder}{name}.py": (PROGRAMS[f"{name}.py"], "0755" if name == "gpu_settings" else "0644")
+        for name in ("gpu_settings", "holders", "mig", "smi", "process")
     }
 
 

@@ -17,6 +17,8 @@ MIG = """<mig_devices>
 <multiprocessor_count>14</multiprocessor_count></shared></device_attributes>
 <fb_memory_usage><total>9856 MiB</total></fb_memory_usage></mig_device></mig_devices></gpu>"""
 
+ECC = "<pending_ecc>Enabled</pending_ecc><current_ecc>"
+
 
 def lost(before: str, after: str) -> list[str]:
     found: list[str] = []
@@ -48,6 +50,13 @@ def test_a_real_report_says_the_same_of_itself(report: RealReport) -> None:
 def test_each_setting_is_missed_when_it_is_lost(what: str, name: str, value: str) -> None:
     (sentence,) = [one for one in lost(smi_xml(gpu_xml(**{what: value})), smi_xml(gpu_xml())) if name in one]
     assert value in sentence
+
+
+def test_a_mode_that_waited_for_the_boot_is_not_lost() -> None:
+    waits = smi_xml(gpu_xml(current_ecc="Disabled").replace("<current_ecc>", ECC))
+    assert lost(waits, smi_xml(gpu_xml(current_ecc="Enabled"))) == []
+    (sentence,) = lost(waits, smi_xml(gpu_xml(current_ecc="Disabled")))
+    assert "ECC was Enabled, and is Disabled" in sentence
 
 
 def test_mig_instances_that_a_reboot_took_are_missed() -> None:

@@ -200,9 +200,10 @@ def lost_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
     monkeypatch.setattr(gpu_settings, "RECORD", record)
 
     def lost(clock: str, reasons: str) -> dict[str, Any]:
-        line = f"0, NVIDIA H100 80GB HBM3, GPU-1, {clock}, {reasons}\n"
-        monkeypatch.setattr(gpu_settings, "nvidia_smi", lambda *_: line)
-        return gpus.below_their_lock()
+        first = "0, GPU-1, NVIDIA H100 80GB HBM3, Enabled, 700.00, 200.00, 700.00, 700.00"
+        modes = "Default, Enabled, Enabled, Disabled, Disabled"
+        line = f"{first}, {clock}, 1980, 2619, 1980, 2619, 1980, 2619, {reasons}, {modes}\n"
+        return gpus.below_their_lock(gpu_settings.parse_gpus(line))
 
     return lost
 

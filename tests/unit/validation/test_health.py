@@ -274,6 +274,13 @@ def test_a_power_limit_that_was_asked_for_is_no_finding() -> None:
     assert result.findings == ()
 
 
+@pytest.mark.parametrize(("limit_w", "codes"), [(560, []), (500, ["power-limit-low"])])
+def test_a_share_of_the_default_power_is_what_is_expected(limit_w: int, codes: list[str]) -> None:
+    lowered = smi_xml(gpu_xml(current_power_limit=f"{limit_w}.00 W"), SECOND)
+    result = Health().run(node(lowered, expectation=expectation(power_limit_percent=80.0)))
+    assert [found.code for found in result.findings if found.code == "power-limit-low"] == codes
+
+
 def test_a_library_of_another_version_is_found() -> None:
     (finding,) = (
         Health().run(node(driver_libraries={"libcuda.so.1": "570.1", "libnvidia-ml.so.1": DRIVER})).findings

@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -IS
-"""nvidia-smi, simulated by Temper's lab, in one file for the Python of Debian 12 and newer.
+"""nvidia-smi, simulated by Temper's lab, for the Python of Debian 12 and newer; MIG is in nvidia_smi_mig.py.
 
 What it prints follows real output of the drivers 580 and 595; the sources are named beside the templates
 below and in tests/lab/gpu_simulator/profiles.py. Exit status as the real one's: 0 done, 2 bad argument, 4 no
@@ -19,6 +19,7 @@ the caller: for tests.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -268,6 +269,9 @@ class Gpu:
         """Return (process id, name, memory in MiB) of what computes here."""
         return [(4242, "/usr/bin/python3", 1024)] if self.computing else []
 
+    def compute_mode(self) -> str:
+        return str(self.settings.get("compute_mode", "Default"))
+
     def mode(self, name: str, pending: bool = False) -> str:
         """Return the MIG or ECC mode: "Enabled", "Disabled" or "N/A"."""
         if name == "mig" and not self.hw["mig_capable"]:
@@ -318,7 +322,7 @@ addressing_mode|Addressing Mode|HMM
 mig_mode|MIG Mode
   current_mig|Current|{mig}
   pending_mig|Pending|{mig_pending}
-mig_devices||None
+mig_devices||[]
 accounting_mode|Accounting Mode|Disabled
 accounting_mode_buffer_size|Accounting Mode Buffer Size|4000
 driver_model|Driver Model
@@ -429,7 +433,7 @@ cc_protected_memory_usage|Conf Compute Protected Memory Usage
   total|Total|0 MiB
   used|Used|0 MiB
   free|Free|0 MiB
-compute_mode|Compute Mode|Default
+compute_mode|Compute Mode|{compute_mode}
 utilization|Utilization
   gpu_util|GPU|{utilization} %
   memory_util|Memory|{utilization_memory} %
@@ -649,7 +653,7 @@ memory.total [MiB] = {memory_total_mib}
 memory.reserved [MiB] = {memory_reserved_mib}
 memory.used [MiB] = {memory_used}
 memory.free [MiB] = {memory_free}
-compute_mode = Default
+compute_mode = {compute_mode}
 compute_cap = {compute_capability}
 utilization.gpu [%] = {utilization}
 utilization.memory [%] = {utilization_memory}
@@ -826,6 +830,7 @@ def values(gpu: Gpu) -> dict[str, Any]:
         "persistence": enabled(gpu.persistence),
         "performance_state": gpu.performance_state(),
         "power_state": DEPRECATED if r595 else gpu.performance_state(),
+        "compute_mode": gpu.compute_mode(),
         "mig": gpu.mode("mig"),
         "mig_pending": gpu.mode("mig", pending=True),
         "ecc": gpu.mode("ecc"),
@@ -913,13 +918,15 @@ def without_empty_groups(leaves: list[Leaf]) -> list[Leaf]:
     kept: list[Leaf] = []
     for tag, label, value in leaves:
         inner = without_empty_groups(value) if isinstance(value, list) else value
-        if inner or tag in ("processes", "accounted_processes"):
+        if inner or tag in ("mig_devices", "processes", "accounted_processes"):
             kept.append((tag, label, inner))
     return kept
 
 
 def variable_part(tag: str, gpu: Gpu) -> list[Leaf]:
     """Return what has a different length from GPU to GPU."""
+    if tag == "mig_devices" and gpu.mode("mig") == "Enabled":
+        return list(mig().report(gpu, RUN))
     if tag == "supported_clocks":
         return [
             (
@@ -957,8 +964,8 @@ def xml_lines(leaves: list[Leaf], depth: int) -> list[str]:
     for tag, _, value in leaves:
         if not tag:
             continue
-        if tag == "mig_devices":
-            lines += [f"{indent}<{tag}>", f"{indent}\t{value}", f"{indent}</{tag}>"]
+        if tag == "mig_devices" and not value:
+            lines += [f"{indent}<{tag}>", f"{indent}\tNone", f"{indent}</{tag}>"]
         elif isinstance(value, list):
             lines += [f"{indent}<{tag}>", *xml_lines(value, depth + 1), f"{indent}</{tag}>"]
         else:
@@ -1149,6 +1156,9 @@ def help_query(what: str) -> None:
 # ---------------------------------------------------------------- table, list, topology
 
 
+TABLE_MODES = {"Default": "Default", "Exclusive_Process": "E. Process", "Prohibited": "Prohibited"}
+
+
 def table(node: Node, gpus: list[Gpu]) -> None:
     for gpu in gpus:
         gpu.require_reachable()
@@ -1172,7 +1182,7 @@ def table(node: Node, gpus: list[Gpu]) -> None:
         print(f"| {gpu.index:>3}  {name:<31}{persistence:<3} |   {gpu.bus_id} Off | {errors:>20} |")
         print(
             f"|{NA:>4}{gpu.temperature():>5}C{gpu.performance_state():>6}{power:>24} |{memory} "
-            f"|{100 * gpu.computing:>7}%{'Default':>13} |"
+            f"|{100 * gpu.computing:>7}%{TABLE_MODES[gpu.compute_mode()]:>13} |"
         )
         print(f"|{'':41}|{'':24}|{gpu.mode('mig'):>21} |")
         print(row)
@@ -1198,6 +1208,8 @@ def list_gpus(gpus: list[Gpu]) -> int:
             status = 15
         else:
             print(f"GPU {gpu.index}: {gpu.hw['name']} (UUID: {gpu.uuid})")
+            for name, ids, _ in mig().devices(gpu, RUN) if gpu.mode("mig") == "Enabled" else ():
+                print(f"  MIG {name:<11} Device {ids['index']:>2}: (UUID: {ids['uuid']})")
     return status
 
 
@@ -1251,6 +1263,11 @@ def nvlink_status(gpus: list[Gpu]) -> None:
 INVALID_COMBINATION = "Invalid combination of input arguments."
 MOVING_ON = "Treating as warning and moving on."
 TERMINATING = "Terminating early due to previous errors."
+BUSY = (
+    "is currently being used by one or more other processes (e.g. CUDA application or a monitoring "
+    "application such as another instance of nvidia-smi). Please first kill all processes using the device "
+    "and retry the command or reboot the system to make MIG mode effective."
+)
 
 
 def change(node: Node, gpu: Gpu, **changes: object) -> None:
@@ -1410,10 +1427,40 @@ def set_mig(node: Node, gpu: Gpu, value: str) -> None:
     if not gpu.hw["mig_capable"]:
         unsupported("MIG mode", gpu)
         return
-    if set_mode(node, gpu, "mig", value):  # in force at once: the simulated GPU is idle and can be reset
+    resets = gpu.hw["architecture"] == "Ampere"
+    in_use = "In use by another client"
+    changes = gpu.mode("mig", pending=True) != enabled(value == "1")
+    # The words are assumed: published logs have GPUs that are in use on Ampere only.
+    if changes and (mig().devices(gpu, RUN) or (gpu.computing and not resets)):
+        verb = "enable" if value == "1" else "disable"
+        raise SmiError(19, f"Unable to {verb} MIG Mode for GPU {gpu.bus_id}: {in_use}\n{TERMINATING}")
+    if set_mode(node, gpu, "mig", value) and gpu.computing:
+        verb = "enable" if value == "1" else "disable"
+        print(
+            f"Warning: MIG mode is in pending {verb} state for GPU {gpu.bus_id}:{in_use}\n{gpu.bus_id} {BUSY}"
+        )
+        return
+    if changes:
         node.inforom.setdefault(gpu.uuid, {})["mig"] = value == "1"
         write_json(f"{RUN}/inforom.json", node.inforom)
+        if resets:  # and forgets what was set, but for its persistence mode
+            change(node, gpu, **dict.fromkeys(set(gpu.settings) - {"session"}))
     print(f"{enabled(value == '1')} MIG Mode for GPU {gpu.bus_id}")
+
+
+def set_compute_mode(node: Node, gpu: Gpu, value: str) -> None:
+    permitted(gpu, f"Unable to set the compute mode for GPU {gpu.bus_id}: Insufficient Permissions")
+    names = {"0": "Default", "2": "Prohibited", "3": "Exclusive_Process"}
+    if value not in names:
+        raise SmiError(2, f"Invalid compute mode specified: {value}")
+    name = names[value]
+    if gpu.mode("mig") == "Enabled" and name != "Default":  # NVML's reference; the words are assumed
+        unsupported("Setting compute mode", gpu)
+    elif gpu.compute_mode() == name:
+        print(f"Compute mode is already set to {name.upper()} for GPU {gpu.bus_id}.")
+    else:
+        print(f"Set compute mode to {name.upper()} for GPU {gpu.bus_id}.")
+        change(node, gpu, compute_mode=name)
 
 
 def set_ecc(node: Node, gpu: Gpu, value: str) -> None:
@@ -1434,6 +1481,7 @@ SETTERS = {
     "-rac": reset_applications,
     "-pl": set_power_limit,
     "-mig": set_mig,
+    "-c": set_compute_mode,
     "-e": set_ecc,
 }
 LONG = {
@@ -1452,6 +1500,7 @@ LONG = {
     "--reset-applications-clocks": "-rac",
     "--power-limit": "-pl",
     "--multi-instance-gpu": "-mig",
+    "--compute-mode": "-c",
     "--ecc-config": "-e",
 }
 QUERY_OPTIONS = {f"--query-{what}": what for what in QUERIES}
@@ -1500,6 +1549,7 @@ def parse(arguments: list[str]) -> list[tuple[str, str]]:
 def usage() -> None:
     lines = ["nvidia-smi, simulated by Temper's lab. It knows:", ""]
     lines += ["-L", "-q [-x] [-d TYPES]", "topo -m", "nvlink -s", "--version", *HELP_OPTIONS]
+    lines += ["mig [-i GPUS] -lgip|-lgipp|-lgi|-lci|-cgi PROFILES [-C]|-dci|-dgi"]
     lines += [f"{name}=FIELDS --format=csv[,noheader][,nounits]" for name in QUERY_OPTIONS]
     lines += [name if name in FLAGS else f"{name} VALUE" for name in SETTERS]
     print("\n    nvidia-smi ".join(lines) + "\n\nand, but for topo, -i with indexes, UUIDs or bus addresses.")
@@ -1516,6 +1566,8 @@ def subcommand(name: str, options: list[str]) -> int:
 
 
 def run(arguments: list[str]) -> int:
+    if arguments and arguments[0] == "mig":
+        return mig_command(arguments[1:])
     if arguments and arguments[0] in ("topo", "nvlink"):
         return subcommand(arguments[0], arguments[1:])
     options = parse(arguments)
@@ -1546,6 +1598,30 @@ def run(arguments: list[str]) -> int:
         raise SmiError(255, f"{INVALID_COMBINATION} Please run 'nvidia-smi -h' for help.")
     else:
         table(node, gpus)
+    return 0
+
+
+def mig() -> Any:
+    """MIG's own file, which lies beside this one, or on a node with the simulator."""
+    here = os.path.dirname(os.path.realpath(__file__))
+    sys.dont_write_bytecode = True
+    sys.path[:0] = [here, "/usr/lib/gpu-simulator"]
+    return importlib.import_module("nvidia_smi_mig")
+
+
+def mig_command(arguments: list[str]) -> int:
+    """`nvidia-smi mig [-i GPUS] ...`: one at a time writes, as with settings."""
+    import fcntl
+
+    wanted, rest = (arguments[1], arguments[2:]) if arguments[:1] == ["-i"] else (None, arguments)
+    if UID == 0:
+        os.makedirs(RUN, exist_ok=True)
+        fcntl.flock(os.open(f"{RUN}/settings.lock", os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX)
+    module = mig()
+    try:
+        print(module.run(rest, Node().select(wanted), RUN, root=UID == 0))
+    except module.MigError as stop:
+        raise SmiError(stop.status, str(stop)) from stop
     return 0
 
 

@@ -412,7 +412,8 @@ def unload() -> None:
     for directory in (*(MODULES / name for name in MODULE_NAMES), PROC / "nvidia", PROC / "nvidia-nvswitch"):
         if directory.is_dir():
             shutil.rmtree(directory)
-    (RUN / "settings.json").unlink(missing_ok=True)  # the driver forgets with its module
+    for name in ("settings.json", "mig.json"):
+        (RUN / name).unlink(missing_ok=True)  # the driver forgets with its module
 
 
 def load_nouveau(machine: Hardware) -> None:
