@@ -6,7 +6,7 @@ Boots a lab of its own (LAB_NAME=drift) with `count` nodes, Debian 12 and 13 in 
 of each release; their disks are copied to the others, which keep their own name, host keys and hardware, and
 site.yml runs on all, which brings Docker to the first two. Then playbooks/compliance.yml, three times:
 
-1. as site.yml left them: all nodes are compliant
+1. as site.yml left them: all nodes are compliant; then three more times, with pings before and after
 2. each change of `DRIFTS` on a node of its own (in a smaller fleet some share one), one node that hangs
    half-way, one whose sshd is stopped, one without a network: each change fails the control that it is about;
    the three are not checked, within their bound; all others are compliant
@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compliance.__main__ import main as compliance
+from tests.bench.__main__ import table, with_pings
 from tests.lab import many_nodes
 from tests.lab.cutoff import CampaignError, failure, lab_command, note
 from tests.lab.fleet import BIN, Fleet, Run, on_node
@@ -180,6 +181,11 @@ class Campaign:
         """What Ansible needs to know."""
         return {**self.fleet.environment, "ANSIBLE_TIMEOUT": str(SSH_TIMEOUT_S)}
 
+    @property
+    def inventories(self) -> list[str]:
+        """The lab's, and what the operator wants beside it, for a command of Ansible."""
+        return ["-i", "inventory/lab", "-i", str(self.folder / "inventory")]
+
     def write_inventory(self, expired: str = "", dockers: int = DOCKERS) -> None:
         """Beside the lab's, what the operator wants; `expired` is a node with an expired waiver."""
         source = self.folder / "inventory"
@@ -204,14 +210,7 @@ class Campaign:
 
     def play(self, name: str, *arguments: str) -> Run:
         """Run a playbook, with connections of its own: an old one would answer for a node that is gone."""
-        command = [
-            "ansible-playbook",
-            "-i",
-            "inventory/lab",
-            "-i",
-            str(self.folder / "inventory"),
-            *arguments,
-        ]
+        command = ["ansible-playbook", *self.inventories, *arguments]
         begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="cc") as sockets:
             environment = {**self.environment, "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets}
@@ -241,6 +240,14 @@ class Campaign:
         found: dict[str, Any] = json.loads((self.reports / "latest" / "statement.json").read_text())
         (LOGS / f"{name}.json").write_text(json.dumps(found, indent=1))
         return found
+
+    def cost(self, checks: int = 3) -> str:
+        """A table of checks, with pings before and after."""
+        os.environ.update(self.environment)
+        command = ["ansible-playbook", *self.inventories, "playbooks/compliance.yml"]
+        runs = {f"run {number + 1}": command for number in range(checks)}
+        with tempfile.TemporaryDirectory() as folder:
+            return table(with_pings("compliance", "gpu_nodes", checks, runs, Path(folder)), len(self.nodes))
 
     def copy(self) -> None:
         """Make the first node of each release, and the others of their disks."""
@@ -386,6 +393,7 @@ def run_campaign(campaign: Campaign, tampers: int, seed: int) -> bool:
     ]
     if problems:
         raise CampaignError("; ".join(problems))
+    print(f"```\n{campaign.cost()}\n```\n", flush=True)
     hanging, stopped, cut, waived = campaign.change()
     found = campaign.check("4-changed")
     problems = judge(campaign, found, (hanging, stopped, cut))
