@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.lab.settings import Node
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 LAB = Lab(name="reach")
 FLEET = Fleet(LAB)
