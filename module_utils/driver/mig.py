@@ -25,7 +25,7 @@ DISABLED = "disabled"
 EVERY = "all"
 ON, OFF = "Enabled", "Disabled"
 # What `nvidia-smi mig` says, with a status that is not 0, where its lists are empty.
-NO_PROFILES = NO_MODE = "No MIG-enabled devices found"
+NO_PROFILES = "No MIG-enabled devices found"
 NO_INSTANCES = "instances found"
 # |   0  MIG 1g.10gb+me      20     1/1        9.75       No     16     1     0   |
 PROFILE = re.compile(r"^\|\s+(\d+)\s+MIG\s+(\S+)\s+(\d+)\s+\d+/(\d+)\s", re.MULTILINE)
@@ -207,6 +207,8 @@ def differences(wish: dict[str, typing.Any], cards: list[Card]) -> list[Change]:
 
 def arranged(card: Card, layout: list[str], known: dict[str, Profile]) -> list[tuple[Profile, int]]:
     """Where each instance of a layout goes, longest first. Raises SettingsError where they do not fit."""
+    if not known:
+        raise SettingsError(f"{card}: the driver lists no MIG profile of it, although its MIG mode is on")
     for name in layout:
         if name not in known:
             nearest = difflib.get_close_matches(name, known, n=CLOSEST, cutoff=0)

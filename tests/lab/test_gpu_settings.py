@@ -70,8 +70,7 @@ def test_intents_become_settings_once() -> None:
 
 
 def test_compliance_knows_the_reboot_that_is_due(tmp_path: Path) -> None:
-    reports = {"compliance_reports_directory": str(tmp_path)}
-    run = FLEET.playbook("compliance", **WANTED, **reports)
+    run = FLEET.playbook("compliance", None, compliance_reports_directory=str(tmp_path), **WANTED)
     statement = json.loads((tmp_path / "latest" / "statement.json").read_text())
     controls = {control["id"]: control for control in statement["nodes"][0]["controls"]}
     assert controls["gpu_settings/gpu:settings"]["state"] == "pass", run.output

@@ -136,9 +136,39 @@ def test_instances_of_a_real_gpu_are_read_with_what_is_not_their_whole(
     assert mig.present([card]) == {0: ["1g.10gb", "3g.40gb (1c.3g.40gb)", "1g.10gb+me"]}
 
 
+@pytest.mark.parametrize(
+    ("line", "name", "number", "most"),
+    [
+        # H200 (driver 580.173.02), and A100 in the narrower table of older drivers (NVIDIA's MIG user guide)
+        (
+            "|   0  MIG 7g.141gb         0     0/1        140.00     No     132    7     0   |",
+            "7g.141gb",
+            0,
+            1,
+        ),
+        ("|   2  MIG 1g.5gb     19     7/7        4.75       No     14     0     0   |", "1g.5gb", 19, 7),
+    ],
+)
+def test_profiles_of_other_gpus_and_drivers_are_read(
+    monkeypatch: pytest.MonkeyPatch, line: str, name: str, number: int, most: int
+) -> None:
+    gpu = int(line.split()[1])
+    places = f"GPU {gpu:>2} Profile ID {number:>2} Placement : {{0}}:8\n"
+    monkeypatch.setattr(mig, "nvidia_smi", lambda *what, **_: places if "-lgipp" in what else line)
+    assert mig.profiles() == {gpu: {name: mig.Profile(name, number, most, (0,), 8)}}
+
+
 def test_profiles_are_read_with_their_places(machine: Callable[..., Machine]) -> None:
     machine()
     assert mig.profiles()[7] == {name: mig.Profile(name, *rest) for name, rest in PROFILES.items()}
+
+
+def test_a_gpu_of_which_the_driver_lists_nothing_is_not_guessed(machine: Callable[..., Machine]) -> None:
+    """The simulator does not know the profiles of a B200."""
+    node = machine("hgx-b200-8", "580.178.04")
+    with pytest.raises(SettingsError, match=r"GPU 0 .* the driver lists no MIG profile"):
+        settle(wish({0: ["1g.23gb"]}))
+    assert {row[0] for row in node.node.query("mig.mode.current")} == {"Disabled"}
 
 
 @pytest.mark.parametrize(
@@ -358,6 +388,20 @@ def test_a_mode_that_waits_for_a_reboot_counts_as_set(
     monkeypatch.setattr(mig, "profiles", dict)
     found = mig.differences({"all": layout}, [mig.Card(0, H100, "GPU-0", mode, pending)])
     assert [str(one) for one in found] == ([change] if change else [])
+
+
+def test_a_layout_that_the_driver_would_not_make_is_completed_by_the_next_run(
+    machine: Callable[..., Machine],
+) -> None:
+    node = machine()
+    node.node.smi("-i", "0", "-mig", "1")
+    node.node.fault("compute-process")  # which no file gives away
+    with pytest.raises(SettingsError, match="Failed to create GPU instances: In use by another client"):
+        settle(wish({0: ["7g.80gb"]}))
+    assert node.layout() == []
+    node.node.fault("compute-process", "off")
+    settle(wish({0: ["7g.80gb"]}))
+    assert node.layout() == ["7g.80gb"]
 
 
 # ---------------------------------------------------------------- reboots
