@@ -12,7 +12,7 @@ from validation.backends.training import TrainingStep, trace
 if TYPE_CHECKING:
     import torch
 
-    from validation.backends.protocol import Operation, Product, Shape
+    from validation.backends.protocol import Operation, Product, Shape, Training
     from validation.model.shapes import MatmulShape
 
 
@@ -34,7 +34,7 @@ class TorchDevice:
         """A pattern test of so much of the device's memory."""
         return MemoryPattern(self._device, size_bytes)
 
-    def training(self, shape: Shape, way: str) -> Operation:
+    def training(self, shape: Shape, way: str) -> Training:
         """A training step."""
         return TrainingStep(self._device, shape, way)
 

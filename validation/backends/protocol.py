@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 #: After which a process that loads data and brings nothing is said to hang.
 WORKER_PATIENCE_S = 60
+#: The number formats of automatic mixed precision, the better one first: bf16 has the range of fp32. That of
+#: fp16 is so small that gradients would be none: there the loss is scaled up, and steps may be skipped.
+SCALED = "fp16"
+MIXED = ("bf16", SCALED)
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,22 @@ class Product(Operation, Protocol):
 
     def digest(self) -> str:
         """Run once; a checksum of every bit of the result."""
+        ...
+
+
+class Training(Operation, Protocol):
+    """A training step; work is in samples, the error how far losses and gradients are from plain fp32."""
+
+    #: Steps so far, and those of them that updated nothing, because gradients in fp16 were not finite.
+    steps: int
+
+    @property
+    def skipped(self) -> int:
+        """See `steps`."""
+        ...
+
+    def fall(self) -> float:
+        """The part of the loss that is gone after some steps from the start; NaN where a loss is none."""
         ...
 
 
@@ -136,15 +156,19 @@ class Backend(Protocol):
         """A pattern written to `size_bytes` bytes of memory; the error is how many words did not keep it."""
         ...
 
-    def training(self, shape: Shape, way: str) -> Operation:
-        """A training step; work is in samples, the error how far losses and gradients are from plain fp32.
+    def has_tensor_cores(self) -> bool:
+        """Whether it has units that multiply in narrower formats faster than in fp32."""
+        ...
 
-        `way` is `fp32`, `tf32` or `bf16` (automatic mixed precision), or, in fp32, `accumulated` over parts
-        of the batch or `checkpointed`.
+    def training(self, shape: Shape, way: str) -> Training:
+        """A training step on a batch of this shape.
+
+        `way` is `fp32`, `tf32`, `bf16` or `fp16` (automatic mixed precision), or, in fp32, `accumulated` over
+        parts of the batch or `checkpointed`.
         """
         ...
 
-    def launch_seconds(self, operation: Operation) -> float:
+    def launch_seconds(self, operation: Training) -> float:
         """What the host takes to start one run of a training step; 0 where it is the device itself."""
         ...
 

@@ -7,7 +7,7 @@ its gradients must give those of any other up to rounding, and none of them is z
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional
@@ -15,6 +15,7 @@ import torch.profiler
 import torch.utils.checkpoint
 
 from validation.backends.memory import exported
+from validation.backends.protocol import SCALED
 from validation.backends.traces import LOADING, STEP
 from validation.model.not_run import out_of_memory
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 LOSSES = 5
 #: Parts of a batch that gradients are accumulated over.
 PARTS = 4
+#: The formats of protocol.MIXED, as torch calls them.
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+#: A scaler begins at 2^16, and halves its scale at each step that it skips: after so many it is 1.
+MOST_SKIPPED = 16
 
 
 class Model:
@@ -76,13 +81,15 @@ class Model:
 class TrainingStep:
     """Forward, backward and update on one batch; work is in samples.
 
-    `way` is a number format (fp32, tf32, bf16: automatic mixed precision), or, in fp32, `accumulated` over
-    parts of the batch or `checkpointed`.
+    `way` is a number format (fp32, tf32; bf16 or fp16: automatic mixed precision), or, in fp32, `accumulated`
+    over parts of the batch or `checkpointed`. In fp16 a step whose gradients are not finite updates nothing;
+    `skipped` counts those of all `steps`.
     """
 
     def __init__(self, device: torch.device, shape: Shape, way: str) -> None:
         self.work = float(shape.batch)
         self.way = way
+        self.steps = self._updates = 0
         self.device, self._shape = device, shape
         generator = torch.Generator(device).manual_seed(22)
         size = (shape.batch, shape.tokens, shape.width)
@@ -94,15 +101,33 @@ class TrainingStep:
         torch.set_float32_matmul_precision("high" if self.way == "tf32" else "highest")
         self._optimizer.zero_grad(set_to_none=True)
 
+    @property
+    def skipped(self) -> int:
+        """How many steps have updated nothing."""
+        return self.steps - self._updates
+
     def run(self) -> None:
         """Start once; on a GPU it goes on in the background."""
         self.step(*self.data)
+
+    def launch(self) -> None:
+        """What of a run the host starts without a wait.
+
+        A scaler waits for the device, to know whether gradients are finite.
+        """
+        if self.way == SCALED:
+            self._optimizer.zero_grad(set_to_none=True)
+            self.backward(*self.data)
+        else:
+            self.run()
 
     def step(self, batch: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """One step on this batch; its loss, on the device."""
         self._optimizer.zero_grad(set_to_none=True)
         loss = self.backward(batch, target)
-        self._optimizer.step()
+        self.steps += 1
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
         return loss
 
     def backward(self, batch: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -110,10 +135,11 @@ class TrainingStep:
         parts = PARTS if self.way == "accumulated" else 1
         total = torch.zeros((), device=self.device)
         for some, wanted in zip(batch.chunk(parts), target.chunk(parts), strict=True):
-            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.way == "bf16"):
+            mixed = DTYPES.get(self.way)
+            with torch.autocast(self.device.type, dtype=mixed or torch.bfloat16, enabled=mixed is not None):
                 loss = self._model.loss(some, wanted, checkpointed=self.way == "checkpointed")
             loss = loss * (some.shape[0] / batch.shape[0])
-            loss.backward()
+            self._scaler.scale(loss).backward()
             total += loss.detach()
         return total
 
@@ -138,14 +164,36 @@ class TrainingStep:
         errors += [found.sub(r).norm() / r.norm() for found, r in zip(own[1:], rights, strict=True)]
         return float(torch.stack(errors).max())  # unlike Python's max(), it keeps a NaN
 
+    def fall(self) -> float:
+        """The part of the loss that is gone after some steps from the start; NaN where a loss is none.
+
+        Afterwards the model is at its start again.
+        """
+        losses = self._probe(self.way)[0]
+        self._start()
+        return float((losses[0] - losses[-1]) / losses[0])
+
     def _probe(self, way: str) -> list[torch.Tensor]:
-        """From the start: the losses of some steps, and every parameter's gradient in the first."""
+        """From the start: the losses of some steps, and every parameter's gradient in the first.
+
+        Steps that a scaler skips do not count; losses are NaN where it skips all that it may.
+        """
         mine, self.way = self.way, way
         self._start()
         self.prepare()
-        losses = [self.step(*self.data)]
-        gradients = [weight.grad.clone() for weight in self._model.parameters]
-        losses += [self.step(*self.data) for _ in range(LOSSES - 1)]
+        losses: list[torch.Tensor] = []
+        gradients: list[torch.Tensor] = []
+        for _ in range(LOSSES + (MOST_SKIPPED if way == SCALED else 0)):
+            before = self._updates
+            loss = self.step(*self.data)
+            if self._updates > before:
+                gradients = gradients or [weight.grad.clone() for weight in self._model.parameters]
+                losses.append(loss)
+            if len(losses) == LOSSES:
+                break
+        else:
+            losses = [torch.full((), float("nan"), device=self.device)] * LOSSES
+            gradients = [weight.grad.clone() for weight in self._model.parameters]
         self.way = mine
         return [torch.stack(losses), *gradients]
 
@@ -153,6 +201,12 @@ class TrainingStep:
         """The same model at the same start, each time."""
         self._model = Model(self.device, self._shape)
         self._optimizer = torch.optim.SGD(self._model.parameters, lr=1e-3, momentum=0.9, foreach=False)
+        # A scaler says of no step whether it skips it: it does not call the optimizer then.
+        self._optimizer.register_step_post_hook(self._count)
+        self._scaler = torch.amp.GradScaler(self.device.type, enabled=self.way == SCALED)
+
+    def _count(self, *_: Any) -> None:
+        self._updates += 1
 
 
 def loss_if_it_fits(device: torch.device, shape: Shape, way: str) -> float | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from validation.backends import traces
 from validation.checks.launch import on_device
-from validation.checks.training import CpuTraining, GpuTraining, begin
+from validation.checks.training import CpuTraining, GpuTraining, begin, mixed_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ def profile(backend: Backend, request: Request, stage: Callable[[str], None]) ->
     """The measurement itself, on any backend. Raises NotRunError."""
     shape, recorder = begin(backend, request, stage)
     on_gpu = backend.name == "cuda"
-    way = "bf16" if on_gpu and "bf16" in backend.dtypes() else "fp32"
+    way = mixed_format(backend) or "fp32"
     stage(f"profiling {STEPS} training steps")
     content = backend.trace(shape, way, STEPS)
     stage("reading the trace")

@@ -287,6 +287,15 @@ def test_advice_needs_no_form_that_a_result_does_not_have() -> None:
     assert advice.of_node(result) == []
 
 
+def test_advice_tells_of_fp16_and_of_the_steps_that_it_skipped() -> None:
+    details = {"fp16_gain_over": {"fp32": 2.5}, "skipped_steps": {"steps": 340, "skipped": 3}}
+    test = TestResult("gpu_amp", State.PASS, 1, 1.0, details={"GPU 0": details})
+    result = dataclasses.replace(made_up.result("gpu-001", "quick"), tests=(test,))
+    texts = [one.text for one in advice.of_node(result)]
+    assert texts[0] == "a step in fp16 is 2.50 times as fast as in fp32"
+    assert texts[1].startswith("3 of 340 steps in fp16 were skipped")
+
+
 def test_words() -> None:
     assert (quantity(730.04, "bf16_tflops"), quantity(0.914, "computing_share")) == ("730 TFLOP/s", "91.4 %")
     assert (size(64 << 20), size(1536), size(3)) == ("64 MiB", "1.5 KiB", "3 B")

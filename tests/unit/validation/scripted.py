@@ -11,7 +11,7 @@ from validation.backends.protocol import LimitError, PeerLimitError, WorkerError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends.protocol import Operation, Shape
+    from validation.backends.protocol import Operation, Shape, Training
     from validation.model.shapes import MatmulShape
 
 
@@ -23,6 +23,12 @@ class ScriptedOperation:
     wrong: float
     digests: list[str] = field(default_factory=lambda: ["same"])
     takes: float | None = None
+    falls: float = 0.05
+    steps: int = 100
+    skipped: int = 0
+
+    def fall(self) -> float:
+        return self.falls
 
     def error(self) -> float:
         return self.wrong
@@ -74,6 +80,10 @@ class ScriptedBackend:
     calls: list[str] = field(default_factory=list)
     #: Seconds of a training step, by the way in which it is run.
     steps: dict[str, float] = field(default_factory=dict)
+    tensor_cores: bool = True
+    #: By which part the loss falls, and how many steps are skipped, by the way.
+    falls: dict[str, float] = field(default_factory=dict)
+    skips: dict[str, int] = field(default_factory=dict)
     #: What the host takes to start a training step.
     launch_s: float = 0.0
     #: What each peak_bytes() says, one after the other.
@@ -149,9 +159,18 @@ class ScriptedBackend:
 
     def training(self, shape: Shape, way: str) -> ScriptedOperation:
         self.calls.append(f"training {way}")
-        return ScriptedOperation(float(shape.batch), self.wrong, takes=self.steps.get(way))
+        return ScriptedOperation(
+            float(shape.batch),
+            self.wrong,
+            takes=self.steps.get(way),
+            falls=self.falls.get(way, 0.05),
+            skipped=self.skips.get(way, 0),
+        )
 
-    def launch_seconds(self, operation: Operation) -> float:
+    def has_tensor_cores(self) -> bool:
+        return self.tensor_cores
+
+    def launch_seconds(self, operation: Training) -> float:
         assert operation.work
         return self.launch_s
 
