@@ -60,8 +60,10 @@ def _of_test(test: TestResult) -> Iterator[Advice]:
 
 def _said(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What the details of one process say."""
-    if isinstance(advice := details.get("advice"), str):
-        yield "DataLoader", advice
+    advice = details.get("advice")
+    # Of a result of before 2026-11-23, which advised on this alone.
+    for subject, texts in ({"DataLoader": [advice]} if isinstance(advice, str) else _lists(advice)).items():
+        yield from ((subject, text) for text in texts if isinstance(text, str))
     for mixed in MIXED:
         for way, gain in _numbers(details.get(f"{mixed}_gain_over")):
             verb = "times as fast as" if gain >= 1 else "times as fast as (slower than)"
@@ -74,6 +76,15 @@ def _said(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
         saved = f"needs {percent(memory)} of the memory of a plain step"
         speed = f", at {percent(speeds[way])} of its speed" if way in speeds else ""
         yield "Memory of a training step", f"{WAYS.get(way, way)} {saved}{speed}"
+
+
+def _lists(found: Any) -> dict[str, list[Any]]:
+    """What a check advises, by subject; nothing of any other form."""
+    return (
+        {str(subject): texts for subject, texts in found.items() if isinstance(texts, list)}
+        if isinstance(found, dict)
+        else {}
+    )
 
 
 def _numbers(found: Any) -> list[tuple[str, float]]:

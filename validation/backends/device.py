@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from validation.backends import loading
+from validation.backends.convolution import ConvolutionStep
 from validation.backends.exchange import Exchange, highest
 from validation.backends.operations import AllReduce, Matmul, MemoryPattern, Triad
-from validation.backends.training import TrainingStep, trace
+from validation.backends.training import TransformerStep, trace
 
 if TYPE_CHECKING:
     import torch
 
-    from validation.backends.protocol import Operation, Product, Shape, Training
+    from validation.backends.protocol import ImageShape, Operation, Product, Shape, Training
     from validation.model.shapes import MatmulShape
 
 
@@ -36,11 +37,15 @@ class TorchDevice:
 
     def training(self, shape: Shape, way: str) -> Training:
         """A training step."""
-        return TrainingStep(self._device, shape, way)
+        return TransformerStep(self._device, shape, way)
+
+    def convolution(self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool) -> Training:
+        """A training step of a convolutional network."""
+        return ConvolutionStep(self._device, images, way, channels_last=channels_last, autotuned=autotuned)
 
     def trace(self, shape: Shape, way: str, steps: int) -> bytes:
         """Profile some steps."""
-        return trace(TrainingStep(self._device, shape, way), steps)
+        return trace(TransformerStep(self._device, shape, way), steps)
 
     def shared_bytes(self, workers: int) -> int:
         """What the workers of a loader have ready, and what is being taken."""

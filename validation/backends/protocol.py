@@ -34,6 +34,15 @@ class Shape:
     batch: int
 
 
+@dataclass(frozen=True)
+class ImageShape:
+    """The network and the batch of a convolution step: channels of its first stage, square colour images."""
+
+    width: int
+    edge: int
+    batch: int
+
+
 class WorkerError(Exception):
     """A process that loads data died or hung; the message says how."""
 
@@ -165,6 +174,14 @@ class Backend(Protocol):
 
         `way` is `fp32`, `tf32`, `bf16` or `fp16` (automatic mixed precision), or, in fp32, `accumulated` over
         parts of the batch or `checkpointed`.
+        """
+        ...
+
+    def convolution(self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool) -> Training:
+        """A training step of a convolutional network, `way` a number format.
+
+        The error is how far gradients in fp32 are from those of the contiguous layout. `autotuned`: cuDNN
+        tries its algorithms first.
         """
         ...
 

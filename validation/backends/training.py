@@ -6,8 +6,9 @@ its gradients must give those of any other up to rounding, and none of them is z
 
 from __future__ import annotations
 
+import abc
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.nn.functional
@@ -30,6 +31,16 @@ PARTS = 4
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 #: A scaler begins at 2^16, and halves its scale at each step that it skips: after so many it is 1.
 MOST_SKIPPED = 16
+
+
+class Trained(Protocol):
+    """A model that can be trained."""
+
+    parameters: list[torch.Tensor]
+
+    def loss(self, batch: torch.Tensor, target: torch.Tensor, *, checkpointed: bool) -> torch.Tensor:
+        """A number to be lowered; `checkpointed` keeps less for the backward pass, and computes it again."""
+        ...
 
 
 class Model:
@@ -78,22 +89,19 @@ class Model:
         return batch + functional.linear(functional.gelu(functional.linear(normal, widen)), narrow)
 
 
-class TrainingStep:
-    """Forward, backward and update on one batch; work is in samples.
+class TrainingStep(abc.ABC):
+    """Forward, backward and update of a model on one batch; work is in samples.
 
     `way` is a number format (fp32, tf32; bf16 or fp16: automatic mixed precision), or, in fp32, `accumulated`
     over parts of the batch or `checkpointed`. In fp16 a step whose gradients are not finite updates nothing;
     `skipped` counts those of all `steps`.
     """
 
-    def __init__(self, device: torch.device, shape: Shape, way: str) -> None:
-        self.work = float(shape.batch)
-        self.way = way
+    def __init__(self, device: torch.device, way: str, data: list[torch.Tensor]) -> None:
+        """`data` are a batch and its targets, on the device."""
+        self.work = float(len(data[0]))
+        self.way, self.device, self.data = way, device, data
         self.steps = self._updates = 0
-        self.device, self._shape = device, shape
-        generator = torch.Generator(device).manual_seed(22)
-        size = (shape.batch, shape.tokens, shape.width)
-        self.data = [torch.randn(size, generator=generator, device=device) for _ in range(2)]
         self._start()
 
     def prepare(self) -> None:
@@ -143,23 +151,21 @@ class TrainingStep:
             total += loss.detach()
         return total
 
-    def host_batch(self) -> list[torch.Tensor]:
-        """A batch with its targets as a DataLoader leaves it: ready in host memory, for a GPU pinned."""
-        size = (self._shape.batch, self._shape.tokens, self._shape.width)
-        return [torch.randn(size, pin_memory=self.device.type == "cuda") for _ in range(2)]
-
-    def to_device(self, host: torch.Tensor) -> torch.Tensor:
-        """A copy where the step runs."""
-        return host.to(self.device, non_blocking=True, copy=True)
-
     def error(self) -> float:
         """How far the losses of some steps and the gradients of one are from those in plain fp32.
 
-        Relative; NaN where a number is none. Afterwards the model is at its start again. Losses alone would
-        not do: in so few steps they hardly change, whatever the gradients are.
+        Relative; NaN where a number is none. Afterwards the model is at its start again.
         """
-        own, (right, *rights) = self._probe(self.way), self._probe("fp32")
+        error = self.far_from(self, self.way)
         self._start()
+        return error
+
+    def far_from(self, plain: TrainingStep, way: str) -> float:
+        """How far losses and gradients, the `way` they are here, are from those of `plain` in fp32.
+
+        Losses alone would not do: in so few steps they hardly change, whatever the gradients are.
+        """
+        own, (right, *rights) = self._probe(way), plain._probe("fp32")
         errors = [own[0].sub(right).abs().div(right).max()]
         errors += [found.sub(r).norm() / r.norm() for found, r in zip(own[1:], rights, strict=True)]
         return float(torch.stack(errors).max())  # unlike Python's max(), it keeps a NaN
@@ -199,7 +205,7 @@ class TrainingStep:
 
     def _start(self) -> None:
         """The same model at the same start, each time."""
-        self._model = Model(self.device, self._shape)
+        self._model = self._made()
         self._optimizer = torch.optim.SGD(self._model.parameters, lr=1e-3, momentum=0.9, foreach=False)
         # A scaler says of no step whether it skips it: it does not call the optimizer then.
         self._optimizer.register_step_post_hook(self._count)
@@ -207,6 +213,32 @@ class TrainingStep:
 
     def _count(self, *_: Any) -> None:
         self._updates += 1
+
+    @abc.abstractmethod
+    def _made(self) -> Trained:
+        """The model at its start."""
+
+
+class TransformerStep(TrainingStep):
+    """A training step of the transformer."""
+
+    def __init__(self, device: torch.device, shape: Shape, way: str) -> None:
+        self._shape = shape
+        generator = torch.Generator(device).manual_seed(22)
+        size = (shape.batch, shape.tokens, shape.width)
+        data = [torch.randn(size, generator=generator, device=device) for _ in range(2)]
+        super().__init__(device, way, data)
+
+    def host_batch(self) -> list[torch.Tensor]:
+        """A batch with its targets as a DataLoader leaves it: ready in host memory, for a GPU pinned."""
+        return [torch.randn(one.shape, pin_memory=self.device.type == "cuda") for one in self.data]
+
+    def to_device(self, host: torch.Tensor) -> torch.Tensor:
+        """A copy where the step runs."""
+        return host.to(self.device, non_blocking=True, copy=True)
+
+    def _made(self) -> Model:
+        return Model(self.device, self._shape)
 
 
 def loss_if_it_fits(device: torch.device, shape: Shape, way: str) -> float | None:
@@ -223,13 +255,13 @@ def loss_if_it_fits(device: torch.device, shape: Shape, way: str) -> float | Non
 
 
 def _loss_of_two_steps(device: torch.device, shape: Shape, way: str) -> float:
-    step = TrainingStep(device, shape, way)
+    step = TransformerStep(device, shape, way)
     step.prepare()
     step.run()
     return float(step.step(*step.data))
 
 
-def trace(step: TrainingStep, steps: int) -> bytes:
+def trace(step: TransformerStep, steps: int) -> bytes:
     """A Chrome trace of `steps` steps, each with the loading of its batch, when all is warm.
 
     The first step under the profiler pays for what the profiler itself sets up, and is not in the trace.

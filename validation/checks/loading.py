@@ -127,7 +127,7 @@ def _advice(found: list[Measurement], request: Request) -> dict[str, Any]:
     pins = ", pin_memory=True" if setting["pin_memory"] else ""
     pinning = "" if request.backend == "cuda" else "; pinned memory needs a GPU and was not tried"
     workers = f"num_workers={setting['workers']}{pins}"
-    return {"advice": f"{workers} is enough here: {best.value:.0f} samples/s{pinning}"}
+    return {"advice": {"DataLoader": [f"{workers} is enough here: {best.value:.0f} samples/s{pinning}"]}}
 
 
 class DataLoading(Check):

@@ -11,7 +11,7 @@ from validation.backends.protocol import LimitError, PeerLimitError, WorkerError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends.protocol import Operation, Shape, Training
+    from validation.backends.protocol import ImageShape, Operation, Shape, Training
     from validation.model.shapes import MatmulShape
 
 
@@ -166,6 +166,16 @@ class ScriptedBackend:
             falls=self.falls.get(way, 0.05),
             skipped=self.skips.get(way, 0),
         )
+
+    def convolution(
+        self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool
+    ) -> ScriptedOperation:
+        layout = "channels_last" if channels_last else "contiguous"
+        self.calls.append(f"convolution {layout}{' autotuned' if autotuned else ''} in {way}")
+        name = "autotuned" if autotuned else layout
+        operation = ScriptedOperation(float(images.batch), self.wrong, takes=self.steps.get(name))
+        operation.falls = self.falls.get(name, 0.05)
+        return operation
 
     def has_tensor_cores(self) -> bool:
         return self.tensor_cores

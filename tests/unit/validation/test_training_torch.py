@@ -36,7 +36,7 @@ def test_a_cpu_trains_the_same_in_mixed_precision() -> None:
 STEP = """
     import torch
     from validation.backends.protocol import Shape
-    from validation.backends.training import TrainingStep
+    from validation.backends.training import TransformerStep
     cpu, shape = torch.device("cpu"), Shape(layers=2, width=64, heads=2, tokens=32, batch=8)
 """
 
@@ -46,7 +46,7 @@ def test_losses_and_gradients_of_every_way_are_those_of_plain_fp32_up_to_roundin
         STEP
         + """
     ways = ("fp32", "bf16", "accumulated", "checkpointed")
-    answer = [TrainingStep(cpu, shape, way).error() for way in ways]
+    answer = [TransformerStep(cpu, shape, way).error() for way in ways]
     """
     )
     assert fp32 == 0
@@ -59,13 +59,13 @@ def test_fp16_scales_the_loss_and_skips_a_step_whose_gradients_are_not_finite() 
     error, fall, usual, overflowing, skipped, none = there(
         STEP
         + """
-    step = TrainingStep(cpu, shape, "fp16")
+    step = TransformerStep(cpu, shape, "fp16")
     answer = [step.error(), step.fall(), step.skipped]
     # So far from the targets that the scaled gradients overflow fp16 until the scale has halved some times.
     step.data[1].mul_(3000)
     answer += [step.fall(), step.skipped]
 
-    class Broken(TrainingStep):
+    class Broken(TransformerStep):
         def backward(self, batch, target):
             loss = super().backward(batch, target)
             self._model.parameters[0].grad.fill_(float("inf"))
@@ -112,14 +112,14 @@ def test_gradients_of_mixed_precision_that_are_wrong_are_seen_though_losses_hard
         + f"""
     from validation.checks.precision import TOLERANCE
 
-    class Damaged(TrainingStep):
+    class Damaged(TransformerStep):
         def backward(self, batch, target):
             loss = super().backward(batch, target)
             if self.way == "bf16":
                 self._model.parameters[-1].grad.{damage}
             return loss
 
-    answer = [kind(cpu, shape, "bf16").error() <= TOLERANCE["bf16"] for kind in (TrainingStep, Damaged)]
+    answer = [kind(cpu, shape, "bf16").error() <= TOLERANCE["bf16"] for kind in (TransformerStep, Damaged)]
     """
     )
     assert (right, wrong) == (True, False)
@@ -151,7 +151,7 @@ def test_operands_that_tensor_cores_cut_off_to_tf32_are_far_from_the_tolerance()
             with CutOff():
                 self._c.copy_(torch.mm(self._a, self._b.t()))
 
-    class CutOffStep(TrainingStep):
+    class CutOffStep(TransformerStep):
         def _probe(self, way):
             if way == "fp32":
                 return super()._probe(way)
@@ -171,7 +171,7 @@ def test_losses_that_are_wrong_are_seen() -> None:
     nan, large, none = there(
         STEP
         + """
-    class Damaged(TrainingStep):
+    class Damaged(TransformerStep):
         def step(self, batch, target):
             total = super().step(batch, target)
             return damage(total) if self.way == "bf16" else total
@@ -198,7 +198,7 @@ def test_one_wrong_gradient_is_seen() -> None:
     right = there(
         STEP
         + """
-    class Damaged(TrainingStep):
+    class Damaged(TransformerStep):
         def backward(self, batch, target):
             loss = super().backward(batch, target)
             if self.way != "fp32":
