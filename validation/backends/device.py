@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from validation.backends import loading
+from validation.backends.checkpoint import Checkpoint as SavedState
 from validation.backends.convolution import ConvolutionStep
 from validation.backends.exchange import Exchange, highest
 from validation.backends.operations import AllReduce, Matmul, MemoryPattern, Triad
@@ -13,7 +14,7 @@ from validation.backends.training import TransformerStep, trace
 if TYPE_CHECKING:
     import torch
 
-    from validation.backends.protocol import ImageShape, Operation, Product, Shape, Training
+    from validation.backends.protocol import Checkpoint, ImageShape, Operation, Product, Shape, Training
     from validation.model.shapes import MatmulShape
 
 
@@ -42,6 +43,10 @@ class TorchDevice:
     def convolution(self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool) -> Training:
         """A training step of a convolutional network."""
         return ConvolutionStep(self._device, images, way, channels_last=channels_last, autotuned=autotuned)
+
+    def checkpoint(self, shape: Shape) -> Checkpoint:
+        """A model and its optimizer."""
+        return SavedState(self._device, shape)
 
     def trace(self, shape: Shape, way: str, steps: int) -> bytes:
         """Profile some steps."""

@@ -47,6 +47,10 @@ class WorkerError(Exception):
     """A process that loads data died or hung; the message says how."""
 
 
+class CheckpointError(Exception):
+    """A checkpoint did not come back as it was; the message says how."""
+
+
 class LimitError(Exception):
     """The system lets this process have no more processes or open files; the message says which."""
 
@@ -108,6 +112,20 @@ class Loading(Protocol):
 
     def close(self) -> None:
         """End the processes."""
+        ...
+
+
+class Checkpoint(Protocol):
+    """Weights and optimizer state of a training model."""
+
+    size_bytes: int
+
+    def save(self, descriptor: int, go_on: Callable[[], None]) -> float:
+        """Seconds until all of it is on the storage, in a file that is emptied before. Raises OSError."""
+        ...
+
+    def load(self, descriptor: int, go_on: Callable[[], None]) -> float:
+        """Seconds until all of it is in memory again. Raises OSError and CheckpointError."""
         ...
 
 
@@ -183,6 +201,10 @@ class Backend(Protocol):
         The error is how far gradients in fp32 are from those of the contiguous layout. `autotuned`: cuDNN
         tries its algorithms first.
         """
+        ...
+
+    def checkpoint(self, shape: Shape) -> Checkpoint:
+        """What a job of this shape keeps to go on from, after one step."""
         ...
 
     def launch_seconds(self, operation: Training) -> float:

@@ -214,6 +214,11 @@ class TrainingStep(abc.ABC):
     def _count(self, *_: Any) -> None:
         self._updates += 1
 
+    def state(self) -> dict[str, Any]:
+        """What a job keeps to go on from: weights, and what the optimizer remembers."""
+        weights = [weight.detach() for weight in self._model.parameters]
+        return {"model": weights, "optimizer": self._optimizer.state_dict()}
+
     @abc.abstractmethod
     def _made(self) -> Trained:
         """The model at its start."""
