@@ -8,13 +8,25 @@ from validation.backends import loading
 from validation.backends.checkpoint import Checkpoint as SavedState
 from validation.backends.convolution import ConvolutionStep
 from validation.backends.exchange import Exchange, highest
+from validation.backends.file_loading import FileLoading
 from validation.backends.operations import AllReduce, Matmul, MemoryPattern, Triad
 from validation.backends.training import TransformerStep, trace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
-    from validation.backends.protocol import Checkpoint, ImageShape, Operation, Product, Shape, Training
+    from validation.backends.protocol import (
+        Checkpoint,
+        ImageShape,
+        Loading,
+        Operation,
+        Piece,
+        Product,
+        Shape,
+        Training,
+    )
     from validation.model.shapes import MatmulShape
 
 
@@ -51,6 +63,12 @@ class TorchDevice:
     def trace(self, shape: Shape, way: str, steps: int) -> bytes:
         """Profile some steps."""
         return trace(TransformerStep(self._device, shape, way), steps)
+
+    def file_loading(
+        self, pieces: Sequence[Piece], workers: int, *, prefetch: int, persistent: bool, batches: int
+    ) -> Loading:
+        """A DataLoader over files."""
+        return FileLoading(pieces, workers, prefetch=prefetch, persistent=persistent, batches=batches)
 
     def shared_bytes(self, workers: int) -> int:
         """What the workers of a loader have ready, and what is being taken."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from validation.model.shapes import MatmulShape
 
@@ -32,6 +32,15 @@ class Shape:
     heads: int
     tokens: int
     batch: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a file, which is a sample."""
+
+    path: str
+    start: int
+    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -229,6 +238,12 @@ class Backend(Protocol):
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:
         """Samples from so many processes; to a GPU through pinned host memory, or not. Raises LimitError."""
+        ...
+
+    def file_loading(
+        self, pieces: Sequence[Piece], workers: int, *, prefetch: int, persistent: bool, batches: int
+    ) -> Loading:
+        """Samples from files by so many processes, `batches` of them an epoch. Raises LimitError, OSError."""
         ...
 
     def shared_bytes(self, workers: int) -> int:

@@ -72,7 +72,7 @@ def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shar
                     seconds, attempts = calm(partial(repeated, take, timing))
                     error = loading.error()
             except WorkerError as reason:
-                _blame(recorder, workers, str(reason))
+                blame(recorder, workers, str(reason))
                 continue
             except LimitError as reason:
                 recorder.find("loader-limited", workers=workers, reason=reason)
@@ -106,7 +106,8 @@ def _window(workers: int) -> int:
     return max(2, 2 * workers)
 
 
-def _blame(recorder: Recorder, workers: int, reason: str) -> None:
+def blame(recorder: Recorder, workers: int, reason: str) -> None:
+    """What a worker's death says of the node: too little shared memory, or something else."""
     if any(words in reason for words in FULL):
         recorder.find("shm-too-small", "full", workers=workers, folder=SHARED_MEMORY, reason=reason)
     else:

@@ -34,7 +34,7 @@ CAUSES = {
     ),
     "input": (
         "for {share:.0%} the GPU waits while the host loads a batch",
-        "load the next batch while a step runs: pinned memory, copies with non_blocking=True, and num_workers "
+        "load the next batch while a step runs: pinned memory, copies with non_blocking=True, num_workers "
         "and prefetch_factor of the DataLoader (data_loading says what this node delivers)",
     ),
     "host": (

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from validation.backends.protocol import LimitError, PeerLimitError, WorkerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from validation.backends.protocol import ImageShape, Operation, Shape, Training
+    from validation.backends.protocol import ImageShape, Operation, Piece, Shape, Training
     from validation.model.shapes import MatmulShape
 
 
@@ -120,6 +120,8 @@ class ScriptedBackend:
     deaths: dict[int, int] = field(default_factory=dict)
     last_words: str = "DataLoader worker (pid 7) is killed by signal: Killed."
     loadings: list[ScriptedLoading] = field(default_factory=list)
+    #: Seconds of a batch of files by workers, prefetch_factor, and whether workers stay; else as `batches`.
+    files: dict[tuple[int, int, bool], float] = field(default_factory=dict)
     #: So many processes may be started.
     most_workers: int = 1000
     #: The loss of a training step in try_step(), by its batch; the largest batch is the last that fits.
@@ -238,6 +240,17 @@ class ScriptedBackend:
             ScriptedLoading(32, batch_s, self.wrong, self.deaths.get(workers), self.last_words)
         )
         return self.loadings[-1]
+
+    def file_loading(
+        self, pieces: Sequence[Piece], workers: int, *, prefetch: int, persistent: bool, batches: int
+    ) -> ScriptedLoading:
+        self.calls.append(f"files {workers} {prefetch} {persistent}")
+        if workers > self.most_workers:
+            raise LimitError("no more can be started: Resource temporarily unavailable")
+        batch_s = self.files.get((workers, prefetch, persistent), self.batches.get(workers, 1.0))
+        loading = ScriptedLoading(32, batch_s, self.wrong, self.deaths.get(workers), self.last_words)
+        self.loadings.append(loading)
+        return loading
 
     def shared_bytes(self, workers: int) -> int:
         return 100 * workers
