@@ -204,6 +204,13 @@ class Backend(Protocol):
         """
         ...
 
+    def parallel_training(self, shape: Shape, way: str) -> Training:
+        """A training step of all ranks that have met, each on its own batch of this shape.
+
+        The error is how far gradients are from the mean of all ranks'. All ranks must do the same with it.
+        """
+        ...
+
     def convolution(self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool) -> Training:
         """A training step of a convolutional network, `way` a number format.
 

@@ -11,6 +11,7 @@ import gc
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+import torch.nn
 import torch.nn.functional
 import torch.profiler
 import torch.utils.checkpoint
@@ -54,7 +55,7 @@ class Model:
         sizes = ((3 * width, width), (width, width), (4 * width, width), (width, 4 * width))
         self._layers = [
             [
-                torch.randn(size, generator=generator, device=device).div_(size[1] ** 0.5).requires_grad_()
+                torch.nn.Parameter(torch.randn(size, generator=generator, device=device).div_(size[1] ** 0.5))
                 for size in sizes
             ]
             for _ in range(shape.layers)
@@ -214,6 +215,11 @@ class TrainingStep(abc.ABC):
     def _count(self, *_: Any) -> None:
         self._updates += 1
 
+    @property
+    def weights(self) -> list[torch.Tensor]:
+        """What is trained; each has its gradient."""
+        return self._model.parameters
+
     def state(self) -> dict[str, Any]:
         """What a job keeps to go on from: weights, and what the optimizer remembers."""
         weights = [weight.detach() for weight in self._model.parameters]
@@ -227,9 +233,12 @@ class TrainingStep(abc.ABC):
 class TransformerStep(TrainingStep):
     """A training step of the transformer."""
 
+    #: Of its batch.
+    seed = 22
+
     def __init__(self, device: torch.device, shape: Shape, way: str) -> None:
         self._shape = shape
-        generator = torch.Generator(device).manual_seed(22)
+        generator = torch.Generator(device).manual_seed(self.seed)
         size = (shape.batch, shape.tokens, shape.width)
         data = [torch.randn(size, generator=generator, device=device) for _ in range(2)]
         super().__init__(device, way, data)
@@ -242,7 +251,7 @@ class TransformerStep(TrainingStep):
         """A copy where the step runs."""
         return host.to(self.device, non_blocking=True, copy=True)
 
-    def _made(self) -> Model:
+    def _made(self) -> Trained:
         return Model(self.device, self._shape)
 
 

@@ -192,6 +192,10 @@ class ScriptedBackend:
             skipped=self.skips.get(way, 0),
         )
 
+    def parallel_training(self, shape: Shape, way: str) -> ScriptedOperation:
+        self.calls.append(f"parallel training {way}")
+        return ScriptedOperation(float(shape.batch), self.wrong, takes=self.steps.get("parallel"))
+
     def convolution(
         self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool
     ) -> ScriptedOperation:
