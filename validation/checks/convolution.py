@@ -11,7 +11,7 @@ from validation.checks.launch import on_device
 from validation.checks.recorder import Recorder
 from validation.checks.training import CpuTraining, GpuTraining, mixed_format
 from validation.model.contract import Measurement
-from validation.model.quantities import number
+from validation.model.quantities import NOISY_SPREAD, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,8 +98,8 @@ def gain_over(name: str, before: Measurement, after: Measurement) -> Measurement
 
 
 def advice(gain: Measurement) -> str:
-    """What to do about a gain; nothing where it is within the noise."""
-    if abs(gain.value - 1) <= gain.spread * gain.value:
+    """What to do about a gain; nothing where it is within the noise, or nobody can tell for noise."""
+    if gain.spread > NOISY_SPREAD or abs(gain.value - 1) <= gain.spread * gain.value:
         return ""
     setting, use = SETTINGS[gain.name.removesuffix("_gain_times")]
     what, noise = number(gain.value), number(gain.spread * gain.value)

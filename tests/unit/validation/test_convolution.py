@@ -10,7 +10,7 @@ import pytest
 from tests.unit.validation.scripted import ScriptedBackend
 from tests.unit.validation.test_torch import PYTHON, there
 from validation.checks import convolution
-from validation.model.contract import State
+from validation.model.contract import Measurement, State
 from validation.model.not_run import NotRunError
 from validation.model.quantities import is_rate, quantity
 from validation.processes.child import Request
@@ -68,10 +68,16 @@ def test_what_makes_a_step_slower_is_advised_against() -> None:
 
 
 def test_a_gain_within_the_noise_is_not_advised() -> None:
-    measured = compare(ScriptedBackend(run_seconds=[0.1, *[0.08, 0.12] * 5000]))
+    measured = compare(ScriptedBackend(run_seconds=[0.1, *[0.098, 0.102] * 5000]))
     gains = [m for m in measured.measurements if m.name.endswith("gain_times")]
-    assert all(gain.spread > 0.1 for gain in gains)
+    assert all(0 < gain.spread < 0.1 for gain in gains)
     assert "advice" not in measured.details
+
+
+@pytest.mark.parametrize(("spread", "advised"), [(0.05, True), (0.3, False)])
+def test_a_large_gain_of_noisy_runs_is_not_advised(spread: float, advised: bool) -> None:
+    gain = Measurement("autotune_gain_times", 2.5, 9, spread, 3)
+    assert bool(convolution.advice(gain)) == advised
 
 
 def test_equal_rates_are_not_advised() -> None:

@@ -94,7 +94,15 @@ def test_ranks_that_scale_well_or_only_seem_not_to_are_not_advised() -> None:
     )
     found = list(concluded().measurements)
     assert parallel.advice(found)
-    assert not parallel.advice([*found[:-1], dataclasses.replace(found[-1], spread=0.2)])
+    for value, spread in ((0.85, 0.08), (0.4, 0.3)):
+        noisy = dataclasses.replace(found[-1], value=value, spread=spread)
+        assert not parallel.advice([*found[:-1], noisy])
+
+
+def test_ranks_on_the_cpus_of_one_node_are_not_advised() -> None:
+    outcomes = [outcome(number, rank(number)) for number in range(4)]
+    result = parallel.CpuParallelTraining().conclude(outcomes)
+    assert (len(result.measurements), result.details) == (3, {})
 
 
 @pytest.mark.parametrize("wrong", [math.nan, 0.1])
