@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pages import svg
 from pages.words import SHARE, is_number, number, percent
+from validation.backends.protocol import MIXED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,7 @@ WAYS = {
     "accumulated": "Accumulating gradients over four parts of the batch",
     "checkpointed": "Checkpointing activations",
 }
+AMP = "Automatic mixed precision"
 #: Of a profile: the end of its metric's name, the class of its colour, what the part is called.
 SHARES = (
     ("computing", "good", "computing"),
@@ -58,16 +60,31 @@ def _of_test(test: TestResult) -> Iterator[Advice]:
 
 def _said(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What the details of one process say."""
-    if isinstance(advice := details.get("advice"), str):
-        yield "DataLoader", advice
-    for way, gain in _numbers(details.get("bf16_gain_over")):
-        verb = "times as fast as" if gain >= 1 else "times as fast as (slower than)"
-        yield "Automatic mixed precision", f"a step in bf16 is {number(gain)} {verb} in {way}"
+    advice = details.get("advice")
+    # Of a result of before 2026-11-23, which advised on this alone.
+    for subject, texts in ({"DataLoader": [advice]} if isinstance(advice, str) else _lists(advice)).items():
+        yield from ((subject, text) for text in texts if isinstance(text, str))
+    for mixed in MIXED:
+        for way, gain in _numbers(details.get(f"{mixed}_gain_over")):
+            verb = "times as fast as" if gain >= 1 else "times as fast as (slower than)"
+            yield AMP, f"a step in {mixed} is {number(gain)} {verb} in {way}"
+    if skipped := dict(_numbers(details.get("skipped_steps"))):
+        steps = f"{number(skipped.get('skipped', 0))} of {number(skipped.get('steps'))} steps"
+        yield AMP, f"{steps} in fp16 were skipped, because gradients were not finite at first; that is usual"
     speeds = dict(_numbers(details.get("speed_over_plain")))
     for way, memory in _numbers(details.get("memory_over_plain")):
         saved = f"needs {percent(memory)} of the memory of a plain step"
         speed = f", at {percent(speeds[way])} of its speed" if way in speeds else ""
         yield "Memory of a training step", f"{WAYS.get(way, way)} {saved}{speed}"
+
+
+def _lists(found: Any) -> dict[str, list[Any]]:
+    """What a check advises, by subject; nothing of any other form."""
+    return (
+        {str(subject): texts for subject, texts in found.items() if isinstance(texts, list)}
+        if isinstance(found, dict)
+        else {}
+    )
 
 
 def _numbers(found: Any) -> list[tuple[str, float]]:

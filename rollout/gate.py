@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 #: What an Xid or SXid is called among the findings: one in the soak fails the node at once.
 ERRORS_OF_THE_DRIVER = ("xid-", "sxid-")
 #: Storage is shared, and no driver of GPUs makes it slower.
-NOT_OF_THE_DRIVER = frozenset({"storage_read"})
+NOT_OF_THE_DRIVER = frozenset(
+    {"storage_read", "storage_write", "storage_random_read", "storage_checkpoint", "storage_loading"}
+)
 #: What tests of GPUs are called (quantities.of_gpus).
 OF_GPUS = "gpu_"
 

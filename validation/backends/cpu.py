@@ -20,7 +20,7 @@ from validation.backends.training import TrainingStep, loss_if_it_fits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends.protocol import Loading, Operation, Shape
+    from validation.backends.protocol import Loading, Operation, Shape, Training
 
 
 class CpuBackend(TorchDevice):
@@ -73,7 +73,11 @@ class CpuBackend(TorchDevice):
         """Always: it is the same memory."""
         return True
 
-    def launch_seconds(self, _operation: Operation) -> float:
+    def has_tensor_cores(self) -> bool:
+        """Nobody knows: many CPUs emulate narrower formats."""
+        return False
+
+    def launch_seconds(self, _operation: Training) -> float:
         """None: starting a run is running it."""
         return 0.0
 

@@ -22,7 +22,7 @@ from validation.model.not_run import NotRunError, cause
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from validation.backends.protocol import Loading, Operation, Shape
+    from validation.backends.protocol import Loading, Operation, Shape, Training
 
 
 #: What CUDA says of a GPU that is broken (cudaGetErrorString): no matter of the environment.
@@ -150,13 +150,17 @@ class CudaBackend(TorchDevice):
         """Whether the driver offers peer access: over NVLink, or over PCIe where ACS and IOMMU let it."""
         return bool(torch.cuda.can_device_access_peer(self._device.index, peer))
 
-    def launch_seconds(self, operation: Operation) -> float:
+    def has_tensor_cores(self) -> bool:
+        """From Volta on; GeForce GTX 16 has their instructions, and no such units."""
+        return bool(torch.cuda.get_device_capability(self._device) >= (7, 0))
+
+    def launch_seconds(self, operation: Training) -> float:
         """Until all kernels of a run are queued; a step has fewer than the queue holds."""
         assert isinstance(operation, TrainingStep)
         operation.prepare()
         torch.cuda.synchronize(self._device)
         start = time.perf_counter()
-        operation.run()
+        operation.launch()
         seconds = time.perf_counter() - start
         torch.cuda.synchronize(self._device)
         return seconds

@@ -5,14 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from validation.backends import loading
+from validation.backends.checkpoint import Checkpoint as SavedState
+from validation.backends.convolution import ConvolutionStep
 from validation.backends.exchange import Exchange, highest
+from validation.backends.file_loading import FileLoading
 from validation.backends.operations import AllReduce, Matmul, MemoryPattern, Triad
-from validation.backends.training import TrainingStep, trace
+from validation.backends.parallel import ParallelStep
+from validation.backends.training import TransformerStep, trace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
-    from validation.backends.protocol import Operation, Product, Shape
+    from validation.backends.protocol import (
+        Checkpoint,
+        ImageShape,
+        Loading,
+        Operation,
+        Piece,
+        Product,
+        Shape,
+        Training,
+    )
     from validation.model.shapes import MatmulShape
 
 
@@ -34,13 +49,31 @@ class TorchDevice:
         """A pattern test of so much of the device's memory."""
         return MemoryPattern(self._device, size_bytes)
 
-    def training(self, shape: Shape, way: str) -> Operation:
+    def training(self, shape: Shape, way: str) -> Training:
         """A training step."""
-        return TrainingStep(self._device, shape, way)
+        return TransformerStep(self._device, shape, way)
+
+    def parallel_training(self, shape: Shape, way: str) -> Training:
+        """A training step of all ranks."""
+        return ParallelStep(self._device, shape, way)
+
+    def convolution(self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool) -> Training:
+        """A training step of a convolutional network."""
+        return ConvolutionStep(self._device, images, way, channels_last=channels_last, autotuned=autotuned)
+
+    def checkpoint(self, shape: Shape) -> Checkpoint:
+        """A model and its optimizer."""
+        return SavedState(self._device, shape)
 
     def trace(self, shape: Shape, way: str, steps: int) -> bytes:
         """Profile some steps."""
-        return trace(TrainingStep(self._device, shape, way), steps)
+        return trace(TransformerStep(self._device, shape, way), steps)
+
+    def file_loading(
+        self, pieces: Sequence[Piece], workers: int, *, prefetch: int, persistent: bool, batches: int
+    ) -> Loading:
+        """A DataLoader over files."""
+        return FileLoading(pieces, workers, prefetch=prefetch, persistent=persistent, batches=batches)
 
     def shared_bytes(self, workers: int) -> int:
         """What the workers of a loader have ready, and what is being taken."""

@@ -58,31 +58,56 @@ class Loading:
 
     work = float(BATCH)
 
-    def __init__(self, workers: int, *, pinned: bool, device: torch.device | None, data: Any = None) -> None:
+    def __init__(
+        self,
+        workers: int,
+        *,
+        pinned: bool,
+        device: torch.device | None,
+        data: Any = None,
+        collate: Callable[[Any], Any] | None = None,
+        prefetch: int = PREFETCH,
+        persistent: bool = False,
+    ) -> None:
         self._device, self._pinned = device, pinned
         self._data = data or Images()
-        loader = torch.utils.data.DataLoader(
+        self._loader = torch.utils.data.DataLoader(
             self._data,
             batch_size=BATCH,
             num_workers=workers,
             pin_memory=pinned,
+            collate_fn=collate,
+            prefetch_factor=prefetch if workers else None,
+            persistent_workers=persistent and workers > 0,
             worker_init_fn=end_with_parent if workers else None,
             timeout=WORKER_PATIENCE_S if workers else 0,
             # Starts in no time; newer Pythons would start each worker from scratch.
             multiprocessing_context="fork" if workers else None,
         )
-        self._next = 0
         self._patience_s = 2.0 * WORKER_PATIENCE_S
         self._waits_since: float | None = None
         self._ended, self._given_up = threading.Event(), ""
+        self._batches: Iterator[Any] | None = None
+        self._watcher: threading.Thread | None = None
+        self._start()
+
+    def _start(self) -> None:
+        """Begin an epoch."""
+        if self._watcher:
+            self._ended.set()
+            self._watcher.join()
+            self._ended.clear()
+        self._next = 0
+        self._batches = None  # the workers of the epoch before end, but persistent ones
         try:
-            self._batches: Iterator[Any] | None = iter(loader)
+            self._batches = iter(self._loader)
         except OSError as error:
             self.close()  # those that had started
             raise LimitError(f"no more can be started: {error.strerror or error}") from error
         # After the workers: no process is to start as a copy of one with threads.
-        if workers:
-            threading.Thread(target=self._watch, daemon=True).start()
+        if self._loader.num_workers:
+            self._watcher = threading.Thread(target=self._watch, daemon=True)
+            self._watcher.start()
 
     def take(self, batches: int, go_on: Callable[[], None]) -> float:
         """Seconds that so many batches took to come and be on the device. Raises WorkerError, LimitError."""
@@ -127,7 +152,12 @@ class Loading:
         assert self._batches is not None
         self._waits_since = time.monotonic()
         try:
-            images, numbers = next(self._batches)
+            try:
+                images, numbers = next(self._batches)
+            except StopIteration:
+                self._start()
+                self._waits_since = time.monotonic()
+                images, numbers = next(self._batches)
         except (EOFError, ConnectionError, RuntimeError, OSError) as error:
             if self._given_up:
                 raise WorkerError(self._given_up) from error

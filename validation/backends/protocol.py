@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from validation.model.shapes import MatmulShape
 
 
 #: After which a process that loads data and brings nothing is said to hang.
 WORKER_PATIENCE_S = 60
+#: The number formats of automatic mixed precision, the better one first: bf16 has the range of fp32. That of
+#: fp16 is so small that gradients would be none: there the loss is scaled up, and steps may be skipped.
+SCALED = "fp16"
+MIXED = ("bf16", SCALED)
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,30 @@ class Shape:
     batch: int
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A part of a file, which is a sample."""
+
+    path: str
+    start: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """The network and the batch of a convolution step: channels of its first stage, square colour images."""
+
+    width: int
+    edge: int
+    batch: int
+
+
 class WorkerError(Exception):
     """A process that loads data died or hung; the message says how."""
+
+
+class CheckpointError(Exception):
+    """A checkpoint did not come back as it was; the message says how."""
 
 
 class LimitError(Exception):
@@ -61,6 +87,22 @@ class Product(Operation, Protocol):
         ...
 
 
+class Training(Operation, Protocol):
+    """A training step; work is in samples, the error how far losses and gradients are from plain fp32."""
+
+    #: Steps so far, and those of them that updated nothing, because gradients in fp16 were not finite.
+    steps: int
+
+    @property
+    def skipped(self) -> int:
+        """See `steps`."""
+        ...
+
+    def fall(self) -> float:
+        """The part of the loss that is gone after some steps from the start; NaN where a loss is none."""
+        ...
+
+
 class Loading(Protocol):
     """Batches of samples that come from processes; work is in samples of one batch."""
 
@@ -79,6 +121,20 @@ class Loading(Protocol):
 
     def close(self) -> None:
         """End the processes."""
+        ...
+
+
+class Checkpoint(Protocol):
+    """Weights and optimizer state of a training model."""
+
+    size_bytes: int
+
+    def save(self, descriptor: int, go_on: Callable[[], None]) -> float:
+        """Seconds until all of it is on the storage, in a file that is emptied before. Raises OSError."""
+        ...
+
+    def load(self, descriptor: int, go_on: Callable[[], None]) -> float:
+        """Seconds until all of it is in memory again. Raises OSError and CheckpointError."""
         ...
 
 
@@ -136,15 +192,38 @@ class Backend(Protocol):
         """A pattern written to `size_bytes` bytes of memory; the error is how many words did not keep it."""
         ...
 
-    def training(self, shape: Shape, way: str) -> Operation:
-        """A training step; work is in samples, the error how far losses and gradients are from plain fp32.
+    def has_tensor_cores(self) -> bool:
+        """Whether it has units that multiply in narrower formats faster than in fp32."""
+        ...
 
-        `way` is `fp32`, `tf32` or `bf16` (automatic mixed precision), or, in fp32, `accumulated` over parts
-        of the batch or `checkpointed`.
+    def training(self, shape: Shape, way: str) -> Training:
+        """A training step on a batch of this shape.
+
+        `way` is `fp32`, `tf32`, `bf16` or `fp16` (automatic mixed precision), or, in fp32, `accumulated` over
+        parts of the batch or `checkpointed`.
         """
         ...
 
-    def launch_seconds(self, operation: Operation) -> float:
+    def parallel_training(self, shape: Shape, way: str) -> Training:
+        """A training step of all ranks that have met, each on its own batch of this shape.
+
+        The error is how far gradients are from the mean of all ranks'. All ranks must do the same with it.
+        """
+        ...
+
+    def convolution(self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool) -> Training:
+        """A training step of a convolutional network, `way` a number format.
+
+        The error is how far gradients in fp32 are from those of the contiguous layout. `autotuned`: cuDNN
+        tries its algorithms first.
+        """
+        ...
+
+    def checkpoint(self, shape: Shape) -> Checkpoint:
+        """What a job of this shape keeps to go on from, after one step."""
+        ...
+
+    def launch_seconds(self, operation: Training) -> float:
         """What the host takes to start one run of a training step; 0 where it is the device itself."""
         ...
 
@@ -166,6 +245,12 @@ class Backend(Protocol):
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:
         """Samples from so many processes; to a GPU through pinned host memory, or not. Raises LimitError."""
+        ...
+
+    def file_loading(
+        self, pieces: Sequence[Piece], workers: int, *, prefetch: int, persistent: bool, batches: int
+    ) -> Loading:
+        """Samples from files by so many processes, `batches` of them an epoch. Raises LimitError, OSError."""
         ...
 
     def shared_bytes(self, workers: int) -> int:

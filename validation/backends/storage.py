@@ -1,4 +1,4 @@
-"""Reading storage: a file of our own or one that is there, past the page cache, in several threads.
+"""Reading and writing storage: a file of our own or one that is there, past the page cache, in threads.
 
 A file of our own has no name: it is gone when its process is, however that ends.
 """
@@ -11,18 +11,20 @@ import fcntl
 import hashlib
 import mmap
 import os
+import random
 import stat
 import tempfile
 import time
 from concurrent.futures import wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.model.not_run import NotRunError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
 MIB = 1 << 20
@@ -69,26 +71,70 @@ class Source:
 
         `go_on` is called while blocks arrive.
         """
-        arrived: list[int] = []
         self.forget(offset, size_bytes)
         pieces = _pieces(offset, size_bytes, threads)
         with contextlib.ExitStack() as stack:
             # Their pages are there before: to ask the kernel for them is no reading.
             buffers = [stack.enter_context(_buffer()) for _ in pieces]
+            reads = [partial(self._read, *piece, into) for piece, into in zip(pieces, buffers, strict=True)]
+            return _together(pool, reads, go_on)
+
+    def write_seconds(
+        self,
+        pool: ThreadPoolExecutor,
+        threads: int,
+        offset: int,
+        size_bytes: int,
+        go_on: Callable[[], None],
+    ) -> float:
+        """Write a part of our own file, each thread a piece of it, until the storage has it. Raises OSError.
+
+        What is written is new each time, and nobody knows it afterwards: see `restore`.
+        """
+        assert self.content is not None
+        pieces = _pieces(offset, size_bytes, threads)
+        with contextlib.ExitStack() as stack:
+            buffers = [stack.enter_context(_buffer()) for _ in pieces]
+            for number, buffer in enumerate(buffers):
+                buffer[:] = self.content.block(number)
+            writes = [partial(self._write, *piece, of) for piece, of in zip(pieces, buffers, strict=True)]
+            seconds = _together(pool, writes, go_on)
             start = time.perf_counter()
-            reads = [
-                pool.submit(self._read, *piece, into, arrived)
-                for piece, into in zip(pieces, buffers, strict=True)
-            ]
-            before = 0
-            while wait(reads, LOOK_S).not_done:
-                if len(arrived) > before:
-                    go_on()
-                before = len(arrived)
-            seconds = time.perf_counter() - start
-        for done in reads:
-            done.result()
-        return seconds
+            os.fdatasync(self.descriptor)
+            return seconds + time.perf_counter() - start
+
+    def restore(self, number: int) -> None:
+        """Write the known content of a block of our own file again, so that `wrong` can tell."""
+        assert self.content is not None
+        with _buffer() as buffer:  # aligned
+            buffer[:] = self.content.block(number)
+            _write_block(self.descriptor, buffer, number * BLOCK)
+
+    def random_seconds(
+        self,
+        pool: ThreadPoolExecutor,
+        threads: int,
+        count: int,
+        size_bytes: int,
+        go_on: Callable[[], None],
+    ) -> float:
+        """Read so many pieces of `size_bytes` in each thread, anywhere in the file. Raises OSError."""
+        self.forget(0, self.size_bytes)
+        # Else the kernel reads ahead, and so more than it is asked for.
+        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        try:
+            with contextlib.ExitStack() as stack:
+                buffers = [stack.enter_context(_buffer(size_bytes)) for _ in range(threads)]
+                places = [
+                    [size_bytes * random.randrange(self.size_bytes // size_bytes) for _ in range(count)]
+                    for _ in range(threads)
+                ]
+                reads = [
+                    partial(self._read_at, some, into) for some, into in zip(places, buffers, strict=True)
+                ]
+                return _together(pool, reads, go_on)
+        finally:
+            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_NORMAL)
 
     def read(self, number: int) -> bytes:
         """Block `number`, not from the page cache. Raises OSError."""
@@ -116,6 +162,19 @@ class Source:
             _fill(self.descriptor, buffer, position)
             arrived.append(position)
 
+    def _read_at(self, places: list[int], buffer: mmap.mmap, arrived: list[int]) -> None:
+        for place in places:
+            _fill(self.descriptor, buffer, place)
+            arrived.append(place)
+
+    def _write(self, offset: int, size_bytes: int, buffer: mmap.mmap, written: list[int]) -> None:
+        for position in range(offset, offset + size_bytes, BLOCK):
+            # Some bytes of each page are new: no storage keeps a page once for many.
+            for place in range(8):
+                buffer[place::PAGE] = os.urandom(BLOCK // PAGE)
+            _write_block(self.descriptor, buffer, position)
+            written.append(position)
+
 
 class Content:
     """Blocks that do not compress and of which no two sectors are alike: nothing is stored only once."""
@@ -128,6 +187,60 @@ class Content:
         """Block `number`: each of its pages is another random one, turned by a random one of its own."""
         mask = hashlib.shake_128(self._key + number.to_bytes(8, "little")).digest(PAGE)
         return (self._random ^ int.from_bytes(mask * (BLOCK // PAGE), "little")).to_bytes(BLOCK, "little")
+
+
+@contextlib.contextmanager
+def own_file(folder: Path, size_bytes: int) -> Iterator[tuple[int, bool]]:
+    """An empty file of our own, without a name, in a folder with room for so many bytes.
+
+    Its descriptor, and whether its file system has a cache of its own. Raises NotRunError, with the reason.
+    """
+    try:
+        if not _is_folder(folder, folder.stat().st_mode):
+            raise NotRunError(f"{folder} is a file, and files are only read: name a folder")
+        descriptor = _nameless(folder)
+    except OSError as error:
+        raise NotRunError(f"{folder} cannot be used: {error.strerror}") from error
+    try:
+        kind = _file_system(descriptor)
+        if kind in MEMORY_FILE_SYSTEMS:
+            raise NotRunError(f"{folder} is on {kind}, which is memory and no storage")
+        if (allowed := room(folder)) < size_bytes:
+            raise NotRunError(
+                f"{folder} is too full: {size_bytes / 1e9:.2g} GB needed, {allowed / 1e9:.2g} GB may be used"
+            )
+        yield descriptor, kind.startswith(OWN_CACHE_FILE_SYSTEMS)
+    except OSError as error:
+        if reason := why_full(folder, error):
+            raise NotRunError(reason) from error
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def first_rate(descriptor: int, go_on: Callable[[], None]) -> float:
+    """Bytes a second of a small write to a file of our own, until the storage has it. Raises OSError."""
+    content = Content()
+    blocks = [content.block(number) for number in range(LEAST_BYTES // BLOCK)]
+    start = time.perf_counter()
+    for number, block in enumerate(blocks):
+        _write_block(descriptor, block, number * BLOCK)
+        go_on()
+    os.fdatasync(descriptor)
+    return LEAST_BYTES / (time.perf_counter() - start)
+
+
+def dropped(descriptor: int, size_bytes: int) -> str:
+    """Have the page cache drop a file that the storage has: DROPPED, or UNKNOWN where pages stay."""
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    return UNKNOWN if _is_cached(descriptor, size_bytes) else DROPPED
+
+
+def why_full(folder: Path, error: OSError) -> str | None:
+    """What to say of an error that means that there is no room for more; None for any other."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+        return f"{folder} is full, or a limit or quota is: {error.strerror}"
+    return None
 
 
 @contextlib.contextmanager
@@ -230,8 +343,8 @@ def _write(
                 break
     except OSError as error:
         os.ftruncate(descriptor, 0)
-        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            raise NotRunError(f"{folder} is full, or a limit or quota is: {error.strerror}") from error
+        if reason := why_full(folder, error):
+            raise NotRunError(reason) from error
         raise
     if written < LEAST_BYTES:
         spent = time.monotonic() - started
@@ -241,12 +354,30 @@ def _write(
     return written
 
 
-def _write_block(descriptor: int, block: bytes, offset: int) -> None:
+def _write_block(descriptor: int, block: bytes | mmap.mmap, offset: int) -> None:
     """Write all of it: a disk that gets full takes a part first, and says so only the next time."""
-    rest = memoryview(block)
-    while rest:
-        count = os.pwrite(descriptor, rest, offset)
-        rest, offset = rest[count:], offset + count
+    with memoryview(block) as whole:
+        done = 0
+        while done < len(whole):
+            done += os.pwrite(descriptor, whole[done:], offset + done)
+
+
+def _together(
+    pool: ThreadPoolExecutor, jobs: Sequence[Callable[[list[int]], None]], go_on: Callable[[], None]
+) -> float:
+    """Seconds that jobs take in threads. Each adds to a list what it has done: while it grows, they go on."""
+    done: list[int] = []
+    start = time.perf_counter()
+    running = [pool.submit(job, done) for job in jobs]
+    before = 0
+    while wait(running, LOOK_S).not_done:
+        if len(done) > before:
+            go_on()
+        before = len(done)
+    seconds = time.perf_counter() - start
+    for one in running:
+        one.result()
+    return seconds
 
 
 def _past_the_cache(descriptor: int) -> str:
@@ -273,20 +404,20 @@ def _is_cached(descriptor: int, size_bytes: int) -> bool:
     return False
 
 
-def _buffer() -> mmap.mmap:
+def _buffer(size_bytes: int = BLOCK) -> mmap.mmap:
     """Memory for a block: aligned, as O_DIRECT wants it, with all its pages."""
-    return mmap.mmap(-1, BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+    return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
 
 
 def _fill(descriptor: int, buffer: mmap.mmap, offset: int) -> None:
     with memoryview(buffer) as whole:
         done = 0
-        while done < BLOCK:
+        while done < len(whole):
             count = os.preadv(descriptor, [whole[done:]], offset + done)
             if not count:
-                if os.fstat(descriptor).st_size < offset + BLOCK:
+                if os.fstat(descriptor).st_size < offset + len(whole):
                     raise NotRunError("the file became shorter while it was read")
-                raise OSError(errno.EIO, f"a read at byte {offset} brought {done} bytes of {BLOCK}")
+                raise OSError(errno.EIO, f"a read at byte {offset} brought {done} bytes of {len(whole)}")
             done += count
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,17 +17,25 @@ LOADING, STEP = "data loading", "training step"
 #: What torch's profiler calls the work of a GPU, and of it what computes; and the operators of a CPU.
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 KERNELS = "kernel"
+TRANSFERS = "gpu_memcpy"
 OPERATORS = "cpu_op"
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Parts of the time from the first step to the end of the last work; `computing` is None for no work."""
+    """Parts of the time from the first step to the end of the last work; `computing` is None for no work.
+
+    Of a GPU also: `transfers`, in which copies run to or from it; `only_transfers`, in which no kernel runs
+    beside them; and `awaiting_data`, in which it is idle while the host loads a batch.
+    """
 
     computing: float | None
     loading: float
     idle: float
     seconds: float
+    transfers: float = 0.0
+    only_transfers: float = 0.0
+    awaiting_data: float = 0.0
 
 
 def events(content: bytes) -> list[dict[str, Any]]:
@@ -60,13 +69,23 @@ def shares(events: Iterable[dict[str, Any]], *, on_gpu: bool) -> Shares | None:
     whole = end - start
 
     def share(some: list[tuple[float, float]]) -> float:
-        return _covered([(max(first, start), last) for first, last in some if last > start]) / whole
+        covered = _covered([(max(first, start), last) for first, last in some if last > start])
+        return round(covered / whole, 4)
 
-    return Shares(
-        computing=round(share(computing), 4) if computing else None,
-        loading=round(share(spans.get(LOADING, [])), 4),
+    loading, transfers = spans.get(LOADING, []), spans.get(TRANSFERS, []) if on_gpu else []
+    found = Shares(
+        computing=share(computing) if computing else None,
+        loading=share(loading),
         idle=round(1 - share(work), 4),
         seconds=whole / 1e6,
+    )
+    if not on_gpu:
+        return found
+    return dataclasses.replace(
+        found,
+        transfers=share(transfers),
+        only_transfers=round(share(computing + transfers) - share(computing), 4),
+        awaiting_data=round(share(work + loading) - share(work), 4),
     )
 
 

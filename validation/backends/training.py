@@ -6,15 +6,18 @@ its gradients must give those of any other up to rounding, and none of them is z
 
 from __future__ import annotations
 
+import abc
 import gc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+import torch.nn
 import torch.nn.functional
 import torch.profiler
 import torch.utils.checkpoint
 
 from validation.backends.memory import exported
+from validation.backends.protocol import SCALED
 from validation.backends.traces import LOADING, STEP
 from validation.model.not_run import out_of_memory
 
@@ -25,6 +28,20 @@ if TYPE_CHECKING:
 LOSSES = 5
 #: Parts of a batch that gradients are accumulated over.
 PARTS = 4
+#: The formats of protocol.MIXED, as torch calls them.
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+#: A scaler begins at 2^16, and halves its scale at each step that it skips: after so many it is 1.
+MOST_SKIPPED = 16
+
+
+class Trained(Protocol):
+    """A model that can be trained."""
+
+    parameters: list[torch.Tensor]
+
+    def loss(self, batch: torch.Tensor, target: torch.Tensor, *, checkpointed: bool) -> torch.Tensor:
+        """A number to be lowered; `checkpointed` keeps less for the backward pass, and computes it again."""
+        ...
 
 
 class Model:
@@ -38,7 +55,7 @@ class Model:
         sizes = ((3 * width, width), (width, width), (4 * width, width), (width, 4 * width))
         self._layers = [
             [
-                torch.randn(size, generator=generator, device=device).div_(size[1] ** 0.5).requires_grad_()
+                torch.nn.Parameter(torch.randn(size, generator=generator, device=device).div_(size[1] ** 0.5))
                 for size in sizes
             ]
             for _ in range(shape.layers)
@@ -73,20 +90,19 @@ class Model:
         return batch + functional.linear(functional.gelu(functional.linear(normal, widen)), narrow)
 
 
-class TrainingStep:
-    """Forward, backward and update on one batch; work is in samples.
+class TrainingStep(abc.ABC):
+    """Forward, backward and update of a model on one batch; work is in samples.
 
-    `way` is a number format (fp32, tf32, bf16: automatic mixed precision), or, in fp32, `accumulated` over
-    parts of the batch or `checkpointed`.
+    `way` is a number format (fp32, tf32; bf16 or fp16: automatic mixed precision), or, in fp32, `accumulated`
+    over parts of the batch or `checkpointed`. In fp16 a step whose gradients are not finite updates nothing;
+    `skipped` counts those of all `steps`.
     """
 
-    def __init__(self, device: torch.device, shape: Shape, way: str) -> None:
-        self.work = float(shape.batch)
-        self.way = way
-        self.device, self._shape = device, shape
-        generator = torch.Generator(device).manual_seed(22)
-        size = (shape.batch, shape.tokens, shape.width)
-        self.data = [torch.randn(size, generator=generator, device=device) for _ in range(2)]
+    def __init__(self, device: torch.device, way: str, data: list[torch.Tensor]) -> None:
+        """`data` are a batch and its targets, on the device."""
+        self.work = float(len(data[0]))
+        self.way, self.device, self.data = way, device, data
+        self.steps = self._updates = 0
         self._start()
 
     def prepare(self) -> None:
@@ -94,15 +110,33 @@ class TrainingStep:
         torch.set_float32_matmul_precision("high" if self.way == "tf32" else "highest")
         self._optimizer.zero_grad(set_to_none=True)
 
+    @property
+    def skipped(self) -> int:
+        """How many steps have updated nothing."""
+        return self.steps - self._updates
+
     def run(self) -> None:
         """Start once; on a GPU it goes on in the background."""
         self.step(*self.data)
+
+    def launch(self) -> None:
+        """What of a run the host starts without a wait.
+
+        A scaler waits for the device, to know whether gradients are finite.
+        """
+        if self.way == SCALED:
+            self._optimizer.zero_grad(set_to_none=True)
+            self.backward(*self.data)
+        else:
+            self.run()
 
     def step(self, batch: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """One step on this batch; its loss, on the device."""
         self._optimizer.zero_grad(set_to_none=True)
         loss = self.backward(batch, target)
-        self._optimizer.step()
+        self.steps += 1
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
         return loss
 
     def backward(self, batch: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -110,49 +144,115 @@ class TrainingStep:
         parts = PARTS if self.way == "accumulated" else 1
         total = torch.zeros((), device=self.device)
         for some, wanted in zip(batch.chunk(parts), target.chunk(parts), strict=True):
-            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.way == "bf16"):
+            mixed = DTYPES.get(self.way)
+            with torch.autocast(self.device.type, dtype=mixed or torch.bfloat16, enabled=mixed is not None):
                 loss = self._model.loss(some, wanted, checkpointed=self.way == "checkpointed")
             loss = loss * (some.shape[0] / batch.shape[0])
-            loss.backward()
+            self._scaler.scale(loss).backward()
             total += loss.detach()
         return total
-
-    def host_batch(self) -> list[torch.Tensor]:
-        """A batch with its targets as a DataLoader leaves it: ready in host memory, for a GPU pinned."""
-        size = (self._shape.batch, self._shape.tokens, self._shape.width)
-        return [torch.randn(size, pin_memory=self.device.type == "cuda") for _ in range(2)]
-
-    def to_device(self, host: torch.Tensor) -> torch.Tensor:
-        """A copy where the step runs."""
-        return host.to(self.device, non_blocking=True, copy=True)
 
     def error(self) -> float:
         """How far the losses of some steps and the gradients of one are from those in plain fp32.
 
-        Relative; NaN where a number is none. Afterwards the model is at its start again. Losses alone would
-        not do: in so few steps they hardly change, whatever the gradients are.
+        Relative; NaN where a number is none. Afterwards the model is at its start again.
         """
-        own, (right, *rights) = self._probe(self.way), self._probe("fp32")
+        error = self.far_from(self, self.way)
         self._start()
+        return error
+
+    def far_from(self, plain: TrainingStep, way: str) -> float:
+        """How far losses and gradients, the `way` they are here, are from those of `plain` in fp32.
+
+        Losses alone would not do: in so few steps they hardly change, whatever the gradients are.
+        """
+        own, (right, *rights) = self._probe(way), plain._probe("fp32")
         errors = [own[0].sub(right).abs().div(right).max()]
         errors += [found.sub(r).norm() / r.norm() for found, r in zip(own[1:], rights, strict=True)]
         return float(torch.stack(errors).max())  # unlike Python's max(), it keeps a NaN
 
+    def fall(self) -> float:
+        """The part of the loss that is gone after some steps from the start; NaN where a loss is none.
+
+        Afterwards the model is at its start again.
+        """
+        losses = self._probe(self.way)[0]
+        self._start()
+        return float((losses[0] - losses[-1]) / losses[0])
+
     def _probe(self, way: str) -> list[torch.Tensor]:
-        """From the start: the losses of some steps, and every parameter's gradient in the first."""
+        """From the start: the losses of some steps, and every parameter's gradient in the first.
+
+        Steps that a scaler skips do not count; losses are NaN where it skips all that it may.
+        """
         mine, self.way = self.way, way
         self._start()
         self.prepare()
-        losses = [self.step(*self.data)]
-        gradients = [weight.grad.clone() for weight in self._model.parameters]
-        losses += [self.step(*self.data) for _ in range(LOSSES - 1)]
+        losses: list[torch.Tensor] = []
+        gradients: list[torch.Tensor] = []
+        for _ in range(LOSSES + (MOST_SKIPPED if way == SCALED else 0)):
+            before = self._updates
+            loss = self.step(*self.data)
+            if self._updates > before:
+                gradients = gradients or [weight.grad.clone() for weight in self._model.parameters]
+                losses.append(loss)
+            if len(losses) == LOSSES:
+                break
+        else:
+            losses = [torch.full((), float("nan"), device=self.device)] * LOSSES
+            gradients = [weight.grad.clone() for weight in self._model.parameters]
         self.way = mine
         return [torch.stack(losses), *gradients]
 
     def _start(self) -> None:
         """The same model at the same start, each time."""
-        self._model = Model(self.device, self._shape)
+        self._model = self._made()
         self._optimizer = torch.optim.SGD(self._model.parameters, lr=1e-3, momentum=0.9, foreach=False)
+        # A scaler says of no step whether it skips it: it does not call the optimizer then.
+        self._optimizer.register_step_post_hook(self._count)
+        self._scaler = torch.amp.GradScaler(self.device.type, enabled=self.way == SCALED)
+
+    def _count(self, *_: Any) -> None:
+        self._updates += 1
+
+    @property
+    def weights(self) -> list[torch.Tensor]:
+        """What is trained; each has its gradient."""
+        return self._model.parameters
+
+    def state(self) -> dict[str, Any]:
+        """What a job keeps to go on from: weights, and what the optimizer remembers."""
+        weights = [weight.detach() for weight in self._model.parameters]
+        return {"model": weights, "optimizer": self._optimizer.state_dict()}
+
+    @abc.abstractmethod
+    def _made(self) -> Trained:
+        """The model at its start."""
+
+
+class TransformerStep(TrainingStep):
+    """A training step of the transformer."""
+
+    #: Of its batch.
+    seed = 22
+
+    def __init__(self, device: torch.device, shape: Shape, way: str) -> None:
+        self._shape = shape
+        generator = torch.Generator(device).manual_seed(self.seed)
+        size = (shape.batch, shape.tokens, shape.width)
+        data = [torch.randn(size, generator=generator, device=device) for _ in range(2)]
+        super().__init__(device, way, data)
+
+    def host_batch(self) -> list[torch.Tensor]:
+        """A batch with its targets as a DataLoader leaves it: ready in host memory, for a GPU pinned."""
+        return [torch.randn(one.shape, pin_memory=self.device.type == "cuda") for one in self.data]
+
+    def to_device(self, host: torch.Tensor) -> torch.Tensor:
+        """A copy where the step runs."""
+        return host.to(self.device, non_blocking=True, copy=True)
+
+    def _made(self) -> Trained:
+        return Model(self.device, self._shape)
 
 
 def loss_if_it_fits(device: torch.device, shape: Shape, way: str) -> float | None:
@@ -169,13 +269,13 @@ def loss_if_it_fits(device: torch.device, shape: Shape, way: str) -> float | Non
 
 
 def _loss_of_two_steps(device: torch.device, shape: Shape, way: str) -> float:
-    step = TrainingStep(device, shape, way)
+    step = TransformerStep(device, shape, way)
     step.prepare()
     step.run()
     return float(step.step(*step.data))
 
 
-def trace(step: TrainingStep, steps: int) -> bytes:
+def trace(step: TransformerStep, steps: int) -> bytes:
     """A Chrome trace of `steps` steps, each with the loading of its batch, when all is warm.
 
     The first step under the profiler pays for what the profiler itself sets up, and is not in the trace.

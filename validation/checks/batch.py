@@ -7,10 +7,10 @@ import gc
 import math
 from typing import TYPE_CHECKING
 
-from validation.backends.protocol import Shape
+from validation.backends.protocol import SCALED, Shape
 from validation.checks.launch import on_device
 from validation.checks.recorder import Recorder
-from validation.checks.training import CpuTraining, GpuTraining
+from validation.checks.training import CpuTraining, GpuTraining, mixed_format
 from validation.model.not_run import NotRunError, out_of_memory
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def search(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         recorder.need(2 * CPU_BUDGET_BYTES)
         way, budget = "fp32", CPU_BUDGET_BYTES
     else:
-        way = "bf16" if "bf16" in backend.dtypes() else "fp32"
+        way = mixed_format(backend) or "fp32"
         budget = int(GPU_SHARE * backend.free_bytes())
     backend.limit_memory(budget)
     losses: dict[int, float | None] = {}
@@ -67,6 +67,8 @@ def search(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         )
     ran_out: list[int] = []
     if batch:
+        # It was measured in fp32 before: the two do not compare.
+        conditions: dict[str, int | str] = {"format": way} if way == SCALED else {}
 
         def train(batch: int) -> None:
             # Without the batch as a condition: large ones are all about equally fast, and so compare.
@@ -75,6 +77,7 @@ def search(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
                 backend.training(dataclasses.replace(shape, batch=batch), way),
                 doing=f"measuring a batch of {batch}",
                 scale=1,
+                conditions=conditions,
             )
 
         batch, ran_out = largest_that_goes_on(train, batch)

@@ -77,7 +77,7 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
     rank, world_size = parameters["rank"], parameters["world_size"]
     stage(MEETING)
     backend.join(rank, world_size, parameters["store"], parameters["timeout_s"])
-    seconds_of: dict[str, list[float]] = {}
+    taken: dict[str, list[float]] = {}
     attempts: dict[str, int] = {}
     findings = []
     limits = _agree(backend, parameters, stage)
@@ -92,14 +92,14 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         stage(f"warming up with {label}")
         # All ranks must run equally often: as often as the slowest of them has the time for.
         go_on = partial(stage, f"warming up with {label}")
-        typical = backend.highest(min(_seconds(backend, operation, WARM_UP_RUNS, PIECE_S, go_on)))
+        typical = backend.highest(min(seconds_of(backend, operation, WARM_UP_RUNS, PIECE_S, go_on)))
         limits.note(size_bytes, typical)
         runs = affordable_runs(typical, parameters["runs"], parameters.get("at_most_s"))
         stage(f"measuring {label}")
         step = f"{kind} {int(operation.work)}"
         for attempt in range(1, MOST_ATTEMPTS + 1):
-            seconds = _seconds(backend, operation, runs, typical, partial(stage, f"measuring {label}"))
-            seconds_of[step], attempts[step] = [round(run, 7) for run in seconds], attempt
+            seconds = seconds_of(backend, operation, runs, typical, partial(stage, f"measuring {label}"))
+            taken[step], attempts[step] = [round(run, 7) for run in seconds], attempt
             # All ranks measure again, or none: the last attempt of all belongs together.
             if backend.highest(spread(seconds)) <= NOISY_SPREAD or limits.left_s() < runs * typical:
                 break
@@ -109,11 +109,11 @@ def reduce(backend: Backend, request: Request, stage: Callable[[str], None]) -> 
         del operation
     stage("leaving")
     backend.barrier()
-    details = {"seconds": seconds_of, "attempts": attempts}
+    details = {"seconds": taken, "attempts": attempts}
     return Measured((), tuple(findings), details=details | ({"left_out": left_out} if left_out else {}))
 
 
-def _seconds(
+def seconds_of(
     backend: Backend, operation: Operation, runs: int, typical_s: float, go_on: Callable[[], None]
 ) -> list[float]:
     """Seconds of each run; between pieces of some seconds it tells that it goes on."""
@@ -220,12 +220,14 @@ def combine(
     return measurements, medians
 
 
-def name_the_culprit(outcomes: list[Outcome]) -> list[Finding]:
+def name_the_culprit(outcomes: list[Outcome], order: Callable[[str], int] | None = None) -> list[Finding]:
     """The rank that broke the collective: it failed first, or, of ranks that hang, is halted or is behind.
+
+    `order` says how far a rank in some stage is; None: by the stages of a collective.
 
     Of several that were found to have failed at one time nobody knows the first: all are named, and no GPU.
     """
-    order = stage_order(outcomes[0].request.parameters)
+    order = order or stage_order(outcomes[0].request.parameters)
     late = {Ending.HUNG, Ending.SLOW}
     failed = [outcome for outcome in outcomes if outcome.ending not in late and failures([outcome])]
     if failed:

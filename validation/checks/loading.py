@@ -72,7 +72,7 @@ def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shar
                     seconds, attempts = calm(partial(repeated, take, timing))
                     error = loading.error()
             except WorkerError as reason:
-                _blame(recorder, workers, str(reason))
+                blame(recorder, workers, str(reason))
                 continue
             except LimitError as reason:
                 recorder.find("loader-limited", workers=workers, reason=reason)
@@ -106,7 +106,8 @@ def _window(workers: int) -> int:
     return max(2, 2 * workers)
 
 
-def _blame(recorder: Recorder, workers: int, reason: str) -> None:
+def blame(recorder: Recorder, workers: int, reason: str) -> None:
+    """What a worker's death says of the node: too little shared memory, or something else."""
     if any(words in reason for words in FULL):
         recorder.find("shm-too-small", "full", workers=workers, folder=SHARED_MEMORY, reason=reason)
     else:
@@ -127,7 +128,7 @@ def _advice(found: list[Measurement], request: Request) -> dict[str, Any]:
     pins = ", pin_memory=True" if setting["pin_memory"] else ""
     pinning = "" if request.backend == "cuda" else "; pinned memory needs a GPU and was not tried"
     workers = f"num_workers={setting['workers']}{pins}"
-    return {"advice": f"{workers} is enough here: {best.value:.0f} samples/s{pinning}"}
+    return {"advice": {"DataLoader": [f"{workers} is enough here: {best.value:.0f} samples/s{pinning}"]}}
 
 
 class DataLoading(Check):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from validation.backends import traces
 from validation.checks.launch import on_device
-from validation.checks.training import CpuTraining, GpuTraining, begin
+from validation.checks.training import CpuTraining, GpuTraining, begin, mixed_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,13 +23,33 @@ if TYPE_CHECKING:
 STEPS = 3
 #: A larger trace is not kept, compressed as it is: a thousand times what three steps need is a mistake.
 MOST_TRACE_BYTES = 32 << 20
+#: Guides to profiling take a GPU for busy in which kernels run 70 to 80 % of the time.
+BUSY, FAR_FROM_BUSY = 0.8, 0.7
+#: Where the largest part of the rest goes, and what helps.
+CAUSES = {
+    "transfers": (
+        "for {share:.0%} the GPU only copies",
+        "keep host memory pinned, copy the next batch ahead on a stream of its own (non_blocking=True), and "
+        "leave on the GPU what is there",
+    ),
+    "input": (
+        "for {share:.0%} the GPU waits while the host loads a batch",
+        "load the next batch while a step runs: pinned memory, copies with non_blocking=True, num_workers "
+        "and prefetch_factor of the DataLoader (data_loading says what this node delivers)",
+    ),
+    "host": (
+        "for {share:.0%} the GPU waits for the host to start kernels",
+        "take a larger batch, capture the step (torch.compile with mode='reduce-overhead', or CUDA graphs), "
+        "avoid .item() and printing in each step, and look at the CPU's governor and load",
+    ),
+}
 
 
 def profile(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
     """The measurement itself, on any backend. Raises NotRunError."""
     shape, recorder = begin(backend, request, stage)
     on_gpu = backend.name == "cuda"
-    way = "bf16" if on_gpu and "bf16" in backend.dtypes() else "fp32"
+    way = mixed_format(backend) or "fp32"
     stage(f"profiling {STEPS} training steps")
     content = backend.trace(shape, way, STEPS)
     stage("reading the trace")
@@ -41,7 +61,11 @@ def profile(backend: Backend, request: Request, stage: Callable[[str], None]) ->
     recorder.keep("computing_share", found.computing or 0 if found else 0)
     recorder.keep("loading_share", found.loading if found else 0)
     recorder.keep("idle_share", found.idle if found else 1)
+    if on_gpu:
+        recorder.keep("transfer_share", found.transfers if found else 0)
     details: dict[str, Any] = {"format": way, "steps": STEPS, "seconds": found.seconds if found else 0}
+    if on_gpu and found and (text := advice(found)):
+        details["advice"] = {"Time of a training step": [text]}
     if directory := request.parameters.get("traces"):
         name = f"gpu{request.device}" if on_gpu else "cpu"
         details["trace"] = keep(content, Path(directory, f"trace-{name}.json.gz"))
@@ -49,6 +73,25 @@ def profile(backend: Backend, request: Request, stage: Callable[[str], None]) ->
 
 
 measure = on_device(profile)
+
+
+def advice(found: traces.Shares) -> str:
+    """Why a GPU is not busy, with numbers, and what helps; nothing for one that is, or without any kernel."""
+    if found.computing is None or found.computing >= BUSY:
+        return ""
+    waits = {
+        "transfers": found.only_transfers,
+        "input": found.awaiting_data,
+        "host": round(found.idle - found.awaiting_data, 4),
+    }
+    cause = max(waits, key=lambda one: waits[one])
+    why, remedy = CAUSES[cause]
+    far = "far " if found.computing < FAR_FROM_BUSY else ""
+    return (
+        f"kernels run {found.computing:.0%} of the time, {far}below {BUSY:.0%}; "
+        f"{why.format(share=waits[cause])}: {remedy} (copies run {found.transfers:.0%} of the time, "
+        f"{found.only_transfers:.0%} without a kernel)"
+    )
 
 
 def keep(content: bytes, path: Path) -> str:
@@ -92,9 +135,10 @@ class CpuProfile(CpuTraining):
 class GpuProfile(GpuTraining, CpuProfile):
     """Three training steps under torch's profiler, each with a copy of its batch from pinned host memory.
 
-    The parts of the time in which kernels run, data is loaded, and the GPU is idle. `--traces DIR` or
-    `gpu_validation_traces` keeps the Chrome traces, 32 MiB at most each, and puts the test into every plan
-    (on the controller: `reports/traces/NODE/`, where the next run's replace them).
+    The parts of the time in which kernels run, data is loaded or copied, and the GPU is idle; below 80 % in
+    kernels its details advise on what holds it up. `--traces DIR` or `gpu_validation_traces` keeps the Chrome
+    traces, 32 MiB at most each, and puts the test into every plan (on the controller: `reports/traces/NODE/`,
+    where the next run's replace them).
     """
 
     id = "gpu_profile"

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from validation.backends import storage
 from validation.backends.sampling import MOST_ATTEMPTS, calm, rate, repeated
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from validation.model.contract import TestResult
 
 THREADS = 8
+#: The file that is written to and read from at random: in any plan no larger, and not written for longer.
+MOST_BYTES, MOST_WRITE_S = 1 << 30, 10.0
 #: Blocks that are compared with what was written, spread over the file, and for how long at most.
 CHECKED_BLOCKS = 32
 CHECK_S = 30.0
@@ -165,7 +167,31 @@ def _why_no_path(node: Node) -> str | None:
     return None if named else "no path was named (--storage, gpu_validation_storage_paths)"
 
 
-class StorageRead(Check):
+class StorageCheck(Check):
+    """A check of each path that the operator names, one after the other: they may share a disk or a link."""
+
+    scope = Scope.PATHS
+    needs: ClassVar[tuple[Need, ...]] = (Need("a path that the operator names", _why_no_path),)
+    plans = BEYOND_QUICK
+
+    def parameters(self, node: Node) -> dict[str, Any]:
+        """What the measurement is told besides the path and its timing."""
+        return {
+            "most_bytes": min(MOST_BYTES, node.plan.storage_bytes),
+            "write_s": min(MOST_WRITE_S, node.plan.storage_write_s),
+        }
+
+    def perform(self, node: Node) -> TestResult:
+        """Measure on this node."""
+        outcomes = []
+        for path in node.run_options.storage_paths:
+            own = {"path": str(path), "timing": dataclasses.asdict(node.plan.cpu)}
+            request = Request(str(path), self.function, "cpu", parameters=own | self.parameters(node))
+            outcomes += run_children([request], node.budget_s, patience_s=self.patience_s(node))
+        return result(self, outcomes)
+
+
+class StorageRead(StorageCheck):
     """Sequential reads of 4 MiB in 8 threads and in one, of each path in `gpu_validation_storage_paths`.
 
     A path (`--storage`) puts this test into every plan and makes it required. A folder gets a file of our own
@@ -179,9 +205,6 @@ class StorageRead(Check):
     id = "storage_read"
     title = "sequential reads where the training data is"
     place = 310
-    scope = Scope.PATHS
-    needs = (Need("a path that the operator names", _why_no_path),)
-    plans = BEYOND_QUICK
     passes = (
         "blocks are what was written (of a file: the same twice), and no path is below "
         "`gpu_validation_storage_floor_gb_s` (`--storage-floor`)"
@@ -195,17 +218,10 @@ class StorageRead(Check):
         yield Step("write", idle.plan.storage_write_s)
         yield from series(idle.plan.cpu, 2)
 
-    def perform(self, node: Node) -> TestResult:
-        """Read on this node, from one path after the other: they may share a disk or a link."""
-        outcomes = []
-        for path in node.run_options.storage_paths:
-            parameters = {
-                "path": str(path),
-                "timing": dataclasses.asdict(node.plan.cpu),
-                "most_bytes": node.plan.storage_bytes,
-                "write_s": node.plan.storage_write_s,
-                "floor_gb_s": node.run_options.storage_floor_gb_s,
-            }
-            request = Request(str(path), self.function, "cpu", parameters=parameters)
-            outcomes += run_children([request], node.budget_s, patience_s=self.patience_s(node))
-        return result(self, outcomes)
+    def parameters(self, node: Node) -> dict[str, Any]:
+        """What the measurement is told besides the path and its timing."""
+        return {
+            "most_bytes": node.plan.storage_bytes,
+            "write_s": node.plan.storage_write_s,
+            "floor_gb_s": node.run_options.storage_floor_gb_s,
+        }

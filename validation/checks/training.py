@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from validation.backends.protocol import Shape
+from validation.backends.protocol import MIXED, Shape
 from validation.checks.check import BEYOND_QUICK, CUDA, TORCH, Check, Scope
 from validation.checks.cost import IdleNode, Step, series
 from validation.checks.launch import on_each_gpu, on_the_cpu
@@ -79,6 +79,11 @@ def begin(backend: Backend, request: Request, stage: Callable[[str], None]) -> t
     shape, recorder = Shape(**request.parameters["shape"]), Recorder(backend, request, stage)
     recorder.need(memory_of(shape))
     return shape, recorder
+
+
+def mixed_format(backend: Backend) -> str | None:
+    """The number format of automatic mixed precision that the hardware has: bf16, else fp16."""
+    return next((way for way in MIXED if way in backend.dtypes()), None)
 
 
 def memory_of(shape: Shape) -> int:

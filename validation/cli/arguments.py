@@ -68,7 +68,8 @@ def parser() -> argparse.ArgumentParser:
     run.path("--state", "keep rounds here, to go on after an interruption")
     run.path(
         "--storage",
-        "measure reads of this file, or of a file of our own in this folder; may be repeated",
+        "measure reads of this file, or of a file of our own in this folder, beyond the quick plan also "
+        "writes and checkpoints there; may be repeated",
         "PATH",
         action="append",
         default=[],

@@ -8,9 +8,15 @@ if TYPE_CHECKING:
     from validation.model.contract import Measurement, TestResult
 
 #: Units by the end of a measurement's name. All are rates: more is better.
-UNITS = {"tflops": "TFLOP/s", "gflops": "GFLOP/s", "gb_s": "GB/s", "samples_s": "samples/s"}
+UNITS = {
+    "tflops": "TFLOP/s",
+    "gflops": "GFLOP/s",
+    "gb_s": "GB/s",
+    "samples_s": "samples/s",
+    "reads_s": "reads/s",
+}
 #: Units of what no judge compares, because more of it is not better.
-SIZES = {"gb": "GB", "samples": "samples"}
+SIZES = {"gb": "GB", "samples": "samples", "times": "times"}
 #: A spread (interquartile range over median) above which a number is measured again, and blames nobody alone.
 NOISY_SPREAD = 0.10
 

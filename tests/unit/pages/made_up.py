@@ -257,7 +257,7 @@ class Node:
             "data_loading",
             *loading,
             dataclasses.replace(best, name="best_loading_samples_s", conditions={}),
-            details={"the loader": {"advice": advice}},
+            details={"the loader": {"advice": {"DataLoader": [advice]}}},
         )
         every = [f"GPU {gpu.index}" for gpu in self.gpus]
         yield self.test(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import pytest
@@ -285,6 +285,28 @@ def test_advice_needs_no_form_that_a_result_does_not_have() -> None:
     )
     result = dataclasses.replace(made_up.result("gpu-001", "quick"), tests=(broken,))
     assert advice.of_node(result) == []
+
+
+def test_advice_tells_of_fp16_and_of_the_steps_that_it_skipped() -> None:
+    details = {"fp16_gain_over": {"fp32": 2.5}, "skipped_steps": {"steps": 340, "skipped": 3}}
+    test = TestResult("gpu_amp", State.PASS, 1, 1.0, details={"GPU 0": details})
+    result = dataclasses.replace(made_up.result("gpu-001", "quick"), tests=(test,))
+    texts = [one.text for one in advice.of_node(result)]
+    assert texts[0] == "a step in fp16 is 2.50 times as fast as in fp32"
+    assert texts[1].startswith("3 of 340 steps in fp16 were skipped")
+
+
+@pytest.mark.parametrize("said", ["num_workers=8", {"DataLoader": ["num_workers=8"]}])
+def test_advice_of_earlier_results_is_read_too(said: Any) -> None:
+    test = TestResult("data_loading", State.PASS, 1, 1.0, details={"the loader": {"advice": said}})
+    result = dataclasses.replace(made_up.result("gpu-001", "quick"), tests=(test,))
+    assert [(one.subject, one.text) for one in advice.of_node(result)] == [("DataLoader", "num_workers=8")]
+
+
+@pytest.mark.parametrize("said", [7, ["x"], {"DataLoader": "x"}, {"DataLoader": [7]}])
+def test_advice_in_no_known_form_is_left_out(said: Any) -> None:
+    test = TestResult("data_loading", State.PASS, 1, 1.0, details={"the loader": {"advice": said}})
+    assert advice.of_node(dataclasses.replace(made_up.result("gpu-001", "quick"), tests=(test,))) == []
 
 
 def test_words() -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from validation.backends.protocol import LimitError, PeerLimitError, WorkerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from validation.backends.protocol import Operation, Shape
+    from validation.backends.protocol import ImageShape, Operation, Piece, Shape, Training
     from validation.model.shapes import MatmulShape
 
 
@@ -23,6 +24,12 @@ class ScriptedOperation:
     wrong: float
     digests: list[str] = field(default_factory=lambda: ["same"])
     takes: float | None = None
+    falls: float = 0.05
+    steps: int = 100
+    skipped: int = 0
+
+    def fall(self) -> float:
+        return self.falls
 
     def error(self) -> float:
         return self.wrong
@@ -58,6 +65,26 @@ class ScriptedLoading:
 
 
 @dataclass
+class ScriptedCheckpoint:
+    """A checkpoint of 4 MB that takes 0.01 s to save and 0.004 s to load."""
+
+    damage: Exception | None
+    size_bytes: int = 4_000_000
+
+    def save(self, descriptor: int, go_on: Callable[[], None]) -> float:
+        os.pwrite(descriptor, bytes(self.size_bytes), 0)
+        os.fsync(descriptor)
+        go_on()
+        return 0.01
+
+    def load(self, descriptor: int, go_on: Callable[[], None]) -> float:
+        go_on()
+        if self.damage:
+            raise self.damage
+        return 0.004
+
+
+@dataclass
 class ScriptedBackend:
     """Each run takes the next of `run_seconds`, the last for ever; `wrong` is every operation's error."""
 
@@ -74,6 +101,12 @@ class ScriptedBackend:
     calls: list[str] = field(default_factory=list)
     #: Seconds of a training step, by the way in which it is run.
     steps: dict[str, float] = field(default_factory=dict)
+    tensor_cores: bool = True
+    #: By which part the loss falls, and how many steps are skipped, by the way.
+    falls: dict[str, float] = field(default_factory=dict)
+    skips: dict[str, int] = field(default_factory=dict)
+    #: What loading a checkpoint raises.
+    saved: Exception | None = None
     #: What the host takes to start a training step.
     launch_s: float = 0.0
     #: What each peak_bytes() says, one after the other.
@@ -87,6 +120,8 @@ class ScriptedBackend:
     deaths: dict[int, int] = field(default_factory=dict)
     last_words: str = "DataLoader worker (pid 7) is killed by signal: Killed."
     loadings: list[ScriptedLoading] = field(default_factory=list)
+    #: Seconds of a batch of files by workers, prefetch_factor, and whether workers stay; else as `batches`.
+    files: dict[tuple[int, int, bool], float] = field(default_factory=dict)
     #: So many processes may be started.
     most_workers: int = 1000
     #: The loss of a training step in try_step(), by its batch; the largest batch is the last that fits.
@@ -149,9 +184,36 @@ class ScriptedBackend:
 
     def training(self, shape: Shape, way: str) -> ScriptedOperation:
         self.calls.append(f"training {way}")
-        return ScriptedOperation(float(shape.batch), self.wrong, takes=self.steps.get(way))
+        return ScriptedOperation(
+            float(shape.batch),
+            self.wrong,
+            takes=self.steps.get(way),
+            falls=self.falls.get(way, 0.05),
+            skipped=self.skips.get(way, 0),
+        )
 
-    def launch_seconds(self, operation: Operation) -> float:
+    def parallel_training(self, shape: Shape, way: str) -> ScriptedOperation:
+        self.calls.append(f"parallel training {way}")
+        return ScriptedOperation(float(shape.batch), self.wrong, takes=self.steps.get("parallel"))
+
+    def convolution(
+        self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool
+    ) -> ScriptedOperation:
+        layout = "channels_last" if channels_last else "contiguous"
+        self.calls.append(f"convolution {layout}{' autotuned' if autotuned else ''} in {way}")
+        name = "autotuned" if autotuned else layout
+        operation = ScriptedOperation(float(images.batch), self.wrong, takes=self.steps.get(name))
+        operation.falls = self.falls.get(name, 0.05)
+        return operation
+
+    def checkpoint(self, shape: Shape) -> ScriptedCheckpoint:
+        self.calls.append(f"checkpoint of {shape.layers} x {shape.width}")
+        return ScriptedCheckpoint(self.saved)
+
+    def has_tensor_cores(self) -> bool:
+        return self.tensor_cores
+
+    def launch_seconds(self, operation: Training) -> float:
         assert operation.work
         return self.launch_s
 
@@ -182,6 +244,17 @@ class ScriptedBackend:
             ScriptedLoading(32, batch_s, self.wrong, self.deaths.get(workers), self.last_words)
         )
         return self.loadings[-1]
+
+    def file_loading(
+        self, pieces: Sequence[Piece], workers: int, *, prefetch: int, persistent: bool, batches: int
+    ) -> ScriptedLoading:
+        self.calls.append(f"files {workers} {prefetch} {persistent}")
+        if workers > self.most_workers:
+            raise LimitError("no more can be started: Resource temporarily unavailable")
+        batch_s = self.files.get((workers, prefetch, persistent), self.batches.get(workers, 1.0))
+        loading = ScriptedLoading(32, batch_s, self.wrong, self.deaths.get(workers), self.last_words)
+        self.loadings.append(loading)
+        return loading
 
     def shared_bytes(self, workers: int) -> int:
         return 100 * workers

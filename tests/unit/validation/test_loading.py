@@ -43,7 +43,7 @@ def test_the_fewest_workers_that_bring_nearly_the_most_are_advised() -> None:
     assert rates == {0: 40.0, 1: 40.0, 2: 80.0, 4: 160.0, 8: 163.2653}
     assert measured.measurements[-1].name == "best_loading_samples_s"
     assert measured.measurements[-1].value == 160.0
-    assert measured.details["advice"].startswith(
+    assert measured.details["advice"]["DataLoader"][0].startswith(
         "num_workers=4 is enough here: 160 samples/s; pinned memory needs"
     )
     assert measured.findings == ()
@@ -53,7 +53,9 @@ def test_with_a_gpu_pinned_memory_is_tried_and_advised_where_it_is_faster() -> N
     measured = sweep(ScriptedBackend("cuda", batches=BATCHES))
     pins = [m.conditions["pin_memory"] for m in measured.measurements if m.name == "loading_samples_s"]
     assert pins == [0] * 5 + [1] * 5
-    assert measured.details["advice"] == "num_workers=4, pin_memory=True is enough here: 320 samples/s"
+    assert measured.details["advice"]["DataLoader"] == [
+        "num_workers=4, pin_memory=True is enough here: 320 samples/s"
+    ]
 
 
 def test_shared_memory_that_is_too_small_bounds_the_sweep_and_is_said_with_its_remedy() -> None:
@@ -90,7 +92,7 @@ def test_a_limit_of_the_environment_is_degraded_and_the_sweep_ends_below_it() ->
     assert "4 workers are more than this environment allows" in finding.text
     assert "--pids-limit" in finding.action
     assert [m.conditions.get("workers") for m in measured.measurements] == [0, 1, 2, 0, 1, 2, None]
-    assert measured.details["advice"].startswith("num_workers=2")
+    assert measured.details["advice"]["DataLoader"][0].startswith("num_workers=2")
 
 
 def test_what_limits_or_ends_workers_is_no_fault_of_a_gpu() -> None:
@@ -173,7 +175,7 @@ def test_real_workers_load_for_real_and_none_is_left() -> None:
     assert (found["state"], found["findings"]) == ("pass", [])
     workers = [m["conditions"]["workers"] for m in found["measurements"] if m["name"] == "loading_samples_s"]
     assert workers == [0, 1, 2]
-    assert found["details"]["the loader"]["advice"].startswith("num_workers=")
+    assert found["details"]["the loader"]["advice"]["DataLoader"][0].startswith("num_workers=")
     assert left == 0
 
 

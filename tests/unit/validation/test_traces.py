@@ -44,7 +44,61 @@ EVENTS = [
 
 def test_time_in_kernels_counts_once_and_copies_are_no_idle_time() -> None:
     found = traces.shares(EVENTS, on_gpu=True)
-    assert found == traces.Shares(computing=0.4, loading=0.1, idle=0.5, seconds=1e-4)
+    assert found == traces.Shares(
+        computing=0.4,
+        loading=0.1,
+        idle=0.5,
+        seconds=1e-4,
+        transfers=0.1,
+        only_transfers=0.1,
+        awaiting_data=0.1,
+    )
+
+
+def test_a_copy_beside_a_kernel_holds_nothing_up() -> None:
+    beside = [*EVENTS, event("copy", 1030, 20, "gpu_memcpy")]
+    found = traces.shares(beside, on_gpu=True)
+    assert found
+    assert (found.transfers, found.only_transfers) == (0.3, 0.1)
+
+
+def busy(kernels: float, copies: float, loading: float) -> list[dict[str, Any]]:
+    """100 us of a step: loading at first, then copies, then kernels, then nothing."""
+    return [
+        event(STEP, 1000, 100),
+        event(LOADING, 1000, loading),
+        event("copy", 1000 + loading, copies, "gpu_memcpy"),
+        event("gemm", 1000 + loading + copies, kernels, "kernel"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "copies", "loading", "words"),
+    [
+        (
+            50,
+            30,
+            10,
+            ("kernels run 50%", "far below 80%", "for 30% the GPU only copies", "pinned"),
+        ),
+        (75, 5, 15, ("kernels run 75%", "for 15% the GPU waits while the host loads", "num_workers")),
+        (60, 10, 5, ("for 25% the GPU waits for the host", "torch.compile", "copies run 10% of the time")),
+    ],
+)
+def test_a_gpu_that_is_not_busy_is_told_the_largest_cause_with_numbers_and_remedy(
+    kernels: float, copies: float, loading: float, words: tuple[str, ...]
+) -> None:
+    backend = ScriptedBackend(events=busy(kernels, copies, loading))
+    (text,) = profile.profile(backend, request(), ignore).details["advice"]["Time of a training step"]
+    assert [word for word in words if word not in text] == []
+    assert ("far below" in text) == (kernels < 70)
+
+
+@pytest.mark.parametrize(("kernels", "name"), [(80, "cuda"), (95, "cuda"), (0, "cuda"), (10, "cpu")])
+def test_a_busy_gpu_a_cpu_and_one_of_which_nothing_is_known_get_no_advice(kernels: float, name: str) -> None:
+    events = [one for one in busy(kernels, 1, 1) if one["dur"]]
+    backend = ScriptedBackend(name, events=events)
+    assert "advice" not in profile.profile(backend, request(name), ignore).details
 
 
 def test_on_a_cpu_operators_are_the_work() -> None:
@@ -59,7 +113,12 @@ def test_a_trace_without_steps_says_nothing() -> None:
 def test_the_shares_are_numbers_of_the_test() -> None:
     measured = profile.profile(ScriptedBackend(events=EVENTS), request(), ignore)
     shares = {m.name: m.value for m in measured.measurements}
-    assert shares == {"computing_share": 0.4, "loading_share": 0.1, "idle_share": 0.5}
+    assert shares == {
+        "computing_share": 0.4,
+        "loading_share": 0.1,
+        "idle_share": 0.5,
+        "transfer_share": 0.1,
+    }
     assert measured.findings == ()
     assert "trace" not in measured.details
 

@@ -36,7 +36,7 @@ def request(backend: str = "cuda", **parameters: Any) -> Request:
 
 
 def amp(backend: ScriptedBackend) -> Any:
-    return precision.compare(backend, request(backend.name, ways=["fp32", "tf32", "bf16"]), ignore)
+    return precision.compare(backend, request(backend.name, ways=["fp32", "tf32", "bf16", "fp16"]), ignore)
 
 
 @pytest.mark.parametrize("test", [check for check in CHECKS if check.startswith("gpu_")])
@@ -85,7 +85,8 @@ def test_noise_alone_does_not_make_mixed_precision_slower() -> None:
 
 
 def test_mixed_precision_that_is_slower_on_a_cpu_is_no_fault() -> None:
-    assert amp(ScriptedBackend("cpu", steps=STEPS | {"bf16": 5.0})).findings == ()
+    cpu = ScriptedBackend("cpu", steps=STEPS | {"bf16": 5.0}, tensor_cores=False)
+    assert amp(cpu).findings == ()
 
 
 def test_no_gpu_is_blamed_where_the_host_is_too_slow_to_start_its_kernels() -> None:
@@ -93,9 +94,54 @@ def test_no_gpu_is_blamed_where_the_host_is_too_slow_to_start_its_kernels() -> N
     assert (measured.findings, measured.details["as_fast_as_the_host"]) == ((), ["tf32", "bf16"])
 
 
-def test_a_gpu_without_bf16_is_not_run() -> None:
-    with pytest.raises(NotRunError, match="does not compute in bf16"):
-        amp(ScriptedBackend(formats=("fp32", "fp16")))
+def test_a_gpu_without_bf16_mixes_with_fp16_and_counts_the_steps_that_are_skipped() -> None:
+    steps = {"fp32": 0.8, "fp16": 0.2}
+    measured = amp(ScriptedBackend(formats=("fp32", "fp16"), steps=steps, skips={"fp16": 3}))
+    assert {m.name: m.value for m in measured.measurements} == {
+        "fp32_training_samples_s": 10.0,
+        "fp16_training_samples_s": 40.0,
+    }
+    assert measured.findings == ()
+    assert measured.details == {
+        "fp16_gain_over": {"fp32": 4.0},
+        "skipped_steps": {"steps": 100, "skipped": 3},
+    }
+
+
+def test_a_gpu_with_bf16_does_not_train_in_fp16() -> None:
+    backend = ScriptedBackend(steps=STEPS)
+    amp(backend)
+    assert "training fp16" not in backend.calls
+
+
+@pytest.mark.parametrize("fall", [0.0, -0.1, math.nan])
+def test_a_loss_that_does_not_fall_fails(fall: float) -> None:
+    measured = amp(ScriptedBackend(formats=("fp32", "fp16"), falls={"fp16": fall}))
+    (finding,) = measured.findings
+    assert (finding.code, finding.state, finding.device) == ("loss-does-not-fall", State.FAIL, 3)
+    assert "in fp16" in finding.text
+
+
+def test_a_gpu_without_tensor_cores_need_not_gain() -> None:
+    slower = {"fp32": 0.4, "fp16": 0.5}
+    for tensor_cores, codes in ((True, ["amp-no-gain"]), (False, [])):
+        backend = ScriptedBackend(formats=("fp32", "fp16"), steps=slower, tensor_cores=tensor_cores)
+        assert [finding.code for finding in amp(backend).findings] == codes
+
+
+def test_a_gpu_without_any_narrower_format_is_not_run() -> None:
+    with pytest.raises(NotRunError, match="in neither bf16 nor fp16"):
+        amp(ScriptedBackend(formats=("fp32",)))
+
+
+def test_a_gpu_without_bf16_is_profiled_and_filled_in_fp16() -> None:
+    backend = ScriptedBackend(formats=("fp32", "fp16"), losses={4: 1.0})
+    measured = search(backend)
+    profile.profile(backend, request(), ignore)
+    assert measured.details["format"] == "fp16"
+    # What was measured in fp32 before must not be compared with it.
+    assert measured.measurements[0].conditions == {"format": "fp16"}
+    assert {"try 4 in fp16", "trace 3 in fp16"} <= set(backend.calls)
 
 
 @pytest.mark.parametrize("measurement", [precision.compare, step_memory.compare, profile.profile])

@@ -36,7 +36,7 @@ def test_a_cpu_trains_the_same_in_mixed_precision() -> None:
 STEP = """
     import torch
     from validation.backends.protocol import Shape
-    from validation.backends.training import TrainingStep
+    from validation.backends.training import TransformerStep
     cpu, shape = torch.device("cpu"), Shape(layers=2, width=64, heads=2, tokens=32, batch=8)
 """
 
@@ -46,13 +46,61 @@ def test_losses_and_gradients_of_every_way_are_those_of_plain_fp32_up_to_roundin
         STEP
         + """
     ways = ("fp32", "bf16", "accumulated", "checkpointed")
-    answer = [TrainingStep(cpu, shape, way).error() for way in ways]
+    answer = [TransformerStep(cpu, shape, way).error() for way in ways]
     """
     )
     assert fp32 == 0
     assert 0 < bf16 < 1e-2
     assert 0 <= accumulated < 1e-5
     assert 0 <= checkpointed < 1e-5
+
+
+def test_fp16_scales_the_loss_and_skips_a_step_whose_gradients_are_not_finite() -> None:
+    error, fall, usual, overflowing, skipped, none = there(
+        STEP
+        + """
+    step = TransformerStep(cpu, shape, "fp16")
+    answer = [step.error(), step.fall(), step.skipped]
+    # So far from the targets that the scaled gradients overflow fp16 until the scale has halved some times.
+    step.data[1].mul_(3000)
+    answer += [step.fall(), step.skipped]
+
+    class Broken(TransformerStep):
+        def backward(self, batch, target):
+            loss = super().backward(batch, target)
+            self._model.parameters[0].grad.fill_(float("inf"))
+            return loss
+
+    fall = Broken(cpu, shape, "fp16").fall()
+    answer.append(None if fall != fall else fall)
+    """
+    )
+    assert 0 < error < 1e-2
+    assert fall > 0
+    assert usual == 0
+    assert skipped > 0
+    assert overflowing > 0
+    assert none is None  # no step was ever done
+
+
+def test_a_cpu_runs_the_check_that_gpus_without_bf16_get() -> None:
+    found = there(
+        RUN
+        + """
+    from validation.backends.cpu import CpuBackend
+    from validation.checks import precision
+    from validation.processes.child import Request
+
+    training.CPU_SHAPE = Shape(layers=1, width=32, heads=2, tokens=8, batch=4)
+    timing = dict(warm_up_s=0, measure_s=0.01)
+    parameters = dict(shape=dataclasses.asdict(training.CPU_SHAPE), timing=timing, ways=["fp32", "fp16"])
+    request = Request("the CPU", "", "cpu", parameters=parameters)
+    answer = encode(precision.compare(CpuBackend(), request, lambda stage: None))
+    """
+    )
+    assert found["findings"] == []
+    assert found["details"]["skipped_steps"]["skipped"] == 0 < found["details"]["skipped_steps"]["steps"]
+    assert found["details"]["fp16_gain_over"]["fp32"] > 0
 
 
 @pytest.mark.parametrize("damage", ["mul_(0)", "mul_(1.1)", "mul_(float('nan'))"])
@@ -64,14 +112,14 @@ def test_gradients_of_mixed_precision_that_are_wrong_are_seen_though_losses_hard
         + f"""
     from validation.checks.precision import TOLERANCE
 
-    class Damaged(TrainingStep):
+    class Damaged(TransformerStep):
         def backward(self, batch, target):
             loss = super().backward(batch, target)
             if self.way == "bf16":
                 self._model.parameters[-1].grad.{damage}
             return loss
 
-    answer = [kind(cpu, shape, "bf16").error() <= TOLERANCE["bf16"] for kind in (TrainingStep, Damaged)]
+    answer = [kind(cpu, shape, "bf16").error() <= TOLERANCE["bf16"] for kind in (TransformerStep, Damaged)]
     """
     )
     assert (right, wrong) == (True, False)
@@ -103,7 +151,7 @@ def test_operands_that_tensor_cores_cut_off_to_tf32_are_far_from_the_tolerance()
             with CutOff():
                 self._c.copy_(torch.mm(self._a, self._b.t()))
 
-    class CutOffStep(TrainingStep):
+    class CutOffStep(TransformerStep):
         def _probe(self, way):
             if way == "fp32":
                 return super()._probe(way)
@@ -123,7 +171,7 @@ def test_losses_that_are_wrong_are_seen() -> None:
     nan, large, none = there(
         STEP
         + """
-    class Damaged(TrainingStep):
+    class Damaged(TransformerStep):
         def step(self, batch, target):
             total = super().step(batch, target)
             return damage(total) if self.way == "bf16" else total
@@ -150,7 +198,7 @@ def test_one_wrong_gradient_is_seen() -> None:
     right = there(
         STEP
         + """
-    class Damaged(TrainingStep):
+    class Damaged(TransformerStep):
         def backward(self, batch, target):
             loss = super().backward(batch, target)
             if self.way != "fp32":
