@@ -287,13 +287,18 @@ def make_environment(layer: str) -> None:
     the next one starts from nothing. Only adding dev to a complete controller environment builds on it.
 
     Raises:
-        NotReadyError: no venv module, or pip could not install.
+        NotReadyError: no venv module, pip could not install, or .venv is another folder's.
     """
     record = VENV / "temper.json"
     with exclusive(ROOT / ".venv.lock"):
         wanted, found = wanted_state(layer), recorded_state(record)
         if wanted.items() <= found.items():
             return
+        if VENV.is_symlink():
+            raise NotReadyError(
+                f"{VENV} is a link to {VENV.resolve()}, and making it anew would empty that folder: remove "
+                "the link and run this again."
+            )
         install_packages(venv_package())
         extends = bool(found) and found.items() <= wanted.items()
         record.unlink(missing_ok=True)

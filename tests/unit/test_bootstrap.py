@@ -42,6 +42,16 @@ def steps(commands: Commands) -> list[str]:
     return ["venv" if "venv" in command else Path(command[-1]).name for command in commands]
 
 
+def test_a_link_to_another_folder_is_left_alone(checkout: Path, commands: Commands, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "bin").mkdir(parents=True)
+    (checkout / ".venv").symlink_to(other)
+    with pytest.raises(bootstrap.NotReadyError, match=f"is a link to {other}"):
+        bootstrap.make_environment("dev")
+    assert commands == []
+    assert (other / "bin").is_dir()
+
+
 def test_environment_is_made_from_nothing(commands: Commands) -> None:
     bootstrap.make_environment("dev")
     assert steps(commands) == ["venv", "dev.txt"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -39,6 +40,13 @@ def test_every_test_of_the_quick_plan_is_in_the_sum() -> None:
 )
 def test_the_sum_follows_the_plan(changes: dict[str, object], more_s: float) -> None:
     assert total(**changes) - total() == pytest.approx(more_s)
+
+
+def test_the_standard_plan_says_how_long_it_takes() -> None:
+    seconds = {test: cost for test, (cost, _) in estimate.rows(PLANS["standard"]).items()}
+    storage_s = sum(cost for test, cost in seconds.items() if test.startswith("storage"))
+    said = [int(number) for number in re.findall(r"\d+", PLANS["standard"].summary)]
+    assert said == [pytest.approx((sum(seconds.values()) - storage_s) / 60, abs=2), round(storage_s / 60)]
 
 
 def test_the_documentation_shows_the_sum() -> None:
