@@ -47,8 +47,11 @@ class Cell:
 
     @property
     def short(self) -> str:
-        """Its class in the style sheet: a letter, because a fleet has hundreds of thousands of cells."""
-        return kind(self.state)[0] if kind(self.state) != "good" else "p"
+        """Its class in the style sheet: a letter, because a fleet has hundreds of thousands of cells.
+
+        Most of them passed, and have none at all.
+        """
+        return kind(self.state)[0]
 
 
 @dataclass(frozen=True)
