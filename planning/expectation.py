@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planning.role_variables import EFFICIENT_SHARE
 from validation.model.expectations import Expectation, ExpectedGpus
 from validation.model.gpu_models import references
 from validation.model.run_options import NO_OPTIONS, RunOptions
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from planning.node_plan import NodePlan
-    from planning.variables import Variables
+    from planning.variables import GpuSettings, Variables
 
 
 def expectation(plan: NodePlan, variables: Variables, models: Mapping[str, Any]) -> Expectation | None:
@@ -28,6 +30,8 @@ def expectation(plan: NodePlan, variables: Variables, models: Mapping[str, Any])
     gpus += [ExpectedGpus("unknown", f"10de:{device_id}", 1) for device_id in plan.unknown_gpus]
     wish = variables.gpu_settings
     clocks = wish.clocks if isinstance(wish.clocks, dict) else {}
+    found = references(models, [gpu.model for gpu in plan.gpus])
+    found = replace(found, models={key: as_limited(model, wish) for key, model in found.models.items()})
     return Expectation(
         required_tests=required_tests(variables),
         gpus=tuple(gpus),
@@ -37,8 +41,34 @@ def expectation(plan: NodePlan, variables: Variables, models: Mapping[str, Any])
         power_limit_w=wish.power_limit_w,
         power_limit_percent=wish.power_limit_percent,
         graphics_clock_mhz=clocks.get("graphics"),
-        references=references(models, [gpu.model for gpu in plan.gpus]),
+        references=found,
     )
+
+
+def as_limited(model: Mapping[str, Any], wish: GpuSettings) -> Mapping[str, Any]:
+    """A model's row with floors that also hold where the inventory gives its GPUs less clock or power.
+
+    What a GPU computes falls at most in proportion to its clock; memory and links keep their own. With less
+    power it falls less than that at first and more in the end, so that no floor is known.
+    """
+    floors = dict(model.get("floor", {}))
+    computed = [name for name in floors if name.endswith("_tflops")]
+    if not computed:
+        return model
+    clock_share = 1.0
+    if wish.clocks == "efficient":
+        clock_share = EFFICIENT_SHARE
+    elif isinstance(wish.clocks, dict) and "graphics" in wish.clocks:
+        clock_share = min(1.0, wish.clocks["graphics"] / model["sm_clock_mhz"]["value"])
+    less_power = (wish.power_limit_percent or 100) < 100 or (
+        wish.power_limit_w is not None and wish.power_limit_w < model["tdp_w"]["value"]
+    )
+    for name in computed:
+        entry = floors.pop(name)
+        if not less_power:
+            limit = {"limit": f"at {clock_share:.0%} of its clock"} if clock_share < 1 else {}
+            floors[name] = {**entry, "value": round(entry["value"] * clock_share, 1), **limit}
+    return {**model, "floor": floors}
 
 
 def required_tests(variables: Variables) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ from validation.model.plans import MOST_HOURS, PLANS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+#: Of the highest clock, what gpu_settings_clocks: efficient locks.
+EFFICIENT_SHARE = gpu_settings.EFFICIENT_SHARE
 PLAN = "preflight_plan"  # the fact that this is about to make, which a run may make more than once
 LAST_PORT = 65535
 LONGEST_SLIP = 2  # characters that a typo adds or leaves out

@@ -45,6 +45,31 @@ def test_the_payload_reads_what_the_plan_expects() -> None:
     assert shapes.origin(found.references, "2330") == "architecture hopper"
 
 
+@pytest.mark.parametrize(
+    ("given", "bf16"),
+    [
+        ({}, 672),
+        ({"gpu_settings_clocks": "default"}, 672),
+        ({"gpu_settings_clocks": "efficient"}, 470.4),
+        ({"gpu_settings_clocks": {"graphics": 990}}, 336),
+        ({"gpu_settings_clocks": {"graphics": 1980}}, 672),
+        ({"gpu_settings_clocks": {"memory": 1593}}, 672),
+        ({"gpu_settings_power_limit_w": 700}, 672),
+        ({"gpu_settings_power_limit_w": 500}, None),
+        ({"gpu_settings_power_limit_percent": 100}, 672),
+        ({"gpu_settings_power_limit_percent": 80, "gpu_settings_clocks": "efficient"}, None),
+    ],
+)
+def test_what_an_inventory_takes_from_gpus_is_not_asked_of_them(
+    given: dict[str, Any], bf16: float | None
+) -> None:
+    floors = expected(**given).references.models["h100_sxm_80gb"]["floor"]
+    assert floors.get("bf16_tflops", {}).get("value") == bf16
+    assert (floors.get("bf16_tflops", {}).get("limit") is not None) == (bf16 not in (None, 672))
+    assert floors["busbw_gb_s"][0]["value"] == 460
+    assert TABLES["models"]["h100_sxm_80gb"]["floor"]["bf16_tflops"]["value"] == 672
+
+
 def test_a_gpu_that_the_driver_leaves_alone_is_not_expected_of_it() -> None:
     found = expected(pci((H100, "0302"), ("1cb3", "0300")))
     assert (found.gpu_count, found.undriven_gpus) == (1, ("1cb3",))

@@ -152,7 +152,8 @@ def _floor(measurement: Measurement, result: NodeResult, references: References)
         if value is None:
             return f"no reference for {whose}, so not compared with one"
         # A switch that adds makes it faster than the links are: without it, a good node stays below.
-        return _Floor(f"{whose} with NVLS" if entry.get("algorithm") == "nvls" else whose, value)
+        how = "with NVLS" if entry.get("algorithm") == "nvls" else entry.get("limit", "")
+        return _Floor(f"{whose} {how}".rstrip(), value)
     if measurement.name.endswith("_pinned_gb_s"):
         floor = _of_link(gpus[0], references, "floor", measurement.name)
         if floor is not None:

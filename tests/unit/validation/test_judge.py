@@ -367,6 +367,14 @@ def test_a_floor_that_only_a_switch_that_adds_can_reach_says_so() -> None:
     assert text == "busbw 365 GB/s, floor 460 (H100 SXM 80 GB with NVLS)"
 
 
+def test_a_floor_of_gpus_that_are_held_below_their_clock_says_so() -> None:
+    entry = H100["floor"]["bf16_tflops"] | {"value": 470.4, "limit": "at 70% of its clock"}  # type: ignore[index]
+    wanted = expectation(1, references=References({"h100": H100 | {"floor": {"bf16_tflops": entry}}}))
+    result = node_result(one_test("gpu_matmul", State.PASS, measurement(value=460.0)))
+    (text,) = below_floor(judge_node("gpu01", result, wanted, HEADLINES))
+    assert text == "bf16 460 TFLOP/s on GPU 0, floor 470 (H100 SXM 80 GB at 70% of its clock)"
+
+
 def test_gpus_of_one_model_with_two_pci_ids_have_its_reference() -> None:
     result = node_result(one_test("gpu_all_reduce", State.PASS, busbw(300.0, 16 << 30, 8)), gpus=8)
     gpus = (dataclasses.replace(result.gpus[0], pci_id="2331"), *result.gpus[1:])
