@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # A name of systemd: letters, digits and these signs (systemd.unit(5)).
 SERVICE = re.compile(r"[A-Za-z0-9:_.@-]+")
+# Systems whose systemd passes over ManagerEnvironment= (systemd's NEWS: new in 248).
+OLD_SYSTEMD = {"rhel-8": 239}
 # What of NCCL's settings is true of one host alone: names of its interfaces, its files, its plugins.
 HOST_SUFFIXES = ("_IFNAME", "_FILE", "_PLUGIN")
 HOST_NAMES = frozenset({"NCCL_NET"})
@@ -54,8 +56,13 @@ def portable(nccl: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def environment_problems(wanted: ComputeEnvironment) -> list[str]:
-    """Why files cannot be named after the services that the operator names."""
+def environment_problems(wanted: ComputeEnvironment, system: str) -> list[str]:
+    """Why services that the operator names would not get the thread count on this system."""
+    if wanted.services and system in OLD_SYSTEMD:
+        return [
+            f"compute_environment_services needs ManagerEnvironment= of systemd 248, and {system} has "
+            f"{OLD_SYSTEMD[system]}; leave it out for this node, and set OMP_NUM_THREADS in the units"
+        ]
     return [
         f"compute_environment_services names {name!r}: expected the name of a service of systemd, such as "
         "jupyterhub or triton.service"

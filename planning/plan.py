@@ -52,7 +52,8 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     gpu_problems, warnings = gpu_findings(hardware, tables, newer_ok=variables.preflight.unknown_gpu_ok)
     problems += gpu_problems
     warnings += fabric_warnings(gpus, fabric, tables, wanted)
-    problems += environment_problems(variables.compute_environment)
+    if distribution:
+        problems += environment_problems(variables.compute_environment, distribution.name)
     warnings += environment_warnings(variables.compute_environment, tables.nccl_debug_variables)
 
     offer = Offer(stack=wanted.name)

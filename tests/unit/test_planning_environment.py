@@ -13,6 +13,7 @@ from tests.unit.planning_nodes import (
     gpus,
     node,
     plan,
+    system,
 )
 
 
@@ -80,6 +81,13 @@ def test_variables_for_debugging_are_told_and_kept() -> None:
     assert found["problems"] == []
     quiet = plan(compute_environment_nccl={"NCCL_IB_TC": 106, "NCCL_DEBUG": "WARN"})
     assert [text for text in quiet["warnings"] if "compute_environment" in text] == []
+
+
+def test_services_are_refused_where_systemd_passes_over_their_thread_count() -> None:
+    old = plan(system("rhel", "8.10"), compute_environment_services=["triton"])
+    assert [text for text in old["problems"] if "systemd 248, and rhel-8 has 239" in text]
+    new = plan(system("rhel", "9.6"), compute_environment_services=["triton"])
+    assert not [text for text in new["problems"] if "compute_environment_services" in text]
 
 
 @pytest.mark.parametrize("name", ["../etc/passwd", "a b", "gpu.slice", ""])
