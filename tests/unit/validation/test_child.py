@@ -533,6 +533,7 @@ def test_a_kept_process_that_cannot_be_killed_is_remembered(
     waiting = workers.take(ask(workers, "who").request)
     assert waiting
     workers.put(waiting)
+    os.kill(waiting.process.pid, signal.SIGSTOP)  # else it ends by itself when its input does
     with monkeypatch.context() as patched:
         patched.setattr(os, "killpg", lambda *_: None)
         patched.setattr(pool, "REAP_S", 0.1)
