@@ -111,3 +111,21 @@ def installed(node: Node) -> Mapping[str, str]:
     listing = on_node(node, "dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'")
     fields = (line.split() for line in listing.splitlines())
     return {name: version for status, name, version in fields if status == "installed"}
+
+
+def stack_packages(node: Node) -> dict[str, str]:
+    """The versions of the installed packages that belong to the stack."""
+    words = ("nvidia", "cuda", "cudnn", "nccl")
+    return {name: version for name, version in installed(node).items() if any(word in name for word in words)}
+
+
+def loaded_driver(node: Node) -> str:
+    """The version of the loaded driver; empty where none is."""
+    return on_node(node, "cat /sys/module/nvidia/version 2>/dev/null || true").strip()
+
+
+def assert_refused(run: Run, *sentences: str) -> None:
+    """The run ended with an error that says all of this."""
+    assert run.status != 0, run.output
+    for sentence in sentences:
+        assert sentence in run.said, run.output

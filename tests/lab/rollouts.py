@@ -25,7 +25,6 @@ from rollout.model import Node as RolloutNode
 from rollout.playbooks import Ansible
 from rollout.policy import Policy
 from tests.lab.cutoff import note
-from tests.lab.fleet import on_node
 from tests.lab.settings import CHECKOUT
 from tests.unit.rollout.results import drawn_from, recorded_noise, run_of
 from validation.model.contract import dumps
@@ -46,11 +45,6 @@ OLD, NEW = "r580-cuda13.0", "r595-cuda13.2"
 DRIVERS = {OLD: "580.178.04", NEW: "595.91.07"}
 SCATTER = 0.005  # of the made-up runs of a GPU
 RUNS = 5
-
-
-def loaded(node: Node) -> str:
-    """The version of the loaded driver; empty where none is."""
-    return on_node(node, "cat /sys/module/nvidia/version 2>/dev/null || true").strip()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from rollout.model import Course, Outcome, Step
 from rollout.policy import Policy
 from tests.lab import boot_simulator, rollouts
 from tests.lab.boot_simulator import release_of
-from tests.lab.fleet import Fleet, installed, on_node
+from tests.lab.fleet import Fleet, installed, loaded_driver, on_node
 from tests.lab.rollouts import DRIVERS, OLD, Way
 from tests.lab.settings import CHECKOUT, Lab
 
@@ -80,7 +80,7 @@ def test_the_node_runs_the_kernel_that_its_boot_loader_has_chosen() -> None:
     assert running() == release_of(FIRST)
     FLEET.command("reboot", NODE.name)
     assert running() == release_of(FIRST)
-    assert rollouts.loaded(NODE) == DRIVERS[OLD]
+    assert loaded_driver(NODE) == DRIVERS[OLD]
     said = plan()
     assert f"left out: {NODE.name}: it has the newest kernel already: {release_of(FIRST)}" in said
 
@@ -110,7 +110,7 @@ def test_the_node_gets_the_new_kernel_and_keeps_the_old_one(tmp_path: Path) -> N
     assert armed() == ""
     assert release_of(FIRST) in default()
     way.goes(Step.LOAD, Step.RETURN)
-    assert rollouts.loaded(NODE) == DRIVERS[OLD]
+    assert loaded_driver(NODE) == DRIVERS[OLD]
     FLEET.command("reboot", NODE.name)
     assert running() == release_of(SECOND)
     assert {f"linux-image-{release_of(FIRST)}", f"linux-headers-{release_of(FIRST)}"} <= installed(
@@ -145,7 +145,7 @@ def test_from_a_kernel_that_runs_the_way_back_boots_the_former_one(tmp_path: Pat
     assert running() == release_of(SECOND)
     way.goes(Step.REBOOT, Step.LOAD, Step.RETURN, course=Course.BACK)
     assert kernels(installed(NODE)) == before
-    assert rollouts.loaded(NODE) == DRIVERS[OLD]
+    assert loaded_driver(NODE) == DRIVERS[OLD]
     assert on_node(NODE, "ls /etc/default/grub.d /var/lib/temper | grep kernel || true") == ""
 
 

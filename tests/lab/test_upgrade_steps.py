@@ -13,7 +13,7 @@ import pytest
 from rollout import gate, gpu_settings
 from rollout.model import Course, Outcome, Step
 from tests.lab import rollouts
-from tests.lab.fleet import Fleet, on_node
+from tests.lab.fleet import Fleet, loaded_driver, on_node
 from tests.lab.repository_faults import Repositories
 from tests.lab.rollouts import DRIVERS, NEW, OLD, Way
 from tests.lab.settings import Lab
@@ -45,10 +45,6 @@ def way(tmp_path_factory: pytest.TempPathFactory) -> Way:
     return Way(tmp_path_factory.mktemp("rollout"), NODE, stack=NEW)
 
 
-def loaded() -> str:
-    return rollouts.loaded(NODE)
-
-
 def staged() -> str:
     return on_node(NODE, "ls /var/cache/temper/former-packages 2>/dev/null || true")
 
@@ -71,7 +67,7 @@ def test_before_anything_is_changed_both_stacks_are_on_the_node(way: Way) -> Non
     way.goes(Step.LEASE, Step.STAGE, Step.DRAIN)
     assert way.facts["former_stack"] == OLD
     assert f"nvidia-driver-cuda_{OLD_DRIVER}-1" in staged()
-    assert loaded() == OLD_DRIVER
+    assert loaded_driver(NODE) == OLD_DRIVER
 
 
 def test_another_roll_out_does_not_get_the_node(way: Way, tmp_path: Path) -> None:
@@ -96,13 +92,13 @@ def test_the_node_gets_the_new_stack(way: Way) -> None:
     assert way.note_settings() == 8
     settings = way.executor._read(way.ticket(Step.BASELINE), "settings.json")
     way.goes(Step.INSTALL)
-    assert loaded() == OLD_DRIVER
+    assert loaded_driver(NODE) == OLD_DRIVER
     way.goes(Step.REBOOT)
     boot = on_node(NODE, "cat /proc/sys/kernel/random/boot_id")
     way.goes(Step.REBOOT)  # as after a crash of the controller: it has booted already
     assert on_node(NODE, "cat /proc/sys/kernel/random/boot_id") == boot
     way.goes(Step.LOAD, Step.SETTLE)
-    assert loaded() == NEW_DRIVER
+    assert loaded_driver(NODE) == NEW_DRIVER
     lost: list[str] = []
     gate.judge_settings(settings, gpu_settings.parse(on_node(NODE, "nvidia-smi -q -x")), lost, [])
     assert lost == []
@@ -115,7 +111,7 @@ def test_the_way_back_needs_no_repository(way: Way) -> None:
         way.goes(Step.UNDO, Step.REBOOT, Step.LOAD, Step.SETTLE, course=Course.BACK)
     finally:
         repositories.close()
-    assert loaded() == OLD_DRIVER
+    assert loaded_driver(NODE) == OLD_DRIVER
 
 
 def test_errors_of_a_gpu_since_its_return_are_found(way: Way) -> None:

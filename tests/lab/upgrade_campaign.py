@@ -43,9 +43,9 @@ from tests.lab import many_nodes
 from tests.lab import node as machine
 from tests.lab import repositories as shared_repositories
 from tests.lab.cutoff import CampaignError, failure, lab_command, note
-from tests.lab.fleet import Fleet
+from tests.lab.fleet import Fleet, loaded_driver
 from tests.lab.repository_faults import Repositories
-from tests.lab.rollouts import DRIVERS, INVENTORY, NEW, OLD, LabExecutor, Numbers, carry_out, loaded
+from tests.lab.rollouts import DRIVERS, INVENTORY, NEW, OLD, LabExecutor, Numbers, carry_out
 from tests.lab.settings import CHECKOUT, Lab
 from tests.lab.upgrade_faults import BACK, FAULTS, FORWARD, POLICY, Scheduler, Trial
 
@@ -108,9 +108,9 @@ def upgrade_fleet(count: int) -> bool:
         events = store.events(number)
         print(f"```\n{planned}\n\n{timeline_text(rollout, events, datetime.now(UTC))}\n```")
         problems = [
-            f"{node.name}: {rollout.records[node.name].state}, driver {loaded(node)} is loaded"
+            f"{node.name}: {rollout.records[node.name].state}, driver {loaded_driver(node)} is loaded"
             for node in nodes
-            if rollout.records[node.name].state is not State.RETURNED or loaded(node) != DRIVERS[NEW]
+            if rollout.records[node.name].state is not State.RETURNED or loaded_driver(node) != DRIVERS[NEW]
         ]
         problems += _order(rollout, events)
         spent = overhead(events)
@@ -170,7 +170,7 @@ def meet_faults(chosen: Sequence[Fault], *, keep: bool) -> bool:
             for number, fault in enumerate(chosen):
                 folder = logs / str(number)
                 folder.mkdir(parents=True)
-                target = NEW if loaded(node) == DRIVERS[OLD] else OLD
+                target = NEW if loaded_driver(node) == DRIVERS[OLD] else OLD
                 bad += not meet(fault, Trial(fleet, node, repositories, folder, target, Scheduler()))
         finally:
             repositories.close()
@@ -183,7 +183,7 @@ def meet_faults(chosen: Sequence[Fault], *, keep: bool) -> bool:
 
 def loaded_or_off(node: Node) -> str:
     """The loaded driver of a node; nothing where it is off."""
-    return loaded(node) if machine.leader(node) else ""
+    return loaded_driver(node) if machine.leader(node) else ""
 
 
 def meet(fault: Fault, trial: Trial) -> bool:
@@ -268,7 +268,7 @@ def _record(store: Store, number: int, trial: Trial) -> Record:
 
 def _truth(trial: Trial, record: Record) -> list[str]:
     """What is not true on the node of what its state says."""
-    has = loaded(trial.node)
+    has = loaded_driver(trial.node)
     wanted = {State.RETURNED: trial.target, State.LEFT_OUT: trial.former, State.ROLLED_BACK: trial.former}
     problems = []
     if record.state in wanted and has != DRIVERS[wanted[record.state]]:
