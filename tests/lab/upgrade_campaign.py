@@ -212,7 +212,7 @@ def meet(fault: Fault, trial: Trial) -> bool:
         problems.append(f"expected a reason with {fault.said!r}")
     problems += _truth(trial, first)
     after: Record | None = None
-    if fault.then:
+    if fault.then and not problems:
         store.retry(number, trial.node.name, "campaign", datetime.now(UTC))
         with contextlib.suppress(ValueError):
             store.resume(number, "campaign", datetime.now(UTC))

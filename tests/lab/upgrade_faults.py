@@ -237,11 +237,12 @@ FAULTS: tuple[Fault, ...] = (
         numbers=Numbers(findings=(SLOW,)),
     ),
     Fault(
-        "baseline: runs scatter by 8 %",
+        # By less, and by chance some number may be steady in the end: runs are taken up to three times.
+        "baseline: runs scatter by 25 %",
         State.LEFT_OUT,
         "steady enough",
         Step.BASELINE,
-        numbers=Numbers(scatter=0.08),
+        numbers=Numbers(scatter=0.25),
     ),
     Fault("download: 404", State.LEFT_OUT, "404", Step.STAGE, inject=_lose, mend=_restore),
     Fault(

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 
 #: Tests of the payload that do not run here as they are, and why.
 CANNOT = {
-    "gpu_amp, gpu_step_memory, gpu_batch": "their model takes 13 GB of a GPU, and minutes of a host for each "
-    "step; their code runs on a small model",
-    "gpu_convolution": "a network's convolutions, pooling and their gradients are not stood in for; its code "
-    "runs on a CPU",
-    "gpu_parallel_training": "its model takes as much; DistributedDataParallel runs on a CPU",
+    "gpu_amp, gpu_step_memory, gpu_batch, gpu_convolution, gpu_parallel_training": "their models take up to "
+    "13 GB of a GPU, and minutes of a host for each step; their code runs on small ones",
     "gpu_profile": "no kernel runs, so that CUPTI has nothing to record: a finding, on the small model",
     "gpu_all_reduce_nvls": "NCCL's algorithms are not stood in for",
     "gpu_container": "the container engine's GPUs are not those of this machine",

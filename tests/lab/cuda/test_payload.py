@@ -135,21 +135,53 @@ def test_training_steps_are_right(machine: Callable[..., Machine], environment: 
     assert found["copies"] == dict.fromkeys(("both", "h2d_pageable", "d2h_pageable"), 0)
 
 
+def trained(machine: Machine, folder: Path, *tests: str) -> dict[str, list[dict[str, Any]]]:
+    """What the checks that train find on small models, rank by rank; all of it came to an end."""
+    done = machine.start(str(CHECKS_TRIAL), str(folder), *tests, timeout_s=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
+    parts = [part for parts in found.values() for part in parts]
+    assert not [part for part in parts if part["ending"] != "done" or part["not_run"]], found
+    return found
+
+
 def test_checks_that_train(machine: Callable[..., Machine], environment: Environment, tmp_path: Path) -> None:
     """Their code on a GPU, on a small model. No kernel runs, so that the profile has none."""
-    done = machine(environment, memory_mib=LITTLE_MIB).start(str(CHECKS_TRIAL), str(tmp_path), timeout_s=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    assert {one["ending"] for one in found.values()} == {"done"}, found
-    profile = found.pop("gpu_profile")
+    tests = ("gpu_amp", "gpu_step_memory", "gpu_batch", "gpu_convolution", "gpu_profile")
+    found = trained(machine(environment, memory_mib=LITTLE_MIB), tmp_path, *tests)
+    (profile,) = found.pop("gpu_profile")
     assert [finding["code"] for finding in profile["findings"]] == ["profile-empty"]
     assert (tmp_path / "trace-gpu0.json.gz").exists()
-    assert not any(one["findings"] or one["not_run"] for one in found.values()), found
-    assert found["gpu_amp"]["details"]["bf16_gain_over"].keys() == {"fp32", "tf32"}
-    assert all(share < 1 for share in found["gpu_step_memory"]["details"]["memory_over_plain"].values())
-    tried = found["gpu_batch"]["details"]["tried"]
-    values = {one["name"]: one["value"] for one in found["gpu_batch"]["measurements"]}
-    assert values["largest_batch_samples"] in tried[:-1]  # larger ones were tried, and had no room
+    assert not any(one["findings"] for (one,) in found.values()), found
+    (amp,), (memory,), (batch,), (convolution,) = found.values()
+    assert amp["details"]["bf16_gain_over"].keys() == {"fp32", "tf32"}
+    assert all(share < 1 for share in memory["details"]["memory_over_plain"].values())
+    values = {one["name"]: one["value"] for one in batch["measurements"]}
+    # Larger ones were tried, and had no room.
+    assert 0 < values["largest_batch_samples"] < max(batch["details"]["tried"])
+    assert convolution["details"]["format"] == "bf16"
+    measured = {one["name"] for one in convolution["measurements"]}
+    assert {"channels_last_gain_times", "autotune_gain_times"} < measured
+
+
+def test_a_gpu_without_bf16_trains_in_fp16_with_a_scaled_loss(
+    machine: Callable[..., Machine], environment: Environment, tmp_path: Path
+) -> None:
+    turing = machine(environment, major=7, minor=5)
+    (amp,), (convolution,) = trained(turing, tmp_path, "gpu_amp", "gpu_convolution").values()
+    assert not amp["findings"] + convolution["findings"]
+    assert amp["details"]["fp16_gain_over"].keys() == {"fp32"}
+    # The scaler's first scale lets gradients overflow, or never: its steps are counted either way.
+    assert 0 <= amp["details"]["skipped_steps"]["skipped"] < amp["details"]["skipped_steps"]["steps"]
+    assert convolution["details"]["format"] == "fp16"
+
+
+def test_gpus_that_train_together_have_the_mean_of_all_gradients(
+    machine: Callable[..., Machine], environment: Environment, tmp_path: Path
+) -> None:
+    (ranks,) = trained(machine(environment, 2), tmp_path, "gpu_parallel_training").values()
+    assert [rank["findings"] for rank in ranks] == [[], []]
+    assert all(rank["details"]["seconds"] for rank in ranks)
 
 
 def test_fabric_between_two_nodes(tmp_path: Path, newest: Environment) -> None:
