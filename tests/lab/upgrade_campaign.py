@@ -29,6 +29,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 LOGS = CHECKOUT / "reports" / "upgrade-campaign"
 TIMEOUT_S = 3600.0
+SOAK_MINUTES = 10  # which nobody waits for: see SkippingClock
 
 
 def propose(store: Store, stack: str, policy: Policy) -> tuple[int, str]:
@@ -151,24 +153,36 @@ def _order(rollout: Rollout, events: Sequence[Any]) -> list[str]:
 
 
 def meet_faults(chosen: Sequence[Fault], *, keep: bool) -> bool:
-    """Go through faults on one node; whether each ended as it must, twice."""
-    fleet = Fleet(Lab(name=os.environ.get("LAB_NAME") or "upfault"), 1, TIMEOUT_S)
-    os.environ.update(fleet.environment)
-    (node,) = fleet.lab.nodes(1)
-    logs = LOGS / fleet.lab.name
+    """Go through faults, those without a soak on one node; whether each ended as it must, twice."""
+    logs = LOGS / Lab(name=os.environ.get("LAB_NAME") or "upfault").name
     shutil.rmtree(logs, ignore_errors=True)
-    bad = 0
+    print("| Fault | Ends as | Because | Then | |\n|---|---|---|---|---|", flush=True)
+    alone = [fault for fault in chosen if not fault.soaks]
+    bad = _meet_all(alone, 1, logs, keep=keep) if alone else 0
+    for fault in chosen:
+        if fault.soaks:
+            # Both nodes come from the former stack.
+            bad += _meet_all([fault], 2, logs, keep=False)
+    print(f"\n{len(chosen) - bad} of {len(chosen)} faults ended as they must.")
+    return not bad
+
+
+def _meet_all(faults: Sequence[Fault], size: int, logs: Path, *, keep: bool) -> int:
+    """Faults of the first of so many nodes, one after the other; how many did not end as they must."""
+    fleet = Fleet(Lab(name=logs.name), size, TIMEOUT_S)
+    os.environ.update(fleet.environment)
+    nodes = fleet.lab.nodes(size)
+    node, bad = nodes[0], 0
     try:
-        if loaded_or_off(node) not in DRIVERS.values():
+        if size > 1 or loaded_or_off(node) not in DRIVERS.values():
             lab_command(fleet, "down")
             many_nodes.boot(fleet)
-            make(fleet, [node])
+            make(fleet, nodes)
         shared_repositories.publish(fleet.lab)  # whatever an earlier campaign has left
         repositories = Repositories(fleet.lab)
         try:
-            print("| Fault | Ends as | Because | Then | |\n|---|---|---|---|---|", flush=True)
-            for number, fault in enumerate(chosen):
-                folder = logs / str(number)
+            for fault in faults:
+                folder = logs / re.sub(r"\W+", "-", fault.name)
                 folder.mkdir(parents=True)
                 target = NEW if loaded_driver(node) == DRIVERS[OLD] else OLD
                 bad += not meet(fault, Trial(fleet, node, repositories, folder, target, Scheduler()))
@@ -177,8 +191,7 @@ def meet_faults(chosen: Sequence[Fault], *, keep: bool) -> bool:
     finally:
         if not keep:
             lab_command(fleet, "down")
-    print(f"\n{len(chosen) - bad} of {len(chosen)} faults ended as they must.")
-    return not bad
+    return bad
 
 
 def loaded_or_off(node: Node) -> str:
@@ -190,7 +203,8 @@ def meet(fault: Fault, trial: Trial) -> bool:
     """One fault: its end, and that of the next run."""
     note(f"=== {fault.name} (to {trial.target})")
     store = Store(trial.folder / "rollouts.sqlite")
-    number, _ = propose(store, trial.target, POLICY)
+    policy = replace(POLICY, soak_minutes=SOAK_MINUTES if fault.soaks else 0)
+    number, _ = propose(store, trial.target, policy)
     if fault.dies:
         _die(trial, number, fault)
         inject: dict[tuple[Course, Step], Callable[[], None]] = {}

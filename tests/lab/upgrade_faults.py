@@ -111,7 +111,8 @@ class Fault:
     """What happens before a step, what that must come to, and what the next run must, once it is mended.
 
     `said` is a pattern of the node's reason. `then` None: the first run's end is the end. With `passes`, the
-    fault is of the new stack alone: the way back does not meet it.
+    fault is of the new stack alone: the way back does not meet it. One that `soaks` needs a second node,
+    whose wave waits until the first has soaked: a last wave has nobody to wait.
     """
 
     name: str
@@ -125,6 +126,7 @@ class Fault:
     numbers: Numbers = field(default_factory=Numbers)
     dies: bool = False
     passes: bool = False
+    soaks: bool = False
 
 
 def void(value: object) -> None:
@@ -155,6 +157,7 @@ def _other_controller(trial: Trial) -> None:
 
 
 def _full_disk(trial: Trial) -> None:
+    _forget_packages(trial)
     trial.run(
         "mkdir -p /var/cache/apt/archives && mount -t tmpfs -o size=64k tmpfs /var/cache/apt/archives "
         "&& mkdir -p /var/cache/apt/archives/partial"
@@ -175,11 +178,19 @@ def _lost_settings(trial: Trial) -> None:
     trial.run("nvidia-smi --compute-mode=EXCLUSIVE_PROCESS")
 
 
+def _forget_packages(trial: Trial) -> None:
+    """Else a node that had the stack before downloads nothing."""
+    former = "/var/cache/temper/former-packages /etc/apt/sources.list.d/temper-former.sources"
+    trial.run(f"apt-get clean && rm -rf {former}")
+
+
 def _corrupt(trial: Trial) -> None:
+    _forget_packages(trial)
     trial.repositories.corrupt(trial.node, "nvidia-driver-cuda", trial.driver_package_version)
 
 
 def _lose(trial: Trial) -> None:
+    _forget_packages(trial)
     trial.repositories.lose(trial.node, "nvidia-driver-cuda", trial.driver_package_version)
 
 
@@ -325,6 +336,7 @@ FAULTS: tuple[Fault, ...] = (
         inject=lambda trial: trial.fault("ecc-errors"),
         mend=lambda trial: trial.fault("ecc-errors", on=False),
         then=None,
+        soaks=True,
     ),
     Fault(
         "rollback: the repository is gone",
@@ -344,7 +356,14 @@ FAULTS: tuple[Fault, ...] = (
         then=State.ROLLED_BACK,
     ),
     *(
-        Fault(f"controller: killed -9 in step {step}", State.RETURNED, step=step, dies=True, then=None)
+        Fault(
+            f"controller: killed -9 in step {step}",
+            State.RETURNED,
+            step=step,
+            dies=True,
+            then=None,
+            soaks=step is Step.WATCH,
+        )
         for step in Step
         if step not in (Step.UNDO, Step.RELEASE, Step.KEEP_OUT)
     ),
