@@ -135,6 +135,19 @@ class PayloadPython:
 
 
 @dataclass(frozen=True)
+class Tunables:
+    """What of the kernel's values in /sys can be chosen here; empty where there is nothing to write to.
+
+    `cpu_governors` are those that every CPU offers. `tuners` are services that run and set such values too.
+    """
+
+    cpu_governors: tuple[str, ...]
+    hugepages: tuple[str, ...]
+    hugepages_defrag: tuple[str, ...]
+    tuners: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class NodeFacts:
     """The fact `temper`."""
 
@@ -158,6 +171,7 @@ class NodeFacts:
     apt_sources: tuple[AptSource, ...]
     dkms: tuple[DkmsRecord, ...]
     nvidia: Nvidia
+    tunables: Tunables
     pythons: tuple[str, ...]  # versions in /usr/bin ("3.11"), that of python3 first
     payload_python: PayloadPython | None
 

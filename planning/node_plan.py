@@ -55,6 +55,7 @@ class Kind(StringEnum):
     HOLD_VERSION = "hold_version"
     DRIVER = "driver"
     SYSCTL = "sysctl"
+    SYSFS = "sysfs"
     MOUNT = "mount"
     UNIT = "unit"
     CONTAINER_ENGINE = "container_engine"

@@ -225,11 +225,15 @@ class OsHardening:
 class OsTuning:
     """Variables of the role os_tuning."""
 
+    state: State
     busy_ok: bool
+    cpu_governor: str
     memlock: str
     nofile: int
     stack_kib: int
     sysctls: dict[str, Any]
+    transparent_hugepages: str
+    transparent_hugepages_defrag: str
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,12 @@ def bare_node(**changes: Any) -> dict[str, Any]:
             "compute_processes": [],
             "smi_error": None,
         },
+        "tunables": {
+            "cpu_governors": ["performance", "schedutil"],
+            "hugepages": ["always", "madvise", "never"],
+            "hugepages_defrag": ["always", "defer", "defer+madvise", "madvise", "never"],
+            "tuners": [],
+        },
         "pythons": ["3.11"],
         "payload_python": None,
     } | changes

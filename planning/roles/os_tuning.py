@@ -1,11 +1,12 @@
-"""Limits and kernel parameters for GPU jobs."""
+"""Limits, kernel parameters and the kernel's values in /sys for GPU jobs. docs/tuning.md has the reasons."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planning.node_plan import Reaction, RoleOptions, RolePlan, Stage
-from planning.roles.settings import file, render, sysctl, sysctl_file
+from planning.node_plan import Kind, PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
+from planning.roles.settings import file, render, sysctl, sysctl_file, unit
+from planning.tuning import kernel_values
 
 if TYPE_CHECKING:
     from planning.roles.context import Context
@@ -13,35 +14,67 @@ if TYPE_CHECKING:
 ROLE = "os_tuning"
 MANAGER = "/etc/systemd/system.conf.d/90-temper.conf"
 LOGIND = "/etc/systemd/logind.conf.d/90-temper.conf"
+AT_BOOT = "/etc/tmpfiles.d/temper-tuning.conf"
+UNIT = "/etc/systemd/system/temper-os-tuning.service"
+# Also where the files go because nobody asks for them any more.
+REACTIONS = (
+    Reaction((MANAGER,), ("systemctl", "daemon-reexec")),
+    Reaction((LOGIND,), ("systemctl", "kill", "--signal=HUP", "systemd-logind.service")),
+)
 
 
 def role_plan(context: Context) -> RolePlan:
-    """Limits of logins and services, and kernel parameters."""
+    """What the operator wants of the operating system, as far as this node has it."""
     wish = context.variables.os_tuning
-    limits = {"memlock": wish.memlock, "nofile": wish.nofile, "stack_kib": wish.stack_kib}
-    parameter = "The operator's tuning for GPU jobs"
+    absent = wish.state == "absent"
     return RolePlan(
         ROLE,
         Stage.TUNE,
-        (
-            file(
-                "/etc/security/limits.d/90-temper.conf",
-                render(ROLE, "limits.conf", **limits),
-                "NCCL and RDMA pin memory, data loaders open many files",
-            ),
-            file(MANAGER, render(ROLE, "systemd.conf", **limits), "Limits of logins do not reach services"),
-            file(
-                LOGIND,
-                render(ROLE, "logind.conf"),
-                "Else the shared memory of a user's job goes when the login ends",
-            ),
-            # Sorts after hardening files, so that tuning wins where both set a parameter.
-            file("/etc/sysctl.d/95-temper-tuning.conf", sysctl_file(wish.sysctls), parameter),
-            *(sysctl(name, value, parameter) for name, value in wish.sysctls.items()),
+        () if absent else (*limits(context), *parameters(context), *values_in_sysfs(context)),
+        REACTIONS,
+        RoleOptions(busy_ok=wish.busy_ok, absent=absent),
+    )
+
+
+def limits(context: Context) -> tuple[PlannedSetting, ...]:
+    """Limits of logins and services."""
+    wish = context.variables.os_tuning
+    values = {"memlock": wish.memlock, "nofile": wish.nofile, "stack_kib": wish.stack_kib}
+    return (
+        file(
+            "/etc/security/limits.d/90-temper.conf",
+            render(ROLE, "limits.conf", **values),
+            "NCCL and RDMA pin memory, data loaders open many files",
         ),
-        reactions=(
-            Reaction((MANAGER,), ("systemctl", "daemon-reexec")),
-            Reaction((LOGIND,), ("systemctl", "kill", "--signal=HUP", "systemd-logind.service")),
+        file(MANAGER, render(ROLE, "systemd.conf", **values), "Limits of logins do not reach services"),
+        file(
+            LOGIND,
+            render(ROLE, "logind.conf"),
+            "Else the shared memory of a user's job goes when the login ends",
         ),
-        options=RoleOptions(busy_ok=wish.busy_ok),
+    )
+
+
+def parameters(context: Context) -> tuple[PlannedSetting, ...]:
+    """Kernel parameters, now and at every boot."""
+    wanted = context.variables.os_tuning.sysctls
+    why = "The operator's tuning for GPU jobs"
+    return (
+        # Sorts after hardening files, so that tuning wins where both set a parameter.
+        file("/etc/sysctl.d/95-temper-tuning.conf", sysctl_file(wanted), why),
+        *(sysctl(name, value, why) for name, value in wanted.items()),
+    )
+
+
+def values_in_sysfs(context: Context) -> tuple[PlannedSetting, ...]:
+    """The kernel's values in /sys: now, and by a unit that lets systemd-tmpfiles write them at every boot."""
+    values = kernel_values(context.variables.os_tuning, context.tunables)
+    if not values:
+        return ()
+    why = "What is written to /sys ends with the boot"
+    return (
+        file(AT_BOOT, render(ROLE, "tmpfiles.conf", values=values), why),
+        file(UNIT, render(ROLE, "temper-os-tuning.service", path=AT_BOOT), why),
+        unit("temper-os-tuning", why, restart_on=[AT_BOOT, UNIT]),
+        *(PlannedSetting(Kind.SYSFS, one.pattern, one.value, one.why) for one in values),
     )

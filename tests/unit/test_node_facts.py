@@ -121,6 +121,32 @@ def test_without_systemd_no_service_runs(program: Callable[[str, str], None]) ->
     assert node_facts.running_services() == []
 
 
+def governors(root: Root, *offered: str) -> None:
+    for number, names in enumerate(offered):
+        policy = f"sys/devices/system/cpu/cpufreq/policy{number}"
+        root.write(f"{policy}/scaling_governor", "schedutil\n")
+        root.write(f"{policy}/scaling_available_governors", f"{names}\n")
+
+
+def test_of_the_kernels_values_those_count_that_can_be_chosen(root: Root) -> None:
+    governors(root, "performance powersave schedutil", "performance schedutil")
+    root.write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    assert node_facts.tunables(root.path, ["tuned", "nvidia-imex"]) == {
+        "cpu_governors": ["performance", "schedutil"],
+        "hugepages": ["always", "madvise", "never"],
+        "hugepages_defrag": [],
+        "tuners": ["tuned"],
+    }
+
+
+def test_what_cannot_be_written_offers_nothing(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container, where /sys is the host's and read-only: access(2) says EROFS, also to root."""
+    governors(root, "performance")
+    root.write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)
+    assert not any(node_facts.tunables(root.path, []).values())
+
+
 def test_a_key_that_signs_modules_is_seen(root: Root) -> None:
     assert not node_facts.has_signing_key(root.path)
     root.write("var/lib/temper/module-signing/mok.key", "key")
@@ -531,6 +557,7 @@ def test_module_returns_one_fact_and_changes_nothing(
         "apt_sources",
         "dkms",
         "nvidia",
+        "tunables",
         "pythons",
         "payload_python",
     }

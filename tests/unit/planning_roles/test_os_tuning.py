@@ -1,0 +1,157 @@
+"""What os_tuning sets, by what the operator wants and what the node has."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from planning.node_plan import Kind, Reaction
+from tests.unit.planning_nodes import node
+from tests.unit.planning_nodes import plan as bare_plan
+from tests.unit.planning_roles.plans import HGX, contents, enterprise, planned, wanted, whole_plan
+from tools.bare_node import bare_node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROLE = "os_tuning"
+TMPFILES = "/etc/tmpfiles.d/temper-tuning.conf"
+UNIT = "/etc/systemd/system/temper-os-tuning.service"
+GOVERNORS = "devices/system/cpu/cpufreq/policy*/scaling_governor"
+HUGEPAGES = "kernel/mm/transparent_hugepage"
+NOTHING: dict[str, Any] = {name: type(value)() for name, value in bare_node()["tunables"].items()}
+
+
+def tuned(**changes: Any) -> dict[str, Any]:
+    """A node with these tunables and no others."""
+    return node(pci=HGX, tunables={**bare_node()["tunables"], **changes})
+
+
+def test_limits_are_the_same_for_logins_and_services() -> None:
+    files = contents(planned("os_tuning", os_tuning_memlock="65536", os_tuning_busy_ok=True))
+    assert files["/etc/security/limits.d/90-temper.conf"] == (
+        "# Managed by Temper.\n"
+        "* - memlock 65536\n* - nofile 1048576\n* - stack 8192\n"
+        "root - memlock 65536\nroot - nofile 1048576\nroot - stack 8192\n"
+    )
+    assert files["/etc/systemd/system.conf.d/90-temper.conf"] == (
+        "# Managed by Temper. Limits of logins do not reach services.\n"
+        "[Manager]\nDefaultLimitMEMLOCK=65536K\nDefaultLimitNOFILE=1048576\n"
+    )
+    unlimited = contents(planned("os_tuning"))["/etc/systemd/system.conf.d/90-temper.conf"] or ""
+    assert "DefaultLimitMEMLOCK=infinity\n" in unlimited
+
+
+def test_parameters_are_in_effect_now_and_at_every_boot() -> None:
+    found = planned("os_tuning", enterprise, os_tuning_sysctls={"vm.b": "1  2", "kernel.a": 3})
+    assert wanted(found, Kind.SYSCTL) == {"vm.b": "1 2", "kernel.a": "3"}
+    assert contents(found)["/etc/sysctl.d/95-temper-tuning.conf"] == (
+        "# Managed by Temper.\nkernel.a = 3\nvm.b = 1  2\n"
+    )
+
+
+def test_systemd_and_logind_are_told_of_their_files() -> None:
+    found = planned("os_tuning", os_tuning_busy_ok=True)
+    assert found.reactions == (
+        Reaction(("/etc/systemd/system.conf.d/90-temper.conf",), ("systemctl", "daemon-reexec")),
+        Reaction(
+            ("/etc/systemd/logind.conf.d/90-temper.conf",),
+            ("systemctl", "kill", "--signal=HUP", "systemd-logind.service"),
+        ),
+    )
+    assert contents(found)["/etc/systemd/logind.conf.d/90-temper.conf"] == (
+        "# Managed by Temper. Else the shared memory of a user's job goes when the login ends.\n"
+        "[Login]\nRemoveIPC=no\n"
+    )
+    assert found.options.busy_ok
+
+
+# ---------------------------------------------------------------- values of the kernel in /sys
+
+
+def test_cpus_run_at_full_clock_by_default_and_huge_pages_are_the_distributions() -> None:
+    assert wanted(planned(ROLE), Kind.SYSFS) == {GOVERNORS: "performance"}
+
+
+def test_values_are_in_effect_now_and_at_every_boot() -> None:
+    found = planned(
+        ROLE,
+        os_tuning_cpu_governor="schedutil",
+        os_tuning_transparent_hugepages="madvise",
+        os_tuning_transparent_hugepages_defrag="defer+madvise",
+    )
+    values = {
+        GOVERNORS: "schedutil",
+        f"{HUGEPAGES}/enabled": "madvise",
+        f"{HUGEPAGES}/defrag": "defer+madvise",
+    }
+    assert wanted(found, Kind.SYSFS) == values
+    lines = (contents(found)[TMPFILES] or "").splitlines()[1:]
+    assert lines == [f"w! /sys/{path} - - - - {value}" for path, value in values.items()]
+    assert f"ExecStart=/usr/bin/systemd-tmpfiles --create --boot {TMPFILES}\n" in (
+        contents(found)[UNIT] or ""
+    )
+    assert wanted(found, Kind.UNIT)["temper-os-tuning.service"]["restart_on"] == [TMPFILES, UNIT]
+
+
+def test_where_nothing_can_be_chosen_nothing_is_set_and_it_is_said_once() -> None:
+    facts = node(pci=HGX, tunables=NOTHING)
+    found = whole_plan(facts, os_tuning_transparent_hugepages="always")
+    role = found.role(ROLE)
+    assert (wanted(role, Kind.SYSFS), wanted(role, Kind.UNIT)) == ({}, {})
+    assert not {TMPFILES, UNIT} & contents(role).keys()
+    (line,) = [line for line in found.text.splitlines() if line.startswith("not tuned here: ")]
+    assert "CPU governor" in line
+    assert "huge pages (enabled)" in line
+    assert not found.problems
+
+
+def test_what_nobody_asks_for_is_not_missed() -> None:
+    text = whole_plan(node(tunables=NOTHING), os_tuning_cpu_governor="keep").text
+    assert "not tuned here" not in text
+
+
+def test_a_value_that_the_node_does_not_offer_is_refused_with_those_it_does() -> None:
+    facts = tuned(cpu_governors=["performance", "powersave"])
+    (problem,) = bare_plan(facts, os_tuning_cpu_governor="schedutil")["problems"]
+    assert "os_tuning_cpu_governor asks for schedutil" in problem
+    assert "performance, powersave" in problem
+
+
+def test_a_service_that_sets_the_governor_keeps_it() -> None:
+    facts = tuned(tuners=["tuned"])
+    assert wanted(planned(ROLE, facts), Kind.SYSFS) == {}
+    assert "CPU governor (tuned sets it)" in whole_plan(facts).text
+
+
+def test_a_governor_of_the_operators_own_is_set_beside_such_a_service_with_a_warning() -> None:
+    facts = tuned(tuners=["tuned"])
+    given: dict[str, Any] = {"os_tuning_cpu_governor": "performance"}
+    assert wanted(planned(ROLE, facts, **given), Kind.SYSFS) == {GOVERNORS: "performance"}
+    assert any("tuned" in warning for warning in bare_plan(facts, **given)["warnings"])
+
+
+def test_keep_sets_nothing() -> None:
+    found = planned(ROLE, os_tuning_cpu_governor="keep")
+    assert (wanted(found, Kind.SYSFS), TMPFILES in contents(found)) == ({}, False)
+
+
+@pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="systemd's own program is the judge")
+def test_systemd_writes_the_values_at_boot_and_passes_over_what_is_not_there(tmp_path: Path) -> None:
+    files = []
+    for number in (0, 1):
+        path = tmp_path / f"sys/devices/system/cpu/cpufreq/policy{number}/scaling_governor"
+        path.parent.mkdir(parents=True)
+        path.write_text("schedutil\n")
+        files.append(path)
+    text = contents(planned(ROLE, os_tuning_transparent_hugepages="never"))[TMPFILES] or ""
+    (tmp_path / "tuning.conf").write_text(text)
+    command = ["systemd-tmpfiles", "--create", f"--root={tmp_path}", str(tmp_path / "tuning.conf")]
+    # A package's script that has all files of tmpfiles.d carried out leaves the values alone.
+    subprocess.run(command, check=True)
+    assert [path.read_text() for path in files] == ["schedutil\n"] * 2
+    subprocess.run([*command, "--boot"], check=True)
+    assert [path.read_text() for path in files] == ["performance"] * 2
