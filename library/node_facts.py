@@ -248,15 +248,31 @@ def offered(path: Path, among: str = "") -> list[str]:
     return sysfs.choices(read(path.with_name(among) if among else path))
 
 
-def tunables(root: Path, running: list[str]) -> dict[str, list[str]]:
+def in_all(offers: list[list[str]]) -> list[str]:
+    """What everyone offers, in the order of the first."""
+    return [value for value in (offers or [[]])[0] if all(value in one for one in offers)]
+
+
+def is_tmpfs(root: Path, path: str) -> bool:
+    """Whether a tmpfs is mounted there, see proc(5)."""
+    lines = (line.split() for line in read(root / "proc/self/mountinfo").splitlines())
+    return any(fields[4] == path and "tmpfs" in fields[fields.index("-") + 1 :][:1] for fields in lines)
+
+
+def tunables(root: Path, running: list[str]) -> dict[str, Any]:
     """What of the kernel's values in /sys can be chosen here; `running` are the services that run."""
     policies = sorted((root / "sys/devices/system/cpu/cpufreq").glob("policy*"))
     governors = [offered(policy / "scaling_governor", "scaling_available_governors") for policy in policies]
+    queues = sorted((root / "sys/block").glob("nvme*n*/queue"))
+    schedulers = [offered(queue / "scheduler") for queue in queues]
     hugepages = root / "sys/kernel/mm/transparent_hugepage"
     return {
-        "cpu_governors": [name for name in (governors or [[]])[0] if all(name in one for one in governors)],
+        "cpu_governors": in_all(governors),
         "hugepages": offered(hugepages / "enabled"),
         "hugepages_defrag": offered(hugepages / "defrag"),
+        "nvme": any(os.access(queue / "read_ahead_kb", os.W_OK) for queue in queues),
+        "nvme_schedulers": in_all([values for values in schedulers if len(values) > 1]),
+        "shm": is_tmpfs(root, "/dev/shm"),  # noqa: S108 - nothing is written there
         "tuners": [name for name in running if name in TUNERS],
     }
 

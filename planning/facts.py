@@ -138,12 +138,17 @@ class PayloadPython:
 class Tunables:
     """What of the kernel's values in /sys can be chosen here; empty where there is nothing to write to.
 
-    `cpu_governors` are those that every CPU offers. `tuners` are services that run and set such values too.
+    `cpu_governors` are those that every CPU offers. `nvme_schedulers` are those that every NVMe drive
+    offers, `nvme` says whether there is a drive. `shm` says whether /dev/shm is a file system of its own.
+    `tuners` are services that run and set such values too.
     """
 
     cpu_governors: tuple[str, ...]
     hugepages: tuple[str, ...]
     hugepages_defrag: tuple[str, ...]
+    nvme: bool
+    nvme_schedulers: tuple[str, ...]
+    shm: bool
     tuners: tuple[str, ...]
 
 

@@ -57,6 +57,7 @@ class Kind(StringEnum):
     SYSCTL = "sysctl"
     SYSFS = "sysfs"
     MOUNT = "mount"
+    TMPFS = "tmpfs"
     UNIT = "unit"
     CONTAINER_ENGINE = "container_engine"
     GPU = "gpu"

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from planning.machine import GIB
+from planning.role_variables import size_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -15,6 +18,8 @@ KEEP = "keep"
 AUTO = "auto"
 PERFORMANCE = "performance"
 HUGEPAGES = "kernel/mm/transparent_hugepage"
+NVME = "block/nvme*n*/queue"
+MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,8 @@ class KernelValue:
     """A value for the files below /sys that match `pattern`.
 
     `variable` is what asks for it, `offered` what the node has to choose from, `subject` what it is of, and
-    `lacking` why a node may have none.
+    `lacking` why a node may have none. `attribute` is the file's name in a rule of udev, which sets it for
+    NVMe drives as they come, at boot and later; empty where the files are there before that.
     """
 
     variable: str
@@ -32,6 +38,7 @@ class KernelValue:
     why: str
     subject: str
     lacking: str
+    attribute: str = ""
 
 
 def asked(wanted: OsTuning, node: Tunables) -> Iterator[KernelValue]:
@@ -66,6 +73,60 @@ def asked(wanted: OsTuning, node: Tunables) -> Iterator[KernelValue]:
                 f"transparent huge pages ({name})",
                 "the kernel has none, or they cannot be set from here",
             )
+    yield from of_nvme(wanted, node)
+
+
+def of_nvme(wanted: OsTuning, node: Tunables) -> Iterator[KernelValue]:
+    """What the operator wants of every NVMe drive."""
+    lacking = "there is no NVMe drive, or it cannot be set from here"
+    if wanted.nvme_scheduler != KEEP:
+        yield KernelValue(
+            "os_tuning_nvme_scheduler",
+            f"{NVME}/scheduler",
+            wanted.nvme_scheduler,
+            node.nvme_schedulers,
+            "The operator says who sorts requests for fast drives",
+            "NVMe scheduler",
+            lacking,
+            "queue/scheduler",
+        )
+    if wanted.nvme_read_ahead_kb is not None:
+        value = str(wanted.nvme_read_ahead_kb)
+        yield KernelValue(
+            "os_tuning_nvme_read_ahead_kb",
+            f"{NVME}/read_ahead_kb",
+            value,
+            (value,) if node.nvme else (),
+            "The operator knows how data is read: in a row, or here and there",
+            "NVMe read-ahead",
+            lacking,
+            "queue/read_ahead_kb",
+        )
+
+
+def network_sysctls(wanted: OsTuning) -> dict[str, str]:
+    """How large buffers of sockets may grow; the kernel's own least and first sizes stay (ip-sysctl)."""
+    largest = wanted.network_buffer_mib * MIB
+    if not largest:
+        return {}
+    return {
+        "net.core.rmem_max": str(largest),
+        "net.core.wmem_max": str(largest),
+        "net.ipv4.tcp_rmem": f"4096 131072 {largest}",
+        "net.ipv4.tcp_wmem": f"4096 16384 {largest}",
+    }
+
+
+def shm_problems(wanted: OsTuning, memory_bytes: int) -> list[str]:
+    """A size of /dev/shm that is more than the memory it is made of."""
+    if not wanted.shm or wanted.shm.endswith("%") or wanted.state == "absent":
+        return []
+    if size_bytes(wanted.shm, memory_bytes) <= memory_bytes:
+        return []
+    return [
+        f"os_tuning_shm asks for {wanted.shm}, and this node has {memory_bytes / GIB:.0f} GiB of memory; "
+        "name less, or a percentage"
+    ]
 
 
 def kernel_values(wanted: OsTuning, node: Tunables) -> tuple[KernelValue, ...]:
@@ -88,6 +149,8 @@ def tuning_notes(wanted: OsTuning, node: Tunables) -> list[str]:
     if wanted.state == "absent":
         return []
     found = [f"{one.subject} ({one.lacking})" for one in asked(wanted, node) if not one.offered]
+    if wanted.shm and not node.shm:
+        found.append("size of /dev/shm (it is no file system of its own)")
     if wanted.cpu_governor == AUTO and node.tuners:
         found.append(f"CPU governor ({', '.join(node.tuners)} sets it)")
     return found

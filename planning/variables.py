@@ -228,6 +228,10 @@ class OsTuning:
     state: State
     busy_ok: bool
     cpu_governor: str
+    network_buffer_mib: int
+    nvme_read_ahead_kb: int | None
+    nvme_scheduler: str
+    shm: str
     memlock: str
     nofile: int
     stack_kib: int

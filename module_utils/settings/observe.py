@@ -30,6 +30,7 @@ from ansible.module_utils.settings.system import (
     overruled_by,
     overruling,
 )
+from ansible.module_utils.settings.tmpfs import TmpfsSize
 from ansible.module_utils.units import unit_states
 
 if TYPE_CHECKING:
@@ -236,6 +237,8 @@ def not_applicable(setting: Setting) -> str:
         return "the unit is not installed"
     if isinstance(setting, Keyword) and setting.read() is None:
         return "there is no such file"
+    if isinstance(setting, TmpfsSize) and setting.read() is None:
+        return "it is no file system in memory"
     if isinstance(setting, MountOptions) and setting.read() is None and setting.settled():
         return "it is no file system of its own"
     return ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from planning.node_plan import Kind, PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
 from planning.roles.settings import file, render, sysctl, sysctl_file, unit
-from planning.tuning import kernel_values
+from planning.tuning import kernel_values, network_sysctls
 
 if TYPE_CHECKING:
     from planning.roles.context import Context
@@ -15,7 +15,9 @@ ROLE = "os_tuning"
 MANAGER = "/etc/systemd/system.conf.d/90-temper.conf"
 LOGIND = "/etc/systemd/logind.conf.d/90-temper.conf"
 AT_BOOT = "/etc/tmpfiles.d/temper-tuning.conf"
+NVME_RULE = "/etc/udev/rules.d/90-temper-nvme.rules"
 UNIT = "/etc/systemd/system/temper-os-tuning.service"
+SHM = "/dev/shm"  # noqa: S108 - where processes of a job share memory
 # Also where the files go because nobody asks for them any more.
 REACTIONS = (
     Reaction((MANAGER,), ("systemctl", "daemon-reexec")),
@@ -30,7 +32,7 @@ def role_plan(context: Context) -> RolePlan:
     return RolePlan(
         ROLE,
         Stage.TUNE,
-        () if absent else (*limits(context), *parameters(context), *values_in_sysfs(context)),
+        () if absent else (*limits(context), *parameters(context), *values_of_the_kernel(context)),
         REACTIONS,
         RoleOptions(busy_ok=wish.busy_ok, absent=absent),
     )
@@ -57,7 +59,8 @@ def limits(context: Context) -> tuple[PlannedSetting, ...]:
 
 def parameters(context: Context) -> tuple[PlannedSetting, ...]:
     """Kernel parameters, now and at every boot."""
-    wanted = context.variables.os_tuning.sysctls
+    wish = context.variables.os_tuning
+    wanted = network_sysctls(wish) | wish.sysctls
     why = "The operator's tuning for GPU jobs"
     return (
         # Sorts after hardening files, so that tuning wins where both set a parameter.
@@ -66,15 +69,27 @@ def parameters(context: Context) -> tuple[PlannedSetting, ...]:
     )
 
 
-def values_in_sysfs(context: Context) -> tuple[PlannedSetting, ...]:
-    """The kernel's values in /sys: now, and by a unit that lets systemd-tmpfiles write them at every boot."""
-    values = kernel_values(context.variables.os_tuning, context.tunables)
-    if not values:
-        return ()
-    why = "What is written to /sys ends with the boot"
-    return (
-        file(AT_BOOT, render(ROLE, "tmpfiles.conf", values=values), why),
-        file(UNIT, render(ROLE, "temper-os-tuning.service", path=AT_BOOT), why),
-        unit("temper-os-tuning", why, restart_on=[AT_BOOT, UNIT]),
-        *(PlannedSetting(Kind.SYSFS, one.pattern, one.value, one.why) for one in values),
-    )
+def values_of_the_kernel(context: Context) -> list[PlannedSetting]:
+    """Values in /sys and the size of /dev/shm: now, by a unit at every boot, by udev for drives that come."""
+    wish = context.variables.os_tuning
+    values = kernel_values(wish, context.tunables)
+    shm = wish.shm if context.tunables.shm else ""
+    written = [one for one in values if not one.attribute]
+    rules = [one for one in values if one.attribute]
+    why = "The next boot forgets it"
+    settings: list[PlannedSetting] = []
+    if rules:
+        rule = render(ROLE, "nvme.rules", rules=rules)
+        settings.append(file(NVME_RULE, rule, "Drives that come later get it, too"))
+    if written:
+        settings.append(file(AT_BOOT, render(ROLE, "tmpfiles.conf", values=written), why))
+    if written or shm:
+        text = render(ROLE, "temper-os-tuning.service", path=AT_BOOT if written else "", shm=shm, folder=SHM)
+        settings.append(file(UNIT, text, why))
+        restart_on = [*([AT_BOOT] if written else []), UNIT]
+        settings.append(unit("temper-os-tuning", why, restart_on=restart_on))
+    settings += [PlannedSetting(Kind.SYSFS, one.pattern, one.value, one.why) for one in values]
+    if shm:
+        workers = "The workers of data loaders hand over their batches there"
+        settings.append(PlannedSetting(Kind.TMPFS, SHM, shm, workers))
+    return settings

@@ -135,8 +135,30 @@ def test_of_the_kernels_values_those_count_that_can_be_chosen(root: Root) -> Non
         "cpu_governors": ["performance", "schedutil"],
         "hugepages": ["always", "madvise", "never"],
         "hugepages_defrag": [],
+        "nvme": False,
+        "nvme_schedulers": [],
+        "shm": False,
         "tuners": ["tuned"],
     }
+
+
+def test_schedulers_of_nvme_drives_are_those_that_all_offer_who_offer_any(root: Root) -> None:
+    root.write("sys/block/nvme0n1/queue/scheduler", "none\n")  # of several paths: its paths have schedulers
+    root.write("sys/block/nvme0c0n1/queue/scheduler", "[none] mq-deadline kyber\n")
+    root.write("sys/block/nvme1n1/queue/scheduler", "mq-deadline [none]\n")
+    root.write("sys/block/nvme1n1/queue/read_ahead_kb", "128\n")
+    root.write("sys/block/sda/queue/scheduler", "[bfq]\n")
+    found = node_facts.tunables(root.path, [])
+    assert (found["nvme"], found["nvme_schedulers"]) == (True, ["none", "mq-deadline"])
+
+
+@pytest.mark.parametrize(("kind", "own"), [("tmpfs", True), ("overlay", False)])
+def test_shared_memory_is_a_file_system_of_its_own_where_one_is_mounted(
+    root: Root, kind: str, own: bool
+) -> None:
+    line = f"26 23 0:23 / /dev/shm rw,nosuid,nodev shared:4 - {kind} {kind} rw,size=1k,inode64\n"
+    root.write("proc/self/mountinfo", f"22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n{line}")
+    assert node_facts.tunables(root.path, [])["shm"] is own
 
 
 def test_what_cannot_be_written_offers_nothing(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from planning.node_plan import Kind, Reaction
+from planning.role_variables import role_variables
 from tests.unit.planning_nodes import node
 from tests.unit.planning_nodes import plan as bare_plan
 from tests.unit.planning_roles.plans import HGX, contents, enterprise, planned, wanted, whole_plan
+from tests.unit.tables import specs
 from tools.bare_node import bare_node
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 ROLE = "os_tuning"
 TMPFILES = "/etc/tmpfiles.d/temper-tuning.conf"
+RULES = "/etc/udev/rules.d/90-temper-nvme.rules"
 UNIT = "/etc/systemd/system/temper-os-tuning.service"
 GOVERNORS = "devices/system/cpu/cpufreq/policy*/scaling_governor"
 HUGEPAGES = "kernel/mm/transparent_hugepage"
@@ -137,6 +141,106 @@ def test_a_governor_of_the_operators_own_is_set_beside_such_a_service_with_a_war
 def test_keep_sets_nothing() -> None:
     found = planned(ROLE, os_tuning_cpu_governor="keep")
     assert (wanted(found, Kind.SYSFS), TMPFILES in contents(found)) == ({}, False)
+
+
+# ---------------------------------------------------------------- drives
+
+
+def test_drives_are_set_now_and_as_they_come() -> None:
+    found = planned(
+        ROLE, os_tuning_cpu_governor="keep", os_tuning_nvme_scheduler="none", os_tuning_nvme_read_ahead_kb=0
+    )
+    assert wanted(found, Kind.SYSFS) == {
+        "block/nvme*n*/queue/scheduler": "none",
+        "block/nvme*n*/queue/read_ahead_kb": "0",
+    }
+    assert list(contents(found))[-1] == RULES
+    match = 'ACTION=="add|change", SUBSYSTEM=="block", ENV{DEVTYPE}=="disk", KERNEL=="nvme*"'
+    assert (contents(found)[RULES] or "").splitlines()[1:] == [
+        f'{match}, ATTR{{queue/scheduler}}="none"',
+        f'{match}, ATTR{{queue/read_ahead_kb}}="0"',
+    ]
+
+
+def test_a_node_without_nvme_gets_no_rule_and_it_is_said() -> None:
+    facts = tuned(nvme=False, nvme_schedulers=[])
+    plan = whole_plan(facts, os_tuning_nvme_scheduler="none", os_tuning_nvme_read_ahead_kb=256)
+    assert RULES not in contents(plan.role(ROLE))
+    assert "NVMe scheduler (there is no NVMe drive" in plan.text
+    assert "NVMe read-ahead (there is no NVMe drive" in plan.text
+
+
+# ---------------------------------------------------------------- the network
+
+
+def test_buffers_grow_as_far_as_the_operator_says_and_own_parameters_win() -> None:
+    found = planned(
+        ROLE,
+        os_tuning_network_buffer_mib=64,
+        os_tuning_sysctls={"net.core.wmem_max": 1, "kernel.numa_balancing": 0},
+    )
+    values = {
+        "kernel.numa_balancing": "0",
+        "net.core.rmem_max": "67108864",
+        "net.core.wmem_max": "1",
+        "net.ipv4.tcp_rmem": "4096 131072 67108864",
+        "net.ipv4.tcp_wmem": "4096 16384 67108864",
+    }
+    assert wanted(found, Kind.SYSCTL) == values
+    lines = (contents(found)["/etc/sysctl.d/95-temper-tuning.conf"] or "").splitlines()[1:]
+    assert lines == [f"{name} = {value}" for name, value in values.items()]
+
+
+def test_buffers_are_the_kernels_by_default() -> None:
+    assert not [name for name in wanted(planned(ROLE), Kind.SYSCTL) if "mem" in name]
+
+
+# ---------------------------------------------------------------- shared memory
+
+
+def test_shared_memory_has_its_size_now_and_at_every_boot_before_jobs_start() -> None:
+    found = planned(ROLE, os_tuning_shm="75%", os_tuning_cpu_governor="keep")
+    assert wanted(found, Kind.TMPFS) == {"/dev/shm": "75%"}
+    text = contents(found)[UNIT] or ""
+    assert TMPFILES not in text
+    assert "size=75%%" in text
+    assert {"docker.service", "kubelet.service", "slurmd.service"} <= set(
+        " ".join(re.findall(r"^Before=(.*)$", text, re.MULTILINE)).split()
+    )
+
+
+def test_more_shared_memory_than_memory_is_refused() -> None:
+    (problem,) = bare_plan(node(), os_tuning_shm="65G")["problems"]
+    assert "os_tuning_shm asks for 65G" in problem
+    assert "64 GiB of memory" in problem
+    assert bare_plan(node(), os_tuning_shm="64G")["problems"] == []
+
+
+def test_a_folder_that_is_no_file_system_of_its_own_is_left_alone() -> None:
+    plan = whole_plan(tuned(shm=False), os_tuning_shm="75%", os_tuning_cpu_governor="keep")
+    assert (wanted(plan.role(ROLE), Kind.TMPFS), wanted(plan.role(ROLE), Kind.UNIT)) == ({}, {})
+    assert "/dev/shm" in plan.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("os_tuning_cpu_governor", "turbo", "performance"),
+        ("os_tuning_transparent_hugepages", "sometimes", "madvise"),
+        ("os_tuning_shm", "101%", "1% to 100%"),
+        ("os_tuning_shm", "0%", "1% to 100%"),
+        ("os_tuning_shm", "half", "such as 75%"),
+        ("os_tuning_shm", "0G", "above 0"),
+        ("os_tuning_network_buffer_mib", 2048, "2047"),
+        ("os_tuning_network_buffer_mib", -1, "2047"),
+        ("os_tuning_nvme_read_ahead_kb", -1, "65536"),
+        ("os_tuning_nvme_scheduler", "cfq", "mq-deadline"),
+    ],
+)
+def test_bad_input_is_one_sentence_before_anything_is_planned(name: str, value: object, words: str) -> None:
+    (problem,) = role_variables({name: value}, specs())["problems"]
+    assert problem.startswith(f"{name}")
+    assert words in problem
 
 
 @pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="systemd's own program is the judge")
