@@ -78,6 +78,10 @@ SERVICES = (
 )
 # Services that set the values of the kernel which os_tuning may set.
 TUNERS = ("tuned", "power-profiles-daemon", "cpufrequtils", "cpupower")
+# Packages of a vendor's RDMA stack (MLNX_OFED, DOCA-OFED), which comes in the place of the kernel's own.
+OFED = re.compile(r"(kmod-)?(mlnx-ofed|mlnx-ofa_kernel|doca-ofed|doca-all|ofed-scripts)\b")
+MELLANOX_VENDOR_ID = "15b3"
+NETWORK_CLASS = "02"
 # States of a unit file whose unit is started at boot, by itself or by another.
 STARTED = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
 
@@ -190,12 +194,12 @@ def interfaces() -> list[dict[str, Any]]:
     ]
 
 
-def package_state() -> tuple[dict[str, str], list[str], dict[str, str]]:
-    """Installed versions of the NVIDIA family; packages left half-way; versions of kernels' packages."""
+def package_state() -> tuple[dict[str, str], list[str], dict[str, str], str]:
+    """Versions of the NVIDIA family; packages left half-way; versions of kernels' packages; an OFED."""
     try:
         known = node.query()
     except (process.CommandError, packages.PackageError):
-        return {}, [], {}
+        return {}, [], {}, ""
     family = {
         name: package.version
         for name, package in known.items()
@@ -207,7 +211,12 @@ def package_state() -> tuple[dict[str, str], list[str], dict[str, str]]:
         for name, package in sorted(known.items())
         if package.installed and name.startswith(IMAGES)
     }
-    return family, broken, images
+    ofed = [
+        f"{name} {found.version}"
+        for name, found in sorted(known.items())
+        if found.installed and OFED.match(name)
+    ]
+    return family, broken, images, (ofed or [""])[0]
 
 
 def debian_sources() -> list[dict[str, Any]]:
@@ -259,7 +268,18 @@ def is_tmpfs(root: Path, path: str) -> bool:
     return any(fields[4] == path and "tmpfs" in fields[fields.index("-") + 1 :][:1] for fields in lines)
 
 
-def tunables(root: Path, running: list[str]) -> dict[str, Any]:
+def has_rdma(root: Path) -> bool:
+    """Whether there is an RDMA adapter: one that the kernel drives as such, or one of NVIDIA's on the bus."""
+    if any((root / "sys/class/infiniband").glob("*")):
+        return True
+    return any(
+        read(device / "vendor").removeprefix("0x") == MELLANOX_VENDOR_ID
+        and read(device / "class").removeprefix("0x").startswith(NETWORK_CLASS)
+        for device in (root / "sys/bus/pci/devices").glob("*")
+    )
+
+
+def tunables(root: Path, running: list[str], ofed: str = "") -> dict[str, Any]:
     """What of the kernel's values in /sys can be chosen here; `running` are the services that run."""
     policies = sorted((root / "sys/devices/system/cpu/cpufreq").glob("policy*"))
     governors = [offered(policy / "scaling_governor", "scaling_available_governors") for policy in policies]
@@ -270,8 +290,11 @@ def tunables(root: Path, running: list[str]) -> dict[str, Any]:
         "cpu_governors": in_all(governors),
         "hugepages": offered(hugepages / "enabled"),
         "hugepages_defrag": offered(hugepages / "defrag"),
+        "irqbalance": os.path.lexists(root / "usr/sbin/irqbalance"),
         "nvme": any(os.access(queue / "read_ahead_kb", os.W_OK) for queue in queues),
         "nvme_schedulers": in_all([values for values in schedulers if len(values) > 1]),
+        "ofed": ofed,
+        "rdma": has_rdma(root),
         "shm": is_tmpfs(root, "/dev/shm"),  # noqa: S108 - nothing is written there
         "tuners": [name for name in running if name in TUNERS],
     }
@@ -331,7 +354,7 @@ def payload_python(root: Path, path: str) -> dict[str, Any] | None:
 
 
 def gather(root: Path = Path("/"), payload: str = PAYLOAD_PYTHON) -> dict[str, Any]:
-    family, broken, images = package_state()
+    family, broken, images, ofed = package_state()
     running = kernel(root, platform.release())
     kernels = installed_kernels(root, running["release"])
     validated = secure_boot(root)
@@ -360,7 +383,7 @@ def gather(root: Path = Path("/"), payload: str = PAYLOAD_PYTHON) -> dict[str, A
         "nvidia": nvidia_state(
             root, [kernel["release"] for kernel in kernels], signers=validated == "enabled"
         ),
-        "tunables": tunables(root, running_now),
+        "tunables": tunables(root, running_now, ofed),
         "pythons": pythons(root),
         "payload_python": payload_python(root, payload),
     }

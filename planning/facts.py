@@ -139,15 +139,20 @@ class Tunables:
     """What of the kernel's values in /sys can be chosen here; empty where there is nothing to write to.
 
     `cpu_governors` are those that every CPU offers. `nvme_schedulers` are those that every NVMe drive
-    offers, `nvme` says whether there is a drive. `shm` says whether /dev/shm is a file system of its own.
+    offers, `nvme` says whether there is a drive. `irqbalance` says whether that is installed,
+    `rdma` whether there is an adapter, `ofed` which package of a vendor's RDMA stack is installed (empty:
+    none). `shm` says whether /dev/shm is a file system of its own.
     `tuners` are services that run and set such values too.
     """
 
     cpu_governors: tuple[str, ...]
     hugepages: tuple[str, ...]
     hugepages_defrag: tuple[str, ...]
+    irqbalance: bool
     nvme: bool
     nvme_schedulers: tuple[str, ...]
+    ofed: str
+    rdma: bool
     shm: bool
     tuners: tuple[str, ...]
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 KEEP = "keep"
 AUTO = "auto"
 PERFORMANCE = "performance"
+RUNNING = "running"
+STOPPED = "stopped"
 HUGEPAGES = "kernel/mm/transparent_hugepage"
 NVME = "block/nvme*n*/queue"
 MIB = 2**20
@@ -151,17 +153,30 @@ def tuning_notes(wanted: OsTuning, node: Tunables) -> list[str]:
     found = [f"{one.subject} ({one.lacking})" for one in asked(wanted, node) if not one.offered]
     if wanted.shm and not node.shm:
         found.append("size of /dev/shm (it is no file system of its own)")
+    if wanted.irqbalance == STOPPED and not node.irqbalance:
+        found.append("irqbalance (it is not installed)")
+    if (wanted.rdma or wanted.peermem) and not node.rdma:
+        found.append("RDMA (there is no adapter)")
+    elif wanted.rdma and node.ofed:
+        found.append(f"RDMA packages ({node.ofed} is installed and left alone)")
     if wanted.cpu_governor == AUTO and node.tuners:
         found.append(f"CPU governor ({', '.join(node.tuners)} sets it)")
     return found
 
 
 def tuning_warnings(wanted: OsTuning, node: Tunables) -> list[str]:
-    """Values that another service sets, too."""
-    if not node.tuners or wanted.state == "absent":
+    """What may not last, because another service sets it, too, or may not work."""
+    if wanted.state == "absent":
         return []
-    return [
+    found = [
         f"{one.variable} is {one.value}, and {', '.join(node.tuners)} on this node may set it anew; "
         f"disable that service, or set {KEEP}"
         for one in kernel_values(wanted, node)
+        if node.tuners
     ]
+    if wanted.peermem and node.rdma and not node.ofed:
+        found.append(
+            "os_tuning_peermem is set and no OFED is installed: the kernel's own RDMA modules may refuse "
+            "nvidia-peermem. With open kernel modules of the driver DMA-BUF does the same; leave it out then"
+        )
+    return found

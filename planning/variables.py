@@ -228,9 +228,12 @@ class OsTuning:
     state: State
     busy_ok: bool
     cpu_governor: str
+    irqbalance: str
     network_buffer_mib: int
     nvme_read_ahead_kb: int | None
     nvme_scheduler: str
+    peermem: bool
+    rdma: bool
     shm: str
     memlock: str
     nofile: int

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planning.node_plan import Kind, PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
-from planning.roles.settings import file, render, sysctl, sysctl_file, unit
-from planning.tuning import kernel_values, network_sysctls
+from planning.roles.settings import file, package, render, sysctl, sysctl_file, unit
+from planning.tuning import KEEP, RUNNING, kernel_values, network_sysctls
 
 if TYPE_CHECKING:
     from planning.roles.context import Context
@@ -18,10 +18,25 @@ AT_BOOT = "/etc/tmpfiles.d/temper-tuning.conf"
 NVME_RULE = "/etc/udev/rules.d/90-temper-nvme.rules"
 UNIT = "/etc/systemd/system/temper-os-tuning.service"
 SHM = "/dev/shm"  # noqa: S108 - where processes of a job share memory
+PEERMEM = "/etc/modules-load.d/temper-peermem.conf"
+IRQBALANCE = "irqbalance.service"
+RDMA_PACKAGES = {
+    "apt": ("rdma-core", "ibverbs-providers", "ibverbs-utils", "infiniband-diags"),
+    "dnf": ("rdma-core", "libibverbs", "libibverbs-utils", "infiniband-diags"),
+}
 # Also where the files go because nobody asks for them any more.
 REACTIONS = (
     Reaction((MANAGER,), ("systemctl", "daemon-reexec")),
     Reaction((LOGIND,), ("systemctl", "kill", "--signal=HUP", "systemd-logind.service")),
+    # A module that is in use stays until the next boot.
+    Reaction(
+        (PEERMEM,),
+        (
+            "sh",
+            "-c",
+            f"if [ -e {PEERMEM} ]; then modprobe nvidia-peermem; else modprobe -r -q nvidia-peermem || :; fi",
+        ),
+    ),
 )
 
 
@@ -32,7 +47,15 @@ def role_plan(context: Context) -> RolePlan:
     return RolePlan(
         ROLE,
         Stage.TUNE,
-        () if absent else (*limits(context), *parameters(context), *values_of_the_kernel(context)),
+        ()
+        if absent
+        else (
+            *limits(context),
+            *parameters(context),
+            *values_of_the_kernel(context),
+            *interrupts(context),
+            *rdma(context),
+        ),
         REACTIONS,
         RoleOptions(busy_ok=wish.busy_ok, absent=absent),
     )
@@ -92,4 +115,31 @@ def values_of_the_kernel(context: Context) -> list[PlannedSetting]:
     if shm:
         workers = "The workers of data loaders hand over their batches there"
         settings.append(PlannedSetting(Kind.TMPFS, SHM, shm, workers))
+    return settings
+
+
+def interrupts(context: Context) -> list[PlannedSetting]:
+    """Who spreads interrupts over the CPUs."""
+    wish = context.variables.os_tuning.irqbalance
+    if wish == KEEP:
+        return []
+    if wish == RUNNING:
+        why = "The operator wants interrupts spread over the CPUs"
+        return [package("irqbalance", why), unit(IRQBALANCE, why)]
+    if not context.tunables.irqbalance:
+        return []
+    wanted = {"on": False, "made_here": False, "unless": [], "restart_on": []}
+    return [PlannedSetting(Kind.UNIT, IRQBALANCE, wanted, "The operator places interrupts")]
+
+
+def rdma(context: Context) -> list[PlannedSetting]:
+    """The distribution's RDMA programs where no vendor's are, and NVIDIA's module between both drivers."""
+    wish, node = context.variables.os_tuning, context.tunables
+    if not node.rdma:
+        return []
+    names = RDMA_PACKAGES.get(context.plan.package_manager or "", ()) if wish.rdma and not node.ofed else ()
+    settings = [package(name, "Programs reach RDMA adapters through these libraries") for name in names]
+    if wish.peermem:
+        why = "With an OFED, adapters reach the memory of GPUs through this module"
+        settings.append(file(PEERMEM, "# Managed by Temper.\nnvidia-peermem\n", why))
     return settings

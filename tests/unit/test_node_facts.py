@@ -135,8 +135,11 @@ def test_of_the_kernels_values_those_count_that_can_be_chosen(root: Root) -> Non
         "cpu_governors": ["performance", "schedutil"],
         "hugepages": ["always", "madvise", "never"],
         "hugepages_defrag": [],
+        "irqbalance": False,
         "nvme": False,
         "nvme_schedulers": [],
+        "ofed": "",
+        "rdma": False,
         "shm": False,
         "tuners": ["tuned"],
     }
@@ -324,14 +327,14 @@ openssh-server\\t9.2\\tinstall\\thalf-configured
 def test_packages_of_the_family_and_all_that_are_broken(program: Any) -> None:
     program("dpkg-query", f"printf '{INSTALLED}'")
     images = {"linux-image-6.8.0-45-generic": "6", "linux-image-generic": "6"}
-    assert node_facts.package_state() == ({"libcuda1": "580-1"}, ["openssh-server"], images)
+    assert node_facts.package_state() == ({"libcuda1": "580-1"}, ["openssh-server"], images, "")
 
 
 @pytest.mark.parametrize("script", ["exit 2", None])
 def test_without_dpkg_there_are_no_packages(program: Any, script: str | None) -> None:
     if script is not None:
         program("dpkg-query", script)
-    assert node_facts.package_state() == ({}, [], {})
+    assert node_facts.package_state() == ({}, [], {}, "")
 
 
 RPMS = """\
@@ -347,7 +350,45 @@ def test_packages_of_the_family_where_rpm_keeps_them(program: Any) -> None:
         {"kmod-nvidia-open-dkms": "3:580.178.04-1.el9", "cuda-toolkit-13-0": "13.0.2-1"},
         [],
         {},
+        "",
     )
+
+
+@pytest.mark.parametrize(
+    ("installed", "ofed"),
+    [
+        ("mlnx-ofed-kernel-dkms\\t24.10\\tinstall\\tinstalled", "mlnx-ofed-kernel-dkms 24.10"),
+        ("doca-ofed\\t2.9\\tinstall\\tinstalled", "doca-ofed 2.9"),
+        # The package that only brings a repository.
+        ("doca-host\\t2.9\\tinstall\\tinstalled", ""),
+        ("mlnx-ofed-kernel-dkms\\t24.10\\tdeinstall\\tconfig-files", ""),
+        ("rdma-core\\t44\\tinstall\\tinstalled", ""),
+    ],
+)
+def test_an_ofed_is_known_by_its_packages(program: Any, installed: str, ofed: str) -> None:
+    program("dpkg-query", f"printf '{installed}\\n'")
+    assert node_facts.package_state()[3] == ofed
+
+
+@pytest.mark.parametrize(
+    ("vendor", "kind", "found"),
+    [
+        ("0x15b3", "0x020700", True),
+        ("0x15b3", "0x020000", True),
+        ("0x15b3", "0x058000", False),
+        ("0x8086", "0x020000", False),
+    ],
+)
+def test_an_adapter_of_nvidia_is_one_for_rdma_also_without_its_driver(
+    root: Root, vendor: str, kind: str, found: bool
+) -> None:
+    root.pci("0000:1c:00.0", vendor, "0x1021", kind)
+    assert node_facts.has_rdma(root.path) is found
+
+
+def test_whatever_the_kernel_drives_as_an_rdma_adapter_is_one(root: Root) -> None:
+    root.write("sys/class/infiniband/irdma0/node_type", "1: CA\n")
+    assert node_facts.has_rdma(root.path)
 
 
 def test_rpm_is_not_asked_where_there_is_dpkg(program: Any) -> None:

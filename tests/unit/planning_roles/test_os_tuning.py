@@ -11,7 +11,7 @@ import pytest
 
 from planning.node_plan import Kind, Reaction
 from planning.role_variables import role_variables
-from tests.unit.planning_nodes import node
+from tests.unit.planning_nodes import node, system
 from tests.unit.planning_nodes import plan as bare_plan
 from tests.unit.planning_roles.plans import HGX, contents, enterprise, planned, wanted, whole_plan
 from tests.unit.tables import specs
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ROLE = "os_tuning"
 TMPFILES = "/etc/tmpfiles.d/temper-tuning.conf"
+PEERMEM = "/etc/modules-load.d/temper-peermem.conf"
+IRQBALANCE = "irqbalance.service"
 RULES = "/etc/udev/rules.d/90-temper-nvme.rules"
 UNIT = "/etc/systemd/system/temper-os-tuning.service"
 GOVERNORS = "devices/system/cpu/cpufreq/policy*/scaling_governor"
@@ -59,7 +61,7 @@ def test_parameters_are_in_effect_now_and_at_every_boot() -> None:
 
 def test_systemd_and_logind_are_told_of_their_files() -> None:
     found = planned("os_tuning", os_tuning_busy_ok=True)
-    assert found.reactions == (
+    assert found.reactions[:2] == (
         Reaction(("/etc/systemd/system.conf.d/90-temper.conf",), ("systemctl", "daemon-reexec")),
         Reaction(
             ("/etc/systemd/logind.conf.d/90-temper.conf",),
@@ -222,9 +224,69 @@ def test_a_folder_that_is_no_file_system_of_its_own_is_left_alone() -> None:
     assert "/dev/shm" in plan.text
 
 
+# ---------------------------------------------------------------- interrupts and RDMA
+
+
+def test_irqbalance_is_left_alone_by_default() -> None:
+    assert IRQBALANCE not in wanted(planned(ROLE), Kind.UNIT)
+
+
+def test_irqbalance_is_installed_and_runs_where_it_is_wanted() -> None:
+    found = planned(ROLE, os_tuning_irqbalance="running")
+    assert wanted(found, Kind.PACKAGE) == {"irqbalance": {"version": "", "held": False}}
+    assert wanted(found, Kind.UNIT)[IRQBALANCE]["on"] is True
+
+
+def test_irqbalance_is_stopped_where_it_is_installed() -> None:
+    given: dict[str, Any] = {"os_tuning_irqbalance": "stopped"}
+    found = planned(ROLE, tuned(irqbalance=True), **given)
+    assert wanted(found, Kind.UNIT)[IRQBALANCE]["on"] is False
+    assert wanted(found, Kind.PACKAGE) == {}
+    without = whole_plan(tuned(irqbalance=False), **given)
+    assert IRQBALANCE not in wanted(without.role(ROLE), Kind.UNIT)
+    assert "irqbalance (it is not installed)" in without.text
+
+
+@pytest.mark.parametrize(
+    ("facts", "providers"),
+    [(tuned(rdma=True), "ibverbs-providers"), (system("rhel", "9.6", pci=HGX), "libibverbs")],
+)
+def test_rdma_is_the_distributions_own(facts: dict[str, Any], providers: str) -> None:
+    facts = {**facts, "tunables": {**facts["tunables"], "rdma": True}}
+    packages = wanted(planned(ROLE, facts, os_tuning_rdma=True), Kind.PACKAGE)
+    assert {"rdma-core", "infiniband-diags", providers} <= packages.keys()
+    assert wanted(planned(ROLE, facts), Kind.PACKAGE) == {}
+
+
+def test_an_ofed_is_left_alone_and_it_is_said() -> None:
+    plan = whole_plan(tuned(rdma=True, ofed="mlnx-ofed-kernel-dkms 24.10"), os_tuning_rdma=True)
+    assert wanted(plan.role(ROLE), Kind.PACKAGE) == {}
+    assert "RDMA packages (mlnx-ofed-kernel-dkms 24.10 is installed and left alone)" in plan.text
+
+
+def test_a_node_without_an_adapter_gets_nothing_and_it_is_said() -> None:
+    plan = whole_plan(tuned(), os_tuning_rdma=True, os_tuning_peermem=True)
+    assert (wanted(plan.role(ROLE), Kind.PACKAGE), PEERMEM in contents(plan.role(ROLE))) == ({}, False)
+    assert "RDMA (there is no adapter)" in plan.text
+
+
+def test_the_module_between_both_drivers_is_loaded_now_and_at_every_boot() -> None:
+    found = planned(ROLE, tuned(rdma=True, ofed="doca-ofed 2.9"), os_tuning_peermem=True)
+    assert (contents(found)[PEERMEM] or "").splitlines()[1:] == ["nvidia-peermem"]
+    (command,) = [one.command for one in found.reactions if one.paths == (PEERMEM,)]
+    assert "modprobe nvidia-peermem" in command[-1]
+
+
+@pytest.mark.parametrize(("ofed", "warned"), [("doca-ofed 2.9", False), ("", True)])
+def test_without_an_ofed_it_may_not_load_which_is_said(ofed: str, warned: bool) -> None:
+    warnings = bare_plan(tuned(rdma=True, ofed=ofed), os_tuning_peermem=True)["warnings"]
+    assert any("nvidia-peermem" in warning for warning in warnings) is warned
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
+        ("os_tuning_irqbalance", "off", "stopped"),
         ("os_tuning_cpu_governor", "turbo", "performance"),
         ("os_tuning_transparent_hugepages", "sometimes", "madvise"),
         ("os_tuning_shm", "101%", "1% to 100%"),
