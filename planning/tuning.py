@@ -30,7 +30,7 @@ class KernelValue:
 
     `variable` is what asks for it, `offered` what the node has to choose from, `subject` what it is of, and
     `lacking` why a node may have none. `attribute` is the file's name in a rule of udev, which sets it for
-    NVMe drives as they come, at boot and later; empty where the files are there before that.
+    NVMe drives that come later; empty where nothing comes.
     """
 
     variable: str

@@ -93,23 +93,25 @@ def parameters(context: Context) -> tuple[PlannedSetting, ...]:
 
 
 def values_of_the_kernel(context: Context) -> list[PlannedSetting]:
-    """Values in /sys and the size of /dev/shm: now, by a unit at every boot, by udev for drives that come."""
+    """Values in /sys and the size of /dev/shm: now, by a unit at every boot, by udev for drives that come.
+
+    The unit is for drives, too: of those with several paths, udev is not told of the paths.
+    """
     wish = context.variables.os_tuning
     values = kernel_values(wish, context.tunables)
     shm = wish.shm if context.tunables.shm else ""
-    written = [one for one in values if not one.attribute]
     rules = [one for one in values if one.attribute]
     why = "The next boot forgets it"
     settings: list[PlannedSetting] = []
     if rules:
         rule = render(ROLE, "nvme.rules", rules=rules)
         settings.append(file(NVME_RULE, rule, "Drives that come later get it, too"))
-    if written:
-        settings.append(file(AT_BOOT, render(ROLE, "tmpfiles.conf", values=written), why))
-    if written or shm:
-        text = render(ROLE, "temper-os-tuning.service", path=AT_BOOT if written else "", shm=shm, folder=SHM)
+    if values:
+        settings.append(file(AT_BOOT, render(ROLE, "tmpfiles.conf", values=values), why))
+    if values or shm:
+        text = render(ROLE, "temper-os-tuning.service", path=AT_BOOT if values else "", shm=shm, folder=SHM)
         settings.append(file(UNIT, text, why))
-        restart_on = [*([AT_BOOT] if written else []), UNIT]
+        restart_on = [*([AT_BOOT] if values else []), UNIT]
         settings.append(unit("temper-os-tuning", why, restart_on=restart_on))
     settings += [PlannedSetting(Kind.SYSFS, one.pattern, one.value, one.why) for one in values]
     if shm:

@@ -156,12 +156,13 @@ def test_drives_are_set_now_and_as_they_come() -> None:
         "block/nvme*n*/queue/scheduler": "none",
         "block/nvme*n*/queue/read_ahead_kb": "0",
     }
-    assert list(contents(found))[-1] == RULES
     match = 'ACTION=="add|change", SUBSYSTEM=="block", ENV{DEVTYPE}=="disk", KERNEL=="nvme*"'
     assert (contents(found)[RULES] or "").splitlines()[1:] == [
         f'{match}, ATTR{{queue/scheduler}}="none"',
         f'{match}, ATTR{{queue/read_ahead_kb}}="0"',
     ]
+    # The kernel tells udev of a drive, and not of its several paths.
+    assert "w! /sys/block/nvme*n*/queue/scheduler - - - - none\n" in (contents(found)[TMPFILES] or "")
 
 
 def test_a_node_without_nvme_gets_no_rule_and_it_is_said() -> None:
@@ -275,6 +276,29 @@ def test_the_module_between_both_drivers_is_loaded_now_and_at_every_boot() -> No
     assert (contents(found)[PEERMEM] or "").splitlines()[1:] == ["nvidia-peermem"]
     (command,) = [one.command for one in found.reactions if one.paths == (PEERMEM,)]
     assert "modprobe nvidia-peermem" in command[-1]
+
+
+@pytest.mark.parametrize(
+    ("wanted_there", "status", "called", "result"),
+    [
+        (True, 0, "nvidia-peermem", 0),
+        (True, 1, "nvidia-peermem", 1),
+        (False, 0, "-r -q nvidia-peermem", 0),
+        (False, 1, "-r -q nvidia-peermem", 0),
+    ],
+)
+def test_a_module_that_does_not_load_is_an_error_and_one_in_use_stays(
+    tmp_path: Path, wanted_there: bool, status: int, called: str, result: int
+) -> None:
+    (command,) = [one.command for one in planned(ROLE).reactions if one.paths == (PEERMEM,)]
+    file, program = tmp_path / "peermem.conf", tmp_path / "modprobe"
+    program.write_text(f'#!/bin/sh\necho "$*" >{tmp_path}/called\nexit {status}\n')
+    program.chmod(0o755)
+    if wanted_there:
+        file.touch()
+    script = command[-1].replace(PEERMEM, str(file))
+    done = subprocess.run(["/bin/sh", "-c", script], env={"PATH": str(tmp_path)}, check=False)
+    assert (done.returncode, (tmp_path / "called").read_text().strip()) == (result, called)
 
 
 @pytest.mark.parametrize(("ofed", "warned"), [("doca-ofed 2.9", False), ("", True)])
