@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,8 @@ from ansible.module_utils.settings import observe, record, sysfs
 from ansible.module_utils.settings.base import SettingError
 from ansible.module_utils.settings.sysfs import SysfsValue, choices, chosen
 
+from planning.convert import plain
+from tests.unit.planning_roles.plans import planned
 from tests.unit.settings.role_plans import carried_out, item, role_plan
 
 if TYPE_CHECKING:
@@ -149,3 +152,14 @@ def test_compliance_finds_what_nobody_asks_for_any_more(run_module: Run, tree: T
     assert [(one["key"], one["state"]) for one in found] == [
         (f"sysfs:{GOVERNOR.format(number)}", "fail") for number in (0, 1)
     ]
+
+
+def test_compliance_reads_these_settings_from_a_nodes_plan(run_module: Run, tree: Tree) -> None:
+    part = json.loads(json.dumps(plain(planned("os_tuning", os_tuning_shm="75%"))))
+    part["settings"] = [one for one in part["settings"] if one["kind"] in ("sysfs", "tmpfs")]
+    found = {one["key"]: one["state"] for one in observe.observe(part)}
+    assert found.pop("tmpfs:/dev/shm") in ("pass", "fail", "not-applicable")  # as this machine has it
+    assert found == {f"sysfs:{GOVERNOR.format(number)}": "fail" for number in (0, 1)}
+    carried_out(run_module, {**part, "settings": [one for one in part["settings"] if one["kind"] == "sysfs"]})
+    found = {one["key"]: one["state"] for one in observe.observe(part)}
+    assert {state for key, state in found.items() if key.startswith("sysfs:")} == {"pass"}
