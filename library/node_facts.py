@@ -34,7 +34,8 @@ RETURN = r"""
 ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     signing_key, services, boot_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed, interfaces,
-    packages, broken_packages, apt_sources, dkms, nvidia, pythons and payload_python.
+    packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons and
+    payload_python.
   returned: always
   type: dict
 """
@@ -55,6 +56,7 @@ from ansible.module_utils.driver.kernel_modules import dkms_records, installed_k
 from ansible.module_utils.driver.loaded_state import nvidia_state, read, wait_for_driver
 from ansible.module_utils.driver.secure_boot import enrolled_keys, secure_boot
 from ansible.module_utils.packaging import apt_sources, node, packages
+from ansible.module_utils.settings import sysfs
 
 NVIDIA_VENDOR_ID = "10de"
 # The part that says in its VPD that it manages NVLink switches: HGX B200 and later, where the switches are no
@@ -74,6 +76,12 @@ SERVICES = (
     "nvidia-dcgm",
     "nvidia-dcgm-exporter",
 )
+# Services that set the values of the kernel which os_tuning may set.
+TUNERS = ("tuned", "power-profiles-daemon", "cpufrequtils", "cpupower")
+# Packages of a vendor's RDMA stack (MLNX_OFED, DOCA-OFED), which comes in the place of the kernel's own.
+OFED = re.compile(r"(kmod-)?(mlnx-ofed|mlnx-ofa_kernel|doca-ofed|doca-all|ofed-scripts)\b")
+MELLANOX_VENDOR_ID = "15b3"
+NETWORK_CLASS = "02"
 # States of a unit file whose unit is started at boot, by itself or by another.
 STARTED = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
 
@@ -186,12 +194,12 @@ def interfaces() -> list[dict[str, Any]]:
     ]
 
 
-def package_state() -> tuple[dict[str, str], list[str], dict[str, str]]:
-    """Installed versions of the NVIDIA family; packages left half-way; versions of kernels' packages."""
+def package_state() -> tuple[dict[str, str], list[str], dict[str, str], str]:
+    """Versions of the NVIDIA family; packages left half-way; versions of kernels' packages; an OFED."""
     try:
         known = node.query()
     except (process.CommandError, packages.PackageError):
-        return {}, [], {}
+        return {}, [], {}, ""
     family = {
         name: package.version
         for name, package in known.items()
@@ -203,7 +211,12 @@ def package_state() -> tuple[dict[str, str], list[str], dict[str, str]]:
         for name, package in sorted(known.items())
         if package.installed and name.startswith(IMAGES)
     }
-    return family, broken, images
+    ofed = [
+        f"{name} {found.version}"
+        for name, found in sorted(known.items())
+        if found.installed and OFED.match(name)
+    ]
+    return family, broken, images, (ofed or [""])[0]
 
 
 def debian_sources() -> list[dict[str, Any]]:
@@ -221,16 +234,70 @@ def has_signing_key(root: Path) -> bool:
         return False
 
 
-def running_services() -> list[str]:
-    """NVIDIA's services that run now and start at boot."""
+def running_services(names: tuple[str, ...] = SERVICES) -> list[str]:
+    """Those of these services that run now and start at boot."""
     properties = ["--property=UnitFileState,ActiveState"]
-    output = run_text(["systemctl", "show", *properties, "--", *(f"{name}.service" for name in SERVICES)])
+    output = run_text(["systemctl", "show", *properties, "--", *(f"{name}.service" for name in names)])
     blocks = [dict(re.findall(r"^(\w+)=(.*)$", block, re.MULTILINE)) for block in output.split("\n\n")]
     return [
         name
-        for name, state in zip(SERVICES, blocks)  # noqa: B905 - strict= is not in Python 3.9
+        for name, state in zip(names, blocks)  # noqa: B905 - strict= is not in Python 3.9
         if state.get("ActiveState") == "active" and state.get("UnitFileState") in STARTED
     ]
+
+
+def offered(path: Path, among: str = "") -> list[str]:
+    """The values that may be written to a file of the kernel; none where nobody can write there.
+
+    `among` names the file beside it that lists them, where it does not do so itself. In a container, /sys is
+    the host's and mounted read-only.
+    """
+    if not os.access(path, os.W_OK):
+        return []
+    return sysfs.choices(read(path.with_name(among) if among else path))
+
+
+def in_all(offers: list[list[str]]) -> list[str]:
+    """What everyone offers, in the order of the first."""
+    return [value for value in (offers or [[]])[0] if all(value in one for one in offers)]
+
+
+def is_tmpfs(root: Path, path: str) -> bool:
+    """Whether a tmpfs is mounted there, see proc(5)."""
+    lines = (line.split() for line in read(root / "proc/self/mountinfo").splitlines())
+    return any(fields[4] == path and "tmpfs" in fields[fields.index("-") + 1 :][:1] for fields in lines)
+
+
+def has_rdma(root: Path) -> bool:
+    """Whether there is an RDMA adapter: one that the kernel drives as such, or one of NVIDIA's on the bus."""
+    if any((root / "sys/class/infiniband").glob("*")):
+        return True
+    return any(
+        read(device / "vendor").removeprefix("0x") == MELLANOX_VENDOR_ID
+        and read(device / "class").removeprefix("0x").startswith(NETWORK_CLASS)
+        for device in (root / "sys/bus/pci/devices").glob("*")
+    )
+
+
+def tunables(root: Path, running: list[str], ofed: str = "") -> dict[str, Any]:
+    """What of the kernel's values in /sys can be chosen here; `running` are the services that run."""
+    policies = sorted((root / "sys/devices/system/cpu/cpufreq").glob("policy*"))
+    governors = [offered(policy / "scaling_governor", "scaling_available_governors") for policy in policies]
+    queues = sorted((root / "sys/block").glob("nvme*n*/queue"))
+    schedulers = [offered(queue / "scheduler") for queue in queues]
+    hugepages = root / "sys/kernel/mm/transparent_hugepage"
+    return {
+        "cpu_governors": in_all(governors),
+        "hugepages": offered(hugepages / "enabled"),
+        "hugepages_defrag": offered(hugepages / "defrag"),
+        "irqbalance": os.path.lexists(root / "usr/sbin/irqbalance"),
+        "nvme": any(os.access(queue / "read_ahead_kb", os.W_OK) for queue in queues),
+        "nvme_schedulers": in_all([values for values in schedulers if len(values) > 1]),
+        "ofed": ofed,
+        "rdma": has_rdma(root),
+        "shm": is_tmpfs(root, "/dev/shm"),  # noqa: S108 - nothing is written there
+        "tuners": [name for name in running if name in TUNERS],
+    }
 
 
 def installable_headers(root: Path, facts_kernel: dict[str, Any]) -> bool:
@@ -287,10 +354,11 @@ def payload_python(root: Path, path: str) -> dict[str, Any] | None:
 
 
 def gather(root: Path = Path("/"), payload: str = PAYLOAD_PYTHON) -> dict[str, Any]:
-    family, broken, images = package_state()
+    family, broken, images, ofed = package_state()
     running = kernel(root, platform.release())
     kernels = installed_kernels(root, running["release"])
     validated = secure_boot(root)
+    running_now = running_services((*SERVICES, *TUNERS))
     return {
         "os": os_release(root),
         "architecture": platform.machine(),
@@ -300,7 +368,7 @@ def gather(root: Path = Path("/"), payload: str = PAYLOAD_PYTHON) -> dict[str, A
         "secure_boot": validated,
         "mok_enrolled": enrolled_keys(root),
         "signing_key": has_signing_key(root),
-        "services": running_services(),
+        "services": [name for name in running_now if name in SERVICES],
         "boot_id": read(root / "proc/sys/kernel/random/boot_id"),
         "cpu": cpu(root),
         "memory_bytes": memory_bytes(root),
@@ -315,6 +383,7 @@ def gather(root: Path = Path("/"), payload: str = PAYLOAD_PYTHON) -> dict[str, A
         "nvidia": nvidia_state(
             root, [kernel["release"] for kernel in kernels], signers=validated == "enabled"
         ),
+        "tunables": tunables(root, running_now, ofed),
         "pythons": pythons(root),
         "payload_python": payload_python(root, payload),
     }

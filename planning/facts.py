@@ -135,6 +135,29 @@ class PayloadPython:
 
 
 @dataclass(frozen=True)
+class Tunables:
+    """What of the kernel's values in /sys can be chosen here; empty where there is nothing to write to.
+
+    `cpu_governors` are those that every CPU offers. `nvme_schedulers` are those that every NVMe drive
+    offers, `nvme` says whether there is a drive. `irqbalance` says whether that is installed,
+    `rdma` whether there is an adapter, `ofed` which package of a vendor's RDMA stack is installed (empty:
+    none). `shm` says whether /dev/shm is a file system of its own.
+    `tuners` are services that run and set such values too.
+    """
+
+    cpu_governors: tuple[str, ...]
+    hugepages: tuple[str, ...]
+    hugepages_defrag: tuple[str, ...]
+    irqbalance: bool
+    nvme: bool
+    nvme_schedulers: tuple[str, ...]
+    ofed: str
+    rdma: bool
+    shm: bool
+    tuners: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class NodeFacts:
     """The fact `temper`."""
 
@@ -158,6 +181,7 @@ class NodeFacts:
     apt_sources: tuple[AptSource, ...]
     dkms: tuple[DkmsRecord, ...]
     nvidia: Nvidia
+    tunables: Tunables
     pythons: tuple[str, ...]  # versions in /usr/bin ("3.11"), that of python3 first
     payload_python: PayloadPython | None
 

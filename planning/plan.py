@@ -30,6 +30,7 @@ from planning.preview import one_line
 from planning.tables import LockedClocks
 from planning.text import plan_text
 from planning.torch_wheels import Situation, payload_plan
+from planning.tuning import shm_problems, tuning_notes, tuning_problems, tuning_warnings
 from planning.versions import same
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     if distribution:
         problems += environment_problems(variables.compute_environment, distribution.name)
     warnings += environment_warnings(variables.compute_environment, tables.nccl_debug_variables)
+
+    problems += tuning_problems(variables.os_tuning, node.tunables)
+    problems += shm_problems(variables.os_tuning, node.memory_bytes)
+    warnings += tuning_warnings(variables.os_tuning, node.tunables)
 
     offer = Offer(stack=wanted.name)
     signed = False
@@ -112,7 +117,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         mok=builds and signs_modules(node, target.mok_sha256),
         settled=settled,
     )
-    return replace(plan, text=plan_text(plan, node))
+    return replace(plan, text=plan_text(plan, node, tuning_notes(variables.os_tuning, node.tunables)))
 
 
 def unreadable(message: str, target: Target, *, reached: bool) -> str:

@@ -24,6 +24,7 @@ from ansible.module_utils.access.nftables_rules import interfaces, networks, par
 from ansible.module_utils.access.ssh_keys import public_keys
 from ansible.module_utils.driver import gpu_settings, mig
 from ansible.module_utils.driver.smi import SettingsError
+from ansible.module_utils.settings import tmpfs
 from ansible.module_utils.settings.base import RefusedError
 
 from planning.os_controls import load_controls, waiver_problems
@@ -35,8 +36,12 @@ if TYPE_CHECKING:
 
 #: Of the highest clock, what gpu_settings_clocks: efficient locks.
 EFFICIENT_SHARE = gpu_settings.EFFICIENT_SHARE
+#: `75%` or `512G`, and the memory, to bytes.
+size_bytes = tmpfs.size_bytes
 PLAN = "preflight_plan"  # the fact that this is about to make, which a run may make more than once
 LAST_PORT = 65535
+MOST_BUFFER_MIB = 2047
+MOST_READ_AHEAD_KB = 65536
 LONGEST_SLIP = 2  # characters that a typo adds or leaves out
 
 
@@ -97,6 +102,27 @@ def check_rounds(count: int) -> None:
         raise RefusedError(f"expected 1 or more, found {count}; gpu_validation_fabric_pairs says whether")
 
 
+def check_shm(size: str) -> None:
+    """Refuse a size of /dev/shm that no memory has."""
+    try:
+        if size and not 0 < size_bytes(size, 100) <= (100 if size.endswith("%") else math.inf):
+            raise RefusedError(f"expected 1% to 100% of the memory, or a size above 0, found {size}")
+    except ValueError as error:
+        raise RefusedError(str(error)) from error
+
+
+def check_buffer(mib: int) -> None:
+    """Refuse buffers that the kernel does not take: it counts their bytes in 31 bits."""
+    if not 0 <= mib <= MOST_BUFFER_MIB:
+        raise RefusedError(f"expected MiB, 0 (the kernel's) to {MOST_BUFFER_MIB}, found {mib}")
+
+
+def check_read_ahead(kib: int | None) -> None:
+    """Refuse a read-ahead that no drive has."""
+    if kib is not None and not 0 <= kib <= MOST_READ_AHEAD_KB:
+        raise RefusedError(f"expected KiB, 0 to {MOST_READ_AHEAD_KB}, found {kib}")
+
+
 # What the modules would refuse on the node, in the middle of a run, as far as it does not depend on the node.
 CONTENTS: dict[str, Callable[[Any], object]] = {
     "admin_accounts_users": parse_users,
@@ -113,6 +139,9 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "gpu_validation_fabric_pair_rounds": check_rounds,
     "gpu_validation_storage_floor_gb_s": check_floor,
     "os_hardening_waivers": check_waivers,
+    "os_tuning_network_buffer_mib": check_buffer,
+    "os_tuning_nvme_read_ahead_kb": check_read_ahead,
+    "os_tuning_shm": check_shm,
     "ssh_hardening_revoked_keys": lambda texts: public_keys("revoked keys", texts),
     "ssh_hardening_user_ca_keys": lambda texts: public_keys("user CA keys", texts),
 }

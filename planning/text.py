@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 FABRICS = {"none": "", "nvswitch": ", NVSwitch", "nvlink5": ", NVLink 5 switches"}
 
 
-def plan_text(plan: NodePlan, node: NodeFacts) -> str:
-    """The plan in a few lines for the operator."""
+def plan_text(plan: NodePlan, node: NodeFacts, not_tuned: Sequence[str] = ()) -> str:
+    """The plan in a few lines for the operator; `not_tuned` is what the node lacks of the wanted tuning."""
     gpus = [f"{gpu.count}x {gpu.name}" for gpu in plan.gpus] + [
         f"{count}x 10de:{device_id} (unknown)" for device_id, count in Counter(plan.unknown_gpus).items()
     ]
@@ -37,6 +37,8 @@ def plan_text(plan: NodePlan, node: NodeFacts) -> str:
     if plan.payload:
         python = f" on Python {plan.payload.python}" if plan.payload.python else ""
         lines.append(f"payload: torch {plan.payload.torch}{python}")
+    if not_tuned:
+        lines.append(f"not tuned here: {'; '.join(not_tuned)}")
     return "\n".join([*lines, *(f"warning: {warning}" for warning in plan.warnings)])
 
 

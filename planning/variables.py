@@ -225,11 +225,22 @@ class OsHardening:
 class OsTuning:
     """Variables of the role os_tuning."""
 
+    state: State
     busy_ok: bool
+    cpu_governor: str
+    irqbalance: str
+    network_buffer_mib: int
+    nvme_read_ahead_kb: int | None
+    nvme_scheduler: str
+    peermem: bool
+    rdma: bool
+    shm: str
     memlock: str
     nofile: int
     stack_kib: int
     sysctls: dict[str, Any]
+    transparent_hugepages: str
+    transparent_hugepages_defrag: str
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,18 @@ def bare_node(**changes: Any) -> dict[str, Any]:
             "compute_processes": [],
             "smi_error": None,
         },
+        "tunables": {
+            "cpu_governors": ["performance", "schedutil"],
+            "hugepages": ["always", "madvise", "never"],
+            "hugepages_defrag": ["always", "defer", "defer+madvise", "madvise", "never"],
+            "irqbalance": False,
+            "nvme": True,
+            "nvme_schedulers": ["none", "mq-deadline"],
+            "ofed": "",
+            "rdma": False,
+            "shm": True,
+            "tuners": [],
+        },
         "pythons": ["3.11"],
         "payload_python": None,
     } | changes

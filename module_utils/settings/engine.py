@@ -19,6 +19,7 @@ from ansible.module_utils.settings.base import Difference, RefusedError, Setting
 from ansible.module_utils.settings.files import PamProfile, WholeFile
 from ansible.module_utils.settings.kinds import EARLY, RECORDED, build, kind_of, rebuild
 from ansible.module_utils.settings.record import Record
+from ansible.module_utils.settings.sysfs import SysfsValue
 from ansible.module_utils.settings.system import Sysctl, Unit, of_temper, overruled_by, overruling
 from ansible.module_utils.units import stop_lost, unit_states
 
@@ -99,9 +100,12 @@ class Role:
             for key, original in reversed(self.record.originals.items())
             if key not in self.wanted
         ]
-        # Another file's by now, or of an interface that is gone: neither to make nor to take back.
+        # Another file's by now, or of a device that is gone: neither to make nor to take back.
         self.given_up = [
-            s for s in former if isinstance(s, Sysctl) and (overruled_by(s.name, later) or s.read() is None)
+            s
+            for s in former
+            if (isinstance(s, (Sysctl, SysfsValue)) and s.read() is None)
+            or (isinstance(s, Sysctl) and overruled_by(s.name, later))
         ]
         self.unwanted = [setting for setting in former if setting not in self.given_up]
 

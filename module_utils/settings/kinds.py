@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.settings.base import SettingError
 from ansible.module_utils.settings.files import Access, Keyword, PamProfile, WholeFile, accesses
+from ansible.module_utils.settings.sysfs import SysfsValue, sysfs_values
 from ansible.module_utils.settings.system import MountOptions, Sysctl, Unit, sysctls
+from ansible.module_utils.settings.tmpfs import TmpfsSize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +46,9 @@ SIMPLE: Mapping[str, Callable[[str, Wanted, Any], Iterable[Setting]]] = {
     "pam": lambda name, wanted, _options: [PamProfile(name, **wanted)],
     "access": lambda path, wanted, _options: accesses(path, **wanted),
     "sysctl": lambda name, wanted, _options: sysctls(name, str(wanted)),
+    "sysfs": lambda pattern, wanted, _options: sysfs_values(pattern, wanted),
     "mount": lambda path, wanted, _options: [MountOptions(path, **wanted)],
+    "tmpfs": lambda path, wanted, _options: [TmpfsSize(path, wanted)],
     "unit": unit,
 }
 #: Kinds whose items are one setting, with what else is made together with them.
@@ -67,7 +71,7 @@ TAKEN_BACK = {
     "ssh_hardening": "sshd",
 }
 #: The order in which settings are made. The late ones work at once with what the early ones say.
-EARLY = ("repository", "file", "keyword", "pam", "access", "sysctl", "mount")
+EARLY = ("repository", "file", "keyword", "pam", "access", "sysctl", "sysfs", "mount", "tmpfs")
 LATE = ("package", "driver", "unit", "container_engine", "account", "firewall", "sshd", "gpu")
 ORDER = (*EARLY, *LATE)
 
@@ -146,7 +150,9 @@ RECORDED: Mapping[str, Callable[..., Setting]] = {
     "pam": PamProfile,
     "access": Access,
     "sysctl": Sysctl,
+    "sysfs": SysfsValue,
     "mount": MountOptions,
+    "tmpfs": TmpfsSize,
     "unit": Unit,
 }
 

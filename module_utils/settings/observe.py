@@ -21,6 +21,7 @@ from ansible.module_utils.settings.engine import path_of, told
 from ansible.module_utils.settings.files import Keyword
 from ansible.module_utils.settings.kinds import MEMBER_OF, build, kind_of
 from ansible.module_utils.settings.record import Record
+from ansible.module_utils.settings.sysfs import SysfsValue
 from ansible.module_utils.settings.system import (
     MountOptions,
     Sysctl,
@@ -29,6 +30,7 @@ from ansible.module_utils.settings.system import (
     overruled_by,
     overruling,
 )
+from ansible.module_utils.settings.tmpfs import TmpfsSize
 from ansible.module_utils.units import unit_states
 
 if TYPE_CHECKING:
@@ -229,10 +231,14 @@ def not_applicable(setting: Setting) -> str:
     """Why this node has nothing that the setting could be made on; empty where it has."""
     if isinstance(setting, Sysctl) and setting.read() is None:
         return "this kernel has no such parameter"
+    if isinstance(setting, SysfsValue) and setting.read() is None:
+        return "there is nothing to choose"
     if isinstance(setting, Unit) and setting.read() is None and not setting.required:
         return "the unit is not installed"
     if isinstance(setting, Keyword) and setting.read() is None:
         return "there is no such file"
+    if isinstance(setting, TmpfsSize) and setting.read() is None:
+        return "it is no file system in memory"
     if isinstance(setting, MountOptions) and setting.read() is None and setting.settled():
         return "it is no file system of its own"
     return ""
@@ -302,8 +308,10 @@ def left_behind(role: str, keys: set[str], later: Mapping[str, str]) -> Iterator
         yield result("interrupted", [], "fail", reason)
     for key in sorted(record.originals.keys() - keys):
         name = path_of(key)
-        # The engine gives these up, too: another file's by now, or of an interface that is gone.
+        # The engine gives these up, too: another file's by now, or of a device that is gone.
         if key.startswith("sysctl:") and (overruled_by(name, dict(later)) or Sysctl(name, "").read() is None):
+            continue
+        if key.startswith("sysfs:") and SysfsValue(name, "").read() is None:
             continue
         yield result(key, [], "fail", "an earlier run has set it, and the plan no longer asks for it")
 

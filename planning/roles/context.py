@@ -11,7 +11,7 @@ from planning.os_controls import Hardening, hardening
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from planning.facts import NodeFacts
+    from planning.facts import NodeFacts, Tunables
     from planning.node_plan import NodePlan
     from planning.variables import Variables
 
@@ -28,10 +28,10 @@ class Fleet:
 class Context:
     """One node, what it is to become, and what the controller knows.
 
-    `plan` has everything but the roles. `os_id`, `codename` and `kernel` (its release) are the node's own
-    words. `controls` are those of data/os_controls by id, `models` is the content of data/gpu_models.yml.
-    `mok_certificate` is the operator's certificate as PEM, empty without one. `programs` has the text of each
-    program that the node runs by itself, by its file name in /usr/local/lib/temper.
+    `plan` has everything but the roles. `os_id`, `codename`, `kernel` (its release) and `tunables` are the
+    node's own words. `controls` are those of data/os_controls by id, `models` is the content of
+    data/gpu_models.yml. `mok_certificate` is the operator's certificate as PEM, empty without one. `programs`
+    has the text of each program that the node runs by itself, by its file name in /usr/local/lib/temper.
     """
 
     plan: NodePlan
@@ -39,6 +39,7 @@ class Context:
     os_id: str
     codename: str
     kernel: str
+    tunables: Tunables
     controls: Mapping[str, Any]
     models: Mapping[str, Any]
     fleet: Fleet = field(default_factory=Fleet)
@@ -54,6 +55,7 @@ class Context:
             os_id=node.os.id,
             codename=node.os.codename,
             kernel=node.kernel.release,
+            tunables=node.tunables,
             **known,
         )
 

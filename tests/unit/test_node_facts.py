@@ -121,6 +121,57 @@ def test_without_systemd_no_service_runs(program: Callable[[str, str], None]) ->
     assert node_facts.running_services() == []
 
 
+def governors(root: Root, *offered: str) -> None:
+    for number, names in enumerate(offered):
+        policy = f"sys/devices/system/cpu/cpufreq/policy{number}"
+        root.write(f"{policy}/scaling_governor", "schedutil\n")
+        root.write(f"{policy}/scaling_available_governors", f"{names}\n")
+
+
+def test_of_the_kernels_values_those_count_that_can_be_chosen(root: Root) -> None:
+    governors(root, "performance powersave schedutil", "performance schedutil")
+    root.write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    assert node_facts.tunables(root.path, ["tuned", "nvidia-imex"]) == {
+        "cpu_governors": ["performance", "schedutil"],
+        "hugepages": ["always", "madvise", "never"],
+        "hugepages_defrag": [],
+        "irqbalance": False,
+        "nvme": False,
+        "nvme_schedulers": [],
+        "ofed": "",
+        "rdma": False,
+        "shm": False,
+        "tuners": ["tuned"],
+    }
+
+
+def test_schedulers_of_nvme_drives_are_those_that_all_offer_who_offer_any(root: Root) -> None:
+    root.write("sys/block/nvme0n1/queue/scheduler", "none\n")  # of several paths: its paths have schedulers
+    root.write("sys/block/nvme0c0n1/queue/scheduler", "[none] mq-deadline kyber\n")
+    root.write("sys/block/nvme1n1/queue/scheduler", "mq-deadline [none]\n")
+    root.write("sys/block/nvme1n1/queue/read_ahead_kb", "128\n")
+    root.write("sys/block/sda/queue/scheduler", "[bfq]\n")
+    found = node_facts.tunables(root.path, [])
+    assert (found["nvme"], found["nvme_schedulers"]) == (True, ["none", "mq-deadline"])
+
+
+@pytest.mark.parametrize(("kind", "own"), [("tmpfs", True), ("overlay", False)])
+def test_shared_memory_is_a_file_system_of_its_own_where_one_is_mounted(
+    root: Root, kind: str, own: bool
+) -> None:
+    line = f"26 23 0:23 / /dev/shm rw,nosuid,nodev shared:4 - {kind} {kind} rw,size=1k,inode64\n"
+    root.write("proc/self/mountinfo", f"22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n{line}")
+    assert node_facts.tunables(root.path, [])["shm"] is own
+
+
+def test_what_cannot_be_written_offers_nothing(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container, where /sys is the host's and read-only: access(2) says EROFS, also to root."""
+    governors(root, "performance")
+    root.write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)
+    assert not any(node_facts.tunables(root.path, []).values())
+
+
 def test_a_key_that_signs_modules_is_seen(root: Root) -> None:
     assert not node_facts.has_signing_key(root.path)
     root.write("var/lib/temper/module-signing/mok.key", "key")
@@ -276,14 +327,14 @@ openssh-server\\t9.2\\tinstall\\thalf-configured
 def test_packages_of_the_family_and_all_that_are_broken(program: Any) -> None:
     program("dpkg-query", f"printf '{INSTALLED}'")
     images = {"linux-image-6.8.0-45-generic": "6", "linux-image-generic": "6"}
-    assert node_facts.package_state() == ({"libcuda1": "580-1"}, ["openssh-server"], images)
+    assert node_facts.package_state() == ({"libcuda1": "580-1"}, ["openssh-server"], images, "")
 
 
 @pytest.mark.parametrize("script", ["exit 2", None])
 def test_without_dpkg_there_are_no_packages(program: Any, script: str | None) -> None:
     if script is not None:
         program("dpkg-query", script)
-    assert node_facts.package_state() == ({}, [], {})
+    assert node_facts.package_state() == ({}, [], {}, "")
 
 
 RPMS = """\
@@ -299,7 +350,45 @@ def test_packages_of_the_family_where_rpm_keeps_them(program: Any) -> None:
         {"kmod-nvidia-open-dkms": "3:580.178.04-1.el9", "cuda-toolkit-13-0": "13.0.2-1"},
         [],
         {},
+        "",
     )
+
+
+@pytest.mark.parametrize(
+    ("installed", "ofed"),
+    [
+        ("mlnx-ofed-kernel-dkms\\t24.10\\tinstall\\tinstalled", "mlnx-ofed-kernel-dkms 24.10"),
+        ("doca-ofed\\t2.9\\tinstall\\tinstalled", "doca-ofed 2.9"),
+        # The package that only brings a repository.
+        ("doca-host\\t2.9\\tinstall\\tinstalled", ""),
+        ("mlnx-ofed-kernel-dkms\\t24.10\\tdeinstall\\tconfig-files", ""),
+        ("rdma-core\\t44\\tinstall\\tinstalled", ""),
+    ],
+)
+def test_an_ofed_is_known_by_its_packages(program: Any, installed: str, ofed: str) -> None:
+    program("dpkg-query", f"printf '{installed}\\n'")
+    assert node_facts.package_state()[3] == ofed
+
+
+@pytest.mark.parametrize(
+    ("vendor", "kind", "found"),
+    [
+        ("0x15b3", "0x020700", True),
+        ("0x15b3", "0x020000", True),
+        ("0x15b3", "0x058000", False),
+        ("0x8086", "0x020000", False),
+    ],
+)
+def test_an_adapter_of_nvidia_is_one_for_rdma_also_without_its_driver(
+    root: Root, vendor: str, kind: str, found: bool
+) -> None:
+    root.pci("0000:1c:00.0", vendor, "0x1021", kind)
+    assert node_facts.has_rdma(root.path) is found
+
+
+def test_whatever_the_kernel_drives_as_an_rdma_adapter_is_one(root: Root) -> None:
+    root.write("sys/class/infiniband/irdma0/node_type", "1: CA\n")
+    assert node_facts.has_rdma(root.path)
 
 
 def test_rpm_is_not_asked_where_there_is_dpkg(program: Any) -> None:
@@ -531,6 +620,7 @@ def test_module_returns_one_fact_and_changes_nothing(
         "apt_sources",
         "dkms",
         "nvidia",
+        "tunables",
         "pythons",
         "payload_python",
     }

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from validation.probes.mtu import has_hardware
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -70,18 +72,10 @@ def _is_chosen(port: RdmaPort, chosen: str) -> bool:
 def _speed_mb(root: Path, interface: str) -> int | None:
     """The speed of an interface in Mb/s, None of one without hardware: what that says is made up."""
     place = root / "sys/class/net" / interface
-    if not _has_hardware(place):
+    if not has_hardware(place):
         return None
     try:
         speed_mb = int((place / "speed").read_text())
     except (OSError, ValueError):
         return None
     return speed_mb if speed_mb > 0 else None  # -1: not known
-
-
-def _has_hardware(place: Path, depth: int = 4) -> bool:
-    """Whether there is a device below, or below the interfaces that this one is made of (bond, VLAN)."""
-    if (place / "device").exists():
-        return True
-    lower = place.glob("lower_*")
-    return depth > 0 and any(_has_hardware(one, depth - 1) for one in lower)

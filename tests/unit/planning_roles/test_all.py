@@ -62,6 +62,7 @@ def test_ways_in_are_marked() -> None:
         ("container_engines", {"engines", "exclude"}),
         ("firewall", set()),
         ("os_hardening", set()),
+        ("os_tuning", set()),
         ("ssh_hardening", set()),
     ],
 )

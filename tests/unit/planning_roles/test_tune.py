@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from planning.node_plan import Kind, Reaction
-from tests.unit.planning_roles.plans import PROGRAMS, contents, enterprise, planned, wanted
+from tests.unit.planning_roles.plans import PROGRAMS, contents, planned, wanted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -228,42 +228,3 @@ def test_containers_get_of_nccls_settings_what_is_true_of_them(
 )
 def test_the_cdi_specification_is_left_alone_where_there_is_nothing_to_add(given: dict[str, Any]) -> None:
     assert not [path for path in contents(planned(ROLE, **given)) if "cdi" in path or "container" in path]
-
-
-def test_limits_are_the_same_for_logins_and_services() -> None:
-    files = contents(planned("os_tuning", os_tuning_memlock="65536", os_tuning_busy_ok=True))
-    assert files["/etc/security/limits.d/90-temper.conf"] == (
-        "# Managed by Temper.\n"
-        "* - memlock 65536\n* - nofile 1048576\n* - stack 8192\n"
-        "root - memlock 65536\nroot - nofile 1048576\nroot - stack 8192\n"
-    )
-    assert files["/etc/systemd/system.conf.d/90-temper.conf"] == (
-        "# Managed by Temper. Limits of logins do not reach services.\n"
-        "[Manager]\nDefaultLimitMEMLOCK=65536K\nDefaultLimitNOFILE=1048576\n"
-    )
-    unlimited = contents(planned("os_tuning"))["/etc/systemd/system.conf.d/90-temper.conf"] or ""
-    assert "DefaultLimitMEMLOCK=infinity\n" in unlimited
-
-
-def test_parameters_are_in_effect_now_and_at_every_boot() -> None:
-    found = planned("os_tuning", enterprise, os_tuning_sysctls={"vm.b": "1  2", "kernel.a": 3})
-    assert wanted(found, Kind.SYSCTL) == {"vm.b": "1 2", "kernel.a": "3"}
-    assert contents(found)["/etc/sysctl.d/95-temper-tuning.conf"] == (
-        "# Managed by Temper.\nkernel.a = 3\nvm.b = 1  2\n"
-    )
-
-
-def test_systemd_and_logind_are_told_of_their_files() -> None:
-    found = planned("os_tuning", os_tuning_busy_ok=True)
-    assert found.reactions == (
-        Reaction(("/etc/systemd/system.conf.d/90-temper.conf",), ("systemctl", "daemon-reexec")),
-        Reaction(
-            ("/etc/systemd/logind.conf.d/90-temper.conf",),
-            ("systemctl", "kill", "--signal=HUP", "systemd-logind.service"),
-        ),
-    )
-    assert contents(found)["/etc/systemd/logind.conf.d/90-temper.conf"] == (
-        "# Managed by Temper. Else the shared memory of a user's job goes when the login ends.\n"
-        "[Login]\nRemoveIPC=no\n"
-    )
-    assert found.options.busy_ok

@@ -1,0 +1,76 @@
+"""Drives: what NVMe drives say of their own health. Nothing is installed for it, and nothing is written."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from validation.checks.check import BEYOND_QUICK, Check, Need, Scope
+from validation.checks.cost import IdleNode, Step
+from validation.checks.measured import result
+from validation.findings.catalogue import finding
+from validation.model.contract import Finding, Measured, encode
+from validation.model.not_run import NotRunError
+from validation.probes import drives
+from validation.processes.child import Request
+from validation.processes.pool import run_children
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from validation.checks.node import Node
+    from validation.model.contract import TestResult
+    from validation.probes.drives import Drive
+
+#: What data has to be taken away from: reliability, media, backup of memory, persistent memory.
+FAILING = 0x04 | 0x08 | 0x10 | 0x20
+#: Of its rated life (NVM Express base specification 2.0: may exceed 100).
+WORN_PERCENT = 100
+
+
+class DriveHealth(Check):
+    """Each NVMe drive's own critical warnings and wear (SMART).
+
+    By nvme-cli or smartctl, whichever is installed; none is installed for it. Drives that are reached over a
+    network are left out.
+    """
+
+    id = "drive_health"
+    title = "what NVMe drives say of their health"
+    place = 50
+    scope = Scope.NODE
+    plans = BEYOND_QUICK
+    needs = (Need("an NVMe drive, nvme-cli or smartmontools, root"),)
+    passes = "no drive warns, and none is worn out"
+
+    def cost(self, _idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        yield Step("ask the drives", 1.0)
+
+    def perform(self, node: Node) -> TestResult:
+        """Ask the drives of this node."""
+        outcomes = run_children([Request("the health of drives", self.function, "none")], node.budget_s)
+        return dataclasses.replace(result(self, outcomes), details=outcomes[0].measured.details)
+
+
+def measure(_request: Request, stage: Callable[[str], None]) -> Measured:
+    """In a child: ask every drive. Raises NotRunError where none answers."""
+    stage("asking the NVMe drives for their health")
+    found = drives.read()
+    if not found.read:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in found.unread.items())
+        raise NotRunError(reasons or "this node has no NVMe drive")
+    return Measured(findings=tuple(examine(found.read)), details=encode(found))
+
+
+def examine(found: tuple[Drive, ...]) -> Iterator[Finding]:
+    """What is wrong with these drives."""
+    for drive in found:
+        reasons = "; ".join(words for bit, words in drives.WARNINGS.items() if drive.critical_warning & bit)
+        if drive.critical_warning & FAILING:
+            yield finding("drive-warning", "failing", drive=drive.name, model=drive.model, reasons=reasons)
+        elif drive.critical_warning:
+            reasons = reasons or f"critical warning {drive.critical_warning:#x}"
+            yield finding("drive-warning", "warns", drive=drive.name, model=drive.model, reasons=reasons)
+        if drive.used_percent >= WORN_PERCENT:
+            yield finding("drive-worn", drive=drive.name, model=drive.model, used_percent=drive.used_percent)

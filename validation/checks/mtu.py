@@ -1,0 +1,72 @@
+"""MTU: do packets as large as an interface allows get through, or do they vanish on the way?"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from validation.checks.check import BEYOND_QUICK, Check, Need, Scope
+from validation.checks.cost import IdleNode, Step
+from validation.checks.measured import result
+from validation.findings.catalogue import finding
+from validation.model.contract import Finding, Measured, encode
+from validation.model.not_run import NotRunError
+from validation.probes import mtu
+from validation.processes.child import Request
+from validation.processes.command import CommandError
+from validation.processes.pool import run_children
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from validation.checks.node import Node
+    from validation.model.contract import TestResult
+    from validation.probes.mtu import Way
+
+
+class MtuPasses(Check):
+    """Packets of each interface's whole MTU, to neighbours that answer small ones.
+
+    Up to four neighbours of each interface with hardware, of those that the kernel knows; two packets of each
+    size with ping, which nobody may take apart. Interfaces to which no neighbour answers are left out.
+    """
+
+    id = "network_mtu"
+    title = "whether packets of the whole MTU get through"
+    place = 60
+    scope = Scope.NODE
+    plans = BEYOND_QUICK
+    needs = (Need("ping, and a neighbour that answers it"),)
+    passes = "on each interface, a neighbour that answers small packets answers those of the MTU"
+
+    def cost(self, _idle: IdleNode) -> Iterator[Step]:
+        """How long it takes."""
+        yield Step("ask neighbours", 8.0)
+
+    def perform(self, node: Node) -> TestResult:
+        """Ask the neighbours of this node."""
+        outcomes = run_children([Request("the MTU of interfaces", self.function, "none")], node.budget_s)
+        return dataclasses.replace(result(self, outcomes), details=outcomes[0].measured.details)
+
+
+def measure(_request: Request, stage: Callable[[str], None]) -> Measured:
+    """In a child: ask neighbours. Raises NotRunError where nobody can be asked."""
+    stage("sending packets to the neighbours of each interface")
+    try:
+        ways = mtu.read()
+    except FileNotFoundError as error:
+        raise NotRunError(f"{error.filename} is not installed") from error
+    except CommandError as error:
+        raise NotRunError(f"a program that asks gave {error}") from error
+    if not any(way.answering for way in ways):
+        raise NotRunError("no neighbour on an interface with hardware is known to answer")
+    return Measured(findings=tuple(examine(ways)), details={"interfaces": [encode(way) for way in ways]})
+
+
+def examine(ways: Iterable[Way]) -> Iterator[Finding]:
+    """Interfaces on which nothing of the whole MTU gets through."""
+    for way in ways:
+        if way.answering and not way.passing:
+            yield finding(
+                "mtu-blocked", interface=way.interface, mtu=way.mtu, neighbours=", ".join(way.answering)
+            )

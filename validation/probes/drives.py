@@ -1,0 +1,115 @@
+"""What NVMe drives say of their health, by nvme-cli or smartctl, whichever is installed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from validation.processes.command import CommandError, run
+
+TIMEOUT_S = 10.0
+#: Bits of the critical warning (NVM Express base specification 2.0, SMART / Health Information log).
+WARNINGS = {
+    0x01: "its spare capacity is below its threshold",
+    0x02: "its temperature is out of range",
+    0x04: "its reliability is degraded by media or internal errors",
+    0x08: "its media can only be read",
+    0x10: "its backup of volatile memory has failed",
+    0x20: "its persistent memory can only be read or is unreliable",
+}
+
+
+@dataclass(frozen=True)
+class Drive:
+    """One NVMe drive. `critical_warning` has the bits of WARNINGS, `used_percent` is of its rated life."""
+
+    name: str
+    model: str
+    critical_warning: int
+    used_percent: int
+    spare_percent: int
+    media_errors: int
+
+
+@dataclass(frozen=True)
+class Drives:
+    """All NVMe drives that were asked, and why others could not be, by their name."""
+
+    read: tuple[Drive, ...] = ()
+    unread: dict[str, str] = field(default_factory=dict)
+
+
+class UnreadableError(Exception):
+    """A drive did not say; the message is why."""
+
+
+def read(root: Path = Path("/")) -> Drives:
+    """Ask every NVMe drive on the PCI bus; what is reached over a network is somebody else's."""
+    found, unread = [], {}
+    for controller in sorted((root / "sys/class/nvme").glob("nvme*")):
+        if _text(controller / "transport") not in ("", "pcie"):
+            continue
+        try:
+            found.append(_drive(controller.name, _text(controller / "model"), _log(controller.name)))
+        except UnreadableError as error:
+            unread[controller.name] = str(error)
+    return Drives(tuple(found), unread)
+
+
+def _log(name: str) -> dict[str, Any]:
+    """The drive's log in nvme-cli's words. Raises UnreadableError."""
+    device = f"/dev/{name}"
+    if shutil.which("nvme"):
+        return _ask(["nvme", "smart-log", device, "--output-format=json"])
+    if not shutil.which("smartctl"):
+        raise UnreadableError("neither nvme-cli nor smartmontools is installed")
+    # Its exit status tells of failing drives as well: what it says counts.
+    found = _ask(["smartctl", "--json", "--all", device]).get("nvme_smart_health_information_log")
+    if not isinstance(found, dict):
+        raise UnreadableError(f"smartctl does not tell the health of {device}")
+    return found | {"avail_spare": found.get("available_spare"), "percent_used": found.get("percentage_used")}
+
+
+def _ask(command: list[str]) -> dict[str, Any]:
+    try:
+        done = run(command, TIMEOUT_S)
+        answer = json.loads(done.output)
+    except CommandError as error:
+        raise UnreadableError(f"{command[0]} gave {error}") from error
+    except OSError as error:
+        raise UnreadableError(f"{command[0]} cannot be started: {error.strerror}") from error
+    except ValueError as error:
+        said = (done.errors or done.output).strip().splitlines()
+        raise UnreadableError(f"{command[0]}: {said[-1] if said else done.ending}") from error
+    if not isinstance(answer, dict):
+        raise UnreadableError(f"{command[0]} answered something that is no log")
+    return answer
+
+
+def _drive(name: str, model: str, log: dict[str, Any]) -> Drive:
+    try:
+        return Drive(
+            name,
+            model,
+            _number(log["critical_warning"]),
+            _number(log["percent_used"]),
+            _number(log["avail_spare"]),
+            _number(log["media_errors"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnreadableError(f"its log has no number for {error}") from error
+
+
+def _number(value: Any) -> int:
+    """A number; nvme-cli writes bits also as {"value": 4, ...}, and numbers of 128 bits also as text."""
+    return int(value["value"] if isinstance(value, dict) else value)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
