@@ -9,6 +9,8 @@ SHELL := /bin/bash
 
 # Ansible insists on UTF-8, and a fresh server has no other such locale.
 export LC_ALL := C.UTF-8
+# Tests start Python thousands of times: it keeps its byte code.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Python 3.11 or newer, and not the one of an active virtual environment: ours may have to be made anew.
 python_is_usable = import sys; sys.exit(sys.version_info < (3, 11) or sys.prefix != sys.base_prefix)
@@ -66,7 +68,7 @@ unit: setup ## Run the unit tests: seconds, no root
 .PHONY: lab-test
 lab-test: packages setup ## Run the tests that boot nodes, but the slow ones
 	@# Several files at a time: each has a lab of its own, and waits for its nodes most of the time.
-	$(BIN)/pytest tests/lab -m "lab and not slow" -n 3 --dist loadfile --no-loadscope-reorder -v $(ARGS)
+	$(BIN)/pytest tests/lab -m "lab and not slow" -n 3 --dist loadfile --no-loadscope-reorder -v --durations=20 $(ARGS)
 
 .PHONY: slow-test
 slow-test: packages setup monitoring schedulers ## Tests that boot nodes and take long: Debian's own driver, monitoring, Slurm, kernels, snapshots, all of dnf: hours
