@@ -26,7 +26,7 @@ from ansible.module_utils.driver import gpu_settings, mig
 from ansible.module_utils.driver.smi import SettingsError
 from ansible.module_utils.settings.base import RefusedError
 
-from planning.contradictions import profile_problems
+from planning.contradictions import instance_problems, profile_problems
 from planning.os_controls import load_controls, waiver_problems
 from planning.tables import read_yaml
 from validation.model.plans import MOST_HOURS, PLANS
@@ -264,7 +264,10 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
             values[name] = spec.get("default")
         problems += errors
     problems += time_problems(values) + floor_problems(values, given) + power_problems(values)
-    problems += profile_problems(host_variables)
+    node = str(host_variables.get("inventory_hostname", "this node"))
+    problems += profile_problems(node, map(str, host_variables.get("group_names") or ()))
+    layouts, graphics = values.get("gpu_settings_mig") or {}, values.get("nvidia_stack_graphics")
+    problems += instance_problems(layouts, graphics=bool(graphics))
     return {"values": values, "problems": problems}
 
 

@@ -181,6 +181,7 @@ class NvidiaStack:
     fabric: Literal["auto", "none", "nvswitch", "nvlink5"]
     follow_kernels: bool
     imex: bool
+    graphics: bool
     cuda_repository_url: str
     cuda_key_url: str
     cuda_key_fingerprints: tuple[str, ...]

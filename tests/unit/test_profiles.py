@@ -22,10 +22,18 @@ if TYPE_CHECKING:
 
 EXAMPLE = ROOT / "inventory/example"
 PROFILES = sorted(path.stem for path in (EXAMPLE / "group_vars").glob(f"{PROFILE}*.yml"))
+L40S = "26b9"
+DEBIAN = {
+    "uri": "http://mirror.example/debian/",
+    "suite": "bookworm",
+    "components": ["main"],
+    "signed_by": "",
+}
 # A node of the example in each profile, and its GPUs.
 NODES = {
     "profile_development": ("node02", [H100] * 8),
     "profile_inference": ("node11", [L4]),
+    "profile_rendering": ("node21", [L40S]),
     "profile_training": ("node01", [H100] * 8),
 }
 
@@ -54,7 +62,7 @@ def own(name: str) -> dict[str, Any]:
 def plan(profile: str, **changes: Any) -> NodePlan:
     """The plan of the node that the example has in this profile."""
     name, devices = NODES[profile]
-    facts = node(pci=gpus(*devices), **changes)
+    facts = node(**{"pci": gpus(*devices), "apt_sources": [DEBIAN], **changes})
     assert {device["class_id"] for device in facts["pci"]} == {GPU}
     return whole_plan(facts, **own(name))
 
@@ -100,6 +108,12 @@ def test_an_inference_node_has_docker_and_must_start_a_container_with_its_gpus()
     assert found.expectation
     assert "gpu_container" in found.expectation.required_tests
     assert found.role("monitoring").settings
+
+
+def test_a_rendering_node_has_graphics_libraries_of_the_same_driver() -> None:
+    found = plan("profile_rendering")
+    assert {"nvidia-driver-libs", "nvidia-vulkan-icd", "libgles-nvidia2"} <= found.packages.keys()
+    assert "nvidia-cuda-toolkit" not in found.packages
 
 
 def test_what_the_group_of_a_nodes_kind_says_wins_over_its_profile() -> None:
