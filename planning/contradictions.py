@@ -24,6 +24,16 @@ def profile_problems(node: str, groups: Iterable[str]) -> list[str]:
     ]
 
 
+def slurm_problems(layouts: Mapping[str, object], *, devices: bool) -> list[str]:
+    """A sentence where Slurm would hand out whole GPUs that are divided."""
+    if not devices or not any(isinstance(layout, list) for layout in layouts.values()):
+        return []
+    return [
+        "compute_environment_slurm_gpus: devices lists whole GPUs, and gpu_settings_mig divides some into "
+        "instances; set compute_environment_slurm_gpus: nvml, which finds instances"
+    ]
+
+
 def instance_problems(layouts: Mapping[str, object], *, graphics: bool) -> list[str]:
     """A sentence where every GPU is divided into instances that cannot draw, on a node for graphics.
 

@@ -26,7 +26,7 @@ from ansible.module_utils.driver import gpu_settings, mig
 from ansible.module_utils.driver.smi import SettingsError
 from ansible.module_utils.settings.base import RefusedError
 
-from planning.contradictions import instance_problems, profile_problems
+from planning.contradictions import instance_problems, profile_problems, slurm_problems
 from planning.os_controls import load_controls, waiver_problems
 from planning.tables import read_yaml
 from validation.model.plans import MOST_HOURS, PLANS
@@ -268,6 +268,7 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
     problems += profile_problems(node, map(str, host_variables.get("group_names") or ()))
     layouts, graphics = values.get("gpu_settings_mig") or {}, values.get("nvidia_stack_graphics")
     problems += instance_problems(layouts, graphics=bool(graphics))
+    problems += slurm_problems(layouts, devices=values.get("compute_environment_slurm_gpus") == "devices")
     return {"values": values, "problems": problems}
 
 
