@@ -1,6 +1,6 @@
 """Debian's own Slurm, 22.05 and 24.11, takes the gres.conf that the role wrote, and gives jobs its GPUs.
 
-Each node is a cluster of its own. The GPUs are empty files in /dev; control groups, which would keep a job
+Each node is a cluster of its own. The GPUs are links to /dev/null; control groups, which would keep a job
 from the others' GPUs, are not the lab's to make.
 """
 
@@ -112,7 +112,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 "apt-get update -qq; apt-get install -qq --no-install-recommends "
                 "slurmctld slurmd slurm-client munge >/dev/null 2>&1;"
                 f"printf %s {shlex.quote(OPERATORS)} >/etc/slurm/gres.conf;"
-                f"for number in $(seq 0 {count - 1}); do touch /dev/nvidia$number; done",
+                f"for number in $(seq 0 {count - 1}); do ln -s /dev/null /dev/nvidia$number; done",
                 timeout_s=300,
             )
         run = settle(play, compute_environment_slurm_gpus="devices")
