@@ -189,7 +189,7 @@ def test_a_cpu_that_is_offline_does_not_count(root: Root) -> None:
 
 def test_without_sysfs_python_counts_the_cpus(root: Root) -> None:
     count = os.cpu_count()
-    expected = {"logical": count, "physical": count, "numa_nodes": 1, "sockets": []}
+    expected: dict[str, Any] = {"logical": count, "physical": count, "numa_nodes": 1, "sockets": []}
     assert node_facts.cpu(root.path) == expected
 
 
