@@ -104,20 +104,47 @@ def kernel(root: Path, release: str) -> dict[str, Any]:
     }
 
 
-def cpu(root: Path) -> dict[str, int]:
-    """Logical CPUs, physical cores (distinct package and core ids) and NUMA nodes that are online."""
+def cpu(root: Path) -> dict[str, Any]:
+    """Logical CPUs, physical cores (distinct package and core ids) and NUMA nodes that are online.
+
+    `sockets` are in the order of their first CPUs, as hwloc counts them, with their cores and NUMA nodes.
+    """
     base = root / "sys/devices/system"
-    cores = set()
-    logical = 0
-    for topology in (base / "cpu").glob("cpu[0-9]*/topology"):
-        logical += 1
-        cores.add((read(topology / "physical_package_id"), read(topology / "core_id")))
-    logical = logical or os.cpu_count() or 1
+    nodes = sorted(int(path.name[len("node") :]) for path in (base / "node").glob("node[0-9]*"))
+    node_of = {number: node for node in nodes for number in numbers(read(base / f"node/node{node}/cpulist"))}
+    cores: dict[str, set[str]] = {}
+    near: dict[str, set[int]] = {}
+    logical = sorted(
+        int(topology.parent.name[len("cpu") :]) for topology in (base / "cpu").glob("cpu[0-9]*/topology")
+    )
+    for number in logical:
+        topology = base / f"cpu/cpu{number}/topology"
+        package = read(topology / "physical_package_id")
+        cores.setdefault(package, set()).add(read(topology / "core_id"))
+        near.setdefault(package, set()).update({node_of[number]} if number in node_of else ())
+    count = len(logical) or os.cpu_count() or 1
     return {
-        "logical": logical,
-        "physical": len(cores) or logical,
-        "numa_nodes": len(list((base / "node").glob("node[0-9]*"))) or 1,
+        "logical": count,
+        "physical": sum(map(len, cores.values())) or count,
+        "numa_nodes": len(nodes) or 1,
+        "sockets": [
+            {"cores": len(found), "numa_nodes": sorted(near[package])} for package, found in cores.items()
+        ],
     }
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers of a list of the kernel's: 0-3,8 -> 0, 1, 2, 3, 8."""
+    found: list[int] = []
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def number_in(path: Path, pattern: str) -> int | None:
+    """The number that a pattern finds in a file of the kernel's; None where there is none."""
+    found = re.search(pattern, read(path), re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def memory_bytes(root: Path) -> int:
@@ -139,7 +166,7 @@ def disks(root: Path) -> list[dict[str, Any]]:
     return result
 
 
-def pci_devices(root: Path) -> list[dict[str, str]]:
+def pci_devices(root: Path) -> list[dict[str, Any]]:
     """NVIDIA's PCI devices: GPUs (class 03xx), NVSwitches (0680), audio functions and the like."""
     devices = []
     for device in sorted((root / "sys/bus/pci/devices").glob("*")):
@@ -153,6 +180,11 @@ def pci_devices(root: Path) -> list[dict[str, str]]:
                 "class_id": read(device / "class").removeprefix("0x")[:4],
                 "subsystem_vendor_id": read(device / "subsystem_vendor").removeprefix("0x"),
                 "subsystem_device_id": read(device / "subsystem_device").removeprefix("0x"),
+                # The kernel's word for none is -1. The number of /dev/nvidia* is the loaded driver's to say.
+                "numa_node": number_in(device / "numa_node", r"^(\d+)$"),
+                "minor": number_in(
+                    root / f"proc/driver/nvidia/gpus/{device.name}/information", r"^Device Minor:\s*(\d+)"
+                ),
             }
         )
     return devices

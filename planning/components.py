@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from planning.versions import version
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from planning.model import Request
     from planning.tables import Stack
 
@@ -59,6 +61,31 @@ def dcgm_packages(request: Request, stack: Stack) -> dict[str, str]:
         names.append("datacenter-gpu-manager-4-cuda12")
     exporter = {"datacenter-gpu-manager-exporter": stack.dcgm_exporter_package}
     return dict.fromkeys(names, stack.dcgm_package) | (exporter if wanted.dcgm_exporter else {})
+
+
+def graphics_packages(request: Request, stack: Stack) -> dict[str, str]:
+    """The driver's libraries for graphics, where the operator wants them and their names are known."""
+    if not request.variables.nvidia_stack.graphics:
+        return {}
+    distribution = request.distribution
+    # The suffix of names that end in the branch, as the driver's own do there.
+    suffix = f"-{stack.branch}" if distribution.named_by_branch(stack.branch) else ""
+    names = request.tables.graphics_packages.get(distribution.release.family, ())
+    return dict.fromkeys((name.format(suffix=suffix) for name in names), distribution.driver_version(stack))
+
+
+def graphics_problems(names: Collection[str], request: Request) -> list[str]:
+    """Why a node cannot have graphics libraries: packages whose names are a guess are not installed."""
+    if names or not request.variables.nvidia_stack.graphics:
+        return []
+    family, source = request.distribution.release.family, request.variables.nvidia_stack.source
+    own = request.tables.distro_driver_packages.get(family)
+    other = "nvidia_stack_source: distro, or " if source == "nvidia" and own and own.graphics else ""
+    return [
+        f"nvidia_stack_graphics: the names of the packages with graphics libraries on "
+        f"{request.distribution.name} from nvidia_stack_source: {source} are in no table; set "
+        f"{other}nvidia_stack_graphics: false"
+    ]
 
 
 def services(request: Request) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from planning.components import CONTAINER_TOOLKIT, build_packages
+from planning.components import CONTAINER_TOOLKIT, build_packages, graphics_problems
 from planning.fitting import fitting_stacks
 from planning.model import Driver, Offer, Request, Runtime
 from planning.repositories import container_repository
@@ -96,6 +96,7 @@ def offer(request: Request) -> Offer:
             *problems,
             *choice.problems,
             *option_problems(row, request),
+            *graphics_problems(choice.listed.graphics, request),
         ),
         warnings=(*warnings, *kernel_warnings(row, request)),
         hint=PREBUILT_HINT if choice.prebuilt else "",
@@ -121,7 +122,8 @@ def packages(row: DistroDriver, listed: DistroPackages, request: Request) -> dic
     """Names and versions; "" is what the sources offer when it is installed."""
     tables, wanted = request.tables, request.variables.nvidia_stack
     fabric = (listed.fabric,) if listed.fabric and request.fabric != "none" else ()
-    found = dict.fromkeys((listed.driver, *listed.versioned, *fabric), wanted.distro_driver)
+    graphics = listed.graphics if wanted.graphics else ()
+    found = dict.fromkeys((listed.driver, *listed.versioned, *fabric, *graphics), wanted.distro_driver)
     found |= dict.fromkeys(listed.others, "")
     if row.cuda and wanted.distro_cuda_toolkit:
         found[row.cuda.package] = ""

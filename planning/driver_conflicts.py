@@ -32,7 +32,7 @@ VGPU = re.compile(r"nvidia-linux-grid-\d+")
 # What belongs to the driver: not the container toolkit, nor CUDA, nor firmware for nouveau.
 DRIVER = re.compile(
     r"^(nvidia-(?!container|cuda|cudnn|profiler|visual)|libnvidia-(?!container)|libcuda1$|cuda-drivers"
-    r"|firmware-nvidia-gsp|linux-(modules|objects|signatures)-nvidia-)"
+    r"|firmware-nvidia-gsp|linux-(modules|objects|signatures)-nvidia-|lib(egl|gl1|gles|glx)-nvidia)"
 )
 
 

@@ -41,12 +41,21 @@ class InstalledKernel:
 
 
 @dataclass(frozen=True)
+class Socket:
+    """A processor's physical cores, and the NUMA nodes that its CPUs belong to."""
+
+    cores: int
+    numa_nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Cpu:
-    """Logical CPUs, physical cores and NUMA nodes that are online."""
+    """Logical CPUs, physical cores and NUMA nodes that are online; sockets in the order of their CPUs."""
 
     logical: int
     physical: int
     numa_nodes: int
+    sockets: tuple[Socket, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,11 +69,17 @@ class Disk:
 
 @dataclass(frozen=True)
 class PciDevice:
-    """A PCI device of NVIDIA; ids are hexadecimal digits in lower case."""
+    """A PCI device of NVIDIA; ids are hexadecimal digits in lower case.
+
+    `minor` is the number of its device file, known once the driver is loaded; `numa_node` is None where the
+    firmware does not say.
+    """
 
     address: str
     device_id: str
     class_id: str
+    numa_node: int | None = None
+    minor: int | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planning.choice import chosen_stack, remedy
-from planning.components import build_packages, dcgm_packages, fabric_packages, libraries, services
+from planning.components import (
+    build_packages,
+    dcgm_packages,
+    fabric_packages,
+    graphics_packages,
+    graphics_problems,
+    libraries,
+    services,
+)
 from planning.model import Driver, Offer, Request, Runtime
 from planning.repositories import nvidia_repositories, repository_key_problems
 from planning.rules import absences, from_nvidia, kernel_modules, stack_problems, stack_warnings
@@ -27,6 +35,7 @@ def offer(request: Request) -> Offer:
         problem = f"nvidia_stack_name: no stack is named {name}; data/stacks.yml has: {known}"
         return Offer(stack=name, problems=(problem,))
     modules, module_problems = kernel_modules(request, stack.driver)
+    graphics = graphics_packages(request, stack)
     return Offer(
         stack=name,
         driver=Driver(
@@ -42,7 +51,8 @@ def offer(request: Request) -> Offer:
         packages=distribution.driver_packages(stack, modules)
         | libraries(request, stack)
         | fabric_packages(request, stack)
-        | dcgm_packages(request, stack),
+        | dcgm_packages(request, stack)
+        | graphics,
         present=build_packages(request) | ({"infiniband-diags": ""} if request.fabric == "nvlink5" else {}),
         pins=distribution.pins(stack),
         repositories=nvidia_repositories(request),
@@ -58,6 +68,7 @@ def offer(request: Request) -> Offer:
             *(f"{problem}; {remedy(request)}" for problem in stack_problems(stack, request)),
             *module_problems,
             *repository_key_problems(request),
+            *graphics_problems(graphics, request),
         ),
         warnings=(*stack_warnings(stack, request), *unseen_warnings(stack, request)),
         hint=mirror_hint(stack, request),

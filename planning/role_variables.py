@@ -27,6 +27,7 @@ from ansible.module_utils.driver.smi import SettingsError
 from ansible.module_utils.settings import tmpfs
 from ansible.module_utils.settings.base import RefusedError
 
+from planning.contradictions import instance_problems, profile_problems, slurm_problems
 from planning.os_controls import load_controls, waiver_problems
 from planning.tables import read_yaml
 from validation.model.plans import MOST_HOURS, PLANS
@@ -292,6 +293,11 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
             values[name] = spec.get("default")
         problems += errors
     problems += time_problems(values) + floor_problems(values, given) + power_problems(values)
+    node = str(host_variables.get("inventory_hostname", "this node"))
+    problems += profile_problems(node, map(str, host_variables.get("group_names") or ()))
+    layouts, graphics = values.get("gpu_settings_mig") or {}, values.get("nvidia_stack_graphics")
+    problems += instance_problems(layouts, graphics=bool(graphics))
+    problems += slurm_problems(layouts, devices=values.get("compute_environment_slurm_gpus") == "devices")
     return {"values": values, "problems": problems}
 
 

@@ -185,13 +185,15 @@ class DistroDriver:
 class DistroPackages:
     """The driver's packages beside the kernel modules: at its version, and at versions of their own.
 
-    `driver` is the one whose version is the driver's; `fabric` is the fabric manager, if there is one.
+    `driver` is the one whose version is the driver's; `fabric` is the fabric manager, if there is one;
+    `graphics` are libraries at the driver's version, none where their names are not known.
     """
 
     driver: str
     versioned: tuple[str, ...]
     others: tuple[str, ...]
     fabric: str | None
+    graphics: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,7 @@ class Tables:
     distro_drivers: dict[str, DistroDriver]
     distro_driver_packages: dict[str, DistroPackages]
     nccl_debug_variables: tuple[str, ...]
+    graphics_packages: dict[str, tuple[str, ...]]  # NVIDIA's, by family
 
     @cached_property
     def models_by_id(self) -> dict[str, str]:
@@ -260,6 +263,11 @@ class Tables:
                 name: row["versions"] for name, row in data["nvidia_distribution_pythons"].items()
             },
             "rebuilds": _column(data["nvidia_distribution_rebuilds"], "family"),
+            "graphics_packages": {
+                # No table yet: nobody has read these names in a source (docs/profiles.md).
+                family: row["packages"]
+                for family, row in data.get("nvidia_graphics_packages", {}).items()
+            },
             "distro_drivers": {
                 name: {
                     **row,

@@ -60,6 +60,9 @@ class ComputeEnvironment:
     profile: bool
     services: tuple[str, ...]
     slurm_task_prolog: bool
+    slurm_gpus: Literal["none", "devices", "nvml"]
+    slurm_cgroup: dict[str, Any]
+    slurm_directory: str
     container_nccl: Literal["none", "portable", "all"]
     cuda_path: bool
     busy_ok: bool
@@ -181,6 +184,7 @@ class NvidiaStack:
     fabric: Literal["auto", "none", "nvswitch", "nvlink5"]
     follow_kernels: bool
     imex: bool
+    graphics: bool
     cuda_repository_url: str
     cuda_key_url: str
     cuda_key_fingerprints: tuple[str, ...]

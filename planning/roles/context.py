@@ -7,11 +7,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from planning.os_controls import Hardening, hardening
+from planning.slurm import SlurmGpu, slurm_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from planning.facts import NodeFacts, Tunables
+    from planning.facts import NodeFacts, Socket, Tunables
     from planning.node_plan import NodePlan
     from planning.variables import Variables
 
@@ -29,9 +30,10 @@ class Context:
     """One node, what it is to become, and what the controller knows.
 
     `plan` has everything but the roles. `os_id`, `codename`, `kernel` (its release) and `tunables` are the
-    node's own words. `controls` are those of data/os_controls by id, `models` is the content of
-    data/gpu_models.yml. `mok_certificate` is the operator's certificate as PEM, empty without one. `programs`
-    has the text of each program that the node runs by itself, by its file name in /usr/local/lib/temper.
+    node's own words, `gpus` its GPUs for jobs, `sockets` its processors. `controls` are those of
+    data/os_controls by id, `models` is the content of data/gpu_models.yml. `mok_certificate` is the
+    operator's certificate as PEM, empty without one. `programs` has the text of each program that the node
+    runs by itself, by its file name in /usr/local/lib/temper.
     """
 
     plan: NodePlan
@@ -40,6 +42,8 @@ class Context:
     codename: str
     kernel: str
     tunables: Tunables
+    gpus: tuple[SlurmGpu, ...]
+    sockets: tuple[Socket, ...]
     controls: Mapping[str, Any]
     models: Mapping[str, Any]
     fleet: Fleet = field(default_factory=Fleet)
@@ -49,6 +53,8 @@ class Context:
     @classmethod
     def of(cls, plan: NodePlan, variables: Variables, node: NodeFacts, **known: Any) -> Context:
         """The context of a node; `known` are the other fields."""
+        rows = known["models"]["models"].values()
+        names = {device_id: row["name"] for row in rows for device_id in row["pci_ids"]}
         return cls(
             plan=plan,
             variables=variables,
@@ -56,6 +62,8 @@ class Context:
             codename=node.os.codename,
             kernel=node.kernel.release,
             tunables=node.tunables,
+            gpus=slurm_gpus(node, names, plan.undriven_gpus),
+            sockets=node.cpu.sockets,
             **known,
         )
 

@@ -204,18 +204,44 @@ def test_hyperthreads_share_a_core_and_sockets_number_theirs_alike(root: Root) -
     for number in (0, 1):
         (root.path / f"sys/devices/system/node/node{number}").mkdir(parents=True)
     root.write("sys/devices/system/node/online", "0-1\n")
-    assert node_facts.cpu(root.path) == {"logical": 8, "physical": 4, "numa_nodes": 2}
+    found = node_facts.cpu(root.path)
+    sockets = found.pop("sockets")
+    assert found == {"logical": 8, "physical": 4, "numa_nodes": 2}
+    assert [socket["cores"] for socket in sockets] == [2, 2]
+
+
+def test_sockets_come_in_the_order_of_their_cpus_with_their_numa_nodes(root: Root) -> None:
+    """Two processors whose CPUs alternate, and of which the second has two NUMA nodes."""
+    for number in range(12):
+        root.cpu(number, package=36 if number % 2 else 0, core=number % 6)
+    for node, cpus in {0: "0,2,4,6,8,10", 1: "1,3,7,9", 10: "5,11"}.items():
+        root.write(f"sys/devices/system/node/node{node}/cpulist", f"{cpus}\n")
+    assert node_facts.cpu(root.path)["sockets"] == [
+        {"cores": 3, "numa_nodes": [0]},
+        {"cores": 3, "numa_nodes": [1, 10]},
+    ]
+
+
+def test_a_list_of_the_kernel_s_has_ranges(root: Root) -> None:
+    assert node_facts.numbers("0-3,8,10-11\n") == [0, 1, 2, 3, 8, 10, 11]
+    assert node_facts.numbers("\n") == []
 
 
 def test_a_cpu_that_is_offline_does_not_count(root: Root) -> None:
     root.cpu(0, 0, 0)
     root.write("sys/devices/system/cpu/cpu1/online", "0\n")
-    assert node_facts.cpu(root.path) == {"logical": 1, "physical": 1, "numa_nodes": 1}
+    assert node_facts.cpu(root.path) == {
+        "logical": 1,
+        "physical": 1,
+        "numa_nodes": 1,
+        "sockets": [{"cores": 1, "numa_nodes": []}],
+    }
 
 
 def test_without_sysfs_python_counts_the_cpus(root: Root) -> None:
     count = os.cpu_count()
-    assert node_facts.cpu(root.path) == {"logical": count, "physical": count, "numa_nodes": 1}
+    expected: dict[str, Any] = {"logical": count, "physical": count, "numa_nodes": 1, "sockets": []}
+    assert node_facts.cpu(root.path) == expected
 
 
 def test_memory_is_in_bytes(root: Root) -> None:
@@ -250,6 +276,9 @@ def test_nvidia_devices_are_found_by_their_ids(root: Root) -> None:
     root.pci("0000:1b:00.0", "0x10de", "0x2330", "0x030200")
     root.pci("0000:07:00.0", "0x10de", "0x22a3", "0x068000")
     root.pci("0000:00:02.0", "0x8086", "0x46a6", "0x030000")
+    root.write("sys/bus/pci/devices/0000:1b:00.0/numa_node", "1\n")
+    root.write("sys/bus/pci/devices/0000:07:00.0/numa_node", "-1\n")
+    root.write("proc/driver/nvidia/gpus/0000:1b:00.0/information", "Model: \t H100\nDevice Minor: \t 4\n")
     assert node_facts.pci_devices(root.path) == [
         {
             "address": address,
@@ -258,8 +287,13 @@ def test_nvidia_devices_are_found_by_their_ids(root: Root) -> None:
             "class_id": kind,
             "subsystem_vendor_id": "103c",
             "subsystem_device_id": "12ab",
+            "numa_node": node,
+            "minor": minor,
         }
-        for address, device, kind in (("0000:07:00.0", "22a3", "0680"), ("0000:1b:00.0", "2330", "0302"))
+        for address, device, kind, node, minor in (
+            ("0000:07:00.0", "22a3", "0680", None, None),
+            ("0000:1b:00.0", "2330", "0302", 1, 4),
+        )
     ]
 
 

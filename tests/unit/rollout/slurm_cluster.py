@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).resolve().parents[3] / ".cache/slurm"
+ROOT = Path(__file__).resolve().parents[3] / ".cache/slurm-cluster"
 PATIENCE_S = 60
 CONFIGURATION = """\
 ClusterName=temper

@@ -1,0 +1,110 @@
+"""nvidia_stack_graphics: the driver's libraries for graphics, and who is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible.module_utils.packaging.packages import FAMILY
+
+from planning.role_variables import role_variables
+from tests.unit.planning_nodes import assert_says, node, plan, system
+from tests.unit.tables import specs, tables
+
+GRAPHICS = ("nvidia-driver-libs", "libgles-nvidia2", "nvidia-vulkan-icd")
+SOURCE = {
+    "uri": "http://mirror.example/debian/",
+    "suite": "bookworm",
+    "components": ["main"],
+    "signed_by": "",
+}
+DEBIAN: dict[str, Any] = node(apt_sources=[SOURCE])
+KERNEL = {"release": "6.8.0-134-generic", "headers_present": True, "headers_installable": True, "cmdline": ""}
+NOBLE = system(
+    "ubuntu", "24.04", kernel={**KERNEL, "image_packages": {"linux-image-6.8.0-134-generic": "6.8.0-134.1"}}
+)
+# What a row of the table would say.
+ROWS = {
+    "debian": {"packages": ["gl-libraries", "vulkan-driver"]},
+    "ubuntu": {"packages": ["gl-libraries{suffix}"]},
+}
+
+
+def test_debians_driver_brings_them_at_its_own_version() -> None:
+    exact = "535.309.01-0+deb12u1"
+    found = plan(
+        DEBIAN, nvidia_stack_source="distro", nvidia_stack_graphics=True, nvidia_stack_distro_driver=exact
+    )
+    assert found["problems"] == []
+    assert {found["packages"][name] for name in (*GRAPHICS, "nvidia-kernel-dkms")} == {exact}
+
+
+@pytest.mark.parametrize("source", ["nvidia", "distro"])
+def test_without_it_there_are_none(source: str) -> None:
+    found = plan(DEBIAN, nvidia_stack_source=source)
+    assert found["problems"] == []
+    assert not {name for name in found["packages"] if "vulkan" in name or "egl" in name or "-libs" in name}
+
+
+@pytest.mark.parametrize(
+    "name", [*GRAPHICS, "nvidia-egl-icd", "libegl-nvidia0", "libglx-nvidia0", "libgl1-nvidia-glvnd-glx"]
+)
+def test_they_belong_to_the_driver_for_what_holds_and_upgrades_it(name: str) -> None:
+    assert FAMILY.match(name)
+
+
+@pytest.mark.parametrize("name", ["libgl1", "libglx0", "libegl-mesa0", "libvulkan1"])
+def test_the_libraries_that_all_vendors_share_do_not(name: str) -> None:
+    assert not FAMILY.match(name)
+
+
+@pytest.mark.parametrize(
+    ("facts", "source", "remedy"),
+    [
+        (DEBIAN, "nvidia", "set nvidia_stack_source: distro, or nvidia_stack_graphics: false"),
+        (NOBLE, "nvidia", "set nvidia_stack_graphics: false"),
+        (NOBLE, "distro", "set nvidia_stack_graphics: false"),
+        (system("rhel", "9.6"), "nvidia", "set nvidia_stack_graphics: false"),
+    ],
+)
+def test_where_no_table_has_their_names_the_node_is_refused(
+    facts: dict[str, Any], source: str, remedy: str
+) -> None:
+    (problem,) = plan(facts, nvidia_stack_source=source, nvidia_stack_graphics=True)["problems"]
+    assert_says(problem, f"nvidia_stack_source: {source} are in no table", remedy)
+
+
+@pytest.mark.parametrize(
+    ("facts", "stack", "names"),
+    [
+        (DEBIAN, "r580-cuda13.0", {"gl-libraries", "vulkan-driver"}),
+        (NOBLE, "r580-cuda13.0", {"gl-libraries-580"}),
+        (NOBLE, "r595-cuda13.2", {"gl-libraries"}),
+    ],
+)
+def test_a_row_is_all_that_nvidias_repository_needs(
+    facts: dict[str, Any], stack: str, names: set[str]
+) -> None:
+    data = tables() | {"nvidia_graphics_packages": ROWS}
+    found = plan(facts, data=data, nvidia_stack_name=stack, nvidia_stack_graphics=True)
+    assert found["problems"] == []
+    versions = {found["packages"][name] for name in names}
+    assert versions == {found["driver"]["package_version"]}
+
+
+@pytest.mark.parametrize(
+    ("layout", "refused"),
+    [
+        ({"all": ["3g.40gb", "3g.40gb"]}, True),
+        ({"all": ["1g.24gb+gfx", "1g.24gb"]}, False),
+        ({"0": ["3g.40gb"]}, False),
+        ({"all": "disabled"}, False),
+    ],
+)
+def test_instances_that_cannot_draw_contradict_graphics(layout: dict[str, Any], *, refused: bool) -> None:
+    given = {"gpu_settings_mig": layout, "nvidia_stack_graphics": True}
+    problems = role_variables(given, specs())["problems"]
+    assert bool(problems) == refused
+    if refused:
+        assert_says(problems[0], "3g.40gb, 3g.40gb", "nvidia_stack_graphics")
+    assert role_variables({**given, "nvidia_stack_graphics": False}, specs())["problems"] == []

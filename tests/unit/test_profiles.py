@@ -1,0 +1,137 @@
+"""Profiles: groups of the example inventory, read as Ansible reads them and planned with the real tables."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible.inventory.manager import InventoryManager
+from ansible.parsing.dataloader import DataLoader
+from ansible.vars.manager import VariableManager
+
+from planning.contradictions import PROFILE
+from planning.node_plan import Kind, NodePlan
+from planning.role_variables import role_variables
+from tests.unit.planning_nodes import GPU, H100, L4, assert_says, gpus, node
+from tests.unit.planning_roles.plans import contents, wanted, whole_plan
+from tests.unit.tables import ROOT, specs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXAMPLE = ROOT / "inventory/example"
+PROFILES = sorted(path.stem for path in (EXAMPLE / "group_vars").glob(f"{PROFILE}*.yml"))
+L40S = "26b9"
+DEBIAN = {
+    "uri": "http://mirror.example/debian/",
+    "suite": "bookworm",
+    "components": ["main"],
+    "signed_by": "",
+}
+# A node of the example in each profile, and its GPUs.
+NODES = {
+    "profile_development": ("node02", [H100] * 8),
+    "profile_inference": ("node11", [L4]),
+    "profile_rendering": ("node21", [L40S]),
+    "profile_training": ("node01", [H100] * 8),
+}
+
+
+@cache
+def inventory(path: Path = EXAMPLE) -> tuple[InventoryManager, VariableManager]:
+    """An inventory as ansible-playbook reads it."""
+    loader = DataLoader()
+    found = InventoryManager(loader=loader, sources=[str(path)])
+    return found, VariableManager(loader=loader, inventory=found)
+
+
+def variables(name: str, path: Path = EXAMPLE) -> dict[str, Any]:
+    """What Ansible gives a node: its variables, and the names of its groups."""
+    hosts, manager = inventory(path)
+    found: dict[str, Any] = manager.get_vars(host=hosts.get_host(name))
+    return found
+
+
+def own(name: str) -> dict[str, Any]:
+    """A node's variables of roles."""
+    prefixes = tuple(f"{role}_" for role in specs())
+    return {key: value for key, value in variables(name).items() if key.startswith(prefixes)}
+
+
+def plan(profile: str, **changes: Any) -> NodePlan:
+    """The plan of the node that the example has in this profile."""
+    name, devices = NODES[profile]
+    facts = node(**{"pci": gpus(*devices), "apt_sources": [DEBIAN], **changes})
+    assert {device["class_id"] for device in facts["pci"]} == {GPU}
+    return whole_plan(facts, **own(name))
+
+
+def test_every_profile_has_a_node_in_the_example_and_a_test_here() -> None:
+    hosts, _ = inventory()
+    assert sorted(NODES) == PROFILES == sorted(name for name in hosts.groups if name.startswith(PROFILE))
+    for profile, (name, _) in NODES.items():
+        assert name in {host.name for host in hosts.groups[profile].get_hosts()}
+
+
+@pytest.mark.parametrize("name", [host.name for host in inventory()[0].get_hosts()])
+def test_the_example_is_an_inventory_that_preflight_accepts(name: str) -> None:
+    assert role_variables(variables(name), specs())["problems"] == []
+
+
+@pytest.mark.parametrize("profile", NODES)
+def test_a_node_of_each_profile_gets_a_plan(profile: str) -> None:
+    assert plan(profile).problems == ()
+
+
+def test_a_development_node_has_profilers_threads_for_shells_and_engines() -> None:
+    found = plan("profile_development")
+    packages = wanted(found.role("profiling_tools"), Kind.PACKAGE)
+    assert {"linux-perf", "atop"} <= packages.keys()
+    assert "/etc/profile.d/temper-compute.sh" in contents(found.role("compute_environment"))
+    assert {"docker.io", "podman"} <= wanted(found.role("container_engines"), Kind.PACKAGE).keys()
+    assert wanted(found.role("gpu_settings"), Kind.GPU)["clocks"] == "default"
+
+
+def test_a_training_node_has_steady_clocks_and_threads_for_slurm() -> None:
+    found = plan("profile_training")
+    assert wanted(found.role("gpu_settings"), Kind.GPU)["clocks"] == "max"
+    assert "/usr/local/lib/temper/slurm-task-prolog" in contents(found.role("compute_environment"))
+    assert not wanted(found.role("profiling_tools"), Kind.PACKAGE)
+
+
+def test_an_inference_node_has_docker_and_must_start_a_container_with_its_gpus() -> None:
+    found = plan("profile_inference")
+    engines = found.role("container_engines")
+    assert wanted(engines, Kind.PACKAGE).keys() == {"docker.io"}
+    assert wanted(engines, Kind.CONTAINER_ENGINE)["shm_size"] == "8G"
+    assert found.expectation
+    assert "gpu_container" in found.expectation.required_tests
+    assert found.role("monitoring").settings
+
+
+def test_a_rendering_node_has_graphics_libraries_of_the_same_driver() -> None:
+    found = plan("profile_rendering")
+    assert {"nvidia-driver-libs", "nvidia-vulkan-icd", "libgles-nvidia2"} <= found.packages.keys()
+    assert "nvidia-cuda-toolkit" not in found.packages
+
+
+def test_what_the_group_of_a_nodes_kind_says_wins_over_its_profile() -> None:
+    assert "gpu_all_reduce" in variables("node01")["gpu_validation_required_tests"]
+
+
+def test_the_profile_wins_over_what_holds_for_all_nodes() -> None:
+    assert "gpu_container" in variables("node11")["gpu_validation_required_tests"]
+
+
+def test_a_node_in_two_profiles_is_refused_with_both_names(tmp_path: Path) -> None:
+    hosts = "gpu_nodes: {hosts: {node01: }}\nprofile_training: {hosts: {node01: }}\n"
+    (tmp_path / "hosts.yml").write_text(f"{hosts}profile_inference: {{hosts: {{node01: }}}}\n")
+    (problem,) = role_variables(variables("node01", tmp_path), specs())["problems"]
+    assert_says(problem, "node01", "profile_inference and profile_training", "take it out")
+
+
+def test_a_profile_that_is_a_child_of_another_counts_as_two(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_text("profile_a: {children: {profile_b: {hosts: {node01: }}}}\n")
+    (problem,) = role_variables(variables("node01", tmp_path), specs())["problems"]
+    assert_says(problem, "profile_a and profile_b")
