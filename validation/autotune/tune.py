@@ -63,7 +63,7 @@ def tune(wishes: Wishes, say: Callable[[str], None]) -> Evidence:
         node = whole.enter_context(contextlib.closing(Node(PLANS["quick"], Expectation())))
         setup = Setup(node, wishes.storage)
         knobs, left_out = chosen(setup, wishes.knobs)
-        _refuse_unfit(node, knobs)
+        refuse_unfit(node, knobs)
         with contextlib.ExitStack() as stack:
             bench = Bench(setup)
             if wishes.minutes is not None:
@@ -137,7 +137,7 @@ def _words(trial: Trial, knobs: Sequence[Knob]) -> str:
     return f"{trial.stage}: {trial.objective} ({own})"
 
 
-def _refuse_unfit(node: Node, knobs: Sequence[Knob]) -> None:
+def refuse_unfit(node: Node, knobs: Sequence[Knob]) -> None:
     """Raises TuneError where trials could not run, or would measure somebody else's work."""
     if any(knob.objective != STORAGE for knob in knobs) and (reason := node.why_no_torch()):
         raise TuneError(f"{reason}; run it with a Python that has torch, such as gpu_validation_python")
