@@ -168,7 +168,7 @@ def _tune(
     confirmed = yield from plan.carry_out(settings, {**settings, knob.name: best}, chance)
     verdict = replace(verdict, tried=(*found, confirmed))
     if not confirmed.better:
-        return replace(verdict, reason=f"{best} was better at first and not again: {confirmed.reason}")
+        return replace(verdict, reason=f"{best} looked better, and was not confirmed: {confirmed.reason}")
     return replace(verdict, kept=best, reason="better, and confirmed by fresh trials")
 
 
