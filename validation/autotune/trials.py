@@ -42,6 +42,8 @@ STORAGE_BYTES, STORAGE_WRITE_S = 1 << 30, 60.0
 SOCKET_BYTES = 64 * MIB
 #: Has NCCL use its sockets between the GPUs of one node, which are joined in better ways.
 ONLY_SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"}
+#: Why nothing can be said of reads on such a file system.
+OWN_CACHE = "its file system keeps a cache of its own, so that nobody knows what was read"
 #: The number of each objective, for a report: its name as the payload has it.
 METRICS = {
     MATMUL: "fp32_gflops",
@@ -159,7 +161,7 @@ def _rates_of(outcomes: list[Outcome], metric: str) -> list[float] | Failed:
 def _values(measurements: list[Measurement] | tuple[Measurement, ...], metric: str) -> list[float] | Failed:
     found = [one for one in measurements if one.name == metric]
     if any(one.conditions.get("cache") == storage.UNKNOWN for one in found):
-        return Failed("its file system keeps a cache of its own, so that nobody knows what was read")
+        return Failed(OWN_CACHE)
     return [one.value for one in found]
 
 

@@ -25,12 +25,13 @@ from validation.autotune.proposal import ProposalError
 from validation.autotune.search import Compared, Decision, Failed, KnobVerdict, Pair, Stage, Trial
 from validation.autotune.trials import Bench
 from validation.autotune.tune import TuneError, chosen, drive, refuse_unfit
+from validation.backends import storage
 from validation.checks.node import Node
 from validation.cli import main
 from validation.findings.catalogue import finding
 from validation.model.contract import Machine, Measured, dumps, loads
 from validation.model.expectations import Expectation
-from validation.model.plans import PLANS
+from validation.model.plans import PLANS, Timing
 from validation.probes import nvidia_smi
 from validation.probes.machine import Torch
 from validation.probes.node_probe import Facts
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
     from validation.processes.child import Request
 
+#: A Python with torch, which the tests' own has not.
+PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
 TORCH = Torch("2.13.0+cpu", None)
 
 
@@ -473,3 +476,42 @@ def test_propose_reads_evidence_and_writes_the_file(
     target.write_text("mine: 1\n")
     assert main.main(["propose", "--evidence", str(evidence), "--output", str(target)]) == 2
     assert "stays as it is" in capsys.readouterr().err
+
+
+def test_a_storage_trial_really_reads_a_file_of_our_own_that_has_no_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(trials, "STORAGE_BYTES", storage.LEAST_BYTES)
+    monkeypatch.setattr(trials, "STORAGE_TIMING", Timing(0.0, 0.0, least=1))
+    with trials.readable(tmp_path, lambda _: None) as source:
+        assert list(tmp_path.iterdir()) == []
+        found = Bench(setup_of(storage=tmp_path), source=source).measure(trial_of("storage_read"))
+    # Some file systems keep a cache of their own, and say so.
+    assert found == Failed(trials.OWN_CACHE) or (isinstance(found, float) and found > 0)
+
+
+REAL_TRIALS = """\
+import json
+from validation.autotune.knobs import Setup
+from validation.autotune.search import Stage, Trial
+from validation.autotune.trials import Bench
+from validation.checks.node import Node
+from validation.model.expectations import Expectation
+from validation.model.plans import PLANS, Timing
+
+bench = Bench(Setup(Node(PLANS["quick"], Expectation())), timing=Timing(0.0, 0.0, least=1))
+settings = {"omp_num_threads": "64", "omp_proc_bind": "close", "loader_workers": "1"}
+found = [bench.measure(Trial(Stage.SCREEN, one, settings)) for one in ("cpu_matmul", "data_loading")]
+print(json.dumps([one if isinstance(one, float) else one.reason for one in found]))
+bench.setup.node.close()
+"""
+
+
+@pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+def test_real_trials_measure_with_far_too_many_threads_and_with_workers() -> None:
+    done = subprocess.run(
+        [str(PYTHON), "-c", REAL_TRIALS], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    rates = json.loads(done.stdout)
+    assert all(isinstance(rate, float) and rate > 0 for rate in rates), rates
