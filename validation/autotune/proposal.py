@@ -86,7 +86,7 @@ def _lines(evidence: Evidence, earlier: str) -> Iterator[str]:
     machine = evidence.machine
     yield "# Read it, change what you know better, and commit it; or delete it."
     yield f"# Measured on {evidence.node} at {evidence.started_at}: {machine.cpu_model}, {machine.cpus} CPUs,"
-    yield f"# torch {machine.torch}, driver {machine.driver or 'none'}, {evidence.processes} processes."
+    yield f"# torch {machine.torch}, driver {machine.driver or 'none'}; processes: {evidence.processes}."
     yield "---"
     kept = [knob for knob in evidence.decision.knobs if knob.kept is not None]
     if kept:
