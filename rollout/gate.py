@@ -15,11 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollout.noise import Series, among
+from rollout.noise import Series
 from validation.model import checksums
 from validation.model.contract import Finding, State, StringEnum
 from validation.model.quantities import label, number, unit
 from validation.verdict import pairing
+from validation.verdict.chance import among
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

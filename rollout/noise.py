@@ -10,20 +10,14 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from math import inf, log, sqrt
+from math import inf, sqrt
 from typing import TYPE_CHECKING
 
-from validation.verdict.baseline import LEAST_SIGMA, MAD_TO_SIGMA, OUTLIER_Z
+from validation.verdict.baseline import OUTLIER_Z
+from validation.verdict.chance import FEW_RUNS, MEDIAN_ERROR, usual_scatter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-#: The standard error of a median over that of a mean, for a normal distribution.
-MEDIAN_ERROR = 1.2533
-#: Few runs tell their own scatter badly, and would often find it too small: by so much more a loss has to
-#: stand out, over the degrees of freedom. Chosen by simulation (tests/unit/rollout/test_gate_rates.py): false
-#: alarms of a gate with twenty numbers stay below 1 % for runs that scatter by up to 3 %.
-FEW_RUNS = 2.0
 
 
 @dataclass(frozen=True)
@@ -83,14 +77,6 @@ def noise(sigma: float, before: int, after: int) -> float:
     return OUTLIER_Z * few * sigma * MEDIAN_ERROR * sqrt(1 / before + 1 / after)
 
 
-def among(numbers: int) -> float:
-    """By how much more one of so many numbers has to stand out, so that all together err no more often.
-
-    The tail of a normal distribution at z is about exp(-z^2 / 2), and so many of them as likely as one here.
-    """
-    return sqrt(1 + 2 * log(max(1, numbers)) / OUTLIER_Z**2)
-
-
 def scatter(sides: Iterable[Sequence[float]]) -> float:
     """The standard deviation of values about the middle of their side, as a part of it.
 
@@ -104,17 +90,6 @@ def scatter(sides: Iterable[Sequence[float]]) -> float:
         squares += sum((value / mean - 1) ** 2 for value in values)
         freedom += len(values) - 1
     return max(usual_scatter(sides), sqrt(squares / freedom)) if freedom else inf
-
-
-def usual_scatter(sides: Iterable[Sequence[float]]) -> float:
-    """The same from the median absolute deviation alone, which a few values that stand out do not move."""
-    deviations: list[float] = []
-    for values in sides:
-        if len(values) > 1:
-            median = statistics.median(values)
-            # With an odd number of values one is the median itself, and says nothing of how they scatter.
-            deviations += sorted(abs(value / median - 1) for value in values)[len(values) % 2 :]
-    return max(MAD_TO_SIGMA * statistics.median(deviations), LEAST_SIGMA) if deviations else inf
 
 
 def _runs(side: Mapping[str | None, Sequence[float]], devices: Sequence[str | None]) -> list[float]:

@@ -244,11 +244,14 @@ def why_full(folder: Path, error: OSError) -> str | None:
 
 
 @contextlib.contextmanager
-def opened(path: Path, most_bytes: int, write_s: float, go_on: Callable[[], None]) -> Iterator[Source]:
+def opened(
+    path: Path, most_bytes: int, write_s: float, go_on: Callable[[], None], *, through_cache: bool = False
+) -> Iterator[Source]:
     """A source at `path`: the file itself, or in a folder one of our own of up to `most_bytes`.
 
-    It is written for `write_s` at most; `go_on` is called block by block. Raises NotRunError, with the
-    reason, and OSError.
+    It is written for `write_s` at most; `go_on` is called block by block. `through_cache`: as programs read
+    it, of which the kernel reads ahead, though nothing of it is in the cache before. Raises NotRunError, with
+    the reason, and OSError.
     """
     try:
         # Before it is opened: that alone waits at a FIFO, and makes a tape rewind.
@@ -267,7 +270,7 @@ def opened(path: Path, most_bytes: int, write_s: float, go_on: Callable[[], None
             if content
             else _found(descriptor, path, most_bytes)
         )
-        how = _past_the_cache(descriptor)
+        how = DROPPED if through_cache else _past_the_cache(descriptor)
         # fuse, fuseblk, fuse.juicefs and the like
         if kind.startswith(OWN_CACHE_FILE_SYSTEMS) or (how == DROPPED and _is_cached(descriptor, size)):
             how = UNKNOWN

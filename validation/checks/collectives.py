@@ -284,7 +284,7 @@ def stage_order(parameters: dict[str, Any]) -> Callable[[str], int]:
     return lambda stage: stages.index(stage) if stage in stages else -1
 
 
-def _run(
+def run_ranks(
     check: Check,
     node: Node,
     ranks: list[tuple[str, int]],
@@ -376,7 +376,7 @@ class CpuAllReduce(Check):
 
     def perform(self, node: Node) -> TestResult:
         """Reduce on this node."""
-        return _run(
+        return run_ranks(
             self,
             node,
             [(f"rank {rank}", 0) for rank in range(4 if node.cpus >= 4 else 2)],
@@ -428,7 +428,7 @@ class GpuAllReduce(Check):
         forced = {"NCCL_ALGO": self.algorithm} if self.algorithm else {}
         if self.algorithm:
             node.free_exclusive_gpu()
-        return _run(
+        return run_ranks(
             self,
             node,
             [(f"rank {gpu.index} (GPU {gpu.index})", gpu.index) for gpu in node.gpus],

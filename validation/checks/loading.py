@@ -43,10 +43,14 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
 
 
 def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shared_bytes: int) -> Measured:
-    """The measurement itself, on any backend, with so much shared memory."""
+    """The measurement itself, on any backend, with so much shared memory.
+
+    All numbers of workers, or those that the request names; likewise for pinned memory.
+    """
     # Workers, limits and shared memory are the node's.
     recorder = Recorder(backend, request, stage, of_gpu=False)
-    counts = worker_counts(request.parameters["cpus"])
+    counts = request.parameters.get("counts") or worker_counts(request.parameters["cpus"])
+    pins = request.parameters.get("pins") or ((False, True) if backend.name == "cuda" else (False,))
     fitting = [count for count in counts if backend.shared_bytes(count) <= shared_bytes]
     if len(fitting) < len(counts):
         recorder.find(
@@ -56,11 +60,11 @@ def sweep(backend: Backend, request: Request, stage: Callable[[str], None], shar
             free_gb=shared_bytes / 1e9,
             workers=counts[-1],
             needed_gb=backend.shared_bytes(counts[-1]) / 1e9,
-            tried=fitting[-1],
+            tried=fitting[-1] if fitting else 0,
         )
     found: list[Measurement] = []
     timing = Timing(**request.parameters["timing"])
-    for pinned in (False, True) if backend.name == "cuda" else (False,):
+    for pinned in pins:
         for workers in fitting:
             go_on = partial(stage, f"loading with {workers} workers{', pinned' if pinned else ''}")
             go_on()

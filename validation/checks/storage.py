@@ -46,8 +46,11 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
     preparing = f"preparing a file in {path}"
     stage(preparing)
     go_on = partial(stage, preparing)
+    through = parameters.get("through_cache", False)
     try:
-        with storage.opened(path, parameters["most_bytes"], parameters["write_s"], go_on) as source:
+        with storage.opened(
+            path, parameters["most_bytes"], parameters["write_s"], go_on, through_cache=through
+        ) as source:
             return read(source, path, timing, parameters["floor_gb_s"], stage)
     except OSError as error:
         return Measured(findings=(finding("storage-error", path=path, error=error.strerror or error),))

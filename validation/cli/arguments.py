@@ -8,8 +8,9 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from validation.autotune.knobs import KINDS
 from validation.checks.registry import TESTS
-from validation.cli import commands, fleet_commands, metrics_command
+from validation.cli import autotune_commands, commands, fleet_commands, metrics_command
 from validation.model.contract import ContractError
 from validation.model.expectations import file_name
 from validation.model.plans import MOST_HOURS, PLANS
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HISTORY = Path("reports/history.sqlite")
+JOURNAL = Path("/var/lib/temper/autotune-journal.json")
 FAIL_ON_DEGRADED = "exit status 1 also for a degraded node"
 
 
@@ -127,6 +129,33 @@ def parser() -> argparse.ArgumentParser:
     )
     accepting.option("nodes", "its name in the history", "NODE", nargs="+")
     accepting.path("--history", f"the history (default: {HISTORY})", default=HISTORY)
+
+    tuning = command("autotune", autotune_commands.autotune, "try settings in pairs of trials on this node")
+    tuning.option(
+        "--knob",
+        "try only this setting; may be repeated",
+        "KNOB",
+        action="append",
+        choices=KINDS,
+        dest="knobs",
+    )
+    tuning.path("--storage", "also tune reads of this file, or of a file of our own in this folder", "PATH")
+    minutes = _number("minutes, a number above 0", math.inf)
+    tuning.option("--minutes", "then only prove what was found until then", "N", type=minutes)
+    tuning.path("--output", "write the evidence here as JSON; - writes it to standard output")
+    tuning.path("--journal", f"note changes of the node here (default: {JOURNAL})", default=JOURNAL)
+    tuning.option("--seed", "repeat the order of the trials of another run", "N", type=_count)
+    tuning.flag("--restore", "only restore what a run that was ended has left changed")
+    tuning.option(
+        "--node",
+        "the node's name in the evidence (default: its host name)",
+        type=_node_name,
+        default=socket.gethostname(),
+    )
+
+    proposing = command("propose", autotune_commands.propose, "write evidence of autotune as variables")
+    proposing.path("--evidence", "evidence of autotune, as JSON; - reads standard input", required=True)
+    proposing.path("--output", "a file of an inventory, which is there only as an earlier proposal")
 
     taking_part = command("fabric", fleet_commands.take_part, "take part in a collective between nodes")
     taking_part.option("--order", "what to do, as JSON; - reads standard input", "FILE", required=True)

@@ -14,6 +14,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
+from validation.autotune.evidence import AUTOTUNE_VERSION, Evidence
 from validation.fabric.groups import Fleet
 from validation.model.contract import (
     EXPECTATIONS_VERSION,
@@ -32,6 +33,7 @@ FILES: dict[str, tuple[type, int]] = {
     "summary": (FleetVerdict, SUMMARY_VERSION),
     "expectations": (FleetExpectations, EXPECTATIONS_VERSION),
     "fabric": (Fleet, FABRIC_VERSION),
+    "autotune": (Evidence, AUTOTUNE_VERSION),
 }
 SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 

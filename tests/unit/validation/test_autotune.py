@@ -1,0 +1,517 @@
+"""Autotune on a node: its knobs, its trials, what it changes and restores, and what it proposes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.unit.validation.samples import eventually, gpu_xml, measurement, smi_xml
+from validation.autotune import evidence as documents
+from validation.autotune import proposal, trials
+from validation.autotune.evidence import AUTOTUNE_VERSION, Evidence, LeftOut
+from validation.autotune.journal import ChangeError, Changes, Journal, restore
+from validation.autotune.knobs import KINDS, Setup, environment_of, read_ahead_file
+from validation.autotune.proposal import ProposalError
+from validation.autotune.search import Compared, Decision, Failed, KnobVerdict, Pair, Stage, Trial
+from validation.autotune.trials import Bench
+from validation.autotune.tune import TuneError, chosen, drive, refuse_unfit
+from validation.backends import storage
+from validation.checks.node import Node
+from validation.cli import main
+from validation.findings.catalogue import finding
+from validation.model.contract import Machine, Measured, dumps, loads
+from validation.model.expectations import Expectation
+from validation.model.plans import PLANS, Timing
+from validation.probes import nvidia_smi
+from validation.probes.machine import Torch
+from validation.probes.node_probe import Facts
+from validation.processes.pool import ROOT, Ending, Outcome
+from validation.report.schema import documents as schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from validation.processes.child import Request
+
+#: A Python with torch, which the tests' own has not.
+PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
+TORCH = Torch("2.13.0+cpu", None)
+
+
+def node_of(cpus: int = 8, torch: Torch | None = TORCH, facts: Facts | None = None) -> Node:
+    """A node without GPUs, unless `facts` has them, of which nothing is read."""
+    node = Node(PLANS["quick"], Expectation(), cpus=cpus, torch=torch)
+    node.__dict__["_probed"] = facts or Facts()
+    return node
+
+
+def setup_of(environment: dict[str, str] | None = None, storage: Path | None = None, **node: Any) -> Setup:
+    return Setup(node_of(**node), storage, environment or {})
+
+
+def test_knobs_of_a_node_without_gpus_and_why_it_has_no_others() -> None:
+    knobs, left_out = chosen(setup_of({"OMP_NUM_THREADS": "64"}), ())
+    assert [(knob.name, knob.start, knob.candidates) for knob in knobs] == [
+        ("omp_num_threads", "64", ("1", "2", "4", "8")),
+        ("omp_proc_bind", "", ("close", "spread")),
+        ("loader_workers", "0", ("1", "2", "4", "8")),
+    ]
+    assert {one.name for one in left_out} == {"loader_pin_memory", "nccl_sockets", "read_ahead_kb"}
+    assert all(one.reason for one in left_out)
+
+
+def test_the_start_is_no_candidate() -> None:
+    (knob,), _ = chosen(setup_of({"OMP_NUM_THREADS": "4"}), ("omp_num_threads",))
+    assert "4" not in knob.candidates
+
+
+@pytest.mark.parametrize("name", ["loader_pin_memory", "nccl_sockets", "read_ahead_kb"])
+def test_a_knob_that_was_named_and_is_not_there_is_refused_with_its_reason(name: str) -> None:
+    with pytest.raises(TuneError, match=f"^{name} cannot be tuned here: .{{20}}"):
+        chosen(setup_of(), (name,))
+
+
+def test_variables_of_a_trial_are_those_of_its_settings() -> None:
+    settings = {
+        "omp_num_threads": "4",
+        "omp_proc_bind": "close",
+        "nccl_sockets": "4x2",
+        "loader_workers": "2",
+    }
+    assert environment_of(settings) == {
+        "OMP_NUM_THREADS": "4",
+        "OMP_PROC_BIND": "close",
+        "OMP_PLACES": "cores",
+        "NCCL_SOCKET_NTHREADS": "4",
+        "NCCL_NSOCKS_PERTHREAD": "2",
+    }
+    assert environment_of(dict.fromkeys(settings, "")) == {}
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """A tree in which the device of `tmp_path` is a partition whose disk has a read-ahead."""
+    root = tmp_path / "root"
+    device = tmp_path.stat().st_dev
+    queue = root / "sys/devices/sda/queue"
+    (root / "sys/devices/sda/sda1").mkdir(parents=True)
+    queue.mkdir()
+    (queue / "read_ahead_kb").write_text("128\n")
+    number = f"{os.major(device)}:{os.minor(device)}"
+    (root / "sys/dev/block").mkdir(parents=True)
+    (root / "sys/dev/block" / number).symlink_to(root / "sys/devices/sda/sda1")
+    return root
+
+
+def test_read_ahead_of_a_partition_is_that_of_its_disk(disk: Path, tmp_path: Path) -> None:
+    assert read_ahead_file(tmp_path, disk) == disk / "sys/devices/sda/queue/read_ahead_kb"
+
+
+def test_a_file_system_with_a_number_of_its_own_has_its_own_read_ahead(disk: Path, tmp_path: Path) -> None:
+    device = tmp_path.stat().st_dev
+    own = disk / "sys/class/bdi" / f"{os.major(device)}:{os.minor(device)}" / "read_ahead_kb"
+    own.parent.mkdir(parents=True)
+    own.write_text("4096\n")
+    assert read_ahead_file(tmp_path, disk) == own
+    assert read_ahead_file(tmp_path / "gone", disk) is None
+
+
+def test_the_read_ahead_of_now_is_the_start(disk: Path, tmp_path: Path) -> None:
+    setup = dataclasses.replace(setup_of(storage=tmp_path), root=disk)
+    (knob,), _ = chosen(setup, ("read_ahead_kb",))
+    assert knob.start == "128"
+    assert knob.candidates == ("512", "1024", "4096", "16384")
+
+
+class Answers:
+    """Stands for the measuring processes: what each request is answered."""
+
+    def __init__(self, *answers: Measured | str) -> None:
+        self.answers, self.requests = list(answers), list["Request"]()
+
+    def __call__(self, requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
+        self.requests += requests
+        answers = [self.answers.pop(0) if len(self.answers) > 1 else self.answers[0] for _ in requests]
+        return [
+            Outcome(request, Ending.DIED, Measured(), answer, "", 0.0)
+            if isinstance(answer, str)
+            else Outcome(request, Ending.DONE, answer, "", "", 0.0)
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+
+def measured(value: float, name: str = "fp32_gflops", **conditions: int | str) -> Measured:
+    return Measured((measurement(name, value, conditions=conditions),))
+
+
+def trial_of(objective: str = "cpu_matmul", stage: Stage = Stage.SCREEN, **settings: str) -> Trial:
+    return Trial(stage, objective, settings)
+
+
+def test_a_trial_runs_as_many_processes_as_a_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(measured(30.0), measured(31.0))
+    monkeypatch.setattr(trials, "run_children", answers)
+    monkeypatch.setattr(Setup, "processes", 2)
+    rate = Bench(setup_of()).measure(trial_of(omp_num_threads="4"))
+    assert rate == 61.0
+    assert [request.environment["OMP_NUM_THREADS"] for request in answers.requests] == ["4", "4"]
+    assert not any(request.reuse for request in answers.requests)
+
+
+def test_a_loading_trial_measures_one_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(measured(900.0, "loading_samples_s"))
+    monkeypatch.setattr(trials, "run_children", answers)
+    assert Bench(setup_of()).measure(trial_of("data_loading", loader_workers="4")) == 900.0
+    (request,) = answers.requests
+    assert (request.parameters["counts"], request.parameters["pins"]) == ([4], [False])
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("it died", "it died"),
+        (Measured(not_run="no memory"), "no memory"),
+        (Measured(), "measured no fp32_gflops"),
+        (
+            dataclasses.replace(
+                measured(1.0),
+                findings=(finding("wrong-result", "samples", error=0.5, workers=1),),
+            ),
+            "wrong",
+        ),
+        (measured(1.0, cache="unknown"), "cache"),
+    ],
+)
+def test_a_trial_without_a_right_number_says_why(
+    monkeypatch: pytest.MonkeyPatch, answer: Measured | str, words: str
+) -> None:
+    monkeypatch.setattr(trials, "run_children", Answers(answer))
+    found = Bench(setup_of()).measure(trial_of())
+    assert isinstance(found, Failed)
+    assert words in found.reason
+
+
+def test_after_its_minutes_only_what_was_found_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "run_children", Answers(measured(30.0)))
+    bench = Bench(setup_of(), ends_at=0.0)
+    assert isinstance(bench.measure(trial_of()), Failed)
+    assert bench.measure(trial_of(stage=Stage.FINAL)) == 30.0
+
+
+def test_trials_of_a_search_set_what_they_try_and_end_with_what_was_there(
+    monkeypatch: pytest.MonkeyPatch, disk: Path, tmp_path: Path
+) -> None:
+    """The faster disk of this test is the one whose read-ahead is 1024."""
+    file = disk / "sys/devices/sda/queue/read_ahead_kb"
+    setup = dataclasses.replace(setup_of(storage=tmp_path), root=disk)
+    knobs, _ = chosen(setup, ("read_ahead_kb",))
+
+    def run(requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
+        rate = 2.0 if file.read_text() == "1024" else 1.0
+        return Answers(measured(rate, "storage_read_one_thread_gb_s"))(requests, 1.0)
+
+    monkeypatch.setattr(trials, "run_children", run)
+    journal = tmp_path / "journal.json"
+    with Changes(journal) as changes:
+        changes.allow(file, knobs[0].candidates)
+        decision = drive(knobs, 1, Bench(setup, changes, tmp_path), lambda _: None)
+        assert journal.exists()
+    assert decision.knobs[0].kept == "1024"
+    assert file.read_text() == "128"
+    assert not journal.exists()
+
+
+def test_what_is_changed_is_on_disk_before(disk: Path, tmp_path: Path) -> None:
+    file, journal = disk / "sys/devices/sda/queue/read_ahead_kb", tmp_path / "journal.json"
+    with Changes(journal) as changes:
+        changes.allow(file, ("512",))
+        noted = loads(Journal, journal.read_bytes())
+        assert [(one.path, one.before, one.ours) for one in noted.changes] == [(str(file), "128", ("512",))]
+        assert file.read_text().strip() == "128"
+        with pytest.raises(ChangeError, match="not noted"):
+            changes.set(file, "777")
+
+
+def test_a_gpu_at_work_is_refused_and_its_user_named() -> None:
+    process = "<process_info><pid>42</pid><process_name>train</process_name><type>C</type></process_info>"
+    facts = Facts(smi=nvidia_smi.parse(smi_xml(gpu_xml(processes=process))))
+    with pytest.raises(TuneError, match=r"GPU 0 is in use by train \(pid 42\)"):
+        refuse_unfit(node_of(facts=facts), ())
+
+
+def test_a_value_that_may_not_be_written_is_refused_before_anything_is_noted(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.json"
+    with Changes(journal) as changes, pytest.raises(ChangeError, match=r"gone: expected a value"):
+        changes.allow(tmp_path / "gone", ("512",))
+    assert not journal.exists()
+
+
+HOLDER = """\
+import os, sys
+from pathlib import Path
+from validation.autotune.journal import Changes
+with Changes(Path(sys.argv[1])) as changes:
+    changes.allow(Path(sys.argv[2]), ["512"])
+    changes.set(Path(sys.argv[2]), "512")
+    print(changes._guard.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def holder(journal: Path, file: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that has set a value and waits, and the pid of its guard."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, journal, file],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    guard = int(process.stdout.readline())
+    try:
+        yield process, guard
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_kill_9_restores_what_trials_have_set(disk: Path, tmp_path: Path) -> None:
+    file, journal = disk / "sys/devices/sda/queue/read_ahead_kb", tmp_path / "journal.json"
+    with holder(journal, file) as (process, _guard):
+        assert file.read_text() == "512"
+        process.kill()
+        process.wait()
+        eventually(lambda: not journal.exists(), "the guard restores")
+        assert file.read_text() == "128"
+
+
+def test_the_next_start_restores_where_the_guard_was_killed_too(disk: Path, tmp_path: Path) -> None:
+    file, journal = disk / "sys/devices/sda/queue/read_ahead_kb", tmp_path / "journal.json"
+    with holder(journal, file) as (process, guard):
+        os.kill(guard, signal.SIGKILL)
+        process.kill()
+        process.wait()
+    assert file.read_text() == "512"
+    assert main.main(["autotune", "--restore", "--journal", str(journal)]) == 0
+    assert file.read_text() == "128"
+    assert not journal.exists()
+
+
+def noted(tmp_path: Path, file: Path, **changes: Any) -> Path:
+    """A journal of this boot which says that 512 was set in place of 128."""
+    with Changes(tmp_path / "journal.json") as notes:
+        notes.allow(file, ("512",))
+        content = json.loads((tmp_path / "journal.json").read_text()) | changes
+    path = tmp_path / "left.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_after_a_reboot_there_is_nothing_to_restore(disk: Path, tmp_path: Path) -> None:
+    file = disk / "sys/devices/sda/queue/read_ahead_kb"
+    journal = noted(tmp_path, file, boot="another")
+    file.write_text("512")
+    assert restore(journal) == []
+    assert file.read_text() == "512"
+    assert not journal.exists()
+
+
+def test_what_somebody_has_set_since_is_left(disk: Path, tmp_path: Path) -> None:
+    file = disk / "sys/devices/sda/queue/read_ahead_kb"
+    journal = noted(tmp_path, file)
+    file.write_text("2048")
+    (said,) = restore(journal)
+    assert "2048" in said
+    assert file.read_text() == "2048"
+
+
+def test_a_journal_that_cannot_be_read_stays_and_is_named(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.json"
+    journal.write_text("{")
+    with pytest.raises(ChangeError, match=r"journal\.json"):
+        restore(journal)
+    assert journal.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--knob", "omp_num_threads"], "torch is not installed"),
+        (["--knob", "read_ahead_kb"], "no folder or file"),
+        (["--knob", "read_ahead_kb", "--storage", "/nowhere/at/all"], "read_ahead_kb cannot be tuned"),
+    ],
+)
+def test_what_cannot_be_tuned_is_one_sentence_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    """The Python of these tests has no torch."""
+    command = ["autotune", *options, "--journal", str(tmp_path / "journal.json")]
+    assert main.main(command) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_knob_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(["autotune", "--knob", "warp_factor"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert all(name in said for name in KINDS)
+
+
+def compared(stage: Stage, value: str, gain: float = 0.5) -> Compared:
+    return Compared(
+        *(stage, "cpu_matmul", value, (Pair(60.0, 60 * (1 + gain), True),) * 10),
+        gain=gain,
+        low=gain - 0.02,
+        high=gain + 0.02,
+        better=True,
+    )
+
+
+def evidence_of(*kept: tuple[str, str], start: str = "64") -> Evidence:
+    """Evidence for these values of knobs; without any, nothing was better."""
+    value = ", ".join(f"{name}={one}" for name, one in kept)
+    verdicts = tuple(
+        KnobVerdict(name, "cpu_matmul", start, one, "", (compared(Stage.CONFIRM, one),)) for name, one in kept
+    )
+    nothing = (KnobVerdict("omp_num_threads", "cpu_matmul", "2", None, "no candidate is better", ()),)
+    machine = Machine("n", "Debian", "6.1", "A CPU", 2, 1, "3.11", "2.13.0", None)
+    final = (compared(Stage.FINAL, value),) if kept else ()
+    decision = Decision(verdicts or nothing, final)
+    return Evidence(
+        *(AUTOTUNE_VERSION, "node01", "2026-11-23T07:00:00+00:00", 60.0, 1, machine, 1, decision),
+        left_out=(LeftOut("read_ahead_kb", "no folder was named"),),
+    )
+
+
+def test_evidence_has_the_form_of_its_schema_and_is_read_as_it_was_written() -> None:
+    evidence = evidence_of(("omp_num_threads", "2"))
+    jsonschema.validate(json.loads(dumps(evidence)), json.loads(schemas()["autotune.schema.json"]))
+    assert documents.read(dumps(evidence)) == evidence
+
+
+def test_a_proposal_sets_the_role_variable_and_gives_its_evidence() -> None:
+    content = proposal.text(evidence_of(("omp_num_threads", "2"), ("loader_workers", "4")))
+    assert yaml.safe_load(content) == {"compute_environment_omp_num_threads": 2}
+    assert "+50.0% (+48.0% to +52.0%, 10 pairs)" in content
+    assert "DataLoader(num_workers=4)" in content
+
+
+def test_variables_of_a_proposal_are_ones_that_the_roles_know() -> None:
+    specs = ROOT / "roles/compute_environment/meta/argument_specs.yml"
+    known = yaml.safe_load(specs.read_text())["argument_specs"]["main"]["options"]
+    assert {kind.variable for kind in KINDS.values() if kind.variable} <= known.keys()
+
+
+def test_a_proposal_is_replaced_by_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "host_vars/node01/temper-autotune.yml"
+    for value in ("2", "4"):
+        assert proposal.write(path, evidence_of(("omp_num_threads", value)))
+    assert yaml.safe_load(path.read_text()) == {"compute_environment_omp_num_threads": 4}
+
+
+def test_what_an_earlier_proposal_has_set_stays_where_nothing_better_was_found(tmp_path: Path) -> None:
+    path = tmp_path / "temper-autotune.yml"
+    proposal.write(path, evidence_of(("omp_num_threads", "2")))
+    before = path.read_text()
+    assert not proposal.write(path, evidence_of())
+    assert path.read_text() == before
+    proposal.write(path, evidence_of(("omp_proc_bind", "close"), start=""))
+    assert yaml.safe_load(path.read_text()) == {"compute_environment_omp_num_threads": 2}
+
+
+@pytest.mark.parametrize("content", ["mine: 1\n", "\xff"])
+def test_a_file_of_the_operator_is_never_replaced(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "temper-autotune.yml"
+    path.write_text(content, encoding="latin-1")
+    with pytest.raises(ProposalError, match="stays as it is"):
+        proposal.write(path, evidence_of(("omp_num_threads", "2")))
+    assert path.read_text(encoding="latin-1") == content
+
+
+def test_a_proposal_that_was_changed_by_hand_is_the_operators(tmp_path: Path) -> None:
+    path = tmp_path / "temper-autotune.yml"
+    proposal.write(path, evidence_of(("omp_num_threads", "2")))
+    path.write_text(path.read_text().replace("threads: 2", "threads: 3"))
+    with pytest.raises(ProposalError, match="stays as it is"):
+        proposal.write(path, evidence_of(("omp_num_threads", "4")))
+    assert yaml.safe_load(path.read_text()) == {"compute_environment_omp_num_threads": 3}
+
+
+def test_no_folder_is_made_that_hides_a_file_of_the_inventory(tmp_path: Path) -> None:
+    own = tmp_path / "host_vars/node01.yml"
+    own.parent.mkdir()
+    own.write_text("mine: 1\n")
+    with pytest.raises(ProposalError, match=r"node01/main\.yml first"):
+        proposal.write(
+            tmp_path / "host_vars/node01/temper-autotune.yml", evidence_of(("omp_num_threads", "2"))
+        )
+    assert [path.name for path in own.parent.iterdir()] == ["node01.yml"]
+
+
+def test_propose_reads_evidence_and_writes_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evidence, target = tmp_path / "evidence.json", tmp_path / "temper-autotune.yml"
+    evidence.write_text(dumps(evidence_of(("omp_num_threads", "2"))))
+    assert main.main(["propose", "--evidence", str(evidence), "--output", str(target)]) == 0
+    assert "written" in capsys.readouterr().out
+    assert target.is_file()
+    target.write_text("mine: 1\n")
+    assert main.main(["propose", "--evidence", str(evidence), "--output", str(target)]) == 2
+    assert "stays as it is" in capsys.readouterr().err
+
+
+def test_a_storage_trial_really_reads_a_file_of_our_own_that_has_no_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(trials, "STORAGE_BYTES", storage.LEAST_BYTES)
+    monkeypatch.setattr(trials, "STORAGE_TIMING", Timing(0.0, 0.0, least=1))
+    with trials.readable(tmp_path, lambda _: None) as source:
+        assert list(tmp_path.iterdir()) == []
+        found = Bench(setup_of(storage=tmp_path), source=source).measure(trial_of("storage_read"))
+    # Some file systems keep a cache of their own, and say so.
+    assert found == Failed(trials.OWN_CACHE) or (isinstance(found, float) and found > 0)
+
+
+REAL_TRIALS = """\
+import json
+from validation.autotune.knobs import Setup
+from validation.autotune.search import Stage, Trial
+from validation.autotune.trials import Bench
+from validation.checks.node import Node
+from validation.model.expectations import Expectation
+from validation.model.plans import PLANS, Timing
+
+bench = Bench(Setup(Node(PLANS["quick"], Expectation())), timing=Timing(0.0, 0.0, least=1))
+settings = {"omp_num_threads": "64", "omp_proc_bind": "close", "loader_workers": "1"}
+found = [bench.measure(Trial(Stage.SCREEN, one, settings)) for one in ("cpu_matmul", "data_loading")]
+print(json.dumps([one if isinstance(one, float) else one.reason for one in found]))
+bench.setup.node.close()
+"""
+
+
+@pytest.mark.skipif(not PYTHON, reason="TEMPER_PAYLOAD_PYTHON names no Python with torch")
+def test_real_trials_measure_with_far_too_many_threads_and_with_workers() -> None:
+    done = subprocess.run(
+        [str(PYTHON), "-c", REAL_TRIALS], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    rates = json.loads(done.stdout)
+    assert all(isinstance(rate, float) and rate > 0 for rate in rates), rates

@@ -1,0 +1,1 @@
+"""Settings of this node tried in pairs, and those kept that are worth it."""

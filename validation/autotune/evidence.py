@@ -1,0 +1,115 @@
+"""What a search found on a node: the document that it leaves, and what people read of it."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from validation.autotune.knobs import UNSET
+from validation.autotune.search import Decision  # noqa: TC001 - schema.py reads the fields' types
+from validation.autotune.trials import METRICS
+from validation.model.contract import ContractError, Machine, loads
+from validation.model.quantities import number, unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from validation.autotune.search import Compared, KnobVerdict
+
+AUTOTUNE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A knob that was not tried here, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was tried on a node, every pair of it, and what is worth keeping.
+
+    `processes` is how many a job was taken to have, `seed` repeats the order of the trials. `restored` says
+    what had to be restored on the node at the start, from a run that was ended.
+    """
+
+    schema_version: int
+    node: str
+    started_at: str
+    duration_s: float
+    seed: int
+    machine: Machine
+    processes: int
+    decision: Decision
+    left_out: tuple[LeftOut, ...] = ()
+    restored: tuple[str, ...] = ()
+
+
+def read(text: str | bytes) -> Evidence:
+    """Evidence from JSON. Raises ContractError."""
+    found = loads(Evidence, text)
+    if found.schema_version != AUTOTUNE_VERSION:
+        raise ContractError(
+            f"evidence of schema version {found.schema_version}; this program reads {AUTOTUNE_VERSION}"
+        )
+    return found
+
+
+def text(evidence: Evidence) -> str:
+    """What people read at the end of a run."""
+    lines = [f"Autotune of {evidence.node}: {evidence.duration_s / 60:.0f} min, {_trials(evidence)} trials."]
+    lines += [f"  {sentence}" for sentence in evidence.restored]
+    for knob in evidence.decision.knobs:
+        lines.append(f"  {knob.name}: {verdict(knob)}")
+    lines += [f"  {one.name}: not tried: {one.reason}" for one in evidence.left_out]
+    if proven := held(evidence.decision):
+        lines.append("All that is kept, together, measured again against the start:")
+        lines += [f"  {brought(one)}" for one in proven]
+    else:
+        lines.append("Nothing is kept: the node stays as it is.")
+    return "\n".join(lines) + "\n"
+
+
+def verdict(knob: KnobVerdict) -> str:
+    """`8 in place of 64: better, and confirmed by fresh trials`."""
+    start = shown(knob.start)
+    return f"{start} stays: {knob.reason}" if knob.kept is None else f"{knob.kept} in place of {start}"
+
+
+def shown(value: str) -> str:
+    """A value of a knob, for people."""
+    return "unset" if value == UNSET else value
+
+
+def held(decision: Decision) -> list[Compared]:
+    """The last comparison of each objective with the start, of what was kept in the end; none if nothing."""
+    kept = [f"{one.name}={one.kept}" for one in decision.knobs if one.kept is not None]
+    return [one for one in decision.final if kept and one.value == ", ".join(kept)]
+
+
+def brought(compared: Compared) -> str:
+    """`cpu_matmul 30.1 -> 88.5 GFLOP/s, +194.0% (+180.2% to +207.8%, 10 pairs)`."""
+    if compared.gain is None or compared.low is None or compared.high is None:
+        return f"{compared.objective}: {compared.reason}"
+    rates = [
+        number(statistics.median(side))
+        for side in ([pair.base for pair in compared.pairs], [pair.other for pair in compared.pairs])
+    ]
+    return (
+        f"{compared.objective} {' -> '.join(rates)} {unit(METRICS.get(compared.objective, ''))}, "
+        f"{compared.gain:+.1%} ({compared.low:+.1%} to {compared.high:+.1%}, {len(compared.pairs)} pairs)"
+    )
+
+
+def comparisons(decision: Decision) -> Iterator[Compared]:
+    """Every comparison that was made."""
+    for knob in decision.knobs:
+        yield from knob.tried
+    yield from decision.final
+
+
+def _trials(evidence: Evidence) -> int:
+    return 2 * sum(len(one.pairs) for one in comparisons(evidence.decision))

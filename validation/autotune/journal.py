@@ -1,0 +1,179 @@
+"""Values of the node that trials change, and their way back: at the end, after kill -9, at the next start.
+
+What was there is in a journal on disk before it is changed for the first time. Three restore from it: the
+program at its end; a guard, a process of its own that notices when the program is gone, however that ended;
+and the next start of the program, where the guard was killed, too. What is changed here are values of the
+kernel that no reboot keeps: a journal of an earlier boot has nothing to restore.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from validation.model.contract import ContractError, dumps, loads
+from validation.processes.files import write_atomically
+from validation.processes.pool import ROOT
+from validation.run.burn_in import boot_id, locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+JOURNAL_VERSION = 1
+#: Python imports from the current folder first, for which an empty entry stands; anybody may write to /tmp.
+GUARD = """\
+import sys
+sys.path[:] = filter(None, sys.path)
+from validation.autotune.journal import guard
+guard(sys.argv[1])
+"""
+
+
+class ChangeError(Exception):
+    """A value of the node that cannot be changed; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A file of the kernel, what it held before, and the values that trials write into it."""
+
+    path: str
+    before: str
+    ours: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What has to be restored, and in which boot it was changed."""
+
+    schema_version: int
+    boot: str
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass
+class Changes:
+    """Changes of this node, which end with this context. `journal` is where they are noted."""
+
+    journal: Path
+    _noted: Journal = field(default_factory=lambda: Journal(JOURNAL_VERSION, boot_id()))
+    _guard: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Changes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            restore(self.journal)
+        finally:
+            if self._guard is not None and self._guard.stdin is not None:
+                self._guard.stdin.close()
+                self._guard.wait()
+
+    def allow(self, path: Path, values: Iterable[str]) -> str:
+        """Note what a file holds, which it returns, and that these values may be set. Raises ChangeError."""
+        try:
+            before = path.read_text().strip()
+            with path.open("r+"):
+                pass
+        except OSError as error:
+            raise ChangeError(f"{path}: expected a value that may be written: {error.strerror}") from error
+        change = Change(str(path), before, tuple(values))
+        noted = replace(self._noted, changes=(*self._noted.changes, change))
+        write_atomically(self.journal, dumps(noted))
+        self._noted = noted
+        if self._guard is None:
+            self._guard = _start_guard(self.journal)
+        return before
+
+    def set(self, path: Path, value: str) -> None:
+        """Write a value and read it back. Raises ChangeError."""
+        change = next((one for one in self._noted.changes if one.path == str(path)), None)
+        if change is None or value not in (change.before, *change.ours):
+            raise ChangeError(f"{path}: {value} was not noted before it is set")
+        _write(path, value)
+
+
+def restore(journal: Path) -> list[str]:
+    """Restore what a journal says, and remove it; a sentence for each value that was restored or left.
+
+    Raises ChangeError where a value cannot be restored, or the journal cannot be read: then it stays.
+    """
+    try:
+        noted = loads(Journal, journal.read_bytes())
+    except FileNotFoundError:
+        return []
+    except (OSError, ContractError) as error:
+        raise ChangeError(f"{journal}: expected a journal of autotune, which can be read: {error}") from error
+    said = []
+    if noted.schema_version != JOURNAL_VERSION:
+        raise ChangeError(
+            f"{journal}: expected version {JOURNAL_VERSION} of the journal, found {noted.schema_version}; "
+            "restore it with the program that wrote it"
+        )
+    if noted.boot == boot_id():
+        said = [sentence for change in noted.changes if (sentence := _undo(change))]
+    journal.unlink(missing_ok=True)
+    return said
+
+
+def _undo(change: Change) -> str:
+    """What was done about a change; empty where nothing had to be."""
+    path = Path(change.path)
+    try:
+        now = path.read_text().strip()
+    except OSError:
+        return f"{path} is gone, with its disk; nothing to restore."
+    if now == change.before:
+        return ""
+    if now not in change.ours:
+        return f"{path} is {now}, which is neither ours nor what was there ({change.before}); it was left."
+    _write(path, change.before)
+    return f"{path} was restored to {change.before} from {now}."
+
+
+def _write(path: Path, value: str) -> None:
+    try:
+        # Not replaced by a new file: these are files of the kernel.
+        path.write_text(value)
+        now = path.read_text().strip()
+    except OSError as error:
+        raise ChangeError(f"{path}: {value} could not be written: {error.strerror}") from error
+    if now != value:
+        raise ChangeError(f"{path}: {value} was written, and it holds {now}")
+
+
+def _start_guard(journal: Path) -> subprocess.Popen[bytes]:
+    """A process in a session of its own, which a killed process group does not take along."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", GUARD, str(journal.absolute())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env=environment,
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def guard(journal: str) -> None:
+    """In the guard: wait until the program is gone, and restore what it did not."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # whoever ends the program waits for its values, too
+    # Nothing is ever written: the end of the pipe is the end of the program.
+    with contextlib.suppress(OSError):
+        sys.stdin.buffer.read()
+    if not Path(journal).exists():
+        return
+    try:
+        # Held by the next run, if there is one already: it has restored everything before it began.
+        with locked(Path(journal)):
+            restore(Path(journal))
+    except (OSError, ChangeError) as error:
+        sys.stderr.write(f"validation: {error}\n")

@@ -1,0 +1,140 @@
+"""The winners as variables of an inventory, for an operator to read, change and commit.
+
+A proposal is written to a place that is free, or that holds an earlier proposal which nobody has touched: its
+first lines have a checksum of the rest. A file of the operator's is never replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING
+
+from validation.autotune.evidence import brought, held, shown, verdict
+from validation.autotune.knobs import KINDS, environment_of
+from validation.processes.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from validation.autotune.evidence import Evidence
+    from validation.autotune.search import KnobVerdict
+
+MARK = "# Proposed by Temper's autotune; the sha256 of all lines below is "
+VARIABLE = re.compile(r"^(\w+): \S+$", re.MULTILINE)
+
+
+class ProposalError(Exception):
+    """A place where no proposal may be written; the message says why, and what to do."""
+
+
+def text(evidence: Evidence, earlier: str = "") -> str:
+    """The content of the file: variables of roles, and as comments the evidence and what a job has to set.
+
+    Of an `earlier` proposal the variables stay that this one does not replace: they were the start of it.
+    """
+    below = "\n".join(_lines(evidence, earlier)) + "\n"
+    return f"{MARK}{_digest(below)}\n{below}"
+
+
+def write(path: Path, evidence: Evidence) -> bool:
+    """Write a proposal, unless nothing was kept; whether it did. Raises ProposalError and OSError."""
+    if not held(evidence.decision):
+        return False
+    _refuse_to_hide(path)
+    try:
+        before = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        before = None
+    except UnicodeDecodeError as error:
+        raise ProposalError(_taken(path)) from error
+    if before is not None:
+        first, _, below = before.partition("\n")
+        if first != f"{MARK}{_digest(below)}":
+            raise ProposalError(_taken(path))
+    write_atomically(path, text(evidence, before or ""))
+    return True
+
+
+def _taken(path: Path) -> str:
+    return (
+        f"{path} was written or changed by somebody and stays as it is: move it away, or take the proposal "
+        "from the report"
+    )
+
+
+def _refuse_to_hide(path: Path) -> None:
+    """Ansible reads no host_vars/NODE.yml beside a folder host_vars/NODE. Raises ProposalError."""
+    if path.parent.parent.name != "host_vars" or path.parent.exists():
+        return
+    for suffix in ("", ".yml", ".yaml", ".json"):
+        other = path.parent.with_name(path.parent.name + suffix)
+        if other.is_file():
+            raise ProposalError(
+                f"{other} would no longer be read beside a folder of this name: move it to "
+                f"{path.parent / 'main.yml'} first"
+            )
+
+
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _lines(evidence: Evidence, earlier: str) -> Iterator[str]:
+    machine = evidence.machine
+    yield "# Read it, change what you know better, and commit it; or delete it."
+    yield f"# Measured on {evidence.node} at {evidence.started_at}: {machine.cpu_model}, {machine.cpus} CPUs,"
+    yield f"# torch {machine.torch}, driver {machine.driver or 'none'}; processes: {evidence.processes}."
+    yield "---"
+    kept = [knob for knob in evidence.decision.knobs if knob.kept is not None]
+    if kept:
+        yield "# All of it together, measured again at the end against the start:"
+        yield from (f"#   {brought(one)}" for one in held(evidence.decision))
+    else:
+        yield "# Nothing is worth a change: no variable is set here."
+    for knob in kept:
+        yield from _proposed(knob)
+    replaced = {KINDS[knob.name].variable for knob in kept}
+    if carried := [found for found in VARIABLE.finditer(earlier) if found[1] not in replaced]:
+        yield ""
+        yield "# Of an earlier proposal:"
+        yield from (found[0] for found in carried)
+    left = [knob for knob in evidence.decision.knobs if knob.kept is None]
+    if left or evidence.left_out:
+        yield ""
+        yield "# Left as it is:"
+    for knob in left:
+        yield f"#   {knob.name}: {verdict(knob)}"
+    yield from (f"#   {one.name}: not tried: {one.reason}" for one in evidence.left_out)
+
+
+def _proposed(knob: KnobVerdict) -> Iterator[str]:
+    """A variable with its evidence, or advice where no role has a variable for it."""
+    kind = KINDS[knob.name]
+    yield ""
+    yield f"# {kind.sets}: {knob.kept} in place of {shown(knob.start)}"
+    yield f"#   {brought(knob.tried[-1])}"
+    if kind.variable:
+        yield f"{kind.variable}: {_scalar(knob.kept or '')}"
+    else:
+        yield f"# No variable of Temper's sets this. {_advice(knob)}"
+
+
+def _scalar(value: str) -> str:
+    return value if value.isdigit() else json.dumps(value)
+
+
+def _advice(knob: KnobVerdict) -> str:
+    """What a job, or an administrator, has to set."""
+    value = knob.kept or ""
+    if variables := environment_of({knob.name: value}):
+        words = " ".join(f"{name}={found}" for name, found in variables.items())
+        through = "; measured over this node's own sockets, not between nodes" if "NCCL" in words else ""
+        return f"In the job's environment: {words}{through}"
+    if knob.name == "loader_workers":
+        return f"In the job: DataLoader(num_workers={value})"
+    if knob.name == "loader_pin_memory":
+        return "In the job: DataLoader(pin_memory=True)"
+    return f'A rule of udev keeps it after a boot: ACTION=="add|change", ATTR{{queue/{knob.name}}}="{value}"'

@@ -1,0 +1,184 @@
+"""Trials on this node: an objective measured with some settings, by the payload's own checks.
+
+Each trial has processes of its own. What a process happens to get (pages, cores, a layout of its memory) is
+the same for its whole life, and would look like a gain if one process served one side and another the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from validation.autotune.journal import ChangeError, Changes
+from validation.autotune.knobs import LOADING, MATMUL, SOCKETS, STORAGE, Setup, environment_of
+from validation.autotune.search import Failed, Stage
+from validation.backends import storage
+from validation.checks.collectives import GpuAllReduce, run_ranks
+from validation.checks.measured import CUDA_ENVIRONMENT
+from validation.checks.registry import CHECKS
+from validation.model.contract import State, worst
+from validation.model.not_run import NotRunError
+from validation.model.plans import MIB, Timing
+from validation.processes.child import Request
+from validation.processes.pool import Ending, run_children
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from validation.autotune.search import Answer, Trial
+    from validation.model.contract import Finding, Measurement
+    from validation.processes.pool import Outcome
+
+#: Long enough for a median of its own, short enough for many trials.
+TIMING = Timing(warm_up_s=0.3, measure_s=0.7)
+STORAGE_TIMING = Timing(warm_up_s=0.0, measure_s=0.7, least=2)
+#: What is read of storage: more is written once, at the start.
+STORAGE_BYTES, STORAGE_WRITE_S = 1 << 30, 60.0
+SOCKET_BYTES = 64 * MIB
+#: Has NCCL use its sockets between the GPUs of one node, which are joined in better ways.
+ONLY_SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"}
+#: Why nothing can be said of reads on such a file system.
+OWN_CACHE = "its file system keeps a cache of its own, so that nobody knows what was read"
+#: The number of each objective, for a report: its name as the payload has it.
+METRICS = {
+    MATMUL: "fp32_gflops",
+    LOADING: "loading_samples_s",
+    SOCKETS: "busbw_gb_s",
+    STORAGE: "storage_read_one_thread_gb_s",
+}
+
+
+@dataclass
+class Bench:
+    """Measures trials. `source` is what storage is read from, `ends_at` (time.monotonic()) when it stops.
+
+    Nothing is measured after that but the final stage, which proves what was found until then.
+    """
+
+    setup: Setup
+    changes: Changes | None = None
+    source: Path | None = None
+    ends_at: float = float("inf")
+    timing: Timing = TIMING
+
+    def measure(self, trial: Trial) -> Answer:
+        """The rate of an objective with these settings, or why there is none."""
+        if time.monotonic() > self.ends_at and trial.stage is not Stage.FINAL:
+            return Failed("the minutes that it was given are over")
+        try:
+            self._set_up(trial.settings)
+            rates = self._rates(trial.objective, trial.settings)
+        except (ChangeError, NotRunError) as error:
+            return Failed(str(error))
+        return rates if isinstance(rates, Failed) else sum(rates)
+
+    def _set_up(self, settings: Mapping[str, str]) -> None:
+        file = self.setup.read_ahead
+        if self.changes is not None and file is not None and "read_ahead_kb" in settings:
+            self.changes.set(file, settings["read_ahead_kb"])
+
+    def _rates(self, objective: str, settings: Mapping[str, str]) -> list[float] | Failed:
+        if objective == SOCKETS:
+            return self._all_reduce(settings)
+        node, check = self.setup.node, CHECKS[objective]
+        outcomes = run_children(
+            self.requests(objective, settings), node.budget_s, patience_s=check.patience_s(node)
+        )
+        return _rates_of(outcomes, METRICS[objective])
+
+    def requests(self, objective: str, settings: Mapping[str, str]) -> list[Request]:
+        """What the processes of a trial are asked; those of one trial run at the same time."""
+        parameters: dict[str, Any] = {"timing": dataclasses.asdict(self.timing)}
+        backend, count = "cpu", 1
+        if objective == MATMUL:
+            size = self.setup.node.plan.cpu_matmul_size(self.setup.cpus_each)
+            parameters |= {"products": {"fp32": (size, size, size)}, "unit": "gflops", "scale": 1e9}
+            count = self.setup.processes
+        elif objective == LOADING:
+            # A setting that is left out of the search stays at torch's default.
+            workers = int(settings.get("loader_workers", 0))
+            pins = [settings.get("loader_pin_memory", "no") == "yes"]
+            parameters |= {"cpus": self.setup.cpus_each, "counts": [workers], "pins": pins}
+            backend = "cpu" if self.setup.node.why_no_cuda() else "cuda"
+        else:
+            assert self.source is not None
+            parameters |= {
+                "path": str(self.source),
+                "most_bytes": STORAGE_BYTES,
+                "write_s": STORAGE_WRITE_S,
+                "floor_gb_s": None,
+                "through_cache": True,
+                "timing": dataclasses.asdict(STORAGE_TIMING),
+            }
+        return [
+            Request(
+                f"process {number}",
+                CHECKS[objective].function,
+                backend,
+                parameters=parameters,
+                environment=(CUDA_ENVIRONMENT if backend == "cuda" else {}) | environment_of(settings),
+            )
+            for number in range(count)
+        ]
+
+    def _all_reduce(self, settings: Mapping[str, str]) -> list[float] | Failed:
+        node = self.setup.node
+        result = run_ranks(
+            GpuAllReduce(),
+            node,
+            [(f"rank {gpu.index} (GPU {gpu.index})", gpu.index) for gpu in node.gpus],
+            backend="cuda",
+            sizes_bytes=[SOCKET_BYTES],
+            environment=CUDA_ENVIRONMENT | ONLY_SOCKETS | environment_of(settings),
+            collectives=("all_reduce",),
+        )
+        if result.state in {State.FAIL, State.NOT_RUN}:
+            return Failed(result.reason or _words(result.findings))
+        return _values(result.measurements, METRICS[SOCKETS])
+
+
+def _rates_of(outcomes: list[Outcome], metric: str) -> list[float] | Failed:
+    """The number of each process, or why one has none."""
+    for outcome in outcomes:
+        if outcome.ending is not Ending.DONE:
+            return Failed(outcome.problem)
+        if outcome.measured.not_run:
+            return Failed(outcome.measured.not_run)
+    findings = [one for outcome in outcomes for one in outcome.measured.findings]
+    if worst(one.state for one in findings) is State.FAIL:
+        return Failed(_words(findings))
+    rates = _values([one for outcome in outcomes for one in outcome.measured.measurements], metric)
+    if isinstance(rates, list) and len(rates) < len(outcomes):
+        return Failed(_words(findings) or f"a process measured no {metric}")
+    return rates
+
+
+def _values(measurements: list[Measurement] | tuple[Measurement, ...], metric: str) -> list[float] | Failed:
+    found = [one for one in measurements if one.name == metric]
+    if any(one.conditions.get("cache") == storage.UNKNOWN for one in found):
+        return Failed(OWN_CACHE)
+    return [one.value for one in found]
+
+
+def _words(findings: list[Finding] | tuple[Finding, ...]) -> str:
+    return " ".join(one.text for one in findings)
+
+
+@contextlib.contextmanager
+def readable(path: Path, say: Callable[[str], None]) -> Iterator[Path]:
+    """What trials read: the file itself, or in a folder one of our own, which is gone when this process is.
+
+    Raises NotRunError, with the reason, and OSError.
+    """
+    if path.is_file():
+        yield path
+        return
+    say(f"writing a file to read from in {path}")
+    with storage.opened(path, STORAGE_BYTES, STORAGE_WRITE_S, lambda: None) as source:
+        # It has no name; whoever may look at this process may open it here.
+        yield Path(f"/proc/{os.getpid()}/fd/{source.descriptor}")

@@ -1,0 +1,68 @@
+"""The commands of autotune: try settings on this node, and propose the winners for an inventory."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from validation.autotune import evidence as documents
+from validation.autotune import proposal
+from validation.autotune.journal import ChangeError, restore
+from validation.autotune.proposal import ProposalError
+from validation.autotune.tune import TuneError, Wishes, tune
+from validation.cli.commands import STDIN, UsageError, read
+from validation.model.contract import dumps
+from validation.model.not_run import NotRunError
+from validation.processes import files
+from validation.run.burn_in import locked
+from validation.verdict.judge import EXIT_PASS
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def autotune(options: argparse.Namespace) -> int:
+    """Try settings on this node, and say which of them are worth it."""
+    try:
+        if options.restore:
+            if options.journal.exists():
+                with locked(options.journal):
+                    print(*restore(options.journal), sep="\n")
+            return EXIT_PASS
+        to_file = options.output not in {None, STDIN}
+        if to_file:
+            files.ensure_writable(options.output)
+        wishes = Wishes(
+            options.node,
+            options.journal,
+            tuple(options.knobs or ()),
+            options.storage,
+            options.minutes,
+            options.seed,
+        )
+        found = tune(wishes, _say)
+    except (TuneError, ChangeError, NotRunError) as error:
+        raise UsageError(str(error)) from error
+    if to_file:
+        files.write_atomically(options.output, dumps(found))
+    print(dumps(found) if options.output == STDIN else documents.text(found), end="")
+    return EXIT_PASS
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
+
+
+def propose(options: argparse.Namespace) -> int:
+    """Write what a node's evidence speaks for as variables of an inventory."""
+    found = documents.read(read(options.evidence))
+    if options.output is None:
+        print(proposal.text(found), end="")
+        return EXIT_PASS
+    try:
+        written = proposal.write(options.output, found)
+    except ProposalError as error:
+        raise UsageError(str(error)) from error
+    said = "written; read it before you commit it" if written else "not written: nothing is worth a change"
+    print(f"{options.output}: {said}")
+    return EXIT_PASS
