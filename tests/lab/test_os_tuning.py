@@ -56,7 +56,7 @@ WantedBy=sysinit.target
 PARAMETERS = "net.ipv4.tcp_rmem net.ipv4.tcp_wmem net.ipv4.neigh.default.gc_thresh3 kernel.numa_balancing"
 SHOW = (
     f"for file in {GOVERNOR} {HUGEPAGES}; do echo $(cat $file); done; "
-    f"sysctl --values {PARAMETERS}; df --output=size /dev/shm | tail -n 1"
+    f"for name in {PARAMETERS}; do echo $(sysctl --values $name); done; df --output=size /dev/shm | tail -n 1"
 )
 FILES = (
     "ls -d /etc/tmpfiles.d/temper* /etc/systemd/system/temper-os* /etc/sysctl.d/*temper-tuning* "
