@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 FLEET = Fleet(Lab(name="gpuset"), size=1)
 (NODE,) = FLEET.lab.nodes(1)
