@@ -27,7 +27,7 @@ from validation.model.contract import FABRIC_VERSION, ContractError, dumps, load
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 LAB = Lab(name="rails")
 NODES = LAB.nodes(4)
