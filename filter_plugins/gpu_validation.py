@@ -25,6 +25,8 @@ NO_TRACE = (
 
 #: What Ansible's wrapper of tasks with a time limit says when it has ended one.
 TIMED_OUT = "Timeout exceeded"
+#: The exit status of coreutils' timeout, which ends what Ansible's wrapper has missed.
+TIMED_OUT_STATUS = 124
 #: What it says of one that it knows nothing of.
 JOB_LOST = "could not find job"
 
@@ -50,7 +52,7 @@ def validation_outcome(run: Values) -> dict[str, Any]:
 
 
 def _why_no_result(run: Values) -> str:
-    if str(run.get("msg")) == TIMED_OUT:
+    if str(run.get("msg")) == TIMED_OUT or run.get("rc") == TIMED_OUT_STATUS:
         return (
             "it was ended after gpu_validation_timeout_s; see what it waits for (validation run on the node "
             "shows it), or set the time higher"

@@ -56,7 +56,8 @@ class Events:
         if kind == OK and task == RESULT:
             self.result = dict(result["msg"])
         elif kind in (FAILED, UNREACHABLE) and not data.get("ignore_errors"):
-            words = result.get("msg") or result.get("stderr") or task
+            # A task that failed by its own condition (failed_when) has no message, but may name its problems.
+            words = " ".join(result.get("problems") or ()) or result.get("msg") or result.get("stderr") or task
             self.said = " ".join(str(words).split())
             self.refused = bool(result.get("refused")) or task.startswith(REFUSES)
             self.unreachable = kind == UNREACHABLE

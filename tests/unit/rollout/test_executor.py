@@ -350,6 +350,9 @@ def test_events_give_the_last_failure_in_its_own_words() -> None:
     assert (events.said, events.refused, events.unreachable) == ("away", False, True)
     events({"event": "runner_on_ok", "event_data": {"task": RESULT, "res": {"msg": {"fencing": 3}}}})
     assert events.result == {"fencing": 3}
+    problems = {"msg": "Action failed: Unknown error.", "problems": ["/var has no space.", "apt is busy."]}
+    events({"event": "runner_on_failed", "event_data": {"task": "Fetch", "res": problems}})
+    assert events.said == "/var has no space. apt is busy."
 
 
 def keep_settings(folder: Path) -> None:

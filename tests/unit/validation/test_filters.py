@@ -51,6 +51,7 @@ def test_a_result_is_passed_on_as_it_is() -> None:
         ({"msg": "async task did not complete within the requested time - 60s"}, ["no exit status", "60s"]),
         ({"msg": "could not find job", "finished": 1}, ["the node booted while it was measured"]),
         ({"msg": "Timeout exceeded"}, ["ended after gpu_validation_timeout_s"]),
+        ({"rc": 124, "stderr": "interrupted"}, ["ended after gpu_validation_timeout_s"]),
         ({}, ["nothing"]),
     ],
 )
