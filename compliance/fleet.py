@@ -7,9 +7,10 @@ import shutil
 import tomllib
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compliance import evidence, metrics, report
+from compliance import evidence, metrics, report, waivers
 from compliance.history import History
 from compliance.model import Observation
 from compliance.statement import CheckedNode, LastValidation, Rules, statement
@@ -21,14 +22,15 @@ from validation.report.fleet_report import point_latest_to
 from validation.verdict.verdicts import FleetVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Collection, Iterable, Mapping
 
     from compliance.model import Statement
     from compliance.waivers import Waiver
 
 #: In the folder of validation's reports, which that of compliance is in unless somebody says otherwise.
 HISTORY = "history.sqlite"
+#: The role's variables that the report is made with.
+CHOSEN = ("directory", "validations", "validation_max_age_days", "key", "metrics")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,48 @@ class Settings:
     options: str
     key: str = ""
     metrics: Path | None = None
+
+
+class WaiverError(ValueError):
+    """Waivers are wrong; the message has all sentences. Nothing was written."""
+
+
+def settings_of(chosen: Mapping[str, Any], sources: Iterable[str], root: Path) -> Settings:
+    """Settings from the role's variables (`CHOSEN`); a relative path is below `root`, the checkout."""
+
+    def path(text: str) -> Path:
+        return root / Path(text).expanduser()
+
+    def short(source: str) -> str:
+        """An inventory as one types it in the checkout."""
+        return str(Path(source).relative_to(root)) if Path(source).is_relative_to(root) else source
+
+    given = list(sources)
+    return Settings(
+        directory=path(chosen["directory"]),
+        validations=path(chosen["validations"]),
+        data=root / "data",
+        inventory=tuple(Path(source) for source in given if Path(source).exists()),
+        validation_max_age=timedelta(days=chosen["validation_max_age_days"]),
+        options="".join(f" -i {short(source)}" for source in given),
+        key=str(chosen["key"] or ""),
+        metrics=path(chosen["metrics"]) if chosen["metrics"] else None,
+    )
+
+
+def checked_nodes(asked: Iterable[Mapping[str, Any]], known: Collection[str]) -> list[CheckedNode]:
+    """Nodes from what the action has of each: name, groups, answer, waivers. `known`: all groups and nodes.
+
+    Raises WaiverError before anything is written.
+    """
+    nodes, wrong = [], []
+    for one in asked:
+        found, problems = waivers.read(one["waivers"], set(known))
+        nodes.append(checked_node(one["name"], one["groups"], one["answer"], found))
+        wrong += problems
+    if wrong:
+        raise WaiverError(". ".join([*dict.fromkeys(wrong), "Nothing was written"]) + ".")
+    return nodes
 
 
 def checked_node(

@@ -22,6 +22,11 @@ options:
     description: The Python that runs the payload, if there is one. Its version and torch are read from files.
     type: path
     default: /opt/temper/venv/bin/python3
+  lease:
+    description: Take the node's lease first, as M(node_lease) does; its C(owner), C(attempt) and C(ttl_s).
+      The fact C(temper_lease) then has C(owner) and C(fencing). Where somebody else holds it, the node is
+      not read.
+    type: dict
 author: Temper developers
 """
 
@@ -50,7 +55,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import process
+from ansible.module_utils import lease, process
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.driver.kernel_modules import dkms_records, installed_kernels
 from ansible.module_utils.driver.loaded_state import nvidia_state, read, wait_for_driver
@@ -426,12 +431,28 @@ def main() -> None:
         argument_spec={
             "driver_timeout_s": {"type": "int", "default": 0},
             "payload_python": {"type": "path", "default": PAYLOAD_PYTHON},
+            "lease": {
+                "type": "dict",
+                "options": {
+                    "owner": {"type": "str", "required": True},
+                    "attempt": {"type": "int", "default": 0},
+                    "ttl_s": {"type": "float", "default": 3600},
+                },
+            },
         },
         supports_check_mode=True,
     )
+    facts: dict[str, Any] = {}
+    if module.params["lease"]:
+        try:
+            held = lease.acquire(**module.params["lease"], path=lease.PATH, check=module.check_mode)
+        except lease.LeaseError as error:
+            module.fail_json(msg=str(error))
+        facts["temper_lease"] = {"owner": held.owner, "fencing": held.fencing}
     if module.params["driver_timeout_s"]:
         wait_for_driver(module.params["driver_timeout_s"])
-    module.exit_json(changed=False, ansible_facts={"temper": gather(payload=module.params["payload_python"])})
+    facts["temper"] = gather(payload=module.params["payload_python"])
+    module.exit_json(changed=False, ansible_facts=facts)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,11 @@ options:
     description: The number that the owner was given, for a heartbeat and to give it back. Left out to take it
       anew.
     type: int
+  attempt:
+    description: How often the owner has come to this node anew. A lower one than the holder's is refused;
+      what is given back without O(fencing) is that of this attempt, if any.
+    type: int
+    default: 0
   ttl_s:
     description: For how many seconds the lease lasts after a heartbeat; longer than a reboot takes.
     type: float
@@ -71,9 +76,10 @@ def main() -> None:
             "state": {"type": "str", "choices": ["held", "free", "query"], "default": "held"},
             "owner": {"type": "str"},
             "fencing": {"type": "int"},
+            "attempt": {"type": "int", "default": 0},
             "ttl_s": {"type": "float", "default": 3600},
         },
-        required_if=[("state", "held", ["owner"]), ("state", "free", ["owner", "fencing"])],
+        required_if=[("state", "held", ["owner"]), ("state", "free", ["owner"])],
         supports_check_mode=True,
     )
     given, check = module.params, module.check_mode
@@ -82,13 +88,22 @@ def main() -> None:
         changed = False
         if given["state"] == "held":
             after = lease.acquire(
-                given["owner"], given["ttl_s"], given["fencing"], path=lease.PATH, check=check
+                given["owner"],
+                given["ttl_s"],
+                given["fencing"],
+                attempt=given["attempt"],
+                path=lease.PATH,
+                check=check,
             )
             # A heartbeat is none: the same holder goes on.
             changed = (before.owner, before.fencing) != (after.owner, after.fencing)
         elif given["state"] == "free":
-            changed = lease.release(given["owner"], given["fencing"], path=lease.PATH, check=check)
-            after = lease.Lease(fencing=before.fencing)
+            if given["fencing"] is None:
+                owner, attempt = given["owner"], given["attempt"]
+                changed = lease.release_attempt(owner, attempt, path=lease.PATH, check=check)
+            else:
+                changed = lease.release(given["owner"], given["fencing"], path=lease.PATH, check=check)
+            after = lease.Lease(fencing=before.fencing) if changed else lease.read(lease.PATH)
         else:
             after = before
     except lease.LeaseError as error:

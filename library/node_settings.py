@@ -34,6 +34,10 @@ options:
       it. A driver that is still another one fails then.
     type: int
     default: 0
+  lease:
+    description: C(owner) and C(fencing) of the lease that this run took (M(node_facts)). Where somebody has
+      taken the node since, nothing is changed.
+    type: dict
 author: Temper developers
 """
 
@@ -61,6 +65,7 @@ ahead:
 import json
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.lease import LeaseError, working
 from ansible.module_utils.settings.base import RefusedError
 from ansible.module_utils.settings.engine import carry_out
 
@@ -74,13 +79,18 @@ def main() -> None:
             "ahead": {"type": "str", "default": "", "no_log": True},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "after_boot_s": {"type": "int", "default": 0},
+            "lease": {
+                "type": "dict",
+                "options": {"owner": {"type": "str"}, "fencing": {"type": "int"}},
+            },
         },
         supports_check_mode=True,
     )
     plans, ahead = (json.loads(module.params[name] or "[]") for name in ("roles", "ahead"))
     try:
-        result = carry_out(module, plans, module.params["secrets"], module.params["after_boot_s"], ahead)
-    except RefusedError as error:
+        with working(**module.params["lease"] or {}, check=module.check_mode):
+            result = carry_out(module, plans, module.params["secrets"], module.params["after_boot_s"], ahead)
+    except (RefusedError, LeaseError) as error:
         module.fail_json(msg=str(error), refused=True)
     module.exit_json(**result)
 

@@ -32,6 +32,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: The file is locked for as long as it takes to read and to replace it.
 LOCK_TIMEOUT_S = 10.0
 LOCK_RETRY_S = 0.02
+#: How long a run waits for another one that is changing the node: as long as a transaction may take.
+SETTINGS_TIMEOUT_S = 1800.0
 
 
 class LeaseError(Exception):
@@ -59,7 +61,7 @@ class Lease:
 
     `fencing` is the highest number that any holder had; it outlives them. `ttl_s` is how long the lease lasts
     after a heartbeat, `since` and `heartbeat` are times of day (UTC), and `beat_s` is the heartbeat by the
-    clock of `boot_id`.
+    clock of `boot_id`. `attempt` counts how often its owner has come to this node anew.
     """
 
     owner: str = ""
@@ -69,6 +71,7 @@ class Lease:
     heartbeat: str = ""
     boot_id: str = ""
     beat_s: float = 0.0
+    attempt: int = 0
 
     def age_s(self, now: Now) -> float:
         """Seconds since the last heartbeat; for one of a former boot, the least that it can be."""
@@ -99,7 +102,7 @@ def read(path: Path = PATH) -> Lease:
     try:
         values: dict[str, Any] = json.loads(text)
         lease = Lease(**values)
-        numbers = (float(lease.ttl_s), float(lease.beat_s), int(lease.fencing))
+        numbers = (float(lease.ttl_s), float(lease.beat_s), int(lease.fencing), int(lease.attempt))
         if not all(
             isinstance(word, str) for word in (lease.owner, lease.since, lease.heartbeat, lease.boot_id)
         ):
@@ -110,17 +113,23 @@ def read(path: Path = PATH) -> Lease:
             f"that no "
             f"roll-out does, then remove the file."
         ) from error
-    return replace(lease, ttl_s=numbers[0], beat_s=numbers[1], fencing=numbers[2])
+    return replace(lease, ttl_s=numbers[0], beat_s=numbers[1], fencing=numbers[2], attempt=numbers[3])
 
 
 def acquire(
-    owner: str, ttl_s: float, fencing: int | None = None, *, path: Path = PATH, check: bool = False
+    owner: str,
+    ttl_s: float,
+    fencing: int | None = None,
+    *,
+    attempt: int = 0,
+    path: Path = PATH,
+    check: bool = False,
 ) -> Lease:
     """Take the lease, or give a sign of life where `owner` holds it; returns it as it is then.
 
     Without `fencing` it must be free, expired or its own, and gets the next number, so that an owner who has
-    lost its number goes on under a new one. With `fencing`, the same owner and number is a heartbeat, and a
-    higher number a new lease. `check` writes nothing.
+    lost its number goes on under a new one, unless a later `attempt` of it is here already. With `fencing`,
+    the same owner and number is a heartbeat, and a higher number a new lease. `check` writes nothing.
 
     Raises:
         LeaseError: somebody else holds it, or has held it since with a higher number.
@@ -141,6 +150,11 @@ def acquire(
             raise LeaseError(
                 f"This node is held by {held.holder(now)}. Wait until it is through, or abort that roll-out."
             )
+        if held.owner == owner and attempt < held.attempt:
+            raise LeaseError(
+                f"Attempt {attempt} of {owner} comes too late: attempt {held.attempt} works on this node. "
+                f"Nothing is to be done: that one goes on."
+            )
         same = held.owner == owner and fencing == held.fencing
         if held.owner and held.owner != owner and fencing == held.fencing:
             raise LeaseError(
@@ -153,9 +167,8 @@ def acquire(
                 f"this node."
             )
         number = fencing if fencing is not None else held.fencing + 1
-        taken = Lease(
-            owner, number, ttl_s, held.since if same else now.utc, now.utc, now.boot_id, now.boottime_s
-        )
+        since = held.since if same else now.utc
+        taken = Lease(owner, number, ttl_s, since, now.utc, now.boot_id, now.boottime_s, attempt)
         if not check:
             _write(path, taken)
         return taken
@@ -182,6 +195,33 @@ def release(owner: str, fencing: int, *, path: Path = PATH, check: bool = False)
         return True
 
 
+def release_attempt(owner: str, attempt: int, *, path: Path = PATH, check: bool = False) -> bool:
+    """Give back what an attempt of `owner` holds; returns whether it held anything. A later one keeps it."""
+    held = read(path)
+    return (held.owner, held.attempt) == (owner, attempt) and release(
+        owner, held.fencing, path=path, check=check
+    )
+
+
+@contextlib.contextmanager
+def working(owner: str = "", fencing: int = 0, *, path: Path = PATH, check: bool = False) -> Iterator[None]:
+    """Keep other runs from changing the node while this one does; with `owner`, only under its lease.
+
+    A run that is given up by its controller may still be at work here: the next waits until it is through.
+
+    Raises:
+        LeaseError: the lease is somebody else's by now, or the other run does not come to its end.
+    """
+    with _locked(path.with_name("settings"), check=check, patience_s=SETTINGS_TIMEOUT_S):
+        held = read(path) if owner else Lease()
+        if owner and (held.owner, held.fencing) != (owner, fencing):
+            raise LeaseError(
+                f"Fencing number {fencing} of {owner} is out of date: number {held.fencing} has worked on "
+                f"this node since. Nothing was changed; the later run goes on."
+            )
+        yield
+
+
 def _write(path: Path, lease: Lease) -> None:
     try:
         replace_file(path, (json.dumps(asdict(lease), indent=1) + "\n").encode(), 0o644)
@@ -190,7 +230,7 @@ def _write(path: Path, lease: Lease) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, *, check: bool) -> Iterator[None]:
+def _locked(path: Path, *, check: bool, patience_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
     """Keep other processes from the lease. In check mode nothing is written, so nothing is locked."""
     if check:
         yield
@@ -204,7 +244,7 @@ def _locked(path: Path, *, check: bool) -> Iterator[None]:
             f"{lock} cannot be opened ({error}), so nothing was started on this node."
         ) from error
     try:
-        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        deadline = time.monotonic() + patience_s
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -212,7 +252,7 @@ def _locked(path: Path, *, check: bool) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise LeaseError(
-                        f"Another process has had {lock} locked for {LOCK_TIMEOUT_S:g} s: `fuser {lock}` "
+                        f"Another process has had {lock} locked for {patience_s:g} s: `fuser {lock}` "
                         f"names it."
                     ) from None
                 time.sleep(LOCK_RETRY_S)

@@ -16,7 +16,7 @@ from planning.convert import plain
 from planning.node_plan import NodePlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 SCHEMA_VERSION = 2
 NODES_SHOWN = 4
@@ -123,6 +123,29 @@ class FleetPlan:
                 fact["waived"] = digest(json.dumps(controls))
                 waived[fact["waived"]] = controls
         return cls(documents, plans, settings, waived)
+
+    def part(self) -> dict[str, Any]:
+        """What `merged` takes, secrets included: for the controller of several runs, not for people."""
+        return {"nodes": self.documents, "settings": self.settings, "waived": self.waived}
+
+    @classmethod
+    def merged(cls, parts: Iterable[Mapping[str, Any]]) -> FleetPlan:
+        """The fleet whose parts several runs have planned."""
+        documents: dict[str, dict[str, Any]] = {}
+        settings: dict[str, dict[str, Any]] = {}
+        waived: dict[str, list[dict[str, Any]]] = {}
+        for part in parts:
+            documents |= part["nodes"]
+            settings |= part["settings"]
+            waived |= part["waived"]
+        # What roles set is shared, and nothing that is compared.
+        bare: dict[str, Any] = {"roles": {}, "waived": []}
+        plans = {
+            name: NodePlan.from_fact(fact | bare)
+            for name, fact in documents.items()
+            if fact.get("architecture")
+        }
+        return cls(dict(sorted(documents.items())), plans, settings, waived)
 
     @cached_property
     def cohorts(self) -> tuple[Cohort, ...]:

@@ -56,12 +56,17 @@ class Events:
         if kind == OK and task == RESULT:
             self.result = dict(result["msg"])
         elif kind in (FAILED, UNREACHABLE) and not data.get("ignore_errors"):
-            # A task that failed by its own condition (failed_when) has no message, but may name its problems.
-            words = " ".join(result.get("problems") or ()) or result.get("msg") or result.get("stderr") or task
-            self.said = " ".join(str(words).split())
+            self.said = failure(task, result)
             self.refused = bool(result.get("refused")) or task.startswith(REFUSES)
             self.unreachable = kind == UNREACHABLE
         return False
+
+
+def failure(task: str, result: Mapping[str, Any]) -> str:
+    """Why a task failed, in one line."""
+    # One that failed by its own condition (failed_when) has no message, but may name its problems.
+    words = " ".join(result.get("problems") or ()) or result.get("msg") or result.get("stderr") or task
+    return " ".join(str(words).split())
 
 
 class Ansible:

@@ -47,7 +47,7 @@ class Controller:
     def task(self, *, simulate: bool = True, payload_python: str = "") -> dict[str, Any]:
         action = object.__new__(ACTION.ActionModule)
         action._task = SimpleNamespace(
-            args={"known": KNOWN, "simulate": simulate, "payload_python": payload_python}
+            args={"known": KNOWN, "simulate": simulate, "payload_python": payload_python, "lease": {}}
         )
         action._execute_module = self.execute
         result: dict[str, Any] = action.run(

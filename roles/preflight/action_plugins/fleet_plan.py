@@ -39,11 +39,14 @@ def write_whole(path: Path, text: str) -> None:
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
-    """fleet_plan: path, empty for no file. On the controller alone, and in check mode too: it is a report."""
+    """fleet_plan: path, empty for no file; collect, a folder for the controller of several runs.
+
+    On the controller alone, and in check mode too: it is a report.
+    """
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("path",))
+    _VALID_ARGS = frozenset(("path", "collect"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Write the file; the result's `msg` is for the operator."""
@@ -56,7 +59,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         fleet = FleetPlan.from_dict(plans)
         texts = {name: (plans.get(name) or {}).get("text", "") for name in variables["ansible_play_batch"]}
         said = [grouped(texts), fleet.text()]
-        if self._task.args["path"]:
+        if collect := self._task.args.get("collect"):
+            write_whole(Path(collect) / "plan.json", json.dumps(fleet.part()))
+        elif self._task.args["path"]:
             path = Path(self._task.args["path"]).resolve()
             self.write(path, fleet)
             said.append(f"Plans: {path}")

@@ -1,0 +1,319 @@
+"""Run a playbook on a fleet in slices: `python3 -m fleet run site.yml --helpers 'ctl[1-4]'`.
+
+Exit status: 0 every node is through and all is well, 1 a node or a verdict is bad, 2 nodes are left or
+nothing could be started; `python3 -m fleet resume` goes on with those.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import importlib
+import signal
+import sys
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import yaml
+
+from console.nodes import alike, counted, printable
+from console.run import STATES
+from fleet import inventory
+from fleet.bundle import ROOT, BundleError
+from fleet.collected import compliance, plans, validation
+from fleet.journal import Job, Journal
+from fleet.run import Run, places
+from fleet.slices import Board
+from validation.processes.store import HistoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import FrameType
+
+    from fleet.journal import NodeRecord
+
+FOLDER = ROOT / "reports" / "fleet"
+HISTORY = FOLDER / "runs.sqlite"
+#: Those that change nothing on nodes, and take no lease of them.
+READING = ("compliance", "preflight")
+SLICE_NODES = 100
+JOBS = 2
+#: Folders of runs that are kept; those of which slices have failed have their output.
+KEPT_RUNS = 20
+
+
+class UsageError(Exception):
+    """The command line or the state of things does not allow a run; the message is a sentence."""
+
+
+def main(command_line: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    arguments = parser().parse_args(command_line)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    try:
+        status: int = arguments.function(arguments)
+    except (UsageError, inventory.InventoryError, BundleError, HistoryError, OSError) as error:
+        print(f"fleet: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(
+            "fleet: stopped; what nodes were at has been ended. python3 -m fleet resume goes on.",
+            file=sys.stderr,
+        )
+        return 130
+    return status
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    whole = argparse.ArgumentParser(
+        "python3 -m fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run a playbook of Temper on all nodes, in slices")
+    run.add_argument(
+        "playbook", help="site.yml, or the name of one in playbooks/: compliance.yml, validate.yml"
+    )
+    run.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
+    run.add_argument("-l", "--limit", default="", help="as ansible-playbook takes it")
+    run.add_argument(
+        "-e", "--extra-vars", action="append", default=[], metavar="VARS", help="name=value, JSON, or @FILE"
+    )
+    run.add_argument("-t", "--tags", help="as ansible-playbook takes it")
+    run.add_argument("-C", "--check", action="store_true", help="change nothing, say what would change")
+    run.add_argument("-f", "--forks", type=int, help="nodes at a time in each slice")
+    run.set_defaults(function=_run)
+    resume = commands.add_parser("resume", help="go on with the nodes that the last run has left")
+    resume.set_defaults(function=_resume)
+    for command in (run, resume):
+        command.add_argument(
+            "--helpers",
+            default="",
+            metavar="NAMES",
+            help="machines that run slices: 'ctl[1-4]'; without, this one does",
+        )
+        command.add_argument(
+            "--jobs", type=_positive, default=JOBS, help=f"slices at a time on each machine ({JOBS})"
+        )
+        command.add_argument(
+            "--slice",
+            type=_positive,
+            default=SLICE_NODES,
+            metavar="NODES",
+            help=f"nodes of a slice at most ({SLICE_NODES})",
+        )
+        command.add_argument("--ssh-options", default="", help="for the connections to helpers: '-F FILE'")
+    status = commands.add_parser("status", help="what the last run came to, node by node")
+    status.set_defaults(function=_status)
+    return whole
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text}")
+    return number
+
+
+def variables_of(texts: Sequence[str]) -> dict[str, Any]:
+    """Variables as `-e` gives them: name=value, JSON or YAML in braces, or @FILE. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        if text.startswith(("@", "{")):
+            try:
+                content = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
+                given = yaml.safe_load(content)
+            except (OSError, yaml.YAMLError) as error:
+                raise UsageError(
+                    f"-e {text}: expected variables in JSON or YAML: {' '.join(str(error).split())}"
+                ) from error
+            if not isinstance(given, dict):
+                raise UsageError(f"-e {text}: expected names with values, found {type(given).__name__}.")
+            found |= given
+        else:
+            name, equals, value = text.partition("=")
+            if not equals or not name.isidentifier():
+                raise UsageError(f"-e {text}: expected name=value, JSON in braces, or @FILE.")
+            found[name] = value
+    return found
+
+
+def playbook_of(name: str) -> str:
+    """The path of a playbook in the checkout. Raises UsageError."""
+    known = ["site.yml", *sorted(f"playbooks/{path.name}" for path in (ROOT / "playbooks").glob("*.yml"))]
+    for path in (name, f"playbooks/{name}", f"playbooks/{name}.yml"):
+        if path in known:
+            return path
+    raise UsageError(f"expected a playbook of Temper, found {name}: {', '.join(known)}.")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Begin a run."""
+    playbook = playbook_of(arguments.playbook)
+    variables = variables_of(arguments.extra_vars)
+    known = inventory.read(arguments.inventory)
+    chosen = inventory.read(arguments.inventory, arguments.limit).nodes if arguments.limit else known.nodes
+    options = ["--tags", arguments.tags] if arguments.tags else []
+    options += ["--check", "--diff"] if arguments.check else []
+    options += ["--forks", str(arguments.forks)] if arguments.forks else []
+    sources = tuple(
+        str(Path(path).resolve()) if Path(path).exists() else path for path in arguments.inventory
+    )
+    job = Job(playbook, sources, arguments.limit, variables, tuple(options), tuple(chosen))
+    with _alone():
+        name = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
+        journal = Journal(HISTORY)
+        journal.begin(name, job)
+        return _carry_out(name, job, journal, known, arguments)
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    """Go on with a run."""
+    with _alone():
+        journal = Journal(HISTORY)
+        name, job, ended = _last(journal)
+        if ended:
+            raise UsageError(f"nothing is left of the last run, {name}: {ended}")
+        return _carry_out(name, job, journal, inventory.read(job.sources), arguments)
+
+
+def _last(journal: Journal) -> tuple[str, Job, str]:
+    found = journal.last()
+    if found is None:
+        raise UsageError(
+            f"expected a run to look at in {HISTORY}, found none: python3 -m fleet run begins one."
+        )
+    return found
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One run at a time from this checkout. Raises UsageError where there is another."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                "another run is under way from this checkout; python3 -m fleet status shows it."
+            ) from None
+        yield
+
+
+def _carry_out(
+    name: str, job: Job, journal: Journal, known: inventory.Inventory, arguments: argparse.Namespace
+) -> int:
+    """Run what is not through yet, then report on all nodes."""
+    from ClusterShell.NodeSet import NodeSet, NodeSetParseError
+
+    try:
+        helpers = list(NodeSet(arguments.helpers))
+    except NodeSetParseError as error:
+        raise UsageError(
+            f"--helpers {arguments.helpers}: expected names such as ctl[1-4],login: {error}"
+        ) from error
+    before = journal.nodes(name)
+    if gone := sorted(set(job.nodes) - set(known.variables)):
+        raise UsageError(f"{counted(gone)} of run {name} is not in the inventory any more; begin a new run.")
+    left = [node for node in job.nodes if node not in before or not before[node].state]
+    board = Board.of(
+        left,
+        arguments.slice,
+        places(helpers, arguments.jobs),
+        {node: one.attempt for node, one in before.items()},
+    )
+    board.outcomes |= {node: one.outcome for node, one in before.items() if one.state}
+    addresses = importlib.import_module("lookup_plugins.fleet_addresses").fleet(known.addresses())
+    leased = Path(job.playbook).stem not in READING and "--check" not in job.options
+    run = Run(name, job, known, board, journal, FOLDER / name, addresses, leased, _say, arguments.ssh_options)
+    _say(f"run {name}: {job.playbook} on {len(left)} nodes in {len(board.waiting)} slices")
+    run.carry_out()
+    return _report(name, job, journal, known, board)
+
+
+def _say(line: str) -> None:
+    print(printable(line), flush=True)
+
+
+def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, board: Board) -> int:
+    """One report and one exit status, as of one run."""
+    records = journal.nodes(name)
+    folders = [
+        FOLDER / name / one for one in sorted({record.folder for record in records.values() if record.folder})
+    ]
+    left = board.left
+    silent = {
+        node: outcome.reason or "it was not worked on"
+        for node, outcome in board.outcomes.items()
+        if outcome.state in STATES[2:]
+    }
+    silent |= left
+    sources = job.sources or (str(ROOT / "inventory" / "lab"),)
+    reports = [plans(folders, silent)] if Path(job.playbook).stem != "compliance" else []
+    reports += [validation(folders, silent), compliance(folders, silent, sources, known.names)]
+    said = [report for report in reports if report]
+    for report in said:
+        _say(report.text)
+    _say(recap(records, left))
+    sentence = f"{len(board.outcomes)} of {len(job.nodes)} nodes are through"
+    if left:
+        _say(f"{sentence}. python3 -m fleet resume goes on with the others.")
+        return 2
+    journal.finish(name, sentence)
+    _forget_old_runs()
+    return max(
+        [one.status for one in said]
+        + [int(any(record.state not in STATES[:2] for record in records.values()))]
+    )
+
+
+def recap(records: Mapping[str, NodeRecord], left: Mapping[str, str]) -> str:
+    """How many nodes came to what, and each reason once with its nodes."""
+    lines = []
+    for state in STATES:
+        reached = {
+            node: one.reason for node, one in records.items() if one.state == state and node not in left
+        }
+        if reached:
+            lines.append(f"{state}: {counted(reached)}")
+            lines += [f"  {counted(nodes)}: {text}" for nodes, text in alike(reached, {}) if text]
+    if left:
+        lines.append(f"left: {counted(left)}")
+        lines += [f"  {counted(nodes)}: {text}" for nodes, text in alike(left, {})]
+    return "\n".join(lines)
+
+
+def _forget_old_runs() -> None:
+    """Remove the folders of all runs but the last ones; what nodes came to stays in the journal."""
+    import shutil
+
+    folders = sorted(path for path in FOLDER.iterdir() if path.is_dir())
+    for folder in folders[:-KEPT_RUNS]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _status(_arguments: argparse.Namespace) -> int:
+    """Say what the last run came to."""
+    journal = Journal(HISTORY)
+    name, job, ended = _last(journal)
+    records = journal.nodes(name)
+    waiting = {node: "its slice has not begun" for node in job.nodes if node not in records}
+    waiting |= {
+        node: f"attempt {one.attempt} on {one.place} is under way, or was cut off"
+        for node, one in records.items()
+        if not one.state
+    }
+    _say(f"run {name}: {job.playbook}: {ended or 'not ended'}")
+    _say(recap(records, waiting))
+    return 2 if waiting else int(any(one.state not in STATES[:2] for one in records.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

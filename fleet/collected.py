@@ -1,0 +1,102 @@
+"""One report from what slices have handed over: the same code judges, that judges a single run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compliance import report
+from compliance.evidence import EvidenceError
+from compliance.fleet import WaiverError, check, checked_nodes, settings_of
+from compliance.model import Verdict
+from planning.fleet import FleetPlan
+from validation.model.contract import EXPECTATIONS_VERSION
+from validation.processes.files import write_atomically
+from validation.processes.store import HistoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parents[1]
+PLANS = "reports/plan.json"
+
+
+@dataclass(frozen=True)
+class Said:
+    """A report: what it says to the operator, and whether all is well. 2: it could not be made."""
+
+    text: str
+    status: int
+
+
+def documents(folders: Sequence[Path], name: str) -> list[Any]:
+    """What slices have handed over under a name. One that has nothing of it has none here."""
+    paths = [folder / f"{name}.json" for folder in folders]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
+
+
+def plans(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
+    """Write the plans of all nodes into one file, and say where they differ. `silent` nodes have no plan."""
+    parts = documents(folders, "plan")
+    if not parts:
+        return None
+    known = {name for part in parts for name in part["nodes"]}
+    refused = {name: {"problems": [reason]} for name, reason in silent.items() if name not in known}
+    fleet = FleetPlan.merged([{"nodes": refused, "settings": {}, "waived": {}}, *parts])
+    path = ROOT / PLANS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(fleet.as_dict(), indent=1) + "\n")
+    return Said(f"{fleet.text()}\nPlans: {path}", 0)
+
+
+def validation(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
+    """Judge all results together. `silent` nodes are named with their reasons."""
+    parts = documents(folders, "validation")
+    if not parts:
+        return None
+    expectations: dict[str, Any] = {}
+    results: dict[str, Any] = {}
+    for part in parts:
+        expectations |= part["document"]["expectations"]["nodes"]
+        results |= part["document"]["results"]
+    for name, reason in silent.items():
+        bare = {"schema_version": EXPECTATIONS_VERSION, "gpus": None, "not_run": reason}
+        expectations.setdefault(name, bare)
+    document = {
+        "expectations": {"schema_version": EXPECTATIONS_VERSION, "nodes": expectations},
+        "results": results,
+        "fabric": None,
+    }
+    done = subprocess.run(
+        [sys.executable, *parts[0]["argv"]],
+        cwd=ROOT, input=json.dumps(document), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return Said((done.stdout or done.stderr).strip(), done.returncode)
+
+
+def compliance(
+    folders: Sequence[Path], silent: Mapping[str, str], sources: Sequence[str], known: Collection[str]
+) -> Said | None:
+    """State the compliance of all nodes. `sources` are the inventories, `known` its groups and nodes."""
+    parts = documents(folders, "compliance")
+    if not parts:
+        return None
+    asked = [node for part in parts for node in part["nodes"]]
+    heard = {node["name"] for node in asked}
+    asked += [
+        {"name": name, "groups": [], "answer": {"problem": reason}, "waivers": []}
+        for name, reason in silent.items()
+        if name not in heard
+    ]
+    try:
+        nodes = checked_nodes(asked, known)
+        statement, folder = check(nodes, settings_of(parts[0]["arguments"], sources, ROOT), datetime.now(UTC))
+    except (WaiverError, OSError, HistoryError, EvidenceError) as error:
+        return Said(f"The report of compliance could not be written: {error}", 2)
+    text = f"{report.text(statement)}Report: {folder}/report.html"
+    return Said(text, 0 if statement.verdict is Verdict.COMPLIANT else 1)

@@ -1,0 +1,132 @@
+"""What is known of runs, in one file that survives the controller: a run that was cut off goes on."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from fleet.slices import Outcome
+from planning.convert import build
+from validation.processes.store import Part, Store
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+TABLES = (
+    """CREATE TABLE fleet_run (
+        id TEXT PRIMARY KEY, job TEXT NOT NULL, ended TEXT NOT NULL DEFAULT ''
+    ) WITHOUT ROWID""",
+    """CREATE TABLE fleet_node (
+        run TEXT NOT NULL, node TEXT NOT NULL, attempt INTEGER NOT NULL, place TEXT NOT NULL,
+        state TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '', counts TEXT NOT NULL DEFAULT '{}',
+        folder TEXT NOT NULL DEFAULT '', PRIMARY KEY (run, node)
+    ) WITHOUT ROWID""",
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What was asked for, as far as going on with it needs: the command line, and who takes part."""
+
+    playbook: str
+    sources: tuple[str, ...]
+    limit: str
+    variables: dict[str, Any]
+    options: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """What is known of a node in a run. `state` is empty until its slice is through.
+
+    `counts` are Ansible's (ok, changed, ...), `folder` has what its slice has handed over.
+    """
+
+    node: str
+    attempt: int
+    place: str
+    state: str = ""
+    reason: str = ""
+    counts: Mapping[str, int] | None = None
+    folder: str = ""
+
+    def values(self) -> tuple[int, str, str, str, str, str]:
+        """The columns but run and node."""
+        counts = json.dumps(dict(self.counts or {}))
+        return self.attempt, self.place, self.state, self.reason, counts, self.folder
+
+    @property
+    def outcome(self) -> Outcome:
+        """The same, for the board."""
+        return Outcome(self.state, self.reason, self.attempt, self.place)
+
+
+class Journal:
+    """Runs and their nodes. Raises HistoryError throughout."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = Store(path, Part("fleet", 1, TABLES))
+
+    def begin(self, run: str, job: Job) -> None:
+        """Record a run before anything of it is started."""
+        values = (run, json.dumps(asdict(job)))
+        with self.store.writing() as connection:
+            connection.execute("INSERT INTO fleet_run (id, job) VALUES (?, ?)", values)
+
+    def start(self, run: str, nodes: Iterable[str], attempt: int, place: str) -> None:
+        """Record that a slice is about to begin: a later controller must come as a later attempt."""
+        with self.store.writing() as connection:
+            connection.executemany(
+                "INSERT INTO fleet_node (run, node, attempt, place) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (run, node) DO UPDATE SET attempt = excluded.attempt, place = excluded.place",
+                [(run, node, attempt, place) for node in nodes],
+            )
+
+    def end(self, run: str, records: Iterable[NodeRecord]) -> None:
+        """Record what a slice came to."""
+        with self.store.writing() as connection:
+            connection.executemany(
+                "UPDATE fleet_node SET attempt = ?, place = ?, state = ?, reason = ?, counts = ?, folder = ? "
+                "WHERE run = ? AND node = ?",
+                [(*one.values(), run, one.node) for one in records],
+            )
+
+    def finish(self, run: str, sentence: str) -> None:
+        """Record that a run is through, and what it came to."""
+        with self.store.writing() as connection:
+            connection.execute("UPDATE fleet_run SET ended = ? WHERE id = ?", (sentence, run))
+
+    def last(self) -> tuple[str, Job, str] | None:
+        """The last run: its id, its job, and what it came to; empty where it has not ended."""
+        with self.store.reading() as connection:
+            if connection is None:
+                return None
+            row = _one(connection, "SELECT id, job, ended FROM fleet_run ORDER BY id DESC LIMIT 1")
+        if row is None:
+            return None
+        return row[0], build(Job, json.loads(row[1]), f"{self.store.path}: run {row[0]}"), row[2]
+
+    def nodes(self, run: str) -> dict[str, NodeRecord]:
+        """The nodes of a run of which a slice has begun."""
+        with self.store.reading() as connection:
+            if connection is None:
+                return {}
+            rows = connection.execute(
+                "SELECT node, attempt, place, state, reason, counts, folder FROM fleet_node WHERE run = ?",
+                (run,),
+            ).fetchall()
+        return {
+            node: NodeRecord(node, attempt, place, state, reason, json.loads(counts), folder)
+            for node, attempt, place, state, reason, counts, folder in rows
+        }
+
+
+def _one(connection: sqlite3.Connection, query: str) -> tuple[str, str, str] | None:
+    with closing(connection.execute(query)) as cursor:
+        found: tuple[str, str, str] | None = cursor.fetchone()
+    return found

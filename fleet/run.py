@@ -1,0 +1,386 @@
+"""Carries out a run over slices: jobs of ansible-runner that ClusterShell starts here or on helpers.
+
+What is decided is in `slices`, what is remembered in `journal`. A controller that is killed takes its slices
+with it, because their standard input ends; whoever goes on comes as a later attempt, which nodes prefer.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible_runner.streaming import Processor, Transmitter  # type: ignore[import-untyped]  # ships no types
+from ClusterShell.Event import EventHandler
+from ClusterShell.NodeSet import NodeSet
+from ClusterShell.Task import task_self
+
+from console.nodes import counted, duration, printable
+from fleet.bundle import ROOT, bundle, python_version
+from fleet.journal import NodeRecord
+from fleet.slices import Board, Outcome, Place, Slice
+from fleet.worker import COLLECTED, FAILED, IDENT, STATS, UNREACHABLE
+from rollout.playbooks import REFUSES, failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from fleet.inventory import Inventory
+    from fleet.journal import Job, Journal
+
+HERE = "this machine"
+#: A slice gives a sign of life every 15 s (fleet.worker): it is lost when none has come for so long.
+SILENCE_S = 120.0
+LOOK_S = 5.0
+CONNECT_S = 20
+#: How long a node's lease outlasts a slice that has not given it back: as long as site.yml may take.
+LEASE_S = 6 * 3600.0
+#: Of what a place has said on standard error.
+LAST_LINES = 3
+
+
+@dataclass
+class Events:
+    """What the events of a slice say of its nodes."""
+
+    stats: dict[str, dict[str, int]] = field(default_factory=dict)
+    reasons: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    task: str = ""
+
+    def __call__(self, event: Mapping[str, Any]) -> bool:
+        """Take an event; False: it needs no file of its own."""
+        data, kind = event.get("event_data") or {}, event.get("event")
+        if kind == STATS:
+            self.stats = {key: value for key, value in data.items() if isinstance(value, dict)}
+        elif kind in (FAILED, UNREACHABLE):
+            if not data.get("ignore_errors"):
+                task, result = str(data.get("task")), data.get("res") or {}
+                refused = bool(result.get("refused")) or task.startswith(REFUSES)
+                self.reasons[str(data.get("host"))] = failure(task, result), refused
+        else:
+            self.task = str(data.get("task") or "")
+        return False
+
+    def counts(self, node: str) -> dict[str, int]:
+        """Ansible's counts of a node; empty where it was not worked on."""
+        kinds = ("ok", "changed", "dark", "failures", "skipped", "rescued", "ignored")
+        heard = node in self.stats.get("processed", {})
+        return {kind: self.stats.get(kind, {}).get(node, 0) for kind in kinds} if heard else {}
+
+    def outcome(self, node: str, part: Slice, place: str) -> Outcome | None:
+        """What a node came to; None where nothing was heard of it."""
+        counts = self.counts(node)
+        if not counts:
+            return None
+        reason, refused = self.reasons.get(node, ("", False))
+        if counts["dark"]:
+            return Outcome("unreachable", reason, part.attempt, place)
+        if counts["failures"]:
+            return Outcome("refused" if refused else "failed", reason, part.attempt, place)
+        return Outcome("changed" if counts["changed"] else "ok", "", part.attempt, place)
+
+
+class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
+    """A slice under way: what its worker writes goes to ansible-runner, which reads in its own thread."""
+
+    def __init__(self, part: Slice, place: str, folder: Path, ended: Callable[[Stream], None]) -> None:
+        self.part, self.place, self.folder, self.ended = part, place, folder, ended
+        self.events = Events()
+        self.heard_s = time.monotonic()
+        self.status: int | None = None
+        self.errors: list[str] = []
+        self.whole = False
+        self.worker: Any = None
+        reader, writer = os.pipe()
+        self._pipe = os.fdopen(writer, "wb")
+        processor = Processor(
+            _input=os.fdopen(reader, "rb"),
+            private_data_dir=str(folder),
+            event_handler=self.events,
+            artifacts_handler=self._arrived,
+            quiet=True,
+        )
+        self._thread = threading.Thread(target=processor.run, daemon=True)
+        self._thread.start()
+
+    def _arrived(self, _folder: str) -> None:
+        self.whole = True
+
+    @property
+    def collected(self) -> Path:
+        """What the slice has handed over."""
+        return self.folder / "artifacts" / COLLECTED
+
+    @property
+    def output(self) -> Path:
+        """What Ansible has written."""
+        return self.folder / "artifacts" / "stdout"
+
+    def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
+        """A line."""
+        self.heard_s = time.monotonic()
+        if sname == "stdout":
+            try:
+                self._pipe.write(msg + b"\n")
+                self._pipe.flush()
+            except OSError:
+                worker.abort()
+        else:
+            self.errors = [*self.errors, msg.decode(errors="replace")][-LAST_LINES:]
+
+    def ev_hup(self, worker: Any, node: str, rc: int) -> None:
+        """The command has ended."""
+        self.status = rc
+
+    def ev_close(self, worker: Any, timedout: bool) -> None:
+        """Nothing more comes."""
+        self._pipe.close()
+        self._thread.join()
+        self.ended(self)
+
+    def why(self) -> str:
+        """Why it broke off, in words."""
+        said = " ".join(" ".join(self.errors).split())
+        if said:
+            return f"{self.place}: {said}"
+        if time.monotonic() - self.heard_s > SILENCE_S:
+            return f"{self.place} has been silent for {SILENCE_S:.0f} s"
+        return f"{self.place}: the connection or the run there was ended (status {self.status})"
+
+
+def transmission(files: Mapping[str, Any], job: Mapping[str, Any]) -> bytes:
+    """A job of ansible-runner as one text: `files` of its folder, as JSON by their names, and arguments."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            path = Path(folder) / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(content), encoding="utf-8")
+        stream = io.BytesIO()
+        stream.name = "job"  # ansible-runner asks every stream for it
+        Transmitter(_output=stream, private_data_dir=folder, **job).run()
+        return stream.getvalue()
+
+
+@dataclass
+class Run:
+    """One run over slices. `say` takes lines for the operator; `leased`: whether nodes are taken for it."""
+
+    name: str
+    job: Job
+    inventory: Inventory
+    board: Board
+    journal: Journal
+    folder: Path
+    fleet: Mapping[str, Any]
+    leased: bool
+    say: Callable[[str], None]
+    ssh_options: str = ""
+
+    def __post_init__(self) -> None:
+        self.task = task_self()
+        self.task.set_default("stderr", True)
+        self.task.set_info("fanout", 1024)
+        self.task.set_info("connect_timeout", CONNECT_S)
+        if self.ssh_options:
+            self.task.set_info("ssh_options", self.ssh_options)
+        self.streams: dict[Slice, Stream] = {}
+        self.commands: dict[str, str] = {}
+        self.begun_s = time.monotonic()
+
+    def carry_out(self) -> None:
+        """Prepare the helpers, then run slices until nothing is left or nothing can go on."""
+        helpers = [place.name for place in self.board.places if place.name != HERE]
+        if helpers:
+            self._prepare(helpers)
+        self.commands[HERE] = _command(ROOT, sys.executable, [str(Path(sys.executable).parent)], [ROOT])
+        self.task.timer(LOOK_S, handler=_Watch(self), interval=LOOK_S, autoclose=True)
+        self._start()
+        try:
+            self.task.resume()
+        except BaseException:
+            self.task.abort(kill=False)
+            raise
+
+    def _prepare(self, helpers: list[str]) -> None:
+        """Bring the bundle to the helpers that do not have it; one that cannot be used gets no slice."""
+        name, content = bundle()
+        home = f'"${{XDG_CACHE_HOME:-$HOME/.cache}}"/temper/{name}'
+        look = (
+            'python3 -c \'import sys, sysconfig; print("%d.%d-%s" % (*sys.version_info[:2], '
+            'sysconfig.get_platform().rpartition("-")[2]))\'; '
+            f"test -d {home} && echo present || true"
+        )
+        answers = self._ask(helpers, look)
+        missing = []
+        for helper in helpers:
+            status, lines = answers[helper]
+            version = lines[0] if lines else "no answer"
+            if status or version != python_version():
+                wanted = f"expected Python {python_version()} as here, found {version}"
+                self.board.exclude(helper, " ".join(lines) if status else wanted)
+                self.say(f"{helper} cannot be used: {' '.join(lines) if status else wanted}")
+            elif "present" not in lines:
+                missing.append(helper)
+        if missing:
+            unpack = (
+                f"umask 077; d={home}; mkdir -p $d.$$ && tar xzf - -C $d.$$ && "
+                "{ mv -T $d.$$ $d 2>/dev/null || rm -rf $d.$$; }; test -d $d"
+            )
+            for helper, (status, lines) in self._ask(missing, unpack, content).items():
+                if status:
+                    self.board.exclude(helper, f"it could not be given what it needs: {' '.join(lines)}")
+            self.say(f"{len(content) / 2**20:.1f} MiB sent to {counted(missing)}")
+        for helper in helpers:
+            paths = [f"{home}", f"{home}/site-packages"]
+            self.commands[helper] = (
+                f"cd {home} && PATH={home}/bin:$PATH PYTHONPATH={':'.join(paths)} "
+                f"ANSIBLE_CONFIG={home}/ansible.cfg LC_ALL=C.UTF-8 exec python3 -m fleet.worker"
+            )
+
+    def _ask(
+        self, helpers: Iterable[str], command: str, content: bytes = b""
+    ) -> dict[str, tuple[int, list[str]]]:
+        """Exit status and lines of a command on each helper; it reads `content`."""
+        worker = self.task.shell(command, nodes=NodeSet.fromlist(list(helpers)), stderr=False)
+        if content:
+            worker.write(content)
+        worker.set_write_eof()
+        self.task.resume()
+        found = {}
+        for helper in helpers:
+            status = worker.node_retcode(helper)
+            said = worker.node_buffer(helper) or b""
+            lines = printable(said.decode(errors="replace")).splitlines()
+            found[helper] = (255 if status is None else status, lines)
+        return found
+
+    def _start(self) -> None:
+        """Begin what can begin."""
+        for part, place in self.board.start():
+            # Before anything reaches a node: whoever goes on after a crash comes with a later attempt.
+            self.journal.start(self.name, part.nodes, part.attempt, place)
+            folder = self.folder / f"{part.number:04d}-{part.attempt}-{os.getpid()}"
+            folder.mkdir(parents=True)
+            stream = Stream(part, place, folder, self._ended)
+            self.streams[part] = stream
+            nodes = {} if place == HERE else {"nodes": place}
+            stream.worker = self.task.shell(self.commands[place], handler=stream, tree=False, **nodes)
+            stream.worker.write(self._transmission(part))
+
+    def _transmission(self, part: Slice) -> bytes:
+        variables: dict[str, Any] = {
+            **self.job.variables,
+            "__preflight_fleet": dict(self.fleet),
+            "__preflight_fleet_nodes": [],
+            # A slice knows its own nodes alone.
+            "gpu_validation_fabric": False,
+        }
+        if self.leased:
+            variables["__preflight_lease"] = {
+                "owner": f"fleet run {self.name}",
+                "attempt": part.attempt,
+                "ttl_s": LEASE_S,
+            }
+        return transmission(
+            {"slice.json": self.inventory.slice(part.nodes), "env/extravars": variables},
+            {
+                "playbook": self.job.playbook,
+                "inventory": "slice.json",
+                "ident": IDENT,
+                "envvars": {"ANSIBLE_NOCOLOR": "1"},
+                **({"cmdline": shlex.join(self.job.options)} if self.job.options else {}),
+            },
+        )
+
+    def look(self) -> None:
+        """Give up slices of which nothing is heard any more."""
+        now_s = time.monotonic()
+        for stream in list(self.streams.values()):
+            if now_s - stream.heard_s > SILENCE_S:
+                stream.worker.abort()
+
+    def _ended(self, stream: Stream) -> None:
+        """A slice has ended, whole or not: record it, and begin what can begin now."""
+        part = stream.part
+        del self.streams[part]
+        shutil.rmtree(stream.folder / "artifacts" / "job_events", ignore_errors=True)
+        found = {node: stream.events.outcome(node, part, stream.place) for node in part.nodes}
+        outcomes = {node: outcome for node, outcome in found.items() if outcome}
+        if stream.whole and outcomes:
+            self.journal.end(self.name, [self._record(stream, node, one) for node, one in outcomes.items()])
+            self.board.end(part, outcomes)
+            if all(one.state in ("ok", "changed") for one in outcomes.values()):
+                stream.output.unlink(missing_ok=True)
+        else:
+            reason = stream.why() if not stream.whole else _last_words(stream.output)
+            self.board.lose(part, reason)
+            self.say(
+                f"slice {part.number} ({counted(part.nodes)}), attempt {part.attempt}, is lost: {reason}"
+            )
+        self.say(self.progress())
+        self._start()
+
+    def _record(self, stream: Stream, node: str, outcome: Outcome) -> NodeRecord:
+        counts = stream.events.counts(node)
+        folder = str(stream.collected.relative_to(self.folder))
+        return NodeRecord(node, outcome.attempt, outcome.place, outcome.state, outcome.reason, counts, folder)
+
+    def progress(self) -> str:
+        """Where the run is, in one line."""
+        board = self.board
+        done = len(board.outcomes)
+        bad = sum(one.state not in ("ok", "changed") for one in board.outcomes.values())
+        total = done + len(board.left) + sum(len(part.nodes) for part in board.running)
+        places = ", ".join(
+            f"{list(board.running.values()).count(name)} on {name}"
+            for name in sorted({*board.running.values()})
+        )
+        under_way = f"; slices under way: {places}" if places else ""
+        passed = duration(time.monotonic() - self.begun_s)
+        return f"{done} of {total} nodes through, {bad} of them bad, after {passed}{under_way}"
+
+
+class _Watch(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
+    """Looks for slices that are silent."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def ev_timer(self, timer: Any) -> None:
+        """Time has passed."""
+        self.run.look()
+
+
+def _command(folder: Path, python: str, path: list[str], modules: list[Path]) -> str:
+    """The worker on this machine."""
+    variables = {
+        "PATH": ":".join([*path, os.environ.get("PATH", "")]),
+        "PYTHONPATH": ":".join(map(str, modules)),
+        "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
+        "LC_ALL": "C.UTF-8",
+    }
+    words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return f"cd {shlex.quote(str(folder))} && {' '.join(words)} exec {shlex.quote(python)} -m fleet.worker"
+
+
+def _last_words(output: Path) -> str:
+    """The end of what Ansible wrote, of a run that came to no node."""
+    try:
+        lines = [line.strip() for line in output.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except OSError:
+        lines = []
+    return printable(" ".join(lines[-LAST_LINES:])) or "Ansible ended before it came to any node"
+
+
+def places(names: Iterable[str], jobs: int) -> list[Place]:
+    """Helpers, or this machine where there are none."""
+    return [Place(name, jobs) for name in names] or [Place(HERE, jobs)]

@@ -1,0 +1,200 @@
+"""One run over slices on helpers: nodes that are helpers, a helper and a controller that die, a held node."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab import lab as labs
+from tests.lab import many_nodes
+from tests.lab import node as machine
+from tests.lab.cutoff import wait_until
+from tests.lab.fleet import BIN, Fleet, on_node
+from tests.lab.settings import ADMINISTRATOR, CHECKOUT, Lab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.lab.settings import Node
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
+FLEET = Fleet(Lab(name="slices"), 5, 900)
+# Debian 12 and 13 in turn: helpers need the controller's Python.
+FIRST, SECOND, HELPER, OTHER_PYTHON, SECOND_HELPER = FLEET.lab.nodes(5)
+TARGETS = f"{FIRST.name},{SECOND.name}"
+
+
+def command(*words: str) -> list[str]:
+    return [str(BIN / "python"), "-m", "fleet", *words]
+
+
+def helpers(*nodes: Node) -> list[str]:
+    status = labs.status(FLEET.lab)
+    options = (
+        f"-F /dev/null -i {status['ssh_key']} -o IdentitiesOnly=yes -o StrictHostKeyChecking=yes "
+        f"-o UserKnownHostsFile={status['known_hosts']} -o GlobalKnownHostsFile=/dev/null -l {ADMINISTRATOR}"
+    )
+    return ["--helpers", ",".join(node.address for node in nodes), "--ssh-options", options, "--jobs", "1"]
+
+
+def run(*words: str, timeout_s: float = 900) -> tuple[int, str]:
+    done = subprocess.run(
+        command(*words),
+        cwd=CHECKOUT,
+        env=FLEET.environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+def lease(node: Node) -> str:
+    """Who holds the node; nothing where nobody does."""
+    found = re.search(r'"owner": "([^"]*)"', on_node(node, "cat /var/lib/temper/lease.json"))
+    assert found
+    return found[1]
+
+
+def workers(node: Node) -> str:
+    """What runs on a helper for a slice."""
+    return on_node(node, "pgrep -af '[f]leet.worker|[a]nsible-playbook' || true")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lab() -> Iterator[None]:
+    """Five nodes, two of which may work on the others."""
+    os.environ["LAB_NAME"] = FLEET.lab.name
+    FLEET.command("down")
+    many_nodes.boot(FLEET)
+    try:
+        status = labs.status(FLEET.lab)
+        for helper in (HELPER, SECOND_HELPER, OTHER_PYTHON):
+            # An operator gives helpers a key of their own; here it is the lab's.
+            for path in (status["ssh_key"], status["known_hosts"]):
+                folder, text = Path(path).parent, Path(path).read_text(encoding="utf-8")
+                on_node(
+                    helper,
+                    f"mkdir -p {folder} && chmod 755 {folder} && cat > {path} <<'END'\n{text}END\n"
+                    f"chown {ADMINISTRATOR} {path} && chmod 600 {path}",
+                )
+        yield
+    finally:
+        FLEET.command("down")
+
+
+def test_helpers_carry_out_what_one_process_would() -> None:
+    stages = ["--tags", "provision,tune,harden"]
+    places = helpers(HELPER, SECOND_HELPER)
+    status, said = run("run", "site.yml", "--limit", TARGETS, *stages, "--slice", "1", *places)
+    assert status == 0, said
+    assert "2 nodes planned, 0 refused" in said
+    assert f"changed: 2 nodes: {FIRST.name}, {SECOND.name}" in said
+    assert "sent to 2 nodes" in said
+    assert lease(FIRST) == lease(SECOND) == ""
+    one = FLEET.run(["ansible-playbook", "site.yml", "--limit", TARGETS, *stages])
+    assert one.status == 0, one.output
+    assert (one.changed(FIRST), one.changed(SECOND)) == (0, 0), one.output
+
+
+def test_compliance_of_slices_is_one_statement_and_takes_no_node(tmp_path: Path) -> None:
+    held = on_node(FIRST, "stat -c %Y /var/lib/temper/lease.json")
+    reports = ["-e", json.dumps({"compliance_reports_directory": str(tmp_path)})]
+    status, said = run("run", "compliance", "--limit", TARGETS, "--slice", "1", *reports, *helpers(HELPER))
+    # Nothing of these nodes was ever measured.
+    assert status == 1, said
+    assert "2 nodes" in said
+    (statement,) = tmp_path.glob("*/statement.json")
+    assert [node["name"] for node in json.loads(statement.read_text())["nodes"]] == [FIRST.name, SECOND.name]
+    assert "sent to" not in said
+    assert on_node(FIRST, "stat -c %Y /var/lib/temper/lease.json") == held
+
+
+def test_a_helper_with_another_python_is_refused_and_the_others_do_its_work() -> None:
+    places = helpers(OTHER_PYTHON, HELPER)
+    status, said = run("run", "preflight", "--limit", TARGETS, "--slice", "1", *places)
+    assert status == 0, said
+    assert f"{OTHER_PYTHON.address} cannot be used: expected Python 3.11" in said
+    status, said = run("run", "preflight", "--limit", TARGETS, *helpers(OTHER_PYTHON))
+    assert status == 2
+    assert f"left: 2 nodes: {FIRST.name}, {SECOND.name}" in said
+    assert "there is no place to run it" in said
+
+
+def test_a_node_that_somebody_else_holds_is_refused() -> None:
+    on_node(
+        FIRST,
+        "cp /var/lib/temper/lease.json /tmp/lease.json; python3 - <<'END'\n"
+        "import json, time\n"
+        "held = json.load(open('/tmp/lease.json'))\n"
+        "held |= {'owner': 'rollout 7', 'fencing': held['fencing'] + 1, 'ttl_s': 3600.0,\n"
+        "         'boot_id': open('/proc/sys/kernel/random/boot_id').read().strip(),\n"
+        "         'beat_s': time.clock_gettime(time.CLOCK_BOOTTIME)}\n"
+        "json.dump(held, open('/var/lib/temper/lease.json', 'w'))\nEND",
+    )
+    try:
+        status, said = run("run", "tune", "--limit", TARGETS)
+        assert status == 1, said
+        assert f"refused: {FIRST.name}" in said
+        assert "This node is held by rollout 7" in said
+        assert f"ok: {SECOND.name}" in said
+        assert lease(FIRST) == "rollout 7"
+    finally:
+        on_node(FIRST, "cp /tmp/lease.json /var/lib/temper/lease.json")
+
+
+def drift() -> None:
+    """Give the nodes something to do."""
+    for node in (FIRST, SECOND):
+        on_node(node, "rm -f /etc/sysctl.d/*temper* /etc/security/limits.d/*temper*")
+
+
+def begin(*places: str) -> subprocess.Popen[str]:
+    """Start a run, and wait until it has taken both nodes."""
+    words = ["run", "tune", "--limit", TARGETS, "--slice", "1", *places]
+    controller = subprocess.Popen(
+        command(*words), cwd=CHECKOUT, env=FLEET.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )  # fmt: skip
+    wait_until(lambda: bool(lease(FIRST) and lease(SECOND)), "both nodes are taken", 300)
+    return controller
+
+
+def test_a_helper_that_dies_leaves_its_nodes_to_the_other() -> None:
+    drift()
+    controller = begin(*helpers(HELPER, SECOND_HELPER))
+    machine.stop(HELPER)
+    try:
+        said, _ = controller.communicate(timeout=900)
+    finally:
+        controller.kill()
+        many_nodes.boot(FLEET)
+    assert controller.returncode == 0, said
+    assert "is lost" in said
+    assert lease(FIRST) == lease(SECOND) == ""
+    one = FLEET.run(["ansible-playbook", "playbooks/tune.yml", "--limit", TARGETS])
+    assert (one.changed(FIRST), one.changed(SECOND)) == (0, 0), one.output
+
+
+def test_a_controller_that_is_killed_takes_its_slices_with_it_and_the_next_one_goes_on() -> None:
+    drift()
+    controller = begin(*helpers(HELPER, SECOND_HELPER))
+    controller.send_signal(signal.SIGKILL)
+    controller.wait()
+    for helper in (HELPER, SECOND_HELPER):
+        wait_until(lambda node=helper: not workers(node), "nothing runs for it", 120)  # type: ignore[misc]
+    status, said = run("status")
+    assert status == 2
+    assert "was cut off" in said
+    status, said = run("resume", "--slice", "1", *helpers(HELPER, SECOND_HELPER))
+    assert status == 0, said
+    assert lease(FIRST) == lease(SECOND) == ""
+    status, said = run("resume")
+    assert status == 2
+    assert "nothing is left of the last run" in said
