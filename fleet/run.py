@@ -102,15 +102,20 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
         self.worker: Any = None
         reader, writer = os.pipe()
         self._pipe = os.fdopen(writer, "wb")
-        processor = Processor(
-            _input=os.fdopen(reader, "rb"),
+        self._received = os.fdopen(reader, "rb")
+        self._processor = Processor(
+            _input=self._received,
             private_data_dir=str(folder),
             event_handler=self.events,
             artifacts_handler=self._arrived,
             quiet=True,
         )
-        self._thread = threading.Thread(target=processor.run, daemon=True)
+        self._thread = threading.Thread(target=self._process, daemon=True)
         self._thread.start()
+
+    def _process(self) -> None:
+        with self._received:
+            self._processor.run()
 
     def _arrived(self, _folder: str) -> None:
         self.whole = True

@@ -10,6 +10,7 @@ standard input ends, because the controller or the connection is gone, so does t
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -78,7 +79,8 @@ class SliceWorker(Worker):  # type: ignore[misc]  # it ships no types
         super().status_handler(status_data, runner_config)
 
     def _watch(self) -> None:
-        while self._input.read(4096):
+        # Not through the buffer, which Python cannot close at its end while a thread reads it.
+        while os.read(self._input.fileno(), 4096):
             pass
         self.cancelled.set()
 

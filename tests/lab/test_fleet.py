@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.lab.settings import Node
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
-FLEET = Fleet(Lab(name="slices"), 5, 900)
+FLEET = Fleet(Lab(name="slicing"), 5, 900)
 # Debian 12 and 13 in turn: helpers need the controller's Python.
 FIRST, SECOND, HELPER, OTHER_PYTHON, SECOND_HELPER = FLEET.lab.nodes(5)
 TARGETS = f"{FIRST.name},{SECOND.name}"
@@ -160,8 +160,13 @@ def begin(*places: str) -> subprocess.Popen[str]:
     """Start a run, and wait until it has taken both nodes."""
     words = ["run", "tune", "--limit", TARGETS, "--slice", "1", *places]
     controller = subprocess.Popen(
-        command(*words), cwd=CHECKOUT, env=FLEET.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )  # fmt: skip
+        command(*words),
+        cwd=CHECKOUT,
+        env=FLEET.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     wait_until(lambda: bool(lease(FIRST) and lease(SECOND)), "both nodes are taken", 300)
     return controller
 

@@ -1,0 +1,219 @@
+"""Slices as they run: real jobs of ansible-runner, started by ClusterShell on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fleet import __main__ as command_line
+from fleet.__main__ import UsageError, playbook_of, recap, variables_of
+from fleet.inventory import from_listing
+from fleet.journal import Job, Journal, NodeRecord
+from fleet.run import HERE, Events, Run
+from fleet.slices import Board, Place, Slice
+from fleet.worker import slim
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PLAY = """
+- hosts: gpu_nodes
+  gather_facts: false
+  tasks:
+    - name: Look at the node
+      ansible.builtin.debug:
+        msg: "{{ inventory_hostname }} of {{ site }}, {{ __preflight_lease.attempt }}"
+    - name: Refuse a node that is odd
+      ansible.builtin.fail:
+        msg: it is odd
+      when: odd | default(false)
+    - name: Hand over what was seen
+      ansible.builtin.copy:
+        content: "{{ {'nodes': ansible_play_hosts_all} | to_json }}"
+        dest: "{{ __fleet_collect }}/seen.json"
+        mode: "0600"
+      run_once: true
+"""
+NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
+PART = Slice(1, 2, NODES)
+
+
+def job(playbook: Path, **variables: object) -> Job:
+    return Job(str(playbook), (), "", {"site": "north", **variables}, (), NODES)
+
+
+@pytest.fixture
+def playbook(tmp_path: Path) -> Path:
+    path = tmp_path / "play.yml"
+    path.write_text(PLAY)
+    return path
+
+
+def carried_out(folder: Path, what: Job, *, own: Mapping[str, Any] | None = None) -> Run:
+    hosts = {node: {"ansible_connection": "local", **(own or {}).get(node, {})} for node in NODES}
+    known = from_listing({"gpu_nodes": {"hosts": list(NODES)}, "_meta": {"hostvars": hosts}})
+    journal = Journal(folder / "runs.sqlite")
+    journal.begin("one", what)
+    board = Board.of(NODES, 2, [Place(HERE, 2)])
+    said: list[str] = []
+    addresses = {"addresses": [], "unknown": []}
+    run = Run("one", what, known, board, journal, folder / "run", addresses, True, said.append)
+    run.carry_out()
+    return run
+
+
+def test_slices_run_and_each_node_comes_to_its_own(playbook: Path, tmp_path: Path) -> None:
+    run = carried_out(tmp_path, job(playbook), own={"gpu03": {"odd": True}})
+    states = {node: one.state for node, one in run.board.outcomes.items()}
+    # What is written on the controller counts for the first node of a slice.
+    assert states == {"gpu01": "changed", "gpu02": "ok", "gpu03": "refused", "gpu04": "changed"}
+    assert run.board.outcomes["gpu03"].reason == "it is odd"
+    assert not run.board.left
+    records = run.journal.nodes("one")
+    seen = [json.loads((tmp_path / "run" / one.folder / "seen.json").read_text()) for one in records.values()]
+    assert seen[0] == seen[1] == {"nodes": ["gpu01", "gpu02"]}
+    assert seen[2] == seen[3] == {"nodes": ["gpu03", "gpu04"]}
+    assert records["gpu03"].counts
+    # Only the slice with a bad node keeps Ansible's output.
+    (kept,) = (tmp_path / "run").glob("*/artifacts/stdout")
+    assert "gpu03 of north, 1" in kept.read_text()
+    assert not list((tmp_path / "run").glob("*/artifacts/job_events"))
+
+
+def test_a_run_that_comes_to_no_node_is_given_up_with_what_ansible_said(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yml"
+    broken.write_text("- hosts: gpu_nodes\n  tusks: []\n")
+    run = carried_out(tmp_path, job(broken))
+    assert set(run.board.left) == set(NODES)
+    assert all("tusks" in reason for reason in run.board.left.values())
+    assert not run.board.outcomes
+
+
+def test_a_worker_ends_its_run_when_its_input_ends(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    waits = tmp_path / "waits.yml"
+    waits.write_text(
+        "- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n"
+        f"    - ansible.builtin.shell: echo $$ > {started} && exec sleep 600\n"
+    )
+    what = job(waits)
+    known = from_listing(
+        {"gpu_nodes": {"hosts": ["gpu01"]}, "_meta": {"hostvars": {"gpu01": {"ansible_connection": "local"}}}}
+    )
+    board = Board([Place(HERE, 1)])
+    run = Run("one", what, known, board, Journal(tmp_path / "runs.sqlite"), tmp_path, {}, False, print)
+    transmitted = run._transmission(Slice(1, 1, ("gpu01",)))
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "fleet.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=command_line.ROOT,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+    )
+    assert worker.stdin
+    assert worker.stdout
+    worker.stdin.write(transmitted)
+    worker.stdin.flush()
+    for line in worker.stdout:
+        if b"playbook_on_task_start" in line:
+            break
+    worker.stdin.close()
+    rest = worker.stdout.read()
+    worker.stdout.close()
+    assert worker.wait(60) == 0
+    assert b'"status": "canceled"' in rest
+
+
+def test_events_carry_only_what_the_controller_needs() -> None:
+    failed = {
+        "event": "runner_on_failed",
+        "uuid": "u",
+        "counter": 3,
+        "stdout": "x" * 9000,
+        "event_data": {"host": "gpu01", "task": "t", "res": {"msg": "no", "plan": "y" * 9000}},
+    }
+    kept = slim(failed)
+    assert kept
+    assert kept["event_data"]["res"] == {"msg": "no"}
+    assert len(json.dumps(kept)) < 300
+    assert slim({"event": "runner_on_ok", "uuid": "u", "counter": 1}) is None
+
+
+def test_what_a_node_came_to_is_ansibles_count() -> None:
+    events = Events()
+    stats = {"processed": {"gpu01": 1, "gpu02": 1, "gpu03": 1}, "dark": {"gpu02": 1}, "changed": {"gpu03": 2}}
+    events({"event": "runner_on_unreachable", "event_data": {"host": "gpu02", "res": {"msg": "no route"}}})
+    events({"event": "playbook_on_stats", "event_data": stats})
+    found = {node: events.outcome(node, PART, "ctl1") for node in NODES}
+    assert {node: one.state for node, one in found.items() if one} == {
+        "gpu01": "ok",
+        "gpu02": "unreachable",
+        "gpu03": "changed",
+    }
+    assert found["gpu02"]
+    assert (found["gpu02"].reason, found["gpu02"].attempt, found["gpu02"].place) == ("no route", 2, "ctl1")
+
+
+def test_the_recap_names_nodes_once_with_their_reasons() -> None:
+    records = {
+        node: NodeRecord(node, 1, HERE, "failed", f"{node}: disk full")
+        for node in ("gpu01", "gpu02", "gpu03")
+    } | {"gpu04": NodeRecord("gpu04", 1, HERE, "ok")}
+    assert recap(records, {"gpu05": "lost"}).splitlines() == [
+        "ok: gpu04",
+        "failed: 3 nodes: gpu01-gpu03",
+        "  3 nodes: gpu01-gpu03: NODE: disk full",
+        "left: gpu05",
+        "  gpu05: lost",
+    ]
+
+
+def test_the_journal_remembers_jobs_and_nodes(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "runs.sqlite")
+    assert journal.last() is None
+    what = job(Path("site.yml"), a=[1, {"b": None}])
+    journal.begin("2026-01-01T00-00-00Z", what)
+    journal.begin("2026-01-02T00-00-00Z", what)
+    assert journal.last() == ("2026-01-02T00-00-00Z", what, "")
+    run = "2026-01-02T00-00-00Z"
+    journal.start(run, NODES[:2], 1, "ctl1")
+    journal.start(run, NODES[:1], 2, "ctl2")
+    journal.end(run, [NodeRecord("gpu01", 2, "ctl2", "ok", "", {"ok": 3}, "0001/collected")])
+    journal.finish(run, "all through")
+    again = Journal(tmp_path / "runs.sqlite")
+    assert again.nodes(run) == {
+        "gpu01": NodeRecord("gpu01", 2, "ctl2", "ok", "", {"ok": 3}, "0001/collected"),
+        "gpu02": NodeRecord("gpu02", 1, "ctl1", counts={}),
+    }
+    assert (again.last() or ("", what, ""))[2] == "all through"
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        (["a=1", "b=x y"], {"a": "1", "b": "x y"}),
+        (['{"a": [1]}', "a=2"], {"a": "2"}),
+    ],
+)
+def test_variables_are_taken_as_ansible_takes_them(texts: list[str], found: dict[str, Any]) -> None:
+    assert variables_of(texts) == found
+
+
+@pytest.mark.parametrize("text", ["a", "1a=2", "{a", "@/nowhere/x.yml", "{}x: ["])
+def test_variables_of_another_form_are_one_sentence(text: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"-e {text}: expected")):
+        variables_of([text])
+
+
+def test_a_playbook_is_one_of_tempers() -> None:
+    assert playbook_of("compliance") == "playbooks/compliance.yml"
+    assert playbook_of("site.yml") == "site.yml"
+    with pytest.raises(UsageError, match=r"expected a playbook of Temper, found mine.yml: site.yml"):
+        playbook_of("mine.yml")
