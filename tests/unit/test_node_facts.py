@@ -145,6 +145,12 @@ def test_of_the_kernels_values_those_count_that_can_be_chosen(root: Root) -> Non
     }
 
 
+def test_a_cpu_that_is_switched_off_offers_no_governor_and_counts_for_none(root: Root) -> None:
+    """Its policy stays, and its files answer EBUSY: read as nothing."""
+    governors(root, "performance schedutil", "")
+    assert node_facts.tunables(root.path, [])["cpu_governors"] == ["performance", "schedutil"]
+
+
 def test_schedulers_of_nvme_drives_are_those_that_all_offer_who_offer_any(root: Root) -> None:
     root.write("sys/block/nvme0n1/queue/scheduler", "none\n")  # of several paths: its paths have schedulers
     root.write("sys/block/nvme0c0n1/queue/scheduler", "[none] mq-deadline kyber\n")
