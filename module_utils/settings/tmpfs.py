@@ -82,8 +82,8 @@ class TmpfsSize(Setting):
             return
         if 0 < state < (used := self._used()):
             raise SettingError(
-                f"{self.path} holds {used / GIB:.1f} GiB, more than the {state / GIB:.1f} GiB that it had before "
-                "os_tuning_shm; end what keeps it there, and run again."
+                f"{self.path} holds {used / GIB:.1f} GiB, more than the {state / GIB:.1f} GiB that it had "
+                "before os_tuning_shm; end what keeps it there, and run again."
             )
         self._remount(f"{state // 1024}k")
 

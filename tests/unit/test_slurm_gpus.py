@@ -57,6 +57,14 @@ def test_the_loaded_driver_s_numbers_of_device_files_count() -> None:
     ]
 
 
+def test_a_gpu_that_the_loaded_driver_does_not_know_gets_no_number_of_another() -> None:
+    facts = hgx([1, 2, 3, 4, 5, 6, 7, 8])
+    facts["pci"][4]["minor"] = None
+    found = " ".join(lines(facts))
+    assert "/dev/nvidia[1-4]" in found
+    assert "/dev/nvidia[0,6-8]" in found
+
+
 def test_types_of_a_mixed_node_are_lines_of_their_own() -> None:
     found = lines(server(gpus(L4, H100, L4)))
     assert found[1:] == [
@@ -76,6 +84,19 @@ def test_slurmd_may_ask_the_driver_instead() -> None:
     given: dict[str, Any] = {f"{ROLE}_slurm_gpus": "nvml"}
     assert lines(hgx(), **given) == ["AutoDetect=nvml"]
     assert "Gres=gpu:8 in the line" in whole_plan(hgx(), **given).text
+
+
+def test_of_divided_gpus_the_number_is_what_slurmd_finds() -> None:
+    given: dict[str, Any] = {f"{ROLE}_slurm_gpus": "nvml", "gpu_settings_mig": {"all": ["3g.40gb"] * 2}}
+    plan = whole_plan(hgx(), **given)
+    for text in (plan.text, contents(plan.role(ROLE))[FILE] or ""):
+        assert_says(text, "Gres=gpu:NUMBER", "slurmd -G")
+        assert "gpu:8" not in text
+
+
+def test_taken_back_nothing_is_said_of_slurm() -> None:
+    given: dict[str, Any] = {f"{ROLE}_slurm_gpus": "devices", f"{ROLE}_state": "absent"}
+    assert "slurm.conf" not in whole_plan(hgx(), **given).text
 
 
 def test_without_it_nothing_is_said_of_slurm() -> None:
@@ -142,5 +163,5 @@ def test_types_have_no_signs_of_slurm_s() -> None:
 
 def test_lines_and_counts_are_of_the_same_gpus() -> None:
     found = [SlurmGpu("l4", 0, 0), SlurmGpu("t4", 1, 1)]
-    assert gres(found, typed=True) == "gpu:l4:1,gpu:t4:1"
+    assert gres(found, typed=True, divided=False) == "gpu:l4:1,gpu:t4:1"
     assert len(gres_lines(found, TWO)) == len(found)
