@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -204,9 +206,19 @@ def test_a_trial_without_a_right_number_says_why(
 
 def test_after_its_minutes_only_what_was_found_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "run_children", Answers(measured(30.0)))
-    bench = Bench(setup_of(), ends_at=0.0)
+    bench = Bench(setup_of(), ends_at=time.monotonic())
     assert isinstance(bench.measure(trial_of()), Failed)
     assert bench.measure(trial_of(stage=Stage.FINAL)) == 30.0
+
+
+def test_the_last_stage_ends_before_the_playbook_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the run is ended, and its evidence lost with it."""
+    monkeypatch.setattr(trials, "run_children", Answers(measured(30.0)))
+    bench = Bench(setup_of(), ends_at=time.monotonic() - trials.FINAL_S)
+    assert isinstance(bench.measure(trial_of(stage=Stage.FINAL)), Failed)
+    tasks = (ROOT / "roles/gpu_validation/tasks/autotune.yml").read_text()
+    (more_s,) = re.findall(r"\* 60 \+ (\d+)\)", tasks)
+    assert int(more_s) >= trials.FINAL_S + 2 * PLANS["quick"].budget_s
 
 
 def test_trials_of_a_search_set_what_they_try_and_end_with_what_was_there(
@@ -336,6 +348,25 @@ def test_what_somebody_has_set_since_is_left(disk: Path, tmp_path: Path) -> None
     (said,) = restore(journal)
     assert "2048" in said
     assert file.read_text() == "2048"
+
+
+def test_a_value_of_a_disk_that_is_gone_needs_nothing(disk: Path, tmp_path: Path) -> None:
+    file = disk / "sys/devices/sda/queue/read_ahead_kb"
+    journal = noted(tmp_path, file)
+    file.unlink()
+    (said,) = restore(journal)
+    assert "gone" in said
+    assert not journal.exists()
+
+
+def test_a_value_that_cannot_be_read_stays_in_the_journal(disk: Path, tmp_path: Path) -> None:
+    file = disk / "sys/devices/sda/queue/read_ahead_kb"
+    journal = noted(tmp_path, file)
+    file.unlink()
+    file.mkdir()  # nobody can read it, whoever one is
+    with pytest.raises(ChangeError, match="read_ahead_kb: expected 128"):
+        restore(journal)
+    assert journal.exists()
 
 
 def test_a_journal_that_cannot_be_read_stays_and_is_named(tmp_path: Path) -> None:
