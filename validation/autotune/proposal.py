@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from validation.autotune.search import KnobVerdict
 
 MARK = "# Proposed by Temper's autotune; the sha256 of all lines below is "
+MEASURED = re.compile(r"^# Measured on (\S+) at ", re.MULTILINE)
 VARIABLE = re.compile(r"^(\w+): \S+$", re.MULTILINE)
 
 
@@ -54,6 +55,11 @@ def write(path: Path, evidence: Evidence) -> bool:
         first, _, below = before.partition("\n")
         if first != f"{MARK}{_digest(below)}":
             raise ProposalError(_taken(path))
+        if (found := MEASURED.search(before)) and found[1] != evidence.node:
+            raise ProposalError(
+                f"{path} has the proposal of {found[1]}, expected one of {evidence.node} or none: "
+                "name a place for each node"
+            )
     write_atomically(path, text(evidence, before or ""))
     return True
 

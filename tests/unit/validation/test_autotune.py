@@ -476,6 +476,16 @@ def test_a_file_of_the_operator_is_never_replaced(tmp_path: Path, content: str) 
     assert path.read_text(encoding="latin-1") == content
 
 
+def test_the_proposal_of_another_node_is_not_replaced(tmp_path: Path) -> None:
+    """Else what one node was measured to need would be carried over to the other."""
+    path = tmp_path / "temper-autotune.yml"
+    proposal.write(path, evidence_of(("omp_num_threads", "2")))
+    other = dataclasses.replace(evidence_of(("omp_proc_bind", "close"), start=""), node="node02")
+    with pytest.raises(ProposalError, match="the proposal of node01"):
+        proposal.write(path, other)
+    assert "node01" in path.read_text()
+
+
 def test_a_proposal_that_was_changed_by_hand_is_the_operators(tmp_path: Path) -> None:
     path = tmp_path / "temper-autotune.yml"
     proposal.write(path, evidence_of(("omp_num_threads", "2")))
