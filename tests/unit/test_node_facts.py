@@ -161,6 +161,21 @@ def test_schedulers_of_nvme_drives_are_those_that_all_offer_who_offer_any(root: 
     assert (found["nvme"], found["nvme_schedulers"]) == (True, ["none", "mq-deadline"])
 
 
+def test_what_the_kernel_loads_as_it_is_written_is_offered_too(root: Root) -> None:
+    """Debian's kernels have kyber, bfq and most governors as modules, which no file names before."""
+    for module in ("block/kyber-iosched.ko.xz", "block/bfq.ko", "drivers/cpufreq/cpufreq_ondemand.ko"):
+        root.write(f"lib/modules/{RELEASE}/kernel/{module}", "")
+    governors(root, "performance schedutil")
+    root.write("sys/block/nvme0n1/queue/scheduler", "[none] mq-deadline\n")
+    found = node_facts.tunables(root.path, [], "", RELEASE)
+    assert found["nvme_schedulers"] == ["none", "mq-deadline", "kyber", "bfq"]
+    assert found["cpu_governors"] == ["performance", "schedutil", "ondemand"]
+    governors(root, "performance powersave")  # intel_pstate has its own, and takes no other
+    root.write("sys/block/nvme0n1/queue/scheduler", "none\n")
+    found = node_facts.tunables(root.path, [], "", RELEASE)
+    assert (found["cpu_governors"], found["nvme_schedulers"]) == (["performance", "powersave"], [])
+
+
 @pytest.mark.parametrize(("kind", "own"), [("tmpfs", True), ("overlay", False)])
 def test_shared_memory_is_a_file_system_of_its_own_where_one_is_mounted(
     root: Root, kind: str, own: bool
