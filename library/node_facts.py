@@ -353,6 +353,7 @@ def tunables(root: Path, running: list[str], ofed: str = "", release: str = "") 
         "nvme_schedulers": with_loadable(
             in_all([values for values in schedulers if len(values) > 1]), loadable(root, release, SCHEDULERS)
         ),
+        "nr_open": number_in(root / "proc/sys/fs/nr_open", r"^(\d+)$") or 0,
         "ofed": ofed,
         "rdma": has_rdma(root),
         "shm": is_tmpfs(root, "/dev/shm"),  # noqa: S108 - nothing is written there

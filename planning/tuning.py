@@ -140,6 +140,18 @@ def shm_problems(wanted: OsTuning, memory_bytes: int) -> list[str]:
     ]
 
 
+def nofile_problems(wanted: OsTuning, nr_open: int) -> list[str]:
+    """A limit that the kernel refuses: pam_limits then lets nobody log in."""
+    own = str(wanted.sysctls.get("fs.nr_open", ""))
+    most = max(nr_open, int(own) if own.isdecimal() else 0)
+    if not nr_open or wanted.nofile <= most or wanted.state == "absent":
+        return []
+    return [
+        f"os_tuning_nofile asks for {wanted.nofile}, and fs.nr_open of this node is {most}: logins would be "
+        f"refused; set fs.nr_open: {wanted.nofile} in os_tuning_sysctls, too, or name less"
+    ]
+
+
 def kernel_values(wanted: OsTuning, node: Tunables) -> tuple[KernelValue, ...]:
     """What is set on this node."""
     return tuple(one for one in asked(wanted, node) if one.value in one.offered)

@@ -131,6 +131,7 @@ def governors(root: Root, *offered: str) -> None:
 def test_of_the_kernels_values_those_count_that_can_be_chosen(root: Root) -> None:
     governors(root, "performance powersave schedutil", "performance schedutil")
     root.write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    root.write("proc/sys/fs/nr_open", "1048576\n")
     assert node_facts.tunables(root.path, ["tuned", "nvidia-imex"]) == {
         "cpu_governors": ["performance", "schedutil"],
         "hugepages": ["always", "madvise", "never"],
@@ -138,6 +139,7 @@ def test_of_the_kernels_values_those_count_that_can_be_chosen(root: Root) -> Non
         "irqbalance": False,
         "nvme": False,
         "nvme_schedulers": [],
+        "nr_open": 1048576,
         "ofed": "",
         "rdma": False,
         "shm": False,

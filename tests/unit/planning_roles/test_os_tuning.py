@@ -51,6 +51,25 @@ def test_limits_are_the_same_for_logins_and_services() -> None:
     assert "DefaultLimitMEMLOCK=infinity\n" in unlimited
 
 
+@pytest.mark.parametrize(
+    ("nofile", "sysctls", "refused"),
+    [
+        (1048576, {}, False),
+        (1048577, {}, True),
+        (2097152, {"fs.nr_open": 1048576}, True),
+        (2097152, {"fs.nr_open": "many"}, True),
+        (2097152, {"fs.nr_open": "2097152"}, False),
+    ],
+)
+def test_a_limit_of_files_with_which_nobody_could_log_in_is_refused(
+    nofile: int, sysctls: dict[str, Any], refused: bool
+) -> None:
+    facts = tuned(nr_open=1048576)
+    problems = bare_plan(facts, os_tuning_nofile=nofile, os_tuning_sysctls=sysctls)["problems"]
+    assert bool(problems) is refused
+    assert all("os_tuning_sysctls" in problem and str(nofile) in problem for problem in problems)
+
+
 def test_parameters_are_in_effect_now_and_at_every_boot() -> None:
     found = planned("os_tuning", enterprise, os_tuning_sysctls={"vm.b": "1  2", "kernel.a": 3})
     assert wanted(found, Kind.SYSCTL) == {"vm.b": "1 2", "kernel.a": "3"}
