@@ -123,6 +123,21 @@ def test_control_groups_are_as_the_operator_says_with_words_for_booleans() -> No
     assert text.splitlines()[1:] == ["ConstrainDevices=yes", "ConstrainSwapSpace=no", "AllowedRAMSpace=95"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("slurm_cgroup", {"ConstrainDevices": None}, "None for ConstrainDevices"),
+        ("slurm_cgroup", {"ConstrainDevices": ["yes"]}, "for ConstrainDevices"),
+        ("slurm_cgroup", {"A=b\nC": "d"}, "for A=b"),
+        ("slurm_directory", "etc/slurm", "absolute path"),
+        ("slurm_directory", "", "absolute path"),
+    ],
+)
+def test_what_slurmd_could_not_start_with_is_refused(name: str, value: object, words: str) -> None:
+    (problem,) = role_variables({f"{ROLE}_{name}": value}, specs())["problems"]
+    assert_says(problem, f"{ROLE}_{name}", words)
+
+
 def test_whole_gpus_that_are_divided_are_refused_with_the_way_out() -> None:
     given: dict[str, Any] = {f"{ROLE}_slurm_gpus": "devices", "gpu_settings_mig": {"0": ["3g.40gb"]}}
     (problem,) = role_variables(given, specs())["problems"]
