@@ -444,6 +444,15 @@ def test_a_proposal_sets_the_role_variable_and_gives_its_evidence() -> None:
     assert "DataLoader(num_workers=4)" in content
 
 
+def test_the_role_variable_for_nvme_drives_is_named_and_not_set() -> None:
+    """It is for every drive of the node, and one was measured."""
+    content = proposal.text(evidence_of(("read_ahead_kb", "1024"), start="128"))
+    assert yaml.safe_load(content) is None
+    assert "os_tuning_nvme_read_ahead_kb: 1024" in content
+    specs = yaml.safe_load((ROOT / "roles/os_tuning/meta/argument_specs.yml").read_text())
+    assert "os_tuning_nvme_read_ahead_kb" in specs["argument_specs"]["main"]["options"]
+
+
 def test_variables_of_a_proposal_are_ones_that_the_roles_know() -> None:
     specs = ROOT / "roles/compute_environment/meta/argument_specs.yml"
     known = yaml.safe_load(specs.read_text())["argument_specs"]["main"]["options"]
@@ -527,8 +536,8 @@ def test_a_storage_trial_really_reads_a_file_of_our_own_that_has_no_name(
     with trials.readable(tmp_path, lambda _: None) as source:
         assert list(tmp_path.iterdir()) == []
         found = Bench(setup_of(storage=tmp_path), source=source).measure(trial_of("storage_read"))
-    with storage.opened(tmp_path, storage.LEAST_BYTES, 60, lambda: None, through_cache=True) as plain:
-        own_cache = plain.how == storage.UNKNOWN  # as some file systems have
+        with storage.opened(source, storage.LEAST_BYTES, 60, lambda: None, through_cache=True) as plain:
+            own_cache = plain.how == storage.UNKNOWN  # as some file systems have
     assert found == Failed(trials.OWN_CACHE) if own_cache else isinstance(found, float) and found > 0
 
 
