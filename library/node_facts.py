@@ -87,6 +87,13 @@ TUNERS = ("tuned", "power-profiles-daemon", "cpufrequtils", "cpupower")
 OFED = re.compile(r"(kmod-)?(mlnx-ofed|mlnx-ofa_kernel|doca-ofed|doca-all|ofed-scripts)\b")
 MELLANOX_VENDOR_ID = "15b3"
 NETWORK_CLASS = "02"
+# Values whose code may be a module, which the kernel loads as they are written (cpufreq.c, elevator.c), and
+# its file in the kernel's folder of modules.
+GOVERNORS = {
+    name: f"drivers/cpufreq/cpufreq_{name}"
+    for name in ("performance", "powersave", "ondemand", "conservative", "schedutil")
+}
+SCHEDULERS = {"mq-deadline": "block/mq-deadline", "kyber": "block/kyber-iosched", "bfq": "block/bfq"}
 # States of a unit file whose unit is started at boot, by itself or by another.
 STARTED = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
 
@@ -316,20 +323,42 @@ def has_rdma(root: Path) -> bool:
     )
 
 
-def tunables(root: Path, running: list[str], ofed: str = "") -> dict[str, Any]:
-    """What of the kernel's values in /sys can be chosen here; `running` are the services that run."""
+def loadable(root: Path, release: str, names: dict[str, str]) -> list[str]:
+    """Those of these values whose module is installed: the kernel loads it when the value is written."""
+    modules = root / "lib/modules" / release / "kernel"
+    return [name for name, module in names.items() if release and any(modules.glob(f"{module}.ko*"))]
+
+
+def with_loadable(offers: list[str], modules: list[str]) -> list[str]:
+    """What is offered now, and what is once its module is loaded; nothing where there is no choice."""
+    return [*offers, *(name for name in modules if name not in offers)] if offers else []
+
+
+def tunables(root: Path, running: list[str], ofed: str = "", release: str = "") -> dict[str, Any]:
+    """What of the kernel's values in /sys can be chosen here.
+
+    `running` are the services that run, `release` is that of the running kernel.
+    """
     policies = sorted((root / "sys/devices/system/cpu/cpufreq").glob("policy*"))
     governors = [offered(policy / "scaling_governor", "scaling_available_governors") for policy in policies]
     queues = sorted((root / "sys/block").glob("nvme*n*/queue"))
     schedulers = [offered(queue / "scheduler") for queue in queues]
     hugepages = root / "sys/kernel/mm/transparent_hugepage"
+    # CPUs that are switched off while the system runs have a policy that offers nothing.
+    common = in_all([values for values in governors if values])
     return {
-        "cpu_governors": in_all(governors),
+        # A driver that has no more than these two takes no module (intel_pstate, amd-pstate-epp).
+        "cpu_governors": common
+        if set(common) == {"performance", "powersave"}
+        else with_loadable(common, loadable(root, release, GOVERNORS)),
         "hugepages": offered(hugepages / "enabled"),
         "hugepages_defrag": offered(hugepages / "defrag"),
         "irqbalance": os.path.lexists(root / "usr/sbin/irqbalance"),
         "nvme": any(os.access(queue / "read_ahead_kb", os.W_OK) for queue in queues),
-        "nvme_schedulers": in_all([values for values in schedulers if len(values) > 1]),
+        "nvme_schedulers": with_loadable(
+            in_all([values for values in schedulers if len(values) > 1]), loadable(root, release, SCHEDULERS)
+        ),
+        "nr_open": number_in(root / "proc/sys/fs/nr_open", r"^(\d+)$") or 0,
         "ofed": ofed,
         "rdma": has_rdma(root),
         "shm": is_tmpfs(root, "/dev/shm"),  # noqa: S108 - nothing is written there
@@ -420,7 +449,7 @@ def gather(root: Path = Path("/"), payload: str = PAYLOAD_PYTHON) -> dict[str, A
         "nvidia": nvidia_state(
             root, [kernel["release"] for kernel in kernels], signers=validated == "enabled"
         ),
-        "tunables": tunables(root, running_now, ofed),
+        "tunables": tunables(root, running_now, ofed, running["release"]),
         "pythons": pythons(root),
         "payload_python": payload_python(root, payload),
     }

@@ -39,11 +39,11 @@ def instance_problems(layouts: Mapping[str, object], *, graphics: bool) -> list[
 
     NVIDIA's MIG user guide: no graphics APIs in MIG mode, but in profiles whose names end in +gfx.
     """
-    layout = layouts.get("all")
-    if not graphics or not isinstance(layout, list):
+    if not graphics or "all" not in layouts:
         return []
-    names = [str(profile) for profile in layout]
-    if any(name.endswith(GRAPHICS_INSTANCE) for name in names):
+    divided = [layout for layout in layouts.values() if isinstance(layout, list)]
+    names = list(dict.fromkeys(str(profile) for layout in divided for profile in layout))
+    if len(divided) < len(layouts) or any(name.endswith(GRAPHICS_INSTANCE) for name in names):
         return []
     return [
         f"gpu_settings_mig divides all GPUs into {', '.join(names)}, and nvidia_stack_graphics wants "

@@ -154,7 +154,8 @@ class Tunables:
     """What of the kernel's values in /sys can be chosen here; empty where there is nothing to write to.
 
     `cpu_governors` are those that every CPU offers. `nvme_schedulers` are those that every NVMe drive
-    offers, `nvme` says whether there is a drive. `irqbalance` says whether that is installed,
+    offers, `nvme` says whether there is a drive. `nr_open` is the most files that the kernel lets a process
+    have open, 0 where it does not say. `irqbalance` says whether that is installed,
     `rdma` whether there is an adapter, `ofed` which package of a vendor's RDMA stack is installed (empty:
     none). `shm` says whether /dev/shm is a file system of its own.
     `tuners` are services that run and set such values too.
@@ -166,6 +167,7 @@ class Tunables:
     irqbalance: bool
     nvme: bool
     nvme_schedulers: tuple[str, ...]
+    nr_open: int
     ofed: str
     rdma: bool
     shm: bool

@@ -31,7 +31,7 @@ NODES_SHOWN = 8
 
 @dataclass(frozen=True)
 class KubernetesNode:
-    """What of a node's plan matters to Kubernetes; `layouts` are those of MIG by GPU, None: left alone."""
+    """What of a node's plan matters to Kubernetes; `layouts` are those of MIG by GPU, empty: whole."""
 
     name: str
     refused: bool
@@ -59,7 +59,9 @@ class KubernetesNode:
             excluded=tuple(engines.get("exclude") or ()),
             registered="default_runtime" in engines,
             default_runtime=bool(engines.get("default_runtime")),
-            layouts={str(gpu): tuple(found) for gpu, found in layouts.items() if isinstance(found, list)},
+            layouts={
+                str(gpu): tuple(found) if isinstance(found, list) else () for gpu, found in layouts.items()
+            },
         )
 
     def obstacles(self) -> Iterator[str]:
@@ -80,10 +82,12 @@ class KubernetesNode:
     @property
     def mig_strategy(self) -> str:
         """`none`, `single` where every GPU has instances of one profile, `mixed` for all else."""
-        if not self.layouts:
+        if not any(self.layouts.values()):
             return "none"
         profiles = {profile for layout in self.layouts.values() for profile in layout}
-        return "single" if self.layouts.keys() == {"all"} and len(profiles) == 1 else "mixed"
+        # A GPU that is not named is left as it is, and may be whole.
+        every = "all" in self.layouts and all(self.layouts.values())
+        return "single" if every and len(profiles) == 1 else "mixed"
 
 
 def read_nodes(path: Path) -> list[KubernetesNode]:

@@ -30,7 +30,7 @@ from planning.preview import one_line
 from planning.tables import LockedClocks
 from planning.text import plan_text
 from planning.torch_wheels import Situation, payload_plan
-from planning.tuning import shm_problems, tuning_notes, tuning_problems, tuning_warnings
+from planning.tuning import nofile_problems, shm_problems, tuning_notes, tuning_problems, tuning_warnings
 from planning.versions import same
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
 
     problems += tuning_problems(variables.os_tuning, node.tunables)
     problems += shm_problems(variables.os_tuning, node.memory_bytes)
+    problems += nofile_problems(variables.os_tuning, node.tunables.nr_open)
     warnings += tuning_warnings(variables.os_tuning, node.tunables)
 
     offer = Offer(stack=wanted.name)

@@ -124,9 +124,25 @@ def check_read_ahead(kib: int | None) -> None:
         raise RefusedError(f"expected KiB, 0 to {MOST_READ_AHEAD_KB}, found {kib}")
 
 
+def check_cgroup(values: Mapping[str, object]) -> None:
+    """Refuse what is no line of cgroup.conf: slurmd would not start with it."""
+    for name, value in values.items():
+        text = str(value) if isinstance(value, (str, int, float)) else ""
+        if not re.fullmatch(r"\w+", str(name)) or not text or "\n" in text:
+            raise RefusedError(f"expected a word or number for each parameter, found {value!r} for {name}")
+
+
+def check_folder(path: str) -> None:
+    """Refuse a path that is another one on every node."""
+    if not path.startswith("/"):
+        raise RefusedError(f"expected an absolute path, found {path!r}")
+
+
 # What the modules would refuse on the node, in the middle of a run, as far as it does not depend on the node.
 CONTENTS: dict[str, Callable[[Any], object]] = {
     "admin_accounts_users": parse_users,
+    "compute_environment_slurm_cgroup": check_cgroup,
+    "compute_environment_slurm_directory": check_folder,
     "firewall_peer_addresses": lambda items: networks("peers", items or []),
     "firewall_rules": lambda rules: [parse_rule(index, rule) for index, rule in enumerate(rules)],
     "firewall_services": lambda services: [parse_service(*service) for service in services.items()],

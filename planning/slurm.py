@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -33,19 +34,22 @@ def slurm_gpus(
     """The GPUs for jobs; `names` are those of models by PCI id, `left_alone` ids that are for no job.
 
     Before the driver is loaded, device files are taken to be numbered in the order of PCI addresses, as the
-    driver finds them; afterwards it says so itself.
+    driver finds them; afterwards it says so itself. A GPU that a loaded driver does not know gets a number
+    that no other has.
     """
     devices = sorted(
         (one for one in node.pci if one.class_id in GPU_CLASSES and one.device_id not in left_alone),
         key=lambda one: one.address,
     )
+    taken = {device.minor for device in devices}
+    free = (number for number in itertools.count() if number not in taken)
     return tuple(
         SlurmGpu(
             kind(names.get(device.device_id, f"10de {device.device_id}")),
-            index if device.minor is None else device.minor,
+            next(free) if device.minor is None else device.minor,
             device.numa_node,
         )
-        for index, device in enumerate(devices)
+        for device in devices
     )
 
 
@@ -74,10 +78,13 @@ def cores_beside(numa_node: int | None, sockets: Sequence[Socket]) -> str:
     return ""
 
 
-def gres(gpus: Sequence[SlurmGpu], *, typed: bool) -> str:
-    """The value of Gres= in the node's line of slurm.conf."""
+def gres(gpus: Sequence[SlurmGpu], *, typed: bool, divided: bool) -> str:
+    """The value of Gres= in the node's line of slurm.conf.
+
+    Of GPUs that are `divided` each instance counts, and only slurmd says how many it finds.
+    """
     if not typed:
-        return f"gpu:{len(gpus)}"
+        return "gpu:NUMBER, as many as `slurmd -G` lists," if divided else f"gpu:{len(gpus)}"
     return ",".join(f"gpu:{name}:{count}" for name, count in sorted(Counter(g.kind for g in gpus).items()))
 
 

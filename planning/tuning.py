@@ -46,7 +46,7 @@ class KernelValue:
 def asked(wanted: OsTuning, node: Tunables) -> Iterator[KernelValue]:
     """What the operator wants of the kernel's values, whether or not the node has them."""
     governor = wanted.cpu_governor
-    if governor != KEEP and not (governor == AUTO and node.tuners):
+    if governor != KEEP and not (governor == AUTO and left_to(node)):
         yield KernelValue(
             "os_tuning_cpu_governor",
             "devices/system/cpu/cpufreq/policy*/scaling_governor",
@@ -76,6 +76,15 @@ def asked(wanted: OsTuning, node: Tunables) -> Iterator[KernelValue]:
                 "the kernel has none, or they cannot be set from here",
             )
     yield from of_nvme(wanted, node)
+
+
+def left_to(node: Tunables) -> str:
+    """Why the governor is left alone where the operator names none: nobody is refused for a default."""
+    if node.tuners:
+        return f"{', '.join(node.tuners)} sets it"
+    if node.cpu_governors and PERFORMANCE not in node.cpu_governors:
+        return f"there is no {PERFORMANCE}, but {', '.join(node.cpu_governors)}"
+    return ""
 
 
 def of_nvme(wanted: OsTuning, node: Tunables) -> Iterator[KernelValue]:
@@ -131,6 +140,18 @@ def shm_problems(wanted: OsTuning, memory_bytes: int) -> list[str]:
     ]
 
 
+def nofile_problems(wanted: OsTuning, nr_open: int) -> list[str]:
+    """A limit that the kernel refuses: pam_limits then lets nobody log in."""
+    own = str(wanted.sysctls.get("fs.nr_open", ""))
+    most = max(nr_open, int(own) if own.isdecimal() else 0)
+    if not nr_open or wanted.nofile <= most or wanted.state == "absent":
+        return []
+    return [
+        f"os_tuning_nofile asks for {wanted.nofile}, and fs.nr_open of this node is {most}: logins would be "
+        f"refused; set fs.nr_open: {wanted.nofile} in os_tuning_sysctls, too, or name less"
+    ]
+
+
 def kernel_values(wanted: OsTuning, node: Tunables) -> tuple[KernelValue, ...]:
     """What is set on this node."""
     return tuple(one for one in asked(wanted, node) if one.value in one.offered)
@@ -159,8 +180,8 @@ def tuning_notes(wanted: OsTuning, node: Tunables) -> list[str]:
         found.append("RDMA (there is no adapter)")
     elif wanted.rdma and node.ofed:
         found.append(f"RDMA packages ({node.ofed} is installed and left alone)")
-    if wanted.cpu_governor == AUTO and node.tuners:
-        found.append(f"CPU governor ({', '.join(node.tuners)} sets it)")
+    if wanted.cpu_governor == AUTO and (reason := left_to(node)):
+        found.append(f"CPU governor ({reason})")
     return found
 
 

@@ -78,6 +78,7 @@ def bare_node(**changes: Any) -> dict[str, Any]:
             "irqbalance": False,
             "nvme": True,
             "nvme_schedulers": ["none", "mq-deadline"],
+            "nr_open": 1048576,
             "ofed": "",
             "rdma": False,
             "shm": True,

@@ -32,7 +32,31 @@ def choices(text: str) -> list[str]:
     return [word.strip("[]") for word in text.split()]
 
 
-class SysfsValue(Setting):
+class KernelValue(Setting):
+    """A value that the kernel takes through a file. `subject` names that file in messages."""
+
+    path: Path
+    value: str
+    subject: str
+
+    def apply(self) -> None:
+        """Write it."""
+        self._write(self.value)
+
+    def change(self) -> list[Difference]:
+        """The values."""
+        return [Difference(self.key, str(self.read()), self.value)]
+
+    def _write(self, value: str) -> None:
+        try:
+            self.path.write_text(value, encoding="utf-8")
+        except OSError as error:
+            raise SettingError(
+                f"The kernel does not take {value!r} for {self.subject}: {error.strerror}."
+            ) from error
+
+
+class SysfsValue(KernelValue):
     """The live value of one file below /sys. A file that is not there, or offers no choice, is settled."""
 
     def __init__(self, path: str, value: str) -> None:
@@ -40,6 +64,7 @@ class SysfsValue(Setting):
         self.spec = {"path": path, "value": value}
         self.path = SYS / path
         self.value = value
+        self.subject = str(self.path)
 
     def read(self) -> State:
         """The value in force; None where nobody could set one."""
@@ -57,26 +82,22 @@ class SysfsValue(Setting):
         """Whether it has the value."""
         return self.read() in (None, self.value)
 
-    def apply(self) -> None:
-        """Write it."""
-        self._write(self.value)
-
     def restore(self, state: State) -> None:
-        """Write the former value, where the file is still there."""
-        if state is not None and self.read() not in (None, state):
-            self._write(state)
+        """Write the former value, where the file is still there and takes it.
 
-    def change(self) -> list[Difference]:
-        """The values."""
-        return [Difference(self.key, str(self.read()), self.value)]
+        Another kernel, or another driver of the CPUs' clocks, may no longer know it. Then ours stays until
+        the next boot, which brings the kernel's own.
+        """
+        if state is None or self.read() in (None, state):
+            return
+        try:
+            self._write(state)
+        except SettingError as error:
+            if not (isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EINVAL):
+                raise
 
     def _write(self, value: str) -> None:
-        try:
-            self.path.write_text(value, encoding="utf-8")
-        except OSError as error:
-            raise SettingError(
-                f"The kernel does not take {value!r} for {self.path}: {error.strerror}."
-            ) from error
+        super()._write(value)
         if (found := self.read()) not in (None, value):
             raise SettingError(f"The kernel was given {value!r} for {self.path} and stays with {found!r}.")
 

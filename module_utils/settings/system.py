@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ansible.module_utils import units
 from ansible.module_utils.process import complete, run, succeeds
-from ansible.module_utils.settings.base import Difference, Fault, Setting, SettingError
+from ansible.module_utils.settings.base import Difference, Fault, Setting
+from ansible.module_utils.settings.sysfs import KernelValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ MOUNT_OPPOSITES = {"nodev": "dev", "nosuid": "suid", "noexec": "exec"}
 LOCKED = {"kernel.unprivileged_bpf_disabled": "1", "kernel.yama.ptrace_scope": "3"}
 
 
-class Sysctl(Setting):
+class Sysctl(KernelValue):
     """The live value of one kernel parameter. One that this kernel lacks, or has locked, is settled."""
 
     def __init__(self, name: str, value: str) -> None:
@@ -36,6 +37,7 @@ class Sysctl(Setting):
         self.path = PROC_SYS / name.translate(str.maketrans("./", "/."))
         self.name = name
         self.value = " ".join(value.split())
+        self.subject = f"its parameter {name}"
 
     def read(self) -> State:
         """The live value with single blanks."""
@@ -52,26 +54,10 @@ class Sysctl(Setting):
         """Whether it has a value that nobody can change before the next boot."""
         return self.name in LOCKED and self.read() == LOCKED[self.name]
 
-    def apply(self) -> None:
-        """Write it."""
-        self._write(self.value)
-
     def restore(self, state: State) -> None:
         """Write the former value, where the parameter is still there."""
         if state is not None and self.path.exists() and self.read() != state and not self.locked():
             self._write(state)
-
-    def change(self) -> list[Difference]:
-        """The values."""
-        return [Difference(self.key, str(self.read()), self.value)]
-
-    def _write(self, value: str) -> None:
-        try:
-            self.path.write_text(value, encoding="utf-8")
-        except OSError as error:
-            raise SettingError(
-                f"The kernel does not take {value!r} for its parameter {self.name}: {error.strerror}."
-            ) from error
 
 
 def sysctls(name: str, value: str) -> Iterator[Sysctl]:

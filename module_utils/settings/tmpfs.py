@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ansible.module_utils.process import run
-from ansible.module_utils.settings.base import Difference, Setting
+from ansible.module_utils.settings.base import Difference, Setting, SettingError
 from ansible.module_utils.settings.system import mounts
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ class TmpfsSize(Setting):
 
     def obstacle(self) -> str | None:
         """Whether more is in it than it is to hold, which the kernel would refuse."""
-        status = os.statvfs(self.path)
-        used = (status.f_blocks - status.f_bfree) * status.f_frsize
+        used = self._used()
         if used <= self.wanted:
             return None
         return (
@@ -78,13 +77,24 @@ class TmpfsSize(Setting):
         self._remount(self.size)
 
     def restore(self, state: State) -> None:
-        """Return to the former size in bytes."""
-        if state is not None and self.read() not in (None, state):
-            self._remount(f"{state // 1024}k")
+        """Return to the former size in bytes; 0 is none at all (tmpfs(5))."""
+        if state is None or self.read() in (None, state):
+            return
+        if 0 < state < (used := self._used()):
+            raise SettingError(
+                f"{self.path} holds {used / GIB:.1f} GiB, more than the {state / GIB:.1f} GiB that it had "
+                "before os_tuning_shm; end what keeps it there, and run again."
+            )
+        self._remount(f"{state // 1024}k")
 
     def change(self) -> list[Difference]:
         """The sizes."""
         return [Difference(self.key, f"{self.read() / GIB:.1f} GiB", f"{self.wanted / GIB:.1f} GiB")]
+
+    def _used(self) -> int:
+        """What is in it, in bytes."""
+        status = os.statvfs(self.path)
+        return (status.f_blocks - status.f_bfree) * status.f_frsize
 
     def _flags(self) -> str | None:
         """The options of the mount point, which a change of the size must leave alone; None for no tmpfs."""

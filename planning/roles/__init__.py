@@ -23,7 +23,6 @@ from planning.roles import (
     profiling_tools,
     ssh_hardening,
 )
-from planning.slurm import gres
 from planning.text import waiver_text
 
 if TYPE_CHECKING:
@@ -54,10 +53,8 @@ def complete(context: Context) -> NodePlan:
     """
     wanted = context.variables.os_hardening
     waived = context.hardening.waived if wanted.state == "present" else ()
-    slurm = context.variables.compute_environment.slurm_gpus
     text = [context.plan.text]
-    if slurm != "none" and context.gpus:
-        words = gres(context.gpus, typed=slurm == "devices")
+    if context.gpus and (words := compute_environment.slurm_gres(context)):
         text.append(f"slurm.conf needs: GresTypes=gpu, and Gres={words} in the line of this node")
     text += [waiver_text(wanted.profile, waived)] if waived else []
     return replace(

@@ -95,15 +95,25 @@ def where_wanted(context: Context) -> list[PlannedSetting]:
     return settings
 
 
+def slurm_gres(context: Context) -> str:
+    """What slurm.conf has to say of this node's GPUs; empty where Slurm is not told of them."""
+    wish = context.variables.compute_environment
+    if wish.slurm_gpus == "none" or wish.state == "absent":
+        return ""
+    layouts = (context.variables.gpu_settings.mig or {}).values()
+    divided = any(isinstance(layout, list) for layout in layouts)
+    return gres(context.gpus, typed=wish.slurm_gpus == "devices", divided=divided)
+
+
 def for_slurm(context: Context) -> list[PlannedSetting]:
     """The node's half of Slurm's configuration for GPUs. Its daemons are the operator's to restart."""
     wish, settings = context.variables.compute_environment, []
-    if wish.slurm_gpus != "none":
+    if words := slurm_gres(context):
         typed = wish.slurm_gpus == "devices"
         lines = (
             ["AutoDetect=off", *gres_lines(context.gpus, context.sockets)] if typed else ["AutoDetect=nvml"]
         )
-        text = render(ROLE, "gres.conf", lines=lines, gres=gres(context.gpus, typed=typed))
+        text = render(ROLE, "gres.conf", lines=lines, gres=words)
         why = "Slurm gives jobs the GPUs that the node has"
         settings.append(file(f"{wish.slurm_directory}/gres.conf", text, why))
     if wish.slurm_cgroup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ from tests.lab import node as machine
 from tests.lab.settings import CHECKOUT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tests.lab.settings import Lab, Node
 
@@ -73,6 +74,16 @@ class Fleet:
         subprocess.run(
             [sys.executable, "-m", "tests.lab", *arguments], cwd=CHECKOUT, env=self.environment, check=True
         )
+
+    @contextlib.contextmanager
+    def booted(self) -> Iterator[None]:
+        """New nodes, of which nothing is left afterwards."""
+        self.command("down")
+        self.command("up")
+        try:
+            yield
+        finally:
+            self.command("down")
 
     def playbook(self, name: str, node: Node | None = None, **variables: object) -> Run:
         """Run a playbook on one node, or on all, with extra variables."""

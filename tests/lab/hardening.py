@@ -39,6 +39,7 @@ NO_NEW_CONNECTION = '-o ProxyCommand="sleep 600"'
 
 
 def wait_until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+    """Wait for a condition; the test fails where it does not come true in time."""
     deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {patience_s} s: {what}"

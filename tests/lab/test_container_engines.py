@@ -11,19 +11,17 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 30
 OLD, NEW = "gpu01", "gpu02"  # Debian 12: too old for CDI; Debian 13
 NODES = (OLD, NEW)
 ALL = ["docker", "containerd", "podman"]
@@ -62,13 +60,6 @@ dump = subprocess.run(["containerd", "config", "dump"], check=True, capture_outp
 print(json.dumps(tomllib.loads(dump)))
 """
 RUN = "docker run --rm --network=none --ulimit memlock=8388608:8388608"
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
-        time.sleep(0.2)
 
 
 class Fleet:

@@ -10,7 +10,7 @@ import os
 import shlex
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,14 +18,16 @@ import pytest
 
 from rollout.drain.base import DrainError, wait_until_idle
 from rollout.drain.slurm import Slurm
+from tests.lab import hardening
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120
+wait_until = partial(hardening.wait_until, patience_s=PATIENCE_S)
 CONTROLLER, COMPUTE = "gpu01", ("gpu03", "gpu05")
 ENVIRONMENT = {**os.environ, "LAB_NAME": "drained", "LAB_NODES": "5"}
 CONFIGURATION = """\
@@ -59,13 +61,6 @@ def lab(*arguments: str, text: str | None = None) -> str:
 
 def sh(node: str, script: str) -> str:
     return lab("shell", node, "sh", "-euc", script).strip()
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
-        time.sleep(0.5)
 
 
 def state(node: str) -> str:

@@ -87,13 +87,9 @@ def shm_share() -> float:
 @pytest.fixture(scope="module")
 def bare() -> Iterator[list[str]]:
     """What a node was before anything was tuned."""
-    FLEET.command("down")
-    FLEET.command("up")
-    try:
+    with FLEET.booted():
         on_node(NODE, f"cat >{PLATFORM_UNIT} <<'END'\n{PLATFORM}END\nsystemctl enable --quiet --now platform")
         yield shown()
-    finally:
-        FLEET.command("down")
 
 
 @pytest.fixture(scope="module")

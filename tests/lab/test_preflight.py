@@ -28,10 +28,8 @@ DRIVER = "580.178.04"
 
 @pytest.fixture(scope="module", autouse=True)
 def lab() -> Iterator[None]:
-    FLEET.command("down")
-    FLEET.command("up")
-    yield
-    FLEET.command("down")
+    with FLEET.booted():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.lab import hardening
 from tests.lab.fleet import Fleet, Run, on_node
 from tests.lab.settings import Lab
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.lab.settings import Node
@@ -29,6 +30,7 @@ LAB = Lab(name="gres")
 FLEET = Fleet(LAB)
 NODES = LAB.nodes(2)
 PATIENCE_S = 120
+wait_until = partial(hardening.wait_until, patience_s=PATIENCE_S)
 # Debian 12 with eight H100, Debian 13 with one L4: the type in the tables, and how many.
 GPUS = {NODES[0].name: ("h100_sxm_80_gb", 8), NODES[1].name: ("l4", 1)}
 # Left to itself, slurmd looks for one version of control groups, and ends where the host has both.
@@ -67,13 +69,6 @@ PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 each_node = pytest.mark.parametrize("node", NODES, ids=lambda node: node.name)
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
-        time.sleep(0.5)
-
-
 def settle(play: Path, **variables: object) -> Run:
     """Have the role settle both nodes."""
     words = {"plugins": CGROUP_PLUGIN, **variables}
@@ -102,9 +97,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Clusters that run with the role's files; the play that settles them."""
     play = tmp_path_factory.mktemp("play") / "slurm.yml"
     play.write_text(PLAY)
-    FLEET.command("down")
-    FLEET.command("up")
-    try:
+    with FLEET.booted():
         for node in NODES:
             _, count = GPUS[node.name]
             on_node(
@@ -120,8 +113,6 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for node in NODES:
             start(node)
         yield play
-    finally:
-        FLEET.command("down")
 
 
 @each_node

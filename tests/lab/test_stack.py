@@ -30,10 +30,8 @@ DRIVER = "580.178.04"
 @pytest.fixture(scope="module", autouse=True)
 def lab() -> Iterator[None]:
     """Two nodes, and nothing left of them afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    yield
-    FLEET.command("down")
+    with FLEET.booted():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -31,10 +31,8 @@ NCCL = "2.28.9-1+cuda13.0"
 @pytest.fixture(scope="module", autouse=True)
 def lab() -> Iterator[None]:
     """Two bare nodes, and nothing left of them afterwards."""
-    FLEET.command("down")
-    FLEET.command("up")
-    yield
-    FLEET.command("down")
+    with FLEET.booted():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -99,6 +99,9 @@ def test_a_row_is_all_that_nvidias_repository_needs(
         ({"all": ["1g.24gb+gfx", "1g.24gb"]}, False),
         ({"0": ["3g.40gb"]}, False),
         ({"all": "disabled"}, False),
+        ({"all": ["3g.40gb"], "0": "disabled"}, False),  # GPU 0 is whole
+        ({"all": ["3g.40gb"], "0": ["7g.80gb"]}, True),
+        ({"all": ["3g.40gb"], "0": ["7g.80gb+gfx"]}, False),
     ],
 )
 def test_instances_that_cannot_draw_contradict_graphics(layout: dict[str, Any], *, refused: bool) -> None:
@@ -106,5 +109,5 @@ def test_instances_that_cannot_draw_contradict_graphics(layout: dict[str, Any], 
     problems = role_variables(given, specs())["problems"]
     assert bool(problems) == refused
     if refused:
-        assert_says(problems[0], "3g.40gb, 3g.40gb", "nvidia_stack_graphics")
+        assert_says(problems[0], "3g.40gb", "nvidia_stack_graphics")
     assert role_variables({**given, "nvidia_stack_graphics": False}, specs())["problems"] == []

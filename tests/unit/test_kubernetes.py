@@ -83,6 +83,9 @@ def test_the_operator_leaves_driver_toolkit_and_instances_to_us(plans: Path) -> 
         ([{"all": [LARGE, SMALL]}], "mixed"),
         ([{"0": [LARGE, LARGE]}], "mixed"),  # the other GPUs may be whole
         ([{"all": [LARGE, LARGE]}, None], "mixed"),
+        ([{"all": [LARGE, LARGE], "0": "disabled"}], "mixed"),  # one is whole
+        ([{"all": [SMALL] * 7, "0": [SMALL]}], "single"),
+        ([{"0": "disabled"}], "none"),
     ],
 )
 def test_the_strategy_follows_the_layouts(

@@ -131,6 +131,7 @@ def governors(root: Root, *offered: str) -> None:
 def test_of_the_kernels_values_those_count_that_can_be_chosen(root: Root) -> None:
     governors(root, "performance powersave schedutil", "performance schedutil")
     root.write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    root.write("proc/sys/fs/nr_open", "1048576\n")
     assert node_facts.tunables(root.path, ["tuned", "nvidia-imex"]) == {
         "cpu_governors": ["performance", "schedutil"],
         "hugepages": ["always", "madvise", "never"],
@@ -138,11 +139,18 @@ def test_of_the_kernels_values_those_count_that_can_be_chosen(root: Root) -> Non
         "irqbalance": False,
         "nvme": False,
         "nvme_schedulers": [],
+        "nr_open": 1048576,
         "ofed": "",
         "rdma": False,
         "shm": False,
         "tuners": ["tuned"],
     }
+
+
+def test_a_cpu_that_is_switched_off_offers_no_governor_and_counts_for_none(root: Root) -> None:
+    """Its policy stays, and its files answer EBUSY: read as nothing."""
+    governors(root, "performance schedutil", "")
+    assert node_facts.tunables(root.path, [])["cpu_governors"] == ["performance", "schedutil"]
 
 
 def test_schedulers_of_nvme_drives_are_those_that_all_offer_who_offer_any(root: Root) -> None:
@@ -153,6 +161,21 @@ def test_schedulers_of_nvme_drives_are_those_that_all_offer_who_offer_any(root: 
     root.write("sys/block/sda/queue/scheduler", "[bfq]\n")
     found = node_facts.tunables(root.path, [])
     assert (found["nvme"], found["nvme_schedulers"]) == (True, ["none", "mq-deadline"])
+
+
+def test_what_the_kernel_loads_as_it_is_written_is_offered_too(root: Root) -> None:
+    """Debian's kernels have kyber, bfq and most governors as modules, which no file names before."""
+    for module in ("block/kyber-iosched.ko.xz", "block/bfq.ko", "drivers/cpufreq/cpufreq_ondemand.ko"):
+        root.write(f"lib/modules/{RELEASE}/kernel/{module}", "")
+    governors(root, "performance schedutil")
+    root.write("sys/block/nvme0n1/queue/scheduler", "[none] mq-deadline\n")
+    found = node_facts.tunables(root.path, [], "", RELEASE)
+    assert found["nvme_schedulers"] == ["none", "mq-deadline", "kyber", "bfq"]
+    assert found["cpu_governors"] == ["performance", "schedutil", "ondemand"]
+    governors(root, "performance powersave")  # intel_pstate has its own, and takes no other
+    root.write("sys/block/nvme0n1/queue/scheduler", "none\n")
+    found = node_facts.tunables(root.path, [], "", RELEASE)
+    assert (found["cpu_governors"], found["nvme_schedulers"]) == (["performance", "powersave"], [])
 
 
 @pytest.mark.parametrize(("kind", "own"), [("tmpfs", True), ("overlay", False)])

@@ -57,6 +57,14 @@ def test_the_loaded_driver_s_numbers_of_device_files_count() -> None:
     ]
 
 
+def test_a_gpu_that_the_loaded_driver_does_not_know_gets_no_number_of_another() -> None:
+    facts = hgx([1, 2, 3, 4, 5, 6, 7, 8])
+    facts["pci"][4]["minor"] = None
+    found = " ".join(lines(facts))
+    assert "/dev/nvidia[1-4]" in found
+    assert "/dev/nvidia[0,6-8]" in found
+
+
 def test_types_of_a_mixed_node_are_lines_of_their_own() -> None:
     found = lines(server(gpus(L4, H100, L4)))
     assert found[1:] == [
@@ -76,6 +84,19 @@ def test_slurmd_may_ask_the_driver_instead() -> None:
     given: dict[str, Any] = {f"{ROLE}_slurm_gpus": "nvml"}
     assert lines(hgx(), **given) == ["AutoDetect=nvml"]
     assert "Gres=gpu:8 in the line" in whole_plan(hgx(), **given).text
+
+
+def test_of_divided_gpus_the_number_is_what_slurmd_finds() -> None:
+    given: dict[str, Any] = {f"{ROLE}_slurm_gpus": "nvml", "gpu_settings_mig": {"all": ["3g.40gb"] * 2}}
+    plan = whole_plan(hgx(), **given)
+    for text in (plan.text, contents(plan.role(ROLE))[FILE] or ""):
+        assert_says(text, "Gres=gpu:NUMBER", "slurmd -G")
+        assert "gpu:8" not in text
+
+
+def test_taken_back_nothing_is_said_of_slurm() -> None:
+    given: dict[str, Any] = {f"{ROLE}_slurm_gpus": "devices", f"{ROLE}_state": "absent"}
+    assert "slurm.conf" not in whole_plan(hgx(), **given).text
 
 
 def test_without_it_nothing_is_said_of_slurm() -> None:
@@ -100,6 +121,21 @@ def test_control_groups_are_as_the_operator_says_with_words_for_booleans() -> No
     }
     text = contents(planned(ROLE, hgx(), **given))["/etc/slurm-llnl/cgroup.conf"] or ""
     assert text.splitlines()[1:] == ["ConstrainDevices=yes", "ConstrainSwapSpace=no", "AllowedRAMSpace=95"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("slurm_cgroup", {"ConstrainDevices": None}, "None for ConstrainDevices"),
+        ("slurm_cgroup", {"ConstrainDevices": ["yes"]}, "for ConstrainDevices"),
+        ("slurm_cgroup", {"A=b\nC": "d"}, "for A=b"),
+        ("slurm_directory", "etc/slurm", "absolute path"),
+        ("slurm_directory", "", "absolute path"),
+    ],
+)
+def test_what_slurmd_could_not_start_with_is_refused(name: str, value: object, words: str) -> None:
+    (problem,) = role_variables({f"{ROLE}_{name}": value}, specs())["problems"]
+    assert_says(problem, f"{ROLE}_{name}", words)
 
 
 def test_whole_gpus_that_are_divided_are_refused_with_the_way_out() -> None:
@@ -142,5 +178,5 @@ def test_types_have_no_signs_of_slurm_s() -> None:
 
 def test_lines_and_counts_are_of_the_same_gpus() -> None:
     found = [SlurmGpu("l4", 0, 0), SlurmGpu("t4", 1, 1)]
-    assert gres(found, typed=True) == "gpu:l4:1,gpu:t4:1"
+    assert gres(found, typed=True, divided=False) == "gpu:l4:1,gpu:t4:1"
     assert len(gres_lines(found, TWO)) == len(found)

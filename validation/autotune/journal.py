@@ -9,6 +9,7 @@ kernel that no reboot keeps: a journal of an earlier boot has nothing to restore
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 JOURNAL_VERSION = 1
+#: What a file of the kernel answers whose device is gone.
+GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO)
 #: Python imports from the current folder first, for which an empty entry stands; anybody may write to /tmp.
 GUARD = """\
 import sys
@@ -128,7 +131,11 @@ def _undo(change: Change) -> str:
     path = Path(change.path)
     try:
         now = path.read_text().strip()
-    except OSError:
+    except OSError as error:
+        if error.errno not in GONE:
+            raise ChangeError(
+                f"{path}: expected {change.before}, and cannot be read: {error.strerror}"
+            ) from error
         return f"{path} is gone, with its disk; nothing to restore."
     if now == change.before:
         return ""

@@ -153,8 +153,8 @@ def environment_of(settings: Mapping[str, str]) -> dict[str, str]:
 def read_ahead_file(path: Path, root: Path = Path("/")) -> Path | None:
     """The file with the read-ahead of the device that a path is on; None where there is none.
 
-    A file system on a partition is read with the read-ahead of its disk. NFS, btrfs and the like have a
-    number of their own, which /sys/class/bdi shows.
+    A file system on a partition is read with the read-ahead of its disk. NFS has a number of its own, which
+    /sys/class/bdi shows. btrfs shows its own under a name that says nothing of the path (btrfs-1): none.
     """
     try:
         device = path.stat().st_dev

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from validation.autotune.search import KnobVerdict
 
 MARK = "# Proposed by Temper's autotune; the sha256 of all lines below is "
+MEASURED = re.compile(r"^# Measured on (\S+) at ", re.MULTILINE)
 VARIABLE = re.compile(r"^(\w+): \S+$", re.MULTILINE)
 
 
@@ -54,6 +55,11 @@ def write(path: Path, evidence: Evidence) -> bool:
         first, _, below = before.partition("\n")
         if first != f"{MARK}{_digest(below)}":
             raise ProposalError(_taken(path))
+        if (found := MEASURED.search(before)) and found[1] != evidence.node:
+            raise ProposalError(
+                f"{path} has the proposal of {found[1]}, expected one of {evidence.node} or none: "
+                "name a place for each node"
+            )
     write_atomically(path, text(evidence, before or ""))
     return True
 
@@ -119,7 +125,7 @@ def _proposed(knob: KnobVerdict) -> Iterator[str]:
     if kind.variable:
         yield f"{kind.variable}: {_scalar(knob.kept or '')}"
     else:
-        yield f"# No variable of Temper's sets this. {_advice(knob)}"
+        yield f"# For you to set: {_advice(knob)}"
 
 
 def _scalar(value: str) -> str:
@@ -132,9 +138,12 @@ def _advice(knob: KnobVerdict) -> str:
     if variables := environment_of({knob.name: value}):
         words = " ".join(f"{name}={found}" for name, found in variables.items())
         through = "; measured over this node's own sockets, not between nodes" if "NCCL" in words else ""
-        return f"In the job's environment: {words}{through}"
+        return f"in the job's environment, {words}{through}"
     if knob.name == "loader_workers":
-        return f"In the job: DataLoader(num_workers={value})"
+        return f"in the job, DataLoader(num_workers={value})"
     if knob.name == "loader_pin_memory":
-        return "In the job: DataLoader(pin_memory=True)"
-    return f'A rule of udev keeps it after a boot: ACTION=="add|change", ATTR{{queue/{knob.name}}}="{value}"'
+        return "in the job, DataLoader(pin_memory=True)"
+    return (
+        f"for all NVMe drives of this node, os_tuning_nvme_read_ahead_kb: {value}; for one disk, a rule of "
+        f'udev: ACTION=="add|change", KERNEL=="DISK", ATTR{{queue/{knob.name}}}="{value}"'
+    )

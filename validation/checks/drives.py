@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from validation.checks.node import Node
     from validation.model.contract import TestResult
-    from validation.probes.drives import Drive
+    from validation.probes.drives import Drives
 
 #: What data has to be taken away from: reliability, media, backup of memory, persistent memory.
 FAILING = 0x04 | 0x08 | 0x10 | 0x20
@@ -29,7 +29,7 @@ WORN_PERCENT = 100
 
 
 class DriveHealth(Check):
-    """Each NVMe drive's own critical warnings and wear (SMART).
+    """Each NVMe drive's own critical warnings and wear (SMART), and drives that the kernel has given up.
 
     By nvme-cli or smartctl, whichever is installed; none is installed for it. Drives that are reached over a
     network are left out.
@@ -41,7 +41,7 @@ class DriveHealth(Check):
     scope = Scope.NODE
     plans = BEYOND_QUICK
     needs = (Need("an NVMe drive, nvme-cli or smartmontools, root"),)
-    passes = "no drive warns, and none is worn out"
+    passes = "no drive warns, and none is worn out or dead"
 
     def cost(self, _idle: IdleNode) -> Iterator[Step]:
         """How long it takes."""
@@ -57,15 +57,17 @@ def measure(_request: Request, stage: Callable[[str], None]) -> Measured:
     """In a child: ask every drive. Raises NotRunError where none answers."""
     stage("asking the NVMe drives for their health")
     found = drives.read()
-    if not found.read:
+    if not found.read and not found.dead:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in found.unread.items())
         raise NotRunError(reasons or "this node has no NVMe drive")
-    return Measured(findings=tuple(examine(found.read)), details=encode(found))
+    return Measured(findings=tuple(examine(found)), details=encode(found))
 
 
-def examine(found: tuple[Drive, ...]) -> Iterator[Finding]:
+def examine(found: Drives) -> Iterator[Finding]:
     """What is wrong with these drives."""
-    for drive in found:
+    for name, model in found.dead.items():
+        yield finding("drive-dead", drive=name, model=model)
+    for drive in found.read:
         reasons = "; ".join(words for bit, words in drives.WARNINGS.items() if drive.critical_warning & bit)
         if drive.critical_warning & FAILING:
             yield finding("drive-warning", "failing", drive=drive.name, model=drive.model, reasons=reasons)

@@ -11,6 +11,7 @@ from typing import Any
 from validation.processes.command import CommandError, run
 
 TIMEOUT_S = 10.0
+DEAD = "dead"
 #: Bits of the critical warning (NVM Express base specification 2.0, SMART / Health Information log).
 WARNINGS = {
     0x01: "its spare capacity is below its threshold",
@@ -36,10 +37,14 @@ class Drive:
 
 @dataclass(frozen=True)
 class Drives:
-    """All NVMe drives that were asked, and why others could not be, by their name."""
+    """All NVMe drives that were asked, and why others could not be, by their name.
+
+    `dead` are those that the kernel has given up: their names and models.
+    """
 
     read: tuple[Drive, ...] = ()
     unread: dict[str, str] = field(default_factory=dict)
+    dead: dict[str, str] = field(default_factory=dict)
 
 
 class UnreadableError(Exception):
@@ -48,15 +53,19 @@ class UnreadableError(Exception):
 
 def read(root: Path = Path("/")) -> Drives:
     """Ask every NVMe drive on the PCI bus; what is reached over a network is somebody else's."""
-    found, unread = [], {}
+    found, unread, dead = [], {}, {}
     for controller in sorted((root / "sys/class/nvme").glob("nvme*")):
         if _text(controller / "transport") not in ("", "pcie"):
             continue
+        model = _text(controller / "model")
+        if _text(controller / "state") == DEAD:
+            dead[controller.name] = model
+            continue
         try:
-            found.append(_drive(controller.name, _text(controller / "model"), _log(controller.name)))
+            found.append(_drive(controller.name, model, _log(controller.name)))
         except UnreadableError as error:
             unread[controller.name] = str(error)
-    return Drives(tuple(found), unread)
+    return Drives(tuple(found), unread, dead)
 
 
 def _log(name: str) -> dict[str, Any]:

@@ -51,6 +51,25 @@ def test_limits_are_the_same_for_logins_and_services() -> None:
     assert "DefaultLimitMEMLOCK=infinity\n" in unlimited
 
 
+@pytest.mark.parametrize(
+    ("nofile", "sysctls", "refused"),
+    [
+        (1048576, {}, False),
+        (1048577, {}, True),
+        (2097152, {"fs.nr_open": 1048576}, True),
+        (2097152, {"fs.nr_open": "many"}, True),
+        (2097152, {"fs.nr_open": "2097152"}, False),
+    ],
+)
+def test_a_limit_of_files_with_which_nobody_could_log_in_is_refused(
+    nofile: int, sysctls: dict[str, Any], refused: bool
+) -> None:
+    facts = tuned(nr_open=1048576)
+    problems = bare_plan(facts, os_tuning_nofile=nofile, os_tuning_sysctls=sysctls)["problems"]
+    assert bool(problems) is refused
+    assert all("os_tuning_sysctls" in problem and str(nofile) in problem for problem in problems)
+
+
 def test_parameters_are_in_effect_now_and_at_every_boot() -> None:
     found = planned("os_tuning", enterprise, os_tuning_sysctls={"vm.b": "1  2", "kernel.a": 3})
     assert wanted(found, Kind.SYSCTL) == {"vm.b": "1 2", "kernel.a": "3"}
@@ -97,7 +116,8 @@ def test_values_are_in_effect_now_and_at_every_boot() -> None:
     assert wanted(found, Kind.SYSFS) == values
     lines = (contents(found)[TMPFILES] or "").splitlines()[1:]
     assert lines == [f"w! /sys/{path} - - - - {value}" for path, value in values.items()]
-    assert f"ExecStart=/usr/bin/systemd-tmpfiles --create --boot {TMPFILES}\n" in (
+    # One file that refuses its value must not keep the size of /dev/shm from being set.
+    assert f"ExecStart=-/usr/bin/systemd-tmpfiles --create --boot {TMPFILES}\n" in (
         contents(found)[UNIT] or ""
     )
     assert wanted(found, Kind.UNIT)["temper-os-tuning.service"]["restart_on"] == [TMPFILES, UNIT]
@@ -125,6 +145,13 @@ def test_a_value_that_the_node_does_not_offer_is_refused_with_those_it_does() ->
     (problem,) = bare_plan(facts, os_tuning_cpu_governor="schedutil")["problems"]
     assert "os_tuning_cpu_governor asks for schedutil" in problem
     assert "performance, powersave" in problem
+
+
+def test_a_default_that_the_node_does_not_offer_refuses_nobody() -> None:
+    plan = whole_plan(tuned(cpu_governors=["ondemand", "userspace"]))
+    assert plan.problems == ()
+    assert wanted(plan.role(ROLE), Kind.SYSFS) == {}
+    assert "CPU governor (there is no performance, but ondemand, userspace)" in plan.text
 
 
 def test_a_service_that_sets_the_governor_keeps_it() -> None:
@@ -345,3 +372,17 @@ def test_systemd_writes_the_values_at_boot_and_passes_over_what_is_not_there(tmp
     assert [path.read_text() for path in files] == ["schedutil\n"] * 2
     subprocess.run([*command, "--boot"], check=True)
     assert [path.read_text() for path in files] == ["performance"] * 2
+
+
+@pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="systemd's own program is the judge")
+def test_a_file_that_refuses_its_value_keeps_no_other_from_being_set(tmp_path: Path) -> None:
+    first, second = (
+        tmp_path / f"sys/devices/system/cpu/cpufreq/policy{number}/scaling_governor" for number in (0, 1)
+    )
+    first.mkdir(parents=True)  # nobody can write to it, whoever one is
+    second.parent.mkdir(parents=True)
+    second.write_text("schedutil\n")
+    (tmp_path / "tuning.conf").write_text(contents(planned(ROLE))[TMPFILES] or "")
+    command = ["systemd-tmpfiles", "--create", "--boot", f"--root={tmp_path}", str(tmp_path / "tuning.conf")]
+    assert subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode != 0
+    assert second.read_text() == "performance"

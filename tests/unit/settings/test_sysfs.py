@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,38 @@ def test_a_value_that_the_kernel_refuses_is_named(tree: Tree, monkeypatch: pytes
     setting = SysfsValue("kernel/mm/transparent_hugepage/enabled", "sometimes")
     with pytest.raises(SettingError, match=r"'sometimes' for .*enabled: Invalid argument"):
         setting.apply()
+
+
+def test_a_former_value_that_the_kernel_no_longer_knows_is_given_up(
+    run_module: Run, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a governor after another driver of the CPUs' clocks came with another kernel."""
+    carried_out(run_module, governors("performance"))
+
+    def refuse(*_arguments: object, **_options: object) -> int:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(tree.path), "write_text", refuse)
+        carried_out(run_module, role_plan("os_tuning", []))
+    assert tree.governors() == ["performance", "performance"]
+    assert not carried_out(run_module, role_plan("os_tuning", []))["changed"]
+
+
+def test_a_former_value_that_cannot_be_written_for_another_reason_is_kept_for_the_next_run(
+    run_module: Run, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried_out(run_module, governors("performance"))
+
+    def refuse(*_arguments: object, **_options: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(tree.path), "write_text", refuse)
+        with pytest.raises(SettingError, match="Read-only file system"):
+            SysfsValue(GOVERNOR.format(0), "performance").restore("schedutil")
+    carried_out(run_module, role_plan("os_tuning", []))
+    assert tree.governors() == ["schedutil", "schedutil"]
 
 
 def test_a_value_that_the_kernel_passes_over_in_silence_is_named(

@@ -37,7 +37,7 @@ ansible.module_utils.__path__.append(sys.argv[1])
 from ansible.module_utils.settings.base import SettingError
 from ansible.module_utils.settings.tmpfs import TmpfsSize
 from ansible.module_utils.settings.system import mounts
-path, told = sys.argv[2], []
+path, told, said = sys.argv[2], [], ""
 options = "size=64M,nosuid,nodev,noexec,mode=1777"
 subprocess.run(["mount", "-t", "tmpfs", "-o", options, "x", path], check=True)
 for step in sys.argv[3:]:
@@ -49,11 +49,14 @@ for step in sys.argv[3:]:
     elif verb == "apply":
         setting.apply()
     elif verb == "restore":
-        setting.restore(int(size))
+        try:
+            setting.restore(int(size))
+        except SettingError as error:
+            said = str(error)
     elif verb == "run":
         subprocess.run(size, shell=True, check=True)
     flags = next(fields[5] for fields in mounts() if fields[4] == path)
-    told.append([setting.read(), flags, setting.obstacle()])
+    told.append([setting.read(), flags, setting.obstacle() or said])
 print(json.dumps(told))
 """
 
@@ -96,8 +99,15 @@ def test_a_size_in_percent_is_the_kernels_own_percentage(tmp_path: Path) -> None
 @can_mount
 def test_less_than_is_in_it_is_an_obstacle_before_anything_is_changed(tmp_path: Path) -> None:
     _, enough, too_little = on_a_real_one(tmp_path, ["fill 48", "look 49M", "look 32M"])
-    assert enough[2] is None
+    assert not enough[2]
     assert "os_tuning_shm: 32M" in too_little[2]
+
+
+@can_mount
+def test_a_former_size_that_is_less_than_is_in_it_is_named_and_nothing_is_changed(tmp_path: Path) -> None:
+    _, _, back = on_a_real_one(tmp_path, ["apply 128M", "fill 96", f"restore {64 * MIB}"])
+    assert back[0] == 128 * MIB
+    assert all(words in back[2] for words in (str(tmp_path), "0.1 GiB", "run again"))
 
 
 @can_mount

@@ -22,15 +22,20 @@ TASKS = ROOT / "roles" / "gpu_validation" / "tasks" / "autotune.yml"
 
 def propose(folder: Path, run: dict[str, object]) -> subprocess.CompletedProcess[str]:
     """Run the last tasks of the role on what the payload brought home, with an inventory in this folder."""
-    (block,) = [task for task in yaml.safe_load(TASKS.read_text()) if task["name"] == "Propose what wins"]
-    play = {"name": "Propose", "hosts": "all", "gather_facts": False, "tasks": [block]}
+    return carry_out(folder, "Propose what wins", __gpu_validation_run=run)
+
+
+def carry_out(folder: Path, name: str, **variables: object) -> subprocess.CompletedProcess[str]:
+    """Run one of the role's tasks, or blocks, with an inventory in this folder."""
+    (task,) = [task for task in yaml.safe_load(TASKS.read_text()) if task["name"] == name]
+    play = {"name": name, "hosts": "all", "gather_facts": False, "tasks": [task]}
     (folder / "play.yml").write_text(yaml.safe_dump([play]))
     values = {
         "gpu_validation_reports_directory": str(folder / "reports"),
         "__gpu_validation_checkout": str(ROOT),
-        "__gpu_validation_run": run,
         "ansible_python_interpreter": sys.executable,
         "ansible_connection": "local",
+        **variables,
     }
     inventory = folder / "hosts.yml"
     inventory.write_text(yaml.safe_dump({"all": {"hosts": {"node01": {}}, "vars": values}}))
@@ -70,3 +75,21 @@ def test_what_is_in_the_way_fails_the_node_with_its_reason(tmp_path: Path, troub
     assert done.returncode != 0
     assert words in done.stdout
     assert not target.exists() or target.read_text() == "mine: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({}, False),
+        ({"autotune_knobs": ["omp_num_threads"], "autotune_minutes": 5, "autotune_directory": "x"}, False),
+        ({"autotune_minute": 5}, True),
+        ({"autotune_knobs": "omp_num_threads"}, True),
+    ],
+)
+def test_a_variable_that_there_is_not_is_refused_before_anything_is_tried(
+    tmp_path: Path, given: dict[str, object], refused: bool
+) -> None:
+    done = carry_out(tmp_path, "Refuse variables that this playbook does not have", **given)
+    assert bool(done.returncode) is refused, done.stdout + done.stderr
+    if refused:
+        assert f"{next(iter(given))}: expected one of" in done.stdout

@@ -14,7 +14,7 @@ from validation.checks.registry import CHECKS
 from validation.model.contract import State
 from validation.model.not_run import NotRunError
 from validation.probes import drives
-from validation.probes.drives import Drive
+from validation.probes.drives import Drive, Drives
 from validation.processes.child import Request
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def printing(log: object, status: int = 0) -> str:
 
 def test_nvme_cli_is_asked_about_the_drives_of_this_machine(root: Path, program: Program) -> None:
     program("nvme", f'[ "$*" = "smart-log /dev/nvme0 --output-format=json" ] || exit 9; {printing(LOG)}')
-    assert drives.read(root) == drives.Drives((HEALTHY,))
+    assert drives.read(root) == Drives((HEALTHY,))
 
 
 def test_newer_forms_of_its_numbers_are_read(root: Path, program: Program) -> None:
@@ -123,16 +123,34 @@ def test_a_drive_that_does_not_say_is_named_with_the_reason(
 def test_warnings_and_wear_are_findings(
     warning: int, used: int, codes: list[str], state: State | None
 ) -> None:
-    found = list(check.examine((Drive("nvme0", "X", warning, used, 100, 0),)))
+    found = list(check.examine(Drives((Drive("nvme0", "X", warning, used, 100, 0),))))
     assert [one.code for one in found] == codes
     assert not codes or found[0].state is state
 
 
 def test_all_that_a_drive_warns_of_is_said() -> None:
-    (found,) = check.examine((Drive("nvme3", "X", 0x05, 0, 1, 0),))
+    (found,) = check.examine(Drives((Drive("nvme3", "X", 0x05, 0, 1, 0),)))
     assert "nvme3" in found.text
     assert "spare capacity" in found.text
     assert "reliability" in found.text
+
+
+@pytest.mark.parametrize("tool", ["nvme", "other"])
+def test_a_drive_that_the_kernel_has_given_up_fails_the_node_whatever_is_installed(
+    root: Path, program: Program, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    """Else a node with one healthy drive passes, and nobody learns of the dead one."""
+    program(tool, printing(LOG))
+    folder = root / "sys/class/nvme/nvme2"
+    folder.mkdir()
+    for name, text in (("transport", "pcie"), ("model", "X"), ("state", "dead")):
+        (folder / name).write_text(f"{text}\n")
+    found = drives.read(root)
+    assert found.dead == {"nvme2": "X"}
+    monkeypatch.setattr(drives, "read", lambda: found)
+    (finding,) = check.measure(Request("x", "y", "none"), lambda _: None).findings
+    assert (finding.code, finding.state) == ("drive-dead", State.FAIL)
+    assert "nvme2 (X)" in finding.text
 
 
 def test_a_node_without_such_drives_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:

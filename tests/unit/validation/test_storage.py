@@ -405,6 +405,29 @@ def test_above_a_floor_out_of_a_cache_that_nobody_sees_through_is_degraded(
     assert [f.code for f in measured(tmp_path, floor_gb_s=1e6).findings] == ["storage-below-floor"]
 
 
+@pytest.mark.parametrize(("answers", "cached"), [("yes yes yes", True), ("yes no", False), ("no", False)])
+def test_a_page_that_fast_storage_brought_meanwhile_is_no_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: str, cached: bool
+) -> None:
+    """To ask for a page begins to read it: of 300 looks at a file, 10 took it for cached."""
+    asked: list[int] = []
+    coming = iter(answers.split())
+
+    def preadv(_descriptor: int, buffers: list[bytearray], offset: int, flags: int) -> int:
+        assert flags == os.RWF_NOWAIT
+        asked.append(offset)
+        if next(coming) == "no":
+            raise BlockingIOError
+        return len(buffers[0])
+
+    path = tmp_path / "file"
+    path.touch()
+    with path.open("rb") as file:
+        monkeypatch.setattr(os, "preadv", preadv)
+        assert storage._is_cached(file.fileno(), 8 * BLOCK) is cached
+    assert asked == sorted(asked, reverse=True)  # read-ahead goes the other way
+
+
 def test_pages_that_cannot_be_dropped_are_a_cache_that_nobody_sees_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
