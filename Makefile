@@ -104,6 +104,7 @@ molecule: packages setup ## Converge bare nodes with Molecule, verify with testi
 bench: packages controller payload ## Time a ping, site.yml and the hardening roles, first and second run side by side
 	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/python -m tests.bench.payload
 	$(BIN)/python -m tests.bench.pages
+	$(BIN)/python -m tests.bench.slices
 	$(BIN)/python -m tests.bench $(ARGS)
 
 ##@ The repository

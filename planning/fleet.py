@@ -142,7 +142,7 @@ class FleetPlan:
         bare: dict[str, Any] = {"roles": {}, "waived": []}
         plans = {
             name: NodePlan.from_fact(fact | bare)
-            for name, fact in documents.items()
+            for name, fact in sorted(documents.items())
             if fact.get("architecture")
         }
         return cls(dict(sorted(documents.items())), plans, settings, waived)

@@ -111,8 +111,8 @@ def test_compliance_of_slices_is_one_statement_and_takes_no_node(tmp_path: Path)
     # Nothing of these nodes was ever measured.
     assert status == 1, said
     assert "2 nodes" in said
-    (statement,) = tmp_path.glob("*/statement.json")
-    assert [node["name"] for node in json.loads(statement.read_text())["nodes"]] == [FIRST.name, SECOND.name]
+    (statement,) = tmp_path.glob("2*/statement.json")
+    assert [node["node"] for node in json.loads(statement.read_text())["nodes"]] == [FIRST.name, SECOND.name]
     assert "sent to" not in said
     assert on_node(FIRST, "stat -c %Y /var/lib/temper/lease.json") == held
 
