@@ -44,6 +44,8 @@ LOOK_S = 5.0
 CONNECT_S = 20
 #: How long a node's lease outlasts a slice that has not given it back: as long as site.yml may take.
 LEASE_S = 6 * 3600.0
+#: Settings of the environment that go to helpers; a path is one of theirs.
+PASSED_ON = ("ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_VAULT_IDENTITY_LIST")
 #: Of what a place has said on standard error.
 LAST_LINES = 3
 
@@ -301,7 +303,8 @@ class Run:
                 "playbook": self.job.playbook,
                 "inventory": "slice.json",
                 "ident": IDENT,
-                "envvars": {"ANSIBLE_NOCOLOR": "1"},
+                "envvars": {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+                | {"ANSIBLE_NOCOLOR": "1"},
                 **({"cmdline": shlex.join(self.job.options)} if self.job.options else {}),
             },
         )
