@@ -109,9 +109,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             "ahead": f"[{','.join(parts[name] for name in ahead)}]" if ahead else "",
             "secrets": self.secrets([parts[name] for name in (*roles, *ahead)]),
             "after_boot_s": int(self._task.args.get("after_boot_s", 0)),
-            # As preflight took it, where this run is one of several.
-            "lease": variables.get("ansible_facts", {}).get("temper_lease"),
         }
+        # As preflight took it, where this run is one of several.
+        if lease := variables.get("ansible_facts", {}).get("temper_lease"):
+            arguments["lease"] = lease
         executed: dict[str, Any] = self._execute_module("node_settings", arguments, task_vars=variables)
         return executed
 

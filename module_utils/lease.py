@@ -32,6 +32,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: The file is locked for as long as it takes to read and to replace it.
 LOCK_TIMEOUT_S = 10.0
 LOCK_RETRY_S = 0.02
+#: Locked by whoever changes the node. It ends with the boot, as what it is about does.
+SETTINGS_LOCK = Path("/run/temper-settings")
 #: How long a run waits for another one that is changing the node: as long as a transaction may take.
 SETTINGS_TIMEOUT_S = 1800.0
 
@@ -204,7 +206,7 @@ def release_attempt(owner: str, attempt: int, *, path: Path = PATH, check: bool 
 
 
 @contextlib.contextmanager
-def working(owner: str = "", fencing: int = 0, *, path: Path = PATH, check: bool = False) -> Iterator[None]:
+def working(owner: str = "", fencing: int = 0, *, check: bool = False) -> Iterator[None]:
     """Keep other runs from changing the node while this one does; with `owner`, only under its lease.
 
     A run that is given up by its controller may still be at work here: the next waits until it is through.
@@ -212,8 +214,8 @@ def working(owner: str = "", fencing: int = 0, *, path: Path = PATH, check: bool
     Raises:
         LeaseError: the lease is somebody else's by now, or the other run does not come to its end.
     """
-    with _locked(path.with_name("settings"), check=check, patience_s=SETTINGS_TIMEOUT_S):
-        held = read(path) if owner else Lease()
+    with _locked(SETTINGS_LOCK, check=check, patience_s=SETTINGS_TIMEOUT_S):
+        held = read(PATH) if owner else Lease()
         if owner and (held.owner, held.fencing) != (owner, fencing):
             raise LeaseError(
                 f"Fencing number {fencing} of {owner} is out of date: number {held.fencing} has worked on "

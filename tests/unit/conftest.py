@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ansible.module_utils import lease
 from ansible.module_utils.common import warnings
 from ansible.module_utils.packaging import node, packages, repositories
 from ansible.module_utils.settings import record
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def run_module(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[..., dict[str, Any]]:
     """A function that runs a module's main with parameters and returns what it told Ansible.
 
@@ -33,6 +36,7 @@ def run_module(
     """
     # Once a test has loaded a part of the controller, warnings would be displayed and not returned.
     monkeypatch.setattr("ansible.module_utils._internal.is_controller", False)
+    monkeypatch.setattr(lease, "SETTINGS_LOCK", tmp_path_factory.getbasetemp() / "settings")
 
     def run(main: Callable[[], None], *, check_mode: bool = False, **parameters: Any) -> dict[str, Any]:
         # On a node each module has a process of its own.

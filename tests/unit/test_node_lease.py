@@ -7,6 +7,7 @@ import multiprocessing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import node_facts
 import node_lease
 import pytest
 from ansible.module_utils import lease
@@ -218,3 +219,64 @@ def test_check_mode_tells_the_truth_and_writes_nothing(
 def test_nobody_holds_a_node_that_was_never_leased(on_node: Callable[..., dict[str, Any]]) -> None:
     assert on_node(state="query")["lease"]["owner"] == ""
     assert Lease(**{key: value for key, value in on_node(state="query")["lease"].items() if key != "expired"})
+
+
+def test_an_earlier_attempt_of_the_same_owner_is_refused(path: Path, clock: Clock) -> None:
+    first = acquire("run 1", TTL_S, attempt=1, path=path)
+    second = acquire("run 1", TTL_S, attempt=2, path=path)
+    assert second.fencing > first.fencing
+    with pytest.raises(LeaseError, match="Attempt 1 of run 1 comes too late: attempt 2 works on this node"):
+        acquire("run 1", TTL_S, attempt=1, path=path)
+    assert not lease.release_attempt("run 1", 1, path=path)
+    assert read(path).owner == "run 1"
+    assert lease.release_attempt("run 1", 2, path=path)
+    assert read(path).owner == ""
+
+
+def test_a_lease_of_before_attempts_is_read(path: Path, clock: Clock) -> None:
+    acquire("run 1", TTL_S, path=path)
+    known = json.loads(path.read_text())
+    del known["attempt"]
+    path.write_text(json.dumps(known))
+    assert read(path).attempt == 0
+
+
+def test_a_run_that_was_given_up_changes_nothing_any_more(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(lease, "PATH", path)
+    monkeypatch.setattr(lease, "SETTINGS_LOCK", tmp_path / "settings")
+    first = acquire("run 1", TTL_S, attempt=1, path=path)
+    with lease.working("run 1", first.fencing):
+        pass
+    acquire("run 1", TTL_S, attempt=2, path=path)
+    with pytest.raises(LeaseError, match="out of date"), lease.working("run 1", first.fencing):
+        raise AssertionError("it worked on the node")
+    with lease.working():  # a run that took no lease waits for others, and is not refused
+        pass
+
+
+def test_two_runs_never_change_a_node_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(lease, "SETTINGS_LOCK", tmp_path / "settings")
+    monkeypatch.setattr(lease, "SETTINGS_TIMEOUT_S", 0.05)
+    with (
+        lease.working(),
+        pytest.raises(LeaseError, match=r"Another process has had .*settings\.lock locked"),
+        lease.working(),
+    ):
+        raise AssertionError("both worked on the node")
+
+
+def test_reading_a_node_takes_its_lease_where_it_is_asked_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch, run_module: Callable[..., dict[str, Any]]
+) -> None:
+    monkeypatch.setattr(lease, "PATH", path)
+    monkeypatch.setattr(node_facts, "gather", lambda payload: {"os": payload})
+    asked = {"owner": "run 1", "attempt": 1, "ttl_s": 60}
+    facts = run_module(node_facts.main, lease=asked)["ansible_facts"]
+    assert facts["temper_lease"] == {"owner": "run 1", "fencing": 1}
+    assert facts["temper"]
+    refused = run_module(node_facts.main, lease={**asked, "owner": "run 2"})
+    assert "This node is held by run 1" in refused["msg"]
+    assert "ansible_facts" not in refused
+    assert "temper_lease" not in run_module(node_facts.main)["ansible_facts"]

@@ -116,7 +116,9 @@ def test_parts_of_a_fleet_that_several_runs_have_planned_are_the_fleet() -> None
     one, other = whole_plan().as_fact(), plan(compute_environment_omp_num_threads=3)
     facts = {"a": one, "b": other, "c": one, "d": {"problems": ["no GPU"]}}
     whole = FleetPlan.from_dict(json.loads(json.dumps(facts)))
-    halves = [FleetPlan.from_dict({name: facts[name] for name in names}) for names in (["c", "d"], ["a", "b"])]
+    halves = [
+        FleetPlan.from_dict({name: facts[name] for name in names}) for names in (["c", "d"], ["a", "b"])
+    ]
     merged = FleetPlan.merged([json.loads(json.dumps(half.part())) for half in halves])
     assert merged.as_dict() == whole.as_dict()
     assert merged.text() == whole.text()

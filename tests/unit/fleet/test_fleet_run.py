@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fleet import __main__ as command_line
 from fleet.__main__ import UsageError, playbook_of, recap, variables_of
+from fleet.bundle import ROOT
 from fleet.inventory import from_listing
 from fleet.journal import Job, Journal, NodeRecord
 from fleet.run import HERE, Events, Run
@@ -63,7 +63,7 @@ def carried_out(folder: Path, what: Job, *, own: Mapping[str, Any] | None = None
     journal.begin("one", what)
     board = Board.of(NODES, 2, [Place(HERE, 2)])
     said: list[str] = []
-    addresses = {"addresses": [], "unknown": []}
+    addresses: dict[str, list[str]] = {"addresses": [], "unknown": []}
     run = Run("one", what, known, board, journal, folder / "run", addresses, True, said.append)
     run.carry_out()
     return run
@@ -114,7 +114,7 @@ def test_a_worker_ends_its_run_when_its_input_ends(tmp_path: Path) -> None:
         [sys.executable, "-m", "fleet.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        cwd=command_line.ROOT,
+        cwd=ROOT,
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
     )
     assert worker.stdin
