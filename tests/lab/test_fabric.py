@@ -89,10 +89,8 @@ def measure(fleet: Fleet, groups: Sequence[tuple[str, ...]], step: str) -> Fleet
     return dataclasses.replace(fleet, rounds=(*fleet.rounds, found))
 
 
-def measure_all_rounds(floor_gb_s: float = 0, leaves: Sequence[str] = ("",) * len(NODES)) -> Fleet:
-    members = tuple(
-        Member(node.name, node.address, 1, leaf) for node, leaf in zip(NODES, leaves, strict=True)
-    )
+def measure_all_rounds(floor_gb_s: float = 0) -> Fleet:
+    members = tuple(Member(node.name, node.address, 1) for node in NODES)
     fleet = Fleet(FABRIC_VERSION, "gloo", "quick", 29511, Pairs.AUTO, members, floor_gb_s=floor_gb_s)
     while (step := tree_search.next_step(fleet)).rounds:
         for groups in step.rounds:
@@ -154,36 +152,3 @@ def test_a_node_that_cannot_run_its_part_is_not_run_and_the_others_go_on_without
     finally:
         on(THIRD.name, f"mv {PAYLOAD}.gone {PAYLOAD}")
     assert states(fleet) == {node.name: "not-run" if node is THIRD else "pass" for node in NODES}
-
-
-def test_two_leaves_with_a_slow_way_between_them_are_told_from_slow_nodes() -> None:
-    """Only what goes from one leaf to the other is slow: each node is fast inside its own."""
-    halves = NODES[:2], NODES[2:]
-    try:
-        for here, there in (halves, halves[::-1]):
-            for node in here:
-                slow_from(node.name, [other.address for other in there])
-        fleet = measure_all_rounds(leaves=("leaf1", "leaf1", "leaf2", "leaf2"))
-    finally:
-        for node in NODES:
-            subprocess.run(["tc", "qdisc", "del", "dev", f"{LAB.name}-{node.name}", "root"], check=False)
-    steps = [next(iter(attempts.values())).step for attempts in fleet.rounds]
-    assert steps[0] == "leaf"
-    assert {"fleet", "fleet-pairs", "together"} <= set(steps)
-    for name, verdict in judge_fabric(fleet).items():
-        assert verdict.findings, f"{name} has nothing to say: {dumps(fleet)}"
-        assert {finding.code for finding in verdict.findings} == {"fabric-slow"}
-        assert any("between the leaves" in finding.text for finding in verdict.findings)
-
-
-def slow_from(node: str, addresses: Sequence[str]) -> None:
-    """Let a node receive 50 Mbit/s from these addresses together, and all else at full speed."""
-    tc, link = ["tc"], ["dev", f"{LAB.name}-{node}"]
-    slow = ["tbf", "rate", "50mbit", "burst", "64kb", "latency", "200ms"]
-    priorities = ["priomap", *["0"] * 16]
-    subprocess.run([*tc, "qdisc", "add", *link, "root", "handle", "1:", "prio", *priorities], check=True)
-    subprocess.run([*tc, "qdisc", "add", *link, "parent", "1:3", "handle", "30:", *slow], check=True)
-    for address in addresses:
-        match = ["u32", "match", "ip", "src", f"{address}/32", "flowid", "1:3"]
-        command = [*tc, "filter", "add", *link, "parent", "1:", "protocol", "ip", "prio", "1", *match]
-        subprocess.run(command, check=True)

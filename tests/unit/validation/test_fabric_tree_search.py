@@ -1,7 +1,7 @@
 """By the tree: who is to blame on a made-up network is named, and nobody else, within the bound of rounds.
 
-`python -m tests.unit.validation.test_fabric_tree_search RUNS` prints the table of docs/validation.md, for
-1,024 nodes.
+`python -m tests.unit.validation.test_fabric_tree_search FLEETS SCATTER [PLANT ...]` prints the table of
+docs/validation.md, for 1,024 nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from validation.fabric.verdict import judge_fabric
 from validation.model.contract import FABRIC_VERSION, State, dumps, loads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from validation.model.contract import Finding
 
@@ -339,23 +339,18 @@ def test_what_is_slow_depends_on_how_far_the_siblings_scatter(rates: list[float]
     assert slow_below(rates) == pytest.approx(line)
 
 
-def main(runs: int) -> None:
+def main(runs: int, scatter: float, plants: Sequence[str]) -> None:
     """Print how often what is planted is named, and others are accused, on 1,024 nodes."""
-    print("planted, keeps 30 to 70 %                 scatter  named        accused      rounds")
-    for scatter in (0.02, 0.03):
-        for plant in PLANTS:
-            found = [
-                play(Network(4, 16, 16, scatter=scatter, seed=seed), plant, seed) for seed in range(runs)
-            ]
-            planted = sum(one.planted for one in found)
-            rounds = sorted(one.rounds for one in found)
-            print(
-                f"{plant:40} {scatter:7.0%}  {sum(one.named for one in found):5}/{planted:<5}"
-                f"  {sum(len(one.accused) for one in found):4}/{1024 * runs - planted:<6}"
-                f"  {rounds[len(rounds) // 2]} (at most {rounds[-1]} of {found[0].most_rounds})",
-                flush=True,
-            )
+    for plant in plants or PLANTS:
+        found = [play(Network(4, 16, 16, scatter=scatter, seed=seed), plant, seed) for seed in range(runs)]
+        planted, accused = sum(one.planted for one in found), sum(len(one.accused) for one in found)
+        rounds = sorted(one.rounds for one in found)
+        print(
+            f"| {plant} | {scatter:.0%} | {sum(one.named for one in found):,} of {planted:,} | "
+            f"{accused} of {1024 * runs - planted:,} | {rounds[len(rounds) // 2]}, at most {rounds[-1]} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
