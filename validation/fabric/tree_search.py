@@ -121,8 +121,8 @@ class LevelSeen:
 
     @property
     def usual_gb_s(self) -> float:
-        """The median of its groups that work; 0 where none does."""
-        rates = [group.fastest_gb_s for group in self.groups if group.works]
+        """The median of its groups that work, as they measured last; 0 where none does."""
+        rates = [group.fastest_gb_s for group in self.last() if group.works]
         return statistics.median(rates) if rates else 0.0
 
     @cached_property
