@@ -93,13 +93,19 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
 
 
 def validation_fabric(
-    hostvars: Values, nodes: Iterable[str], batch: Iterable[str], settings: Values
+    hostvars: Values,
+    nodes: Iterable[str],
+    batch: Iterable[str],
+    settings: Values,
+    topology: Values | None = None,
 ) -> dict[str, Any]:
     """The nodes that were measured, and the rounds between them so far, as `validation groups` reads it.
 
     Only those that are to be measured with others (`gpu_validation_fabric`); empty where none is. `batch`
     has hosts of the play's batch that are still there: under `serial` each batch measures among itself.
-    `settings` are those of its fields that the operator chooses.
+    `settings` are those of its fields that the operator chooses. `topology` says where the nodes hang:
+    `path` of a file, or patterns of groups, `leaves` and `pods`; `no_tree` of the result says why that
+    cannot be used.
     """
     nodes = [node for node in nodes if boolean(hostvars[node].get("gpu_validation_fabric", False))]
     if not nodes:
@@ -125,12 +131,32 @@ def validation_fabric(
                 rounds.append({})
             if attempt:
                 rounds[number][node] = attempt
+    places, no_tree = _places(hostvars, [member["name"] for member in members], topology or {})
     return {
         "schema_version": contract().FABRIC_VERSION,
         **settings,
-        "nodes": members,
+        "no_tree": no_tree,
+        "nodes": [member | places.get(member["name"], {}) for member in members],
         "rounds": [attempts for attempts in rounds if attempts],
     }
+
+
+def _places(hostvars: Values, nodes: list[str], topology: Values) -> tuple[dict[str, dict[str, str]], str]:
+    """Leaf and pod of each node, and why there are none although a topology was named."""
+    path, leaves, pods = (str(topology.get(name) or "") for name in ("path", "leaves", "pods"))
+    if not (path or leaves):
+        return {}, ""
+    tree = importlib.import_module("validation.fabric.tree")
+    try:
+        if path:
+            found = tree.read_tree(Path(ROOT) / path)
+        else:
+            groups = {node: hostvars[node].get("group_names") or [] for node in nodes}
+            found = tree.tree_of_groups(groups, leaves, pods)
+        places = tree.find_places(found, nodes, list(hostvars))
+    except tree.TreeError as error:
+        return {}, str(error)
+    return {node: {"leaf": place.leaf, "pod": place.pod} for node, place in places.items()}, ""
 
 
 def validation_order(groups: Iterable[Values], node: str) -> dict[str, Any]:
@@ -153,6 +179,7 @@ def validation_attempt(run: Values, order: Values) -> dict[str, Any]:
         "group": [member["name"] for member in order["group"]],
         "part": outcome.get("result"),
         "problem": outcome.get("problem", ""),
+        "step": order.get("step", ""),
     }
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from validation.checks.node import Node
 from validation.checks.registry import HEADLINES, TESTS
 from validation.cli.commands import STDIN, UsageError, read, results_in
-from validation.fabric import search
+from validation.fabric import tree_search
 from validation.fabric.groups import Fleet, Order, make_orders
 from validation.fabric.measure import run_part
+from validation.fabric.outlook import outlook
 from validation.fabric.verdict import judge_fabric
 from validation.metrics import fleet_metrics
 from validation.model.contract import ContractError, decode, dumps, encode, loads, node_result, parse
@@ -283,9 +284,14 @@ def take_part(options: argparse.Namespace) -> int:
 
 
 def group(_options: argparse.Namespace) -> int:
-    """Say which nodes measure with which in the next rounds: one order for each group, of no node yet."""
+    """Say which nodes measure with which in the next rounds: one order for each group, of no node yet.
+
+    `say` has sentences for the operator: what is planned, and what comes next.
+    """
     fleet = loads(Fleet, read(STDIN))
-    rounds = [make_orders(fleet, groups, secrets.token_hex(8)) for groups in search.next_rounds(fleet)]
+    step = tree_search.next_step(fleet)
+    rounds = [make_orders(fleet, groups, secrets.token_hex(8), step.name) for groups in step.rounds]
     by_group = [{order.run: encode(order) | {"node": ""} for order in found.values()} for found in rounds]
-    print(json.dumps([list(groups.values()) for groups in by_group]))
+    said = {"say": outlook(fleet, step), "rounds": [list(groups.values()) for groups in by_group]}
+    print(json.dumps(said))
     return EXIT_PASS

@@ -1,7 +1,8 @@
 """Between nodes: what passes between controller and nodes, and what came of a group.
 
-First all nodes together, then, where that is wanted, pairs: search.py says which, verdict.py what it
-means, measure.py measures. Pure functions.
+A fleet that one rendezvous can take, and whose network nobody described, measures all nodes together and
+then, where that is wanted, pairs: search.py says which, verdict.py what it means. Any other one measures by
+the tree of its network: levels.py, tree_search.py, tree_verdict.py. measure.py measures. Pure functions.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ class Pairs(StringEnum):
 
 @dataclass(frozen=True)
 class Member:
-    """A node of a group: where the others find it, and how many ranks it has."""
+    """A node of a group: where the others find it, how many ranks it has, and its leaf and pod, if known."""
 
     name: str
     address: str
     ranks: int
+    leaf: str = ""
+    pod: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Order:
     plan: str
     run: str  # of this group in this round only: who comes late from another one meets nobody
     nodes_in_round: int  # of all groups: they are started one after the other
+    step: str = ""  # what the round is for, where the tree of the network is measured (levels.py)
 
 
 @dataclass(frozen=True)
@@ -96,18 +100,21 @@ class Part:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A node in a round: its group, and its part or why there is none."""
+    """A node in a round: its group, and its part or why there is none. `step` as in its order."""
 
     group: tuple[str, ...]
     part: Part | None = None
     problem: str = ""
+    step: str = ""
 
 
 @dataclass(frozen=True)
 class Fleet:
     """The nodes that can measure with each other, and the rounds so far: attempts by node.
 
-    `floor_gb_s`: what all together must reach, 0 where nobody said.
+    `floor_gb_s`: what all together must reach, 0 where nobody said. `most_rounds`: how many rounds a search
+    by the tree may take, 0 for what the number of nodes asks for. `no_tree`: why there is none, though one
+    was named.
     """
 
     schema_version: int
@@ -119,6 +126,8 @@ class Fleet:
     rounds: tuple[dict[str, Attempt], ...] = ()
     pair_rounds: int = 1
     floor_gb_s: float = 0.0
+    most_rounds: int = 0
+    no_tree: str = ""
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,9 @@ class Group:
         )
 
 
-def make_orders(fleet: Fleet, groups: Iterable[tuple[str, ...]], run: str) -> dict[str, Order]:
+def make_orders(
+    fleet: Fleet, groups: Iterable[tuple[str, ...]], run: str, step: str = ""
+) -> dict[str, Order]:
     """What each node is asked to do. `run` is a name that no other round has, nor one of another day."""
     members, groups = {member.name: member for member in fleet.nodes}, list(groups)
     return {
@@ -177,6 +188,7 @@ def make_orders(fleet: Fleet, groups: Iterable[tuple[str, ...]], run: str) -> di
             fleet.plan,
             f"{run}-{number}",
             sum(map(len, groups)),
+            step,
         )
         for number, group in enumerate(groups)
         for name in group

@@ -104,7 +104,7 @@ def next_rounds(fleet: Fleet) -> list[list[tuple[str, ...]]]:
         if any(more):
             return more
     present = [name for name in names if name not in missing]
-    return _with_good_ones(present, seen, played)
+    return rounds_with_good_ones(present, seen, played)
 
 
 def _wanted(fleet: Fleet, whole: Group) -> bool:
@@ -115,11 +115,11 @@ def _wanted(fleet: Fleet, whole: Group) -> bool:
     return expected_gb_s(fleet, whole) is None or missed_gb_s(fleet, whole) is not None
 
 
-def _with_good_ones(
+def rounds_with_good_ones(
     present: Sequence[str], seen: Evidence, played: list[list[Group]]
 ) -> list[list[tuple[str, ...]]]:
     """Each node that did well with nobody with a good one that it has not met, as rounds of pairs."""
-    met = _met(played)
+    met = met_by(played)
     good = [name for name in seen.good if name in present]
     again = [group.nodes for group in seen.doubtful if set(group.nodes) <= set(present)]
     waiting = [name for name in present if name not in seen.good and name not in seen.bad]
@@ -148,7 +148,8 @@ def _with_good_ones(
     return rounds
 
 
-def _met(played: list[list[Group]]) -> dict[str, set[str]]:
+def met_by(played: list[list[Group]]) -> dict[str, set[str]]:
+    """Whom each has met."""
     met: dict[str, set[str]] = {}
     for group in (group for groups in played for group in groups):
         for name in group.nodes:
@@ -175,10 +176,10 @@ def evidence(fleet: Fleet) -> Evidence:
         )
         (fast if does_well else slow).append(group if does_well else alike)
     good = tuple(dict.fromkeys(name for group in fast for name in group.nodes))
-    links = _links(fast, slow, good)
+    links = links_between_good(fast, slow, good)
     return Evidence(
         good,
-        _to_blame(slow, good, _met(rounds[1:]), {name for group in tried for name in group.absent}),
+        to_blame(slow, good, met_by(rounds[1:]), {name for group in tried for name in group.absent}),
         tuple(groups[-1] for groups in links if len(groups) > 1),
         tuple(groups[0] for groups in links if len(groups) == 1),
         best,
@@ -198,7 +199,9 @@ def _floor_for_pairs(fleet: Fleet, whole: Group, best_gb_s: float) -> float:
     return missed if fleet.floor_gb_s > 0 and missed is not None and best_gb_s >= missed else 0.0
 
 
-def _links(fast: Sequence[Group], slow: Sequence[Group], good: Collection[str]) -> list[list[Group]]:
+def links_between_good(
+    fast: Sequence[Group], slow: Sequence[Group], good: Collection[str]
+) -> list[list[Group]]:
     """Of each pair of good nodes that was never fast, how it was each time."""
     did_well = {frozenset(group.nodes) for group in fast}
     by_pair: dict[frozenset[str], list[Group]] = {}
@@ -222,9 +225,10 @@ def _best(played: list[list[Group]]) -> float:
     )
 
 
-def _to_blame(
+def to_blame(
     slow: Sequence[Group], good: Collection[str], met: Mapping[str, set[str]], missing: Collection[str]
 ) -> dict[str, tuple[Group, ...]]:
+    """Who was slow with enough good ones, or with all that there are, and in which groups."""
     with_good: dict[str, list[Group]] = {}
     for group in slow:
         for name in group.nodes:

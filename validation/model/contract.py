@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 RESULT_VERSION = 4
 SUMMARY_VERSION = 4
 EXPECTATIONS_VERSION = 3
-FABRIC_VERSION = 5
+FABRIC_VERSION = 6
 #: A result of version 3 has no machine actions, and says the same otherwise.
 READABLE_RESULTS = frozenset({3, RESULT_VERSION})
 

@@ -529,9 +529,9 @@ def test_nodes_are_told_whom_to_measure_with_and_the_report_says_what_came_of_it
         "rounds": [],
     }
     command = [*PYTHON, "-m", "validation", "groups"]
-    ((group,),) = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)
+    ((group,),) = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)["rounds"]
     assert [member["name"] for member in group["group"]] == ["gpu01", "gpu02"]
-    ((again,),) = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)
+    ((again,),) = json.loads(run(command, cwd=ROOT, input=json.dumps(between)).stdout)["rounds"]
     assert group["run"] != again["run"]
     part = {"schema_version": FABRIC_VERSION, "node": "gpu01", "not_run": "torch is not installed"}
     attempt = {"group": ["gpu01", "gpu02"], "part": part, "problem": ""}
