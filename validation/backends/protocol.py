@@ -7,7 +7,7 @@ torch: a scripted backend drives every path of the checks in tests.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -233,6 +233,13 @@ class Backend(Protocol):
 
     def limit_memory(self, size_bytes: int) -> None:
         """From now on, let this process take no more than so much in addition to what it has."""
+        ...
+
+    def first_steps(self, make_step: Callable[[int], Any], batch: int) -> tuple[Operation, int]:
+        """A step of the user's own, made and run twice within limit_memory; the bytes of its peak.
+
+        `make_step(batch)` returns a function that runs one step. Raises whatever they raise.
+        """
         ...
 
     def try_step(self, shape: Shape, way: str) -> float | None:

@@ -192,6 +192,10 @@ class ScriptedBackend:
             skipped=self.skips.get(way, 0),
         )
 
+    def first_steps(self, make_step: Callable[[int], Any], batch: int) -> tuple[ScriptedOperation, int]:
+        make_step(batch)
+        return ScriptedOperation(float(batch), self.wrong), self.peaks.pop(0)
+
     def parallel_training(self, shape: Shape, way: str) -> ScriptedOperation:
         self.calls.append(f"parallel training {way}")
         return ScriptedOperation(float(shape.batch), self.wrong, takes=self.steps.get("parallel"))
