@@ -88,6 +88,16 @@ class CpuBackend(TorchDevice):
         operation.prepare()
         return peak_of_allocations(operation.run, operation.prepare)
 
+    def peak_with_its_making(self, make: Callable[[], Operation]) -> int:
+        """As torch's own allocator counts."""
+        made: list[Operation] = []
+
+        def run() -> None:
+            made.append(make())
+            self.seconds(made[0], 2)
+
+        return peak_of_allocations(run, made.clear)
+
     def limit_memory(self, size_bytes: int) -> None:
         """By counting every tensor: a limit of the kernel's would also hit the work space of libraries."""
         self._budget_bytes = size_bytes

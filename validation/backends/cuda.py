@@ -178,6 +178,14 @@ class CudaBackend(TorchDevice):
         torch.cuda.synchronize(self._device)
         return int(torch.cuda.max_memory_allocated(self._device) - before)
 
+    def peak_with_its_making(self, make: Callable[[], Operation]) -> int:
+        """As torch's own allocator counts."""
+        torch.cuda.synchronize(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device)
+        self.seconds(make(), 2)
+        return int(torch.cuda.max_memory_allocated(self._device) - before)
+
     def limit_memory(self, size_bytes: int) -> None:
         """By torch's own allocator."""
         total = torch.cuda.get_device_properties(self._device).total_memory

@@ -211,6 +211,13 @@ class Backend(Protocol):
         """
         ...
 
+    def sharded_training(self, shape: Shape, way: str) -> Training:
+        """The same with weights, gradients and optimizer in shards: FSDP. Raises NotRunError.
+
+        The error is how far loss, gradients and weights are from those of the step without shards.
+        """
+        ...
+
     def convolution(self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool) -> Training:
         """A training step of a convolutional network, `way` a number format.
 
@@ -229,6 +236,10 @@ class Backend(Protocol):
 
     def peak_bytes(self, operation: Operation) -> int:
         """The memory that one run of a training step takes at its peak, beyond what it holds before."""
+        ...
+
+    def peak_with_its_making(self, make: Callable[[], Operation]) -> int:
+        """The memory that a training step takes at its peak in all: while it is made and run twice."""
         ...
 
     def limit_memory(self, size_bytes: int) -> None:
