@@ -18,6 +18,8 @@ class RunOptions:
     storage_floor_gb_s: float | None = None
     #: The folder that gets the traces of profiles.
     traces: Path | None = None
+    #: The Python that has TensorFlow.
+    tensorflow: Path | None = None
 
 
 NO_OPTIONS = RunOptions()
