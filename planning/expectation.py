@@ -76,7 +76,9 @@ def required_tests(variables: Variables) -> tuple[str, ...]:
     wish = variables.gpu_validation
     required = wish.required_tests
     tensorflow = Path(wish.tensorflow_python) if wish.tensorflow_python else None
-    options = RunOptions(tuple(map(Path, wish.storage_paths)), tensorflow=tensorflow)
+    options = RunOptions(
+        tuple(map(Path, wish.storage_paths)), tensorflow=tensorflow, graphics=variables.nvidia_stack.graphics
+    )
     if options != NO_OPTIONS:
         # Only here, because it imports all checks, for each node anew.
         from validation.checks.registry import asked_for

@@ -80,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     rate = _number("GB/s, a number above 0", math.inf)
     run.option("--storage-floor", "fail where a --storage reads more slowly", "GB/S", type=rate)
     run.path("--tensorflow", "also see whether the TensorFlow of this Python works", "PYTHON")
+    run.flag("--graphics", "also see whether EGL draws on every GPU")
     run.path("--traces", "profile training steps, and write their Chrome traces here", "DIR")
     run.option(
         "--node",

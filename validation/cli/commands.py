@@ -49,7 +49,11 @@ def run(options: argparse.Namespace) -> int:
     if options.storage_floor is not None and not options.storage:
         raise UsageError("--storage-floor needs a --storage to read from; name one, or leave it out")
     run_options = RunOptions(
-        tuple(options.storage), options.storage_floor, options.traces, options.tensorflow
+        storage_paths=tuple(options.storage),
+        storage_floor_gb_s=options.storage_floor,
+        traces=options.traces,
+        tensorflow=options.tensorflow,
+        graphics=options.graphics,
     )
     named = options.tests or registry.in_plan(options.plan, run_options)
     tests = dict.fromkeys([*named, *registry.asked_for(run_options)])

@@ -20,6 +20,8 @@ class RunOptions:
     traces: Path | None = None
     #: The Python that has TensorFlow.
     tensorflow: Path | None = None
+    #: Whether programs are to draw on the GPUs.
+    graphics: bool = False
 
 
 NO_OPTIONS = RunOptions()
