@@ -72,10 +72,13 @@ def as_limited(model: Mapping[str, Any], wish: GpuSettings) -> Mapping[str, Any]
 
 
 def required_tests(variables: Variables) -> tuple[str, ...]:
-    """What must have run: a path that was named and could not be measured is no path that passed."""
+    """What must have run: what was named and could not be measured has not passed."""
     wish = variables.gpu_validation
     required = wish.required_tests
-    options = RunOptions(tuple(map(Path, wish.storage_paths)))
+    tensorflow = Path(wish.tensorflow_python) if wish.tensorflow_python else None
+    options = RunOptions(
+        tuple(map(Path, wish.storage_paths)), tensorflow=tensorflow, graphics=variables.nvidia_stack.graphics
+    )
     if options != NO_OPTIONS:
         # Only here, because it imports all checks, for each node anew.
         from validation.checks.registry import asked_for

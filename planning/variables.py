@@ -149,6 +149,7 @@ class GpuValidation:
     storage_paths: tuple[str, ...]
     storage_floor_gb_s: float
     traces: bool
+    tensorflow_python: str
     timeout_s: int
     fail_on_degraded: bool
     python: str

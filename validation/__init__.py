@@ -17,6 +17,7 @@ holds for late imports and for those of types, too; a test reads the list from h
     verdict     the verdict on GPUs, nodes and a fleet; two results compared
     fabric      between nodes: collectives, the search for the node or link to blame, the verdict on it
     autotune    settings of this node tried in pairs of trials, and those kept that are worth it
+    jobs        training jobs of the user's own: the batch that fits, and the fastest
     metrics     what monitoring records: a node's health, and a fleet's verdicts
     report      what people and programs read: progress, reports, JSON schemas
     cli         the command line, and the one-file build

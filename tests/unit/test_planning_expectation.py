@@ -90,6 +90,18 @@ def test_where_a_path_is_named_reading_it_is_required(
     assert found.required_tests == tests
 
 
+def test_graphics_and_a_tensorflow_that_are_asked_for_are_required() -> None:
+    asked: dict[str, Any] = {
+        "nvidia_stack_graphics": True,
+        "gpu_validation_tensorflow_python": "/opt/tf/bin/python3",
+    }
+    assert expected(gpu_validation_required_tests=["health"], **asked).required_tests == (
+        "health",
+        "tensorflow",
+        "egl",
+    )
+
+
 @pytest.mark.parametrize(("fabric", "switches"), [("none", False), ("nvswitch", True), ("nvlink5", True)])
 def test_switches_are_expected_also_where_the_pci_bus_does_not_show_them(fabric: str, switches: bool) -> None:
     assert expected(gpus(H100), nvidia_stack_fabric=fabric).nvswitch is switches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
@@ -13,6 +13,7 @@ import torch.distributed
 from validation.backends import loading as data
 from validation.backends.device import TorchDevice
 from validation.backends.exchange import Exchange, join
+from validation.backends.given_step import FIRST_STEPS, GivenStep
 from validation.backends.memory import MemoryBudget, peak_of_allocations
 from validation.backends.operations import AllReduce, Copy, Matmul, Triad, pattern
 from validation.backends.training import TrainingStep, loss_if_it_fits
@@ -37,7 +38,7 @@ class CpuBackend(TorchDevice):
         self, operation: Operation, count: int, step: Callable[[], None] | None = None
     ) -> list[float]:
         """Wall-clock time of each run; ranks of a group start each together."""
-        assert isinstance(operation, Matmul | Copy | Triad | AllReduce | Exchange | TrainingStep)
+        assert isinstance(operation, Matmul | Copy | Triad | AllReduce | Exchange | TrainingStep | GivenStep)
         times = []
         for _ in range(count):
             operation.prepare()
@@ -87,6 +88,16 @@ class CpuBackend(TorchDevice):
         operation.prepare()
         return peak_of_allocations(operation.run, operation.prepare)
 
+    def peak_with_its_making(self, make: Callable[[], Operation]) -> int:
+        """As torch's own allocator counts."""
+        made: list[Operation] = []
+
+        def run() -> None:
+            made.append(make())
+            self.seconds(made[0], 2)
+
+        return peak_of_allocations(run, made.clear)
+
     def limit_memory(self, size_bytes: int) -> None:
         """By counting every tensor: a limit of the kernel's would also hit the work space of libraries."""
         self._budget_bytes = size_bytes
@@ -95,6 +106,13 @@ class CpuBackend(TorchDevice):
         """Train two steps and forget them."""
         with MemoryBudget(self._budget_bytes):
             return loss_if_it_fits(self._device, shape, way)
+
+    def first_steps(self, make_step: Callable[[int], Any], batch: int) -> tuple[Operation, int]:
+        """A step of the user's own, made and run twice."""
+        with MemoryBudget(self._budget_bytes) as budget:
+            step = GivenStep(self._device, make_step, batch)
+            self.seconds(step, FIRST_STEPS)
+        return step, budget.peak_bytes
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:
         """Samples from so many processes."""

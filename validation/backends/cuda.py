@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
@@ -13,6 +13,7 @@ import torch.distributed
 from validation.backends import loading as data
 from validation.backends.device import TorchDevice
 from validation.backends.exchange import Exchange, join
+from validation.backends.given_step import FIRST_STEPS, GivenStep
 from validation.backends.libraries import loaded_version, release, runs_on
 from validation.backends.operations import AllReduce, BothWays, Copy, Matmul, Triad, pattern
 from validation.backends.protocol import PeerLimitError
@@ -71,7 +72,8 @@ class CudaBackend(TorchDevice):
         self, operation: Operation, count: int, step: Callable[[], None] | None = None
     ) -> list[float]:
         """An event pair around each run and no wait before the last one, so that the GPU is never idle."""
-        assert isinstance(operation, Matmul | Copy | BothWays | Triad | AllReduce | Exchange | TrainingStep)
+        known = Matmul | Copy | BothWays | Triad | AllReduce | Exchange | TrainingStep | GivenStep
+        assert isinstance(operation, known)
         pairs = []
         for _ in range(count):
             operation.prepare()
@@ -176,6 +178,14 @@ class CudaBackend(TorchDevice):
         torch.cuda.synchronize(self._device)
         return int(torch.cuda.max_memory_allocated(self._device) - before)
 
+    def peak_with_its_making(self, make: Callable[[], Operation]) -> int:
+        """As torch's own allocator counts."""
+        torch.cuda.synchronize(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device)
+        self.seconds(make(), 2)
+        return int(torch.cuda.max_memory_allocated(self._device) - before)
+
     def limit_memory(self, size_bytes: int) -> None:
         """By torch's own allocator."""
         total = torch.cuda.get_device_properties(self._device).total_memory
@@ -187,6 +197,13 @@ class CudaBackend(TorchDevice):
         loss = loss_if_it_fits(self._device, shape, way)
         torch.cuda.empty_cache()
         return loss
+
+    def first_steps(self, make_step: Callable[[int], Any], batch: int) -> tuple[Operation, int]:
+        """A step of the user's own, made and run twice."""
+        torch.cuda.reset_peak_memory_stats(self._device)
+        step = GivenStep(self._device, make_step, batch)
+        self.seconds(step, FIRST_STEPS)
+        return step, int(torch.cuda.max_memory_allocated(self._device))
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:
         """Samples from so many processes."""

@@ -11,6 +11,7 @@ from validation.backends.exchange import Exchange, highest
 from validation.backends.file_loading import FileLoading
 from validation.backends.operations import AllReduce, Matmul, MemoryPattern, Triad
 from validation.backends.parallel import ParallelStep
+from validation.backends.sharded import ShardedStep
 from validation.backends.training import TransformerStep, trace
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ class TorchDevice:
     def parallel_training(self, shape: Shape, way: str) -> Training:
         """A training step of all ranks."""
         return ParallelStep(self._device, shape, way)
+
+    def sharded_training(self, shape: Shape, way: str) -> Training:
+        """A training step of all ranks in shards."""
+        return ShardedStep(self._device, shape, way)
 
     def convolution(self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool) -> Training:
         """A training step of a convolutional network."""

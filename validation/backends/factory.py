@@ -48,10 +48,14 @@ def clear_environment() -> None:
         os.environ.pop(variable, None)
 
 
-def make(name: str, device: int, stage: Callable[[str], None]) -> Backend:
-    """The real backend `cpu` or `cuda`. Raises NotRunError where there is none, with the reason."""
+def make(name: str, device: int, stage: Callable[[str], None], *, own_environment: bool = False) -> Backend:
+    """The real backend `cpu` or `cuda`. Raises NotRunError where there is none, with the reason.
+
+    `own_environment` leaves variables that distort what is measured, for somebody's own job.
+    """
     stage(LOADING)
-    clear_environment()
+    if not own_environment:
+        clear_environment()
     try:
         import torch  # noqa: F401 - only to say early and clearly that it is missing
     except ImportError as error:

@@ -28,6 +28,8 @@ class MemoryBudget(TorchDispatchMode):  # type: ignore[misc]  # mypy sees no tor
     def __init__(self, size_bytes: int) -> None:
         super().__init__()
         self._size_bytes, self._taken = size_bytes, 0
+        #: The most that they held at a time.
+        self.peak_bytes = 0
         self._counted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -44,6 +46,7 @@ class MemoryBudget(TorchDispatchMode):  # type: ignore[misc]  # mypy sees no tor
         self._counted.add(storage)
         self._taken += size_bytes
         weakref.finalize(storage, self._give_back, size_bytes)
+        self.peak_bytes = max(self.peak_bytes, self._taken)
         if self._taken > self._size_bytes:
             raise MemoryError(f"{self._taken} bytes of {self._size_bytes} are taken")
 

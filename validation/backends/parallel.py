@@ -13,6 +13,7 @@ from validation.backends.training import Model, TransformerStep
 
 if TYPE_CHECKING:
     from validation.backends.protocol import Shape
+    from validation.backends.training import Trained
 
 
 class _Wrapped(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch
@@ -56,9 +57,9 @@ class ParallelStep(TransformerStep):
         super().__init__(device, shape, way)
 
     def error(self) -> float:
-        """How far this rank's gradients are from the mean of all, and its weights from those of rank 0.
+        """How far it is from what all ranks have in common, relative; NaN where a number is none.
 
-        Relative; NaN where a number is none. Afterwards the model is at its start again.
+        Afterwards the model is at its start again.
         """
         # A scaler begins with a scale at which gradients may overflow.
         mine, self.way = self.way, "fp32" if self.way == SCALED else self.way
@@ -68,6 +69,7 @@ class ParallelStep(TransformerStep):
         return error
 
     def _error(self) -> float:
+        """How far this rank's gradients are from the mean of all, and its weights from those of rank 0."""
         self._start()
         self.prepare()
         self.backward(*self.data)
@@ -87,5 +89,5 @@ class ParallelStep(TransformerStep):
             errors.append(weight.detach().sub(first).norm() / first.norm())
         return float(torch.stack(errors).max())  # unlike Python's max(), it keeps a NaN
 
-    def _made(self) -> Replica:
+    def _made(self) -> Trained:
         return Replica(Model(self.device, self._shape), self.device)

@@ -7,7 +7,7 @@ torch: a scripted backend drives every path of the checks in tests.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -211,6 +211,13 @@ class Backend(Protocol):
         """
         ...
 
+    def sharded_training(self, shape: Shape, way: str) -> Training:
+        """The same with weights, gradients and optimizer in shards: FSDP. Raises NotRunError.
+
+        The error is how far loss, gradients and weights are from those of the step without shards.
+        """
+        ...
+
     def convolution(self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool) -> Training:
         """A training step of a convolutional network, `way` a number format.
 
@@ -231,8 +238,19 @@ class Backend(Protocol):
         """The memory that one run of a training step takes at its peak, beyond what it holds before."""
         ...
 
+    def peak_with_its_making(self, make: Callable[[], Operation]) -> int:
+        """The memory that a training step takes at its peak in all: while it is made and run twice."""
+        ...
+
     def limit_memory(self, size_bytes: int) -> None:
         """From now on, let this process take no more than so much in addition to what it has."""
+        ...
+
+    def first_steps(self, make_step: Callable[[int], Any], batch: int) -> tuple[Operation, int]:
+        """A step of the user's own, made and run twice within limit_memory; the bytes of its peak.
+
+        `make_step(batch)` returns a function that runs one step. Raises whatever they raise.
+        """
         ...
 
     def try_step(self, shape: Shape, way: str) -> float | None:

@@ -53,25 +53,30 @@ class Model:
         generator = torch.Generator(device).manual_seed(21)
         width = shape.width
         sizes = ((3 * width, width), (width, width), (4 * width, width), (width, 4 * width))
-        self._layers = [
+        self.layers = [
             [
                 torch.nn.Parameter(torch.randn(size, generator=generator, device=device).div_(size[1] ** 0.5))
                 for size in sizes
             ]
             for _ in range(shape.layers)
         ]
-        self.parameters = [weight for layer in self._layers for weight in layer]
+        self.parameters = [weight for layer in self.layers for weight in layer]
 
     def loss(self, batch: torch.Tensor, target: torch.Tensor, *, checkpointed: bool) -> torch.Tensor:
         """Mean squared distance; `checkpointed` keeps only what enters a block, and computes it again."""
-        for layer in self._layers:
+        for layer in self.layers:
             if checkpointed:
-                batch = torch.utils.checkpoint.checkpoint(self._block, batch, *layer, use_reentrant=False)
+                batch = torch.utils.checkpoint.checkpoint(self.block, batch, *layer, use_reentrant=False)
             else:
-                batch = self._block(batch, *layer)
+                batch = self.block(batch, *layer)
         return torch.nn.functional.mse_loss(batch.float(), target)
 
-    def _block(
+    def forget(self) -> None:
+        """Let go of the weights, when somebody else has them."""
+        self.layers.clear()
+        self.parameters.clear()
+
+    def block(
         self,
         batch: torch.Tensor,
         project: torch.Tensor,
@@ -79,6 +84,7 @@ class Model:
         widen: torch.Tensor,
         narrow: torch.Tensor,
     ) -> torch.Tensor:
+        """One block, with these weights."""
         functional = torch.nn.functional
         samples, tokens, width = batch.shape
         normal = functional.layer_norm(batch, (width,))
@@ -134,10 +140,14 @@ class TrainingStep(abc.ABC):
         """One step on this batch; its loss, on the device."""
         self._optimizer.zero_grad(set_to_none=True)
         loss = self.backward(batch, target)
+        self.update()
+        return loss
+
+    def update(self) -> None:
+        """Update the weights by their gradients."""
         self.steps += 1
         self._scaler.step(self._optimizer)
         self._scaler.update()
-        return loss
 
     def backward(self, batch: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Leave the gradients of the loss in the parameters; return the loss."""

@@ -111,12 +111,16 @@ def largest_that_goes_on(train: Callable[[int], None], batch: int) -> tuple[int,
         batch, less = batch - less, 2 * less
 
 
-def largest(fits: Callable[[int], bool]) -> int:
-    """The largest batch that fits, to one part in PARTS: double until one does not, then halve the gap."""
+def largest(fits: Callable[[int], bool], most: int = MOST_SAMPLES) -> int:
+    """The largest batch that fits, to one part in PARTS: double until one does not, then halve the gap.
+
+    None above `most` is tried.
+    """
     good, bad = 0, 1
-    while bad <= MOST_SAMPLES and fits(bad):
+    while bad <= most and fits(bad):
         good, bad = bad, 2 * bad
-    while bad <= MOST_SAMPLES and bad - good > max(1, good // PARTS):
+    bad = min(bad, most + 1)
+    while bad - good > max(1, good // PARTS):
         middle = (good + bad) // 2
         if fits(middle):
             good = middle

@@ -7,7 +7,7 @@ import math
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from validation.backends.factory import LOADING, STARTING, make
 from validation.backends.protocol import Shape
@@ -36,7 +36,7 @@ from validation.processes.pool import Outcome, run_children
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from validation.backends.protocol import Backend
+    from validation.backends.protocol import Backend, Operation
     from validation.checks.measured import Telemetry
     from validation.checks.node import Node
     from validation.model.contract import TestResult
@@ -85,14 +85,7 @@ def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> M
         )
     stage("distributing the model")
     operation = backend.parallel_training(shape, way)
-    go_on = partial(stage, "warming up together")
-    typical = backend.highest(min(seconds_of(backend, operation, WARM_UP_RUNS, PIECE_S, go_on)))
-    runs = affordable_runs(typical, parameters["timing"]["most"], parameters["timing"]["measure_s"])
-    go_on = partial(stage, "training together")
-    seconds, attempts = seconds_of(backend, operation, runs, typical, go_on), 1
-    # All ranks measure again, or none.
-    while backend.highest(spread(seconds)) > NOISY_SPREAD and attempts < MOST_ATTEMPTS:
-        seconds, attempts = seconds_of(backend, operation, runs, typical, go_on), attempts + 1
+    seconds, attempts = time_together(backend, operation, parameters["timing"], stage, "together")
     recorder.check(
         operation,
         doing="checking gradients",
@@ -102,8 +95,25 @@ def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> M
     )
     stage("leaving")
     backend.barrier()
-    taken = [round(run, 7) for run in seconds]
-    return recorder.measured({"seconds": taken, "attempts": attempts, "format": way, "batch": shape.batch})
+    return recorder.measured({"seconds": seconds, "attempts": attempts, "format": way, "batch": shape.batch})
+
+
+def time_together(
+    backend: Backend, operation: Operation, timing: dict[str, Any], stage: Callable[[str], None], how: str
+) -> tuple[list[float], int]:
+    """Seconds of each step of all ranks, and how many attempts it took; all ranks must do the same.
+
+    The stages are `warming up` and `training`, and `how`.
+    """
+    go_on = partial(stage, f"warming up {how}")
+    typical = backend.highest(min(seconds_of(backend, operation, WARM_UP_RUNS, PIECE_S, go_on)))
+    runs = affordable_runs(typical, timing["most"], timing["measure_s"])
+    go_on = partial(stage, f"training {how}")
+    seconds, attempts = seconds_of(backend, operation, runs, typical, go_on), 1
+    # All ranks measure again, or none.
+    while backend.highest(spread(seconds)) > NOISY_SPREAD and attempts < MOST_ATTEMPTS:
+        seconds, attempts = seconds_of(backend, operation, runs, typical, go_on), attempts + 1
+    return [round(run, 7) for run in seconds], attempts
 
 
 def together(outcomes: list[Outcome]) -> list[Measurement]:
@@ -238,7 +248,7 @@ class CpuParallelTraining(Check):
             self,
             outcomes,
             measurements=found,
-            findings=name_the_culprit(outcomes, _how_far),
+            findings=name_the_culprit(outcomes, how_far(STAGES)),
             details={"all ranks": {"advice": {"Training on several ranks": [text]}}} if text else None,
             telemetry=telemetry,
         )
@@ -275,6 +285,6 @@ class GpuParallelTraining(CpuParallelTraining):
         return self._train(node, ranks, "cuda", GPU_SHAPE, timing, CUDA_ENVIRONMENT, watch(node))
 
 
-def _how_far(stage: str) -> int:
-    """How far a rank is that is in this stage; -1 for a stage that is none."""
-    return STAGES.index(stage) if stage in STAGES else -1
+def how_far(stages: tuple[str, ...]) -> Callable[[str], int]:
+    """A function that says how far a rank is that is in this stage; -1 for a stage that is none."""
+    return lambda stage: stages.index(stage) if stage in stages else -1

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from validation.autotune.knobs import KINDS
 from validation.checks.registry import TESTS
-from validation.cli import autotune_commands, commands, fleet_commands, metrics_command
+from validation.cli import autotune_commands, commands, fleet_commands, job_commands, metrics_command
+from validation.jobs import batch
 from validation.model.contract import ContractError
 from validation.model.expectations import file_name
 from validation.model.plans import MOST_HOURS, PLANS
@@ -78,6 +79,8 @@ def parser() -> argparse.ArgumentParser:
     )
     rate = _number("GB/s, a number above 0", math.inf)
     run.option("--storage-floor", "fail where a --storage reads more slowly", "GB/S", type=rate)
+    run.path("--tensorflow", "also see whether the TensorFlow of this Python works", "PYTHON")
+    run.flag("--graphics", "also see whether EGL draws on every GPU")
     run.path("--traces", "profile training steps, and write their Chrome traces here", "DIR")
     run.option(
         "--node",
@@ -156,6 +159,31 @@ def parser() -> argparse.ArgumentParser:
     proposing = command("propose", autotune_commands.propose, "write evidence of autotune as variables")
     proposing.path("--evidence", "evidence of autotune, as JSON; - reads standard input", required=True)
     proposing.path("--output", "a file of an inventory, which is there only as an earlier proposal")
+
+    batching = command(
+        "batch", job_commands.batch, "search the largest and the fastest batch of your own step"
+    )
+    batching.option(
+        "step",
+        "a function that makes a step for a batch: train.py:make_step, or module:make_step",
+        "FUNCTION",
+    )
+    batching.option("--device", "cpu, cuda or cuda:N (default: cuda)", default="cuda")
+    batching.option("--most", "try no larger batch", "N", type=_count, default=batch.MOST_SAMPLES)
+    gigabytes = _number("GB, a number above 0", math.inf)
+    batching.option(
+        "--memory",
+        "what the step may take (default: 90 % of a GPU's free memory, half of a CPU's)",
+        "GB",
+        type=gigabytes,
+    )
+    batching.option(
+        "--minutes",
+        f"then begin no other batch (default: {batch.MINUTES:g})",
+        "N",
+        type=minutes,
+        default=batch.MINUTES,
+    )
 
     taking_part = command("fabric", fleet_commands.take_part, "take part in a collective between nodes")
     taking_part.option("--order", "what to do, as JSON; - reads standard input", "FILE", required=True)

@@ -48,7 +48,13 @@ def run(options: argparse.Namespace) -> int:
         plan = dataclasses.replace(plan, name=name, duration_s=options.hours * 3600)
     if options.storage_floor is not None and not options.storage:
         raise UsageError("--storage-floor needs a --storage to read from; name one, or leave it out")
-    run_options = RunOptions(tuple(options.storage), options.storage_floor, options.traces)
+    run_options = RunOptions(
+        storage_paths=tuple(options.storage),
+        storage_floor_gb_s=options.storage_floor,
+        traces=options.traces,
+        tensorflow=options.tensorflow,
+        graphics=options.graphics,
+    )
     named = options.tests or registry.in_plan(options.plan, run_options)
     tests = dict.fromkeys([*named, *registry.asked_for(run_options)])
     if options.gpus is not None:

@@ -18,6 +18,10 @@ class RunOptions:
     storage_floor_gb_s: float | None = None
     #: The folder that gets the traces of profiles.
     traces: Path | None = None
+    #: The Python that has TensorFlow.
+    tensorflow: Path | None = None
+    #: Whether programs are to draw on the GPUs.
+    graphics: bool = False
 
 
 NO_OPTIONS = RunOptions()

@@ -63,6 +63,11 @@ def count_step() -> None:
         STEPS.pack_into(_steps, 0, STEPS.unpack_from(_steps)[0] + 1)
 
 
+def is_child() -> bool:
+    """Whether this is a measuring process."""
+    return _steps is not None
+
+
 def main(arguments: list[str]) -> NoReturn:
     """The child's side: read the request from standard input, run its function, answer on the pipe."""
     global _steps  # noqa: PLW0603 - one for this process, whatever function it runs

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 CANNOT = {
     "gpu_amp, gpu_step_memory, gpu_batch, gpu_convolution, gpu_parallel_training": "their models take up to "
     "13 GB of a GPU, and minutes of a host for each step; their code runs on small ones",
+    "gpu_sharded_training": "its model is as large; its code has run on CPUs only",
     "gpu_profile": "no kernel runs, so that CUPTI has nothing to record: a finding, on the small model",
     "gpu_all_reduce_nvls": "NCCL's algorithms are not stood in for",
     "gpu_container": "the container engine's GPUs are not those of this machine",

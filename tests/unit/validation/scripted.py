@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from validation.backends.protocol import LimitError, PeerLimitError, WorkerError
+from validation.model.not_run import NotRunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,6 +127,8 @@ class ScriptedBackend:
     most_workers: int = 1000
     #: The loss of a training step in try_step(), by its batch; the largest batch is the last that fits.
     losses: dict[int, float] = field(default_factory=dict)
+    #: Why weights cannot be in shards.
+    sharding_fails: str = ""
     #: After so many tries only so large a batch still fits.
     exhausted_after: int | None = None
     still_fits: int = 0
@@ -192,9 +195,23 @@ class ScriptedBackend:
             skipped=self.skips.get(way, 0),
         )
 
+    def first_steps(self, make_step: Callable[[int], Any], batch: int) -> tuple[ScriptedOperation, int]:
+        make_step(batch)
+        return ScriptedOperation(float(batch), self.wrong), self.peaks.pop(0)
+
     def parallel_training(self, shape: Shape, way: str) -> ScriptedOperation:
         self.calls.append(f"parallel training {way}")
         return ScriptedOperation(float(shape.batch), self.wrong, takes=self.steps.get("parallel"))
+
+    def sharded_training(self, shape: Shape, way: str) -> ScriptedOperation:
+        self.calls.append(f"sharded training {way}")
+        if self.sharding_fails:
+            raise NotRunError(self.sharding_fails)
+        return ScriptedOperation(float(shape.batch), self.wrong, takes=self.steps.get("sharded"))
+
+    def peak_with_its_making(self, make: Callable[[], Operation]) -> int:
+        make()
+        return self.peaks.pop(0)
 
     def convolution(
         self, images: ImageShape, way: str, *, channels_last: bool, autotuned: bool

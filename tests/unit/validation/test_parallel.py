@@ -141,7 +141,7 @@ def test_the_stages_of_a_rank_are_known_in_their_order() -> None:
     for number, last in ((0, "leaving"), (1, "leaving")):
         told: list[str] = []
         parallel.train(ScriptedBackend(steps=STEPS), request(number), told.append)
-        places = [parallel._how_far(stage) for stage in told]
+        places = [parallel.how_far(parallel.STAGES)(stage) for stage in told]
         assert places == sorted(places)
         assert min(places) >= 0
         assert told[-1] == last

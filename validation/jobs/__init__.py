@@ -1,0 +1,1 @@
+"""What helps with training jobs of the user's own."""
