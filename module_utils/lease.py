@@ -150,7 +150,8 @@ def acquire(
             )
         if held.owner and held.owner != owner and not held.expired(now):
             raise LeaseError(
-                f"This node is held by {held.holder(now)}. Wait until it is through, or abort that roll-out."
+                f"This node is held by {held.holder(now)}. Wait until it is through, or end it "
+                f"(python3 -m rollout abort, python3 -m fleet resume)."
             )
         if held.owner == owner and attempt < held.attempt:
             raise LeaseError(
