@@ -22,6 +22,16 @@ options:
     description: The Python that runs the payload, if there is one. Its version and torch are read from files.
     type: path
     default: /opt/temper/venv/bin/python3
+  image:
+    description: The node is said to be the tree of an image. Its kernel is then O(image_kernel) and not the
+      running one, which is the builder's; the driver is not asked; C(image_refusal) says why it is no such
+      tree.
+    type: bool
+    default: false
+  image_kernel:
+    description: Release of the kernel that the image boots; empty for the newest that is installed.
+    type: str
+    default: ""
 author: Temper developers
 """
 
@@ -34,8 +44,8 @@ RETURN = r"""
 ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     signing_key, services, boot_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed, interfaces,
-    packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons and
-    payload_python.
+    packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python and
+    image_refusal.
   returned: always
   type: dict
 """
@@ -50,7 +60,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import process
+from ansible.module_utils import image, process
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.driver.kernel_modules import dkms_records, installed_kernels
 from ansible.module_utils.driver.loaded_state import nvidia_state, read, wait_for_driver
@@ -385,9 +395,14 @@ def payload_python(root: Path, path: str) -> dict[str, Any] | None:
     }
 
 
-def gather(root: Path = Path("/"), payload: str = PAYLOAD_PYTHON) -> dict[str, Any]:
+def gather(
+    root: Path = Path("/"), payload: str = PAYLOAD_PYTHON, image_kernel: str | None = None
+) -> dict[str, Any]:
+    """All facts. `image_kernel` is None for a node; for an image its kernel, empty for the newest."""
+    is_image = image_kernel is not None
+    release = image.kernel_of(root, image_kernel) if is_image else platform.release()
     family, broken, images, ofed = package_state()
-    running = kernel(root, platform.release())
+    running = kernel(root, release)
     kernels = installed_kernels(root, running["release"])
     validated = secure_boot(root)
     running_now = running_services((*SERVICES, *TUNERS))
@@ -413,11 +428,15 @@ def gather(root: Path = Path("/"), payload: str = PAYLOAD_PYTHON) -> dict[str, A
         "apt_sources": debian_sources(),
         "dkms": dkms_records(root),
         "nvidia": nvidia_state(
-            root, [kernel["release"] for kernel in kernels], signers=validated == "enabled"
+            root,
+            [kernel["release"] for kernel in kernels],
+            signers=validated == "enabled",
+            ask=not is_image,
         ),
         "tunables": tunables(root, running_now, ofed),
         "pythons": pythons(root),
         "payload_python": payload_python(root, payload),
+        "image_refusal": image.refusal(root, release) if is_image else "",
     }
 
 
@@ -426,12 +445,16 @@ def main() -> None:
         argument_spec={
             "driver_timeout_s": {"type": "int", "default": 0},
             "payload_python": {"type": "path", "default": PAYLOAD_PYTHON},
+            "image": {"type": "bool", "default": False},
+            "image_kernel": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
     if module.params["driver_timeout_s"]:
         wait_for_driver(module.params["driver_timeout_s"])
-    module.exit_json(changed=False, ansible_facts={"temper": gather(payload=module.params["payload_python"])})
+    image_kernel = module.params["image_kernel"] if module.params["image"] else None
+    facts = gather(payload=module.params["payload_python"], image_kernel=image_kernel)
+    module.exit_json(changed=False, ansible_facts={"temper": facts})
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from planning.hardware import (
     gpu_hardware,
     undriven_ids,
 )
+from planning.image import as_image
 from planning.machine import (
     busy_problems,
     disk_problems,
@@ -45,20 +46,26 @@ SOURCES = {"nvidia": nvidia_source.offer, "distro": distro_source.offer}
 
 def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Target) -> NodePlan:
     """The plan of one node. With `problems`, it must not be carried out."""
+    image = variables.preflight.image
+    image_problems: list[str] = []
+    if image:
+        node, image_problems = as_image(node, variables.preflight, tables, target.mok_sha256)
     distribution, problems = distribution_of(node, tables)
+    problems = [*image_problems, *problems]
     hardware = gpu_hardware(node.pci, tables)
     gpus = hardware.known + hardware.similar
     wanted = variables.nvidia_stack
     fabric = fabric_of(node, wanted.fabric)
     gpu_problems, warnings = gpu_findings(hardware, tables, newer_ok=variables.preflight.unknown_gpu_ok)
-    problems += gpu_problems
+    # Of an image it is said otherwise that no GPU is named.
+    problems += gpu_problems if not image or node.pci else []
     warnings += fabric_warnings(gpus, fabric, tables, wanted)
     if distribution:
         problems += environment_problems(variables.compute_environment, distribution.name)
     warnings += environment_warnings(variables.compute_environment, tables.nccl_debug_variables)
 
     problems += tuning_problems(variables.os_tuning, node.tunables)
-    problems += shm_problems(variables.os_tuning, node.memory_bytes)
+    problems += [] if image else shm_problems(variables.os_tuning, node.memory_bytes)
     warnings += tuning_warnings(variables.os_tuning, node.tunables)
 
     offer = Offer(stack=wanted.name)
@@ -106,6 +113,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         package_manager=distribution.package_manager if distribution else None,
         system=distribution.name if distribution else None,
         architecture=node.architecture,
+        image=image,
         gpus=hardware.known + display,
         unknown_gpus=hardware.unknown,
         undriven_gpus=undriven_ids(hardware, display, tables),
@@ -117,7 +125,9 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         mok=builds and signs_modules(node, target.mok_sha256),
         settled=settled,
     )
-    return replace(plan, text=plan_text(plan, node, tuning_notes(variables.os_tuning, node.tunables)))
+    # What a machine lacks is seen on the machine.
+    notes = [] if image else tuning_notes(variables.os_tuning, node.tunables)
+    return replace(plan, text=plan_text(plan, node, notes))
 
 
 def unreadable(message: str, target: Target, *, reached: bool) -> str:

@@ -18,9 +18,12 @@ from planning.preflight import preflight_plan, preview_arguments  # noqa: E402 -
 
 
 class ActionModule(NodeAction):
-    """preflight_plan: known, simulate, payload_python. At most two executions, and nothing is changed."""
+    """preflight_plan: known, simulate, payload_python, image, image_kernel.
 
-    _VALID_ARGS = frozenset(("known", "simulate", "payload_python"))
+    At most two executions, and nothing is changed.
+    """
+
+    _VALID_ARGS = frozenset(("known", "simulate", "payload_python", "image", "image_kernel"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """The plan is `plan`, for the fact of this name; `reached` whether the node answered."""
@@ -29,7 +32,11 @@ class ActionModule(NodeAction):
         own = variables["hostvars"][variables["inventory_hostname"]]
         known = self._task.args["known"]
         python = self._task.args["payload_python"]
-        node = self.ask("node_facts", {"payload_python": python} if python else {}, variables)
+        arguments = {"payload_python": python} if python else {}
+        # A wrong value is said with all others.
+        if boolean(self._task.args.get("image", False), strict=False):
+            arguments |= {"image": True, "image_kernel": self._task.args["image_kernel"]}
+        node = self.ask("node_facts", arguments, variables)
         plan = preflight_plan(node, own, known)
         if boolean(self._task.args["simulate"]) and not plan["problems"] and not plan["settled"]:
             preview = self.ask("package_preview", preview_arguments(plan), variables)
