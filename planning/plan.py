@@ -17,7 +17,6 @@ from planning.hardware import (
     gpu_hardware,
     undriven_ids,
 )
-from planning.image import as_image
 from planning.machine import (
     busy_problems,
     disk_problems,
@@ -47,11 +46,7 @@ SOURCES = {"nvidia": nvidia_source.offer, "distro": distro_source.offer}
 def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Target) -> NodePlan:
     """The plan of one node. With `problems`, it must not be carried out."""
     image = variables.preflight.image
-    image_problems: list[str] = []
-    if image:
-        node, image_problems = as_image(node, variables.preflight, tables, target.mok_sha256)
     distribution, problems = distribution_of(node, tables)
-    problems = [*image_problems, *problems]
     hardware = gpu_hardware(node.pci, tables)
     gpus = hardware.known + hardware.similar
     wanted = variables.nvidia_stack
