@@ -27,6 +27,16 @@ options:
       The fact C(temper_lease) then has C(owner) and C(fencing). Where somebody else holds it, the node is
       not read.
     type: dict
+  image:
+    description: The node is said to be the tree of an image. Its kernel is then O(image_kernel) and not the
+      running one, which is the builder's; the driver is not asked; C(image_refusal) says why it is no such
+      tree.
+    type: bool
+    default: false
+  image_kernel:
+    description: Release of the kernel that the image boots; empty for the newest that is installed.
+    type: str
+    default: ""
 author: Temper developers
 """
 
@@ -39,8 +49,8 @@ RETURN = r"""
 ansible_facts:
   description: The fact C(temper), with the keys os, architecture, kernel, kernels, secure_boot, mok_enrolled,
     signing_key, services, boot_id, cpu, memory_bytes, disks, pci, nvlink_switch_managed, interfaces,
-    packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons and
-    payload_python.
+    packages, broken_packages, apt_sources, dkms, nvidia, tunables, pythons, payload_python and
+    image_refusal.
   returned: always
   type: dict
 """
@@ -55,7 +65,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import lease, process
+from ansible.module_utils import image, lease, process
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.driver.kernel_modules import dkms_records, installed_kernels
 from ansible.module_utils.driver.loaded_state import nvidia_state, read, wait_for_driver
@@ -419,9 +429,14 @@ def payload_python(root: Path, path: str) -> dict[str, Any] | None:
     }
 
 
-def gather(root: Path = Path("/"), payload: str = PAYLOAD_PYTHON) -> dict[str, Any]:
+def gather(
+    root: Path = Path("/"), payload: str = PAYLOAD_PYTHON, image_kernel: str | None = None
+) -> dict[str, Any]:
+    """All facts. `image_kernel` is None for a node; for an image its kernel, empty for the newest."""
+    is_image = image_kernel is not None
+    release = image.kernel_of(root, image_kernel) if is_image else platform.release()
     family, broken, images, ofed = package_state()
-    running = kernel(root, platform.release())
+    running = kernel(root, release)
     kernels = installed_kernels(root, running["release"])
     validated = secure_boot(root)
     running_now = running_services((*SERVICES, *TUNERS))
@@ -447,11 +462,15 @@ def gather(root: Path = Path("/"), payload: str = PAYLOAD_PYTHON) -> dict[str, A
         "apt_sources": debian_sources(),
         "dkms": dkms_records(root),
         "nvidia": nvidia_state(
-            root, [kernel["release"] for kernel in kernels], signers=validated == "enabled"
+            root,
+            [kernel["release"] for kernel in kernels],
+            signers=validated == "enabled",
+            ask=not is_image,
         ),
         "tunables": tunables(root, running_now, ofed, running["release"]),
         "pythons": pythons(root),
         "payload_python": payload_python(root, payload),
+        "image_refusal": image.refusal(root, release) if is_image else "",
     }
 
 
@@ -468,6 +487,8 @@ def main() -> None:
                     "ttl_s": {"type": "float", "default": 3600},
                 },
             },
+            "image": {"type": "bool", "default": False},
+            "image_kernel": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
@@ -480,7 +501,8 @@ def main() -> None:
         facts["temper_lease"] = {"owner": held.owner, "fencing": held.fencing}
     if module.params["driver_timeout_s"]:
         wait_for_driver(module.params["driver_timeout_s"])
-    facts["temper"] = gather(payload=module.params["payload_python"])
+    image_kernel = module.params["image_kernel"] if module.params["image"] else None
+    facts["temper"] = gather(payload=module.params["payload_python"], image_kernel=image_kernel)
     module.exit_json(changed=False, ansible_facts=facts)
 
 

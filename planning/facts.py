@@ -201,6 +201,8 @@ class NodeFacts:
     tunables: Tunables
     pythons: tuple[str, ...]  # versions in /usr/bin ("3.11"), that of python3 first
     payload_python: PayloadPython | None
+    # Why this is not the tree of an image; asked only of what the inventory says is one
+    image_refusal: str = ""
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> NodeFacts:

@@ -90,12 +90,14 @@ class PlannedSetting:
 class Reaction:
     """A command that is due when one of these paths changes; a path that ends in "/" stands for all below.
 
-    It is left out where its program is not installed, or, with `unit`, while that unit does not run.
+    It is left out where its program is not installed, or, with `unit`, while that unit does not run. One that
+    is `live` concerns the running system alone; an image has none.
     """
 
     paths: tuple[str, ...]
     command: tuple[str, ...]
     unit: str | None = None
+    live: bool = True
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ class RoleOptions:
 
     `busy_ok` allows what disturbs containers with a GPU, `rollback_after_s` is for ways in, `atomic` undoes
     what a run has made where one setting fails, and `absent` takes back what the role has ever set. Files of
-    /etc/sysctl.d that sort after `sysctl_file` win, as they do at boot.
+    /etc/sysctl.d that sort after `sysctl_file` win, as they do at boot. What is not `live` is written,
+    installed and enabled, and nothing of the running system changes: the tree of an image.
     """
 
     busy_ok: bool = False
@@ -112,6 +115,7 @@ class RoleOptions:
     atomic: bool = False
     absent: bool = False
     sysctl_file: str | None = None
+    live: bool = True
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,8 @@ class NodePlan:
     system: str | None = None
     package_manager: str | None = None
     architecture: str | None = None
+    # Whether it is the tree of an image, planned for the GPUs that the operator names
+    image: bool = False
     gpus: tuple[Gpu, ...] = ()
     unknown_gpus: tuple[str, ...] = ()
     # PCI ids of GPUs for a monitor that the driver leaves alone

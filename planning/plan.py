@@ -45,20 +45,22 @@ SOURCES = {"nvidia": nvidia_source.offer, "distro": distro_source.offer}
 
 def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Target) -> NodePlan:
     """The plan of one node. With `problems`, it must not be carried out."""
+    image = variables.preflight.image
     distribution, problems = distribution_of(node, tables)
     hardware = gpu_hardware(node.pci, tables)
     gpus = hardware.known + hardware.similar
     wanted = variables.nvidia_stack
     fabric = fabric_of(node, wanted.fabric)
     gpu_problems, warnings = gpu_findings(hardware, tables, newer_ok=variables.preflight.unknown_gpu_ok)
-    problems += gpu_problems
+    # Of an image it is said otherwise that no GPU is named.
+    problems += gpu_problems if not image or node.pci else []
     warnings += fabric_warnings(gpus, fabric, tables, wanted)
     if distribution:
         problems += environment_problems(variables.compute_environment, distribution.name)
     warnings += environment_warnings(variables.compute_environment, tables.nccl_debug_variables)
 
     problems += tuning_problems(variables.os_tuning, node.tunables)
-    problems += shm_problems(variables.os_tuning, node.memory_bytes)
+    problems += [] if image else shm_problems(variables.os_tuning, node.memory_bytes)
     problems += nofile_problems(variables.os_tuning, node.tunables.nr_open)
     warnings += tuning_warnings(variables.os_tuning, node.tunables)
 
@@ -107,6 +109,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         package_manager=distribution.package_manager if distribution else None,
         system=distribution.name if distribution else None,
         architecture=node.architecture,
+        image=image,
         gpus=hardware.known + display,
         unknown_gpus=hardware.unknown,
         undriven_gpus=undriven_ids(hardware, display, tables),
@@ -118,7 +121,9 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         mok=builds and signs_modules(node, target.mok_sha256),
         settled=settled,
     )
-    return replace(plan, text=plan_text(plan, node, tuning_notes(variables.os_tuning, node.tunables)))
+    # What a machine lacks is seen on the machine.
+    notes = [] if image else tuning_notes(variables.os_tuning, node.tunables)
+    return replace(plan, text=plan_text(plan, node, notes))
 
 
 def unreadable(message: str, target: Target, *, reached: bool) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from planning.convert import plain
 from planning.facts import NodeFacts
+from planning.image import as_image
 from planning.model import Target
 from planning.node_plan import NodePlan
 from planning.os_controls import load_controls
@@ -76,6 +77,9 @@ def preflight_plan(
         problem = unreadable(str(result.get("msg", "")), target, reached=reached)
         return NodePlan(problems=(*problems, problem)).as_fact()
     node = NodeFacts.from_dict(facts)
+    if variables.preflight.image:
+        node, of_tree = as_image(node, variables.preflight, load_tables(DATA), certificate.sha256)
+        problems += of_tree
     plan = node_plan(node, load_tables(DATA), variables, target)
     if preview is not None:
         plan = with_preview(plan, Preview.from_dict(preview))

@@ -32,6 +32,11 @@ def plan_text(plan: NodePlan, node: NodeFacts, not_tuned: Sequence[str] = ()) ->
             f"stack {plan.stack} ({state}): driver {driver.version} "
             f"({driver.modules} modules{support}){libraries}, {len(plan.packages)} packages"
         )
+    if plan.image:
+        lines.append(
+            "image: written, installed and enabled only; the first run on each machine does the rest"
+        )
+        return "\n".join([*lines, *(f"warning: {warning}" for warning in plan.warnings)])
     nccl = " ".join(f"{key}={value}" for key, value in plan.environment.nccl.items())
     lines.append(f"environment: OMP_NUM_THREADS={plan.environment.omp_num_threads} {nccl}".rstrip())
     if plan.payload:

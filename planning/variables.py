@@ -253,9 +253,20 @@ class OsTuning:
 
 
 @dataclass(frozen=True)
+class ImageGpu:
+    """One entry of `preflight_image_gpus`: a model or a PCI id, and how many of it."""
+
+    gpu: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
 class Preflight:
     """Variables of the role preflight."""
 
+    image: bool
+    image_gpus: tuple[ImageGpu, ...]
+    image_kernel: str
     minimum_free_gib: int
     plan_file: str
     secure_boot_ok: bool

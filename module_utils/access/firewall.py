@@ -263,8 +263,10 @@ class Firewall(ConfirmedSetting[Outlook]):
     def from_items(cls, items: Mapping[str, Any], options: Mapping[str, Any]) -> Firewall:
         """From a plan's items, which have the names of the parameters."""
         state = "absent" if options.get("absent") else "present"
+        # Nothing of how a builder is reached belongs into an image.
+        login = ssh_login() if options.get("live", True) else None
         return cls(
-            {**items, "state": state}, options.get("rollback_after_s", DEFAULT_ROLLBACK_AFTER_S), ssh_login()
+            {**items, "state": state}, options.get("rollback_after_s", DEFAULT_ROLLBACK_AFTER_S), login
         )
 
     def look(self) -> Outlook:
@@ -276,6 +278,11 @@ class Firewall(ConfirmedSetting[Outlook]):
         other = other_firewall()
         if other and not wanted.disable_other:
             refuse(other)
+        if other and not self.live:
+            raise RefusedError(
+                f"{other.name} filters in the tree of this image, and nothing is stopped there: remove it, "
+                "and run again."
+            )
         ssh, peers = ssh_rule(wanted, self.login), networks("peers", wanted.peers)
         rules = [
             *(parse_service(name, sources) for name, sources in wanted.services.items()),
@@ -288,14 +295,16 @@ class Firewall(ConfirmedSetting[Outlook]):
             File(str(FLUSHING_DROP_IN), FLUSHING_DROP_IN_TEXT),
             File(str(UNIT_FILE), UNIT_TEXT),
         ]
-        live = live_table() if which("nft") else ""
+        live = live_table() if which("nft") and self.live else ""
         # A trial would load nftables' kernel modules, and to read a bare node must not.
         table = trial_table(text) if live else text
+        if not self.live:
+            table = live
         return Outlook(text, [ssh, *rules], live, table, [file for file in files if file.differs()], other)
 
     def _absent(self) -> Outlook:
-        live = live_table() if which("nft") else ""
-        other = ended()
+        live = live_table() if which("nft") and self.live else ""
+        other = ended() if self.live else None
         files = [File(str(path), None) for path in (*OUR_FILES, ENDED)]
         # What was purged since cannot come back.
         there = other if other and which(other.name) else None
@@ -353,8 +362,9 @@ class Firewall(ConfirmedSetting[Outlook]):
         """Have a bare node's kernel accept the rules, and notice the connections that are open."""
         if self.present and not self.outlook.live:
             trial_table(self.outlook.text)
-            run(["nft", WATCH])
-            time.sleep(WATCH_S)
+            if self.live:
+                run(["nft", WATCH])
+                time.sleep(WATCH_S)
 
     def apply(self) -> None:
         """Write the files and load them, or take all away. The node always has one of the firewalls."""
@@ -376,7 +386,8 @@ class Firewall(ConfirmedSetting[Outlook]):
 
     def _persist(self, differing: list[File]) -> None:
         """Write and enable. No daemon-reload: it can cost running containers their GPUs."""
-        stop_lost([UNIT])
+        if self.live:
+            stop_lost([UNIT])
         for file in differing:
             file.write()
         if not LINK.is_symlink():
@@ -392,7 +403,7 @@ class Firewall(ConfirmedSetting[Outlook]):
 
     def _remove(self, live: str, *, keep_folder: bool = False) -> None:
         """Take rules and files away. An undo needs the folders that it writes to."""
-        if UNIT_FILE.exists():
+        if UNIT_FILE.exists() and self.live:
             run(["systemctl", "stop", UNIT])
         if live:
             run(["nft", REMOVE])
@@ -408,10 +419,10 @@ class Firewall(ConfirmedSetting[Outlook]):
         if (other := ended()) and not state.get(str(ENDED)):
             bring_back(other)
         if state.get(str(RULES)) is None:
-            self._remove(live_table() if which("nft") else "")
+            self._remove(live_table() if which("nft") and self.live else "")
         for path in (*OUR_FILES, ENDED):
             put_back(path, state.get(str(path)))
-        if RULES.exists():
+        if RULES.exists() and self.live:
             run(["systemctl", "reload-or-restart", UNIT])
         self.forget()
 
@@ -426,7 +437,7 @@ class Firewall(ConfirmedSetting[Outlook]):
                 "firewall_management_networks."
             )
         flushing = [file for file in self.outlook.differing if file.path == str(FLUSHING_DROP_IN)]
-        if needs_daemon_reload(written=bool(flushing)):
+        if self.live and needs_daemon_reload(written=bool(flushing)):
             lines.append(
                 f"{FLUSHING_UNIT} was running before the firewall came. Until the node's next boot, or "
                 "`systemctl daemon-reload`, its restart takes the firewall away."
@@ -435,4 +446,4 @@ class Firewall(ConfirmedSetting[Outlook]):
 
     def result(self) -> dict[str, Any]:
         """Ports that listen or are open, but not both."""
-        return {"report": report(self.outlook.rules, listeners()) if self.present else []}
+        return {"report": report(self.outlook.rules, listeners()) if self.present and self.live else []}

@@ -373,7 +373,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         differing = [file for file in files if file.differs()]
         ports = listening_ports(planned.effective)
         outlook = Outlook(planned, differing, ports)
-        if not differing:
+        if not differing or not self.live:
             return outlook
         socket, addresses = active_socket(), planned.effective["listenaddress"]
         moves = bool(socket) and addresses != configured_addresses()
@@ -439,7 +439,8 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         try:
             for file in outlook.differing:
                 file.write()
-            (listen_anew if outlook.socket_moves else reload_sshd)(outlook.ports)
+            if self.live:
+                (listen_anew if outlook.socket_moves else reload_sshd)(outlook.ports)
         finally:
             self.forget()
 
@@ -448,6 +449,9 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         before = configured_addresses()
         for path in reversed(FILES) if state.get(str(DROP_IN)) else FILES:
             put_back(path, state.get(str(path)))
+        if not self.live:
+            self.forget()
+            return
         socket = active_socket()
         moves = socket and configured_addresses() != before and not socket_obstacle(socket)
         live = LISTEN_ANEW_IN_SHELL if moves else RELOAD_IN_SHELL

@@ -24,15 +24,15 @@ NO_DRIVERS = ("nvidia-fs",)
 MODINFO_TIMEOUT_S = 60
 
 
-def installed_kernels(root: Path, running: str) -> list[dict[str, Any]]:
+def installed_kernels(root: Path, running: str | None) -> list[dict[str, Any]]:
     """Every kernel that the node could boot: its `release` and whether its headers are there.
 
     A folder in /lib/modules alone is no kernel: DKMS leaves modules behind that outlive theirs. An image
     (/boot, or beside the modules) or modules.builtin, which comes with the image's package, makes it one;
-    the running kernel is one wherever it came from.
+    the running kernel is one wherever it came from. None runs in the tree of an image.
     """
     base = root / "lib/modules"
-    found = {running}
+    found = {running} if running else set()
     for directory in base.iterdir() if base.is_dir() else ():
         release = directory.name
         marks = (root / f"boot/vmlinuz-{release}", directory / "vmlinuz", directory / "modules.builtin")
@@ -84,6 +84,13 @@ def nvidia_modules(
             "signing_key": fields.get("sig_key") or None,
         }
     return {release: result[release] for release in releases}
+
+
+def vermagic(root: Path, release: str) -> str | None:
+    """The release of the kernel that this kernel's nvidia module was built for, as the file itself says."""
+    path = module_path(root, release)
+    fields = modinfo([path]).get(str(path), {}) if path else {}
+    return fields.get("vermagic", "").partition(" ")[0] or None
 
 
 def modinfo(paths: list[Path]) -> dict[str, dict[str, str]]:

@@ -43,13 +43,17 @@ class LoadedDriver(Setting):
 
     @classmethod
     def from_items(cls, items: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedDriver:
-        """From the item "nvidia": version, dkms, mok_certificate, package_manager and runtime.
+        """From the item "nvidia": version, dkms, mok_certificate, package_manager, runtime.
 
-        Option `after_boot_s` as above.
+        Of an image it has the kernel, too. Option `after_boot_s` as above.
         """
         (wanted,) = items.values()
         modules = KernelModules(
-            wanted["version"], wanted["dkms"], wanted["mok_certificate"], wanted["package_manager"]
+            wanted["version"],
+            wanted["dkms"],
+            wanted["mok_certificate"],
+            wanted["package_manager"],
+            wanted.get("kernel", ""),
         )
         return cls(modules, wanted.get("runtime"), after_boot_s=options.get("after_boot_s", 0))
 
@@ -65,8 +69,8 @@ class LoadedDriver(Setting):
 
     @property
     def reboot_due(self) -> bool:
-        """Whether another driver than the planned one, or none, is loaded."""
-        return self.loaded != self.version
+        """Whether another driver than the planned one, or none, is loaded. Of an image it is not asked."""
+        return self.live and self.loaded != self.version
 
     def read(self) -> State:
         """What is loaded, and the module's version by kernel."""
@@ -75,8 +79,11 @@ class LoadedDriver(Setting):
     def settled(self) -> bool:
         """Whether the driver is loaded, in every kernel, and proven since its packages have changed.
 
-        Files only: neither nvidia-smi nor a library is asked.
+        Files only: neither nvidia-smi nor a library is asked. In an image it stays to be proven, on each
+        machine.
         """
+        if not self.live:
+            return self.userspace == self.version and node.unproven().exists() and self.modules.settled()
         right = self.loaded == self.userspace == self.version
         return right and not node.unproven().exists() and self.modules.settled()
 
@@ -117,6 +124,13 @@ class LoadedDriver(Setting):
         self.modules.forget()
         if not self.modules.settled():
             self.modules.apply()
+        if not self.live:
+            if self.userspace != self.version:
+                raise SettingError(
+                    f"Expected the driver's libraries of version {self.version} in the image, found "
+                    f"{self.userspace or 'none'}: look at the packages that were installed."
+                )
+            return
         if self.after_boot_s:
             loaded_state.wait_for_driver(self.after_boot_s, module_builds.ROOT)
         # Through nvidia-modprobe it also loads the driver where nothing else has yet.

@@ -54,13 +54,13 @@ def vgpu_software(root: Path) -> bool:
     return any((root / "etc/nvidia" / name).exists() for name in ("gridd.conf", "gridd.conf.template"))
 
 
-def nvidia_state(root: Path, kernels: list[str], *, signers: bool) -> dict[str, Any]:
+def nvidia_state(root: Path, kernels: list[str], *, signers: bool, ask: bool = True) -> dict[str, Any]:
     """What is loaded and in use now, and beside it what is installed: the two need not be the same.
 
     `compute_processes` are strings "pid name". nvidia-smi comes first: through nvidia-modprobe it loads the
-    driver where nothing else has yet.
+    driver where nothing else has yet, so that an image does not `ask` it.
     """
-    processes, error = compute_processes()
+    processes, error = compute_processes() if ask else ([], None)
     return {
         "loaded_version": loaded_version(root),
         "userspace_version": userspace_version(root),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils import process
-from ansible.module_utils.driver.kernel_modules import installed_kernels, nvidia_modules
+from ansible.module_utils.driver.kernel_modules import installed_kernels, nvidia_modules, vermagic
 from ansible.module_utils.driver.secure_boot import serial_number
 from ansible.module_utils.packaging import dkms
 from ansible.module_utils.settings.base import Difference, Setting, SettingError
@@ -38,12 +38,16 @@ class KernelModules(Setting):
     """The module of one version in every kernel that could boot.
 
     `dkms_name` is the module's name in DKMS, empty for precompiled ones; `certificate` (PEM) must have signed
-    it, where it is given.
+    it, where it is given. `kernel` is the one that an image boots: of modules there, the files themselves
+    must say that they are for their kernel, because DKMS builds for the builder's as well.
     """
 
     key = "driver:modules"
 
-    def __init__(self, version: str, dkms_name: str, certificate: str, package_manager: str) -> None:
+    def __init__(
+        self, version: str, dkms_name: str, certificate: str, package_manager: str, kernel: str = ""
+    ) -> None:
+        self.kernel = kernel
         self.spec = {}
         self.version = version
         self.dkms_name = dkms_name
@@ -55,11 +59,15 @@ class KernelModules(Setting):
     @functools.cached_property
     def kernels(self) -> Kernels:
         """Kernel -> headers_present, and its module's version, signer and signing_key."""
-        kernels = installed_kernels(ROOT, platform.release())
+        kernels = installed_kernels(ROOT, self.kernel or platform.release())
         releases = [kernel["release"] for kernel in kernels]
         modules = nvidia_modules(ROOT, releases, signers=self.serial is not None)
         none = {"version": None, "signer": None, "signing_key": None}
-        return {kernel["release"]: kernel | (modules[kernel["release"]] or none) for kernel in kernels}
+        found = {kernel["release"]: kernel | (modules[kernel["release"]] or none) for kernel in kernels}
+        if self.kernel:
+            for release in releases:
+                found[release]["vermagic"] = vermagic(ROOT, release)
+        return found
 
     def lacking(self) -> dict[str, str]:
         """What is wrong with the module, by kernel."""
@@ -157,6 +165,8 @@ def lack(kernel: dict[str, Any], version: str, serial: int | None) -> str | None
         return "it has no nvidia module"
     if kernel["version"] != version:
         return f"its nvidia module is of version {kernel['version']}, expected {version}"
+    if "vermagic" in kernel and kernel["vermagic"] != kernel["release"]:
+        return f"its nvidia module is built for kernel {kernel['vermagic'] or 'unknown'}"
     if serial is None:
         return None
     key = kernel["signing_key"]

@@ -35,8 +35,11 @@ class CdiPlan:
         )
 
 
-def plan() -> CdiPlan:
-    """Compare units and specification with the driver that is loaded. Raises RefusedError."""
+def plan(*, live: bool = True) -> CdiPlan:
+    """Compare units and specification with the driver that is loaded. Raises RefusedError.
+
+    An image has the units alone: the specification is of a machine.
+    """
     states = unit_states()
     missing = [unit for unit, state in states.items() if not state]
     if missing:
@@ -46,7 +49,7 @@ def plan() -> CdiPlan:
             "container_engines_cdi: false."
         )
     enable = [unit for unit, state in states.items() if state not in ENABLED]
-    return CdiPlan(enable, stale())
+    return CdiPlan(enable, stale() if live else "")
 
 
 def unit_states() -> dict[str, str]:
@@ -89,10 +92,11 @@ def _loaded() -> str:
         return ""
 
 
-def apply(wanted: CdiPlan) -> None:
+def apply(wanted: CdiPlan, *, live: bool = True) -> None:
     """Switch the units on and have the specification written, then look at it. Raises SettingError."""
     steps = [["systemctl", "enable", *wanted.enable]] if wanted.enable else []
-    steps.append(["systemctl", "start", PATH_UNIT])
+    if live:
+        steps.append(["systemctl", "start", PATH_UNIT])
     if wanted.refresh:
         steps.append(["systemctl", "restart", SERVICE])
     for command in steps:
@@ -105,6 +109,6 @@ def apply(wanted: CdiPlan) -> None:
         raise SettingError(f"{SERVICE} ran, and still {problem}.{journal_of(SERVICE)}")
 
 
-def switch_off(units: typing.Iterable[str]) -> None:
+def switch_off(units: typing.Iterable[str], *, live: bool = True) -> None:
     """Take back what `apply` switched on. Raises CommandError."""
-    run(["systemctl", "disable", "--now", *units])
+    run(["systemctl", "disable", *(["--now"] if live else []), *units])

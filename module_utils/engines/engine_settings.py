@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ansible.module_utils.engines import busy, cdi
@@ -121,11 +121,11 @@ class ContainerEngines(Setting):
         self._plan(engines, found)
         if self.options.present and toolkit and any(plan.cdi for plan in found.plans):
             try:
-                found.specification = cdi.plan()
+                found.specification = cdi.plan(live=self.live)
             except (RefusedError, CommandError) as error:
                 found.problems.append(str(error))
         self._compare_state(found)
-        if not found.problems and not self.busy_ok and not self.check_mode:
+        if self.live and not found.problems and not self.busy_ok and not self.check_mode:
             self._refuse_to_disturb(found)
         return found
 
@@ -157,6 +157,8 @@ class ContainerEngines(Setting):
             return
         for engine in engines:
             unit = units.get(engine.unit, Unit("", exists=False, active=False, command=()))
+            if not self.live:
+                unit = replace(unit, active=False)
             try:
                 plan = engine.plan(self.options, unit, found.state.get("records", {}).get(engine.name, {}))
                 if engine.name in found.state.get("pending", []):
@@ -170,6 +172,7 @@ class ContainerEngines(Setting):
                 continue
             if not unit.active:
                 plan.action = ""
+            plan.daemon_reload = plan.daemon_reload and self.live
             found.plans.append(plan)
             found.warnings += plan.warnings
 
@@ -278,16 +281,17 @@ class ContainerEngines(Setting):
             state["pending"].remove(plan.engine)
         _store_state(state)
         if found.specification.actions:
-            cdi.apply(found.specification)
+            cdi.apply(found.specification, live=self.live)
             state["cdi_units"] = sorted({*state.get("cdi_units", []), *found.specification.enable})
         if found.switch_off:
-            cdi.switch_off(state.pop("cdi_units"))
+            cdi.switch_off(state.pop("cdi_units"), live=self.live)
         _store_state(state)
 
     def restore(self, state: dict[str, typing.Any]) -> None:
         """Take out what is ours, where nothing was ours at that time; else the files as they were."""
         if not state["state"].get("records"):
             taking_out = ContainerEngines({**self.spec, "state": "absent"})
+            taking_out.live = self.live
             if obstacle := taking_out.obstacle():
                 raise SettingError(obstacle)
             taking_out.apply()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils import process
 from ansible.module_utils.packaging import node, packages
 from ansible.module_utils.packaging.packages import OthersUnreadableError, PackageError, Wish, arguments
+from ansible.module_utils.packaging.services import services_left_alone
 from ansible.module_utils.settings.base import Difference, Setting, SettingError
 
 if TYPE_CHECKING:
@@ -170,7 +172,8 @@ class PackageSet(Setting):
         before, broken = self.known, self.broken()
         installed: dict[str, str] = {}
         if self.needs_transaction():
-            self.transact()
+            with contextlib.nullcontext() if self.live else services_left_alone():
+                self.transact()
             left = self.full_wish().lacking(self.known)
             if left:
                 raise PackageError(

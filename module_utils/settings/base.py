@@ -86,6 +86,9 @@ class Setting:
     key: str
     #: What makes this object again, only to restore it.
     spec: dict[str, Any]
+    #: Whether it also acts on the running system. In the tree of an image it writes, installs and enables;
+    #: what is started, loaded or asked stays as it is.
+    live = True
 
     @property
     def first(self) -> bool:

@@ -63,6 +63,8 @@ class Role:
         self.node = node
         self.name: str = plan["role"]
         self.options: Mapping[str, Any] = {**plan["options"], "check_mode": node.check_mode}
+        #: Whether the running system changes, too: not in the tree of an image.
+        self.live: bool = self.options.get("live", True)
         self.items = [with_secret(item, secrets) for item in plan["settings"]]
         self.reactions: list[Mapping[str, Any]] = plan["reactions"]
         self.record = Record(self.name)
@@ -92,11 +94,11 @@ class Role:
         # A unit whose file differs, or did in a run that was cut off, starts anew.
         changing = {path_of(key) for key in {*self.wanted, *self.record.pending} - settled - {*units}}
         for unit in units.values():
-            unit.restart = bool(changing & set(unit.restart_on))
+            unit.restart = self.live and bool(changing & set(unit.restart_on))
         settled |= {key for key, unit in units.items() if unit.settled()}
         self.unsettled = [setting for key, setting in self.wanted.items() if key not in settled]
         former = [
-            rebuild(key, original["spec"])
+            rebuild(key, original["spec"], live=self.live)
             for key, original in reversed(self.record.originals.items())
             if key not in self.wanted
         ]
@@ -155,8 +157,10 @@ class Role:
     def reloads_systemd(self) -> bool:
         """Whether systemd holds something else of a unit than what its files are going to say.
 
-        A unit that it has not met is read when it is started.
+        A unit that it has not met is read when it is started. Nothing is in the tree of an image.
         """
+        if not self.live:
+            return False
         files = [path for path in self.touched if path.startswith(UNIT_DIRECTORIES)]
         if any(path in self.left_over or Path(path).exists() for path in files):
             return True
@@ -172,7 +176,7 @@ class Role:
         Only the hardening's: their own conditions may keep them from running (Unit.apply).
         """
         kinds = {kind_of(setting) for setting in [*self.unsettled, *self.unwanted]}
-        return self.options["atomic"] and bool(kinds & {"unit", "package"})
+        return self.live and self.options["atomic"] and bool(kinds & {"unit", "package"})
 
     def due_commands(self) -> list[list[str]]:
         """The commands that are due for what has changed, now or in a run that was cut off."""
@@ -326,7 +330,8 @@ class Role:
             self.remember(setting, before.get(setting.key))
         account = administrator() if self.options["atomic"] else None
         self.note([setting.key for setting in [*self.unsettled, *self.unwanted]])
-        stop_lost([setting.name for setting in self.unsettled if isinstance(setting, Unit)])
+        if self.live:
+            stop_lost([setting.name for setting in self.unsettled if isinstance(setting, Unit)])
         # Once more for PAM: a profile that was taken out counts as new when the next one is, and comes back.
         for setting in [*self.unwanted, *(s for s in self.unwanted if isinstance(s, PamProfile))]:
             setting.restore(self.record.originals[setting.key]["state"])

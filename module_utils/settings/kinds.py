@@ -141,6 +141,8 @@ def build(
         made = folded_class(kind).from_items(wanted, options)
         controls = sorted({control for item in members for control in item["controls"]})
         found.append((-1 if made.first else ORDER.index(kind), made, controls))
+    for _, setting, _ in found:
+        setting.live = options.get("live", True)
     return [(setting, controls) for _, setting, controls in sorted(found, key=lambda entry: entry[0])]
 
 
@@ -162,7 +164,8 @@ def kind_of(setting: Setting) -> str:
     return setting.key.partition(":")[0]
 
 
-def rebuild(key: str, spec: Mapping[str, Any]) -> Setting:
+def rebuild(key: str, spec: Mapping[str, Any], *, live: bool = True) -> Setting:
     """The one setting of a record's entry, to restore it."""
     setting: Setting = RECORDED[key.partition(":")[0]](**spec)
+    setting.live = live
     return setting

@@ -218,7 +218,10 @@ class Unit(Setting):
             return not self.required
         enabled = state["enabled"] in STARTS_AT_BOOT
         if not self.on:
-            return not state["active"] and state["enabled"] not in ("enabled", "enabled-runtime")
+            running = self.live and state["active"]
+            return not running and state["enabled"] not in ("enabled", "enabled-runtime")
+        if not self.live and enabled:
+            return True
         # Its condition has been asked, in this boot, and the answer was no.
         kept = show["ConditionResult"] == "no" and show["ConditionTimestampMonotonic"] not in ("", "0")
         if enabled and (state["active"] or kept):
@@ -262,9 +265,11 @@ class Unit(Setting):
     def _steps(self) -> list[str]:
         """The verbs of systemctl that are due."""
         if not self.on:
-            return ["disable", "stop"]
+            return ["disable", *(["stop"] if self.live else [])]
         state = self.read() or {"enabled": "", "active": False}
         enable = [] if state["enabled"] in STARTS_AT_BOOT else ["enable"]
+        if not self.live:
+            return enable
         if self.restart:
             return [*enable, "restart"]
         return [*enable, *([] if state["active"] else ["start"])]
@@ -274,7 +279,7 @@ class Unit(Setting):
             return []
         # To read all units anew can cost containers their GPUs. Where a unit's own condition may keep it from
         # running it is needed: systemd remembers the answer only for units that it knows to be enabled.
-        return ["--quiet"] if self.optional else ["--quiet", "--no-reload"]
+        return ["--quiet"] if self.optional or not self.live else ["--quiet", "--no-reload"]
 
     def restore(self, state: State) -> None:
         """Return to the former state; a unit that has come since is switched off."""
@@ -284,7 +289,8 @@ class Unit(Setting):
         enabled = state is not None and state["enabled"] in ("enabled", "enabled-runtime")
         active = state is not None and state["active"]
         run(["systemctl", "enable" if enabled else "disable", "--quiet", self.name])
-        run(["systemctl", "start" if active else "stop", self.name], units.TIMEOUT_S)
+        if self.live:
+            run(["systemctl", "start" if active else "stop", self.name], units.TIMEOUT_S)
         self._known = None
 
     def change(self) -> list[Difference]:
@@ -292,4 +298,6 @@ class Unit(Setting):
         state = self.read() or {"enabled": "", "active": False}
         before = f"{state['enabled'] or 'absent'}, {'running' if state['active'] else 'not running'}"
         wanted = "enabled, running" if self.on else "disabled, not running"
+        if not self.live:
+            before, wanted = state["enabled"] or "absent", "enabled" if self.on else "disabled"
         return [Difference(self.key, before, "restarted" if self.restart else wanted)]

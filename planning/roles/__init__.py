@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planning.expectation import expectation
+from planning.image import of_image
 from planning.roles import (
     admin_accounts,
     compute_environment,
@@ -57,10 +58,11 @@ def complete(context: Context) -> NodePlan:
     if context.gpus and (words := compute_environment.slurm_gres(context)):
         text.append(f"slurm.conf needs: GresTypes=gpu, and Gres={words} in the line of this node")
     text += [waiver_text(wanted.profile, waived)] if waived else []
+    roles = tuple(role.role_plan(context) for role in ROLES)
     return replace(
         context.plan,
         text="\n".join(text),
-        roles=tuple(role.role_plan(context) for role in ROLES),
+        roles=tuple(map(of_image, roles)) if context.plan.image else roles,
         waived=waived,
         expectation=expectation(context.plan, context.variables, context.models),
     )

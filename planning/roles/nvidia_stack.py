@@ -127,4 +127,6 @@ def driver(context: Context, driver: Driver) -> PlannedSetting:
         "mok_certificate": context.mok_certificate if plan.mok else "",
         "runtime": plain(plan.runtime),
     }
+    if plan.image:
+        wanted["kernel"] = context.kernel
     return PlannedSetting(Kind.DRIVER, "nvidia", wanted, "What is loaded must be what is installed")

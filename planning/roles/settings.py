@@ -75,7 +75,7 @@ def unit(name: str, why: str, restart_on: Iterable[str] = ()) -> PlannedSetting:
 
 def rebuild_initramfs(path: str) -> Reaction:
     """What follows a change of a module's options: an initramfs has a copy of them."""
-    return Reaction((path,), ("sh", "-c", REBUILD_INITRAMFS))
+    return Reaction((path,), ("sh", "-c", REBUILD_INITRAMFS), live=False)
 
 
 def parameters(kind: Kind, why: str, *, way_in: bool = False, **wanted: object) -> tuple[PlannedSetting, ...]:

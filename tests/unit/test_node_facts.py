@@ -652,13 +652,14 @@ def test_module_returns_one_fact_and_changes_nothing(
     root.write("etc/os-release", BOOKWORM)
     root.write("proc/sys/kernel/random/boot_id", "27f1b2c4-0000-4000-8000-000000000000\n")
     gather = node_facts.gather
-    monkeypatch.setattr(node_facts, "gather", lambda payload: gather(root.path, payload))
+    monkeypatch.setattr(node_facts, "gather", lambda **given: gather(root.path, **given))
     result = run_module(node_facts.main, check_mode=True)
     facts = result["ansible_facts"]["temper"]
     assert not result["changed"]
     assert facts.keys() == {
         "os",
         "architecture",
+        "image_refusal",
         "kernel",
         "kernels",
         "secure_boot",

@@ -18,12 +18,12 @@ from planning.preflight import preflight_plan, preview_arguments  # noqa: E402 -
 
 
 class ActionModule(NodeAction):
-    """preflight_plan: known, simulate, payload_python, lease. At most two executions.
+    """preflight_plan: known, simulate, payload_python, lease, image, image_kernel. At most two executions.
 
     Nothing is changed on the node, but for the lease where there is one to take.
     """
 
-    _VALID_ARGS = frozenset(("known", "simulate", "payload_python", "lease"))
+    _VALID_ARGS = frozenset(("known", "simulate", "payload_python", "lease", "image", "image_kernel"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """The plan is `plan`, for the fact of this name; `reached` whether the node answered."""
@@ -35,6 +35,9 @@ class ActionModule(NodeAction):
         asked: dict[str, Any] = {"payload_python": python} if python else {}
         if self._task.args["lease"] and not self._task.check_mode:
             asked["lease"] = self._task.args["lease"]
+        # A wrong value is said with all others.
+        if boolean(self._task.args.get("image", False), strict=False):
+            asked |= {"image": True, "image_kernel": self._task.args["image_kernel"]}
         node = self.ask("node_facts", asked, variables)
         plan = preflight_plan(node, own, known)
         if boolean(self._task.args["simulate"]) and not plan["problems"] and not plan["settled"]:

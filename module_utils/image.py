@@ -1,0 +1,257 @@
+"""The tree of an image: whether a machine is one, its kernel, and what of its builder must not stay in it.
+
+Copies of an image start on many machines. What identifies one of them (machine-id(5), SSH host keys, seeds
+of random numbers, leases), what is secret, and the builder's caches and logs are taken away. What Temper has
+to know of the tree, to do no more than is needed and to take it back one day, stays.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ansible.module_utils import process
+from ansible.module_utils.driver.kernel_modules import installed_kernels
+from ansible.module_utils.files import File
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DETECT = ["systemd-detect-virt", "--container"]
+MACHINE_ID = "etc/machine-id"
+RECORDS = "var/lib/temper"
+#: What stays of RECORDS: what was there before Temper changed it, which packages are held, and that the
+#: driver has not been proven on the machine yet.
+KEPT_RECORDS = (
+    "admin_accounts.json",
+    "container_engines.json",
+    "held-packages",
+    "os_hardening.json",
+    "other-firewall.json",
+    "settings",
+    "unproven-packages",
+)
+#: Subject -> patterns below the root. Nothing of these remains.
+PERSONAL = {
+    "SSH host keys": ("etc/ssh/ssh_host_*",),
+    "the second machine id": ("var/lib/dbus/machine-id",),
+    "the host name": ("etc/hostname",),
+    "ids of storage": ("etc/iscsi/initiatorname.iscsi", "etc/nvme/hostid", "etc/nvme/hostnqn"),
+    "seeds and secrets": (
+        "var/lib/systemd/random-seed",
+        "var/lib/systemd/credential.secret",
+        "boot/loader/random-seed",
+        "boot/efi/loader/random-seed",
+        "var/lib/temper/module-signing",
+        # The pair that DKMS has made for itself: each machine makes another.
+        "var/lib/dkms/mok.*",
+    ),
+    "leases": (
+        "var/lib/dhcp/*",
+        "var/lib/dhclient/*",
+        "var/lib/dhcpcd/*",
+        "var/lib/NetworkManager/*",
+        "var/lib/systemd/network/*",
+    ),
+    "state of cloud-init": tuple(
+        f"var/lib/cloud/{name}" for name in ("instance", "instances", "data", "sem")
+    ),
+    "caches of packages": (
+        "var/cache/apt/archives/*.deb",
+        "var/cache/apt/archives/partial/*",
+        "var/cache/apt/*.bin",
+        "var/lib/apt/lists/*_*",
+        "var/lib/apt/lists/partial/*",
+        "var/cache/dnf/*",
+        "var/cache/libdnf5/*",
+    ),
+    "stamps of timers": ("var/lib/systemd/timers/*",),
+    "traces of people": tuple(
+        f"{home}/{name}"
+        for home in ("root", "home/*")
+        for name in (".bash_history", ".lesshst", ".viminfo", ".wget-hsts", ".ansible")
+    ),
+}
+#: Programs of the running tree write to these while they are emptied: that none is left is not promised.
+LOGS = "var/log"
+TEMPORARY = ("tmp/*", "var/tmp/*")
+#: Of the programs that run, this module among them.
+IN_USE = ("ansible", "systemd-private-")
+FIRST_BOOT = "temper-first-boot.service"
+FIRST_BOOT_TEXT = """\
+# Managed by Temper.
+# A machine that boots from this image has no SSH host keys yet; systemd itself makes the machine id.
+[Unit]
+Description=Make the SSH host keys of a machine that has booted from an image
+Documentation=man:ssh-keygen(1)
+ConditionPathExistsGlob=!/etc/ssh/ssh_host_*_key
+DefaultDependencies=no
+RequiresMountsFor=/etc/ssh
+After=local-fs.target systemd-random-seed.service
+Before=sockets.target ssh.service sshd.service sshd-keygen.target shutdown.target
+Conflicts=shutdown.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/bin/ssh-keygen -A
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+@dataclass
+class Sealed:
+    """What a seal has done, or would do.
+
+    `removed` is subject -> paths, `left` what is still there although it must not be.
+    """
+
+    removed: dict[str, list[str]] = field(default_factory=dict)
+    logs: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    first_boot: bool = False
+    left: list[str] = field(default_factory=list)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the image is another one now; logs that were written meanwhile make none."""
+        return bool(self.removed) or self.first_boot
+
+
+def kernel_of(root: Path, named: str | None) -> str:
+    """The kernel that the image boots: the named one, else the newest installed one; empty without any."""
+    installed = [str(kernel["release"]) for kernel in installed_kernels(root, None)]
+    return named or max(installed, key=in_order, default="")
+
+
+def in_order(release: str) -> list[tuple[int, int, str]]:
+    """A key by which 6.12.9 comes before 6.12.57."""
+    parts = re.findall(r"\d+|\D+", release)
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
+
+
+def refusal(root: Path, release: str) -> str:
+    """Why this is no tree of an image, or none that could get a driver; empty where it is one."""
+    answer = process.complete(DETECT).stdout.strip() if process.which(DETECT[0]) else ""
+    if answer in ("", "none"):
+        return (
+            "preflight_image is set, and this is a running machine and no container (`systemd-detect-virt "
+            "--container` says none): boot the tree of the image with systemd-nspawn and run there, or take "
+            "preflight_image away for this host"
+        )
+    if not (root / "run/systemd/system").is_dir():
+        return (
+            f"preflight_image is set, and no systemd runs in this container ({answer}): systemd-nspawn --boot"
+        )
+    if (root / "dev/nvidiactl").exists():
+        return (
+            "preflight_image is set, and this container has GPUs (/dev/nvidiactl): an image is built without "
+            "any; take preflight_image away for this host"
+        )
+    installed = [str(kernel["release"]) for kernel in installed_kernels(root, None)]
+    if release not in installed:
+        return (
+            f"expected the kernel {release or 'of the image'} in its tree, found "
+            f"{', '.join(installed) or 'no kernel'}: install the package of its image there, or name another "
+            "in preflight_image_kernel"
+        )
+    return ""
+
+
+def unfinished(root: Path) -> list[str]:
+    """Roles of which a run was cut off: an image of it would be half of one."""
+    found = []
+    for path in sorted((root / RECORDS / "settings").glob("*.json")):
+        if json.loads(path.read_text(encoding="utf-8")).get("pending"):
+            found.append(path.stem)
+    return found
+
+
+def personal(root: Path) -> dict[str, list[Path]]:
+    """What must not be in an image, by its subject."""
+    found = {
+        subject: sorted(path for pattern in patterns for path in root.glob(pattern))
+        for subject, patterns in PERSONAL.items()
+    }
+    # A link to the one that is empty is none of its own.
+    found["the second machine id"] = [p for p in found["the second machine id"] if not p.is_symlink()]
+    records = root / RECORDS
+    found["records of this machine"] = sorted(
+        path
+        for path in (records.iterdir() if records.is_dir() else ())
+        if path.name not in KEPT_RECORDS and path.name != "module-signing"
+    )
+    machine_id = root / MACHINE_ID
+    if machine_id.is_file() and machine_id.stat().st_size:
+        found["the machine id"] = [machine_id]
+    return {subject: paths for subject, paths in found.items() if paths}
+
+
+def logs(root: Path) -> list[Path]:
+    """Files below /var/log that say something, the journal's among them."""
+    files = (path for path in sorted((root / LOGS).rglob("*")) if path.is_file() and not path.is_symlink())
+    return [path for path in files if path.stat().st_size]
+
+
+def temporary(root: Path) -> Iterator[Path]:
+    """What somebody has left in folders for a while."""
+    for pattern in TEMPORARY:
+        for path in root.glob(pattern):
+            if not path.name.lstrip(".").startswith(IN_USE):
+                yield path
+
+
+def seal(root: Path, *, check: bool) -> Sealed:
+    """Take away what is personal, have a first boot make anew what a machine needs, and look again.
+
+    Raises OSError, CommandError. With `check` nothing is done.
+    """
+    found = personal(root)
+    records = root / RECORDS
+    unit = File(str(root / "etc/systemd/system" / FIRST_BOOT), FIRST_BOOT_TEXT)
+    link = root / "etc/systemd/system/multi-user.target.wants" / FIRST_BOOT
+    sealed = Sealed(
+        removed={subject: [named(root, path) for path in paths] for subject, paths in found.items()},
+        logs=[named(root, path) for path in logs(root)],
+        kept=[named(root, records / name) for name in KEPT_RECORDS if (records / name).exists()],
+        first_boot=unit.differs() or not link.is_symlink(),
+    )
+    if check:
+        return sealed
+    unit.write()
+    if not link.is_symlink():
+        link.parent.mkdir(mode=0o755, exist_ok=True)
+        link.symlink_to(f"/etc/systemd/system/{FIRST_BOOT}")
+    if process.which("journalctl"):
+        # Further messages go to memory: what was flushed to disk can go.
+        process.succeeds(["journalctl", "--relinquish-var"])
+    for path in [*logs(root), *temporary(root)]:
+        discard(path, root)
+    for paths in found.values():
+        for path in paths:
+            discard(path, root)
+    sealed.left = [named(root, path) for paths in personal(root).values() for path in paths]
+    return sealed
+
+
+def discard(path: Path, root: Path) -> None:
+    """Remove it, or empty it where programs expect the file: the machine id, and logs but the journal's."""
+    if path == root / MACHINE_ID or (
+        root / LOGS in path.parents and "journal" not in path.relative_to(root / LOGS).parts
+    ):
+        path.write_bytes(b"")
+    elif path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def named(root: Path, path: Path) -> str:
+    """The path as the machine will have it."""
+    return f"/{path.relative_to(root)}"

@@ -1,0 +1,333 @@
+"""The tree of an image: what is planned, what must not stay in it, and who is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible.module_utils import image, process
+from ansible.module_utils.driver import module_builds
+from ansible.module_utils.driver.module_builds import KernelModules
+from ansible.module_utils.packaging import services
+from ansible.module_utils.settings.system import Unit
+
+from planning.facts import NodeFacts
+from planning.image import LIVE, as_image
+from planning.node_plan import Kind
+from planning.preflight import preflight_plan
+from planning.tables import load_tables
+from planning.variables import ImageGpu, Variables
+from tests.unit.modules_on_disk import depmod, dkms_build, install_kernel, install_module
+from tests.unit.planning_nodes import DEFAULTS, node
+from tests.unit.tables import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TABLES = load_tables(ROOT / "data")
+H100S = [{"gpu": "h100_sxm_80gb", "count": 8}]
+KNOWN = {
+    "address": "192.0.2.7",
+    "user": "ops",
+    "today": "2026-11-23",
+    "fleet": {"addresses": [], "unknown": []},
+}
+KERNEL = "6.1.0-56-amd64"
+VERSION = "580.178.04"
+
+
+def plan(facts: dict[str, Any] | None = None, **given: Any) -> dict[str, Any]:
+    """The plan of a tree without a GPU."""
+    values = {
+        "preflight_image": True,
+        "preflight_image_gpus": H100S,
+        "firewall_management_networks": ["192.0.2.0/24"],
+        **given,
+    }
+    read = {"ansible_facts": {"temper": facts or node(pci=[])}}
+    return preflight_plan(read, values, KNOWN)
+
+
+def parts(made: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {role: json.loads(text) for role, text in made["roles"].items()}
+
+
+def of_image(*gpus: ImageGpu, **changes: Any) -> tuple[NodeFacts, list[str]]:
+    wish = Variables.from_values(DEFAULTS | {"preflight_image_gpus": [vars(gpu) for gpu in gpus]}).preflight
+    return as_image(NodeFacts.from_dict(node(**changes)), wish, TABLES, "")
+
+
+# ---------------------------------------------------------------- the plan
+
+
+def test_the_plan_is_for_the_gpus_that_the_operator_names() -> None:
+    made = plan()
+    assert made["problems"] == []
+    assert [(gpu["model"], gpu["count"]) for gpu in made["gpus"]] == [("h100_sxm_80gb", 8)]
+    assert made["image"]
+
+
+def test_no_role_of_an_image_is_live() -> None:
+    for role, part in parts(plan(os_tuning_shm="75%")).items():
+        assert not part["options"]["live"], role
+        assert {setting["kind"] for setting in part["settings"]}.isdisjoint(LIVE), role
+        assert not any(reaction["live"] for reaction in part["reactions"]), role
+
+
+def test_an_initramfs_is_rebuilt_in_an_image_too() -> None:
+    assert parts(plan())["nvidia_stack"]["reactions"]
+
+
+def test_a_node_is_live_and_keeps_all_kinds() -> None:
+    found = parts(plan(node(), preflight_image=False))
+    assert all(part["options"]["live"] for part in found.values())
+    assert Kind.SYSCTL in {setting["kind"] for setting in found["os_hardening"]["settings"]}
+
+
+def test_the_builders_machine_decides_nothing() -> None:
+    other = node(
+        pci=[],
+        secure_boot="enabled",
+        memory_bytes=2**30,
+        tunables={**node()["tunables"], "cpu_governors": ["performance"], "rdma": True},
+        interfaces=[],
+    )
+    assert plan(other)["roles"] == plan()["roles"]
+
+
+def test_the_driver_of_an_image_has_the_kernel() -> None:
+    settings = parts(plan())["nvidia_stack"]["settings"]
+    (driver,) = [setting for setting in settings if setting["kind"] == "driver"]
+    assert driver["wanted"]["kernel"] == node()["kernel"]["release"]
+
+
+def test_what_depends_on_the_machine_is_left_to_it() -> None:
+    assert parts(plan())["compute_environment"]["settings"] == []
+
+
+@pytest.mark.parametrize("gpu", ["h100_sxm_80gb", "H100 SXM 80 GB", "10de:2330", "2330", "0x2330"])
+def test_a_gpu_is_named_by_key_name_or_id(gpu: str) -> None:
+    facts, problems = of_image(ImageGpu(gpu, 2))
+    assert ([device.device_id for device in facts.pci], problems) == (["2330", "2330"], [])
+
+
+def test_a_gpu_that_no_table_knows_is_refused_with_a_hint() -> None:
+    _, (problem,) = of_image(ImageGpu("h100_sxm_80g"))
+    assert "did you mean h100_sxm_80gb?" in problem
+
+
+def test_an_image_for_no_gpu_is_refused_once() -> None:
+    (problem,) = plan(preflight_image_gpus=[])["problems"]
+    assert "preflight_image_gpus names no GPU" in problem
+
+
+def test_a_number_below_one_is_refused() -> None:
+    _, (problem,) = of_image(ImageGpu("l4", 0))
+    assert "expected 1 or more of l4, found 0" in problem
+
+
+def test_a_running_server_is_refused() -> None:
+    made = plan(node(image_refusal="this is a running machine"))
+    assert "this is a running machine" in made["problems"]
+
+
+# ---------------------------------------------------------------- the tree
+
+
+@pytest.fixture
+def detected(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have systemd-detect-virt answer this."""
+    monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
+
+    def answer(word: str) -> None:
+        done = subprocess.CompletedProcess(image.DETECT, 0, f"{word}\n", "")
+        monkeypatch.setattr(process, "complete", lambda *_: done)
+
+    return answer
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A booted tree with a kernel and with all that a builder leaves."""
+    install_kernel(tmp_path, KERNEL)
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    for name in (
+        "etc/ssh/ssh_host_rsa_key",
+        "etc/ssh/ssh_host_rsa_key.pub",
+        "etc/ssh/sshd_config",
+        "etc/machine-id",
+        "etc/hostname",
+        "var/lib/dbus/machine-id",
+        "var/lib/dhcp/dhclient.leases",
+        "var/lib/systemd/random-seed",
+        "var/lib/dkms/mok.key",
+        "var/lib/apt/lists/deb.example.org_Packages",
+        "var/cache/apt/archives/a.deb",
+        "var/log/auth.log",
+        "var/log/journal/0123/system.journal",
+        "var/lib/temper/lease.json",
+        "var/lib/temper/module-signing/mok.key",
+        "var/lib/temper/settings/firewall.json",
+        "var/lib/temper/unproven-packages",
+        "home/ops/.bash_history",
+        "home/ops/.ssh/authorized_keys",
+        "tmp/left",
+        "tmp/ansible_payload/here",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    return tmp_path
+
+
+def test_a_server_a_container_without_systemd_and_one_with_gpus_are_refused(
+    tree: Path, detected: Callable[[str], None]
+) -> None:
+    detected("none")
+    assert "no container" in image.refusal(tree, KERNEL)
+    detected("systemd-nspawn")
+    assert image.refusal(tree, KERNEL) == ""
+    (tree / "dev").mkdir()
+    (tree / "dev/nvidiactl").touch()
+    assert "has GPUs" in image.refusal(tree, KERNEL)
+    (tree / "run/systemd/system").rmdir()
+    assert "no systemd" in image.refusal(tree, KERNEL)
+
+
+def test_a_kernel_that_is_not_installed_is_refused(tree: Path, detected: Callable[[str], None]) -> None:
+    detected("systemd-nspawn")
+    assert KERNEL in image.refusal(tree, "6.1.0-57-amd64")
+
+
+def test_the_newest_kernel_is_the_images_unless_one_is_named(tmp_path: Path) -> None:
+    assert image.kernel_of(tmp_path, "") == ""
+    for release in ("6.12.9-amd64", "6.12.57-amd64", "6.1.0-56-amd64"):
+        install_kernel(tmp_path, release)
+    assert image.kernel_of(tmp_path, "") == "6.12.57-amd64"
+    assert image.kernel_of(tmp_path, "6.12.9-amd64") == "6.12.9-amd64"
+
+
+def test_a_seal_takes_what_is_personal_and_leaves_the_rest(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "which", lambda _: None)
+    sealed = image.seal(tree, check=False)
+    assert sealed.left == []
+    left = {str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file() and path.stat().st_size}
+    assert left == {
+        "etc/ssh/sshd_config",
+        f"etc/systemd/system/{image.FIRST_BOOT}",
+        "home/ops/.ssh/authorized_keys",
+        "tmp/ansible_payload/here",
+        "var/lib/temper/settings/firewall.json",
+        "var/lib/temper/unproven-packages",
+    }
+    assert (tree / "etc/machine-id").read_bytes() == b""
+    assert (tree / "var/log/auth.log").exists()
+    assert sealed.changed
+
+
+def test_a_second_seal_changes_nothing_and_logs_are_no_change(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "which", lambda _: None)
+    image.seal(tree, check=False)
+    (tree / "var/log/auth.log").write_text("one more line")
+    assert not image.seal(tree, check=False).changed
+
+
+def test_a_check_says_what_a_seal_would_take_and_takes_nothing(tree: Path) -> None:
+    before = sorted(tree.rglob("*"))
+    sealed = image.seal(tree, check=True)
+    assert "/etc/ssh/ssh_host_rsa_key" in sealed.removed["SSH host keys"]
+    assert sorted(tree.rglob("*")) == before
+
+
+def test_what_cannot_be_taken_away_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "which", lambda _: None)
+    monkeypatch.setattr(image, "discard", lambda *_: None)
+    assert "/etc/machine-id" in image.seal(tree, check=False).left
+
+
+def test_a_run_that_was_cut_off_keeps_the_tree_from_being_sealed(tree: Path) -> None:
+    assert image.unfinished(tree) == []
+    (tree / "var/lib/temper/settings/os_tuning.json").write_text('{"pending": ["file:/etc/x"]}')
+    assert image.unfinished(tree) == ["os_tuning"]
+
+
+# ---------------------------------------------------------------- what is written, and not in force
+
+
+def test_a_module_for_another_kernel_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module_builds, "ROOT", tmp_path)
+    install_kernel(tmp_path, KERNEL)
+    install_module(tmp_path, KERNEL, VERSION, built_for="6.1.0-50-amd64")
+    depmod(tmp_path, KERNEL)
+    dkms_build(tmp_path, "nvidia", VERSION, KERNEL)
+    found = KernelModules(VERSION, "nvidia", "", "apt", KERNEL)
+    assert found.lacking() == {KERNEL: "its nvidia module is built for kernel 6.1.0-50-amd64"}
+
+
+def test_the_module_of_the_named_kernel_is_enough_whatever_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module_builds, "ROOT", tmp_path)
+    monkeypatch.setattr("platform.release", lambda: "5.10.0-builder")
+    install_kernel(tmp_path, KERNEL)
+    install_module(tmp_path, KERNEL, VERSION)
+    depmod(tmp_path, KERNEL)
+    assert KernelModules(VERSION, "nvidia", "", "apt", KERNEL).settled()
+
+
+@pytest.mark.parametrize(("enabled", "active"), [("enabled", "inactive"), ("enabled", "active")])
+def test_a_unit_of_an_image_has_only_to_be_enabled(enabled: str, active: str) -> None:
+    unit = known_unit(True, enabled, active)
+    assert unit.settled()
+    assert unit._steps() == []
+
+
+def test_a_unit_of_an_image_is_enabled_and_not_started() -> None:
+    assert known_unit(True, "disabled", "inactive")._steps() == ["enable"]
+
+
+def test_a_unit_that_runs_in_the_tree_is_switched_off_for_the_machine_alone() -> None:
+    assert known_unit(False, "enabled", "active")._steps() == ["disable"]
+    assert known_unit(False, "disabled", "active").settled()
+
+
+def known_unit(on: bool, enabled: str, active: str) -> Unit:
+    unit = Unit("some", on=on)
+    unit.live = False
+    unit.know(
+        {
+            "LoadState": "loaded",
+            "UnitFileState": enabled,
+            "ActiveState": active,
+            "ConditionResult": "no",
+            "ConditionTimestampMonotonic": "0",
+        }
+    )
+    return unit
+
+
+def test_packages_start_no_service_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tmp_path / "policy-rc.d"
+    monkeypatch.setattr(services, "POLICY", policy)
+    monkeypatch.setattr(services, "which", lambda _: "/usr/bin/dpkg")
+    with pytest.raises(RuntimeError), services.services_left_alone():
+        assert subprocess.run([policy], check=False).returncode == 101
+        raise RuntimeError
+    assert not policy.exists()
+
+
+def test_somebody_elses_policy_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tmp_path / "policy-rc.d"
+    policy.write_text("#!/bin/sh\n")
+    monkeypatch.setattr(services, "POLICY", policy)
+    with services.services_left_alone():
+        pass
+    assert policy.read_text() == "#!/bin/sh\n"
