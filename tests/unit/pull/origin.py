@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pull.configuration import Configuration
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def key(folder: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Which commits a node believes: real git, real keys, and everything that an attacker of the server can do."""
+"""Which commits a node believes: real git, real keys, and what an attacker of the server can do."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_key_counts_only_in_its_time(tmp_path: Path, source: Origin, ada: Path
 def test_an_expired_key_does_not_count_for_a_commit_that_claims_to_be_old(
     tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """git judges a key's time at the time of the commit, which its author chooses."""
+    """Git judges a key's time at the time of the commit, which its author chooses."""
     source.commit(ada)
     raw = ["commit", "--quiet", "--amend", "--gpg-sign", "--no-edit", "--date=2026-01-01T00:00:00Z"]
     subprocess.run(
@@ -421,5 +421,5 @@ def test_a_git_that_cannot_verify_is_named(tmp_path: Path, monkeypatch: pytest.M
     program.write_text("#!/bin/sh\necho git version 2.30.2\n")
     program.chmod(0o755)
     monkeypatch.setattr("pull.repository.PROGRAMS", str(tmp_path))
-    with pytest.raises(RepositoryError, match="2.34"):
+    with pytest.raises(RepositoryError, match=r"2\.34"):
         require_git()
