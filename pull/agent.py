@@ -158,7 +158,12 @@ class Agent:
             verified, problem = self.verified(accepted)
             checkout = self.applied(verified)
             known = replace(
-                known, commit=verified.commit, ref=verified.ref, signer=verified.signer, reason=problem
+                known,
+                commit=verified.commit,
+                commit_time=verified.time,
+                ref=verified.ref,
+                signer=verified.signer,
+                reason=problem,
             )
             return self.compared(known, Playbooks(checkout, self.paths.state, self.wanted))
         except RefusedError as error:

@@ -80,6 +80,7 @@ def put(text: str, wanted: Configuration) -> None:
         with opener.open(request, timeout=TIMEOUT_S) as answer:
             answer.read(1024)
     except urllib.error.HTTPError as error:
+        error.close()
         raise DeliveryError(f"The result was not taken by {address}: status {error.code}.") from None
     except (OSError, ValueError) as error:
         # ValueError: a token with a line break. Its text would repeat it.

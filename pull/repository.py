@@ -16,6 +16,7 @@ import signal
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,6 @@ from pull import keyring
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
-
     from pull.configuration import Configuration
     from pull.keyring import Signer
 
@@ -95,12 +94,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Verified:
-    """A commit that somebody of the keyring stands for."""
+    """A commit that somebody of the keyring stands for; `time` (UTC) is what its author says."""
 
     commit: str
     ref: str
     signer: str
     tags: tuple[tuple[str, str], ...] = ()
+    time: str = ""
 
 
 class Repository:
@@ -202,7 +202,9 @@ class Repository:
         if accepted.commit and candidate.commit != accepted.commit:
             self.require_descendant(candidate.commit, accepted.commit)
         tags = {**before, **dict(candidate.tags)}
-        return Verified(candidate.commit, candidate.ref, signer, tuple(sorted(tags.items())))
+        seconds = self.git("show", "--no-patch", "--no-notes", "--format=%ct", candidate.commit).strip()
+        time = datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return Verified(candidate.commit, candidate.ref, signer, tuple(sorted(tags.items())), time)
 
     def signer(self, candidate: Candidate, now: datetime) -> str:
         """Who of the keyring has signed the tag, or else the commit. Raises as `verify` does."""

@@ -32,7 +32,7 @@ class Result:
     reached and the last accepted commit was taken again.
 
     `verdict` is that of the compliance check (compliant, not-compliant, not-checked; empty where none was
-    made), `repaired` the ids of controls that failed before a repair and pass since, `left` those that still
+    made), `commit_time` when its author says that the commit was made, `repaired` the ids of controls that failed before a repair and pass since, `left` those that still
     differ, `left_count` their number. Times are UTC. `delivery_problem` is of the run before.
     """
 
@@ -42,6 +42,7 @@ class Result:
     finished_at: str = ""
     interval_s: int = 0
     commit: str = ""
+    commit_time: str = ""
     ref: str = ""
     signer: str = ""
     code: str = ""

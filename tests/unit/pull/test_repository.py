@@ -47,7 +47,9 @@ def refusal(repository: Repository, accepted: Accepted | None = None) -> str:
 
 def test_a_signed_commit_is_taken_and_its_signer_named(tmp_path: Path, source: Origin, ada: Path) -> None:
     commit = source.commit(ada)
-    assert pulled(node(tmp_path, source)) == Verified(commit, "main", "ada")
+    found = pulled(node(tmp_path, source))
+    assert found == Verified(commit, "main", "ada", time=found.time)
+    assert datetime.fromisoformat(found.time) <= datetime.now(UTC)
 
 
 def test_an_unsigned_commit_is_refused_also_behind_a_signed_one(
