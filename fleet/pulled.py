@@ -36,6 +36,7 @@ CLOCKS = timedelta(minutes=5)
 #: A node works for some time before it hands its result back.
 WORK = timedelta(minutes=15)
 USAGE_ERROR = 2
+NEVER = "1970-01-01T00:00:00Z"
 VERDICTS = ("compliant", "not-compliant", "not-checked")
 
 
@@ -133,7 +134,7 @@ def read(path: Path, now: datetime) -> Heard:
         if len(data) > LARGEST_BYTES:
             raise UnreadableError(f"it is larger than {LARGEST_BYTES >> 10} KiB")
         result = loads(Result, data)
-        finished = instant(result.finished_at)
+        finished, committed = instant(result.finished_at), instant(result.commit_time or NEVER)
     except (OSError, ContractError, ValueError, RecursionError) as error:
         raise UnreadableError(f"it is no result: {error}") from error
     arrived = datetime.fromtimestamp(status.st_mtime, UTC)
@@ -151,6 +152,7 @@ def read(path: Path, now: datetime) -> Heard:
         ),
         f"its interval is {result.interval_s} s": not 0 < result.interval_s <= LONGEST_INTERVAL_S,
         f"the node's clock says {result.finished_at}, which is yet to come": finished > now + CLOCKS,
+        f"its commit is of {result.commit_time}, which is yet to come": committed > now + CLOCKS,
     }
     if wrong := next((sentence for sentence, holds in problems.items() if holds), ""):
         raise UnreadableError(wrong)
@@ -158,9 +160,9 @@ def read(path: Path, now: datetime) -> Heard:
 
 
 def newest_commit(heard: Iterable[Heard]) -> tuple[str, str]:
-    """The newest commit that a node has accepted, and its time (UTC); empty where none has."""
-    found = [(one.result.commit_time, one.result.commit) for one in heard if one.result.signer]
-    time, commit = max(found, default=("", ""))
+    """The newest commit that a node has accepted, and its time (UTC), as nodes say; empty where none does."""
+    found = [(one.result.commit_time, one.result.commit) for one in heard if one.result.commit_time]
+    time, commit = max(found, default=(NEVER, ""))
     return commit, time
 
 
@@ -182,8 +184,11 @@ def standing(heard: Heard, newest: tuple[str, str], intervals: int, now: datetim
     return Standing.COMPLIANT, result.reason
 
 
-def judge(folder: Path, names: Iterable[str], intervals: int, now: datetime) -> Judgement:
-    """Judge the results in a folder. Raises OSError where that cannot be listed."""
+def judge(folder: Path, names: Iterable[str], intervals: int, now: datetime, commit: str = "") -> Judgement:
+    """Judge the results in a folder. Raises OSError where that cannot be listed.
+
+    Every node is expected to be on `commit`; without one, on the newest that a node has accepted.
+    """
     expected = set(names)
     heard: dict[str, Heard] = {}
     nodes: dict[str, Node] = {}
@@ -198,7 +203,7 @@ def judge(folder: Path, names: Iterable[str], intervals: int, now: datetime) -> 
             heard[path.stem] = read(path, now)
         except UnreadableError as error:
             nodes[path.stem] = Node(path.stem, Standing.UNREADABLE, f"{path.name}: {error}")
-    newest = newest_commit(heard.values())
+    newest = (commit, NEVER) if commit else newest_commit(heard.values())
     for name, one in heard.items():
         result = one.result
         nodes[name] = Node(
@@ -280,6 +285,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="a node is silent after this many of its intervals (%(default)s)",
     )
+    parser.add_argument(
+        "--commit",
+        default="",
+        help="commit that every node shall have, in full; the newest that a node has accepted",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -301,7 +311,7 @@ def run(arguments: argparse.Namespace) -> int:
         names = expected(groups_of([str(path.resolve()) for path in arguments.inventory]), arguments.group)
         if not names:
             raise FleetError(f"{arguments.group}: expected nodes of this group in the inventory, found none.")
-        judgement = judge(arguments.results, names, arguments.intervals, datetime.now(UTC))
+        judgement = judge(arguments.results, names, arguments.intervals, datetime.now(UTC), arguments.commit)
     except (OSError, FleetError) as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR

@@ -24,6 +24,7 @@ from pull import keyring
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
     from pull.configuration import Configuration
     from pull.keyring import Signer
 

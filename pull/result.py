@@ -32,8 +32,9 @@ class Result:
     reached and the last accepted commit was taken again.
 
     `verdict` is that of the compliance check (compliant, not-compliant, not-checked; empty where none was
-    made), `commit_time` when its author says that the commit was made, `repaired` the ids of controls that failed before a repair and pass since, `left` those that still
-    differ, `left_count` their number. Times are UTC. `delivery_problem` is of the run before.
+    made), `commit_time` when the commit was made, as its author says. `repaired` has the ids of controls that
+    failed before a repair and pass since, `left` those that still differ, `left_count` their number. Times
+    are UTC. `delivery_problem` is of the run before.
     """
 
     node: str

@@ -82,7 +82,7 @@ def served(tmp_path: Path) -> Iterator[tuple[type[Server], Configuration]]:
 
 
 def changed(wanted: Configuration, **values: str) -> Configuration:
-    return type(wanted)(**{**vars(wanted), **values})  # type: ignore[arg-type]  # texts are what changes
+    return type(wanted)(**{**vars(wanted), **values})
 
 
 def test_a_result_is_put_under_the_nodes_name(served: tuple[type[Server], Configuration]) -> None:
