@@ -126,6 +126,9 @@ class Repository:
         options = ["--quiet", "--no-tags", "--prune", "--no-recurse-submodules", "--no-write-fetch-head"]
         command = ["fetch", *options, "--refmap=", "--", wanted.url, f"+{source}:{target}"]
         self.git(*command, timeout_s=FETCH_TIMEOUT_S)
+        # A server of files alone is asked for each of them, and git looks at those less closely.
+        if not self.sound():
+            raise RepositoryError(f"What came from {wanted.url} is damaged.")
 
     def make(self) -> None:
         """An empty repository in the place of whatever is there."""

@@ -39,11 +39,15 @@ DRIFTED = "sysctl --values net.core.rmem_max"
 STATE = "/var/lib/temper/pull"
 
 
-class Receiver(http.server.BaseHTTPRequestHandler):
-    """Takes results as an nginx with WebDAV does."""
+class Receiver(http.server.SimpleHTTPRequestHandler):
+    """Serves the operator's repository, and takes results as an nginx with WebDAV does."""
 
     results: dict[str, dict[str, Any]]
+    folder: Path
     taken = True
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments, directory=str(self.folder))
 
     def do_PUT(self) -> None:
         """Keep the body by its path."""
@@ -59,7 +63,7 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 
 @dataclass(frozen=True)
 class World:
-    """The node, the operator's work tree (on the node, in a server's place), their keys, and the results."""
+    """The operator's work tree, which the node fetches from, their keys, and the results."""
 
     source: Origin
     operator: Path
@@ -69,10 +73,14 @@ class World:
 
     def start(self) -> tuple[bool, dict[str, Any]]:
         """Have the service run once; returns whether it succeeded, and its result."""
+        self.source.git("repack", "-a", "-d", "--quiet")
+        self.source.git("update-server-info")
         said = on_node(
             NODE, "if systemctl start temper-pull.service; then echo yes; else echo no; fi", timeout_s=900
         )
         result: dict[str, Any] = json.loads(on_node(NODE, f"cat {STATE}/result.json"))
+        # What pytest shows of a test that fails.
+        print(on_node(NODE, "journalctl --unit temper-pull.service --output cat --lines 100"))
         return said.split()[-1] == "yes", result
 
     @property
@@ -126,7 +134,7 @@ def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[type[Re
     FLEET.command("up")
     folder = tmp_path_factory.mktemp("receiver")
     chain, secret = certificate(folder)
-    kind = type("Kept", (Receiver,), {"results": {}})
+    kind = type("Kept", (Receiver,), {"results": {}, "folder": folder})
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(chain, secret)
     with http.server.ThreadingHTTPServer((FLEET.lab.address, 0), kind) as server:
@@ -143,7 +151,7 @@ def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[type[Re
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, receiver: tuple[type[Receiver], int, Path]) -> World:
-    """A node as site.yml leaves it, that is to pull; the repository and what the node needs are on it."""
+    """A node as site.yml leaves it, that is to pull, with all that it needs; and the repository."""
     folder = tmp_path_factory.mktemp("operator")
     operator, mallory = key(folder, "ada"), key(folder, "mallory")
     kind, port, chain = receiver
@@ -152,7 +160,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, receiver: tuple[type[Receive
     (inventory / "hosts.yml").write_text("gpu_nodes: {}\n")
     wish = {
         "pull_enabled": True,
-        "pull_url": "file:///srv/fleet",
+        "pull_url": f"https://{FLEET.lab.address}:{port}/.git",
+        "pull_ca_file": "/etc/pull-ca.pem",
         "pull_signers": [{"name": "ada", "key": operator.with_suffix(".pub").read_text().strip()}],
         "pull_python": f"{ENVIRONMENT}/bin/python3",
         "pull_repair": ["os_tuning", "compute_environment"],
@@ -165,8 +174,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, receiver: tuple[type[Receive
     (inventory / "group_vars/gpu_nodes.yml").write_text(json.dumps(wish))
     run = play(inventory, "site.yml")
     assert run.status == 0, run.output
-    # Only now: site.yml has rebooted the node.
-    made = World(Origin(root() / "srv/fleet", folder), operator, mallory, inventory, kind)
+    kind.folder = folder / "fleet"
+    made = World(Origin(kind.folder, folder), operator, mallory, inventory, kind)
     (root() / "etc/pull-ca.pem").write_text(chain.read_text())
     (root() / "etc/pull-token").write_text("token-of-gpu01\n")
     install_ansible()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
 import shutil
 import subprocess
+import threading
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,14 @@ from pull import keyring
 from pull.checkout import check_out
 from pull.repository import Accepted, RefusedError, Repository, RepositoryError, Verified, require_git
 from tests.unit.pull.origin import Origin, configuration, key, line, origin
+
+
+class Silent(http.server.SimpleHTTPRequestHandler):
+    """Serves files, and says nothing."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -292,11 +303,9 @@ def test_a_source_with_a_damaged_object_changes_nothing(tmp_path: Path, source: 
     assert repository.candidate().commit == first
 
 
-def test_objects_that_git_takes_for_malformed_do_not_come_in(
-    tmp_path: Path, source: Origin, ada: Path
-) -> None:
-    """A tree with a folder `.git`, which a checkout would have written into."""
-    source.commit(ada)
+def malformed(source: Origin, signer: Path) -> None:
+    """A signed commit of a tree with a file `.git`, which a checkout would have written into."""
+    source.commit(signer)
     blob = source.git("rev-parse", "HEAD:file")
     tree = subprocess.run(
         ["git", "-C", str(source.folder), "hash-object", "-t", "tree", "-w", "--literally", "--stdin"],
@@ -304,10 +313,43 @@ def test_objects_that_git_takes_for_malformed_do_not_come_in(
         capture_output=True,
         check=True,
     ).stdout.decode()
-    commit = source.git(*source.signing(ada), "commit-tree", "-S", "-m", "evil", "-p", "HEAD", tree.strip())
+    commit = source.git(
+        *source.signing(signer), "commit-tree", "-S", "-m", "evil", "-p", "HEAD", tree.strip()
+    )
     source.git("update-ref", "refs/heads/main", commit)
+
+
+def test_objects_that_git_takes_for_malformed_do_not_come_in(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    malformed(source, ada)
     with pytest.raises(RepositoryError):
         pulled(node(tmp_path, source))
+
+
+@pytest.mark.parametrize("evil", [False, True], ids=["whole", "malformed"])
+def test_a_server_of_files_alone_is_looked_at_as_closely(
+    tmp_path: Path, source: Origin, ada: Path, evil: bool
+) -> None:
+    """The dumb protocol, over which objects come one by one."""
+    commit = source.commit(ada)
+    if evil:
+        malformed(source, ada)
+    source.git("update-server-info")
+    handler = partial(Silent, directory=str(source.folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            repository = node(tmp_path, source, url=f"http://127.0.0.1:{server.server_port}/.git")
+            if evil:
+                with pytest.raises(RepositoryError):
+                    pulled(repository)
+            else:
+                assert pulled(repository).commit == commit
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_nothing_that_lies_in_the_clone_is_obeyed(
