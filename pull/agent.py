@@ -182,7 +182,11 @@ class Agent:
     def holder(self) -> str:
         """Who else works on this node; empty where nobody does. Raises LeaseError."""
         held, now = lease.read(self.paths.lease), lease.Now.read()
-        if not held.owner or held.owner == self.owner or held.expired(now):
+        if held.owner == self.owner:
+            # Of a run that was killed in a repair: no other one is under way.
+            lease.release(held.owner, held.fencing, path=self.paths.lease)
+            return ""
+        if not held.owner or held.expired(now):
             return ""
         return f"This node is held by {held.holder(now)}: nothing was done."
 

@@ -205,6 +205,12 @@ def test_a_lease_that_has_expired_holds_nobody(world: World, monkeypatch: pytest
     assert world.run(repair=("os_tuning",)).repaired
 
 
+def test_a_run_that_was_killed_in_a_repair_does_not_hold_the_node(world: World) -> None:
+    lease.acquire("pull on gpu01", 3600, path=world.paths.lease)
+    assert world.run().state == "checked"
+    assert lease.read(world.paths.lease).owner == ""
+
+
 def test_a_lease_that_nobody_can_read_holds_the_node(world: World) -> None:
     world.paths.lease.write_text("{")
     assert (world.run().state, world.playbooks) == ("failed", [])
