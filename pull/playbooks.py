@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pull.repository import PROGRAMS, run
-from pull.result import Control, from_statement, short
+from pull.result import Control, from_statement
 
 if TYPE_CHECKING:
     from pull.configuration import Configuration
@@ -133,7 +133,7 @@ class Playbooks:
             raise PlaybookError(f"playbooks/{name}.yml did not end within {PLAY_TIMEOUT_S} s.") from error
         output = (answer.stdout + answer.stderr).decode("utf-8", "backslashreplace")
         print(output, flush=True)
-        return answer.returncode, short(output[-2000:])[-400:]
+        return answer.returncode, " ".join(output.split())[-200:]
 
     def environment(self) -> dict[str, str]:
         """What Ansible finds: nothing of the node's own configuration."""

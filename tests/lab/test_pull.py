@@ -31,8 +31,18 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 FLEET = Fleet(Lab(name="pulling"), size=1, timeout_s=1800)
 (NODE,) = FLEET.lab.nodes(1)
 #: Of the controller's environment, what ansible-core is made of.
-ANSIBLE = ("ansible", "ansible_core*", "jinja2", "markupsafe", "yaml", "_yaml", "packaging", "resolvelib")
-ANSIBLE_TOO = ("cryptography", "cffi", "_cffi_backend*", "pycparser")
+ANSIBLE = (
+    "ansible",
+    "ansible_core",
+    "jinja2",
+    "markupsafe",
+    "yaml",
+    "pyyaml",
+    "_yaml",
+    "packaging",
+    "resolvelib",
+)
+ANSIBLE_TOO = ("cryptography", "cffi", "_cffi_backend", "pycparser")
 ENVIRONMENT = "/opt/temper/ansible"
 DRIFT = "sysctl --quiet --write net.core.rmem_max=212992"
 DRIFTED = "sysctl --values net.core.rmem_max"
@@ -189,7 +199,8 @@ def install_ansible() -> None:
     (library,) = (BIN.parent / "lib").glob("python3.11/site-packages")
     target = root() / f"{ENVIRONMENT[1:]}/lib/python3.11/site-packages"
     for pattern in (*ANSIBLE, *ANSIBLE_TOO):
-        for path in library.glob(pattern):
+        # With what says which version it is.
+        for path in (*library.glob(pattern), *library.glob(f"{pattern}[-.]*")):
             if path.is_dir():
                 shutil.copytree(path, target / path.name, dirs_exist_ok=True)
             else:
