@@ -9,9 +9,13 @@ import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.process import succeeds, which
+if TYPE_CHECKING or __package__:
+    from ansible.module_utils.process import succeeds, which
+else:
+    # Beside the program by which a node pulls (pull/), which needs no Ansible.
+    from process import succeeds, which
 
 SELINUX = Path("/sys/fs/selinux/enforce")
 HIDDEN = "(not shown: not everybody may read this file)\n"

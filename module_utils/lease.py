@@ -22,7 +22,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.files import make_directories, replace_file
+if TYPE_CHECKING or __package__:
+    from ansible.module_utils.files import make_directories, replace_file
+else:
+    # Beside the program by which a node pulls (pull/), which needs no Ansible.
+    from files import make_directories, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

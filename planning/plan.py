@@ -60,8 +60,9 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     warnings += environment_warnings(variables.compute_environment, tables.nccl_debug_variables)
 
     problems += tuning_problems(variables.os_tuning, node.tunables)
-    problems += [] if image else shm_problems(variables.os_tuning, node.memory_bytes)
-    problems += nofile_problems(variables.os_tuning, node.tunables.nr_open)
+    if not image:
+        problems += shm_problems(variables.os_tuning, node.memory_bytes)
+        problems += nofile_problems(variables.os_tuning, node.tunables.nr_open)
     warnings += tuning_warnings(variables.os_tuning, node.tunables)
 
     offer = Offer(stack=wanted.name)

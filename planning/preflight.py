@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "data"
 MODULE_UTILS = ROOT / "module_utils"
+PULL = ROOT / "pull"
 
 
 def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,11 +43,13 @@ def preview_arguments(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def programs() -> dict[str, str]:
-    """The programs that a node runs by itself, and what they import, by their file names."""
+    """The programs that a node runs by itself, and what they import, by their paths in their folders."""
     names = ("gpu_settings", "holders", "mig", "smi")
     driver = [MODULE_UTILS / "driver" / f"{name}.py" for name in names]
     paths = (*driver, MODULE_UTILS / "process.py", MODULE_UTILS / "engines" / "cdi_nccl.py")
-    return {path.name: path.read_text(encoding="utf-8") for path in paths}
+    shared = (MODULE_UTILS / "files.py", MODULE_UTILS / "lease.py")
+    texts = {path.name: path.read_text(encoding="utf-8") for path in (*paths, *shared)}
+    return texts | {f"pull/{path.name}": path.read_text(encoding="utf-8") for path in PULL.glob("*.py")}
 
 
 def preflight_plan(
@@ -94,5 +97,6 @@ def preflight_plan(
         fleet=Fleet(tuple(fleet.get("addresses", ())), tuple(fleet.get("unknown", ()))),
         mok_certificate=certificate.pem,
         programs=programs(),
+        name=str(host_variables.get("inventory_hostname", "")),
     )
     return complete(context).as_fact()

@@ -6,6 +6,7 @@ import difflib
 import ipaddress
 import math
 import re
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,6 +146,51 @@ def check_folder(path: str) -> None:
         raise RefusedError(f"expected an absolute path, found {path!r}")
 
 
+def check_ref(name: str) -> None:
+    """Refuse a name that git would take for an option, or for more than one place of a pattern."""
+    if name and (not re.fullmatch(r"[\w.*][\w./*-]*", name) or ".." in name or name.count("*") > 1):
+        raise RefusedError(f"expected a name of git's with at most one *, found {name!r}")
+
+
+def check_signers(signers: list[Mapping[str, Any]]) -> None:
+    """Refuse a signer whom the keyring could not hold."""
+    for signer in signers:
+        name = str(signer["name"])
+        if not re.fullmatch(r"[\w.@+-]+", name, re.ASCII):
+            raise RefusedError(f"expected a name of letters, digits and . @ + - _, found {name!r}")
+        (key,) = public_keys(f"key of {name}", [str(signer["key"])])
+        if key.options:
+            raise RefusedError(f"{name}: expected a public key alone, found options before it")
+        for day in (signer.get("valid_from"), signer.get("valid_until")):
+            try:
+                if day is not None and date.fromisoformat(day).isoformat() != day:
+                    raise ValueError
+            except ValueError:
+                raise RefusedError(f"{name}: expected a day such as 2026-12-01, found {day!r}") from None
+
+
+def pull_problems(values: Mapping[str, Any]) -> list[str]:
+    """What a node that pulls cannot do without, and addresses that it could not use."""
+    if not values.get("pull_enabled"):
+        return []
+    needed = ("pull_url", "pull_signers", "pull_python", "pull_inventory")
+    problems = [f"{name}: pull_enabled needs it, found none" for name in needed if not values.get(name)]
+    schemes = {"pull_url": ("https", "ssh", "file"), "pull_report_to": ("https", "ssh")}
+    for name, known in schemes.items():
+        text = values.get(name) or ""
+        if text and not re.fullmatch(rf"({'|'.join(known)})://[^\s\x00-\x1f]+", text):
+            problems.append(f"{name}: expected {', '.join(f'{one}://' for one in known)}..., found {text!r}")
+        elif re.match(r"https://[^/]*@", text):
+            problems.append(f"{name}: a name or password in an address would be in every plan; leave it out")
+    if not str(values.get("pull_python") or "/").startswith("/"):
+        problems.append(f"pull_python: expected a path of the node, found {values['pull_python']!r}")
+    if str(values.get("pull_inventory") or "").startswith("/") or ".." in (
+        values.get("pull_inventory") or ""
+    ):
+        problems.append("pull_inventory: expected a path in the repository")
+    return problems
+
+
 # What the modules would refuse on the node, in the middle of a run, as far as it does not depend on the node.
 CONTENTS: dict[str, Callable[[Any], object]] = {
     "admin_accounts_users": parse_users,
@@ -163,6 +209,9 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "gpu_validation_fabric_most_rounds": check_most_rounds,
     "gpu_validation_fabric_pair_rounds": check_rounds,
     "gpu_validation_storage_floor_gb_s": check_floor,
+    "pull_branch": check_ref,
+    "pull_signers": check_signers,
+    "pull_tags": check_ref,
     "os_hardening_waivers": check_waivers,
     "os_tuning_network_buffer_mib": check_buffer,
     "os_tuning_nvme_read_ahead_kb": check_read_ahead,
@@ -337,6 +386,7 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
             values[name] = spec.get("default")
         problems += errors
     problems += time_problems(values) + floor_problems(values, given) + power_problems(values)
+    problems += pull_problems(values)
     node = str(host_variables.get("inventory_hostname", "this node"))
     problems += tree_problems(values, node, map(str, host_variables.get("group_names") or ()))
     problems += profile_problems(node, map(str, host_variables.get("group_names") or ()))

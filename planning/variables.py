@@ -283,6 +283,39 @@ class ProfilingTools:
 
 
 @dataclass(frozen=True)
+class PullSigner:
+    """One entry of `pull_signers`; days in UTC, such as 2026-12-01, None for no limit."""
+
+    name: str
+    key: str
+    valid_from: str | None = None
+    valid_until: str | None = None
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Variables of the role pull. Files are the node's."""
+
+    enabled: bool
+    url: str
+    branch: str
+    tags: str
+    inventory: str
+    interval_minutes: int
+    signers: tuple[PullSigner, ...]
+    python: str
+    repair: tuple[str, ...]
+    known_hosts: tuple[str, ...]
+    ssh_key: str
+    ca_file: str
+    report_to: str
+    report_ca_file: str
+    report_ssh_key: str
+    report_token_file: str
+    busy_ok: bool
+
+
+@dataclass(frozen=True)
 class SshHardening:
     """Variables of the role ssh_hardening."""
 
@@ -330,6 +363,7 @@ class Variables:
     os_tuning: OsTuning
     preflight: Preflight
     profiling_tools: ProfilingTools
+    pull: Pull
     ssh_hardening: SshHardening
 
     @classmethod

@@ -22,6 +22,7 @@ from planning.roles import (
     os_hardening,
     os_tuning,
     profiling_tools,
+    pull,
     ssh_hardening,
 )
 from planning.text import waiver_text
@@ -40,6 +41,7 @@ ROLES = (
     compute_environment,
     os_tuning,
     monitoring,
+    pull,
     admin_accounts,
     firewall,
     ssh_hardening,

@@ -33,7 +33,7 @@ class Context:
     node's own words, `gpus` its GPUs for jobs, `sockets` its processors. `controls` are those of
     data/os_controls by id, `models` is the content of data/gpu_models.yml. `mok_certificate` is the
     operator's certificate as PEM, empty without one. `programs` has the text of each program that the node
-    runs by itself, by its file name in /usr/local/lib/temper.
+    runs by itself, by its path in the folder of its role. `name` is the node's in the inventory.
     """
 
     plan: NodePlan
@@ -49,6 +49,7 @@ class Context:
     fleet: Fleet = field(default_factory=Fleet)
     mok_certificate: str = ""
     programs: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
 
     @classmethod
     def of(cls, plan: NodePlan, variables: Variables, node: NodeFacts, **known: Any) -> Context:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
-NODE_CODE = sorted([*(ROOT / "library").rglob("*.py"), *(ROOT / "module_utils").rglob("*.py")])
+NODE_CODE = sorted(
+    path for name in ("library", "module_utils", "pull") for path in (ROOT / name).rglob("*.py")
+)
 # Arguments and names that came after Python 3.9, of functions and modules that one is likely to reach for.
 NEWER_ARGUMENTS = {"zip": {"strict"}, "dataclass": {"slots", "kw_only", "match_args"}}
 NEWER_NAMES = {"pairwise", "StrEnum", "ExceptionGroup", "Self", "TypeAlias", "file_digest", "bit_count"}

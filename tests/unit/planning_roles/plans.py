@@ -22,7 +22,17 @@ from tools.bare_node import pci
 CONTROLS = {name: control for area in control_docs.controls().values() for name, control in area.items()}
 PROGRAMS = {
     f"{name}.py": f"print({name!r})\n"
-    for name in ("gpu_settings", "holders", "mig", "smi", "process", "cdi_nccl")
+    for name in (
+        "gpu_settings",
+        "holders",
+        "mig",
+        "smi",
+        "process",
+        "cdi_nccl",
+        "files",
+        "lease",
+        "pull/agent",
+    )
 }
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\n"
 TRIXIE = {"id": "debian", "version_id": "13", "codename": "trixie", "pretty_name": "Debian 13"}

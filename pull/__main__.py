@@ -1,0 +1,40 @@
+"""Apply the fleet's signed configuration to this node, once. temper-pull.service runs it.
+
+Ends with 0 where the node was compared with its plan, or somebody else works on it; with 1 where the
+configuration was refused, the run failed, or the result could not be handed back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from pull import configuration
+from pull.agent import Agent, LockedError, Paths
+from pull.result import CHECKED, HELD
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="temper-pull", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--configuration", type=Path, default=configuration.PATH, help="%(default)s")
+    given = parser.parse_args(arguments)
+    os.umask(0o022)
+    try:
+        result, undelivered = Agent(configuration.Configuration.load(given.configuration), Paths()).run()
+    except (configuration.ConfigurationError, LockedError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"The result cannot be written on this node: {error}.", file=sys.stderr)
+        return 1
+    print(result.sentence)
+    if undelivered:
+        print(undelivered, file=sys.stderr)
+    return int(bool(undelivered) or result.state not in (CHECKED, HELD))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

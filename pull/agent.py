@@ -1,0 +1,299 @@
+"""One run: look who works here, fetch, verify, compare, repair, say what came of it, hand that back."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pull import delivery, files
+from pull.checkout import check_out, folder_of, switch
+from pull.keyring import KeyringError
+from pull.playbooks import PLAY_TIMEOUT_S, REPAIRABLE, PlaybookError, Playbooks
+from pull.repository import Accepted, Candidate, RefusedError, Repository, RepositoryError, Verified
+from pull.result import CHECKED, FAILED, HELD, MOST_CONTROLS, REFUSED, Result, short, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ansible.module_utils import lease
+
+    from pull.configuration import Configuration
+    from pull.playbooks import Checked
+else:
+    try:
+        # Installed beside this package: the node's own Python has no Ansible.
+        import lease
+    except ImportError:
+        from ansible.module_utils import lease
+
+STATE = Path("/var/lib/temper/pull")
+#: As long as a repair can take, and some.
+LEASE_S = PLAY_TIMEOUT_S + 600.0
+COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+TAG = re.compile(r"[^\s\x00-\x1f]+")
+
+
+class LockedError(Exception):
+    """Another run of this program is under way; the message is a sentence."""
+
+
+class StateError(Exception):
+    """What the node remembers cannot be read or written; the message is a sentence."""
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The files of the program, all below one folder that only root can read."""
+
+    state: Path = STATE
+    lease: Path = lease.PATH if not TYPE_CHECKING else Path("/var/lib/temper/lease.json")
+
+    @property
+    def lock(self) -> Path:
+        """Held for as long as a run takes."""
+        return self.state / "lock"
+
+    @property
+    def accepted(self) -> Path:
+        """The last commit that was verified, and the tags: what no later run goes behind."""
+        return self.state / "accepted.json"
+
+    @property
+    def result(self) -> Path:
+        """The newest result."""
+        return self.state / "result.json"
+
+    @property
+    def undelivered(self) -> Path:
+        """Why the newest result was not taken; absent where it was."""
+        return self.state / "undelivered"
+
+    @property
+    def repository(self) -> Path:
+        """The bare repository."""
+        return self.state / "repository.git"
+
+    @property
+    def commits(self) -> Path:
+        """The checkouts, each in a folder named after its commit."""
+        return self.state / "commits"
+
+    @property
+    def current(self) -> Path:
+        """A link to the checkout that counts."""
+        return self.state / "current"
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other runs out; the kernel ends a lock with its process. Raises LockedError, OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError("Another run is under way on this node; this one has done nothing.") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+class Agent:
+    """A run of the program on one node."""
+
+    def __init__(self, configuration: Configuration, paths: Paths) -> None:
+        self.wanted = configuration
+        self.paths = paths
+        self.repository = Repository(paths.repository, configuration)
+
+    def run(self) -> tuple[Result, str]:
+        """Do all of it; returns the result, and why it was not handed back (empty where it was).
+
+        Raises:
+            LockedError: another run is under way.
+            OSError: the result cannot be written on the node itself.
+        """
+        with locked(self.paths.lock):
+            started = Result(
+                self.wanted.node,
+                FAILED,
+                stamp(),
+                interval_s=self.wanted.interval_s,
+                delivery_problem=self.undelivered(),
+            )
+            result = replace(self.outcome(started), finished_at=stamp())
+            files.replace(self.paths.result, result.text(), 0o644)
+            try:
+                delivery.deliver(result.text(), self.wanted)
+            except delivery.DeliveryError as error:
+                problem = short(str(error))
+                files.replace(self.paths.undelivered, problem)
+                return result, f"{problem} The next run tries again, with the result that is the newest then."
+            self.paths.undelivered.unlink(missing_ok=True)
+            return result, ""
+
+    def undelivered(self) -> str:
+        """Why the result before was not handed back; empty where it was."""
+        try:
+            return short(self.paths.undelivered.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+    def outcome(self, started: Result) -> Result:
+        """What the run came to: every failure is a result."""
+        known = started
+        try:
+            if holder := self.holder():
+                return replace(known, state=HELD, code="lease", reason=holder)
+            accepted = self.accepted()
+            known = replace(known, commit=accepted.commit)
+            verified, problem = self.verified(accepted)
+            checkout = self.applied(verified)
+            known = replace(
+                known,
+                commit=verified.commit,
+                commit_time=verified.time,
+                ref=verified.ref,
+                signer=verified.signer,
+                reason=problem,
+            )
+            return self.compared(known, Playbooks(checkout, self.paths.state, self.wanted))
+        except RefusedError as error:
+            return replace(known, state=REFUSED, code=error.code, reason=short(str(error)))
+        except KeyringError as error:
+            return replace(known, state=REFUSED, code="keyring", reason=short(str(error)))
+        except RepositoryError as error:
+            return replace(known, code="repository", reason=short(str(error)))
+        except PlaybookError as error:
+            return replace(known, code="ansible", reason=short(str(error)))
+        except (StateError, lease.LeaseError) as error:
+            return replace(known, code="state", reason=short(str(error)))
+        except OSError as error:
+            return replace(known, code="disk", reason=short(f"A file cannot be read or written: {error}."))
+
+    def holder(self) -> str:
+        """Who else works on this node; empty where nobody does. Raises LeaseError."""
+        held, now = lease.read(self.paths.lease), lease.Now.read()
+        if held.owner == self.owner:
+            # Of a run that was killed in a repair: no other one is under way.
+            lease.release(held.owner, held.fencing, path=self.paths.lease)
+            return ""
+        if not held.owner or held.expired(now):
+            return ""
+        return f"This node is held by {held.holder(now)}: nothing was done."
+
+    @property
+    def owner(self) -> str:
+        """Under which name the node's lease is taken."""
+        return f"pull on {self.wanted.node}"
+
+    def accepted(self) -> Accepted:
+        """What was accepted last.
+
+        Raises:
+            StateError: the record is damaged: without it an older commit could come in.
+        """
+        path = self.paths.accepted
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            found = Accepted(values["commit"], tuple((name, tag) for name, tag in values["tags"].items()))
+            ids = [found.commit, *(tag for _, tag in found.tags)]
+            if not all(COMMIT.fullmatch(one) for one in ids):
+                raise ValueError("a name of an object has another form")
+        except FileNotFoundError:
+            return Accepted()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StateError(
+                f"{path} is damaged ({error}), so nobody can tell what this node has applied. Make sure what "
+                "it is to have, then remove the file: the next run takes what is signed."
+            ) from error
+        return found
+
+    def verified(self, accepted: Accepted) -> tuple[Verified, str]:
+        """What counts from now on, and why it could not be fetched, if so.
+
+        Where the repository cannot be reached, what was accepted last is judged by the keyring once more.
+        """
+        problem = ""
+        now = datetime.now(timezone.utc)
+        try:
+            self.repository.fetch()
+            candidate = self.repository.candidate()
+        except RepositoryError as error:
+            if not accepted.commit or not folder_of(self.paths.commits, accepted.commit).is_dir():
+                raise
+            problem = short(f"Nothing newer could be fetched: {error}")
+            candidate = self.again(accepted)
+        return self.repository.verify(candidate, accepted, now), problem
+
+    def again(self, accepted: Accepted) -> Candidate:
+        """The commit that was accepted last, as a candidate; in the form of a tag where one names it."""
+        if not self.wanted.tags:
+            return Candidate(accepted.commit, self.wanted.branch)
+        for name, tag in accepted.tags:
+            if self.repository.git("rev-parse", "--verify", f"{tag}^{{commit}}").strip() == accepted.commit:
+                return Candidate(accepted.commit, name, tag)
+        raise RepositoryError("No tag names the commit that was accepted last.")
+
+    def applied(self, verified: Verified) -> Path:
+        """The checkout of a commit that is verified; noted before anything uses it."""
+        checkout = check_out(self.repository, verified.commit, self.paths.commits)
+        text = json.dumps({"commit": verified.commit, "tags": dict(verified.tags)}, indent=1, sort_keys=True)
+        if not self.paths.accepted.exists() or self.paths.accepted.read_text(encoding="utf-8") != text:
+            files.replace(self.paths.accepted, text)
+        switch(self.paths.current, checkout)
+        return checkout
+
+    def compared(self, known: Result, playbooks: Playbooks) -> Result:
+        """Compare the node with its plan, and repair what may be repaired."""
+        playbooks.forget()
+        playbooks.require()
+        found, problem = playbooks.check(), ""
+        before = {one.id for one in found.controls if one.state == "fail"}
+        if roles := self.to_repair(found):
+            with self.leased() as refusal:
+                problem = refusal or playbooks.repair(roles)
+            found = playbooks.check()
+        now = {one.id for one in found.controls}
+        return replace(
+            known,
+            state=CHECKED,
+            verdict=verdict(found.controls, found.unread),
+            reason=" ".join(filter(None, (known.reason, found.unread and short(found.unread)))),
+            repaired=tuple(sorted(before - now)) if not found.unread else (),
+            repair_problem=short(problem),
+            left=found.controls[:MOST_CONTROLS],
+            left_count=len(found.controls),
+        )
+
+    def to_repair(self, found: Checked) -> tuple[str, ...]:
+        """The roles that may repair, and have something to repair."""
+        failing = {one.id.partition("/")[0] for one in found.controls if one.state == "fail"}
+        return tuple(role for role in REPAIRABLE if role in self.wanted.repair and role in failing)
+
+    @contextlib.contextmanager
+    def leased(self) -> Iterator[str]:
+        """Hold the node for a repair; gives why it cannot be held, empty where it is."""
+        try:
+            taken = lease.acquire(self.owner, LEASE_S, path=self.paths.lease)
+        except lease.LeaseError as error:
+            yield f"Nothing was repaired: {error}"
+            return
+        try:
+            yield ""
+        finally:
+            with contextlib.suppress(lease.LeaseError):  # somebody took it after it had expired
+                lease.release(self.owner, taken.fencing, path=self.paths.lease)
+
+
+def stamp() -> str:
+    """This moment in UTC."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

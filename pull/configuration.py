@@ -1,0 +1,70 @@
+"""What the role `pull` has written for the program: /etc/temper/pull.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+PATH = Path("/etc/temper/pull.json")
+
+
+class ConfigurationError(Exception):
+    """The configuration cannot be used; the message is a sentence for the operator."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Where a node finds its configuration, and what it may do with it.
+
+    `node` is its name in the inventory, `inventory` that one's path in the repository. Either `branch` or
+    `tags` is given; `tags` is a name with at most one `*`, of which the highest version counts. `repair`
+    names the roles whose drift may be repaired. `python` is that of the virtual environment with
+    ansible-core. `report_to` is where results go: ssh://user@host, https://host/folder, or nowhere. Paths are
+    files of the node; an empty one is none.
+    """
+
+    node: str
+    url: str
+    branch: str
+    tags: str
+    inventory: str
+    repair: tuple[str, ...]
+    python: str
+    interval_s: int
+    keyring: str
+    known_hosts: str
+    ca_file: str
+    ssh_key: str
+    report_to: str
+    report_ca_file: str
+    report_ssh_key: str
+    report_token_file: str
+
+    @classmethod
+    def load(cls, path: Path) -> Configuration:
+        """The configuration of a node.
+
+        Raises:
+            ConfigurationError: it is not there, or not what the role writes.
+        """
+        try:
+            values: Any = json.loads(path.read_text(encoding="utf-8"))
+            known = {field.name: field.type for field in fields(cls)}
+            if not isinstance(values, dict) or values.keys() != known.keys():
+                raise ValueError("it has other fields than this program knows")
+            texts = [name for name, kind in known.items() if kind == "str"]
+            wrong = [name for name in texts if not isinstance(values[name], str)]
+            wrong += [] if isinstance(values["interval_s"], int) else ["interval_s"]
+            listed = values["repair"]
+            if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+                wrong.append("repair")
+            if wrong:
+                raise ValueError(f"{', '.join(wrong)} is of another type")
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"{path}: expected what the role pull writes, found that {error}. Run playbooks/tune.yml for "
+                "this node again."
+            ) from error
+        return cls(**{**values, "repair": tuple(listed)})

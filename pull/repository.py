@@ -1,0 +1,398 @@
+"""The fleet's repository on the node: fetched with git, and believed only where a signature says so.
+
+git runs with an environment of ours, without any configuration of the node, and in a bare repository whose
+own configuration is written anew each time: none of hooks, filters, attributes, submodules, replaced objects,
+grafts, alternates or credential helpers is there to be used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pull import keyring
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pull.configuration import Configuration
+    from pull.keyring import Signer
+
+#: The first with signatures of SSH keys that a keyring's namespace limits.
+OLDEST_GIT = (2, 34)
+FETCH_TIMEOUT_S = 600
+GIT_TIMEOUT_S = 300
+#: No file that git writes may be larger: a repository of text has no such pack.
+LARGEST_FILE = 1 << 30
+SSH_SIGNATURE = "-----BEGIN SSH SIGNATURE-----"
+OTHER_SIGNATURE = re.compile("-----BEGIN (PGP SIGNATURE|PGP MESSAGE|SIGNED MESSAGE)-----")
+GOOD = re.compile(r'^Good "git" signature for (\S+) with ', re.MULTILINE)
+TAGS = "refs/temper/tags/"
+HEAD = "refs/temper/head"
+PROGRAMS = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+SETTINGS = {
+    "core.hooksPath": "/dev/null",
+    "core.attributesFile": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.logAllRefUpdates": "false",
+    "credential.helper": "",
+    "fetch.fsckObjects": "true",
+    "fetch.recurseSubmodules": "false",
+    "fetch.unpackLimit": "1",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "gpg.format": "ssh",
+    "gpg.minTrustLevel": "fully",
+    # git chooses by the signature's own first line: one of OpenPGP would be judged by root's keyring.
+    "gpg.openpgp.program": "/bin/false",
+    "gpg.x509.program": "/bin/false",
+    "http.followRedirects": "false",
+    "http.sslVerify": "true",
+    "protocol.allow": "never",
+    "transfer.fsckObjects": "true",
+}
+
+
+class RepositoryError(Exception):
+    """git itself failed: there is nothing that could be judged. The message is a sentence."""
+
+
+class RefusedError(Exception):
+    """What was offered is not applied. `code` is for programs, the message a sentence for the operator."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The last commit that was verified, and the tags that were seen until then: name -> object."""
+
+    commit: str = ""
+    tags: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What the repository offers: a commit, and the tag that names it, if it is named by one."""
+
+    commit: str
+    ref: str
+    tag: str = ""
+    tags: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A commit that somebody of the keyring stands for; `time` (UTC) is what its author says."""
+
+    commit: str
+    ref: str
+    signer: str
+    tags: tuple[tuple[str, str], ...] = ()
+    time: str = ""
+
+
+class Repository:
+    """A bare repository in a folder that only root can read, of which nothing but its objects is believed."""
+
+    def __init__(self, folder: Path, configuration: Configuration) -> None:
+        self.folder = folder
+        self.wanted = configuration
+
+    def fetch(self) -> None:
+        """Bring what the repository offers; one that is damaged here is made anew first.
+
+        Raises:
+            RepositoryError: it cannot be reached, sends what git takes for broken, or does not have the ref.
+        """
+        require_git()
+        if not self.sound():
+            self.make()
+        wanted = self.wanted
+        source = f"refs/tags/{wanted.tags}" if wanted.tags else f"refs/heads/{wanted.branch}"
+        target = f"{TAGS}{wanted.tags}" if wanted.tags else HEAD
+        options = ["--quiet", "--no-tags", "--prune", "--no-recurse-submodules", "--no-write-fetch-head"]
+        command = ["fetch", *options, "--refmap=", "--", wanted.url, f"+{source}:{target}"]
+        self.git(*command, timeout_s=FETCH_TIMEOUT_S)
+        # A server of files alone is asked for each of them, and git looks at those less closely.
+        if not self.sound():
+            raise RepositoryError(f"What came from {wanted.url} is damaged.")
+
+    def make(self) -> None:
+        """An empty repository in the place of whatever is there."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.git("init", "--quiet", "--bare", "--template=", str(self.folder), inside=False)
+        self.clean()
+
+    def clean(self) -> None:
+        """Take away all that git would read beside objects and our refs, and what a killed git left."""
+        for name in ("hooks", "info", "modules", "worktrees", "logs", "refs/replace", "lfs"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        for name in ("shallow", "config.worktree", "objects/info/alternates", "objects/info/http-alternates"):
+            (self.folder / name).unlink(missing_ok=True)
+        for pattern in ("*.lock", "objects/pack/tmp_*", "objects/**/tmp_obj_*", "refs/**/*.lock"):
+            for path in self.folder.glob(pattern):
+                path.unlink()
+        (self.folder / "config").write_text("[core]\nrepositoryformatversion = 0\nbare = true\n")
+
+    def sound(self) -> bool:
+        """Whether all objects are whole, and what git needs of them is there."""
+        if not (self.folder / "HEAD").is_file():
+            return False
+        try:
+            self.clean()
+            self.git("fsck", "--full", "--strict", "--no-dangling", "--no-reflogs", "--no-progress")
+        except (RepositoryError, OSError):
+            return False
+        return True
+
+    def candidate(self) -> Candidate:
+        """What the last fetch has brought.
+
+        Raises:
+            RefusedError: a tag is none that could be signed.
+            RepositoryError: there is nothing.
+        """
+        if not self.wanted.tags:
+            return Candidate(self.git("rev-parse", "--verify", f"{HEAD}^0").strip(), self.wanted.branch)
+        listing = self.git(
+            "for-each-ref",
+            "--sort=-version:refname",
+            "--format=%(objectname) %(objecttype) %(refname)",
+            f"{TAGS}{self.wanted.tags}",
+        )
+        found = [line.split(" ", 2) for line in listing.splitlines()]
+        if not found:
+            raise RepositoryError(f"{self.wanted.url} has no tag {self.wanted.tags}.")
+        tags = tuple((name.removeprefix(TAGS), object_id) for object_id, _, name in found)
+        (name, tag), kind = tags[0], found[0][1]
+        if kind != "tag":
+            raise RefusedError(
+                "unsigned", f"The tag {name} is a name without a signature: make it with `git tag --sign`."
+            )
+        commit = self.git("rev-parse", "--verify", f"{tag}^{{commit}}").strip()
+        return Candidate(commit, name, tag, tags)
+
+    def verify(self, candidate: Candidate, accepted: Accepted, now: datetime) -> Verified:
+        """Judge what is offered against the keyring and against what was accepted before.
+
+        Raises:
+            RefusedError: it is not to be applied.
+            KeyringError: there is no keyring to judge by.
+            RepositoryError: git failed.
+        """
+        before = dict(accepted.tags)
+        for name, object_id in candidate.tags:
+            if before.get(name, object_id) != object_id:
+                raise RefusedError(
+                    "tag-moved",
+                    f"The tag {name} was {before[name]}, and is {object_id} now: a tag must never move. "
+                    "Make a new one.",
+                )
+        signer = self.signer(candidate, now)
+        if accepted.commit and candidate.commit != accepted.commit:
+            self.require_descendant(candidate.commit, accepted.commit)
+        tags = {**before, **dict(candidate.tags)}
+        seconds = self.git("show", "--no-patch", "--no-notes", "--format=%ct", candidate.commit).strip()
+        time = datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return Verified(candidate.commit, candidate.ref, signer, tuple(sorted(tags.items())), time)
+
+    def signer(self, candidate: Candidate, now: datetime) -> str:
+        """Who of the keyring has signed the tag, or else the commit. Raises as `verify` does."""
+        kind, name = ("tag", candidate.tag) if candidate.tag else ("commit", candidate.commit)
+        header, _, body = self.git("cat-file", kind, name).partition("\n\n")
+        if candidate.tag and f"\ntag {candidate.ref}\n" not in f"\n{header}\n":
+            raise RefusedError(
+                "tag-renamed", f"The tag {candidate.ref} is another one that was signed, under a new name."
+            )
+        signed = body if candidate.tag else header
+        what = f"The tag {candidate.ref}" if candidate.tag else f"Commit {candidate.commit}"
+        if OTHER_SIGNATURE.search(signed):
+            raise RefusedError(
+                "wrong-signature", f"{what} is signed with OpenPGP or X.509: expected an SSH signature."
+            )
+        if SSH_SIGNATURE not in signed:
+            raise RefusedError("unsigned", f"{what} is not signed.")
+        signers = keyring.load(Path(self.wanted.keyring))
+        current = tuple(one for one in signers if one.valid(now))
+        if found := self.good(kind, name, current):
+            return found
+        if found := self.good(kind, name, signers):
+            raise RefusedError(
+                "signer-expired",
+                f"{what} is signed by {found}, whose key does not count today ({now:%Y-%m-%d}): sign it anew "
+                "with a key that does.",
+            )
+        raise RefusedError(
+            "bad-signature",
+            f"{what} has a signature that is not by one of the keyring's {len(signers)} keys, or is not of "
+            "this content.",
+        )
+
+    def good(self, kind: str, name: str, signers: tuple[Signer, ...]) -> str:
+        """Who of these has signed; empty where nobody has."""
+        if not signers:
+            return ""
+        with tempfile.TemporaryDirectory(dir=self.folder.parent) as folder:
+            path = Path(folder, "allowed_signers")
+            path.write_text(keyring.allowed_signers(signers), encoding="ascii")
+            setting = f"gpg.ssh.allowedSignersFile={path}"
+            answer = self.execute(["-c", setting, f"verify-{kind}", "--raw", name], GIT_TIMEOUT_S)
+        said = GOOD.findall(answer.stderr + answer.stdout)
+        # One sentence and success: neither alone is believed.
+        names = {signer.name for signer in signers}
+        return said[0] if answer.returncode == 0 and len(said) == 1 and said[0] in names else ""
+
+    def require_descendant(self, commit: str, accepted: str) -> None:
+        """Refuse a commit that does not come after the accepted one: a replay, or a rewritten history."""
+        if self.is_ancestor(accepted, commit):
+            return
+        if self.is_ancestor(commit, accepted):
+            raise RefusedError(
+                "older",
+                f"Commit {commit} is older than {accepted}, which this node has applied. To go back, sign a "
+                "new commit that takes the change back (git revert).",
+            )
+        raise RefusedError(
+            "not-descendant",
+            f"The history of commit {commit} does not have {accepted}, which this node has applied: it was "
+            "rewritten, or is another repository's.",
+        )
+
+    def is_ancestor(self, older: str, newer: str) -> bool:
+        """Whether `newer` has `older` in its history."""
+        command = ["merge-base", "--is-ancestor", older, newer]
+        return self.execute(command, GIT_TIMEOUT_S).returncode == 0
+
+    def git(self, *arguments: str, timeout_s: float = GIT_TIMEOUT_S, inside: bool = True) -> str:
+        """Standard output of a git command that has to succeed. Raises RepositoryError."""
+        answer = self.execute(list(arguments), timeout_s, inside=inside)
+        if answer.returncode:
+            said = " ".join((answer.stderr or answer.stdout).split())[-500:] or f"status {answer.returncode}"
+            raise RepositoryError(f"git {arguments[0]} failed: {said}")
+        return answer.stdout
+
+    def execute(
+        self, arguments: list[str], timeout_s: float, *, inside: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """A git command, whatever comes of it; one that takes too long is ended with all that it started."""
+        settings = {**SETTINGS, **self.transport()}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        options += [f"--git-dir={self.folder}"] if inside else []
+        try:
+            answer = run(["git", *options, *arguments], self.environment(), timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise RepositoryError(f"git {arguments[0]} did not end within {timeout_s:g} s.") from error
+        return subprocess.CompletedProcess(
+            answer.args,
+            answer.returncode,
+            answer.stdout.decode("utf-8", "backslashreplace"),
+            answer.stderr.decode("utf-8", "backslashreplace"),
+        )
+
+    def transport(self) -> Mapping[str, str]:
+        """The one protocol that the address names."""
+        scheme, separator, _ = self.wanted.url.partition("://")
+        found = {f"protocol.{scheme if separator else 'ssh'}.allow": "always"}
+        if self.wanted.ca_file:
+            found["http.sslCAInfo"] = self.wanted.ca_file
+        return found
+
+    def environment(self) -> dict[str, str]:
+        """What git finds: nothing of root's or the service's own."""
+        return {
+            "PATH": PROGRAMS,
+            "LC_ALL": "C.UTF-8",
+            "HOME": "/nonexistent",
+            "XDG_CONFIG_HOME": "/nonexistent",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_SYSTEM": "/dev/null",
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_ATTR_NOSYSTEM": "1",
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_SSH_COMMAND": " ".join(ssh_command(self.wanted.known_hosts, self.wanted.ssh_key)),
+        }
+
+
+def ssh_command(known_hosts: str, key: str) -> list[str]:
+    """ssh, without any configuration but this, that asks nobody and believes only the listed host keys."""
+    identity = ["-i", key, "-o", "IdentitiesOnly=yes"] if key else []
+    options = {
+        "BatchMode": "yes",
+        "StrictHostKeyChecking": "yes",
+        "UserKnownHostsFile": known_hosts,
+        "GlobalKnownHostsFile": "/dev/null",
+        "UpdateHostKeys": "no",
+        "ConnectTimeout": "20",
+        "ServerAliveInterval": "15",
+        "ServerAliveCountMax": "4",
+    }
+    pairs = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
+    return ["ssh", "-F", "/dev/null", *pairs, *identity]
+
+
+def require_git() -> None:
+    """Refuse a git that cannot verify SSH signatures. Raises RepositoryError."""
+    try:
+        said = run(["git", "--version"], {"PATH": PROGRAMS}, GIT_TIMEOUT_S).stdout.decode()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RepositoryError(f"git cannot be run ({error}): install it on this node.") from error
+    found = re.search(r"(\d+)\.(\d+)", said)
+    if not found or (int(found[1]), int(found[2])) < OLDEST_GIT:
+        raise RepositoryError(
+            f"Expected git {OLDEST_GIT[0]}.{OLDEST_GIT[1]} or newer, which verifies SSH signatures; found "
+            f"{said.strip() or 'none'}."
+        )
+
+
+def run(
+    command: list[str],
+    environment: Mapping[str, str],
+    timeout_s: float,
+    given: bytes = b"",
+    cwd: Path = Path("/"),
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program in a group of its own, which ends as a whole when it takes longer than `timeout_s`.
+
+    Raises:
+        OSError: it cannot be started.
+        subprocess.TimeoutExpired: it was ended.
+    """
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(environment),
+        cwd=cwd,
+        start_new_session=True,
+        preexec_fn=limit_files,  # noqa: PLW1509 - this program has one thread
+    ) as process:
+        try:
+            out, err = process.communicate(given, timeout_s)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def limit_files() -> None:
+    """Keep what is started from filling the disk with one file."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))

@@ -1,0 +1,149 @@
+"""Results on their way: a real server with TLS, and what an ssh would be given."""
+
+from __future__ import annotations
+
+import http.server
+import ssl
+import subprocess
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pull.delivery import DeliveryError, deliver
+from tests.unit.pull.origin import configuration, origin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pull.configuration import Configuration
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Keeps what is put, or answers as a test says."""
+
+    taken: dict[str, tuple[str, str]]
+    status = 201
+
+    def do_PUT(self) -> None:
+        """Keep token and body by the path."""
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.taken[self.path] = (self.headers.get("Authorization", ""), body)
+        self.send_response(self.status)
+        if self.status == 307:
+            self.send_header("Location", "https://127.0.0.1:1/elsewhere")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+class Quiet(http.server.ThreadingHTTPServer):
+    """Says nothing of a client that does not believe it."""
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[type[Server], Configuration]]:
+    chain, secret = tmp_path / "ca.pem", tmp_path / "ca.key"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=x"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-out", str(chain), "-keyout", str(secret)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    kind = type("Kept", (Server,), {"taken": {}})
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(chain, secret)
+    (tmp_path / "token").write_text("s3cret\n")
+    with Quiet(("127.0.0.1", 0), kind) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield (
+                kind,
+                configuration(
+                    tmp_path,
+                    origin(tmp_path),
+                    report_to=f"https://127.0.0.1:{server.server_port}/pulled/",
+                    report_ca_file=str(chain),
+                    report_token_file=str(tmp_path / "token"),
+                ),
+            )
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def changed(wanted: Configuration, **values: str) -> Configuration:
+    return type(wanted)(**{**vars(wanted), **values})
+
+
+def test_a_result_is_put_under_the_nodes_name(served: tuple[type[Server], Configuration]) -> None:
+    server, wanted = served
+    deliver("{}\n", wanted)
+    assert server.taken == {"/pulled/gpu01.json": ("Bearer s3cret", "{}\n")}
+
+
+@pytest.mark.parametrize("status", [307, 403, 503])
+def test_what_is_not_taken_is_told_without_the_token(
+    served: tuple[type[Server], Configuration], status: int
+) -> None:
+    server, wanted = served
+    server.status = status
+    with pytest.raises(DeliveryError, match=str(status)) as caught:
+        deliver("{}\n", wanted)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_server_that_the_ca_does_not_know_gets_nothing(
+    served: tuple[type[Server], Configuration],
+) -> None:
+    server, wanted = served
+    with pytest.raises(DeliveryError):
+        deliver("{}\n", changed(wanted, report_ca_file=""))
+    assert server.taken == {}
+
+
+def test_a_token_that_cannot_be_one_is_not_repeated(
+    served: tuple[type[Server], Configuration], tmp_path: Path
+) -> None:
+    server, wanted = served
+    (tmp_path / "token").write_text("s3cret\nand another\n")
+    with pytest.raises(DeliveryError) as caught:
+        deliver("{}\n", wanted)
+    assert "s3cret" not in str(caught.value)
+    assert server.taken == {}
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_over_ssh_the_result_is_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$@" >{tmp_path}/words\ncat >{tmp_path}/given\n'
+        f"echo no such account >&2\nexit {status}\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr("pull.delivery.PROGRAMS", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    wanted = configuration(
+        tmp_path, origin(tmp_path), report_to="ssh://results@192.0.2.1:2222", report_ssh_key="/etc/key"
+    )
+    if status:
+        with pytest.raises(DeliveryError, match="no such account"):
+            deliver("{}\n", wanted)
+    else:
+        deliver("{}\n", wanted)
+    words = (tmp_path / "words").read_text().split("\n")
+    assert words[words.index("--") :][:4] == ["--", "results@192.0.2.1", "temper-pull-result", "gpu01"]
+    assert {"StrictHostKeyChecking=yes", "BatchMode=yes", "2222", "/etc/key"} <= set(words)
+    assert (tmp_path / "given").read_text() == "{}\n"

@@ -1,0 +1,469 @@
+"""Which commits a node believes: real git, real keys, and what an attacker of the server can do."""
+
+from __future__ import annotations
+
+import http.server
+import shutil
+import subprocess
+import threading
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pull import keyring
+from pull.checkout import check_out
+from pull.repository import Accepted, RefusedError, Repository, RepositoryError, Verified, require_git
+from tests.unit.pull.origin import Origin, configuration, key, line, origin
+
+
+class Silent(http.server.SimpleHTTPRequestHandler):
+    """Serves files, and says nothing."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Origin:
+    return origin(tmp_path)
+
+
+@pytest.fixture
+def ada(tmp_path: Path) -> Path:
+    """The key that the keyring has."""
+    path = key(tmp_path, "ada")
+    (tmp_path / "keyring").write_text(line("ada", path))
+    return path
+
+
+def node(tmp_path: Path, source: Origin, **values: object) -> Repository:
+    return Repository(tmp_path / "node" / "repository.git", configuration(tmp_path, source, **values))
+
+
+def pulled(repository: Repository, accepted: Accepted | None = None) -> Verified:
+    repository.fetch()
+    return repository.verify(repository.candidate(), accepted or Accepted(), NOW)
+
+
+def refusal(repository: Repository, accepted: Accepted | None = None) -> str:
+    with pytest.raises(RefusedError) as caught:
+        pulled(repository, accepted)
+    return caught.value.code
+
+
+def test_a_signed_commit_is_taken_and_its_signer_named(tmp_path: Path, source: Origin, ada: Path) -> None:
+    commit = source.commit(ada)
+    found = pulled(node(tmp_path, source))
+    assert found == Verified(commit, "main", "ada", time=found.time)
+    assert datetime.fromisoformat(found.time) <= datetime.now(UTC)
+
+
+def test_an_unsigned_commit_is_refused_also_behind_a_signed_one(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    source.commit(ada)
+    source.commit(None)
+    assert refusal(node(tmp_path, source)) == "unsigned"
+
+
+def test_another_key_is_refused(tmp_path: Path, source: Origin, ada: Path) -> None:
+    source.commit(key(tmp_path, "mallory"))
+    assert refusal(node(tmp_path, source)) == "bad-signature"
+
+
+def test_a_signature_of_another_commit_is_refused(tmp_path: Path, source: Origin, ada: Path) -> None:
+    """A commit whose content was changed and whose signature was kept."""
+    source.commit(ada)
+    text = source.git("cat-file", "commit", "HEAD")
+    forged = subprocess.run(
+        ["git", "-C", str(source.folder), "hash-object", "-t", "commit", "-w", "--stdin"],
+        input=f"{text} and more\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    source.git("update-ref", "refs/heads/main", forged)
+    assert refusal(node(tmp_path, source)) == "bad-signature"
+
+
+def test_a_signature_made_for_something_else_is_refused(tmp_path: Path, source: Origin, ada: Path) -> None:
+    """The same key, another namespace: what was signed as a file is no commit."""
+    source.commit(None)
+    text = source.git("cat-file", "commit", "HEAD") + "\n"
+    signed = subprocess.run(
+        ["ssh-keygen", "-q", "-Y", "sign", "-n", "file", "-f", str(ada)],
+        input=text.encode(),
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    header, _, body = text.partition("\n\n")
+    forged = f"{header}\ngpgsig {signed.rstrip().replace(chr(10), chr(10) + ' ')}\n\n{body}"
+    name = subprocess.run(
+        ["git", "-C", str(source.folder), "hash-object", "-t", "commit", "-w", "--stdin"],
+        input=forged.encode(),
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    source.git("update-ref", "refs/heads/main", name.strip())
+    assert refusal(node(tmp_path, source)) == "bad-signature"
+
+
+def test_a_signature_of_openpgp_is_refused_whatever_roots_keyring_has(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    source.commit(None)
+    text = source.git("cat-file", "commit", "HEAD")
+    header, _, body = text.partition("\n\n")
+    forged = (
+        f"{header}\ngpgsig -----BEGIN PGP SIGNATURE-----\n \n AAAA\n -----END PGP SIGNATURE-----\n\n{body}\n"
+    )
+    name = subprocess.run(
+        ["git", "-C", str(source.folder), "hash-object", "-t", "commit", "-w", "--stdin"],
+        input=forged.encode(),
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    source.git("update-ref", "refs/heads/main", name.strip())
+    assert refusal(node(tmp_path, source)) == "wrong-signature"
+
+
+@pytest.mark.parametrize(
+    "options", [',valid-before="20261101Z"', ',valid-after="20261201Z"'], ids=["expired", "not yet"]
+)
+def test_a_key_counts_only_in_its_time(tmp_path: Path, source: Origin, ada: Path, options: str) -> None:
+    source.commit(ada)
+    (tmp_path / "keyring").write_text(line("ada", ada, options))
+    assert refusal(node(tmp_path, source)) == "signer-expired"
+
+
+def test_an_expired_key_does_not_count_for_a_commit_that_claims_to_be_old(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git judges a key's time at the time of the commit, which its author chooses."""
+    source.commit(ada)
+    raw = ["commit", "--quiet", "--amend", "--gpg-sign", "--no-edit", "--date=2026-01-01T00:00:00Z"]
+    subprocess.run(
+        ["git", "-C", str(source.folder), *source.signing(ada), *raw],
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z",
+            "GIT_COMMITTER_NAME": "ada",
+            "GIT_COMMITTER_EMAIL": "ada@example.org",
+        },
+        check=True,
+    )
+    (tmp_path / "keyring").write_text(line("ada", ada, ',valid-before="20260201Z"'))
+    assert refusal(node(tmp_path, source)) == "signer-expired"
+
+
+def test_a_key_that_is_removed_counts_no_more_for_what_is_applied(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    commit = source.commit(ada)
+    repository = node(tmp_path, source)
+    pulled(repository)
+    (tmp_path / "keyring").write_text(line("grace", key(tmp_path, "grace")))
+    assert refusal(repository, Accepted(commit)) == "bad-signature"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nobody\n", "ada ssh-ed25519 AAAA\n", '* namespaces="git" ssh-ed25519 AA==\n']
+)
+def test_a_keyring_that_trusts_nobody_or_everybody_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "keyring").write_text(text)
+    with pytest.raises(keyring.KeyringError):
+        keyring.load(tmp_path / "keyring")
+
+
+def test_an_older_commit_is_refused(tmp_path: Path, source: Origin, ada: Path) -> None:
+    first = source.commit(ada)
+    second = source.commit(ada)
+    repository = node(tmp_path, source)
+    assert pulled(repository, Accepted(first)).commit == second
+    source.git("reset", "--quiet", "--hard", first)
+    assert refusal(repository, Accepted(second)) == "older"
+
+
+def test_a_rewritten_history_is_refused_also_after_the_clone_was_lost(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    first = source.commit(ada)
+    second = source.commit(ada)
+    repository = node(tmp_path, source)
+    pulled(repository)
+    source.git("reset", "--quiet", "--hard", first)
+    source.commit(ada, "other")
+    assert refusal(repository, Accepted(second)) == "not-descendant"
+    shutil.rmtree(repository.folder)
+    assert refusal(repository, Accepted(second)) == "not-descendant"
+
+
+def test_going_back_is_a_new_commit(tmp_path: Path, source: Origin, ada: Path) -> None:
+    source.commit(ada)
+    second = source.commit(ada)
+    source.git(*source.signing(ada), "revert", "--no-edit", "--gpg-sign", "HEAD")
+    assert pulled(node(tmp_path, source), Accepted(second)).signer == "ada"
+
+
+def test_the_highest_of_the_signed_tags_counts(tmp_path: Path, source: Origin, ada: Path) -> None:
+    for name in ("fleet-9", "fleet-10"):
+        commit = source.commit(None)
+        source.tag(name, ada)
+    found = pulled(node(tmp_path, source, tags="fleet-*"))
+    assert (found.commit, found.ref, found.signer) == (commit, "fleet-10", "ada")
+    assert dict(found.tags).keys() == {"fleet-9", "fleet-10"}
+
+
+@pytest.mark.parametrize("signed", [True, False], ids=["annotated", "lightweight"])
+def test_a_tag_without_a_signature_is_refused(
+    tmp_path: Path, source: Origin, ada: Path, signed: bool
+) -> None:
+    source.commit(ada)
+    if signed:
+        source.tag("fleet-1", None)
+    else:
+        source.git("tag", "fleet-1")
+    assert refusal(node(tmp_path, source, tags="fleet-*")) == "unsigned"
+
+
+def test_a_tag_of_another_key_is_refused(tmp_path: Path, source: Origin, ada: Path) -> None:
+    source.commit(ada)
+    source.tag("fleet-1", key(tmp_path, "mallory"))
+    assert refusal(node(tmp_path, source, tags="fleet-*")) == "bad-signature"
+
+
+def test_a_tag_that_moved_is_refused_also_forward(tmp_path: Path, source: Origin, ada: Path) -> None:
+    source.commit(ada)
+    source.tag("fleet-1", ada)
+    repository = node(tmp_path, source, tags="fleet-*")
+    found = pulled(repository)
+    source.commit(ada)
+    source.tag("fleet-1", ada, "--force")
+    assert refusal(repository, Accepted(found.commit, found.tags)) == "tag-moved"
+
+
+def test_a_signed_tag_under_a_new_name_is_refused(tmp_path: Path, source: Origin, ada: Path) -> None:
+    source.commit(ada)
+    source.tag("fleet-1", ada)
+    source.git("update-ref", "refs/tags/fleet-2", source.git("rev-parse", "refs/tags/fleet-1"))
+    assert refusal(node(tmp_path, source, tags="fleet-*")) == "tag-renamed"
+
+
+def test_a_tag_that_is_taken_away_leaves_no_older_commit(tmp_path: Path, source: Origin, ada: Path) -> None:
+    for name in ("fleet-1", "fleet-2"):
+        source.commit(ada)
+        source.tag(name, ada)
+    repository = node(tmp_path, source, tags="fleet-*")
+    found = pulled(repository)
+    source.git("tag", "--delete", "fleet-2")
+    assert refusal(repository, Accepted(found.commit, found.tags)) == "older"
+
+
+def test_a_clone_that_was_damaged_is_made_anew(tmp_path: Path, source: Origin, ada: Path) -> None:
+    commit = source.commit(ada)
+    repository = node(tmp_path, source)
+    pulled(repository)
+    (pack,) = repository.folder.glob("objects/pack/*.pack")
+    pack.chmod(0o600)
+    pack.write_bytes(pack.read_bytes()[:-30])
+    assert not repository.sound()
+    assert pulled(repository).commit == commit
+
+
+def test_what_a_killed_fetch_has_left_is_taken_away(tmp_path: Path, source: Origin, ada: Path) -> None:
+    source.commit(ada)
+    repository = node(tmp_path, source)
+    pulled(repository)
+    left = [repository.folder / "shallow.lock", repository.folder / "objects/pack/tmp_pack_abc"]
+    for path in left:
+        path.write_text("half")
+    commit = source.commit(ada)
+    assert pulled(repository).commit == commit
+    assert not any(path.exists() for path in left)
+
+
+def test_a_source_with_a_damaged_object_changes_nothing(tmp_path: Path, source: Origin, ada: Path) -> None:
+    first = source.commit(ada)
+    repository = node(tmp_path, source)
+    pulled(repository)
+    source.commit(ada)
+    blob = source.git("rev-parse", "HEAD:file")
+    path = source.folder / ".git/objects" / blob[:2] / blob[2:]
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(RepositoryError):
+        repository.fetch()
+    assert repository.sound()
+    assert repository.candidate().commit == first
+
+
+def malformed(source: Origin, signer: Path) -> None:
+    """A signed commit of a tree with a file `.git`, which a checkout would have written into."""
+    source.commit(signer)
+    blob = source.git("rev-parse", "HEAD:file")
+    tree = subprocess.run(
+        ["git", "-C", str(source.folder), "hash-object", "-t", "tree", "-w", "--literally", "--stdin"],
+        input=b"100644 .git\0" + bytes.fromhex(blob),
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    commit = source.git(
+        *source.signing(signer), "commit-tree", "-S", "-m", "evil", "-p", "HEAD", tree.strip()
+    )
+    source.git("update-ref", "refs/heads/main", commit)
+
+
+def test_objects_that_git_takes_for_malformed_do_not_come_in(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    malformed(source, ada)
+    with pytest.raises(RepositoryError):
+        pulled(node(tmp_path, source))
+
+
+@pytest.mark.parametrize("evil", [False, True], ids=["whole", "malformed"])
+def test_a_server_of_files_alone_is_looked_at_as_closely(
+    tmp_path: Path, source: Origin, ada: Path, evil: bool
+) -> None:
+    """The dumb protocol, over which objects come one by one."""
+    commit = source.commit(ada)
+    if evil:
+        malformed(source, ada)
+    source.git("update-server-info")
+    handler = partial(Silent, directory=str(source.folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            repository = node(tmp_path, source, url=f"http://127.0.0.1:{server.server_port}/.git")
+            if evil:
+                with pytest.raises(RepositoryError):
+                    pulled(repository)
+            else:
+                assert pulled(repository).commit == commit
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_nothing_that_lies_in_the_clone_is_obeyed(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Configuration, hooks, replaced objects and the environment would each let a forged commit in."""
+    source.commit(ada)
+    repository = node(tmp_path, source)
+    good = pulled(repository).commit
+    mallory = key(tmp_path, "mallory")
+    everybody = tmp_path / "everybody"
+    everybody.write_text(line("ada", mallory))
+    forged = source.commit(mallory)
+    proof = tmp_path / "proof"
+    (repository.folder / "hooks").mkdir()
+    hook = repository.folder / "hooks/reference-transaction"
+    hook.write_text(f"#!/bin/sh\ntouch {proof}\n")
+    hook.chmod(0o755)
+    (repository.folder / "config").write_text(
+        f'[gpg "ssh"]\nallowedSignersFile = {everybody}\nprogram = /bin/true\n[core]\nbare = true\n'
+        f"fsmonitor = touch {proof}\n"
+    )
+    replaced = repository.folder / "refs/replace"
+    replaced.mkdir(parents=True)
+    (replaced / forged).write_text(f"{good}\n")
+    for name, value in (
+        ("GIT_CONFIG_COUNT", "1"),
+        ("GIT_CONFIG_KEY_0", "gpg.ssh.program"),
+        ("GIT_CONFIG_VALUE_0", "/bin/true"),
+        ("HOME", str(tmp_path)),
+    ):
+        monkeypatch.setenv(name, value)
+    (tmp_path / ".gitconfig").write_text(f'[gpg "ssh"]\nallowedSignersFile = {everybody}\n')
+    assert refusal(repository) == "bad-signature"
+    assert not proof.exists()
+
+
+def test_files_are_those_of_the_tree_whatever_its_attributes_say(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    (source.folder / ".gitattributes").write_text(
+        "* text eol=crlf ident\nsecret export-ignore\n* filter=lfs\n"
+    )
+    (source.folder / "run").write_text("#!/bin/sh\n# $Id$\n")
+    (source.folder / "run").chmod(0o755)
+    (source.folder / "inside").symlink_to("run")
+    (source.folder / "outside").symlink_to("/etc/passwd")
+    commit = source.commit(ada, "secret", "kept\n")
+    repository = node(tmp_path, source)
+    pulled(repository)
+    found = check_out(repository, commit, tmp_path / "commits")
+    assert (found / "run").read_text() == "#!/bin/sh\n# $Id$\n"
+    assert (found / "run").stat().st_mode & 0o777 == 0o755
+    assert (found / "secret").read_text() == "kept\n"
+    assert (found / "inside").readlink() == Path("run")
+    assert not (found / "outside").is_symlink()
+
+
+def test_a_submodule_is_refused(tmp_path: Path, source: Origin, ada: Path) -> None:
+    first = source.commit(ada)
+    source.git("update-index", "--add", "--cacheinfo", f"160000,{first},module")
+    source.git(*source.signing(ada), "commit", "--quiet", "--gpg-sign", "--message", "module")
+    repository = node(tmp_path, source)
+    found = pulled(repository)
+    with pytest.raises(RefusedError) as caught:
+        check_out(repository, found.commit, tmp_path / "commits")
+    assert caught.value.code == "submodule"
+    assert not (tmp_path / "commits" / found.commit).exists()
+
+
+def test_an_object_with_another_content_is_never_written(tmp_path: Path, source: Origin, ada: Path) -> None:
+    """A loose object in the place of the signed one, after git has looked at all of them."""
+    commit = source.commit(ada, text="signed\n")
+    blob = source.git("rev-parse", "HEAD:file")
+    repository = node(tmp_path, source)
+    pulled(repository)
+    forged = tmp_path / "forged"
+    forged.mkdir()
+    subprocess.run(["git", "init", "--quiet", "--bare", str(forged)], check=True)
+    command = ["git", "-C", str(forged), "hash-object", "-w", "--stdin"]
+    name = subprocess.run(command, input=b"forged\n", capture_output=True, check=True).stdout.decode().strip()
+    for pack in repository.folder.glob("objects/pack/*"):
+        pack.chmod(0o600)
+    target = repository.folder / "objects" / blob[:2]
+    target.mkdir()
+    # git prefers packs: the tree and the commit move into loose objects, and the forged one stands beside.
+    (pack,) = repository.folder.glob("objects/pack/*.pack")
+    moved = tmp_path / "moved.pack"
+    pack.rename(moved)
+    pack.with_suffix(".idx").unlink()
+    unpack = ["git", f"--git-dir={repository.folder}", "unpack-objects", "-q"]
+    subprocess.run(unpack, input=moved.read_bytes(), check=True)
+    loose = target / blob[2:]
+    loose.chmod(0o600)
+    loose.write_bytes((forged / "objects" / name[:2] / name[2:]).read_bytes())
+    with pytest.raises(RepositoryError):
+        check_out(repository, commit, tmp_path / "commits")
+    assert list((tmp_path / "commits").glob("[!.]*")) == []
+
+
+def test_only_the_addresss_own_protocol_is_used(tmp_path: Path, source: Origin, ada: Path) -> None:
+    source.commit(ada)
+    proof = tmp_path / "proof"
+    with pytest.raises(RepositoryError):
+        node(tmp_path, source, url=f"ext::touch% {proof}").fetch()
+    with pytest.raises(RepositoryError):
+        node(tmp_path, source, url=str(source.folder)).fetch()
+    assert not proof.exists()
+
+
+def test_a_git_that_cannot_verify_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "git"
+    program.write_text("#!/bin/sh\necho git version 2.30.2\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("pull.repository.PROGRAMS", str(tmp_path))
+    with pytest.raises(RepositoryError, match=r"2\.34"):
+        require_git()
