@@ -20,7 +20,7 @@ import yaml
 
 from console.nodes import alike, counted, printable
 from console.run import STATES
-from fleet import inventory
+from fleet import inventory, pulled
 from fleet.bundle import ROOT, BundleError
 from fleet.collected import compliance, plans, validation
 from fleet.journal import Job, Journal
@@ -112,6 +112,9 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--ssh-options", default="", help="for the connections to helpers: '-F FILE'")
     status = commands.add_parser("status", help="what the last run came to, node by node")
     status.set_defaults(function=_status)
+    results = commands.add_parser("pulled", help="judge what nodes that pull have handed back")
+    pulled.add_arguments(results)
+    results.set_defaults(function=pulled.run)
     return whole
 
 

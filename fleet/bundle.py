@@ -37,6 +37,7 @@ PARTS = (
     "pages",
     "planning",
     "playbooks",
+    "pull",
     "requirements",
     "roles",
     "rollout",

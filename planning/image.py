@@ -26,6 +26,7 @@ NO_TUNABLES = Tunables(
     hugepages=(),
     hugepages_defrag=(),
     irqbalance=False,
+    nr_open=0,
     nvme=False,
     nvme_schedulers=(),
     ofed="",
