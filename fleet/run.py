@@ -29,7 +29,7 @@ from fleet.bundle import ROOT, bundle, python_version
 from fleet.journal import NodeRecord
 from fleet.slices import Board, Outcome, Place, Slice
 from fleet.worker import COLLECTED, FAILED, IDENT, STATS, UNREACHABLE
-from rollout.playbooks import REFUSES, failure
+from rollout.playbooks import LAST_LINES, REFUSES, failure, last_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -46,8 +46,6 @@ CONNECT_S = 20
 LEASE_S = 6 * 3600.0
 #: Settings of the environment that go to helpers; a path is one of theirs.
 PASSED_ON = ("ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_VAULT_IDENTITY_LIST")
-#: Of what a place has said on standard error.
-LAST_LINES = 3
 
 
 @dataclass
@@ -131,6 +129,13 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
     def output(self) -> Path:
         """What Ansible has written."""
         return self.folder / "artifacts" / "stdout"
+
+    def last_words(self) -> str:
+        """The end of what Ansible wrote, of a run that came to no node."""
+        try:
+            return last_words(self.output.read_text(encoding="utf-8"))
+        except OSError as error:
+            return f"Ansible ended before it came to any node, and its output cannot be read: {error}"
 
     def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
         """A line."""
@@ -329,7 +334,7 @@ class Run:
             if all(one.state in ("ok", "changed") for one in outcomes.values()):
                 stream.output.unlink(missing_ok=True)
         else:
-            reason = stream.why() if not stream.whole else _last_words(stream.output)
+            reason = stream.why() if not stream.whole else stream.last_words()
             self.board.lose(part, reason)
             self.say(
                 f"slice {part.number} ({counted(part.nodes)}), attempt {part.attempt}, is lost: {reason}"
@@ -378,15 +383,6 @@ def _command(folder: Path, python: str, path: list[str], modules: list[Path]) ->
     }
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     return f"cd {shlex.quote(str(folder))} && {' '.join(words)} exec {shlex.quote(python)} -m fleet.worker"
-
-
-def _last_words(output: Path) -> str:
-    """The end of what Ansible wrote, of a run that came to no node."""
-    try:
-        lines = [line.strip() for line in output.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except OSError:
-        lines = []
-    return printable(" ".join(lines[-LAST_LINES:])) or "Ansible ended before it came to any node"
 
 
 def places(names: Iterable[str], jobs: int) -> list[Place]:

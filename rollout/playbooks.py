@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from console.nodes import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -23,6 +25,8 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 RESULT = "Say what came of the step"
 #: How preflight's task begins that ends a run before anything is changed.
 REFUSES = "Refuse a node"
+#: Of what Ansible wrote, where it has no better reason.
+LAST_LINES = 3
 FAILED, UNREACHABLE, OK = "runner_on_failed", "runner_on_unreachable", "runner_on_ok"
 
 
@@ -67,6 +71,12 @@ def failure(task: str, result: Mapping[str, Any]) -> str:
     # One that failed by its own condition (failed_when) has no message, but may name its problems.
     words = " ".join(result.get("problems") or ()) or result.get("msg") or result.get("stderr") or task
     return " ".join(str(words).split())
+
+
+def last_words(output: str) -> str:
+    """The end of what Ansible wrote, in one line."""
+    lines = [line.strip() for line in printable(output).splitlines() if line.strip()]
+    return " ".join(lines[-LAST_LINES:]) or "Ansible said nothing"
 
 
 class Ansible:
@@ -122,7 +132,10 @@ class Ansible:
             shutil.rmtree(private, ignore_errors=True)
         (folder / f"{label}.log").write_text(output, encoding="utf-8")
         ok = run.status == "successful"
-        said = events.said or f"Ansible ended with {run.status}: see {folder / label}.log"
+        # It ended before it came to the node, for example over an inventory that cannot be read.
+        said = (
+            events.said or f"{last_words(output)} (Ansible ended with {run.status}: see {folder / label}.log)"
+        )
         if ok:
             return Played(ok, result=events.result)
         return Played(ok, said, events.refused, events.unreachable, events.result)

@@ -175,7 +175,7 @@ def _power_back(trial: Trial) -> None:
 
 def _lost_settings(trial: Trial) -> None:
     """Something takes a setting away whenever it is set, as a tool of somebody else does."""
-    trial.run("nvidia-smi --compute-mode=EXCLUSIVE_PROCESS")
+    trial.run("nvidia-smi -c 3")
 
 
 def _forget_packages(trial: Trial) -> None:

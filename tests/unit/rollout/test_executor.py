@@ -15,7 +15,7 @@ from rollout.engine import Ticket
 from rollout.executor import FleetExecutor
 from rollout.gate import Rules
 from rollout.model import Course, Node, Outcome, Record, State, Step
-from rollout.playbooks import RESULT, Events, Played
+from rollout.playbooks import RESULT, Events, Played, last_words
 from rollout.policy import Policy
 
 if TYPE_CHECKING:
@@ -359,3 +359,9 @@ def keep_settings(folder: Path) -> None:
     path = folder / "gpu01" / "settings.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"GPU-0": {"ECC": "Enabled"}, "GPU-1": {"ECC": "Enabled"}}))
+
+
+def test_the_last_words_of_a_run_that_came_to_no_node_are_its_reason() -> None:
+    output = "\x1b[0mPLAY\n\n[ERROR]: The lab is not running.\n  Start it.\n\n"
+    assert last_words(output) == "\\x1b[0mPLAY [ERROR]: The lab is not running. Start it."
+    assert last_words("\n") == "Ansible said nothing"
