@@ -60,7 +60,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print(
-            "fleet: stopped; what nodes were at has been ended. python3 -m fleet resume goes on.",
+            "fleet: stopped. A step that a node was at may still end there; python3 -m fleet resume goes on.",
             file=sys.stderr,
         )
         return 130

@@ -11,13 +11,14 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ansible_runner.streaming import Processor, Transmitter  # type: ignore[import-untyped]  # ships no types
 from ClusterShell.Event import EventHandler
@@ -33,6 +34,7 @@ from rollout.playbooks import LAST_LINES, REFUSES, failure, last_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from types import FrameType
 
     from fleet.inventory import Inventory
     from fleet.journal import Job, Journal
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 HERE = "this machine"
 #: A slice gives a sign of life every 15 s (fleet.worker): it is lost when none has come for so long.
 SILENCE_S = 120.0
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_S = 5.0
 CONNECT_S = 20
 #: How long a node's lease outlasts a slice that has not given it back: as long as site.yml may take.
@@ -204,6 +207,7 @@ class Run:
         self.task.set_info("connect_timeout", CONNECT_S)
         if self.ssh_options:
             self.task.set_info("ssh_options", self.ssh_options)
+        self.stopping = False
         self.streams: dict[Slice, Stream] = {}
         self.commands: dict[str, str] = {}
         self.begun_s = time.monotonic()
@@ -215,12 +219,22 @@ class Run:
             self._prepare(helpers)
         self.commands[HERE] = _command(ROOT, sys.executable, [str(Path(sys.executable).parent)], [ROOT])
         self.task.timer(LOOK_S, handler=_Watch(self), interval=LOOK_S, autoclose=True)
-        self._start()
+        before = {number: signal.signal(number, self._stop) for number in STOPS}
         try:
+            self._start()
             self.task.resume()
         except BaseException:
+            self.stopping = True
             self.task.abort(kill=False)
             raise
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self, _signal: int, _frame: FrameType | None) -> NoReturn:
+        # Known before ClusterShell ends the slices: none is to begin in the place of one that it ends.
+        self.stopping = True
+        raise KeyboardInterrupt
 
     def _prepare(self, helpers: list[str]) -> None:
         """Bring the bundle to the helpers that do not have it; one that cannot be used gets no slice."""
@@ -325,6 +339,8 @@ class Run:
         """A slice has ended, whole or not: record it, and begin what can begin now."""
         part = stream.part
         del self.streams[part]
+        if self.stopping:
+            return
         shutil.rmtree(stream.folder / "artifacts" / "job_events", ignore_errors=True)
         found = {node: stream.events.outcome(node, part, stream.place) for node in part.nodes}
         outcomes = {node: outcome for node, outcome in found.items() if outcome}

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +24,7 @@ from fleet.slices import Board, Place, Slice
 from fleet.worker import slim
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 PLAY = """
 - hosts: gpu_nodes
@@ -56,12 +59,12 @@ def playbook(tmp_path: Path) -> Path:
     return path
 
 
-def carried_out(folder: Path, what: Job, *, own: Mapping[str, Any] | None = None) -> Run:
+def carried_out(folder: Path, what: Job, *, own: Mapping[str, Any] | None = None, size: int = 2) -> Run:
     hosts = {node: {"ansible_connection": "local", **(own or {}).get(node, {})} for node in NODES}
     known = from_listing({"gpu_nodes": {"hosts": list(NODES)}, "_meta": {"hostvars": hosts}})
     journal = Journal(folder / "runs.sqlite")
     journal.begin("one", what)
-    board = Board.of(NODES, 2, [Place(HERE, 2)])
+    board = Board.of(NODES, size, [Place(HERE, 2)])
     said: list[str] = []
     addresses: dict[str, list[str]] = {"addresses": [], "unknown": []}
     run = Run("one", what, known, board, journal, folder / "run", addresses, True, said.append)
@@ -129,6 +132,35 @@ def test_a_worker_ends_its_run_when_its_input_ends(tmp_path: Path) -> None:
     worker.stdout.close()
     assert worker.wait(60) == 0
     assert b'"status": "canceled"' in rest
+
+
+def test_a_run_that_is_stopped_begins_nothing_and_ends_its_slices(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    waits = tmp_path / "waits.yml"
+    waits.write_text(
+        "- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n"
+        f"    - ansible.builtin.shell: touch {begun}/{{{{ inventory_hostname }}}} && exec sleep 20\n"
+    )
+    stopper = threading.Thread(target=stop_when, args=(lambda: len(list(begun.iterdir())) == 2,))
+    stopper.start()
+    with pytest.raises(KeyboardInterrupt):
+        carried_out(tmp_path, job(waits), size=1)
+    stopper.join()
+    assert {path.name for path in begun.iterdir()} == set(NODES[:2])
+    records = Journal(tmp_path / "runs.sqlite").nodes("one")
+    assert {node: (one.attempt, one.state) for node, one in records.items()} == {
+        "gpu01": (1, ""),
+        "gpu02": (1, ""),
+    }
+
+
+def stop_when(condition: Callable[[], bool]) -> None:
+    """Interrupt this process, as Ctrl-C does, once something is so."""
+    deadline = time.monotonic() + 120
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_events_carry_only_what_the_controller_needs() -> None:
