@@ -4,14 +4,16 @@
 
 The job is what `ansible-runner transmit` writes, and the output is what `ansible-runner process` reads. To
 `ansible-runner worker` two things are added: only events that the controller needs are sent, and where
-standard input ends, because the controller or the connection is gone, so does the run.
+standard input ends, because the controller or the connection is gone, the run ends with all its processes.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -25,6 +27,9 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 IDENT = "slice"
 #: In the artifacts of a slice: what roles hand to the controller of the fleet.
 COLLECTED = "collected"
+#: From linux/prctl.h.
+PR_SET_CHILD_SUBREAPER = 36
+TASKS = Path("/proc/self/task")
 #: How often a run that has nothing to say gives a sign of life.
 KEEPALIVE_S = 15
 STATS, FAILED, UNREACHABLE, TASK = (
@@ -49,6 +54,25 @@ def slim(event: dict[str, Any]) -> dict[str, Any] | None:
     else:
         return None
     return {"event": kind, "uuid": event["uuid"], "counter": event["counter"], "event_data": kept}
+
+
+def adopt() -> None:
+    """Become the parent of what the run's processes leave behind. Raises OSError.
+
+    Ansible's processes for single nodes are in sessions of their own: ansible-runner's kill does not reach
+    them, and one that waits for its node would go on without an Ansible.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def end_descendants() -> None:
+    """End all processes that this one has started, and those that they have, until there is none."""
+    while children := [int(pid) for path in TASKS.glob("*/children") for pid in path.read_text().split()]:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+            # Its own children become ours with its end.
+            os.waitpid(pid, 0)
 
 
 class SliceWorker(Worker):  # type: ignore[misc]  # it ships no types
@@ -92,6 +116,8 @@ class SliceWorker(Worker):  # type: ignore[misc]  # it ships no types
 
     def artifacts_handler(self, artifact_dir: str) -> None:
         """Give the nodes back, then send what the run has left, but its events."""
+        if self.cancelled.is_set():
+            end_descendants()
         release(Path(self.private_data_dir), self.job_kwargs or {})
         for name in ("job_events", "fact_cache"):
             shutil.rmtree(Path(artifact_dir) / name, ignore_errors=True)
@@ -117,9 +143,13 @@ def release(folder: Path, job: dict[str, Any]) -> None:
 def main() -> int:
     """Run the job of standard input; its status is in what it writes."""
     folder = Path(tempfile.mkdtemp(prefix="temper-slice-"))
+    adopt()
+    worker = SliceWorker(folder)
     try:
-        SliceWorker(folder).run()
+        worker.run()
     finally:
+        if worker.cancelled.is_set():
+            end_descendants()
         shutil.rmtree(folder, ignore_errors=True)
     return 0
 

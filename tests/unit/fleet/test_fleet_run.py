@@ -124,14 +124,17 @@ def test_a_worker_ends_its_run_when_its_input_ends(tmp_path: Path) -> None:
     assert worker.stdout
     worker.stdin.write(transmitted)
     worker.stdin.flush()
-    for line in worker.stdout:
-        if b"playbook_on_task_start" in line:
-            break
+    deadline = time.monotonic() + 120
+    while not (started.exists() and started.read_text().strip()):
+        assert time.monotonic() < deadline, "the task does not start"
+        time.sleep(0.1)
     worker.stdin.close()
     rest = worker.stdout.read()
     worker.stdout.close()
     assert worker.wait(60) == 0
     assert b'"status": "canceled"' in rest
+    # Ansible's process for the node had a session of its own, and so had what ran there.
+    assert not Path("/proc", started.read_text().strip()).exists()
 
 
 def test_a_run_that_is_stopped_begins_nothing_and_ends_its_slices(tmp_path: Path) -> None:
