@@ -76,13 +76,7 @@ def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> M
         doing = "training alone"
         recorder.rate("one_rank_training_samples_s", operation, doing=doing, scale=1, conditions=conditions)
         del operation
-    stage(MEETING)
-    backend.join(parameters["rank"], parameters["world_size"], parameters["store"], parameters["timeout_s"])
-    stage(CONNECTING)
-    if (least := -backend.highest(-free)) < needed:
-        raise NotRunError(
-            f"{needed / 1e9:.1f} GB of free memory needed, {least / 1e9:.1f} GB found on a rank"
-        )
+    meet(backend, parameters, needed, free, stage)
     stage("distributing the model")
     operation = backend.parallel_training(shape, way)
     seconds, attempts = time_together(backend, operation, parameters["timing"], stage, "together")
@@ -96,6 +90,19 @@ def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> M
     stage("leaving")
     backend.barrier()
     return recorder.measured({"seconds": seconds, "attempts": attempts, "format": way, "batch": shape.batch})
+
+
+def meet(
+    backend: Backend, parameters: dict[str, Any], needed: float, free: float, stage: Callable[[str], None]
+) -> None:
+    """Join the other ranks. Raises NotRunError, in all, where one has fewer `free` bytes than `needed`."""
+    stage(MEETING)
+    backend.join(parameters["rank"], parameters["world_size"], parameters["store"], parameters["timeout_s"])
+    stage(CONNECTING)
+    if (least := -backend.highest(-free)) < needed:
+        raise NotRunError(
+            f"{needed / 1e9:.1f} GB of free memory needed, {least / 1e9:.1f} GB found on a rank"
+        )
 
 
 def time_together(
