@@ -192,7 +192,7 @@ def test_a_controller_that_is_killed_takes_its_slices_with_it_and_the_next_one_g
     drift()
     controller = begin(*helpers(HELPER, SECOND_HELPER))
     controller.send_signal(signal.SIGKILL)
-    controller.wait()
+    controller.communicate()
     for helper in (HELPER, SECOND_HELPER):
         wait_until(lambda node=helper: not workers(node), "nothing runs for it", 120)  # type: ignore[misc]
     status, said = run("status")
