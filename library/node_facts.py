@@ -23,10 +23,22 @@ options:
     type: path
     default: /opt/temper/venv/bin/python3
   lease:
-    description: Take the node's lease first, as M(node_lease) does; its C(owner), C(attempt) and C(ttl_s).
-      The fact C(temper_lease) then has C(owner) and C(fencing). Where somebody else holds it, the node is
-      not read.
+    description: Take the node's lease first, as M(node_lease) does. The fact C(temper_lease) then has
+      C(owner) and C(fencing). Where somebody else holds it, the node is not read.
     type: dict
+    suboptions:
+      owner:
+        description: Who asks, as an operator would know it.
+        type: str
+        required: true
+      attempt:
+        description: How often the owner has come to this node anew.
+        type: int
+        default: 0
+      ttl_s:
+        description: For how many seconds the lease lasts.
+        type: float
+        default: 3600
   image:
     description: The node is said to be the tree of an image. Its kernel is then O(image_kernel) and not the
       running one, which is the builder's; the driver is not asked; C(image_refusal) says why it is no such

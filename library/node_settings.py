@@ -35,9 +35,18 @@ options:
     type: int
     default: 0
   lease:
-    description: C(owner) and C(fencing) of the lease that this run took (M(node_facts)). Where somebody has
-      taken the node since, nothing is changed.
+    description: The lease that this run took (M(node_facts)). Where somebody has taken the node since,
+      nothing is changed.
     type: dict
+    suboptions:
+      owner:
+        description: Who took it.
+        type: str
+        required: true
+      fencing:
+        description: The number that the owner was given.
+        type: int
+        required: true
 author: Temper developers
 """
 
@@ -81,7 +90,10 @@ def main() -> None:
             "after_boot_s": {"type": "int", "default": 0},
             "lease": {
                 "type": "dict",
-                "options": {"owner": {"type": "str"}, "fencing": {"type": "int"}},
+                "options": {
+                    "owner": {"type": "str", "required": True},
+                    "fencing": {"type": "int", "required": True},
+                },
             },
         },
         supports_check_mode=True,

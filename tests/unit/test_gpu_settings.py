@@ -716,6 +716,7 @@ def test_program_applies_a_file(
 
 def test_program_needs_nothing_of_ansible(driver: Driver, tmp_path: Path) -> None:
     for name, text in programs().items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     settings = tmp_path / "settings.json"
     # No lock of clocks: that would be noted under /run of this machine.

@@ -478,6 +478,7 @@ def test_the_installed_program_divides_without_ansible(
     folder = tmp_path / "temper"
     folder.mkdir()
     for name, text in programs().items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text.replace('"/run/temper', f'"{tmp_path}/run/temper'))
     (folder / "settings.json").write_text(json.dumps(wish({"0": ["7g.80gb"]})))
     done = subprocess.run(

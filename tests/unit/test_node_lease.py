@@ -271,7 +271,7 @@ def test_reading_a_node_takes_its_lease_where_it_is_asked_for(
     path: Path, monkeypatch: pytest.MonkeyPatch, run_module: Callable[..., dict[str, Any]]
 ) -> None:
     monkeypatch.setattr(lease, "PATH", path)
-    monkeypatch.setattr(node_facts, "gather", lambda payload: {"os": payload})
+    monkeypatch.setattr(node_facts, "gather", lambda payload, image_kernel: {"os": payload})
     asked = {"owner": "run 1", "attempt": 1, "ttl_s": 60}
     facts = run_module(node_facts.main, lease=asked)["ansible_facts"]
     assert facts["temper_lease"] == {"owner": "run 1", "fencing": 1}

@@ -31,6 +31,8 @@ UNTYPED_FUNCTIONS = {
     # The content of data/gpu_models.yml, of which validation knows the fields, and the rows that others add.
     "expectation.py": {"expectation", "as_limited"},
     "tables.py": {"load_models", "chip_models"},
+    # What several runs hand to one controller.
+    "fleet.py": {"part", "merged"},
     # What Ansible collects and keeps.
     "preflight.py": {"preflight_plan", "preview_arguments"},
     "node_action.py": {"run", "ask"},

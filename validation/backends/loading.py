@@ -132,11 +132,16 @@ class Loading:
     def close(self) -> None:
         """End the workers, whatever state they are in."""
         self._waits_since = time.monotonic()
-        self._batches = None
-        self._ended.set()
-        for worker in multiprocessing.active_children():
-            worker.kill()
-            worker.join()
+        # torch raises an error, wherever this process is, when a worker is killed: here that is how it ends.
+        former = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            self._batches = None
+            self._ended.set()
+            for worker in multiprocessing.active_children():
+                worker.kill()
+                worker.join()
+        finally:
+            signal.signal(signal.SIGCHLD, former or signal.SIG_DFL)
 
     def _watch(self) -> None:
         """End workers that hand over no batch that they have announced: for that, torch waits without end."""
