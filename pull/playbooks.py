@@ -23,6 +23,10 @@ REPAIRABLE = ("compute_environment", "gpu_settings", "monitoring", "os_tuning")
 OLDEST_ANSIBLE = (2, 19)
 PLAY_TIMEOUT_S = 1800
 VERSION_TIMEOUT_S = 120
+#: What the checkout's callback displays of a refusal or failure: whom it is about, then why, indented.
+COMPLAINT = re.compile(r"^(?:refused|failed|unreachable): .*\n((?:(?:  .*)?\n)+)", re.MULTILINE)
+#: Of what Ansible wrote, where it has no better reason.
+LAST_LINES = 3
 #: What no inventory can make of a node that pulls: a repair disturbs no job, and leaves the driver alone.
 FIXED = {
     "ansible_connection": "local",
@@ -108,7 +112,7 @@ class Playbooks:
         return f"The repair failed: {said}" if status else ""
 
     def play(self, name: str, variables: dict[str, Any], folder: str, *options: str) -> tuple[int, str]:
-        """Run a playbook for this node alone; returns its status and its last words.
+        """Run a playbook for this node alone; returns its status, and why it failed where it did.
 
         Raises:
             PlaybookError: it cannot be started, or did not end.
@@ -133,7 +137,7 @@ class Playbooks:
             raise PlaybookError(f"playbooks/{name}.yml did not end within {PLAY_TIMEOUT_S} s.") from error
         output = (answer.stdout + answer.stderr).decode("utf-8", "backslashreplace")
         print(output, flush=True)
-        return answer.returncode, " ".join(output.split())[-200:]
+        return answer.returncode, reason(output)
 
     def environment(self) -> dict[str, str]:
         """What Ansible finds: nothing of the node's own configuration."""
@@ -154,3 +158,10 @@ class Playbooks:
         shutil.rmtree(self.state / "home", ignore_errors=True)
         for leftover in (*self.state.glob("check-*"), *self.state.glob("repair-*")):
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+def reason(output: str) -> str:
+    """Why a run failed, of what Ansible has written, in one line; its last lines where it says no reason."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    said = " ".join(" ".join(COMPLAINT.findall(output)).split())
+    return said or " ".join(" ".join(lines[-LAST_LINES:]).split()) or "Ansible said nothing"

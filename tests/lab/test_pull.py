@@ -46,8 +46,11 @@ ANSIBLE = (
 ANSIBLE_TOO = ("cryptography", "cffi", "_cffi_backend", "pycparser")
 ENVIRONMENT = "/opt/temper/ansible"
 LIMITS = "/etc/security/limits.d/90-temper.conf"
-DRIFT = f"echo '* - nofile 1' >>{LIMITS}"
+#: A limit that ends no login: the controller comes, too, while the node has it.
+DRIFT = f"echo '* - locks 100000' >>{LIMITS}"
 STATE = "/var/lib/temper/pull"
+#: Another limit than the role's own, and no larger one than kernels allow without being told (fs.nr_open).
+NOFILE = 524288
 
 
 class Receiver(http.server.SimpleHTTPRequestHandler):
@@ -86,14 +89,12 @@ class World:
         """Have the service run once; returns whether it succeeded, and its result."""
         self.source.git("repack", "-a", "-d", "--quiet")
         self.source.git("update-server-info")
-        before = shown("InvocationID")
+        # A start would join a run of the timer's that is under way.
+        wait_until(lambda: ended() is not None, "no other run is under way", patience_s=900)
+        before = ended()
         # A repair may have systemd execute itself anew, which ends a client that waits.
         on_node(NODE, "systemctl start --no-block temper-pull.service")
-        wait_until(
-            lambda: shown("InvocationID") != before and shown("ActiveState") in ("inactive", "failed"),
-            "the run ends",
-            patience_s=900,
-        )
+        wait_until(lambda: ended() not in (None, before), "the run ends", patience_s=900)
         result: dict[str, Any] = json.loads(on_node(NODE, f"cat {STATE}/result.json"))
         # What pytest shows of a test that fails.
         print(on_node(NODE, "journalctl --unit temper-pull.service --output cat --lines 100"))
@@ -115,6 +116,16 @@ def play(inventory: Path, playbook: str, **variables: object) -> Run:
 def shown(name: str) -> str:
     """A property of the service."""
     return on_node(NODE, f"systemctl show --property={name} --value temper-pull.service").strip()
+
+
+def ended() -> str | None:
+    """Which run was the last, empty before the first; None while one is under way, or nobody can tell.
+
+    While systemd executes itself anew, it may leave a question without an answer.
+    """
+    question = "systemctl show --property=InvocationID,ActiveState temper-pull.service || true"
+    said = dict(line.split("=", 1) for line in on_node(NODE, question).splitlines())
+    return said["InvocationID"] if said.get("ActiveState") in ("inactive", "failed") else None
 
 
 def root() -> Path:
@@ -316,16 +327,35 @@ def test_drift_is_repaired_by_the_next_start_and_only_what_may_be(world: World) 
     on_node(NODE, "sysctl --quiet --write net.ipv4.conf.all.send_redirects=0")
 
 
-def test_a_new_signed_commit_is_applied(world: World) -> None:
+def asked(world: World, nofile: int) -> None:
+    """A signed commit that asks for another limit of open files."""
     path = world.source.folder / "inventory/mine/hosts.yml"
     hosts = json.loads(path.read_text())
-    hosts["gpu_nodes"]["hosts"][NODE.name]["os_tuning_nofile"] = 1234567
+    hosts["gpu_nodes"]["hosts"][NODE.name]["os_tuning_nofile"] = nofile
     world.source.commit(world.operator, "inventory/mine/hosts.yml", json.dumps(hosts, indent=1))
+
+
+def test_a_signed_commit_that_asks_for_what_the_node_cannot_have_changes_nothing(world: World) -> None:
+    """A larger limit than the kernel's would end all logins; nobody has signed that on purpose."""
+    before = tuned(world)
+    most = int(on_node(NODE, "sysctl --values fs.nr_open"))
+    asked(world, most + 1)
+    succeeded, result = world.start()
+    assert succeeded, result
+    assert result["commit"] == world.source.git("rev-parse", "HEAD")
+    assert (result["verdict"], result["repaired"]) == ("not-compliant", []), result
+    assert "node/plan" in [one["id"] for one in result["left"]], result
+    assert f"fs.nr_open of this node is {most}" in result["repair_problem"], result
+    assert tuned(world) == before
+
+
+def test_a_new_signed_commit_is_applied(world: World) -> None:
+    asked(world, NOFILE)
     succeeded, result = world.start()
     assert succeeded, result
     assert result["commit"] == world.source.git("rev-parse", "HEAD")
     assert result["verdict"] == "compliant", result
-    assert "1234567" in tuned(world)
+    assert str(NOFILE) in tuned(world)
 
 
 def test_refused_commits_leave_the_node_unchanged(world: World) -> None:
@@ -381,13 +411,15 @@ def test_a_result_that_was_not_taken_goes_with_the_next_run(world: World) -> Non
 
 
 def test_the_second_run_of_the_controller_changes_nothing(world: World) -> None:
-    run = play(world.inventory, "playbooks/tune.yml", os_tuning_nofile=1234567)
+    run = play(world.inventory, "playbooks/tune.yml", os_tuning_nofile=NOFILE)
     assert run.status == 0, run.output
     assert run.changed(NODE) == 0
 
 
 def test_a_node_that_is_to_pull_no_more_is_left_without_it(world: World) -> None:
-    run = play(world.inventory, "playbooks/tune.yml", pull_enabled=False, os_tuning_nofile=1234567)
+    run = play(world.inventory, "playbooks/tune.yml", pull_enabled=False, os_tuning_nofile=NOFILE)
     assert run.status == 0, run.output
-    left = on_node(NODE, "systemctl list-unit-files 'temper-pull*' --no-legend || true; ls /etc/temper")
-    assert "pull" not in left
+    folders = "/etc/temper /etc/systemd/system /usr/local/lib/temper-pull"
+    units = "systemctl list-unit-files 'temper-pull*' --no-legend"
+    left = on_node(NODE, f"{units} || true; find {folders} ! -type d -path '*pull*' 2>/dev/null || true")
+    assert left == ""

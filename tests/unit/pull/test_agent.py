@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ansible.module_utils import lease
 
+from console.run import Note, Run, Stage
 from pull import delivery
 from pull.agent import Agent, LockedError, Paths
 from pull.result import MOST_CONTROLS, Control, Result
@@ -32,7 +33,8 @@ variables = json.loads(options["--extra-vars"])
 drift = (home / "drift").read_text().split() if (home / "drift").exists() else []
 if playbook.endswith("tune.yml"):
     if (home / "stuck").exists():
-        sys.exit("the disk is full")
+        print((home / "stuck").read_text())
+        sys.exit(2)
     kept = [one for one in drift if one.split("/")[0] not in options["--tags"].split(",")]
     (home / "drift").write_text(" ".join(kept))
 else:
@@ -129,11 +131,26 @@ def test_drift_of_a_role_that_may_be_repaired_is(world: World) -> None:
 
 def test_a_repair_that_fails_is_told_and_the_node_given_back(world: World) -> None:
     world.drift("os_tuning/sysctl:x")
-    (world.folder / "stuck").touch()
+    (world.folder / "stuck").write_text("[ERROR]: the disk is full")
     result = world.run(repair=("os_tuning",))
-    assert "the disk is full" in result.repair_problem
+    assert result.repair_problem == "The repair failed: [ERROR]: the disk is full"
     assert (result.repaired, result.left_count) == ((), 1)
     assert lease.read(world.paths.lease).owner == ""
+
+
+@pytest.mark.parametrize("kind", ["refused", "failed"])
+def test_why_a_repair_failed_is_told_in_the_words_of_its_task(world: World, kind: str) -> None:
+    """Not the recap and the outcome that follow, which say only where it failed."""
+    run, stage = Run(), Stage("Tune", 0.0)
+    run.note(stage, Note("warning", "gpu01", "os_tuning: Tune", "a mirror is slow"))
+    run.note(stage, Note(kind, "gpu01", "os_tuning: Tune", "gpu01 cannot:\n\n- 1 file is busy"))
+    blocks = [block.text for block in run.blocks(stage.notes)]
+    outcome = [f"{line}\n" for _, line in run.outcome()]
+    recap = [stage.counts(1.0), "PLAY RECAP ***", "gpu01 : ok=4 failed=1\n", "== Outcome", *outcome]
+    (world.folder / "stuck").write_text("\n".join(["\n== Tune", *blocks, *recap]))
+    world.drift("os_tuning/sysctl:x")
+    result = world.run(repair=("os_tuning",))
+    assert result.repair_problem == "The repair failed: os_tuning: Tune gpu01 cannot: - 1 file is busy"
 
 
 def test_many_controls_are_counted_and_the_result_stays_small(world: World) -> None:
