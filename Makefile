@@ -94,6 +94,10 @@ compliance-campaign: packages controller payload ## Change COUNT=30 nodes by han
 upgrade-campaign: packages controller payload ## Meet every fault of an upgrade on a node (RUN=faults), or upgrade COUNT=30 nodes (RUN=fleet): hours
 	@nice $(BIN)/python -m tests.lab.upgrade_campaign $(or $(RUN),faults) $(if $(COUNT),--count $(COUNT)) $(ARGS)
 
+.PHONY: fleet-campaign
+fleet-campaign: packages controller payload ## Slices beside one process on NODES=4 nodes, then cut off at COUNT=20 random moments: two hours
+	@nice $(BIN)/python -m tests.lab.fleet_campaign --nodes $(or $(NODES),4) --count $(or $(COUNT),20) $(ARGS)
+
 .PHONY: molecule
 molecule: packages setup ## Converge bare nodes with Molecule, verify with testinfra; one step: STEP=converge
 	@# Strict: the lab's inventory is not for the steps that make and end the lab.

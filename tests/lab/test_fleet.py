@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab import lab as labs
-from tests.lab import many_nodes
+from tests.lab import helpers, many_nodes
 from tests.lab import node as machine
 from tests.lab.cutoff import wait_until
-from tests.lab.fleet import BIN, Fleet, on_node
-from tests.lab.settings import ADMINISTRATOR, CHECKOUT, Lab
+from tests.lab.fleet import Fleet, on_node
+from tests.lab.settings import CHECKOUT, Lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.lab.settings import Node
 
@@ -31,22 +29,13 @@ FIRST, SECOND, HELPER, OTHER_PYTHON, SECOND_HELPER = FLEET.lab.nodes(5)
 TARGETS = f"{FIRST.name},{SECOND.name}"
 
 
-def command(*words: str) -> list[str]:
-    return [str(BIN / "python"), "-m", "fleet", *words]
-
-
-def helpers(*nodes: Node) -> list[str]:
-    status = labs.status(FLEET.lab)
-    options = (
-        f"-F /dev/null -i {status['ssh_key']} -o IdentitiesOnly=yes -o StrictHostKeyChecking=yes "
-        f"-o UserKnownHostsFile={status['known_hosts']} -o GlobalKnownHostsFile=/dev/null -l {ADMINISTRATOR}"
-    )
-    return ["--helpers", ",".join(node.address for node in nodes), "--ssh-options", options, "--jobs", "1"]
+def places(*nodes: Node) -> list[str]:
+    return helpers.options(FLEET, *nodes)
 
 
 def run(*words: str, timeout_s: float = 900) -> tuple[int, str]:
     done = subprocess.run(
-        command(*words),
+        helpers.command(*words),
         cwd=CHECKOUT,
         env=FLEET.environment,
         capture_output=True,
@@ -56,18 +45,6 @@ def run(*words: str, timeout_s: float = 900) -> tuple[int, str]:
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
-def lease(node: Node) -> str:
-    """Who holds the node; nothing where nobody does."""
-    found = re.search(r'"owner": "([^"]*)"', on_node(node, "cat /var/lib/temper/lease.json"))
-    assert found
-    return found[1]
-
-
-def workers(node: Node) -> str:
-    """What runs on a helper for a slice."""
-    return on_node(node, "pgrep -af '[f]leet.worker|[a]nsible-playbook' || true")
-
-
 @pytest.fixture(scope="module", autouse=True)
 def lab() -> Iterator[None]:
     """Five nodes, two of which may work on the others."""
@@ -75,16 +52,7 @@ def lab() -> Iterator[None]:
     FLEET.command("down")
     many_nodes.boot(FLEET)
     try:
-        status = labs.status(FLEET.lab)
-        for helper in (HELPER, SECOND_HELPER, OTHER_PYTHON):
-            # An operator gives helpers a key of their own; here it is the lab's.
-            for path in (status["ssh_key"], status["known_hosts"]):
-                folder, text = Path(path).parent, Path(path).read_text(encoding="utf-8")
-                on_node(
-                    helper,
-                    f"mkdir -p {folder} && chmod 755 {folder} && cat > {path} <<'END'\n{text}END\n"
-                    f"chown {ADMINISTRATOR} {path} && chmod 600 {path}",
-                )
+        helpers.equip(FLEET, [HELPER, SECOND_HELPER, OTHER_PYTHON])
         yield
     finally:
         FLEET.command("down")
@@ -92,13 +60,13 @@ def lab() -> Iterator[None]:
 
 def test_helpers_carry_out_what_one_process_would() -> None:
     stages = ["--tags", "provision,tune,harden"]
-    places = helpers(HELPER, SECOND_HELPER)
-    status, said = run("run", "site.yml", "--limit", TARGETS, *stages, "--slice", "1", *places)
+    there = places(HELPER, SECOND_HELPER)
+    status, said = run("run", "site.yml", "--limit", TARGETS, *stages, "--slice", "1", *there)
     assert status == 0, said
     assert "2 nodes planned, 0 refused" in said
     assert f"changed: 2 nodes: {FIRST.name}, {SECOND.name}" in said
     assert "sent to 2 nodes" in said
-    assert lease(FIRST) == lease(SECOND) == ""
+    assert helpers.lease_owner(FIRST) == helpers.lease_owner(SECOND) == ""
     one = FLEET.run(["ansible-playbook", "site.yml", "--limit", TARGETS, *stages])
     assert one.status == 0, one.output
     assert (one.changed(FIRST), one.changed(SECOND)) == (0, 0), one.output
@@ -108,7 +76,7 @@ def test_compliance_of_slices_is_one_statement_and_takes_no_node(tmp_path: Path)
     held = on_node(FIRST, "stat -c %Y /var/lib/temper/lease.json")
     folders = ("compliance_reports_directory", "gpu_validation_reports_directory")
     reports = ["-e", json.dumps(dict.fromkeys(folders, str(tmp_path)))]
-    status, said = run("run", "compliance", "--limit", TARGETS, "--slice", "1", *reports, *helpers(HELPER))
+    status, said = run("run", "compliance", "--limit", TARGETS, "--slice", "1", *reports, *places(HELPER))
     # Nothing of these nodes was ever measured, and that is all.
     assert status == 1, said
     assert "no report on this machine has a validation of it" in said
@@ -119,11 +87,11 @@ def test_compliance_of_slices_is_one_statement_and_takes_no_node(tmp_path: Path)
 
 
 def test_a_helper_with_another_python_is_refused_and_the_others_do_its_work() -> None:
-    places = helpers(OTHER_PYTHON, HELPER)
-    status, said = run("run", "preflight", "--limit", TARGETS, "--slice", "1", *places)
+    there = places(OTHER_PYTHON, HELPER)
+    status, said = run("run", "preflight", "--limit", TARGETS, "--slice", "1", *there)
     assert status == 0, said
     assert f"{OTHER_PYTHON.address} cannot be used: expected Python 3.11" in said
-    status, said = run("run", "preflight", "--limit", TARGETS, *helpers(OTHER_PYTHON))
+    status, said = run("run", "preflight", "--limit", TARGETS, *places(OTHER_PYTHON))
     assert status == 2
     assert f"left: 2 nodes: {FIRST.name}, {SECOND.name}" in said
     assert "there is no place to run it" in said
@@ -146,7 +114,7 @@ def test_a_node_that_somebody_else_holds_is_refused() -> None:
         assert f"refused: {FIRST.name}" in said
         assert "This node is held by rollout 7" in said
         assert f"ok: {SECOND.name}" in said
-        assert lease(FIRST) == "rollout 7"
+        assert helpers.lease_owner(FIRST) == "rollout 7"
     finally:
         on_node(FIRST, "cp /tmp/lease.json /var/lib/temper/lease.json")
 
@@ -157,24 +125,26 @@ def drift() -> None:
         on_node(node, "rm -f /etc/sysctl.d/*temper* /etc/security/limits.d/*temper*")
 
 
-def begin(*places: str) -> subprocess.Popen[str]:
+def begin(*there: str) -> subprocess.Popen[str]:
     """Start a run, and wait until it has taken both nodes."""
-    words = ["run", "tune", "--limit", TARGETS, "--slice", "1", *places]
+    words = ["run", "tune", "--limit", TARGETS, "--slice", "1", *there]
     controller = subprocess.Popen(
-        command(*words),
+        helpers.command(*words),
         cwd=CHECKOUT,
         env=FLEET.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    wait_until(lambda: bool(lease(FIRST) and lease(SECOND)), "both nodes are taken", 300)
+    wait_until(
+        lambda: bool(helpers.lease_owner(FIRST) and helpers.lease_owner(SECOND)), "both nodes are taken", 300
+    )
     return controller
 
 
 def test_a_helper_that_dies_leaves_its_nodes_to_the_other() -> None:
     drift()
-    controller = begin(*helpers(HELPER, SECOND_HELPER))
+    controller = begin(*places(HELPER, SECOND_HELPER))
     machine.stop(HELPER)
     try:
         said, _ = controller.communicate(timeout=900)
@@ -183,24 +153,24 @@ def test_a_helper_that_dies_leaves_its_nodes_to_the_other() -> None:
         many_nodes.boot(FLEET)
     assert controller.returncode == 0, said
     assert "is lost" in said
-    assert lease(FIRST) == lease(SECOND) == ""
+    assert helpers.lease_owner(FIRST) == helpers.lease_owner(SECOND) == ""
     one = FLEET.run(["ansible-playbook", "playbooks/tune.yml", "--limit", TARGETS])
     assert (one.changed(FIRST), one.changed(SECOND)) == (0, 0), one.output
 
 
 def test_a_controller_that_is_killed_takes_its_slices_with_it_and_the_next_one_goes_on() -> None:
     drift()
-    controller = begin(*helpers(HELPER, SECOND_HELPER))
+    controller = begin(*places(HELPER, SECOND_HELPER))
     controller.send_signal(signal.SIGKILL)
     controller.communicate()
     for helper in (HELPER, SECOND_HELPER):
-        wait_until(lambda node=helper: not workers(node), "nothing runs for it", 120)  # type: ignore[misc]
+        wait_until(lambda node=helper: not helpers.workers(node), "nothing runs for it", 120)  # type: ignore[misc]
     status, said = run("status")
     assert status == 2
     assert "was cut off" in said
-    status, said = run("resume", "--slice", "1", *helpers(HELPER, SECOND_HELPER))
+    status, said = run("resume", "--slice", "1", *places(HELPER, SECOND_HELPER))
     assert status == 0, said
-    assert lease(FIRST) == lease(SECOND) == ""
+    assert helpers.lease_owner(FIRST) == helpers.lease_owner(SECOND) == ""
     status, said = run("resume")
     assert status == 2
     assert "nothing is left of the last run" in said

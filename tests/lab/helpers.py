@@ -1,0 +1,58 @@
+"""Lab nodes as helpers: machines from which slices of a run are carried out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.lab import lab as labs
+from tests.lab.fleet import BIN, on_node
+from tests.lab.settings import ADMINISTRATOR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.lab.fleet import Fleet
+    from tests.lab.settings import Node
+
+
+def equip(fleet: Fleet, helpers: Iterable[Node]) -> None:
+    """Give nodes a key for the others. An operator gives helpers keys of their own; here it is the lab's."""
+    status = labs.status(fleet.lab)
+    for path in (status["ssh_key"], status["known_hosts"]):
+        folder, text = Path(path).parent, Path(path).read_text(encoding="utf-8")
+        for helper in helpers:
+            on_node(
+                helper,
+                f"mkdir -p {folder} && chmod 755 {folder} && cat > {path} <<'END'\n{text}END\n"
+                f"chown {ADMINISTRATOR} {path} && chmod 600 {path}",
+            )
+
+
+def options(fleet: Fleet, *helpers: Node) -> list[str]:
+    """Arguments of `python3 -m fleet` that name the helpers and the way to them."""
+    status = labs.status(fleet.lab)
+    ssh = (
+        f"-F /dev/null -i {status['ssh_key']} -o IdentitiesOnly=yes -o StrictHostKeyChecking=yes "
+        f"-o UserKnownHostsFile={status['known_hosts']} -o GlobalKnownHostsFile=/dev/null -l {ADMINISTRATOR}"
+    )
+    return ["--helpers", ",".join(node.address for node in helpers), "--ssh-options", ssh, "--jobs", "1"]
+
+
+def command(*words: str) -> list[str]:
+    """A command of `python3 -m fleet`."""
+    return [str(BIN / "python"), "-m", "fleet", *words]
+
+
+def workers(helper: Node) -> str:
+    """What runs on a helper for slices; nothing where nothing does."""
+    return on_node(helper, "pgrep -af '[f]leet.worker|[a]nsible-playbook' || true").strip()
+
+
+def lease_owner(node: Node) -> str:
+    """Who holds a node; nothing where nobody does."""
+    script = (
+        "import json, pathlib; path = pathlib.Path('/var/lib/temper/lease.json'); "
+        "print(json.loads(path.read_text())['owner'] if path.exists() else '')"
+    )
+    return on_node(node, f'python3 -c "{script}"').strip()
