@@ -51,11 +51,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The first `size` nodes of a lab."""
+    """The first `size` nodes of a lab. `timeout_s` is for what hangs: a busy machine is ten times slower."""
 
     lab: Lab
     size: int = 2
-    timeout_s: float = 600
+    timeout_s: float = 3600
 
     @property
     def environment(self) -> dict[str, str]:

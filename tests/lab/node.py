@@ -29,7 +29,7 @@ State = Literal["off", "starting", "running", "degraded", "stopping"]
 
 _SUPERVISOR = Path(__file__).with_name("supervise.sh")
 _ADMINISTRATOR_ID = 1000
-_BOOT_TIMEOUT_S = 120.0
+_BOOT_TIMEOUT_S = 300.0
 
 _NSPAWN_SETTINGS = {
     # What Debian 12 and 13 have on a server, whatever the host has: cgroup version 2. Docker needs it.

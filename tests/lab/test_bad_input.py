@@ -26,8 +26,8 @@ pytestmark = pytest.mark.lab
 
 LAB = Lab(name="badinput")
 FIRST, SECOND = LAB.nodes(2)
-WAIT_TIMEOUT_S = 60
-FLEET = Fleet(LAB, timeout_s=300)
+WAIT_TIMEOUT_S = 600
+FLEET = Fleet(LAB)
 
 
 @pytest.fixture(scope="module", autouse=True)

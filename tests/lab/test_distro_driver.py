@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 LAB = Lab(name="debdriver")
-FLEET = Fleet(LAB, timeout_s=1800)
+FLEET = Fleet(LAB)
 BOOKWORM, TRIXIE = LAB.nodes(2)
 # Not 2 GB more of CUDA: what has to be proven is the driver.
 WISHES = {

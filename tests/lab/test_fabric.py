@@ -36,7 +36,7 @@ ENVIRONMENT = {**os.environ, "LAB_NAME": LAB.name, "LAB_NODES": "4"}
 PAYLOAD = "/run/temper-validation.pyz"
 PYTHON = "/opt/temper/venv/bin/python3"
 #: A group takes seconds; the machine may be busy.
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 
 
 def lab_command(*arguments: str, given: bytes | None = None) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.lab.settings import Node
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
-FLEET = Fleet(Lab(name="slicing"), 5, 900)
+FLEET = Fleet(Lab(name="slicing"), 5)
 # Debian 12 and 13 in turn: helpers need the controller's Python.
 FIRST, SECOND, HELPER, OTHER_PYTHON, SECOND_HELPER = FLEET.lab.nodes(5)
 TARGETS = f"{FIRST.name},{SECOND.name}"
@@ -33,7 +33,7 @@ def places(*nodes: Node) -> list[str]:
     return helpers.options(FLEET, *nodes)
 
 
-def run(*words: str, timeout_s: float = 900) -> tuple[int, str]:
+def run(*words: str, timeout_s: float = 3600) -> tuple[int, str]:
     done = subprocess.run(
         helpers.command(*words),
         cwd=CHECKOUT,
@@ -137,7 +137,7 @@ def begin(*there: str) -> subprocess.Popen[str]:
         text=True,
     )
     wait_until(
-        lambda: bool(helpers.lease_owner(FIRST) and helpers.lease_owner(SECOND)), "both nodes are taken", 300
+        lambda: bool(helpers.lease_owner(FIRST) and helpers.lease_owner(SECOND)), "both nodes are taken", 900
     )
     return controller
 
@@ -147,7 +147,7 @@ def test_a_helper_that_dies_leaves_its_nodes_to_the_other() -> None:
     controller = begin(*places(HELPER, SECOND_HELPER))
     machine.stop(HELPER)
     try:
-        said, _ = controller.communicate(timeout=900)
+        said, _ = controller.communicate(timeout=3600)
     finally:
         controller.kill()
         many_nodes.boot(FLEET)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 LAB = Lab(name="kernels")
-FLEET = Fleet(LAB, size=1, timeout_s=1200)
+FLEET = Fleet(LAB, size=1)
 (NODE,) = LAB.nodes(1)
 FIRST, SECOND, THIRD = 990, 991, 992
 POLICY = Policy(kernel="newest")

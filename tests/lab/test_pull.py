@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
-FLEET = Fleet(Lab(name="pulling"), size=1, timeout_s=1800)
+FLEET = Fleet(Lab(name="pulling"), size=1)
 (NODE,) = FLEET.lab.nodes(1)
 #: Of the controller's environment, what ansible-core is made of.
 ANSIBLE = (

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.lab
 
 LAB = Lab(name="upgrade")
-FLEET = Fleet(LAB, size=1, timeout_s=1200)
+FLEET = Fleet(LAB, size=1)
 (NODE,) = LAB.nodes(1)
 OLD_DRIVER, NEW_DRIVER = DRIVERS[OLD], DRIVERS[NEW]
 
