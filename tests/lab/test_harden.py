@@ -29,33 +29,35 @@ def test_new_connection_is_made_and_needed(fleet: Fleet) -> None:
     assert {node: int(after[node]) - int(before[node]) for node in NODES} == dict.fromkeys(NODES, 1)
 
 
+LOCK_OUTS = [
+    ({"ssh_hardening_allow_users": ["alice"]}, "AllowUsers (alice) lacks the account ops"),
+    (
+        {"ssh_hardening_extra_options": {"PermitRotLogin": False}},
+        "Bad configuration option: PermitRotLogin",
+    ),
+    ({"firewall_management_networks": ["192.0.2.0/24"]}, "which is in none of the management networks"),
+    ({"firewall_peer_addresses": ["192.0.2.0/24"]}, "This would cut the fleet's own network off"),
+    ({"ssh_hardening_user_ca_keys": ["-----BEGIN OPENSSH PRIVATE KEY-----"]}, "it is a private key"),
+]
+MORE_LOCK_OUTS = [
+    ({"ssh_hardening_allow_groups": ["wheel"]}, "AllowGroups (wheel) has no group of ops"),
+    ({"ssh_hardening_extra_options": {"AuthorizedKeysFile": "/etc/keys/%u"}}, "has no key in /etc/keys/%u"),
+    ({"ssh_hardening_extra_options": {"UsePAM": False}}, "ops is locked and UsePAM is no"),
+    ({"ssh_hardening_ciphers": ["rot13"]}, "OpenSSH knows none of rot13"),
+    ({"firewall_management_networks": ["10.213.0.1/16"]}, "its network is 10.213.0.0/16"),
+    ({"firewall_rules": [EXPORTER | {"ports": [70000]}]}, "rule 1 (exporter), ports: expected a port"),
+    ({"firewall_services": {"dcgm-exporter": ["192.0.2.1"]}}, "did you mean dcgm_exporter?"),
+    (
+        {"ssh_hardening_extra_options": {"ListenAddress": "192.0.2.77"}},
+        "sshd could not listen on 192.0.2.77:22",
+    ),
+    ({"ssh_hardening_rollback_after_s": 0}, "rollback_after_s: expected 5 to 3600 seconds, found 0"),
+]
+
+
 @pytest.mark.parametrize(
     ("variables", "reason"),
-    [
-        ({"ssh_hardening_allow_users": ["alice"]}, "AllowUsers (alice) lacks the account ops"),
-        ({"ssh_hardening_allow_groups": ["wheel"]}, "AllowGroups (wheel) has no group of ops"),
-        (
-            {"ssh_hardening_extra_options": {"AuthorizedKeysFile": "/etc/keys/%u"}},
-            "has no key in /etc/keys/%u",
-        ),
-        ({"ssh_hardening_extra_options": {"UsePAM": False}}, "ops is locked and UsePAM is no"),
-        (
-            {"ssh_hardening_extra_options": {"PermitRotLogin": False}},
-            "Bad configuration option: PermitRotLogin",
-        ),
-        ({"ssh_hardening_ciphers": ["rot13"]}, "OpenSSH knows none of rot13"),
-        ({"firewall_management_networks": ["192.0.2.0/24"]}, "which is in none of the management networks"),
-        ({"firewall_management_networks": ["10.213.0.1/16"]}, "its network is 10.213.0.0/16"),
-        ({"firewall_rules": [EXPORTER | {"ports": [70000]}]}, "rule 1 (exporter), ports: expected a port"),
-        ({"firewall_services": {"dcgm-exporter": ["192.0.2.1"]}}, "did you mean dcgm_exporter?"),
-        ({"firewall_peer_addresses": ["192.0.2.0/24"]}, "This would cut the fleet's own network off"),
-        (
-            {"ssh_hardening_extra_options": {"ListenAddress": "192.0.2.77"}},
-            "sshd could not listen on 192.0.2.77:22",
-        ),
-        ({"ssh_hardening_rollback_after_s": 0}, "rollback_after_s: expected 5 to 3600 seconds, found 0"),
-        ({"ssh_hardening_user_ca_keys": ["-----BEGIN OPENSSH PRIVATE KEY-----"]}, "it is a private key"),
-    ],
+    [*LOCK_OUTS, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_LOCK_OUTS)],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_lock_out_that_can_be_foreseen_is_refused(
@@ -161,6 +163,7 @@ def test_sshd_that_ends_at_its_reload_is_started_again(fleet: Fleet) -> None:
     assert fleet.harden().status == 0
 
 
+@pytest.mark.slow
 def test_run_through_a_port_that_nobody_confirmed_closes_no_port(fleet: Fleet) -> None:
     """The port goes when the change is undone, so a firewall that fits it alone would keep everybody out."""
     both = {"firewall_ssh_ports": [22, 2222]}
@@ -174,6 +177,7 @@ def test_run_through_a_port_that_nobody_confirmed_closes_no_port(fleet: Fleet) -
     assert fleet.harden().status == 0
 
 
+@pytest.mark.slow
 def test_nftables_service_starts_after_an_undone_first_installation(fleet: Fleet) -> None:
     assert fleet.harden(firewall_state="absent").status == 0
     trap = "type filter hook input priority 10; tcp dport 22 ct state new drop;"

@@ -65,7 +65,10 @@ def test_administrator_is_added_rotated_and_revoked(given_back: Fleet, tmp_path:
         assert fleet.login(node, user="alice", key=new).returncode != 0
 
 
-@pytest.mark.parametrize("others", [["bob"], []], ids=["another stays", "the last one"])
+@pytest.mark.parametrize(
+    "others",
+    [pytest.param(["bob"], marks=pytest.mark.slow, id="another stays"), pytest.param([], id="the last one")],
+)
 def test_administrator_who_is_no_longer_listed_is_named(
     given_back: Fleet, tmp_path: Path, others: list[str]
 ) -> None:
@@ -77,6 +80,7 @@ def test_administrator_who_is_no_longer_listed_is_named(
         assert fleet.login(node, user="alice", key=key, command="sudo -n true").returncode == 0
 
 
+@pytest.mark.slow
 def test_account_of_before_gets_in_while_listed_and_is_given_back_as_it_was(
     fleet: Fleet, tmp_path: Path
 ) -> None:

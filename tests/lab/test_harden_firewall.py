@@ -39,6 +39,7 @@ def test_stopped_firewall_stays_open_when_nftables_service_starts(fleet: Fleet) 
         fleet.side_door("systemctl stop nftables; systemctl start temper-firewall")
 
 
+@pytest.mark.slow
 def test_rules_of_others_survive_a_change_and_a_reload(fleet: Fleet) -> None:
     """What Docker, Kubernetes and libvirt leave in the kernel: tables with chains, rules and sets."""
     others = {
@@ -59,6 +60,7 @@ def test_rules_of_others_survive_a_change_and_a_reload(fleet: Fleet) -> None:
         fleet.side_door(";".join(f"nft delete table {name}" for name in others))
 
 
+@pytest.mark.slow
 def test_open_connection_that_the_node_only_reads_from_outlives_the_first_rules(fleet: Fleet) -> None:
     """Until then the kernel tracks no connections, and what the other end sends looks like a new one."""
     gone = fleet.harden("--limit", "gpu01", firewall_state="absent")

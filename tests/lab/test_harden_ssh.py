@@ -126,6 +126,7 @@ def test_group_exchange_uses_large_groups_only(fleet: Fleet) -> None:
     assert {int(size) for size in sizes.values()} == {3071}
 
 
+@pytest.mark.slow
 def test_socket_activated_sshd_is_hardened_and_never_masked(fleet: Fleet) -> None:
     fleet.side_door("systemctl stop ssh.service; systemctl start ssh.socket")
     try:
@@ -182,6 +183,7 @@ def listening(fleet: Fleet) -> dict[str, set[str]]:
     }
 
 
+@pytest.mark.slow
 def test_port_of_a_socket_activated_sshd_moves_and_comes_back(like_ubuntu: Fleet, tmp_path: Path) -> None:
     fleet = like_ubuntu
     run = fleet.harden(ssh_hardening_ports=[2222])
@@ -206,6 +208,7 @@ def test_port_of_a_socket_activated_sshd_moves_and_comes_back(like_ubuntu: Fleet
     fleet.assert_everybody_gets_in()
 
 
+@pytest.mark.slow
 def test_port_of_a_socket_activated_sshd_that_nobody_reaches_is_undone(like_ubuntu: Fleet) -> None:
     fleet = like_ubuntu
     run = fleet.harden(firewall_ssh_ports=[22], ssh_hardening_ports=[2222], **SOON)
@@ -214,6 +217,7 @@ def test_port_of_a_socket_activated_sshd_that_nobody_reaches_is_undone(like_ubun
     assert listening(fleet) == at("22")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reboots", [False, True], ids=["timer", "reboot"])
 def test_port_of_a_socket_activated_sshd_comes_back_after_a_killed_controller(
     like_ubuntu: Fleet, reboots: bool
@@ -234,6 +238,7 @@ def test_port_of_a_socket_activated_sshd_comes_back_after_a_killed_controller(
     assert listening(fleet) == at("22")
 
 
+@pytest.mark.slow
 def test_port_that_a_drop_in_of_ssh_socket_decides_is_refused(like_ubuntu: Fleet) -> None:
     fleet = like_ubuntu
     drop_in = "/etc/systemd/system/ssh.socket.d/listen.conf"

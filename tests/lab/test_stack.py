@@ -115,6 +115,7 @@ def test_unattended_upgrade_leaves_the_stack_alone(settled: None, repositories: 
 # ---------------------------------------------------------------- an installed stack that needs mending
 
 
+@pytest.mark.slow
 def test_rotated_key_is_refused_until_it_is_pinned(
     settled: None, repositories: Repositories, tmp_path: Path
 ) -> None:

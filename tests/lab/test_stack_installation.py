@@ -87,6 +87,7 @@ def test_unreachable_repository_is_named_and_leaves_the_node_as_it_was(
 
 
 @on_bookworm
+@pytest.mark.slow
 def test_repository_that_loses_a_package_half_way_leaves_nothing_installed(
     bare: Node, repositories: Repositories
 ) -> None:
@@ -155,6 +156,7 @@ def test_killed_dpkg_is_completed_by_the_next_run(bare: Node) -> None:
 
 
 @on_bookworm
+@pytest.mark.slow
 def test_module_that_does_not_compile_is_told_with_the_compilers_words_and_undone(bare: Node) -> None:
     labs.set_fault(bare, "module-build-fails", on=True)
     try:

@@ -114,6 +114,7 @@ def test_the_way_back_needs_no_repository(way: Way) -> None:
     assert loaded_driver(NODE) == OLD_DRIVER
 
 
+@pytest.mark.slow
 def test_errors_of_a_gpu_since_its_return_are_found(way: Way) -> None:
     # It is the measurement before that brings the payload; how it ends does not matter here.
     assert "Verdict" in FLEET.playbook("validate", gpu_validation_timeout_s=3).output
