@@ -398,7 +398,9 @@ def _command(folder: Path, python: str, path: list[str], modules: list[Path]) ->
         "LC_ALL": "C.UTF-8",
     }
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    return f"cd {shlex.quote(str(folder))} && {' '.join(words)} exec {shlex.quote(python)} -m fleet.worker"
+    run = f"cd {shlex.quote(str(folder))} && {' '.join(words)} {shlex.quote(python)} -m fleet.worker"
+    # ClusterShell kills what it has started: a shell. The worker sees its input end, and ends its Ansible.
+    return f"{run}; exit $?"
 
 
 def places(names: Iterable[str], jobs: int) -> list[Place]:

@@ -137,25 +137,99 @@ def test_a_worker_ends_its_run_when_its_input_ends(tmp_path: Path) -> None:
     assert not Path("/proc", started.read_text().strip()).exists()
 
 
-def test_a_run_that_is_stopped_begins_nothing_and_ends_its_slices(tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    begun.mkdir()
-    waits = tmp_path / "waits.yml"
-    waits.write_text(
+@pytest.fixture
+def waits(tmp_path: Path) -> Path:
+    """A playbook whose nodes write the id of their process into a file of `begun`, and stay at it."""
+    path = tmp_path / "waits.yml"
+    (tmp_path / "begun").mkdir()
+    path.write_text(
         "- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n"
-        f"    - ansible.builtin.shell: touch {begun}/{{{{ inventory_hostname }}}} && exec sleep 20\n"
+        f"    - ansible.builtin.shell: echo $$ >{tmp_path}/begun/{{{{ inventory_hostname }}}} && exec sleep 600\n"
     )
-    stopper = threading.Thread(target=stop_when, args=(lambda: len(list(begun.iterdir())) == 2,))
+    return path
+
+
+def processes(folder: Path) -> list[Path]:
+    """Those of the nodes that have begun, while they are there."""
+    ids = [path.read_text().strip() for path in (folder / "begun").iterdir()]
+    return [Path("/proc", number) for number in ids if number and Path("/proc", number).exists()]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come to that"
+        time.sleep(0.1)
+
+
+def test_a_run_that_is_stopped_begins_nothing_and_ends_its_slices(
+    waits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "tmp"
+    own.mkdir()
+    monkeypatch.setenv("TMPDIR", str(own))
+    stopper = threading.Thread(target=stop_when, args=(lambda: len(processes(tmp_path)) == 2,))
     stopper.start()
     with pytest.raises(KeyboardInterrupt):
         carried_out(tmp_path, job(waits), size=1)
     stopper.join()
-    assert {path.name for path in begun.iterdir()} == set(NODES[:2])
+    # Nothing goes on, and the inventory's variables are not left behind.
+    wait_until(lambda: not processes(tmp_path) and not list(own.glob("temper-slice-*")))
+    assert {path.name for path in (tmp_path / "begun").iterdir()} == set(NODES[:2])
     records = Journal(tmp_path / "runs.sqlite").nodes("one")
     assert {node: (one.attempt, one.state) for node, one in records.items()} == {
         "gpu01": (1, ""),
         "gpu02": (1, ""),
     }
+
+
+def test_a_slice_on_this_machine_that_is_given_up_ends(
+    waits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(_run: Run) -> None:
+        for stream in list(_run.streams.values()):
+            if processes(tmp_path):
+                stream.worker.abort()
+
+    monkeypatch.setattr("fleet.run.LOOK_S", 0.2)
+    monkeypatch.setattr("fleet.run.Run.look", silent)
+    run = carried_out(tmp_path, job(waits), size=4)
+    assert set(run.board.left) == set(NODES)
+    wait_until(lambda: not processes(tmp_path))
+
+
+@pytest.mark.parametrize("end", ["the controller is gone", "an interrupt of the terminal"])
+def test_a_worker_ends_its_run_whatever_becomes_of_its_controller(
+    end: str, waits: Path, tmp_path: Path
+) -> None:
+    hosts = {"gpu01": {"ansible_connection": "local"}}
+    known = from_listing({"gpu_nodes": {"hosts": ["gpu01"]}, "_meta": {"hostvars": hosts}})
+    journal = Journal(tmp_path / "runs.sqlite")
+    run = Run("one", job(waits), known, Board([Place(HERE, 1)]), journal, tmp_path, {}, False, print)
+    with subprocess.Popen(
+        [sys.executable, "-m", "fleet.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "TMPDIR": str(tmp_path),
+        },
+    ) as worker:
+        assert worker.stdin
+        assert worker.stdout
+        worker.stdin.write(run._transmission(Slice(1, 1, ("gpu01",))))
+        worker.stdin.flush()
+        wait_until(lambda: bool(processes(tmp_path)))
+        if end == "the controller is gone":
+            worker.stdout.close()
+            worker.stdin.close()
+        else:
+            worker.send_signal(signal.SIGINT)
+        assert worker.wait(120) == 0
+    assert not processes(tmp_path)
+    assert not list(tmp_path.glob("temper-slice-*"))
 
 
 def stop_when(condition: Callable[[], bool]) -> None:
