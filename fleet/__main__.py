@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import importlib
+import re
 import signal
 import sys
 from contextlib import contextmanager
@@ -148,6 +149,22 @@ def variables_of(texts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def helpers_of(names: str) -> list[str]:
+    """The machines of `--helpers`; none where it is empty. Raises UsageError."""
+    from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+    wanted = f"--helpers {names}: expected names such as ctl[1-4],login"
+    try:
+        found = list(NodeSet(names))
+    except NodeSetException as error:
+        raise UsageError(f"{wanted}: {error}") from error
+    wrong = [name for name in found if not re.fullmatch(r"\w[\w.@:-]*", name)]
+    # A group that nobody knows has no members: that is not to mean this machine.
+    if wrong or (names and not found):
+        raise UsageError(f"{wanted}, found {', '.join(wrong) or 'nobody'}.")
+    return found
+
+
 def playbook_of(name: str) -> str:
     """The path of a playbook in the checkout. Raises UsageError."""
     known = ["site.yml", *sorted(f"playbooks/{path.name}" for path in (ROOT / "playbooks").glob("*.yml"))]
@@ -214,14 +231,7 @@ def _carry_out(
     name: str, job: Job, journal: Journal, known: inventory.Inventory, arguments: argparse.Namespace
 ) -> int:
     """Run what is not through yet, then report on all nodes."""
-    from ClusterShell.NodeSet import NodeSet, NodeSetParseError
-
-    try:
-        helpers = list(NodeSet(arguments.helpers))
-    except NodeSetParseError as error:
-        raise UsageError(
-            f"--helpers {arguments.helpers}: expected names such as ctl[1-4],login: {error}"
-        ) from error
+    helpers = helpers_of(arguments.helpers)
     before = journal.nodes(name)
     if gone := sorted(set(job.nodes) - set(known.variables)):
         raise UsageError(f"{counted(gone)} of run {name} is not in the inventory any more; begin a new run.")

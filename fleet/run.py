@@ -6,6 +6,7 @@ with it, because their standard input ends; whoever goes on comes as a later att
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -45,6 +46,8 @@ SILENCE_S = 120.0
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_S = 5.0
 CONNECT_S = 20
+#: With less a helper that is sent the bundle is of no use.
+SLOWEST_BYTES_S = 100_000
 #: How long a node's lease outlasts a slice that has not given it back: as long as site.yml may take.
 LEASE_S = 6 * 3600.0
 #: Settings of the environment that go to helpers; a path is one of theirs.
@@ -143,6 +146,8 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
     def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
         """A line."""
         self.heard_s = time.monotonic()
+        if self._pipe.closed:  # given up in the middle of what was read at once
+            return
         if sname == "stdout":
             try:
                 self._pipe.write(msg + b"\n")
@@ -158,7 +163,9 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
 
     def ev_close(self, worker: Any, timedout: bool) -> None:
         """Nothing more comes."""
-        self._pipe.close()
+        # What could not be written is tried once more.
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe.close()
         self._thread.join()
         self.ended(self)
 
@@ -252,8 +259,9 @@ class Run:
             version = lines[0] if lines else "no answer"
             if status or version != python_version():
                 wanted = f"expected Python {python_version()} as here, found {version}"
-                self.board.exclude(helper, " ".join(lines) if status else wanted)
-                self.say(f"{helper} cannot be used: {' '.join(lines) if status else wanted}")
+                why = (" ".join(lines) or version) if status else wanted
+                self.board.exclude(helper, why)
+                self.say(f"{helper} cannot be used: {why}")
             elif "present" not in lines:
                 missing.append(helper)
         if missing:
@@ -275,15 +283,23 @@ class Run:
     def _ask(
         self, helpers: Iterable[str], command: str, content: bytes = b""
     ) -> dict[str, tuple[int, list[str]]]:
-        """Exit status and lines of a command on each helper; it reads `content`."""
-        worker = self.task.shell(command, nodes=NodeSet.fromlist(list(helpers)), stderr=False)
+        """Exit status and lines of a command on each helper; it reads `content`.
+
+        A helper that takes longer than `SILENCE_S`, and the time that `content` may take, has not answered.
+        """
+        timeout_s = SILENCE_S + len(content) / SLOWEST_BYTES_S
+        nodes = NodeSet.fromlist(list(helpers))
+        worker = self.task.shell(command, nodes=nodes, stderr=False, timeout=timeout_s)
         if content:
             worker.write(content)
         worker.set_write_eof()
         self.task.resume()
         found = {}
         for helper in helpers:
-            status = worker.node_retcode(helper)
+            try:
+                status = worker.node_retcode(helper)
+            except KeyError:  # it was ended
+                status = None
             said = worker.node_buffer(helper) or b""
             lines = printable(said.decode(errors="replace")).splitlines()
             found[helper] = (255 if status is None else status, lines)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fleet.__main__ import UsageError, playbook_of, recap, variables_of
+from fleet.__main__ import UsageError, helpers_of, playbook_of, recap, variables_of
 from fleet.bundle import ROOT
 from fleet.inventory import from_listing
 from fleet.journal import Job, Journal, NodeRecord
@@ -24,7 +24,7 @@ from fleet.slices import Board, Place, Slice
 from fleet.worker import slim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 PLAY = """
 - hosts: gpu_nodes
@@ -59,12 +59,19 @@ def playbook(tmp_path: Path) -> Path:
     return path
 
 
-def carried_out(folder: Path, what: Job, *, own: Mapping[str, Any] | None = None, size: int = 2) -> Run:
+def carried_out(
+    folder: Path,
+    what: Job,
+    *,
+    own: Mapping[str, Any] | None = None,
+    size: int = 2,
+    places: Sequence[Place] = (),
+) -> Run:
     hosts = {node: {"ansible_connection": "local", **(own or {}).get(node, {})} for node in NODES}
     known = from_listing({"gpu_nodes": {"hosts": list(NODES)}, "_meta": {"hostvars": hosts}})
     journal = Journal(folder / "runs.sqlite")
     journal.begin("one", what)
-    board = Board.of(NODES, size, [Place(HERE, 2)])
+    board = Board.of(NODES, size, places or [Place(HERE, 2)])
     said: list[str] = []
     addresses: dict[str, list[str]] = {"addresses": [], "unknown": []}
     run = Run("one", what, known, board, journal, folder / "run", addresses, True, said.append)
@@ -142,9 +149,9 @@ def waits(tmp_path: Path) -> Path:
     """A playbook whose nodes write the id of their process into a file of `begun`, and stay at it."""
     path = tmp_path / "waits.yml"
     (tmp_path / "begun").mkdir()
+    stay = f"echo $$ >{tmp_path}/begun/{{{{ inventory_hostname }}}} && exec sleep 600"
     path.write_text(
-        "- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n"
-        f"    - ansible.builtin.shell: echo $$ >{tmp_path}/begun/{{{{ inventory_hostname }}}} && exec sleep 600\n"
+        f"- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n    - ansible.builtin.shell: {stay}\n"
     )
     return path
 
@@ -240,6 +247,30 @@ def stop_when(condition: Callable[[], bool]) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+def test_a_slice_that_says_something_else_is_lost_and_the_run_goes_on(
+    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.run._command", lambda *_: "for i in $(seq 2000); do echo welcome; done")
+    run = carried_out(tmp_path, job(playbook))
+    assert set(run.board.left) == set(NODES)
+    assert not run.board.outcomes
+
+
+def test_a_helper_that_does_not_answer_gets_no_slice(
+    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.write_text("#!/bin/sh\nexec sleep 600\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr("fleet.run.SILENCE_S", 0.5)
+    monkeypatch.setattr("fleet.run.bundle", lambda: ("bundle-0", b"content"))
+    run = carried_out(tmp_path, job(playbook), places=[Place("ctl1", 2)])
+    assert set(run.board.left) == set(NODES)
+    assert all("ctl1" in reason for reason in run.board.left.values())
+
+
 def test_events_carry_only_what_the_controller_needs() -> None:
     failed = {
         "event": "runner_on_failed",
@@ -319,6 +350,17 @@ def test_variables_are_taken_as_ansible_takes_them(texts: list[str], found: dict
 def test_variables_of_another_form_are_one_sentence(text: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"-e {text}: expected")):
         variables_of([text])
+
+
+@pytest.mark.parametrize("names", ["@racks", "ctl[1-", "-oProxyCommand=id", "ctl 1", "ctl1/3"])
+def test_helpers_are_names_of_machines(names: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"--helpers {names}: expected names")):
+        helpers_of(names)
+
+
+def test_without_helpers_this_machine_is_the_place() -> None:
+    assert helpers_of("") == []
+    assert helpers_of("ctl[1-2],ops@login.example.org") == ["ctl1", "ctl2", "ops@login.example.org"]
 
 
 def test_a_playbook_is_one_of_tempers() -> None:
