@@ -10,12 +10,13 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fleet.__main__ import UsageError, helpers_of, playbook_of, recap, variables_of
+from fleet.__main__ import UsageError, _alone, helpers_of, name_of_run, playbook_of, recap, variables_of
 from fleet.bundle import ROOT
 from fleet.inventory import from_listing
 from fleet.journal import Job, Journal, NodeRecord
@@ -338,7 +339,9 @@ def test_the_journal_remembers_jobs_and_nodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("texts", "found"),
     [
-        (["a=1", "b=x y"], {"a": "1", "b": "x y"}),
+        (["a=1", "b='x y'"], {"a": "1", "b": "x y"}),
+        (["a=1 b=2", "c={{ d }}"], {"a": "1", "b": "2", "c": "{{ d }}"}),
+        (["{days: [2027-03-31]}"], {"days": ["2027-03-31"]}),
         (['{"a": [1]}', "a=2"], {"a": "2"}),
     ],
 )
@@ -346,10 +349,39 @@ def test_variables_are_taken_as_ansible_takes_them(texts: list[str], found: dict
     assert variables_of(texts) == found
 
 
-@pytest.mark.parametrize("text", ["a", "1a=2", "{a", "@/nowhere/x.yml", "{}x: ["])
+@pytest.mark.parametrize("text", ["a", "1a=2", "{a", "@/nowhere/x.yml", "{}x: [", "a=1 b", "a='1"])
 def test_variables_of_another_form_are_one_sentence(text: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"-e {text}: expected")):
         variables_of([text])
+
+
+def test_a_value_that_cannot_be_recorded_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="-e: expected values that JSON has"):
+        variables_of(["{a: !!set {b}}"])
+
+
+def test_no_two_controllers_give_their_runs_one_name() -> None:
+    now = datetime(2026, 11, 23, 2, tzinfo=UTC)
+    assert name_of_run(now, "") != name_of_run(now, "")
+
+
+@pytest.mark.parametrize(
+    "before", ["2026-11-23T02-00-00Z", "2026-11-23T02-00-00Z-ffffff", "2027-12-31T23-59-59Z"]
+)
+def test_a_run_is_the_last_one_also_where_the_clock_was_set_back(before: str) -> None:
+    now = datetime(2026, 11, 23, 2, tzinfo=UTC)
+    first = name_of_run(now, before)
+    assert before < first < name_of_run(now, first)
+
+
+def test_what_a_run_leaves_on_the_controller_is_for_its_account_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "reports" / "fleet"
+    folder.mkdir(parents=True, mode=0o755)
+    monkeypatch.setattr("fleet.__main__.FOLDER", folder)
+    with _alone():
+        assert folder.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("names", ["@racks", "ctl[1-", "-oProxyCommand=id", "ctl 1", "ctl1/3"])
