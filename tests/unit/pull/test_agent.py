@@ -194,6 +194,15 @@ def test_tags_are_kept_to_where_the_repository_is_away(world: World) -> None:
     assert (result.state, result.ref) == ("checked", "fleet-1")
 
 
+def test_another_tag_of_the_same_commit_does_not_keep_a_node_from_its_own(world: World) -> None:
+    """Whoever may push can name the commit once more, without a signature."""
+    world.source.tag("fleet-1", None)
+    world.source.tag("fleet-2", world.ada)
+    world.run(tags="fleet-*")
+    result = world.run(tags="fleet-*", url="file:///nowhere")
+    assert (result.state, result.ref, result.signer) == ("checked", "fleet-2", "ada")
+
+
 def test_a_key_that_is_removed_ends_the_last_commit_too(world: World) -> None:
     world.run()
     (world.source.folder / ".git").rename(world.folder / "away")
