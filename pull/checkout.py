@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -106,10 +107,13 @@ def blobs(repository: Repository, objects: list[str]) -> Iterator[bytes]:
 
 
 def repository_batch(repository: Repository, option: str, objects: list[str]) -> bytes:
-    """What `git cat-file` prints of many objects."""
+    """What `git cat-file` prints of many objects. Raises RepositoryError."""
     command = ["git", f"--git-dir={repository.folder}", "cat-file", option]
     given = "".join(f"{name}\n" for name in objects).encode()
-    answer = run(command, repository.environment(), GIT_TIMEOUT_S, given)
+    try:
+        answer = run(command, repository.environment(), GIT_TIMEOUT_S, given)
+    except subprocess.TimeoutExpired as error:
+        raise RepositoryError(f"git cat-file did not end within {GIT_TIMEOUT_S} s.") from error
     if answer.returncode:
         raise RepositoryError(f"git cat-file failed: {answer.stderr.decode(errors='replace').strip()}")
     return answer.stdout
