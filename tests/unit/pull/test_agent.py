@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from ansible.module_utils import lease
 
 from console.run import Note, Run, Stage
 from pull import delivery
 from pull.agent import Agent, LockedError, Paths
+from pull.playbooks import FIXED
 from pull.result import MOST_CONTROLS, Control, Result
 from tests.unit.pull.origin import Origin, configuration, key, line, origin
 
@@ -110,6 +112,14 @@ def test_the_checkouts_playbook_runs_for_this_node_alone_and_by_itself(world: Wo
     assert (variables["ansible_connection"], variables["ansible_become"]) == ("local", False)
     assert variables["nvidia_stack_reboot_ok"] is False
     assert not any(value for name, value in variables.items() if name.endswith("_busy_ok"))
+
+
+def test_no_variable_that_disturbs_jobs_is_the_inventorys() -> None:
+    roles = Path(__file__).parents[3] / "roles"
+    found = {name for path in roles.glob("*/defaults/main.yml") for name in yaml.safe_load(path.read_text())}
+    names = [name for name in found if name.endswith(("_busy_ok", "_reboot_ok", "_change_ok"))]
+    assert len(names) > 5
+    assert {name: FIXED.get(name) for name in names} == dict.fromkeys(names, False)
 
 
 def test_without_leave_drift_is_reported_and_left(world: World) -> None:
