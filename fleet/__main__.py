@@ -25,7 +25,7 @@ from console.nodes import alike, counted, printable
 from console.run import STATES
 from fleet import inventory, pulled
 from fleet.bundle import ROOT, BundleError
-from fleet.collected import compliance, plans, validation
+from fleet.collected import CollectedError, compliance, plans, validation
 from fleet.journal import Job, Journal
 from fleet.run import Run, places
 from fleet.slices import Board
@@ -58,7 +58,10 @@ def main(command_line: Sequence[str] | None = None) -> int:
         signal.signal(number, _stop)
     try:
         status: int = arguments.function(arguments)
-    except (UsageError, inventory.InventoryError, BundleError, HistoryError, OSError) as error:
+    except (
+        *(UsageError, inventory.InventoryError, BundleError, CollectedError, HistoryError),
+        OSError,
+    ) as error:
         print(f"fleet: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
