@@ -48,7 +48,8 @@ LOOK_S = 5.0
 CONNECT_S = 20
 #: With less a helper that is sent the bundle is of no use.
 SLOWEST_BYTES_S = 100_000
-#: How long a node's lease outlasts a slice that has not given it back: as long as site.yml may take.
+#: How long a node's lease outlasts a slice that has not given it back: as long as site.yml may take, and the
+#: time that a measurement may take besides: a burn-in goes on for days.
 LEASE_S = 6 * 3600.0
 #: Settings of the environment that go to helpers; a path is one of theirs.
 PASSED_ON = ("ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_VAULT_IDENTITY_LIST")
@@ -330,7 +331,8 @@ class Run:
             variables["__preflight_lease"] = {
                 "owner": f"fleet run {self.name}",
                 "attempt": part.attempt,
-                "ttl_s": LEASE_S,
+                # As Ansible resolves it for each node.
+                "ttl_s": f"{{{{ {LEASE_S} + gpu_validation_timeout_s | default(0) | float }}}}",
             }
         return transmission(
             {"slice.json": self.inventory.slice(part.nodes), "env/extravars": variables},

@@ -98,6 +98,23 @@ def test_slices_run_and_each_node_comes_to_its_own(playbook: Path, tmp_path: Pat
     assert not list((tmp_path / "run").glob("*/artifacts/job_events"))
 
 
+def test_a_lease_outlasts_the_measurements_of_its_node(tmp_path: Path) -> None:
+    path = tmp_path / "lease.yml"
+    path.write_text(
+        "- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n    - ansible.builtin.copy:\n"
+        '        content: "{{ __preflight_lease.ttl_s }}"\n'
+        '        dest: "{{ __fleet_collect }}/{{ inventory_hostname }}"\n        mode: "0600"\n'
+    )
+    days = {
+        "gpu01": {"gpu_validation_timeout_s": 200_000},
+        "gpu02": {"gpu_validation_timeout_s": "{{ 2 * 5 }}"},
+    }
+    run = carried_out(tmp_path, job(path), own=days, size=4)
+    folder = tmp_path / "run" / run.journal.nodes("one")["gpu01"].folder
+    found = {node: float((folder / node).read_text()) for node in NODES[:3]}
+    assert found == {"gpu01": 221_600, "gpu02": 21_610, "gpu03": 21_600}
+
+
 def test_a_run_that_comes_to_no_node_is_given_up_with_what_ansible_said(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yml"
     broken.write_text("- hosts: gpu_nodes\n  tusks: []\n")
