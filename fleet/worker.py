@@ -10,6 +10,7 @@ with all its processes.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -25,7 +26,7 @@ from ansible_runner import run  # type: ignore[import-untyped]  # it ships no ty
 from ansible_runner.streaming import Worker  # type: ignore[import-untyped]  # likewise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 IDENT = "slice"
@@ -74,11 +75,17 @@ def adopt() -> None:
 
 def end_descendants() -> None:
     """End all processes that this one has started, and those that they have, until there is none."""
-    while children := [int(pid) for path in TASKS.glob("*/children") for pid in path.read_text().split()]:
+    while children := list(_children()):
         for pid in children:
             os.kill(pid, signal.SIGKILL)
             # Its own children become ours with its end.
             os.waitpid(pid, 0)
+
+
+def _children() -> Iterator[int]:
+    for path in TASKS.glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has ended since
+            yield from map(int, path.read_text().split())
 
 
 class SliceWorker(Worker):  # type: ignore[misc]  # it ships no types
@@ -172,9 +179,11 @@ def main() -> int:
         worker.run()
         whole = not worker.cancelled.is_set()
     finally:
-        if not whole:
-            end_descendants()
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            if not whole:
+                end_descendants()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

@@ -22,7 +22,7 @@ from fleet.inventory import from_listing
 from fleet.journal import Job, Journal, NodeRecord
 from fleet.run import HERE, Events, Run
 from fleet.slices import Board, Place, Slice
-from fleet.worker import slim
+from fleet.worker import end_descendants, slim
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -255,6 +255,17 @@ def test_a_worker_ends_its_run_whatever_becomes_of_its_controller(
         assert worker.wait(120) == 0
     assert not processes(tmp_path)
     assert not list(tmp_path.glob("temper-slice-*"))
+
+
+def test_threads_that_come_and_go_do_not_keep_descendants_from_being_ended(tmp_path: Path) -> None:
+    gone, here = tmp_path / "1", tmp_path / "2"
+    here.mkdir()
+    (here / "children").write_text("")
+    gone.mkdir()
+    (gone / "children").symlink_to(tmp_path / "ended")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fleet.worker.TASKS", tmp_path)
+        end_descendants()
 
 
 def stop_when(condition: Callable[[], bool]) -> None:
