@@ -233,6 +233,19 @@ def test_an_earlier_attempt_of_the_same_owner_is_refused(path: Path, clock: Cloc
     assert read(path).owner == ""
 
 
+def test_an_earlier_attempt_is_refused_also_where_a_later_one_has_given_the_node_back(
+    path: Path, clock: Clock
+) -> None:
+    acquire("run 1", TTL_S, attempt=2, path=path)
+    assert lease.release_attempt("run 1", 2, path=path)
+    with pytest.raises(LeaseError, match="Attempt 1 of run 1 comes too late: attempt 2 has worked on this"):
+        acquire("run 1", TTL_S, attempt=1, path=path)
+    assert acquire("run 1", TTL_S, attempt=3, path=path).attempt == 3
+    assert lease.release_attempt("run 1", 3, path=path)
+    other = acquire("night-1@ctl", TTL_S, path=path)
+    assert (other.attempt, other.former) == (0, "")
+
+
 def test_a_lease_of_before_attempts_is_read(path: Path, clock: Clock) -> None:
     acquire("run 1", TTL_S, path=path)
     known = json.loads(path.read_text())
