@@ -213,11 +213,17 @@ def release(owner: str, fencing: int, *, path: Path = PATH, check: bool = False)
 
 
 def release_attempt(owner: str, attempt: int, *, path: Path = PATH, check: bool = False) -> bool:
-    """Give back what an attempt of `owner` holds; returns whether it held anything. A later one keeps it."""
-    held = read(path)
-    return (held.owner, held.attempt) == (owner, attempt) and release(
-        owner, held.fencing, path=path, check=check
-    )
+    """Give back what an attempt of `owner` holds; returns whether it held anything. A later one keeps it.
+
+    A step of an attempt that was cut off may still be at work here: its lease is kept for as long as that.
+
+    Raises:
+        LeaseError: somebody else holds it, or the step does not come to its end.
+    """
+    if (held := read(path)).owner != owner or held.attempt != attempt:
+        return False
+    with _locked(SETTINGS_LOCK, check=check, patience_s=SETTINGS_TIMEOUT_S):
+        return release(owner, held.fencing, path=path, check=check)
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ def test_validation_of_slices_is_judged_together(tmp_path: Path) -> None:
 
 def test_a_report_that_was_killed_is_no_success(tmp_path: Path) -> None:
     code = "import os; os.kill(os.getpid(), 9)"
-    document = {"expectations": {"nodes": {}}, "results": {}}
+    document: dict[str, Any] = {"expectations": {"nodes": {}}, "results": {}}
     given = folders(tmp_path, "validation", {"argv": ["-c", code], "document": document})
     said = collected.validation(given, {})
     assert said
