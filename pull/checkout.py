@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from itertools import dropwhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -133,8 +134,12 @@ def write(folder: Path, mode: str, path: PurePosixPath, content: bytes) -> None:
         raise RefusedError("unsafe-path", f"The file {path} lies behind a link.")
     if mode == LINK:
         aim = content.decode("utf-8", "surrogateescape")
+        if "\0" in aim:
+            raise RefusedError("unsafe-path", f"The link {path} leads to what is no path.")
         meant = os.path.normpath(folder / path.parent / aim)
-        if not Path(aim).is_absolute() and Path(meant).is_relative_to(folder):
+        # Behind another link, .. is another folder than the text says.
+        down = list(dropwhile("..".__eq__, Path(aim).parts))
+        if not Path(aim).is_absolute() and ".." not in down and Path(meant).is_relative_to(folder):
             target.symlink_to(aim)
         return
     if mode not in (FILE, PROGRAM, "100664"):

@@ -9,13 +9,13 @@ import subprocess
 import threading
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from pull import keyring
 from pull import repository as repository_module
-from pull.checkout import check_out
+from pull.checkout import LINK, check_out, write
 from pull.repository import Accepted, RefusedError, Repository, RepositoryError, Verified, require_git
 from tests.unit.pull.origin import Origin, configuration, key, line, origin
 
@@ -499,6 +499,17 @@ def test_a_merged_tag_with_a_signature_signs_no_commit(tmp_path: Path, source: O
     source.git("merge", "--quiet", "--no-ff", "--no-gpg-sign", "--message", "m", "v1")
     assert "mergetag" in source.git("cat-file", "commit", "HEAD")
     assert refusal(node(tmp_path, source)) == "unsigned"
+
+
+def test_no_link_leaves_the_checkout_by_way_of_another(tmp_path: Path) -> None:
+    folder = tmp_path / "commits" / "one"
+    folder.mkdir(parents=True)
+    write(folder, LINK, PurePosixPath("p/q/r/up"), b"../../..")
+    write(folder, LINK, PurePosixPath("p/q/r/out"), b"up/../../x")
+    write(folder, LINK, PurePosixPath("p/q/in"), b"../../file")
+    assert {path.name for path in folder.rglob("*") if path.is_symlink()} == {"up", "in"}
+    with pytest.raises(RefusedError, match="no path"):
+        write(folder, LINK, PurePosixPath("nul"), b"a\0b")
 
 
 def test_a_key_in_a_folder_with_a_space_is_one_word(tmp_path: Path, source: Origin) -> None:
