@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -122,7 +123,10 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
 
     def _process(self) -> None:
         with self._received:
-            self._processor.run()
+            try:
+                self._processor.run()
+            except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+                self.errors.append(f"what it sent is no run of Ansible: {error}")
 
     def _arrived(self, _folder: str) -> None:
         self.whole = True

@@ -285,6 +285,16 @@ def test_a_slice_that_says_something_else_is_lost_and_the_run_goes_on(
     assert not run.board.outcomes
 
 
+@pytest.mark.parametrize("said", ['{"zipfile": 4}\\nAAAA', "5", "\\000\\000\\000\\000"])
+def test_what_a_slice_sends_that_cannot_be_read_is_its_reason(
+    said: str, playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.run._command", lambda *_: f"printf '{said}\\n'")
+    run = carried_out(tmp_path, job(playbook))
+    assert set(run.board.left) == set(NODES)
+    assert all("is no run of Ansible" in reason for reason in run.board.left.values())
+
+
 def test_a_helper_that_does_not_answer_gets_no_slice(
     playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
