@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 #: What stands for a node's own name and address in a text that several nodes share.
 NODE = "NODE"
 UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-# Control characters would let a node's words move the cursor, and bidirectional ones reorder them.
-UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Control characters would let a node's words move the cursor, and bidirectional ones reorder them. Half of a
+# surrogate pair, which JSON and file names may have, cannot be written at all.
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:

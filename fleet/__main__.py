@@ -9,10 +9,13 @@ from __future__ import annotations
 import argparse
 import fcntl
 import importlib
+import json
+import re
+import secrets
 import signal
 import sys
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,7 +25,7 @@ from console.nodes import alike, counted, printable
 from console.run import STATES
 from fleet import inventory, pulled
 from fleet.bundle import ROOT, BundleError
-from fleet.collected import compliance, plans, validation
+from fleet.collected import CollectedError, compliance, plans, validation
 from fleet.journal import Job, Journal
 from fleet.run import Run, places
 from fleet.slices import Board
@@ -55,7 +58,10 @@ def main(command_line: Sequence[str] | None = None) -> int:
         signal.signal(number, _stop)
     try:
         status: int = arguments.function(arguments)
-    except (UsageError, inventory.InventoryError, BundleError, HistoryError, OSError) as error:
+    except (
+        *(UsageError, inventory.InventoryError, BundleError, CollectedError, HistoryError),
+        OSError,
+    ) as error:
         print(f"fleet: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -127,6 +133,9 @@ def _positive(text: str) -> int:
 
 def variables_of(texts: Sequence[str]) -> dict[str, Any]:
     """Variables as `-e` gives them: name=value, JSON or YAML in braces, or @FILE. Raises UsageError."""
+    from ansible.errors import AnsibleError
+    from ansible.parsing.splitter import parse_kv
+
     found: dict[str, Any] = {}
     for text in texts:
         if text.startswith(("@", "{")):
@@ -141,10 +150,40 @@ def variables_of(texts: Sequence[str]) -> dict[str, Any]:
                 raise UsageError(f"-e {text}: expected names with values, found {type(given).__name__}.")
             found |= given
         else:
-            name, equals, value = text.partition("=")
-            if not equals or not name.isidentifier():
+            try:
+                pairs = parse_kv(text)
+            except AnsibleError as error:
+                raise UsageError(f"-e {text}: expected name=value: {error}") from error
+            if not pairs or not all(name.isidentifier() and name != "_raw_params" for name in pairs):
                 raise UsageError(f"-e {text}: expected name=value, JSON in braces, or @FILE.")
-            found[name] = value
+            found |= pairs
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(found, default=_day))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"-e: expected values that JSON has: {error}") from error
+    return plain
+
+
+def _day(value: object) -> str:
+    """A day or a time that YAML has found, as text again. Raises TypeError."""
+    if isinstance(value, date):
+        return value.isoformat()
+    raise TypeError(f"found {type(value).__name__}")
+
+
+def helpers_of(names: str) -> list[str]:
+    """The machines of `--helpers`; none where it is empty. Raises UsageError."""
+    from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+    wanted = f"--helpers {names}: expected names such as ctl[1-4],login"
+    try:
+        found = list(NodeSet(names))
+    except NodeSetException as error:
+        raise UsageError(f"{wanted}: {error}") from error
+    wrong = [name for name in found if not re.fullmatch(r"\w[\w.@:-]*", name)]
+    # A group that nobody knows has no members: that is not to mean this machine.
+    if wrong or (names and not found):
+        raise UsageError(f"{wanted}, found {', '.join(wrong) or 'nobody'}.")
     return found
 
 
@@ -171,10 +210,24 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     job = Job(playbook, sources, arguments.limit, variables, tuple(options), tuple(chosen))
     with _alone():
-        name = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
         journal = Journal(HISTORY)
+        before = journal.last()
+        name = name_of_run(datetime.now(UTC), before[0] if before else "")
         journal.begin(name, job)
         return _carry_out(name, job, journal, known, arguments)
+
+
+def name_of_run(now: datetime, before: str) -> str:
+    """A name that no run of any controller has, and that comes after the one of `before`.
+
+    Nodes know a run by it, and a clock that was set back is not to make an older run the last one.
+    """
+    form = "%Y-%m-%dT%H-%M-%SZ"
+    stamp = f"{now:{form}}"
+    last = before[: len(stamp)]
+    if stamp <= last:
+        stamp = f"{datetime.strptime(last, form).replace(tzinfo=UTC) + timedelta(seconds=1):{form}}"
+    return f"{stamp}-{secrets.token_hex(3)}"
 
 
 def _resume(arguments: argparse.Namespace) -> int:
@@ -200,6 +253,8 @@ def _last(journal: Journal) -> tuple[str, Job, str]:
 def _alone() -> Iterator[None]:
     """One run at a time from this checkout. Raises UsageError where there is another."""
     FOLDER.mkdir(parents=True, exist_ok=True)
+    # Variables of the command line and all that Ansible said are in it.
+    FOLDER.chmod(0o700)
     with (FOLDER / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -214,14 +269,7 @@ def _carry_out(
     name: str, job: Job, journal: Journal, known: inventory.Inventory, arguments: argparse.Namespace
 ) -> int:
     """Run what is not through yet, then report on all nodes."""
-    from ClusterShell.NodeSet import NodeSet, NodeSetParseError
-
-    try:
-        helpers = list(NodeSet(arguments.helpers))
-    except NodeSetParseError as error:
-        raise UsageError(
-            f"--helpers {arguments.helpers}: expected names such as ctl[1-4],login: {error}"
-        ) from error
+    helpers = helpers_of(arguments.helpers)
     before = journal.nodes(name)
     if gone := sorted(set(job.nodes) - set(known.variables)):
         raise UsageError(f"{counted(gone)} of run {name} is not in the inventory any more; begin a new run.")

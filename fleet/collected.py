@@ -26,6 +26,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PLANS = "reports/plan.json"
 
 
+class CollectedError(Exception):
+    """What a slice has handed over cannot be read; the message is a sentence."""
+
+
 @dataclass(frozen=True)
 class Said:
     """A report: what it says to the operator, and whether all is well. 2: it could not be made."""
@@ -35,9 +39,20 @@ class Said:
 
 
 def documents(folders: Sequence[Path], name: str) -> list[Any]:
-    """What slices have handed over under a name. One that has nothing of it has none here."""
-    paths = [folder / f"{name}.json" for folder in folders]
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
+    """What slices have handed over under a name. One that has nothing of it has none here.
+
+    Raises CollectedError.
+    """
+    found = []
+    for path in (folder / f"{name}.json" for folder in folders):
+        try:
+            if path.is_file():
+                found.append(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise CollectedError(
+                f"{path}: expected what a slice has handed over: {error}. Begin a new run."
+            ) from error
+    return found
 
 
 def plans(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
@@ -76,7 +91,10 @@ def validation(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | Non
         [sys.executable, *parts[0]["argv"]],
         cwd=ROOT, input=json.dumps(document), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return Said((done.stdout or done.stderr).strip(), done.returncode)
+    # One that was killed has no status of its own, and is no success.
+    status = done.returncode if done.returncode >= 0 else 2
+    said = (done.stdout or done.stderr).strip()
+    return Said(said or f"The report of validation ended with status {done.returncode}.", status)
 
 
 def compliance(

@@ -135,9 +135,9 @@ def read(path: Path, now: datetime) -> Heard:
             raise UnreadableError(f"it is larger than {LARGEST_BYTES >> 10} KiB")
         result = loads(Result, data)
         finished, committed = instant(result.finished_at), instant(result.commit_time or NEVER)
-    except (OSError, ContractError, ValueError, RecursionError) as error:
+        arrived = datetime.fromtimestamp(status.st_mtime, UTC)
+    except (OSError, ContractError, ValueError, OverflowError, RecursionError) as error:
         raise UnreadableError(f"it is no result: {error}") from error
-    arrived = datetime.fromtimestamp(status.st_mtime, UTC)
     problems = {
         f"it is of schema version {result.schema_version}, and this program reads {SCHEMA_VERSION}": (
             result.schema_version != SCHEMA_VERSION
@@ -294,9 +294,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """A whole number above 0. Raises ArgumentTypeError."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number above 0, found {text}")
+    """A whole number above 0, with at most six digits. Raises ArgumentTypeError."""
+    if not text.isdecimal() or len(text) > 6 or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 999999, found {text}")
     return int(text)
 
 

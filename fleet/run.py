@@ -6,6 +6,7 @@ with it, because their standard input ends; whoever goes on comes as a later att
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -45,7 +47,10 @@ SILENCE_S = 120.0
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_S = 5.0
 CONNECT_S = 20
-#: How long a node's lease outlasts a slice that has not given it back: as long as site.yml may take.
+#: With less a helper that is sent the bundle is of no use.
+SLOWEST_BYTES_S = 100_000
+#: How long a node's lease outlasts a slice that has not given it back: as long as site.yml may take, and the
+#: time that a measurement may take besides: a burn-in goes on for days.
 LEASE_S = 6 * 3600.0
 #: Settings of the environment that go to helpers; a path is one of theirs.
 PASSED_ON = ("ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_VAULT_IDENTITY_LIST")
@@ -118,7 +123,10 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
 
     def _process(self) -> None:
         with self._received:
-            self._processor.run()
+            try:
+                self._processor.run()
+            except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+                self.errors.append(f"what it sent is no run of Ansible: {error}")
 
     def _arrived(self, _folder: str) -> None:
         self.whole = True
@@ -143,6 +151,8 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
     def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
         """A line."""
         self.heard_s = time.monotonic()
+        if self._pipe.closed:  # given up in the middle of what was read at once
+            return
         if sname == "stdout":
             try:
                 self._pipe.write(msg + b"\n")
@@ -158,7 +168,9 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
 
     def ev_close(self, worker: Any, timedout: bool) -> None:
         """Nothing more comes."""
-        self._pipe.close()
+        # What could not be written is tried once more.
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe.close()
         self._thread.join()
         self.ended(self)
 
@@ -252,8 +264,9 @@ class Run:
             version = lines[0] if lines else "no answer"
             if status or version != python_version():
                 wanted = f"expected Python {python_version()} as here, found {version}"
-                self.board.exclude(helper, " ".join(lines) if status else wanted)
-                self.say(f"{helper} cannot be used: {' '.join(lines) if status else wanted}")
+                why = (" ".join(lines) or version) if status else wanted
+                self.board.exclude(helper, why)
+                self.say(f"{helper} cannot be used: {why}")
             elif "present" not in lines:
                 missing.append(helper)
         if missing:
@@ -275,15 +288,23 @@ class Run:
     def _ask(
         self, helpers: Iterable[str], command: str, content: bytes = b""
     ) -> dict[str, tuple[int, list[str]]]:
-        """Exit status and lines of a command on each helper; it reads `content`."""
-        worker = self.task.shell(command, nodes=NodeSet.fromlist(list(helpers)), stderr=False)
+        """Exit status and lines of a command on each helper; it reads `content`.
+
+        A helper that takes longer than `SILENCE_S`, and the time that `content` may take, has not answered.
+        """
+        timeout_s = SILENCE_S + len(content) / SLOWEST_BYTES_S
+        nodes = NodeSet.fromlist(list(helpers))
+        worker = self.task.shell(command, nodes=nodes, stderr=False, timeout=timeout_s)
         if content:
             worker.write(content)
         worker.set_write_eof()
         self.task.resume()
         found = {}
         for helper in helpers:
-            status = worker.node_retcode(helper)
+            try:
+                status = worker.node_retcode(helper)
+            except KeyError:  # it was ended
+                status = None
             said = worker.node_buffer(helper) or b""
             lines = printable(said.decode(errors="replace")).splitlines()
             found[helper] = (255 if status is None else status, lines)
@@ -314,7 +335,8 @@ class Run:
             variables["__preflight_lease"] = {
                 "owner": f"fleet run {self.name}",
                 "attempt": part.attempt,
-                "ttl_s": LEASE_S,
+                # As Ansible resolves it for each node.
+                "ttl_s": f"{{{{ {LEASE_S} + gpu_validation_timeout_s | default(0) | float }}}}",
             }
         return transmission(
             {"slice.json": self.inventory.slice(part.nodes), "env/extravars": variables},
@@ -398,7 +420,9 @@ def _command(folder: Path, python: str, path: list[str], modules: list[Path]) ->
         "LC_ALL": "C.UTF-8",
     }
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    return f"cd {shlex.quote(str(folder))} && {' '.join(words)} exec {shlex.quote(python)} -m fleet.worker"
+    run = f"cd {shlex.quote(str(folder))} && {' '.join(words)} {shlex.quote(python)} -m fleet.worker"
+    # ClusterShell kills what it has started: a shell. The worker sees its input end, and ends its Ansible.
+    return f"{run}; exit $?"
 
 
 def places(names: Iterable[str], jobs: int) -> list[Place]:

@@ -4,11 +4,13 @@
 
 The job is what `ansible-runner transmit` writes, and the output is what `ansible-runner process` reads. To
 `ansible-runner worker` two things are added: only events that the controller needs are sent, and where
-standard input ends, because the controller or the connection is gone, the run ends with all its processes.
+standard input ends, because the controller or the connection is gone, or a signal asks for it, the run ends
+with all its processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -18,10 +20,13 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible_runner import run  # type: ignore[import-untyped]  # it ships no types
 from ansible_runner.streaming import Worker  # type: ignore[import-untyped]  # likewise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 IDENT = "slice"
@@ -30,6 +35,8 @@ COLLECTED = "collected"
 #: From linux/prctl.h.
 PR_SET_CHILD_SUBREAPER = 36
 TASKS = Path("/proc/self/task")
+#: A terminal sends them to its controller's slices as well; a SIGKILL is all that they do not survive.
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: How often a run that has nothing to say gives a sign of life.
 KEEPALIVE_S = 15
 STATS, FAILED, UNREACHABLE, TASK = (
@@ -68,11 +75,17 @@ def adopt() -> None:
 
 def end_descendants() -> None:
     """End all processes that this one has started, and those that they have, until there is none."""
-    while children := [int(pid) for path in TASKS.glob("*/children") for pid in path.read_text().split()]:
+    while children := list(_children()):
         for pid in children:
             os.kill(pid, signal.SIGKILL)
             # Its own children become ours with its end.
             os.waitpid(pid, 0)
+
+
+def _children() -> Iterator[int]:
+    for path in TASKS.glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has ended since
+            yield from map(int, path.read_text().split())
 
 
 class SliceWorker(Worker):  # type: ignore[misc]  # it ships no types
@@ -100,7 +113,7 @@ class SliceWorker(Worker):  # type: ignore[misc]  # it ships no types
         if not self._watched:
             self._watched = True
             threading.Thread(target=self._watch, daemon=True).start()
-        super().status_handler(status_data, runner_config)
+        self._send(super().status_handler, status_data, runner_config)
 
     def _watch(self) -> None:
         # Not through the buffer, which Python cannot close at its end while a thread reads it.
@@ -112,7 +125,7 @@ class SliceWorker(Worker):  # type: ignore[misc]  # it ships no types
         """Send on what the controller needs."""
         kept = event_data if event_data.get("event") == "keepalive" else slim(event_data)
         if kept is not None:
-            super().event_handler(kept)
+            self._send(super().event_handler, kept)
 
     def artifacts_handler(self, artifact_dir: str) -> None:
         """Give the nodes back, then send what the run has left, but its events."""
@@ -121,7 +134,21 @@ class SliceWorker(Worker):  # type: ignore[misc]  # it ships no types
         release(Path(self.private_data_dir), self.job_kwargs or {})
         for name in ("job_events", "fact_cache"):
             shutil.rmtree(Path(artifact_dir) / name, ignore_errors=True)
-        super().artifacts_handler(artifact_dir)
+        self._send(super().artifacts_handler, artifact_dir)
+
+    def finished_callback(self, runner_obj: Any) -> None:
+        """Say that nothing more comes."""
+        self._send(super().finished_callback, runner_obj)
+
+    def _send(self, write: Callable[..., None], *what: Any) -> None:
+        """Write; where nobody reads any more, the run ends, with all that is to be done at its end."""
+        try:
+            write(*what)
+        except BrokenPipeError:
+            # What the buffer still has goes nowhere, too: it could not be closed otherwise.
+            with Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), self._output.fileno())
+            self.cancelled.set()
 
 
 def release(folder: Path, job: dict[str, Any]) -> None:
@@ -145,12 +172,18 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="temper-slice-"))
     adopt()
     worker = SliceWorker(folder)
+    for number in STOPS:
+        signal.signal(number, lambda *_: worker.cancelled.set())
+    whole = False
     try:
         worker.run()
+        whole = not worker.cancelled.is_set()
     finally:
-        if worker.cancelled.is_set():
-            end_descendants()
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            if not whole:
+                end_descendants()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

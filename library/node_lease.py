@@ -103,7 +103,7 @@ def main() -> None:
                 changed = lease.release_attempt(owner, attempt, path=lease.PATH, check=check)
             else:
                 changed = lease.release(given["owner"], given["fencing"], path=lease.PATH, check=check)
-            after = lease.Lease(fencing=before.fencing) if changed else lease.read(lease.PATH)
+            after = before.given_back if changed else lease.read(lease.PATH)
         else:
             after = before
     except lease.LeaseError as error:

@@ -67,7 +67,8 @@ class Lease:
 
     `fencing` is the highest number that any holder had; it outlives them. `ttl_s` is how long the lease lasts
     after a heartbeat, `since` and `heartbeat` are times of day (UTC), and `beat_s` is the heartbeat by the
-    clock of `boot_id`. `attempt` counts how often its owner has come to this node anew.
+    clock of `boot_id`. `attempt` counts how often its owner has come to this node anew. Where nobody holds
+    it, `former` is who did, in that attempt.
     """
 
     owner: str = ""
@@ -78,6 +79,7 @@ class Lease:
     boot_id: str = ""
     beat_s: float = 0.0
     attempt: int = 0
+    former: str = ""
 
     def age_s(self, now: Now) -> float:
         """Seconds since the last heartbeat; for one of a former boot, the least that it can be."""
@@ -86,6 +88,11 @@ class Lease:
     def expired(self, now: Now) -> bool:
         """Whether another one may take it."""
         return self.age_s(now) > self.ttl_s
+
+    @property
+    def given_back(self) -> Lease:
+        """The same when nobody holds it: an attempt that was given up must not take it after a later one."""
+        return Lease(fencing=self.fencing, attempt=self.attempt, former=self.owner)
 
     def holder(self, now: Now) -> str:
         """Who holds it, since when, and for how long to come."""
@@ -110,7 +117,8 @@ def read(path: Path = PATH) -> Lease:
         lease = Lease(**values)
         numbers = (float(lease.ttl_s), float(lease.beat_s), int(lease.fencing), int(lease.attempt))
         if not all(
-            isinstance(word, str) for word in (lease.owner, lease.since, lease.heartbeat, lease.boot_id)
+            isinstance(word, str)
+            for word in (lease.owner, lease.since, lease.heartbeat, lease.boot_id, lease.former)
         ):
             raise TypeError("a name or a time is no text")
     except (ValueError, TypeError) as error:
@@ -134,8 +142,9 @@ def acquire(
     """Take the lease, or give a sign of life where `owner` holds it; returns it as it is then.
 
     Without `fencing` it must be free, expired or its own, and gets the next number, so that an owner who has
-    lost its number goes on under a new one, unless a later `attempt` of it is here already. With `fencing`,
-    the same owner and number is a heartbeat, and a higher number a new lease. `check` writes nothing.
+    lost its number goes on under a new one, unless a later `attempt` of it is here, or was here last. With
+    `fencing`, the same owner and number is a heartbeat, and a higher number a new lease. `check` writes
+    nothing.
 
     Raises:
         LeaseError: somebody else holds it, or has held it since with a higher number.
@@ -157,10 +166,11 @@ def acquire(
                 f"This node is held by {held.holder(now)}. Wait until it is through, or end it "
                 f"(python3 -m rollout abort, python3 -m fleet resume)."
             )
-        if held.owner == owner and attempt < held.attempt:
+        if owner in (held.owner, held.former) and attempt < held.attempt:
+            does = "works" if held.owner else "has worked"
             raise LeaseError(
-                f"Attempt {attempt} of {owner} comes too late: attempt {held.attempt} works on this node. "
-                f"Nothing is to be done: that one goes on."
+                f"Attempt {attempt} of {owner} comes too late: attempt {held.attempt} {does} on this node. "
+                f"Nothing is to be done."
             )
         same = held.owner == owner and fencing == held.fencing
         if held.owner and held.owner != owner and fencing == held.fencing:
@@ -198,16 +208,22 @@ def release(owner: str, fencing: int, *, path: Path = PATH, check: bool = False)
                 f"{held.holder(now)}."
             )
         if not check:
-            _write(path, Lease(fencing=held.fencing))
+            _write(path, held.given_back)
         return True
 
 
 def release_attempt(owner: str, attempt: int, *, path: Path = PATH, check: bool = False) -> bool:
-    """Give back what an attempt of `owner` holds; returns whether it held anything. A later one keeps it."""
-    held = read(path)
-    return (held.owner, held.attempt) == (owner, attempt) and release(
-        owner, held.fencing, path=path, check=check
-    )
+    """Give back what an attempt of `owner` holds; returns whether it held anything. A later one keeps it.
+
+    A step of an attempt that was cut off may still be at work here: its lease is kept for as long as that.
+
+    Raises:
+        LeaseError: somebody else holds it, or the step does not come to its end.
+    """
+    if (held := read(path)).owner != owner or held.attempt != attempt:
+        return False
+    with _locked(SETTINGS_LOCK, check=check, patience_s=SETTINGS_TIMEOUT_S):
+        return release(owner, held.fencing, path=path, check=check)
 
 
 @contextlib.contextmanager

@@ -231,17 +231,25 @@ class Agent:
             if not accepted.commit or not folder_of(self.paths.commits, accepted.commit).is_dir():
                 raise
             problem = short(f"Nothing newer could be fetched: {error}")
-            candidate = self.again(accepted)
+            return self.again(accepted, now), problem
         return self.repository.verify(candidate, accepted, now), problem
 
-    def again(self, accepted: Accepted) -> Candidate:
-        """The commit that was accepted last, as a candidate; in the form of a tag where one names it."""
+    def again(self, accepted: Accepted, now: datetime) -> Verified:
+        """The commit that was accepted last, judged once more; with tags, by one of those that name it.
+
+        Who may push can have given it other ones since, or before. Raises as `Repository.verify` does.
+        """
         if not self.wanted.tags:
-            return Candidate(accepted.commit, self.wanted.branch)
+            return self.repository.verify(Candidate(accepted.commit, self.wanted.branch), accepted, now)
+        problem: Exception = RepositoryError("No tag names the commit that was accepted last.")
         for name, tag in accepted.tags:
-            if self.repository.git("rev-parse", "--verify", f"{tag}^{{commit}}").strip() == accepted.commit:
-                return Candidate(accepted.commit, name, tag)
-        raise RepositoryError("No tag names the commit that was accepted last.")
+            try:
+                commit = self.repository.git("rev-parse", "--verify", f"{tag}^{{commit}}").strip()
+                if commit == accepted.commit:
+                    return self.repository.verify(Candidate(commit, name, tag), accepted, now)
+            except (RefusedError, RepositoryError) as error:
+                problem = error
+        raise problem
 
     def applied(self, verified: Verified) -> Path:
         """The checkout of a commit that is verified; noted before anything uses it."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
+from itertools import dropwhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -106,10 +108,13 @@ def blobs(repository: Repository, objects: list[str]) -> Iterator[bytes]:
 
 
 def repository_batch(repository: Repository, option: str, objects: list[str]) -> bytes:
-    """What `git cat-file` prints of many objects."""
+    """What `git cat-file` prints of many objects. Raises RepositoryError."""
     command = ["git", f"--git-dir={repository.folder}", "cat-file", option]
     given = "".join(f"{name}\n" for name in objects).encode()
-    answer = run(command, repository.environment(), GIT_TIMEOUT_S, given)
+    try:
+        answer = run(command, repository.environment(), GIT_TIMEOUT_S, given)
+    except subprocess.TimeoutExpired as error:
+        raise RepositoryError(f"git cat-file did not end within {GIT_TIMEOUT_S} s.") from error
     if answer.returncode:
         raise RepositoryError(f"git cat-file failed: {answer.stderr.decode(errors='replace').strip()}")
     return answer.stdout
@@ -129,8 +134,12 @@ def write(folder: Path, mode: str, path: PurePosixPath, content: bytes) -> None:
         raise RefusedError("unsafe-path", f"The file {path} lies behind a link.")
     if mode == LINK:
         aim = content.decode("utf-8", "surrogateescape")
+        if "\0" in aim:
+            raise RefusedError("unsafe-path", f"The link {path} leads to what is no path.")
         meant = os.path.normpath(folder / path.parent / aim)
-        if not Path(aim).is_absolute() and Path(meant).is_relative_to(folder):
+        # Behind another link, .. is another folder than the text says.
+        down = list(dropwhile("..".__eq__, Path(aim).parts))
+        if not Path(aim).is_absolute() and ".." not in down and Path(meant).is_relative_to(folder):
             target.symlink_to(aim)
         return
     if mode not in (FILE, PROGRAM, "100664"):

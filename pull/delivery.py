@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import ssl
 import subprocess
 import urllib.error
@@ -28,10 +29,15 @@ def deliver(text: str, wanted: Configuration) -> None:
     """Hand a result back the configured way; without one, do nothing. Raises DeliveryError."""
     if not wanted.report_to:
         return
-    where = urlsplit(wanted.report_to)
-    if where.scheme == "ssh":
+    try:
+        where = urlsplit(wanted.report_to)
+        # A port that is no number is found when it is asked for.
+        scheme = where.scheme if where.hostname and where.port != 0 else ""
+    except ValueError:
+        scheme = ""
+    if scheme == "ssh":
         over_ssh(text, wanted)
-    elif where.scheme == "https":
+    elif scheme == "https":
         put(text, wanted)
     else:
         raise DeliveryError(
@@ -82,8 +88,9 @@ def put(text: str, wanted: Configuration) -> None:
     except urllib.error.HTTPError as error:
         error.close()
         raise DeliveryError(f"The result was not taken by {address}: status {error.code}.") from None
-    except (OSError, ValueError) as error:
-        # ValueError: a token with a line break. Its text would repeat it.
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        # HTTPException: the answer is none of HTTP, or the address has a space. ValueError: a token with a
+        # line break. Its text would repeat it.
         said = "the token file holds no token" if isinstance(error, ValueError) else str(error)
         raise DeliveryError(f"The result was not taken by {address}: {said}.") from None
 

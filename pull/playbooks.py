@@ -34,13 +34,16 @@ FIXED = {
     "compliance_metrics_directory": "",
     "compliance_signing_key": "",
     "compute_environment_busy_ok": False,
+    "container_engines_busy_ok": False,
     "gpu_settings_busy_ok": False,
     "gpu_settings_mig_change_ok": False,
     "monitoring_busy_ok": False,
     "nvidia_stack_busy_ok": False,
     "nvidia_stack_reboot_ok": False,
+    "os_hardening_busy_ok": False,
     "os_tuning_busy_ok": False,
     "preflight_plan_file": "",
+    "pull_busy_ok": False,
 }
 
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -36,6 +37,8 @@ GIT_TIMEOUT_S = 300
 LARGEST_FILE = 1 << 30
 SSH_SIGNATURE = "-----BEGIN SSH SIGNATURE-----"
 OTHER_SIGNATURE = re.compile("-----BEGIN (PGP SIGNATURE|PGP MESSAGE|SIGNED MESSAGE)-----")
+#: Lines that go on begin with a space.
+OWN_SIGNATURE = re.compile(r"^gpgsig(?:-sha256)? .*(?:\n .*)*", re.MULTILINE)
 GOOD = re.compile(r'^Good "git" signature for (\S+) with ', re.MULTILINE)
 TAGS = "refs/temper/tags/"
 HEAD = "refs/temper/head"
@@ -218,7 +221,8 @@ class Repository:
             raise RefusedError(
                 "tag-renamed", f"The tag {candidate.ref} is another one that was signed, under a new name."
             )
-        signed = body if candidate.tag else header
+        # Of a merge the header also has the whole tag that was merged, with its own signature.
+        signed = body if candidate.tag else "\n".join(OWN_SIGNATURE.findall(header))
         what = f"The tag {candidate.ref}" if candidate.tag else f"Commit {candidate.commit}"
         if OTHER_SIGNATURE.search(signed):
             raise RefusedError(
@@ -325,7 +329,7 @@ class Repository:
             "GIT_NO_REPLACE_OBJECTS": "1",
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_TERMINAL_PROMPT": "0",
-            "GIT_SSH_COMMAND": " ".join(ssh_command(self.wanted.known_hosts, self.wanted.ssh_key)),
+            "GIT_SSH_COMMAND": shlex.join(ssh_command(self.wanted.known_hosts, self.wanted.ssh_key)),
         }
 
 
@@ -367,7 +371,7 @@ def run(
     given: bytes = b"",
     cwd: Path = Path("/"),
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a program in a group of its own, which ends as a whole when it takes longer than `timeout_s`.
+    """Run a program, which ends with all that it has started when it takes longer than `timeout_s`.
 
     Raises:
         OSError: it cannot be started.
@@ -386,11 +390,26 @@ def run(
         try:
             out, err = process.communicate(given, timeout_s)
         except BaseException:
+            # Ansible's processes for nodes have sessions of their own, and would go on with the repair.
+            below = descendants(process.pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            for one in below:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
             process.communicate()
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def descendants(process_id: int) -> list[int]:
+    """The processes that a process has started, and those that they have."""
+    found = []
+    for path in Path(f"/proc/{process_id}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it has ended
+            for child in map(int, path.read_text().split()):
+                found += [child, *descendants(child)]
+    return found
 
 
 def limit_files() -> None:

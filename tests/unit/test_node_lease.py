@@ -42,7 +42,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(lease, "SETTINGS_LOCK", tmp_path / "settings")
     return tmp_path / "temper/lease.json"
 
 
@@ -231,6 +232,31 @@ def test_an_earlier_attempt_of_the_same_owner_is_refused(path: Path, clock: Cloc
     assert read(path).owner == "run 1"
     assert lease.release_attempt("run 1", 2, path=path)
     assert read(path).owner == ""
+
+
+def test_an_earlier_attempt_is_refused_also_where_a_later_one_has_given_the_node_back(
+    path: Path, clock: Clock
+) -> None:
+    acquire("run 1", TTL_S, attempt=2, path=path)
+    assert lease.release_attempt("run 1", 2, path=path)
+    with pytest.raises(LeaseError, match="Attempt 1 of run 1 comes too late: attempt 2 has worked on this"):
+        acquire("run 1", TTL_S, attempt=1, path=path)
+    assert acquire("run 1", TTL_S, attempt=3, path=path).attempt == 3
+    assert lease.release_attempt("run 1", 3, path=path)
+    other = acquire("night-1@ctl", TTL_S, path=path)
+    assert (other.attempt, other.former) == (0, "")
+
+
+def test_a_node_is_not_given_back_while_a_step_is_at_work_on_it(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "PATH", path)
+    monkeypatch.setattr(lease, "SETTINGS_TIMEOUT_S", 0.1)
+    taken = acquire("run 1", TTL_S, attempt=1, path=path)
+    with lease.working("run 1", taken.fencing), pytest.raises(LeaseError, match=r"has had .* locked"):
+        lease.release_attempt("run 1", 1, path=path)
+    assert read(path).owner == "run 1"
+    assert lease.release_attempt("run 1", 1, path=path)
 
 
 def test_a_lease_of_before_attempts_is_read(path: Path, clock: Clock) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from fleet import collected
 from validation.model.contract import EXPECTATIONS_VERSION
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 SILENT = {"gpu09": "the helper died"}
 
@@ -43,6 +43,23 @@ def test_validation_of_slices_is_judged_together(tmp_path: Path) -> None:
         "gpu02": ["gpu02 is off"],
         "gpu09": ["the helper died"],
     }
+
+
+def test_a_report_that_was_killed_is_no_success(tmp_path: Path) -> None:
+    code = "import os; os.kill(os.getpid(), 9)"
+    document: dict[str, Any] = {"expectations": {"nodes": {}}, "results": {}}
+    given = folders(tmp_path, "validation", {"argv": ["-c", code], "document": document})
+    said = collected.validation(given, {})
+    assert said
+    assert said.status == 2
+    assert "-9" in said.text
+
+
+@pytest.mark.parametrize("text", ['{"nodes": [', "\udcff"])
+def test_what_was_cut_off_is_one_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.json").write_text(text, errors="surrogateescape")
+    with pytest.raises(collected.CollectedError, match=r"plan\.json: expected"):
+        collected.plans([tmp_path], {})
 
 
 def test_compliance_of_slices_is_one_statement(tmp_path: Path) -> None:

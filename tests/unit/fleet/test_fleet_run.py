@@ -10,21 +10,22 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fleet.__main__ import UsageError, playbook_of, recap, variables_of
+from fleet.__main__ import UsageError, _alone, helpers_of, name_of_run, playbook_of, recap, variables_of
 from fleet.bundle import ROOT
 from fleet.inventory import from_listing
 from fleet.journal import Job, Journal, NodeRecord
 from fleet.run import HERE, Events, Run
 from fleet.slices import Board, Place, Slice
-from fleet.worker import slim
+from fleet.worker import end_descendants, slim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 PLAY = """
 - hosts: gpu_nodes
@@ -59,12 +60,19 @@ def playbook(tmp_path: Path) -> Path:
     return path
 
 
-def carried_out(folder: Path, what: Job, *, own: Mapping[str, Any] | None = None, size: int = 2) -> Run:
+def carried_out(
+    folder: Path,
+    what: Job,
+    *,
+    own: Mapping[str, Any] | None = None,
+    size: int = 2,
+    places: Sequence[Place] = (),
+) -> Run:
     hosts = {node: {"ansible_connection": "local", **(own or {}).get(node, {})} for node in NODES}
     known = from_listing({"gpu_nodes": {"hosts": list(NODES)}, "_meta": {"hostvars": hosts}})
     journal = Journal(folder / "runs.sqlite")
     journal.begin("one", what)
-    board = Board.of(NODES, size, [Place(HERE, 2)])
+    board = Board.of(NODES, size, places or [Place(HERE, 2)])
     said: list[str] = []
     addresses: dict[str, list[str]] = {"addresses": [], "unknown": []}
     run = Run("one", what, known, board, journal, folder / "run", addresses, True, said.append)
@@ -88,6 +96,23 @@ def test_slices_run_and_each_node_comes_to_its_own(playbook: Path, tmp_path: Pat
     (kept,) = (tmp_path / "run").glob("*/artifacts/stdout")
     assert "gpu03 of north, 1" in kept.read_text()
     assert not list((tmp_path / "run").glob("*/artifacts/job_events"))
+
+
+def test_a_lease_outlasts_the_measurements_of_its_node(tmp_path: Path) -> None:
+    path = tmp_path / "lease.yml"
+    path.write_text(
+        "- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n    - ansible.builtin.copy:\n"
+        '        content: "{{ __preflight_lease.ttl_s }}"\n'
+        '        dest: "{{ __fleet_collect }}/{{ inventory_hostname }}"\n        mode: "0600"\n'
+    )
+    days = {
+        "gpu01": {"gpu_validation_timeout_s": 200_000},
+        "gpu02": {"gpu_validation_timeout_s": "{{ 2 * 5 }}"},
+    }
+    run = carried_out(tmp_path, job(path), own=days, size=4)
+    folder = tmp_path / "run" / run.journal.nodes("one")["gpu01"].folder
+    found = {node: float((folder / node).read_text()) for node in NODES[:3]}
+    assert found == {"gpu01": 221_600, "gpu02": 21_610, "gpu03": 21_600}
 
 
 def test_a_run_that_comes_to_no_node_is_given_up_with_what_ansible_said(tmp_path: Path) -> None:
@@ -137,25 +162,110 @@ def test_a_worker_ends_its_run_when_its_input_ends(tmp_path: Path) -> None:
     assert not Path("/proc", started.read_text().strip()).exists()
 
 
-def test_a_run_that_is_stopped_begins_nothing_and_ends_its_slices(tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    begun.mkdir()
-    waits = tmp_path / "waits.yml"
-    waits.write_text(
-        "- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n"
-        f"    - ansible.builtin.shell: touch {begun}/{{{{ inventory_hostname }}}} && exec sleep 20\n"
+@pytest.fixture
+def waits(tmp_path: Path) -> Path:
+    """A playbook whose nodes write the id of their process into a file of `begun`, and stay at it."""
+    path = tmp_path / "waits.yml"
+    (tmp_path / "begun").mkdir()
+    stay = f"echo $$ >{tmp_path}/begun/{{{{ inventory_hostname }}}} && exec sleep 600"
+    path.write_text(
+        f"- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n    - ansible.builtin.shell: {stay}\n"
     )
-    stopper = threading.Thread(target=stop_when, args=(lambda: len(list(begun.iterdir())) == 2,))
+    return path
+
+
+def processes(folder: Path) -> list[Path]:
+    """Those of the nodes that have begun, while they are there."""
+    ids = [path.read_text().strip() for path in (folder / "begun").iterdir()]
+    return [Path("/proc", number) for number in ids if number and Path("/proc", number).exists()]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come to that"
+        time.sleep(0.1)
+
+
+def test_a_run_that_is_stopped_begins_nothing_and_ends_its_slices(
+    waits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "tmp"
+    own.mkdir()
+    monkeypatch.setenv("TMPDIR", str(own))
+    stopper = threading.Thread(target=stop_when, args=(lambda: len(processes(tmp_path)) == 2,))
     stopper.start()
     with pytest.raises(KeyboardInterrupt):
         carried_out(tmp_path, job(waits), size=1)
     stopper.join()
-    assert {path.name for path in begun.iterdir()} == set(NODES[:2])
+    # Nothing goes on, and the inventory's variables are not left behind.
+    wait_until(lambda: not processes(tmp_path) and not list(own.glob("temper-slice-*")))
+    assert {path.name for path in (tmp_path / "begun").iterdir()} == set(NODES[:2])
     records = Journal(tmp_path / "runs.sqlite").nodes("one")
     assert {node: (one.attempt, one.state) for node, one in records.items()} == {
         "gpu01": (1, ""),
         "gpu02": (1, ""),
     }
+
+
+def test_a_slice_on_this_machine_that_is_given_up_ends(
+    waits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(_run: Run) -> None:
+        for stream in list(_run.streams.values()):
+            if processes(tmp_path):
+                stream.worker.abort()
+
+    monkeypatch.setattr("fleet.run.LOOK_S", 0.2)
+    monkeypatch.setattr("fleet.run.Run.look", silent)
+    run = carried_out(tmp_path, job(waits), size=4)
+    assert set(run.board.left) == set(NODES)
+    wait_until(lambda: not processes(tmp_path))
+
+
+@pytest.mark.parametrize("end", ["the controller is gone", "an interrupt of the terminal"])
+def test_a_worker_ends_its_run_whatever_becomes_of_its_controller(
+    end: str, waits: Path, tmp_path: Path
+) -> None:
+    hosts = {"gpu01": {"ansible_connection": "local"}}
+    known = from_listing({"gpu_nodes": {"hosts": ["gpu01"]}, "_meta": {"hostvars": hosts}})
+    journal = Journal(tmp_path / "runs.sqlite")
+    run = Run("one", job(waits), known, Board([Place(HERE, 1)]), journal, tmp_path, {}, False, print)
+    with subprocess.Popen(
+        [sys.executable, "-m", "fleet.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "TMPDIR": str(tmp_path),
+        },
+    ) as worker:
+        assert worker.stdin
+        assert worker.stdout
+        worker.stdin.write(run._transmission(Slice(1, 1, ("gpu01",))))
+        worker.stdin.flush()
+        wait_until(lambda: bool(processes(tmp_path)))
+        if end == "the controller is gone":
+            worker.stdout.close()
+            worker.stdin.close()
+        else:
+            worker.send_signal(signal.SIGINT)
+        assert worker.wait(120) == 0
+    assert not processes(tmp_path)
+    assert not list(tmp_path.glob("temper-slice-*"))
+
+
+def test_threads_that_come_and_go_do_not_keep_descendants_from_being_ended(tmp_path: Path) -> None:
+    gone, here = tmp_path / "1", tmp_path / "2"
+    here.mkdir()
+    (here / "children").write_text("")
+    gone.mkdir()
+    (gone / "children").symlink_to(tmp_path / "ended")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fleet.worker.TASKS", tmp_path)
+        end_descendants()
 
 
 def stop_when(condition: Callable[[], bool]) -> None:
@@ -164,6 +274,40 @@ def stop_when(condition: Callable[[], bool]) -> None:
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_slice_that_says_something_else_is_lost_and_the_run_goes_on(
+    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.run._command", lambda *_: "for i in $(seq 2000); do echo welcome; done")
+    run = carried_out(tmp_path, job(playbook))
+    assert set(run.board.left) == set(NODES)
+    assert not run.board.outcomes
+
+
+@pytest.mark.parametrize("said", ['{"zipfile": 4}\\nAAAA', "5", "\\000\\000\\000\\000"])
+def test_what_a_slice_sends_that_cannot_be_read_is_its_reason(
+    said: str, playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.run._command", lambda *_: f"printf '{said}\\n'")
+    run = carried_out(tmp_path, job(playbook))
+    assert set(run.board.left) == set(NODES)
+    assert all("is no run of Ansible" in reason for reason in run.board.left.values())
+
+
+def test_a_helper_that_does_not_answer_gets_no_slice(
+    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.write_text("#!/bin/sh\nexec sleep 600\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr("fleet.run.SILENCE_S", 0.5)
+    monkeypatch.setattr("fleet.run.bundle", lambda: ("bundle-0", b"content"))
+    run = carried_out(tmp_path, job(playbook), places=[Place("ctl1", 2)])
+    assert set(run.board.left) == set(NODES)
+    assert all("ctl1" in reason for reason in run.board.left.values())
 
 
 def test_events_carry_only_what_the_controller_needs() -> None:
@@ -233,7 +377,9 @@ def test_the_journal_remembers_jobs_and_nodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("texts", "found"),
     [
-        (["a=1", "b=x y"], {"a": "1", "b": "x y"}),
+        (["a=1", "b='x y'"], {"a": "1", "b": "x y"}),
+        (["a=1 b=2", "c={{ d }}"], {"a": "1", "b": "2", "c": "{{ d }}"}),
+        (["{days: [2027-03-31]}"], {"days": ["2027-03-31"]}),
         (['{"a": [1]}', "a=2"], {"a": "2"}),
     ],
 )
@@ -241,10 +387,50 @@ def test_variables_are_taken_as_ansible_takes_them(texts: list[str], found: dict
     assert variables_of(texts) == found
 
 
-@pytest.mark.parametrize("text", ["a", "1a=2", "{a", "@/nowhere/x.yml", "{}x: ["])
+@pytest.mark.parametrize("text", ["a", "1a=2", "{a", "@/nowhere/x.yml", "{}x: [", "a=1 b", "a='1"])
 def test_variables_of_another_form_are_one_sentence(text: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"-e {text}: expected")):
         variables_of([text])
+
+
+def test_a_value_that_cannot_be_recorded_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="-e: expected values that JSON has"):
+        variables_of(["{a: !!set {b}}"])
+
+
+def test_no_two_controllers_give_their_runs_one_name() -> None:
+    now = datetime(2026, 11, 23, 2, tzinfo=UTC)
+    assert name_of_run(now, "") != name_of_run(now, "")
+
+
+@pytest.mark.parametrize(
+    "before", ["2026-11-23T02-00-00Z", "2026-11-23T02-00-00Z-ffffff", "2027-12-31T23-59-59Z"]
+)
+def test_a_run_is_the_last_one_also_where_the_clock_was_set_back(before: str) -> None:
+    now = datetime(2026, 11, 23, 2, tzinfo=UTC)
+    first = name_of_run(now, before)
+    assert before < first < name_of_run(now, first)
+
+
+def test_what_a_run_leaves_on_the_controller_is_for_its_account_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "reports" / "fleet"
+    folder.mkdir(parents=True, mode=0o755)
+    monkeypatch.setattr("fleet.__main__.FOLDER", folder)
+    with _alone():
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("names", ["@racks", "ctl[1-", "-oProxyCommand=id", "ctl 1", "ctl1/3"])
+def test_helpers_are_names_of_machines(names: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"--helpers {names}: expected names")):
+        helpers_of(names)
+
+
+def test_without_helpers_this_machine_is_the_place() -> None:
+    assert helpers_of("") == []
+    assert helpers_of("ctl[1-2],ops@login.example.org") == ["ctl1", "ctl2", "ops@login.example.org"]
 
 
 def test_a_playbook_is_one_of_tempers() -> None:

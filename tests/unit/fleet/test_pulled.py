@@ -57,6 +57,23 @@ def test_a_fleet_as_it_should_be_ends_with_0(tmp_path: Path) -> None:
     assert (found.exit_status, found.commit, found.strangers) == (0, NEW, ())
 
 
+def test_what_no_terminal_can_write_costs_no_other_node_its_judgement(tmp_path: Path) -> None:
+    hand_back(
+        tmp_path, replace(GOOD, state="refused", reason="x\ud800", left=(Control("\udfff", "fail", ""),))
+    )
+    hand_back(tmp_path, replace(GOOD, node="gpu02"))
+    (tmp_path / os.fsdecode(b"\xff.json")).touch()
+    said = pulled.text(judge(tmp_path, ("gpu01", "gpu02"), 3, NOW)).encode().decode()
+    assert "x\\ud800" in said
+    assert "compliant    gpu02" in said
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "1.5", "1000000000000000"])
+def test_intervals_are_a_number_that_clocks_can_count(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number"):
+        pulled.positive(text)
+
+
 @pytest.mark.parametrize(
     ("values", "standing", "status"),
     [

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from ansible.module_utils import lease
 
 from console.run import Note, Run, Stage
 from pull import delivery
 from pull.agent import Agent, LockedError, Paths
+from pull.playbooks import FIXED
 from pull.result import MOST_CONTROLS, Control, Result
 from tests.unit.pull.origin import Origin, configuration, key, line, origin
 
@@ -112,6 +114,14 @@ def test_the_checkouts_playbook_runs_for_this_node_alone_and_by_itself(world: Wo
     assert not any(value for name, value in variables.items() if name.endswith("_busy_ok"))
 
 
+def test_no_variable_that_disturbs_jobs_is_the_inventorys() -> None:
+    roles = Path(__file__).parents[3] / "roles"
+    found = {name for path in roles.glob("*/defaults/main.yml") for name in yaml.safe_load(path.read_text())}
+    names = [name for name in found if name.endswith(("_busy_ok", "_reboot_ok", "_change_ok"))]
+    assert len(names) > 5
+    assert {name: FIXED.get(name) for name in names} == dict.fromkeys(names, False)
+
+
 def test_without_leave_drift_is_reported_and_left(world: World) -> None:
     world.drift("os_tuning/sysctl:x", "firewall/firewall")
     result = world.run()
@@ -192,6 +202,15 @@ def test_tags_are_kept_to_where_the_repository_is_away(world: World) -> None:
     (world.source.folder / ".git").rename(world.folder / "away")
     result = world.run(tags="fleet-*")
     assert (result.state, result.ref) == ("checked", "fleet-1")
+
+
+def test_another_tag_of_the_same_commit_does_not_keep_a_node_from_its_own(world: World) -> None:
+    """Whoever may push can name the commit once more, without a signature."""
+    world.source.tag("fleet-1", None)
+    world.source.tag("fleet-2", world.ada)
+    world.run(tags="fleet-*")
+    result = world.run(tags="fleet-*", url="file:///nowhere")
+    assert (result.state, result.ref, result.signer) == ("checked", "fleet-2", "ada")
 
 
 def test_a_key_that_is_removed_ends_the_last_commit_too(world: World) -> None:

@@ -122,6 +122,32 @@ def test_a_token_that_cannot_be_one_is_not_repeated(
     assert server.taken == {}
 
 
+class Garbage(Server):
+    """No server of HTTP."""
+
+    def do_PUT(self) -> None:
+        """Answer with something else."""
+        self.wfile.write(b"SSH-2.0-x\r\n")
+        self.close_connection = True
+
+
+def test_a_server_that_speaks_something_else_has_not_taken_it(
+    served: tuple[type[Server], Configuration],
+) -> None:
+    kind, wanted = served
+    kind.do_PUT = Garbage.do_PUT  # type: ignore[method-assign,assignment]
+    with pytest.raises(DeliveryError, match="was not taken"):
+        deliver("{}\n", wanted)
+
+
+@pytest.mark.parametrize(
+    "address", ["https://h/a b", "https://[::1", "https://h:x/", "ssh://r@h:x", "ssh://"]
+)
+def test_an_address_that_is_none_is_one_sentence(tmp_path: Path, address: str) -> None:
+    with pytest.raises(DeliveryError, match=r"pull_report_to|was not taken"):
+        deliver("{}\n", configuration(tmp_path, origin(tmp_path), report_to=address))
+
+
 @pytest.mark.parametrize("status", [0, 1])
 def test_over_ssh_the_result_is_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import http.server
+import shlex
 import shutil
 import subprocess
 import threading
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from pull import keyring
-from pull.checkout import check_out
+from pull import repository as repository_module
+from pull.checkout import LINK, check_out, write
 from pull.repository import Accepted, RefusedError, Repository, RepositoryError, Verified, require_git
 from tests.unit.pull.origin import Origin, configuration, key, line, origin
 
@@ -467,3 +469,81 @@ def test_a_git_that_cannot_verify_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("pull.repository.PROGRAMS", str(tmp_path))
     with pytest.raises(RepositoryError, match=r"2\.34"):
         require_git()
+
+
+def test_a_signed_merge_of_a_tag_that_openpgp_signed_is_taken(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    """Of a merge, git keeps the whole merged tag, with its signature, in the header."""
+    first = source.commit(ada)
+    source.git("checkout", "--quiet", "-b", "upstream")
+    source.commit(None, "other")
+    text = source.git("rev-parse", "HEAD")
+    armour = "-----BEGIN PGP SIGNATURE-----\n\niQ==\n-----END PGP SIGNATURE-----\n"
+    tag = f"object {text}\ntype commit\ntag v1\ntagger a <a@example.org> 1 +0000\n\nv1\n{armour}"
+    (source.folder / ".git" / "draft").write_text(tag)
+    name = source.git("hash-object", "-t", "tag", "-w", ".git/draft")
+    source.git("update-ref", "refs/tags/v1", name)
+    source.git("checkout", "--quiet", "main")
+    source.git(*source.signing(ada), "merge", "--quiet", "--no-ff", "--gpg-sign", "--message", "m", "v1")
+    assert "mergetag" in source.git("cat-file", "commit", "HEAD")
+    assert pulled(node(tmp_path, source), Accepted(first)).signer == "ada"
+
+
+def test_a_merged_tag_with_a_signature_signs_no_commit(tmp_path: Path, source: Origin, ada: Path) -> None:
+    source.commit(ada)
+    source.git("checkout", "--quiet", "-b", "upstream")
+    source.commit(ada, "other")
+    source.tag("v1", ada)
+    source.git("checkout", "--quiet", "main")
+    source.git("merge", "--quiet", "--no-ff", "--no-gpg-sign", "--message", "m", "v1")
+    assert "mergetag" in source.git("cat-file", "commit", "HEAD")
+    assert refusal(node(tmp_path, source)) == "unsigned"
+
+
+def test_no_link_leaves_the_checkout_by_way_of_another(tmp_path: Path) -> None:
+    folder = tmp_path / "commits" / "one"
+    folder.mkdir(parents=True)
+    write(folder, LINK, PurePosixPath("p/q/r/up"), b"../../..")
+    write(folder, LINK, PurePosixPath("p/q/r/out"), b"up/../../x")
+    write(folder, LINK, PurePosixPath("p/q/in"), b"../../file")
+    assert {path.name for path in folder.rglob("*") if path.is_symlink()} == {"up", "in"}
+    with pytest.raises(RefusedError, match="no path"):
+        write(folder, LINK, PurePosixPath("nul"), b"a\0b")
+
+
+def test_a_key_in_a_folder_with_a_space_is_one_word(tmp_path: Path, source: Origin) -> None:
+    given = node(tmp_path, source, ssh_key="/root/a key; id").environment()["GIT_SSH_COMMAND"]
+    words = shlex.split(given)
+    assert words[words.index("-i") + 1] == "/root/a key; id"
+    assert subprocess.run(["sh", "-nc", given], check=False).returncode == 0
+
+
+def test_a_git_that_does_not_end_has_failed(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = source.commit(ada)
+    repository = node(tmp_path, source)
+    pulled(repository)
+    real = repository_module.run
+
+    def run(command: list[str], *arguments: object) -> subprocess.CompletedProcess[bytes]:
+        if "--batch" in command[-1]:
+            raise subprocess.TimeoutExpired(command, 300)
+        return real(command, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("pull.checkout.run", run)
+    with pytest.raises(RepositoryError, match="did not end"):
+        check_out(repository, commit, tmp_path / "commits")
+
+
+def test_what_is_ended_is_ended_with_what_left_its_session(tmp_path: Path) -> None:
+    """As Ansible's processes for nodes do."""
+    note = tmp_path / "id"
+    script = f"setsid sh -c 'echo $$ >{note}.draft; mv {note}.draft {note}; exec sleep 600' & wait"
+    with pytest.raises(subprocess.TimeoutExpired):
+        repository_module.run(["sh", "-c", script], {"PATH": "/usr/bin:/bin"}, 2)
+    assert note.exists()
+    status = Path("/proc", note.read_text().strip(), "stat")
+    # Whoever adopted it may not have looked after it yet.
+    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
