@@ -406,15 +406,20 @@ def _hunts(fleet: Fleet, seen: LevelSeen, scopes: Sequence[Scope]) -> list[Hunt]
             Hunt(Scope(scope.name, {name: (name,) for name in group.nodes}, scope.real), whole, group in bad)
             for group in groups
         ]
-    return [hunt for of_nodes in (True, False) for hunt in _with_controls(found, of_nodes=of_nodes)]
+    busy = {node for hunt in found if hunt.wanted for node in hunt.scope.nodes}
+    chosen: list[Hunt] = []
+    for of_nodes in (True, False):
+        same = [hunt for hunt in found if hunt.units_are_nodes is of_nodes]
+        chosen += _with_controls(same, busy)
+        # A node measures with one other at a time: it is not there for comparison twice.
+        busy |= {node for hunt in chosen for node in hunt.scope.nodes}
+    return chosen
 
 
-def _with_controls(hunts: Sequence[Hunt], *, of_nodes: bool) -> list[Hunt]:
+def _with_controls(hunts: Sequence[Hunt], busy: set[str]) -> list[Hunt]:
     """Those that are wanted, and of the healthy ones as many as it takes to compare with."""
-    same = [hunt for hunt in hunts if hunt.units_are_nodes is of_nodes]
-    wanted = [hunt for hunt in same if hunt.wanted]
-    busy = {node for hunt in hunts if hunt.wanted for node in hunt.scope.nodes}
-    healthy = [hunt for hunt in same if not hunt.wanted and not busy & set(hunt.scope.nodes)]
+    wanted = [hunt for hunt in hunts if hunt.wanted]
+    healthy = [hunt for hunt in hunts if not hunt.wanted and busy.isdisjoint(hunt.scope.nodes)]
     return [*wanted, *healthy[: max(LEAST_CONTROLS, len(wanted))]] if wanted else []
 
 

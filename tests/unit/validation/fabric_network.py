@@ -70,7 +70,8 @@ class Network:
         return fleet
 
     def measure(self, groups: Sequence[tuple[str, ...]], step: str) -> dict[str, Attempt]:
-        """One round: all groups at once."""
+        """One round: all groups at once, and no node in two of them."""
+        assert max(Counter(name for group in groups for name in group).values()) == 1
         flows = Counter(link for group in groups for link in self._links(group))
         found: dict[str, Attempt] = {}
         for group in groups:

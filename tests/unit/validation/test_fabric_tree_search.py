@@ -171,6 +171,17 @@ def test_a_healthy_fleet_takes_one_round_a_level_and_no_group_has_too_many_ranks
     assert {test.state for test in judge_fabric(fleet).values()} == {State.PASS}
 
 
+def test_a_way_and_an_uplink_are_found_at_once_beside_the_same_healthy_pods() -> None:
+    """Pairs of nodes and pairs of leaves are measured in the same rounds, each beside healthy ones."""
+    pair = ("n1-00-02", "n1-01-02")
+    network = small(slow={frozenset(pair): 0.4, "up leaf2-03": 0.4})
+    said = findings(network.search(network.fleet()))
+    assert {name: one.code for name, one in said.items()} == {
+        **dict.fromkeys(pair, "fabric-link"),
+        **dict.fromkeys(in_leaf(network, "leaf2-03"), "fabric-uplink"),
+    }
+
+
 def test_a_measurement_that_was_disturbed_is_taken_again_and_accuses_nobody() -> None:
     network = small()
     fleet = network.fleet()
