@@ -269,7 +269,7 @@ def search_rounds(fleet: Fleet, level: LevelSeen, absent: Collection[str]) -> li
 
 def _first_rounds(units: Sequence[str], at_least: int) -> list[list[tuple[str, ...]]]:
     """Along the ring that the units formed, each with both its neighbours; then by the circle for more."""
-    if len(units) < 4:
+    if len(units) <= 4:  # all pairs: of two that are bad, the two others may not be neighbours
         return circle_rounds(units)
     ring: list[tuple[str, ...]] = [
         (unit, units[(place + 1) % len(units)]) for place, unit in enumerate(units)
@@ -461,10 +461,30 @@ def _judge(hunts: Sequence[Hunt]) -> list[Hunt]:
     for hunt, pairs, does_well in zip(hunts, seen, healthy, strict=True):
         slow = [group for groups in hunt.played for group in groups if not set(group.nodes) & set(pairs.good)]
         whole = hunt.whole and hunt.scope.real and len(hunt.scope.units) > 2 and bool(slow)
+        if _goes_on(hunt, pairs):
+            whole = False
         blamed = slow[0].up_to(size_bytes) if whole and not does_well and any(healthy) else None
         found = Evidence(best_gb_s=usual, size_bytes=size_bytes) if blamed else pairs
         judged.append(dataclasses.replace(hunt, seen=found, blamed=blamed, usual_gb_s=usual))
     return judged
+
+
+def _goes_on(hunt: Hunt, seen: Evidence) -> bool:
+    """Whether a unit has not yet met good ones that are there: it may do well with them."""
+    met, missing = met_by([list(groups) for groups in hunt.played]), _missing(hunt)
+    waiting = hunt.scope.units.keys() - seen.good - seen.bad.keys() - missing
+    return any(set(seen.good) - missing - met.get(unit, set()) for unit in waiting)
+
+
+def _missing(hunt: Hunt) -> set[str]:
+    """Units of which no node could take part."""
+    return {
+        unit
+        for groups in hunt.played
+        for group in groups
+        for unit in group.nodes
+        if set(hunt.scope.units[unit]) <= set(group.absent)
+    }
 
 
 def _steady(hunts: Sequence[Hunt]) -> bool:
@@ -481,12 +501,9 @@ def _evidence(hunt: Hunt, line: float, size_bytes: int) -> Evidence:
     good = tuple(dict.fromkeys(unit for group in fast for unit in group.nodes))
     links = links_between_good(fast, slow, good)
     met = met_by([list(groups) for groups in hunt.played])
-    missing = {
-        unit for group in tried for unit in group.nodes if set(hunt.scope.units[unit]) <= set(group.absent)
-    }
     return Evidence(
         good,
-        to_blame(slow, good, met, missing),
+        to_blame(slow, good, met, _missing(hunt)),
         tuple(groups[-1] for groups in links if len(groups) > 1),
         tuple(groups[0] for groups in links if len(groups) == 1),
         slowest_gb_s=min((group.busbw_gb_s for group in fast), default=0.0),

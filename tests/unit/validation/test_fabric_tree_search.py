@@ -182,6 +182,16 @@ def test_a_way_and_an_uplink_are_found_at_once_beside_the_same_healthy_pods() ->
     }
 
 
+@pytest.mark.parametrize("bad", [(0, 2), (0, 2, 4)])
+def test_slow_nodes_that_are_no_neighbours_are_no_slow_switch(bad: tuple[int, ...]) -> None:
+    """Their neighbours meet nobody but them in the first rounds, and are healthy all the same."""
+    nodes = 4 if len(bad) == 2 else 8
+    slow = {f"n0-01-0{number}": 0.4 for number in bad}
+    network = Network(1, 4, nodes, dict(slow), disturbed=0.0)
+    said = findings(network.search(network.fleet()))
+    assert {name: one.code for name, one in said.items()} == dict.fromkeys(slow, "fabric-node")
+
+
 def test_a_measurement_that_was_disturbed_is_taken_again_and_accuses_nobody() -> None:
     network = small()
     fleet = network.fleet()
