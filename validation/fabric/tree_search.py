@@ -452,7 +452,7 @@ def _judge(hunts: Sequence[Hunt]) -> list[Hunt]:
     rates = sorted(group.up_to(size_bytes).fastest_gb_s for group in everything if group.works)
     # Of few units one that is bad spoils half of the pairs, and the median with them.
     usual = rates[int(TYPICAL_PLACE * (len(rates) - 1) + 0.5)] if rates else 0.0
-    line = slow_below(rates)
+    line = max(slow_below(rates), SLOW_SHARE * usual)
     if not all(hunt.units_are_nodes for hunt in hunts) and _steady(hunts):
         line = max(line, (1 - SLOW_PART) * usual)
     seen = [dataclasses.replace(_evidence(hunt, line, size_bytes), best_gb_s=usual) for hunt in hunts]

@@ -182,6 +182,12 @@ def test_a_way_and_an_uplink_are_found_at_once_beside_the_same_healthy_pods() ->
     }
 
 
+def test_of_four_leaves_the_slow_one_is_found_though_half_of_the_pairs_have_it() -> None:
+    network = Network(1, 4, 3, {"up leaf0-00": 0.4}, disturbed=0.0, sizes={"leaf0-00": 1, "leaf0-01": 1})
+    said = findings(network.search(network.fleet()))
+    assert {name: one.code for name, one in said.items()} == {"n0-00-00": "fabric-uplink"}
+
+
 @pytest.mark.parametrize("bad", [(0, 2), (0, 2, 4)])
 def test_slow_nodes_that_are_no_neighbours_are_no_slow_switch(bad: tuple[int, ...]) -> None:
     """Their neighbours meet nobody but them in the first rounds, and are healthy all the same."""
