@@ -469,6 +469,16 @@ def _judge(hunts: Sequence[Hunt]) -> list[Hunt]:
     return judged
 
 
+def _loads(hunt: Hunt, unit: str, group: Group) -> bool:
+    """Whether a pair of units sends as much over the way of this one as most pairs of its could.
+
+    What a leaf of one node reaches says nothing of the uplinks of one of many.
+    """
+    count = {name: len(nodes) for name, nodes in hunt.scope.units.items()}
+    most = min(count[unit], max(size for name, size in count.items() if name != unit))
+    return min(count[name] for name in group.nodes) >= (1 - SLOW_PART) * most
+
+
 def _goes_on(hunt: Hunt, seen: Evidence) -> bool:
     """Whether a unit has not yet met good ones that are there: it may do well with them."""
     met, missing = met_by([list(groups) for groups in hunt.played]), _missing(hunt)
@@ -498,7 +508,7 @@ def _evidence(hunt: Hunt, line: float, size_bytes: int) -> Evidence:
     slow: list[Group] = []
     for group in (one.up_to(size_bytes) for one in tried if not one.absent):
         (fast if group.works and group.fastest_gb_s >= line else slow).append(group)
-    good = tuple(dict.fromkeys(unit for group in fast for unit in group.nodes))
+    good = tuple(dict.fromkeys(unit for group in fast for unit in group.nodes if _loads(hunt, unit, group)))
     links = links_between_good(fast, slow, good)
     met = met_by([list(groups) for groups in hunt.played])
     return Evidence(

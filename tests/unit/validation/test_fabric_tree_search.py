@@ -182,6 +182,15 @@ def test_a_way_and_an_uplink_are_found_at_once_beside_the_same_healthy_pods() ->
     }
 
 
+def test_a_small_leaf_does_not_clear_the_uplink_of_a_large_one() -> None:
+    """One node cannot load an uplink of four: only what does says that it carries them."""
+    network = Network(1, 5, 4, {"up leaf0-02": 0.4}, disturbed=0.0, sizes={"leaf0-01": 1})
+    said = findings(network.search(network.fleet()))
+    assert {name: one.code for name, one in said.items()} == dict.fromkeys(
+        in_leaf(network, "leaf0-02"), "fabric-uplink"
+    )
+
+
 def test_of_four_leaves_the_slow_one_is_found_though_half_of_the_pairs_have_it() -> None:
     network = Network(1, 4, 3, {"up leaf0-00": 0.4}, disturbed=0.0, sizes={"leaf0-00": 1, "leaf0-01": 1})
     said = findings(network.search(network.fleet()))
