@@ -194,7 +194,9 @@ def next_step(fleet: Fleet) -> Step:
             return Step(level.level, (again,))
     whole = together(fleet, seen.without)
     measured = {group.nodes for level in seen.levels for group in (*level.groups, *level.again)}
-    if seen.together is None and len(whole) > 1 and whole not in measured:
+    # Who is gone since then is no reason to know nothing of all others.
+    due = seen.together is None or (seen.together.absent and len(fleet.rounds) < most_rounds(fleet))
+    if due and len(whole) > 1 and whole not in measured:
         return Step(TOGETHER, ((whole,),))
     return Step()
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.validation.fabric_network import NODE_GB_S, Network
 from validation.fabric.groups import Attempt, Fleet, Pairs, Part
-from validation.fabric.levels import MOST_RANKS, Level, most_rounds
+from validation.fabric.levels import MOST_RANKS, TOGETHER, Level, most_rounds
 from validation.fabric.outlook import outlook
 from validation.fabric.search import next_rounds
 from validation.fabric.tree_search import next_step, slow_below
@@ -205,6 +205,21 @@ def test_slow_nodes_that_are_no_neighbours_are_no_slow_switch(bad: tuple[int, ..
     network = Network(1, 4, nodes, dict(slow), disturbed=0.0)
     said = findings(network.search(network.fleet()))
     assert {name: one.code for name, one in said.items()} == dict.fromkeys(slow, "fabric-node")
+
+
+def test_a_node_that_goes_in_the_last_round_costs_nobody_else_the_verdict() -> None:
+    network = Network(1, 5, 6, disturbed=0.0)
+    fleet = network.fleet()
+    while (step := next_step(fleet)).rounds:
+        for groups in step.rounds:
+            attempts = network.measure(groups, step.name)
+            if step.name == TOGETHER and "n0-03-05" in attempts:
+                group = attempts["n0-03-05"].group
+                attempts["n0-03-05"] = Attempt(group, None, "the connection broke", step.name)
+            fleet = dataclasses.replace(fleet, rounds=(*fleet.rounds, attempts))
+    assert {
+        name: test.reason for name, test in judge_fabric(fleet).items() if test.state is not State.PASS
+    } == {"n0-03-05": "the connection broke"}
 
 
 def test_a_measurement_that_was_disturbed_is_taken_again_and_accuses_nobody() -> None:
