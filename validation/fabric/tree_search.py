@@ -166,7 +166,7 @@ class Survey:
 
     levels: tuple[LevelSeen, ...]
     together: Group | None
-    absent: frozenset[str]
+    absent: Mapping[str, str]  # who could not take part in some round, with the last reason
     without: frozenset[str]  # to blame, or gone: left out of what is measured now
 
 
@@ -204,11 +204,12 @@ def next_step(fleet: Fleet) -> Step:
 def survey(fleet: Fleet) -> Survey:
     """What the rounds so far say."""
     by_step: dict[str, list[list[Group]]] = defaultdict(list)
-    absent: set[str] = set()
+    absent: dict[str, str] = {}
     for attempts in fleet.rounds:
         groups = groups_of(attempts)
         by_step[next((attempt.step for attempt in attempts.values()), "")].append(groups)
-        absent |= {name for group in groups for name in group.absent}
+        for group in groups:
+            absent |= group.absent
     ranks = {member.name: member.ranks for member in fleet.nodes}
     without: set[str] = set(absent)
     levels: list[LevelSeen] = []
@@ -229,7 +230,7 @@ def survey(fleet: Fleet) -> Survey:
         if planned and not first:
             break
     last = [group for groups in by_step[TOGETHER] for group in groups]
-    return Survey(tuple(levels), last[-1] if last else None, frozenset(absent), frozenset(without))
+    return Survey(tuple(levels), last[-1] if last else None, absent, frozenset(without))
 
 
 def below_of(levels: Sequence[LevelSeen]) -> LevelSeen | None:

@@ -207,6 +207,13 @@ def test_slow_nodes_that_are_no_neighbours_are_no_slow_switch(bad: tuple[int, ..
     assert {name: one.code for name, one in said.items()} == dict.fromkeys(slow, "fabric-node")
 
 
+def test_the_neighbour_of_a_node_that_is_to_blame_one_level_up_is_not_accused() -> None:
+    """Of a leaf of two nobody can say which one is slow; between the leaves it is known."""
+    network = Network(1, 5, 4, {"n0-01-01": 0.3}, disturbed=0.0, sizes={"leaf0-01": 2})
+    said = findings(network.search(network.fleet()))
+    assert {name: one.code for name, one in said.items()} == {"n0-01-01": "fabric-node"}
+
+
 def test_a_node_that_goes_in_the_last_round_costs_nobody_else_the_verdict() -> None:
     network = Network(1, 5, 6, disturbed=0.0)
     fleet = network.fleet()
@@ -217,9 +224,10 @@ def test_a_node_that_goes_in_the_last_round_costs_nobody_else_the_verdict() -> N
                 group = attempts["n0-03-05"].group
                 attempts["n0-03-05"] = Attempt(group, None, "the connection broke", step.name)
             fleet = dataclasses.replace(fleet, rounds=(*fleet.rounds, attempts))
-    assert {
-        name: test.reason for name, test in judge_fabric(fleet).items() if test.state is not State.PASS
-    } == {"n0-03-05": "the connection broke"}
+    verdicts = judge_fabric(fleet)
+    assert {name: test.reason for name, test in verdicts.items() if test.state is not State.PASS} == {
+        "n0-03-05": "the connection broke"
+    }
 
 
 def test_a_measurement_that_was_disturbed_is_taken_again_and_accuses_nobody() -> None:
