@@ -398,8 +398,9 @@ def _hunts(fleet: Fleet, seen: LevelSeen, scopes: Sequence[Scope]) -> list[Hunt]
             if (kept := tuple(n for n in below if n in measured))
         }
         # Where most groups are slow, something that all of them have is to blame; else something of the
-        # group.
-        if seen.level is not Level.LEAF and len(units) > 1 and 2 * len(bad) >= len(groups):
+        # group, as where one of two is slow.
+        most = 2 * len(bad) >= len(groups) and (len(bad) > 1 or len(groups) < 2)
+        if seen.level is not Level.LEAF and len(units) > 1 and most:
             found.append(Hunt(dataclasses.replace(scope, units=units), True, bool(bad)))
             continue
         whole = seen.level is Level.LEAF
@@ -473,12 +474,13 @@ def _judge(hunts: Sequence[Hunt]) -> list[Hunt]:
 
 
 def _loads(hunt: Hunt, unit: str, group: Group) -> bool:
-    """Whether a pair of units sends as much over the way of this one as most pairs of its could.
+    """Whether a pair of units sends as much over the way of this one as its pairs with two others could.
 
-    What a leaf of one node reaches says nothing of the uplinks of one of many.
+    What a leaf of one node reaches says nothing of the uplinks of one of many. With two others, because one
+    of them may be the slow one.
     """
     count = {name: len(nodes) for name, nodes in hunt.scope.units.items()}
-    most = min(count[unit], max(size for name, size in count.items() if name != unit))
+    most = sorted(min(count[unit], size) for name, size in count.items() if name != unit)[-2:][0]
     return min(count[name] for name in group.nodes) >= (1 - SLOW_PART) * most
 
 

@@ -191,6 +191,13 @@ def test_a_small_leaf_does_not_clear_the_uplink_of_a_large_one() -> None:
     )
 
 
+def test_of_two_large_leaves_and_a_small_one_no_pod_is_blamed() -> None:
+    """Which of the two is slow nobody can say: the small one loads neither of them."""
+    network = Network(4, 3, 4, {"up leaf3-02": 0.4}, disturbed=0.0, sizes={"leaf3-01": 1})
+    said = findings(network.search(network.fleet()))
+    assert {one.code for one in said.values()} == {"fabric-link"}
+
+
 def test_of_four_leaves_the_slow_one_is_found_though_half_of_the_pairs_have_it() -> None:
     network = Network(1, 4, 3, {"up leaf0-00": 0.4}, disturbed=0.0, sizes={"leaf0-00": 1, "leaf0-01": 1})
     said = findings(network.search(network.fleet()))
@@ -212,6 +219,13 @@ def test_the_neighbour_of_a_node_that_is_to_blame_one_level_up_is_not_accused() 
     network = Network(1, 5, 4, {"n0-01-01": 0.3}, disturbed=0.0, sizes={"leaf0-01": 2})
     said = findings(network.search(network.fleet()))
     assert {name: one.code for name, one in said.items()} == {"n0-01-01": "fabric-node"}
+
+
+def test_one_of_two_slow_groups_is_no_uplink() -> None:
+    """Both groups have each leaf: what is slow in one of them only is one of its nodes."""
+    network = Network(2, 3, 2, {"n1-00-01": 0.6}, disturbed=0.0)
+    said = findings(network.search(network.fleet()))
+    assert {name: one.code for name, one in said.items()} == {"n1-00-01": "fabric-node"}
 
 
 def test_a_node_that_goes_in_the_last_round_costs_nobody_else_the_verdict() -> None:
