@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ansible.module_utils import process
 from ansible.module_utils.driver.kernel_modules import installed_kernels
 from ansible.module_utils.files import File
+from ansible.module_utils.packaging import services
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -201,6 +202,9 @@ def personal(root: Path) -> dict[str, list[Path]]:
         for path in (records.iterdir() if records.is_dir() else ())
         if path.name not in KEPT_RECORDS and path.name != "module-signing"
     )
+    policy = root / services.POLICY.relative_to("/")
+    if policy.is_file() and policy.read_bytes() == services.TEXT:
+        found["a policy of a run that was cut off"] = [policy]
     machine_id = root / MACHINE_ID
     if machine_id.is_file() and machine_id.stat().st_size:
         found["the machine id"] = [machine_id]

@@ -271,6 +271,19 @@ def test_other_iscsi_has_its_name_removed(tree: Path, monkeypatch: pytest.Monkey
     assert not (tree / image.ISCSI_NAME).exists()
 
 
+@pytest.mark.parametrize(("text", "stays"), [(services.TEXT, False), (b"#!/bin/sh\nexit 101\n", True)])
+def test_a_policy_of_a_run_that_was_cut_off_is_in_no_image(
+    text: bytes, stays: bool, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With it no package would ever start a service on the machines; somebody else's is meant to be there."""
+    monkeypatch.setattr(process, "which", lambda _: None)
+    policy = tree / "usr/sbin/policy-rc.d"
+    policy.parent.mkdir(parents=True)
+    policy.write_bytes(text)
+    assert image.seal(tree, check=False).left == []
+    assert policy.exists() is stays
+
+
 def test_a_second_seal_changes_nothing_and_logs_are_no_change(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
