@@ -398,8 +398,10 @@ def _hunts(fleet: Fleet, seen: LevelSeen, scopes: Sequence[Scope]) -> list[Hunt]
             if (kept := tuple(n for n in below if n in measured))
         }
         # Where most groups are slow, something that all of them have is to blame; else something of the
-        # group, as where one of two is slow.
-        most = 2 * len(bad) >= len(groups) and (len(bad) > 1 or len(groups) < 2)
+        # group, as where one of two is slow. Of few groups all are searched, whether or not they are slow.
+        slow = [one for one in bad if seen.trouble.get(one.nodes, Trouble.UNKNOWN) is not Trouble.UNKNOWN]
+        count = len((slow if len(groups) < LEAST_MEMBERS else []) or bad)
+        most = 2 * count >= len(groups) and (count > 1 or len(groups) < 2)
         if seen.level is not Level.LEAF and len(units) > 1 and most:
             found.append(Hunt(dataclasses.replace(scope, units=units), True, bool(bad)))
             continue
@@ -446,7 +448,7 @@ def _as_one(units: tuple[str, ...], groups: Sequence[Group]) -> Group:
     """The pairs of nodes of two units as one: the one in the middle, or one that failed where most did."""
     present = [group for group in groups if not group.absent] or groups
     by_rate = sorted(present, key=lambda group: group.fastest_gb_s if group.works else 0.0)
-    return dataclasses.replace(by_rate[(len(by_rate) - 1) // 2], nodes=units)
+    return dataclasses.replace(by_rate[len(by_rate) // 2], nodes=units)
 
 
 def _judge(hunts: Sequence[Hunt]) -> list[Hunt]:

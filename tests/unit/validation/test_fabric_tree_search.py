@@ -199,9 +199,11 @@ def test_of_two_large_leaves_and_a_small_one_no_pod_is_blamed() -> None:
 
 
 def test_of_four_leaves_the_slow_one_is_found_though_half_of_the_pairs_have_it() -> None:
-    network = Network(1, 4, 3, {"up leaf0-00": 0.4}, disturbed=0.0, sizes={"leaf0-00": 1, "leaf0-01": 1})
+    network = Network(1, 4, 3, {"up leaf0-00": 0.4}, disturbed=0.0)
     said = findings(network.search(network.fleet()))
-    assert {name: one.code for name, one in said.items()} == {"n0-00-00": "fabric-uplink"}
+    assert {name: one.code for name, one in said.items()} == dict.fromkeys(
+        in_leaf(network, "leaf0-00"), "fabric-uplink"
+    )
 
 
 @pytest.mark.parametrize("bad", [(0, 2), (0, 2, 4)])
@@ -242,6 +244,19 @@ def test_a_node_that_goes_in_the_last_round_costs_nobody_else_the_verdict() -> N
     assert {name: test.reason for name, test in verdicts.items() if test.state is not State.PASS} == {
         "n0-03-05": "the connection broke"
     }
+
+
+@pytest.mark.parametrize("fault", ["slow", "hang"])
+def test_a_node_of_a_leaf_of_two_is_named_and_not_the_uplink_of_the_leaf(fault: str) -> None:
+    """Inside the leaf nobody can say which one it is; of the groups between few leaves one is bad."""
+    name, sizes = "n0-01-00", {"leaf0-00": 3, "leaf0-01": 2, "leaf0-02": 5, "leaf0-03": 3}
+    network = Network(1, 4, 5, disturbed=0.0, sizes=sizes)
+    if fault == "slow":
+        network.slow = {name: 0.3}
+    else:
+        network.hang = frozenset([name])
+    said = findings(network.search(network.fleet()))
+    assert {node: one.code for node, one in said.items()} == {name: "fabric-node"}
 
 
 def test_a_measurement_that_was_disturbed_is_taken_again_and_accuses_nobody() -> None:
