@@ -210,8 +210,8 @@ def test_of_four_leaves_the_slow_one_is_found_though_half_of_the_pairs_have_it()
 def test_slow_nodes_that_are_no_neighbours_are_no_slow_switch(bad: tuple[int, ...]) -> None:
     """Their neighbours meet nobody but them in the first rounds, and are healthy all the same."""
     nodes = 4 if len(bad) == 2 else 8
-    slow = {f"n0-01-0{number}": 0.4 for number in bad}
-    network = Network(1, 4, nodes, dict(slow), disturbed=0.0)
+    slow: dict[Hashable, float] = {f"n0-01-0{number}": 0.4 for number in bad}
+    network = Network(1, 4, nodes, slow, disturbed=0.0)
     said = findings(network.search(network.fleet()))
     assert {name: one.code for name, one in said.items()} == dict.fromkeys(slow, "fabric-node")
 
