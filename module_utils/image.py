@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ansible.module_utils import process
 from ansible.module_utils.driver.kernel_modules import installed_kernels
 from ansible.module_utils.files import File
+from ansible.module_utils.packaging import services
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 DETECT = ["systemd-detect-virt", "--container"]
 MACHINE_ID = "etc/machine-id"
+#: Without its file Debian's iSCSI daemon does not start; with this word in it, that script makes a name.
+ISCSI_NAME, DEBIANS_ISCSI = "etc/iscsi/initiatorname.iscsi", "lib/open-iscsi/startup-checks.sh"
+MAKE_A_NAME = "GenerateName=yes"
 RECORDS = "var/lib/temper"
 #: What stays of RECORDS: what was there before Temper changed it, which packages are held, and that the
 #: driver has not been proven on the machine yet.
@@ -40,7 +44,7 @@ PERSONAL = {
     "SSH host keys": ("etc/ssh/ssh_host_*",),
     "the second machine id": ("var/lib/dbus/machine-id",),
     "the host name": ("etc/hostname",),
-    "ids of storage": ("etc/iscsi/initiatorname.iscsi", "etc/nvme/hostid", "etc/nvme/hostnqn"),
+    "ids of storage": (ISCSI_NAME, "etc/nvme/hostid", "etc/nvme/hostnqn"),
     "seeds and secrets": (
         "var/lib/systemd/random-seed",
         "var/lib/systemd/credential.secret",
@@ -49,7 +53,9 @@ PERSONAL = {
         "var/lib/temper/module-signing",
         # The pair that DKMS has made for itself: each machine makes another.
         "var/lib/dkms/mok.*",
+        "var/lib/shim-signed/mok/*",
     ),
+    "memory of programs": ("var/lib/systemd/coredump/*", "var/crash/*"),
     "leases": (
         "var/lib/dhcp/*",
         "var/lib/dhclient/*",
@@ -73,7 +79,15 @@ PERSONAL = {
     "traces of people": tuple(
         f"{home}/{name}"
         for home in ("root", "home/*")
-        for name in (".bash_history", ".lesshst", ".viminfo", ".wget-hsts", ".ansible")
+        for name in (
+            ".bash_history",
+            ".zsh_history",
+            ".python_history",
+            ".lesshst",
+            ".viminfo",
+            ".wget-hsts",
+            ".ansible",
+        )
     ),
 }
 #: Programs of the running tree write to these while they are emptied: that none is left is not promised.
@@ -181,16 +195,25 @@ def personal(root: Path) -> dict[str, list[Path]]:
     }
     # A link to the one that is empty is none of its own.
     found["the second machine id"] = [p for p in found["the second machine id"] if not p.is_symlink()]
+    found["ids of storage"] = [path for path in found["ids of storage"] if not makes_a_name(path, root)]
     records = root / RECORDS
     found["records of this machine"] = sorted(
         path
         for path in (records.iterdir() if records.is_dir() else ())
         if path.name not in KEPT_RECORDS and path.name != "module-signing"
     )
+    policy = root / services.POLICY.relative_to("/")
+    if policy.is_file() and policy.read_bytes() == services.TEXT:
+        found["a policy of a run that was cut off"] = [policy]
     machine_id = root / MACHINE_ID
     if machine_id.is_file() and machine_id.stat().st_size:
         found["the machine id"] = [machine_id]
     return {subject: paths for subject, paths in found.items() if paths}
+
+
+def makes_a_name(path: Path, root: Path) -> bool:
+    """Whether it is the file of iSCSI, and has the machine make a name."""
+    return path == root / ISCSI_NAME and MAKE_A_NAME in path.read_text(encoding="utf-8").splitlines()
 
 
 def logs(root: Path) -> list[Path]:
@@ -242,7 +265,9 @@ def seal(root: Path, *, check: bool) -> Sealed:
 
 def discard(path: Path, root: Path) -> None:
     """Remove it, or empty it where programs expect the file: the machine id, and logs but the journal's."""
-    if path == root / MACHINE_ID or (
+    if path == root / ISCSI_NAME and (root / DEBIANS_ISCSI).exists():
+        path.write_text(f"{MAKE_A_NAME}\n", encoding="utf-8")
+    elif path == root / MACHINE_ID or (
         root / LOGS in path.parents and "journal" not in path.relative_to(root / LOGS).parts
     ):
         path.write_bytes(b"")

@@ -231,6 +231,59 @@ def test_a_seal_takes_what_is_personal_and_leaves_the_rest(
     assert sealed.changed
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Where update-secureboot-policy of Ubuntu makes the pair that DKMS signs with there.
+        "var/lib/shim-signed/mok/MOK.priv",
+        "var/lib/systemd/coredump/core.sshd.0.zst",
+        "var/crash/_usr_sbin_sshd.0.crash",
+        "root/.python_history",
+        "home/ops/.zsh_history",
+    ],
+)
+def test_a_signing_key_memory_and_histories_stay_in_no_image(
+    name: str, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "which", lambda _: None)
+    (tree / name).parent.mkdir(parents=True, exist_ok=True)
+    (tree / name).write_text("secret")
+    image.seal(tree, check=False)
+    assert not (tree / name).exists()
+
+
+def test_debians_iscsi_makes_a_name_for_each_machine(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the file its daemon does not start; with this word in it, it makes one at its first start."""
+    monkeypatch.setattr(process, "which", lambda _: None)
+    for name in (image.ISCSI_NAME, image.DEBIANS_ISCSI):
+        (tree / name).parent.mkdir(parents=True)
+        (tree / name).write_text("InitiatorName=iqn.1993-08.org.debian:01:abcdef\n")
+    assert image.seal(tree, check=False).left == []
+    assert (tree / image.ISCSI_NAME).read_text() == "GenerateName=yes\n"
+    assert not image.seal(tree, check=False).changed
+
+
+def test_other_iscsi_has_its_name_removed(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "which", lambda _: None)
+    (tree / image.ISCSI_NAME).parent.mkdir(parents=True)
+    (tree / image.ISCSI_NAME).write_text("InitiatorName=iqn.1994-05.com.redhat:abcdef\n")
+    image.seal(tree, check=False)
+    assert not (tree / image.ISCSI_NAME).exists()
+
+
+@pytest.mark.parametrize(("text", "stays"), [(services.TEXT, False), (b"#!/bin/sh\nexit 101\n", True)])
+def test_a_policy_of_a_run_that_was_cut_off_is_in_no_image(
+    text: bytes, stays: bool, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With it no package would ever start a service on the machines; somebody else's is meant to be there."""
+    monkeypatch.setattr(process, "which", lambda _: None)
+    policy = tree / "usr/sbin/policy-rc.d"
+    policy.parent.mkdir(parents=True)
+    policy.write_bytes(text)
+    assert image.seal(tree, check=False).left == []
+    assert policy.exists() is stays
+
+
 def test_a_second_seal_changes_nothing_and_logs_are_no_change(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,10 +120,16 @@ def restore(journal: Path) -> list[str]:
             f"{journal}: expected version {JOURNAL_VERSION} of the journal, found {noted.schema_version}; "
             "restore it with the program that wrote it"
         )
-    if noted.boot == boot_id():
-        said = [sentence for change in noted.changes if (sentence := _undo(change))]
+    problems = []
+    for change in noted.changes if noted.boot == boot_id() else ():
+        try:
+            said.append(_undo(change))
+        except ChangeError as error:  # one that cannot be restored keeps no other from it
+            problems.append(str(error))
+    if problems:
+        raise ChangeError("; ".join(problems))
     journal.unlink(missing_ok=True)
-    return said
+    return list(filter(None, said))
 
 
 def _undo(change: Change) -> str:

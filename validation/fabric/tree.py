@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 #: More names than one expression may stand for: a typo in a range is not to fill the memory.
 MOST_NAMES = 100_000
+SLURM_WORD = re.compile(r'(\w+)\s*=\s*("[^"]*"|\S+)')
 YAML_FORM = (
-    'expected "leaves: {leaf01: gpu[001-032], ...}" and, where there are, "pods: {pod1: leaf[01-08], ...}"'
+    "expected such as `leaves: {leaf01: 'gpu[001-032]'}` and, where there are, `pods: {pod1: 'leaf01'}`"
 )
 
 
@@ -126,7 +127,7 @@ def _numbers(ranges: str, expression: str) -> list[str]:
     """`001-003,7`: the numbers as they are written, with leading zeros."""
     found: list[str] = []
     for one in ranges.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", one)
+        match = re.fullmatch(r"\s*(\d{1,18})(?:-(\d{1,18}))?\s*", one)
         if not match or int(match[2] or match[1]) < int(match[1]):
             raise TreeError(
                 f"expected numbers such as [001-032,040] in {expression.strip()!r}, found {one!r}"
@@ -145,27 +146,28 @@ def _from_yaml(text: str) -> Tree:
 
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # no date, or lists too deep
         raise TreeError(f"it is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or not isinstance(content.get("leaves"), dict):
         raise TreeError(f"{YAML_FORM}, found no leaves")
     if more := sorted(map(str, content.keys() - {"leaves", "pods"})):
         raise TreeError(f"{YAML_FORM}, found also {more[0]}")
+    leaves = {str(leaf): members for leaf, members in content["leaves"].items()}
     pod_of: dict[str, str] = {}
     pods = content.get("pods") or {}
     if not isinstance(pods, dict):
         raise TreeError(f"{YAML_FORM}, found no names under pods")
     for pod, members in pods.items():
         for leaf in _names(members, f"pod {pod}"):
-            if leaf not in content["leaves"]:
+            if leaf not in leaves:
                 raise TreeError(f"pod {pod} names leaf {leaf}, which is not under leaves")
             if leaf in pod_of:
                 raise TreeError(f"leaf {leaf} is in pods {pod_of[leaf]} and {pod}; expected one")
             pod_of[leaf] = str(pod)
     places: dict[str, Place] = {}
-    for leaf, members in content["leaves"].items():
+    for leaf, members in leaves.items():
         for node in _names(members, f"leaf {leaf}"):
-            _put(places, node, Place(str(leaf), pod_of.get(str(leaf), "")))
+            _put(places, node, Place(leaf, pod_of.get(leaf, "")))
     return _checked(places, strict=True)
 
 
@@ -180,11 +182,13 @@ def _from_slurm(text: str) -> Tree:
     """Slurm's topology.conf(5): SwitchName with Nodes, or with Switches below it; other words are left."""
     nodes: dict[str, list[str]] = {}
     below: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        words = dict(re.findall(r"(\w+)\s*=\s*(\S+)", line.partition("#")[0].strip()))
-        given = {name.lower(): value for name, value in words.items()}
+    # slurm.conf(5): comments end with their line; a backslash at its end goes on with the next one.
+    for words in re.sub(r"\\[ \t]*\n", "", re.sub(r"#.*", "", text)).splitlines():
+        given = {name.lower(): value.strip('"') for name, value in SLURM_WORD.findall(words)}
         if "switchname" not in given:
             continue
+        if more := SLURM_WORD.sub("", words).strip():
+            raise TreeError(f"switch {given['switchname']}: expected NAME=VALUE only, found {more}")
         for switch in expand(given["switchname"]):
             if switch in nodes or switch in below:
                 raise TreeError(f"switch {switch} is there twice; expected one line for it")

@@ -166,7 +166,7 @@ class Survey:
 
     levels: tuple[LevelSeen, ...]
     together: Group | None
-    absent: frozenset[str]
+    absent: Mapping[str, str]  # who could not take part in some round, with the last reason
     without: frozenset[str]  # to blame, or gone: left out of what is measured now
 
 
@@ -194,7 +194,9 @@ def next_step(fleet: Fleet) -> Step:
             return Step(level.level, (again,))
     whole = together(fleet, seen.without)
     measured = {group.nodes for level in seen.levels for group in (*level.groups, *level.again)}
-    if seen.together is None and len(whole) > 1 and whole not in measured:
+    # Who is gone since then is no reason to know nothing of all others.
+    due = seen.together is None or (seen.together.absent and len(fleet.rounds) < most_rounds(fleet))
+    if due and len(whole) > 1 and whole not in measured:
         return Step(TOGETHER, ((whole,),))
     return Step()
 
@@ -202,11 +204,12 @@ def next_step(fleet: Fleet) -> Step:
 def survey(fleet: Fleet) -> Survey:
     """What the rounds so far say."""
     by_step: dict[str, list[list[Group]]] = defaultdict(list)
-    absent: set[str] = set()
+    absent: dict[str, str] = {}
     for attempts in fleet.rounds:
         groups = groups_of(attempts)
         by_step[next((attempt.step for attempt in attempts.values()), "")].append(groups)
-        absent |= {name for group in groups for name in group.absent}
+        for group in groups:
+            absent |= group.absent
     ranks = {member.name: member.ranks for member in fleet.nodes}
     without: set[str] = set(absent)
     levels: list[LevelSeen] = []
@@ -227,7 +230,7 @@ def survey(fleet: Fleet) -> Survey:
         if planned and not first:
             break
     last = [group for groups in by_step[TOGETHER] for group in groups]
-    return Survey(tuple(levels), last[-1] if last else None, frozenset(absent), frozenset(without))
+    return Survey(tuple(levels), last[-1] if last else None, absent, frozenset(without))
 
 
 def below_of(levels: Sequence[LevelSeen]) -> LevelSeen | None:
@@ -269,7 +272,7 @@ def search_rounds(fleet: Fleet, level: LevelSeen, absent: Collection[str]) -> li
 
 def _first_rounds(units: Sequence[str], at_least: int) -> list[list[tuple[str, ...]]]:
     """Along the ring that the units formed, each with both its neighbours; then by the circle for more."""
-    if len(units) < 4:
+    if len(units) <= 4:  # all pairs: of two that are bad, the two others may not be neighbours
         return circle_rounds(units)
     ring: list[tuple[str, ...]] = [
         (unit, units[(place + 1) % len(units)]) for place, unit in enumerate(units)
@@ -395,8 +398,11 @@ def _hunts(fleet: Fleet, seen: LevelSeen, scopes: Sequence[Scope]) -> list[Hunt]
             if (kept := tuple(n for n in below if n in measured))
         }
         # Where most groups are slow, something that all of them have is to blame; else something of the
-        # group.
-        if seen.level is not Level.LEAF and len(units) > 1 and 2 * len(bad) >= len(groups):
+        # group, as where one of two is slow. Of few groups all are searched, whether or not they are slow.
+        slow = [one for one in bad if seen.trouble.get(one.nodes, Trouble.UNKNOWN) is not Trouble.UNKNOWN]
+        count = len((slow if len(groups) < LEAST_MEMBERS else []) or bad)
+        most = 2 * count >= len(groups) and (count > 1 or len(groups) < 2)
+        if seen.level is not Level.LEAF and len(units) > 1 and most:
             found.append(Hunt(dataclasses.replace(scope, units=units), True, bool(bad)))
             continue
         whole = seen.level is Level.LEAF
@@ -406,15 +412,20 @@ def _hunts(fleet: Fleet, seen: LevelSeen, scopes: Sequence[Scope]) -> list[Hunt]
             Hunt(Scope(scope.name, {name: (name,) for name in group.nodes}, scope.real), whole, group in bad)
             for group in groups
         ]
-    return [hunt for of_nodes in (True, False) for hunt in _with_controls(found, of_nodes=of_nodes)]
+    busy = {node for hunt in found if hunt.wanted for node in hunt.scope.nodes}
+    chosen: list[Hunt] = []
+    for of_nodes in (True, False):
+        same = [hunt for hunt in found if hunt.units_are_nodes is of_nodes]
+        chosen += _with_controls(same, busy)
+        # A node measures with one other at a time: it is not there for comparison twice.
+        busy |= {node for hunt in chosen for node in hunt.scope.nodes}
+    return chosen
 
 
-def _with_controls(hunts: Sequence[Hunt], *, of_nodes: bool) -> list[Hunt]:
+def _with_controls(hunts: Sequence[Hunt], busy: set[str]) -> list[Hunt]:
     """Those that are wanted, and of the healthy ones as many as it takes to compare with."""
-    same = [hunt for hunt in hunts if hunt.units_are_nodes is of_nodes]
-    wanted = [hunt for hunt in same if hunt.wanted]
-    busy = {node for hunt in hunts if hunt.wanted for node in hunt.scope.nodes}
-    healthy = [hunt for hunt in same if not hunt.wanted and not busy & set(hunt.scope.nodes)]
+    wanted = [hunt for hunt in hunts if hunt.wanted]
+    healthy = [hunt for hunt in hunts if not hunt.wanted and busy.isdisjoint(hunt.scope.nodes)]
     return [*wanted, *healthy[: max(LEAST_CONTROLS, len(wanted))]] if wanted else []
 
 
@@ -437,7 +448,7 @@ def _as_one(units: tuple[str, ...], groups: Sequence[Group]) -> Group:
     """The pairs of nodes of two units as one: the one in the middle, or one that failed where most did."""
     present = [group for group in groups if not group.absent] or groups
     by_rate = sorted(present, key=lambda group: group.fastest_gb_s if group.works else 0.0)
-    return dataclasses.replace(by_rate[(len(by_rate) - 1) // 2], nodes=units)
+    return dataclasses.replace(by_rate[len(by_rate) // 2], nodes=units)
 
 
 def _judge(hunts: Sequence[Hunt]) -> list[Hunt]:
@@ -447,7 +458,7 @@ def _judge(hunts: Sequence[Hunt]) -> list[Hunt]:
     rates = sorted(group.up_to(size_bytes).fastest_gb_s for group in everything if group.works)
     # Of few units one that is bad spoils half of the pairs, and the median with them.
     usual = rates[int(TYPICAL_PLACE * (len(rates) - 1) + 0.5)] if rates else 0.0
-    line = slow_below(rates)
+    line = max(slow_below(rates), SLOW_SHARE * usual)
     if not all(hunt.units_are_nodes for hunt in hunts) and _steady(hunts):
         line = max(line, (1 - SLOW_PART) * usual)
     seen = [dataclasses.replace(_evidence(hunt, line, size_bytes), best_gb_s=usual) for hunt in hunts]
@@ -456,10 +467,41 @@ def _judge(hunts: Sequence[Hunt]) -> list[Hunt]:
     for hunt, pairs, does_well in zip(hunts, seen, healthy, strict=True):
         slow = [group for groups in hunt.played for group in groups if not set(group.nodes) & set(pairs.good)]
         whole = hunt.whole and hunt.scope.real and len(hunt.scope.units) > 2 and bool(slow)
+        if _goes_on(hunt, pairs):
+            whole = False
         blamed = slow[0].up_to(size_bytes) if whole and not does_well and any(healthy) else None
         found = Evidence(best_gb_s=usual, size_bytes=size_bytes) if blamed else pairs
         judged.append(dataclasses.replace(hunt, seen=found, blamed=blamed, usual_gb_s=usual))
     return judged
+
+
+def _loads(hunt: Hunt, unit: str, group: Group) -> bool:
+    """Whether a pair of units sends as much over the way of this one as its pairs with two others could.
+
+    What a leaf of one node reaches says nothing of the uplinks of one of many. With two others, because one
+    of them may be the slow one.
+    """
+    count = {name: len(nodes) for name, nodes in hunt.scope.units.items()}
+    most = sorted(min(count[unit], size) for name, size in count.items() if name != unit)[-2:][0]
+    return min(count[name] for name in group.nodes) >= (1 - SLOW_PART) * most
+
+
+def _goes_on(hunt: Hunt, seen: Evidence) -> bool:
+    """Whether a unit has not yet met good ones that are there: it may do well with them."""
+    met, missing = met_by([list(groups) for groups in hunt.played]), _missing(hunt)
+    waiting = hunt.scope.units.keys() - seen.good - seen.bad.keys() - missing
+    return any(set(seen.good) - missing - met.get(unit, set()) for unit in waiting)
+
+
+def _missing(hunt: Hunt) -> set[str]:
+    """Units of which no node could take part."""
+    return {
+        unit
+        for groups in hunt.played
+        for group in groups
+        for unit in group.nodes
+        if set(hunt.scope.units[unit]) <= set(group.absent)
+    }
 
 
 def _steady(hunts: Sequence[Hunt]) -> bool:
@@ -473,15 +515,12 @@ def _evidence(hunt: Hunt, line: float, size_bytes: int) -> Evidence:
     slow: list[Group] = []
     for group in (one.up_to(size_bytes) for one in tried if not one.absent):
         (fast if group.works and group.fastest_gb_s >= line else slow).append(group)
-    good = tuple(dict.fromkeys(unit for group in fast for unit in group.nodes))
+    good = tuple(dict.fromkeys(unit for group in fast for unit in group.nodes if _loads(hunt, unit, group)))
     links = links_between_good(fast, slow, good)
     met = met_by([list(groups) for groups in hunt.played])
-    missing = {
-        unit for group in tried for unit in group.nodes if set(hunt.scope.units[unit]) <= set(group.absent)
-    }
     return Evidence(
         good,
-        to_blame(slow, good, met, missing),
+        to_blame(slow, good, met, _missing(hunt)),
         tuple(groups[-1] for groups in links if len(groups) > 1),
         tuple(groups[0] for groups in links if len(groups) == 1),
         slowest_gb_s=min((group.busbw_gb_s for group in fast), default=0.0),

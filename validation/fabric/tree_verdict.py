@@ -34,6 +34,7 @@ class _Case:
     seen: Survey
     notes: tuple[str, ...] = ()
     failing: frozenset[str] = frozenset()  # nodes that are to blame for groups that failed
+    bad_nodes: frozenset[str] = frozenset()  # nodes that are to blame themselves, at whichever level
     by_node: Mapping[str, Sequence[Group]] = field(default_factory=dict)  # all groups, and pairs of nodes
 
 
@@ -47,7 +48,8 @@ def judge_tree(fleet: Fleet) -> dict[str, TestVerdict]:
         for name in group.nodes:
             by_node[name].append(group)
     failing = frozenset(node for hunt in hunts if not _only_slow(hunt) for node in hunt.culprits)
-    case = _Case(fleet, seen, tuple(_coverage(fleet, seen)), failing, by_node)
+    bad = frozenset(node for hunt in hunts if hunt.units_are_nodes for node in hunt.seen.bad)
+    case = _Case(fleet, seen, tuple(_coverage(fleet, seen)), failing, bad, by_node)
     return {member.name: _judge_node(member.name, case) for member in fleet.nodes}
 
 
@@ -59,8 +61,7 @@ def _judge_node(name: str, case: _Case) -> TestVerdict:
         )
     found = list(_wrong(name, case)) or list(_blamed(name, case))
     if not found and name in case.seen.absent:
-        reasons = [group.absent[name] for group in case.by_node[name] if name in group.absent]
-        return verdict(State.NOT_RUN, reason=reasons[-1] if reasons else "it brought no result")
+        return verdict(State.NOT_RUN, reason=case.seen.absent[name])
     headline = _headline(mine)
     if not found:
         for level, group in mine:
@@ -215,7 +216,7 @@ def _inside(level: Level, hunt: Hunt, group: Group, case: _Case) -> Finding:
 
 def _of_group(name: str, level: LevelSeen | None, group: Group, case: _Case) -> Iterator[Finding]:
     """What is left to say of a group for which nobody is to blame."""
-    if level and level.culprits & set(group.nodes):
+    if set(group.nodes) & (case.bad_nodes | (level.culprits if level else set())):
         return  # said of them; without them too few were left to measure again
     if not group.works:
         if name in group.suspects and len(group.suspects) < len(group.nodes):

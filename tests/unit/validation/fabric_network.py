@@ -32,7 +32,7 @@ class Network:
 
     pods: int
     leaves: int  # of each pod
-    nodes: int  # of each leaf
+    nodes: int  # of each leaf, but those in `sizes`
     slow: dict[Hashable, float] = field(
         default_factory=dict
     )  # node, "leaf X", "up X", frozenset of two nodes
@@ -42,7 +42,7 @@ class Network:
     pod_share: float = 1.0
     seed: int = 0
     ranks: int = 8
-    rounds: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Chance that repeats itself."""
@@ -52,10 +52,11 @@ class Network:
     def _members(self) -> Iterator[Member]:
         for pod in range(self.pods):
             for leaf in range(self.leaves):
-                for node in range(self.nodes):
+                leaf_name = f"leaf{pod}-{leaf:02}"
+                for node in range(self.sizes.get(leaf_name, self.nodes)):
                     name = f"n{pod}-{leaf:02}-{node:02}"
                     pod_name = f"pod{pod}" if self.pods > 1 else ""
-                    yield Member(name, name, self.ranks, f"leaf{pod}-{leaf:02}", pod_name)
+                    yield Member(name, name, self.ranks, leaf_name, pod_name)
 
     def fleet(self, pairs: Pairs = Pairs.AUTO, **changes: int) -> Fleet:
         """Its nodes, of which nothing has been measured."""
@@ -70,7 +71,8 @@ class Network:
         return fleet
 
     def measure(self, groups: Sequence[tuple[str, ...]], step: str) -> dict[str, Attempt]:
-        """One round: all groups at once."""
+        """One round: all groups at once, and no node in two of them."""
+        assert max(Counter(name for group in groups for name in group).values()) == 1
         flows = Counter(link for group in groups for link in self._links(group))
         found: dict[str, Attempt] = {}
         for group in groups:
@@ -97,10 +99,10 @@ class Network:
         if isinstance(link, tuple):  # of this node alone: a pair's way, or its port in the leaf switch
             return NODE_GB_S * self.slow.get(link[0], 1.0)
         count, share = 1, 1.0
-        if isinstance(link, str) and link.startswith("up leaf"):
-            count = self.nodes
-        elif isinstance(link, str) and link.startswith("up pod"):
-            count, share = self.nodes * self.leaves, self.pod_share
+        if isinstance(link, str) and link.startswith("up "):
+            above = link.removeprefix("up ")
+            count = sum(above in {member.leaf, member.pod} for member in self.members.values())
+            share = self.pod_share if link.startswith("up pod") else 1.0
         return NODE_GB_S * count * share * self.slow.get(link, 1.0)
 
     def _rank(self, group: tuple[str, ...], rate_gb_s: float) -> Rank:

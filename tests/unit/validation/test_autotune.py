@@ -369,6 +369,25 @@ def test_a_value_that_cannot_be_read_stays_in_the_journal(disk: Path, tmp_path: 
     assert journal.exists()
 
 
+def test_a_value_that_cannot_be_restored_keeps_no_other_from_it(disk: Path, tmp_path: Path) -> None:
+    first = disk / "sys/devices/sda/queue/read_ahead_kb"
+    second = first.with_name("nr_requests")
+    second.write_text("128")
+    journal = tmp_path / "journal.json"
+    with Changes(journal) as notes:
+        for file in (first, second):
+            notes.allow(file, ["512"])
+        text = journal.read_bytes()
+    journal.write_bytes(text)
+    first.unlink()
+    first.mkdir()
+    second.write_text("512")
+    with pytest.raises(ChangeError, match="read_ahead_kb: expected 128"):
+        restore(journal)
+    assert second.read_text() == "128"
+    assert journal.exists()
+
+
 def test_a_journal_that_cannot_be_read_stays_and_is_named(tmp_path: Path) -> None:
     journal = tmp_path / "journal.json"
     journal.write_text("{")

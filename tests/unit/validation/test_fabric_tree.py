@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,7 +43,9 @@ def test_a_hostlist_stands_for_names(expression: str, names: list[str]) -> None:
     assert expand(expression) == names
 
 
-@pytest.mark.parametrize("expression", ["gpu[1-", "gpu[a-b]", "gpu[3-1]", "gpu[]", "gpu]1[", "g[1-99999999]"])
+@pytest.mark.parametrize(
+    "expression", ["gpu[1-", "gpu[a-b]", "gpu[3-1]", "gpu[]", "gpu]1[", "g[1-99999999]", f"g[1-{'9' * 5000}]"]
+)
 def test_a_hostlist_that_stands_for_nothing_is_refused(expression: str) -> None:
     with pytest.raises(TreeError):
         expand(expression)
@@ -52,6 +55,19 @@ def test_a_file_says_leaf_and_pod_of_each_node(tmp_path: Path) -> None:
     places = read_tree(written(tmp_path, YAML)).places
     assert places["n2"] == Place("a", "p")
     assert places["n5"] == Place("c", "q")
+
+
+def test_names_that_are_numbers_are_found_by_their_pods(tmp_path: Path) -> None:
+    places = read_tree(written(tmp_path, "leaves: {1: n1, 2: n2}\npods: {p: '1', q: '2'}\n")).places
+    assert places == {"n1": Place("1", "p"), "n2": Place("2", "q")}
+
+
+def test_the_form_that_is_expected_can_be_copied(tmp_path: Path) -> None:
+    with pytest.raises(TreeError) as error:
+        read_tree(written(tmp_path, "racks: {}"))
+    form = re.findall(r"`(.+?)`", str(error.value))
+    places = read_tree(written(tmp_path, "\n".join(form))).places
+    assert places["gpu032"].leaf == "leaf01"
 
 
 def test_one_pod_for_all_is_none(tmp_path: Path) -> None:
@@ -68,6 +84,15 @@ def test_slurms_topology_is_taken_as_it_is(tmp_path: Path) -> None:
     assert find_places(read_tree(written(tmp_path, SLURM)), ["dev0"], ["dev0"])
 
 
+def test_slurms_lines_may_go_on_and_its_values_be_quoted(tmp_path: Path) -> None:
+    text = '# ends with \\\nSwitchName=a Nodes=n[1-2],\\\nn[3-4]\nSwitchName=b \\\n  Nodes="n5,n6"\n'
+    places = read_tree(written(tmp_path, text)).places
+    assert {node: place.leaf for node, place in places.items()} == {
+        **dict.fromkeys(["n1", "n2", "n3", "n4"], "a"),
+        **dict.fromkeys(["n5", "n6"], "b"),
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -80,6 +105,9 @@ def test_slurms_topology_is_taken_as_it_is(tmp_path: Path) -> None:
         ("racks: {a: n1}", ["expected", "found no leaves"]),
         ("leaves: {a: n1}\nspines: {}", ["found also spines"]),
         ("leaves: [", ["no YAML"]),
+        ("leaves: {a: 2026-13-45}", ["no YAML"]),
+        ("leaves: " + "[" * 400, ["no YAML"]),
+        ("SwitchName=a Nodes=n1, n2", ["switch a", "found n2"]),
         ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n1", ["n1", "leaves a and b"]),
         ("SwitchName=a Nodes=n1\nSwitchName=a Nodes=n2", ["a is there twice"]),
         ("SwitchName=a", ["switch a", "either Nodes= or Switches="]),

@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.validation.fabric_network import NODE_GB_S, Network
 from validation.fabric.groups import Attempt, Fleet, Pairs, Part
-from validation.fabric.levels import MOST_RANKS, Level, most_rounds
+from validation.fabric.levels import MOST_RANKS, TOGETHER, Level, most_rounds
 from validation.fabric.outlook import outlook
 from validation.fabric.search import next_rounds
 from validation.fabric.tree_search import next_step, slow_below
@@ -169,6 +169,94 @@ def test_a_healthy_fleet_takes_one_round_a_level_and_no_group_has_too_many_ranks
         fleet = dataclasses.replace(fleet, rounds=(*fleet.rounds, network.measure(groups, step.name)))
     assert steps == ["leaf", "pod", "fleet", "together"]
     assert {test.state for test in judge_fabric(fleet).values()} == {State.PASS}
+
+
+def test_a_way_and_an_uplink_are_found_at_once_beside_the_same_healthy_pods() -> None:
+    """Pairs of nodes and pairs of leaves are measured in the same rounds, each beside healthy ones."""
+    pair = ("n1-00-02", "n1-01-02")
+    network = small(slow={frozenset(pair): 0.4, "up leaf2-03": 0.4})
+    said = findings(network.search(network.fleet()))
+    assert {name: one.code for name, one in said.items()} == {
+        **dict.fromkeys(pair, "fabric-link"),
+        **dict.fromkeys(in_leaf(network, "leaf2-03"), "fabric-uplink"),
+    }
+
+
+def test_a_small_leaf_does_not_clear_the_uplink_of_a_large_one() -> None:
+    """One node cannot load an uplink of four: only what does says that it carries them."""
+    network = Network(1, 5, 4, {"up leaf0-02": 0.4}, disturbed=0.0, sizes={"leaf0-01": 1})
+    said = findings(network.search(network.fleet()))
+    assert {name: one.code for name, one in said.items()} == dict.fromkeys(
+        in_leaf(network, "leaf0-02"), "fabric-uplink"
+    )
+
+
+def test_of_two_large_leaves_and_a_small_one_no_pod_is_blamed() -> None:
+    """Which of the two is slow nobody can say: the small one loads neither of them."""
+    network = Network(4, 3, 4, {"up leaf3-02": 0.4}, disturbed=0.0, sizes={"leaf3-01": 1})
+    said = findings(network.search(network.fleet()))
+    assert {one.code for one in said.values()} == {"fabric-link"}
+
+
+def test_of_four_leaves_the_slow_one_is_found_though_half_of_the_pairs_have_it() -> None:
+    network = Network(1, 4, 3, {"up leaf0-00": 0.4}, disturbed=0.0)
+    said = findings(network.search(network.fleet()))
+    assert {name: one.code for name, one in said.items()} == dict.fromkeys(
+        in_leaf(network, "leaf0-00"), "fabric-uplink"
+    )
+
+
+@pytest.mark.parametrize("bad", [(0, 2), (0, 2, 4)])
+def test_slow_nodes_that_are_no_neighbours_are_no_slow_switch(bad: tuple[int, ...]) -> None:
+    """Their neighbours meet nobody but them in the first rounds, and are healthy all the same."""
+    nodes = 4 if len(bad) == 2 else 8
+    slow: dict[Hashable, float] = {f"n0-01-0{number}": 0.4 for number in bad}
+    network = Network(1, 4, nodes, slow, disturbed=0.0)
+    said = findings(network.search(network.fleet()))
+    assert {name: one.code for name, one in said.items()} == dict.fromkeys(slow, "fabric-node")
+
+
+def test_the_neighbour_of_a_node_that_is_to_blame_one_level_up_is_not_accused() -> None:
+    """Of a leaf of two nobody can say which one is slow; between the leaves it is known."""
+    network = Network(1, 5, 4, {"n0-01-01": 0.3}, disturbed=0.0, sizes={"leaf0-01": 2})
+    said = findings(network.search(network.fleet()))
+    assert {name: one.code for name, one in said.items()} == {"n0-01-01": "fabric-node"}
+
+
+def test_one_of_two_slow_groups_is_no_uplink() -> None:
+    """Both groups have each leaf: what is slow in one of them only is one of its nodes."""
+    network = Network(2, 3, 2, {"n1-00-01": 0.6}, disturbed=0.0)
+    said = findings(network.search(network.fleet()))
+    assert {name: one.code for name, one in said.items()} == {"n1-00-01": "fabric-node"}
+
+
+def test_a_node_that_goes_in_the_last_round_costs_nobody_else_the_verdict() -> None:
+    network = Network(1, 5, 6, disturbed=0.0)
+    fleet = network.fleet()
+    while (step := next_step(fleet)).rounds:
+        for groups in step.rounds:
+            attempts = network.measure(groups, step.name)
+            if step.name == TOGETHER and "n0-03-05" in attempts:
+                group = attempts["n0-03-05"].group
+                attempts["n0-03-05"] = Attempt(group, None, "the connection broke", step.name)
+            fleet = dataclasses.replace(fleet, rounds=(*fleet.rounds, attempts))
+    verdicts = judge_fabric(fleet)
+    assert {name: test.reason for name, test in verdicts.items() if test.state is not State.PASS} == {
+        "n0-03-05": "the connection broke"
+    }
+
+
+@pytest.mark.parametrize("fault", ["slow", "hang"])
+def test_a_node_of_a_leaf_of_two_is_named_and_not_the_uplink_of_the_leaf(fault: str) -> None:
+    """Inside the leaf nobody can say which one it is; of the groups between few leaves one is bad."""
+    name, sizes = "n0-01-00", {"leaf0-00": 3, "leaf0-01": 2, "leaf0-02": 5, "leaf0-03": 3}
+    network = Network(1, 4, 5, disturbed=0.0, sizes=sizes)
+    if fault == "slow":
+        network.slow = {name: 0.3}
+    else:
+        network.hang = frozenset([name])
+    said = findings(network.search(network.fleet()))
+    assert {node: one.code for node, one in said.items()} == {name: "fabric-node"}
 
 
 def test_a_measurement_that_was_disturbed_is_taken_again_and_accuses_nobody() -> None:

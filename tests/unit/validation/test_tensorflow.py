@@ -140,6 +140,18 @@ def test_one_that_works_passes(asked: Callable[[str], Measured]) -> None:
     assert (found.details["version"], len(found.details["gpus"])) == ("2.20.0", 2)
 
 
+def test_nothing_is_imported_from_the_current_folder(
+    asked: Callable[[str], Measured], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may write to /tmp, and a Python before 3.11 does not know PYTHONSAFEPATH."""
+    folder = tmp_path / "current"
+    folder.mkdir()
+    (folder / "json.py").write_text("raise SystemExit('somebody else')\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    assert asked("").findings == ()
+
+
 @pytest.mark.parametrize(
     ("fault", "code", "fact"),
     [
