@@ -7,6 +7,7 @@ import shutil
 import tomllib
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,9 +85,9 @@ def checked_nodes(asked: Iterable[Mapping[str, Any]], known: Collection[str]) ->
 
     Raises WaiverError before anything is written.
     """
-    nodes, wrong = [], []
+    nodes, wrong, names = [], [], set(known)
     for one in asked:
-        found, problems = waivers.read(one["waivers"], set(known))
+        found, problems = waivers.read(one["waivers"], names)
         nodes.append(checked_node(one["name"], one["groups"], one["answer"], found))
         wrong += problems
     if wrong:
@@ -108,13 +109,19 @@ def checked_node(
             found,
             plan=NodePlan.from_fact(said["plan"]),
             observations={
-                role: [decode(Observation, one) for one in observations]
+                role: [_observation(json.dumps(one)) for one in observations]
                 for role, observations in said["observations"].items()
             },
             driver=said["driver"],
         )
     except (ContractError, ValueError, KeyError) as error:
         return replace(found, problem=f"its answer has another form than expected: {error}")
+
+
+@lru_cache(maxsize=1 << 14)
+def _observation(text: str) -> Observation:
+    """An observation: the same object for all nodes of which the same is said. Raises ContractError."""
+    return decode(Observation, json.loads(text))
 
 
 def validations(directory: Path, wanted: set[str]) -> dict[str, LastValidation]:
