@@ -124,6 +124,23 @@ def _observation(text: str) -> Observation:
     return decode(Observation, json.loads(text))
 
 
+def answer(plan: Mapping[str, Any], observations: Mapping[str, Any], driver: str | None) -> str:
+    """What is passed on of a node that was compared, as `checked_node` takes it: JSON.
+
+    Of the plan (its fact) only what a statement needs. What settings are to be is most of it, with the whole
+    fleet's addresses and programs in it, and that of all nodes would not fit into the controller's memory.
+    """
+    needed = {name: plan[name] for name in ("schema_version", "problems", "system", "gpus", "waived")}
+    roles = {name: json.loads(text) for name, text in plan["roles"].items()}
+    short = {
+        name: json.dumps(
+            role | {"settings": [one | {"wanted": None} for one in role["settings"]], "reactions": []}
+        )
+        for name, role in roles.items()
+    }
+    return json.dumps({"plan": needed | {"roles": short}, "observations": observations, "driver": driver})
+
+
 def validations(directory: Path, wanted: set[str]) -> dict[str, LastValidation]:
     """The newest validation of each node, as far as there is one. What cannot be read is passed over."""
     found: dict[str, LastValidation] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from compliance.model import (
@@ -97,6 +98,13 @@ class Rules:
     validation_max_age: timedelta
     os_controls: Mapping[str, Any]
     inventory: str = ""
+
+    @cached_property
+    def measurable(self) -> frozenset[str]:
+        """The OS controls of which Temper can measure what the benchmark asks."""
+        return frozenset(
+            name for name, control in self.os_controls.items() if demanded({name: control}, [name])
+        )
 
 
 def statement(
@@ -228,7 +236,7 @@ def os_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
             # Not set is one thing, accepted another: that takes a waiver with an owner and an end.
             result = ControlResult("", "", State.FAIL, f"os_hardening_waivers leaves it out: {waived.reason}")
         elif waived and result.state in (State.PASS, State.NOT_APPLICABLE):
-            result = relaxed_by_profile(waived, control, by_benchmark.get(name, []))
+            result = relaxed_by_profile(waived, by_benchmark.get(name, []), rules)
         yield replace(
             result,
             id=name,
@@ -248,11 +256,11 @@ def by_control(observations: Iterable[Observation]) -> dict[str, list[Observatio
 
 
 def relaxed_by_profile(
-    waived: WaivedControl, control: Mapping[str, Any], observations: Sequence[Observation]
+    waived: WaivedControl, observations: Sequence[Observation], rules: Rules
 ) -> ControlResult:
     """A control of which the profile asks for less: waived, and what it would be by the benchmark."""
     result = worst_of(observations)
-    if not demanded({waived.id: control}, [waived.id]):
+    if waived.id not in rules.measurable:
         result = ControlResult("", "", State.NOT_CHECKED, NOT_MEASURED)
     return replace(
         result,
@@ -391,9 +399,14 @@ def with_since(node: NodeStatement, before: Mapping[tuple[str, str], Known], now
     controls = []
     for control in node.controls:
         known = before.get((node.node, control.id))
-        since = known.since if known and known.state is control.state else now
-        controls.append(replace(control, since=since))
+        controls.append(since(control, known.since if known and known.state is control.state else now))
     return replace(node, controls=tuple(controls))
+
+
+@lru_cache(maxsize=1 << 16)
+def since(control: ControlResult, moment: str) -> ControlResult:
+    """A control whose state began then: one object for all nodes on which it is the same."""
+    return replace(control, since=moment)
 
 
 def changes(nodes: Iterable[NodeStatement], before: Mapping[tuple[str, str], Known]) -> Iterable[Changed]:

@@ -206,7 +206,8 @@ class NodePlan:
     def from_fact(cls, fact: Mapping[str, Any]) -> NodePlan:
         """The plan from the fact `preflight_plan`. Raises as `from_dict` does."""
         roles = tuple(_role_plan(str(name), str(text)) for name, text in fact["roles"].items())
-        return replace(cls.from_dict({**fact, "roles": []}), roles=roles)
+        waived = _waived(json.dumps(plain(fact.get("waived", []))))
+        return replace(cls.from_dict({**fact, "roles": [], "waived": []}), roles=roles, waived=waived)
 
     @classmethod
     def from_dict(cls, value: Any) -> NodePlan:
@@ -227,3 +228,9 @@ class NodePlan:
 def _role_plan(name: str, text: str) -> RolePlan:
     """A role's part: the same object for all nodes that have the same, which are most of a fleet."""
     return decode(RolePlan, json.loads(text), f"roles.{name}")
+
+
+@lru_cache(maxsize=1024)
+def _waived(text: str) -> tuple[WaivedControl, ...]:
+    """Likewise what is waived."""
+    return tuple(decode(WaivedControl, one, f"waived[{place}]") for place, one in enumerate(json.loads(text)))

@@ -77,32 +77,32 @@ def fact(count: int) -> dict[str, Any]:
 
 def make_compliance(folder: Path, count: int, drifted: int) -> None:
     """Answers of a check in which the nodes with this remainder of 50 have drifted."""
+    from compliance.fleet import answer
     from compliance.model import Observation, State
     from planning.node_plan import NodePlan
     from tests.unit.compliance.fleets import DRIVER, observations
 
     plan = NodePlan.from_fact(fact(count))
     swappiness = "sysctl:vm.swappiness"
-    good, waived, bad = (
-        json.dumps(
+    answers = [
+        answer(
+            fact(count),
             {
-                "plan": fact(count),
-                "observations": {
-                    role: [dataclasses.asdict(one) for one in found]
-                    for role, found in observations(plan, *differing).items()
-                },
-                "driver": DRIVER,
-            }
+                role: [dataclasses.asdict(one) for one in found]
+                for role, found in observations(plan, *differing).items()
+            },
+            DRIVER,
         )
         for differing in (
             (),
             (Observation(swappiness, (), State.FAIL, "60 is in force"),),
             (Observation("sshd:sshd", (), State.FAIL, "sshd answers with another value than wanted"),),
         )
-    )
+    ]
+    good, waived, bad = answers
     waiver = {"control": f"os_tuning/{swappiness}", "reason": "jobs need it", "owner": "ada"}
     waiver |= {"approver": "grace", "ticket": "OPS-7", "expires": "2999-01-01T00:00:00Z"}
-    arguments = {name: "" for name in ("key", "metrics")} | {
+    arguments = dict.fromkeys(("key", "metrics"), "") | {
         "directory": str(folder / "compliance"),
         "validations": str(folder / "validation"),
         "validation_max_age_days": 30,
@@ -111,8 +111,9 @@ def make_compliance(folder: Path, count: int, drifted: int) -> None:
         asked = []
         for name in nodes:
             place = int(name[-5:])
-            answer = {drifted: bad, 13: waived}.get(place % 50, good)
-            said = {"problem": "unreachable: no route to host"} if place % 100 == 21 else {"answer": answer}
+            said = {"answer": {drifted: bad, 13: waived}.get(place % 50, good)}
+            if place % 100 == 21:
+                said = {"problem": "unreachable: no route to host"}
             waivers = [waiver] if place % 50 == 13 else []
             asked.append({"name": name, "groups": ["gpu_nodes"], "answer": said, "waivers": waivers})
         hand_over(folder, number, "compliance", {"arguments": arguments, "nodes": asked})
@@ -307,10 +308,8 @@ def main() -> int:
                     measure([*step, f"make-{name}", scratch, str(count)])
                 clock_s, cpu_s, memory_mib = measure([*step, name, scratch, str(count)])
                 a_node_ms = cpu_s / (row.per or count) * 1e3
-                print(
-                    f"| {count} | {row.title} | {a_node_ms:.2f} | {cpu_s:.1f} | {memory_mib:.0f} | {clock_s:.1f} |",
-                    flush=True,
-                )
+                numbers = f"{a_node_ms:.2f} | {cpu_s:.1f} | {memory_mib:.0f} | {clock_s:.1f}"
+                print(f"| {count} | {row.title} | {numbers} |", flush=True)
             print(sizes(Path(scratch), count))
     return 0
 
