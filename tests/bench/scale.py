@@ -301,12 +301,12 @@ def main() -> int:
     print("| Nodes | | CPU ms a node | CPU s | MiB of the largest process | s |\n|---|---|---|---|---|---|")
     for count in options.nodes:
         with tempfile.TemporaryDirectory() as scratch:
-            step = [sys.executable, "-m", "tests.bench.scale", "--step"]
+            call = [sys.executable, "-m", "tests.bench.scale", "--step"]
             for name in options.only:
                 row = ROWS[name]
                 if row.make:
-                    measure([*step, f"make-{name}", scratch, str(count)])
-                clock_s, cpu_s, memory_mib = measure([*step, name, scratch, str(count)])
+                    measure([*call, f"make-{name}", scratch, str(count)])
+                clock_s, cpu_s, memory_mib = measure([*call, name, scratch, str(count)])
                 a_node_ms = cpu_s / (row.per or count) * 1e3
                 numbers = f"{a_node_ms:.2f} | {cpu_s:.1f} | {memory_mib:.0f} | {clock_s:.1f}"
                 print(f"| {count} | {row.title} | {numbers} |", flush=True)

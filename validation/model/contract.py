@@ -280,7 +280,7 @@ def _pieces(value: Any, lists: int, line: str) -> typing.Iterator[str]:
 
 def _fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass; unlike asdict it copies nothing."""
-    return {name: getattr(value, name) for name in _names(type(value))}
+    return {name: getattr(value, name) for name in _names(typing.cast("typing.Hashable", type(value)))}
 
 
 @functools.cache

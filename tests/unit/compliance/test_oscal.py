@@ -129,6 +129,21 @@ def test_a_waiver_is_an_approved_deviation_with_its_end_and_no_finding() -> None
     assert not any(one["target"]["target-id"] == oscal.token(SSHD) for one in found.get("findings", ()))
 
 
+def test_nodes_on_which_a_control_came_out_alike_share_an_observation() -> None:
+    def observed(count: int) -> list[dict[str, Any]]:
+        nodes = [checked(f"gpu{number:02}", *([LOGIN] if number % 2 else [])) for number in range(count)]
+        return list(results(statement(nodes, RULES, {}))["observations"])
+
+    few, many = observed(2), observed(6)
+    assert [one["uuid"] for one in few] == [one["uuid"] for one in many]
+    shared = {properties(one)["state"]: one for one in many if properties(one)["control"] == SSHD}
+    assert {state: [where["title"] for where in one["subjects"]] for state, one in shared.items()} == {
+        "pass": ["gpu00", "gpu02", "gpu04"],
+        "fail": ["gpu01", "gpu03", "gpu05"],
+    }
+    assert all(properties(where)["since"] for where in shared["fail"]["subjects"])
+
+
 def test_two_runs_name_the_same_things_alike() -> None:
     later = statement(NODES, replace(RULES, now=RULES.now + timedelta(days=1)), {})
     first, second = results(STATEMENT), results(later)
