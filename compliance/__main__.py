@@ -17,6 +17,7 @@ from compliance.evidence import EvidenceError, verify
 from compliance.fleet import HISTORY
 from compliance.history import History
 from compliance.model import Statement
+from compliance.report import SUMMARY
 from validation.model.contract import ContractError, loads
 from validation.processes.store import HistoryError
 
@@ -26,7 +27,11 @@ USAGE_ERROR = 2
 
 def status(directory: Path) -> int:
     """Print the newest verdict; returns its exit status."""
-    statement = loads(Statement, (directory / "latest" / "statement.json").read_bytes())
+    latest = directory / "latest"
+    summary = latest / SUMMARY
+    # Reports of before have no summary.
+    path = summary if summary.exists() else latest / "statement.json"
+    statement = loads(Statement, path.read_bytes())
     print(f"{statement.made_at}: {statement.sentence}")
     return statement.verdict.exit_status
 

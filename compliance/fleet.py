@@ -7,6 +7,7 @@ import shutil
 import tomllib
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,9 +85,9 @@ def checked_nodes(asked: Iterable[Mapping[str, Any]], known: Collection[str]) ->
 
     Raises WaiverError before anything is written.
     """
-    nodes, wrong = [], []
+    nodes, wrong, names = [], [], set(known)
     for one in asked:
-        found, problems = waivers.read(one["waivers"], set(known))
+        found, problems = waivers.read(one["waivers"], names)
         nodes.append(checked_node(one["name"], one["groups"], one["answer"], found))
         wrong += problems
     if wrong:
@@ -108,13 +109,36 @@ def checked_node(
             found,
             plan=NodePlan.from_fact(said["plan"]),
             observations={
-                role: [decode(Observation, one) for one in observations]
+                role: [_observation(json.dumps(one)) for one in observations]
                 for role, observations in said["observations"].items()
             },
             driver=said["driver"],
         )
     except (ContractError, ValueError, KeyError) as error:
         return replace(found, problem=f"its answer has another form than expected: {error}")
+
+
+@lru_cache(maxsize=1 << 14)
+def _observation(text: str) -> Observation:
+    """An observation: the same object for all nodes of which the same is said. Raises ContractError."""
+    return decode(Observation, json.loads(text))
+
+
+def answer(plan: Mapping[str, Any], observations: Mapping[str, Any], driver: str | None) -> str:
+    """What is passed on of a node that was compared, as `checked_node` takes it: JSON.
+
+    Of the plan (its fact) only what a statement needs. What settings are to be is most of it, with the whole
+    fleet's addresses and programs in it, and that of all nodes would not fit into the controller's memory.
+    """
+    needed = {name: plan[name] for name in ("schema_version", "problems", "system", "gpus", "waived")}
+    roles = {name: json.loads(text) for name, text in plan["roles"].items()}
+    short = {
+        name: json.dumps(
+            role | {"settings": [one | {"wanted": None} for one in role["settings"]], "reactions": []}
+        )
+        for name, role in roles.items()
+    }
+    return json.dumps({"plan": needed | {"roles": short}, "observations": observations, "driver": driver})
 
 
 def validations(directory: Path, wanted: set[str]) -> dict[str, LastValidation]:

@@ -14,6 +14,7 @@ from compliance.model import State
 from validation.processes.store import DAMAGED, PATIENCE_S, HistoryError, Part, Store
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from compliance.model import Statement
@@ -69,8 +70,17 @@ class History:
 
     def states(self) -> dict[tuple[str, str], Known]:
         """The last known state of each (node, control)."""
-        rows = self._rows("SELECT node, control, state, since FROM state")
-        return {(node, control): Known(State(state), since) for node, control, state, since in rows}
+        rows = self._each("SELECT node, control, state, since FROM state")
+        states: dict[tuple[str, str], Known] = {}
+        # The same few words again and again: one object of each.
+        words: dict[str, str] = {}
+        known: dict[tuple[str, str], Known] = {}
+        for node, control, state, since in rows:
+            value = states.get((state, since))
+            if value is None:
+                value = states[state, since] = Known(State(state), since)
+            known[words.setdefault(node, node), words.setdefault(control, control)] = value
+        return known
 
     def record(self, statement: Statement, report: str, manifest_sha256: str, previous: str) -> None:
         """Add a check whose report was written whole. Reports have the names of their folders."""
@@ -80,25 +90,29 @@ class History:
             if (last[0] if last else "") != previous:
                 raise HistoryError(f"another check has ended while this one ({report}) was made: check again")
             connection.execute("INSERT INTO report VALUES (?, ?, ?)", (report, now, manifest_sha256))
-            known = {
-                (node, control): state
-                for node, control, state in connection.execute("SELECT node, control, state FROM state")
-            }
+            adrift = set(connection.execute("SELECT node, control FROM drift WHERE ended IS NULL"))
             for told in statement.nodes:
-                for control in told.controls:
-                    place = (told.node, control.id)
-                    if known.get(place) == control.state:
-                        continue
-                    values = (*place, control.state.value, control.since)
-                    connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)", values)
-                    self._mark_drift(connection, place, control.state, now)
+                known = dict(
+                    connection.execute("SELECT control, state FROM state WHERE node = ?", (told.node,))
+                )
+                changed = [one for one in told.controls if known.get(one.id) != one.state]
+                connection.executemany(
+                    "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)",
+                    [(told.node, one.id, one.state.value, one.since) for one in changed],
+                )
+                for one in changed:
+                    self._mark_drift(connection, (told.node, one.id), one.state, now, adrift)
 
     @staticmethod
-    def _mark_drift(connection: sqlite3.Connection, place: tuple[str, str], now: State, moment: str) -> None:
+    def _mark_drift(
+        connection: sqlite3.Connection,
+        place: tuple[str, str],
+        now: State,
+        moment: str,
+        adrift: Collection[tuple[str, str]],
+    ) -> None:
         """Begin or end a drift. What was not checked has neither begun nor ended one."""
-        is_open = connection.execute(
-            "SELECT 1 FROM drift WHERE node = ? AND control = ? AND ended IS NULL", place
-        ).fetchone()
+        is_open = place in adrift
         if now is State.FAIL and not is_open:
             connection.execute("INSERT INTO drift VALUES (?, ?, ?, NULL)", (*place, moment))
         elif is_open and now not in (State.FAIL, State.NOT_CHECKED):
@@ -118,3 +132,8 @@ class History:
     def _rows(self, query: str) -> list[Any]:
         with self._store.reading() as connection:
             return connection.execute(query).fetchall() if connection else []
+
+    def _each(self, query: str) -> Iterator[Any]:
+        """The rows one after the other: those of a large fleet are millions."""
+        with self._store.reading() as connection:
+            yield from connection.execute(query) if connection else ()

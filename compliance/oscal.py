@@ -1,23 +1,25 @@
 """A statement as OSCAL assessment results (https://pages.nist.gov/OSCAL/), for tools that collect them.
 
-Every control of every node is an observation; what fails is a finding, too. What nobody could check is an
-observation by no known method, and no finding. What is accepted is a risk whose deviation was approved, with
-the waiver's end as deadline. UUIDs are made of control and node, so that the results of two runs compare.
+An observation is of all nodes on which a control came out alike, so that a fleet of thousands is no file of
+gigabytes; what fails is a finding of each node, too. What nobody could check is an observation by no known
+method, and no finding. What is accepted is a risk whose deviation was approved, with the waiver's end as
+deadline. UUIDs are made of what was found, and of the node, so that the results of two runs compare.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import NAMESPACE_URL, uuid5
 
 from compliance.model import ControlResult, State
+from validation.model.contract import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compliance.model import NodeStatement, Statement
+    from compliance.model import Change, NodeStatement, Statement
 
 #: The version of NIST's model, and of the schema that a test holds this to.
 OSCAL_VERSION = "1.2.3"
@@ -30,9 +32,9 @@ GOOD = (State.PASS, State.NOT_APPLICABLE)
 NO_TOKEN = re.compile(r"[^A-Za-z0-9._-]")
 
 
-def document(statement: Statement) -> str:
-    """The JSON of a statement."""
-    return json.dumps({"assessment-results": assessment_results(statement)}, indent=1) + "\n"
+def document(statement: Statement) -> Iterator[str]:
+    """The JSON of a statement, in pieces."""
+    yield from json_text({"assessment-results": assessment_results(statement)}, lists=2)
 
 
 def assessment_results(statement: Statement) -> dict[str, Any]:
@@ -66,11 +68,7 @@ def result(statement: Statement) -> dict[str, Any]:
         "inventory-items": [inventory_item(node) for node in statement.nodes],
     }
     lists: dict[str, list[dict[str, Any]]] = {
-        "observations": [
-            observation(node, control, statement.made_at)
-            for node in statement.nodes
-            for control in controls(node)
-        ],
+        "observations": list(observations(statement)),
         "risks": list(risks(statement)),
         "findings": [
             finding(node, control)
@@ -101,30 +99,80 @@ def controls(node: NodeStatement) -> Iterator[ControlResult]:
         yield ControlResult(ANSWERS, "The node can be read", State.NOT_CHECKED, node.reason)
 
 
-def observation(node: NodeStatement, control: ControlResult, made_at: str) -> dict[str, Any]:
-    """A control on a node as it was found."""
-    checked = State.NOT_CHECKED not in (control.state, control.measured)
-    words = [control.reason, control.waiver]
-    words += [
-        f"{change.name}: found {change.before or 'nothing'}, wanted {change.after or 'nothing'}"
-        for change in control.changes
-    ]
+class Outcome(NamedTuple):
+    """How a control came out, whatever the node: nodes that have this in common share an observation."""
+
+    control: str
+    title: str
+    state: State
+    measured: State | None
+    reason: str
+    waiver: str
+    changes: tuple[Change, ...]
+
+    @classmethod
+    def of(cls, control: ControlResult) -> Outcome:
+        """That of a control on a node."""
+        return cls(
+            control.id,
+            control.title,
+            control.state,
+            control.measured,
+            control.reason,
+            control.waiver,
+            control.changes,
+        )
+
+    @property
+    def description(self) -> str:
+        """It in words."""
+        words = [self.reason, self.waiver]
+        words += [
+            f"{change.name}: found {change.before or 'nothing'}, wanted {change.after or 'nothing'}"
+            for change in self.changes
+        ]
+        return "\n".join([self.title, *filter(None, words)])
+
+
+@cache
+def place(outcome: Outcome) -> str:
+    """The UUID of an observation, the same in every run."""
+    measured = str(outcome.measured or "")
+    return uuid("observation", outcome.control, str(outcome.state), measured, outcome.description)
+
+
+def observations(statement: Statement) -> Iterator[dict[str, Any]]:
+    """Each way in which a control came out, with all nodes on which it did."""
+    alike: dict[Outcome, list[dict[str, Any]]] = {}
+    for node in statement.nodes:
+        plain = {"subject-uuid": uuid("node", node.node), "type": "inventory-item", "title": line(node.node)}
+        for control in controls(node):
+            subject: dict[str, Any] = plain
+            # Since when it passes is in the statement; here it would be most of the file.
+            if control.since and control.state not in GOOD:
+                subject = plain | {"props": [own("since", control.since)]}
+            alike.setdefault(Outcome.of(control), []).append(subject)
+    for outcome, subjects in alike.items():
+        yield observation(outcome, subjects, statement.made_at)
+
+
+def observation(outcome: Outcome, subjects: list[dict[str, Any]], made_at: str) -> dict[str, Any]:
+    """A control as it was found on some nodes."""
+    checked = State.NOT_CHECKED not in (outcome.state, outcome.measured)
+    where = subjects[0]["title"] if len(subjects) == 1 else f"{len(subjects)} nodes"
     return {
-        "uuid": place(node, control),
-        "title": line(f"{control.id} on {node.node}"),
-        "description": "\n".join([control.title, *filter(None, words)]),
+        "uuid": place(outcome),
+        "title": line(f"{outcome.control} on {where}"),
+        "description": outcome.description,
         "props": [
-            own("control", control.id),
-            own("state", str(control.state)),
-            *([own("measured", str(control.measured))] if control.measured else []),
-            *([own("since", control.since)] if control.since else []),
+            own("control", outcome.control),
+            own("state", str(outcome.state)),
+            *([own("measured", str(outcome.measured))] if outcome.measured else []),
         ],
         "methods": ["TEST" if checked else "UNKNOWN"],
         "types": ["control-objective"],
         "origins": [{"actors": [{"type": "tool", "actor-uuid": uuid("tool")}]}],
-        "subjects": [
-            {"subject-uuid": uuid("node", node.node), "type": "inventory-item", "title": line(node.node)}
-        ],
+        "subjects": subjects,
         "relevant-evidence": [{"href": "statement.json", "description": "All that was found, for programs."}],
         "collected": made_at,
     }
@@ -141,20 +189,23 @@ def finding(node: NodeStatement, control: ControlResult) -> dict[str, Any]:
             "target-id": token(control.id),
             "status": {"state": "not-satisfied", "reason": "fail"},
         },
-        "related-observations": [{"observation-uuid": place(node, control)}],
+        "related-observations": [{"observation-uuid": place(Outcome.of(control))}],
         **({"remarks": f"Repair: {control.remedy}"} if control.remedy else {}),
     }
 
 
 def risks(statement: Statement) -> Iterator[dict[str, Any]]:
-    """Each accepted deviation once, with the observations on all nodes that it is accepted on."""
-    accepted: dict[tuple[str, str], list[tuple[NodeStatement, ControlResult]]] = {}
+    """Each accepted deviation once, with the observations of all nodes that it is accepted on."""
+    accepted: dict[tuple[str, str], dict[str, None]] = {}
+    examples: dict[tuple[str, str], ControlResult] = {}
     for node in statement.nodes:
         for control in node.controls:
             if control.state is State.WAIVED and control.measured not in GOOD:
-                accepted.setdefault((control.id, control.waiver), []).append((node, control))
+                key = (control.id, control.waiver)
+                accepted.setdefault(key, {})[place(Outcome.of(control))] = None
+                examples.setdefault(key, control)
     for (name, waiver), places in accepted.items():
-        _, first = places[0]
+        first = examples[name, waiver]
         yield {
             "uuid": uuid("risk", name, waiver),
             "title": line(f"Accepted: {first.title}"),
@@ -163,7 +214,7 @@ def risks(statement: Statement) -> Iterator[dict[str, Any]]:
             "props": [own("control", name)],
             "status": "deviation-approved",
             **({"deadline": first.waived_until} if first.waived_until else {}),
-            "related-observations": [{"observation-uuid": place(*one)} for one in places],
+            "related-observations": [{"observation-uuid": one} for one in places],
         }
 
 
@@ -191,11 +242,6 @@ def inventory_item(node: NodeStatement) -> dict[str, Any]:
 def own(name: str, value: str) -> dict[str, str]:
     """A property of Temper's own."""
     return {"name": name, "ns": NAMESPACE, "value": line(value)}
-
-
-def place(node: NodeStatement, control: ControlResult) -> str:
-    """Names a control on a node, the same in every run and in SARIF."""
-    return str(uuid5(NAMESPACE_URL, f"temper:{node.node}:{control.id}"))
 
 
 def uuid(*of: str) -> str:

@@ -5,8 +5,9 @@ What was not checked is a pass in none of them.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 from xml.etree import ElementTree
@@ -16,7 +17,7 @@ from compliance.model import State, Verdict, WaivedBy
 from compliance.statement import names
 from pages import write as pages
 from pages.inputs import Report
-from validation.model.contract import dumps
+from validation.model.contract import dumps, json_text
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 SHOWN = (State.FAIL, State.NOT_CHECKED, State.WAIVED)
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 MOST_CHANGES = 20
+NOT_IN_XML = dict.fromkeys(number for number in range(ord(" ")) if chr(number) not in "\t\n\r")
+#: The statement without its nodes, for who asks for the verdict alone.
+SUMMARY = "summary.json"
 #: How a control that a profile relaxes would come out by the benchmark.
 WOULD = {
     State.FAIL: "would fail",
@@ -45,7 +49,8 @@ def write(directory: Path, statement: Statement) -> None:
     write_atomically(directory / "junit.xml", junit(statement))
     write_atomically(directory / "sarif.json", sarif(statement))
     write_atomically(directory / "oscal.json", oscal.document(statement))
-    write_atomically(directory / "statement.json", dumps(statement))
+    write_atomically(directory / SUMMARY, dumps(replace(statement, nodes=(), changed=())))
+    write_atomically(directory / "statement.json", json_text(statement, lists=2))
 
 
 # ------------------------------------------------------------------------ text
@@ -175,18 +180,21 @@ def table(nodes: Iterable[NodeStatement]) -> str:
 # -------------------------------------------------------------------- programs
 
 
-def junit(statement: Statement) -> str:
-    """A suite for each node, a case for each control. Not checked is an error, what is waived is skipped."""
-    root = ElementTree.Element("testsuites", name="Temper compliance")
+def junit(statement: Statement) -> Iterator[str]:
+    """A suite for each node, a case for each control. Not checked is an error, what is waived is skipped.
+
+    It comes in pieces, as all files do that have a part for each control of each node.
+    """
+    yield "<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"Temper compliance\">"
     for node in statement.nodes:
-        suite = ElementTree.SubElement(root, "testsuite", name=node.node, timestamp=statement.made_at)
+        suite = ElementTree.Element("testsuite", name=node.node, timestamp=statement.made_at)
         if not node.controls:
             case = ElementTree.SubElement(suite, "testcase", classname=node.node, name="the node")
             ElementTree.SubElement(case, "error", message=clean(node.reason))
         for control in node.controls:
             case = ElementTree.SubElement(suite, "testcase", classname=node.node, name=control.id)
-            said = clean("\n".join(filter(None, [found_and_wanted(control), control.remedy])))
             if control.state is State.FAIL:
+                said = clean("\n".join(filter(None, [found_and_wanted(control), control.remedy])))
                 ElementTree.SubElement(case, "failure", message=clean(control.title)).text = said
             elif control.state is State.NOT_CHECKED:
                 ElementTree.SubElement(case, "error", message=clean(control.reason))
@@ -198,16 +206,20 @@ def junit(statement: Statement) -> str:
         suite.set("failures", str(count["failure"]))
         suite.set("errors", str(count["error"]))
         suite.set("skipped", str(count["skipped"]))
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+        yield ElementTree.tostring(suite, encoding="unicode")
+    yield "</testsuites>\n"
 
 
 def clean(words: str) -> str:
     """Without the control characters that XML cannot hold."""
-    return "".join(letter for letter in words if letter in "\t\n\r" or letter >= " ")
+    return words.translate(NOT_IN_XML)
 
 
-def sarif(statement: Statement) -> str:
-    """SARIF 2.1.0: what fails, what is waived (suppressed), and what is open: nobody could check it."""
+def sarif(statement: Statement) -> Iterator[str]:
+    """SARIF 2.1.0: what fails, what is waived (suppressed), and what is open: nobody could check it.
+
+    In pieces.
+    """
     rules = {
         control.id: control.title
         for node in statement.nodes
@@ -219,19 +231,21 @@ def sarif(statement: Statement) -> str:
         "version": statement.tool or "unknown",
         "rules": [{"id": name, "shortDescription": {"text": title}} for name, title in rules.items()],
     }
-    results = [
-        result(node, control)
-        for node in statement.nodes
-        for control in node.controls
-        if control.state in SHOWN
-    ]
-    results += [unchecked(node) for node in statement.nodes if not node.controls]
+    results = chain(
+        (
+            result(node, control)
+            for node in statement.nodes
+            for control in node.controls
+            if control.state in SHOWN
+        ),
+        (unchecked(node) for node in statement.nodes if not node.controls),
+    )
     log = {
         "$schema": SARIF_SCHEMA,
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
-    return json.dumps(log, indent=1) + "\n"
+    yield from json_text(log, lists=2)
 
 
 def result(node: NodeStatement, control: ControlResult) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from compliance.model import (
@@ -86,9 +87,11 @@ class CheckedNode:
     waivers: tuple[Waiver, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rules:
     """What the controller knows: its clock, how old a validation may be, all OS controls.
+
+    Rules are those of one statement: two are never the same.
 
     `inventory` are the options that name the inventory, as one types them: " -i inventory/mine".
     """
@@ -97,6 +100,13 @@ class Rules:
     validation_max_age: timedelta
     os_controls: Mapping[str, Any]
     inventory: str = ""
+
+    @cached_property
+    def measurable(self) -> frozenset[str]:
+        """The OS controls of which Temper can measure what the benchmark asks."""
+        return frozenset(
+            name for name, control in self.os_controls.items() if demanded({name: control}, [name])
+        )
 
 
 def statement(
@@ -196,19 +206,38 @@ def role_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
     assert node.plan
     assert node.observations is not None
     for role in node.plan.roles:
-        reasons = {f"{setting.kind}:{setting.key}": setting.why for setting in role.settings}
-        for one in node.observations.get(role.role, ()):
-            if role.role == HARDENING and one.controls:
-                continue
-            kind = one.key.partition(":")[0]
-            yield ControlResult(
-                id=f"{role.role}/{one.key}",
-                title=WHOLE.get(kind) or reasons.get(one.key) or one.key,
-                state=one.state,
-                reason=one.reason,
-                changes=one.changes,
-                remedy=repair(one.state, rules, node, role),
-            )
+        reasons = tuple((f"{setting.kind}:{setting.key}", setting.why) for setting in role.settings)
+        for control in of_role(role.role, reasons, tuple(node.observations.get(role.role, ()))):
+            yield with_repair(control, rules, node, role)
+
+
+@lru_cache(maxsize=1024)
+def of_role(
+    role: str, reasons: tuple[tuple[str, str], ...], observations: tuple[Observation, ...]
+) -> tuple[ControlResult, ...]:
+    """The settings of a role without their repair, once for all nodes of which the same was observed.
+
+    `reasons` are why each is set, by its kind and key.
+    """
+    known = dict(reasons)
+    return tuple(
+        ControlResult(
+            id=f"{role}/{one.key}",
+            title=WHOLE.get(one.key.partition(":")[0]) or known.get(one.key) or one.key,
+            state=one.state,
+            reason=one.reason,
+            changes=one.changes,
+        )
+        for one in observations
+        if not (role == HARDENING and one.controls)
+    )
+
+
+def with_repair(control: ControlResult, rules: Rules, node: CheckedNode, role: RolePlan) -> ControlResult:
+    """A control that fails with what repairs it on this node; any other as it is."""
+    if control.state is not State.FAIL:
+        return control
+    return replace(control, remedy=repair(control.state, rules, node, role))
 
 
 def os_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
@@ -218,9 +247,22 @@ def os_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
     role = next((role for role in node.plan.roles if role.role == HARDENING), None)
     if role is None or role.options.absent:
         return
-    relaxed = {waived.id: waived for waived in node.plan.waived}
-    asked = by_control(node.observations.get(HARDENING, ()))
-    by_benchmark = by_control(node.observations.get(DEMANDED, ()))
+    observed, by_benchmark = (tuple(node.observations.get(name, ())) for name in (HARDENING, DEMANDED))
+    for asked, control in hardening_controls(observed, by_benchmark, node.plan.waived, rules):
+        yield with_repair(control, rules, node, role) if asked else control
+
+
+@lru_cache(maxsize=1024)
+def hardening_controls(
+    observed: tuple[Observation, ...],
+    demands: tuple[Observation, ...],
+    all_waived: tuple[WaivedControl, ...],
+    rules: Rules,
+) -> tuple[tuple[bool, ControlResult], ...]:
+    """Each OS control without its repair, and whether a setting asks for it; once for all nodes alike."""
+    relaxed = {waived.id: waived for waived in all_waived}
+    asked, by_benchmark = by_control(observed), by_control(demands)
+    found = []
     for name, control in rules.os_controls.items():
         result = worst_of(asked.get(name, []))
         waived = relaxed.get(name)
@@ -228,14 +270,10 @@ def os_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
             # Not set is one thing, accepted another: that takes a waiver with an owner and an end.
             result = ControlResult("", "", State.FAIL, f"os_hardening_waivers leaves it out: {waived.reason}")
         elif waived and result.state in (State.PASS, State.NOT_APPLICABLE):
-            result = relaxed_by_profile(waived, control, by_benchmark.get(name, []))
-        yield replace(
-            result,
-            id=name,
-            title=control["title"],
-            references=references(control),
-            remedy=repair(result.state, rules, node, role) if name in asked else "",
-        )
+            result = relaxed_by_profile(waived, by_benchmark.get(name, []), rules)
+        named = replace(result, id=name, title=control["title"], references=references(control))
+        found.append((name in asked, named))
+    return tuple(found)
 
 
 def by_control(observations: Iterable[Observation]) -> dict[str, list[Observation]]:
@@ -248,11 +286,11 @@ def by_control(observations: Iterable[Observation]) -> dict[str, list[Observatio
 
 
 def relaxed_by_profile(
-    waived: WaivedControl, control: Mapping[str, Any], observations: Sequence[Observation]
+    waived: WaivedControl, observations: Sequence[Observation], rules: Rules
 ) -> ControlResult:
     """A control of which the profile asks for less: waived, and what it would be by the benchmark."""
     result = worst_of(observations)
-    if not demanded({waived.id: control}, [waived.id]):
+    if waived.id not in rules.measurable:
         result = ControlResult("", "", State.NOT_CHECKED, NOT_MEASURED)
     return replace(
         result,
@@ -352,9 +390,11 @@ def on_node(command: str, rules: Rules, node: CheckedNode) -> str:
 
 def with_waiver(control: ControlResult, node: CheckedNode, now: datetime) -> ControlResult:
     """The control as a valid waiver of the operator makes it. What it would be stays visible."""
+    if control.state is not State.FAIL:
+        return control
     valid = [w for w in node.waivers if w.control == control.id and w.covers(node.name, node.groups)]
     waiver = next((w for w in valid if w.holds(now)), None)
-    if waiver is None or control.state is not State.FAIL:
+    if waiver is None:
         return control
     return replace(
         control,
@@ -391,9 +431,14 @@ def with_since(node: NodeStatement, before: Mapping[tuple[str, str], Known], now
     controls = []
     for control in node.controls:
         known = before.get((node.node, control.id))
-        since = known.since if known and known.state is control.state else now
-        controls.append(replace(control, since=since))
+        controls.append(since(control, known.since if known and known.state is control.state else now))
     return replace(node, controls=tuple(controls))
+
+
+@lru_cache(maxsize=1 << 16)
+def since(control: ControlResult, moment: str) -> ControlResult:
+    """A control whose state began then: one object for all nodes on which it is the same."""
+    return replace(control, since=moment)
 
 
 def changes(nodes: Iterable[NodeStatement], before: Mapping[tuple[str, str], Known]) -> Iterable[Changed]:

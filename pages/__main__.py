@@ -61,12 +61,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--before", type=Path, metavar="DIR", help="the validation to compare with")
     parser.add_argument("--history", type=Path, metavar="FILE", help="the nodes' earlier numbers")
     parser.add_argument("--label", default="", help="words that stand on top of every page")
+    parser.add_argument(
+        "--node", action="append", default=[], metavar="NAME", help="a node that gets a page in any case"
+    )
     parser.add_argument("--output", type=Path, metavar="DIR", required=True, help="folder to write to")
     given = parser.parse_args(arguments)
     if not given.validation and not given.compliance:
         parser.error("expected --validation DIR, --compliance DIR, or both")
     try:
-        files = write(given.output, read(given), "index.html")
+        files = write(given.output, read(given), "index.html", given.node)
     except (OSError, ContractError, HistoryError) as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR

@@ -15,11 +15,11 @@ from validation.model.contract import State
 from validation.model.quantities import label, unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from markupsafe import Markup
 
-    from compliance.model import NodeStatement
+    from compliance.model import ControlResult, NodeStatement
     from pages.changes import Change
     from pages.inputs import Report
     from pages.metrics import FleetNumbers
@@ -243,8 +243,8 @@ def _row(
         words = (test.reason or "; ".join(one.text for one in test.findings)) if test else ""
         silent = {State.PASS} if reasons else {State.PASS, State.NOT_RUN}
         cells.append(Cell(test.state, "" if test.state in silent else _cut(words)) if test else None)
-    for area in areas:
-        cells.append(_area_cell(statement, area) if statement else None)
+    found_in = _by_area(statement) if statement else {}
+    cells += [_area_cell(found_in.get(area, ())) for area in areas]
     gpus = (verdict.gpus if verdict else "") or (statement.gpus if statement else "")
     return NodeRow(
         name,
@@ -257,11 +257,16 @@ def _row(
     )
 
 
-def _area_cell(statement: NodeStatement, area: str) -> Cell | None:
-    # What a profile relaxes is no finding of a node.
-    here = [
-        one for one in statement.controls if _area(one.id) == area and one.waived_by is not WaivedBy.PROFILE
-    ]
+def _by_area(statement: NodeStatement) -> dict[str, list[ControlResult]]:
+    """The controls of each area, but for those that a profile relaxes: they are no finding of a node."""
+    found: dict[str, list[ControlResult]] = {}
+    for one in statement.controls:
+        if one.waived_by is not WaivedBy.PROFILE:
+            found.setdefault(_area(one.id), []).append(one)
+    return found
+
+
+def _area_cell(here: Sequence[ControlResult]) -> Cell | None:
     for state in ("fail", "not-checked", "waived"):
         if names := [one.id for one in here if one.state == state]:
             return Cell(state, _cut(f"{len(names)}: {', '.join(names)}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import pkgutil
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -17,7 +17,7 @@ from pages.metrics import FleetNumbers
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from pages.changes import Change
@@ -25,15 +25,21 @@ if TYPE_CHECKING:
 #: A report of so many nodes is one file, where that has at most so many bytes; mail and browsers take it.
 MOST_IN_ONE_FILE = 30
 MOST_BYTES = 10_000_000
+#: In a fleet of more nodes than this only those have a page that somebody may have to look at: pages of
+#: thousands of good nodes take longer than all the rest.
+MOST_WITH_PAGES = 1000
 FOLDER = "nodes"
 
 
-def write(directory: Path, report: Report, name: str = "report.html") -> list[Path]:
+def write(
+    directory: Path, report: Report, name: str = "report.html", wanted: Collection[str] = ()
+) -> list[Path]:
     """Write the report; returns its files. Raises OSError.
 
-    The pages of the nodes are written before the index that leads to them.
+    The pages of the nodes are written before the index that leads to them. `wanted` are nodes that have one
+    in any case.
     """
-    made = Pages(report)
+    made = Pages(report, wanted)
     whole = made.whole()
     if whole is not None:
         write_atomically(directory / name, whole)
@@ -49,9 +55,10 @@ def write(directory: Path, report: Report, name: str = "report.html") -> list[Pa
 class Pages:
     """The pages of a report as text."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, wanted: Collection[str] = ()) -> None:
         validation, statement = report.validation, report.compliance
         self._report = report
+        self._wanted = wanted
         self._numbers = FleetNumbers(
             validation.results if validation else {}, validation.references if validation else {}
         )
@@ -68,16 +75,32 @@ class Pages:
         if len(self.names) > MOST_IN_ONE_FILE:
             return None
         found = [self.page_of(name) for name in self.names]
-        text = self._render("fleet.html.j2", page=self._fleet(), nodes=found, address="#node-")
+        text = self._render(
+            "fleet.html.j2", page=self._fleet, nodes=found, address="#node-", linked=self.names
+        )
         return text if len(text.encode()) <= MOST_BYTES else None
 
     def index(self) -> str:
         """The page of the fleet, with links to those of the nodes."""
-        return self._render("fleet.html.j2", page=self._fleet(), nodes=[], address=f"{FOLDER}/")
+        return self._render(
+            "fleet.html.j2", page=self._fleet, nodes=[], address=f"{FOLDER}/", linked=set(self.with_page)
+        )
+
+    @cached_property
+    def with_page(self) -> list[str]:
+        """The nodes that have a page of their own: all, or of a large fleet those that the index leads to."""
+        if len(self.names) <= MOST_WITH_PAGES:
+            return self.names
+        page = self._fleet
+        others = {*self._by_node, *self._wanted}
+        lowest = {spread.lowest_slug for spread in page.spreads}
+        return [
+            row.name for row in page.rows if row.kind != "good" or row.slug in lowest or row.name in others
+        ]
 
     def nodes(self, index: str) -> Iterator[tuple[str, str]]:
-        """The page of each node, by the name of its file. `index` is the file of the fleet's page."""
-        for name in self.names:
+        """The page of each node that has one, by its file's name. `index` is the file of the fleet's page."""
+        for name in self.with_page:
             page = self.page_of(name)
             yield f"{page.slug}.html", self._render("node.html.j2", node=page, index=f"../{index}")
 
@@ -95,6 +118,7 @@ class Pages:
         )
         return node.page_of(known, self._numbers, past(result) if result else None)
 
+    @cached_property
     def _fleet(self) -> fleet.FleetPage:
         return fleet.page_of(self._report, self._numbers, self._changed)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from planning.convert import plain
@@ -204,7 +205,9 @@ class NodePlan:
     @classmethod
     def from_fact(cls, fact: Mapping[str, Any]) -> NodePlan:
         """The plan from the fact `preflight_plan`. Raises as `from_dict` does."""
-        return cls.from_dict({**fact, "roles": [json.loads(text) for text in fact["roles"].values()]})
+        roles = tuple(_role_plan(str(name), str(text)) for name, text in fact["roles"].items())
+        waived = _waived(json.dumps(plain(fact.get("waived", []))))
+        return replace(cls.from_dict({**fact, "roles": [], "waived": []}), roles=roles, waived=waived)
 
     @classmethod
     def from_dict(cls, value: Any) -> NodePlan:
@@ -219,3 +222,15 @@ class NodePlan:
     def role(self, name: str) -> RolePlan:
         """The part of one role. Raises KeyError where the plan has none."""
         return {role.role: role for role in self.roles}[name]
+
+
+@lru_cache(maxsize=1024)
+def _role_plan(name: str, text: str) -> RolePlan:
+    """A role's part: the same object for all nodes that have the same, which are most of a fleet."""
+    return decode(RolePlan, json.loads(text), f"roles.{name}")
+
+
+@lru_cache(maxsize=1024)
+def _waived(text: str) -> tuple[WaivedControl, ...]:
+    """Likewise what is waived."""
+    return tuple(decode(WaivedControl, one, f"waived[{place}]") for place, one in enumerate(json.loads(text)))

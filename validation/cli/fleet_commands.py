@@ -59,7 +59,9 @@ def judge(options: argparse.Namespace) -> int:
     own_past = _OwnPast(options.history)
     compared = own_past.compare(given.expectations.nodes, given.results)
     between_nodes = judge_fabric(given.between_nodes) if given.between_nodes else {}
-    among_equals = cohort.compare(given.results)
+    among_equals: dict[str, dict[str, Comparison]] = {}
+    for (node, test), comparison in cohort.compare(given.results).items():
+        among_equals.setdefault(node, {})[test] = comparison
     fleet = judge_fleet(
         judge_node(
             name,
@@ -67,7 +69,7 @@ def judge(options: argparse.Namespace) -> int:
             expectation,
             HEADLINES,
             more_tests=(between_nodes[name],) if name in between_nodes else (),
-            comparisons=_comparisons(name, among_equals, compared),
+            comparisons=_comparisons(name, among_equals.get(name, {}), compared),
             fail_on_degraded=options.fail_on_degraded,
         )
         for name, expectation in given.expectations.nodes.items()
@@ -222,10 +224,10 @@ def _last_measured(result: NodeResult | None, compared: _Compared | None) -> str
 
 
 def _comparisons(
-    name: str, among_equals: dict[tuple[str, str], Comparison], own: dict[str, _Compared]
+    name: str, among_equals: dict[str, Comparison], own: dict[str, _Compared]
 ) -> dict[str, Comparison]:
-    """What the fleet and the node's own past say of each test."""
-    said = {test: comparison for (node, test), comparison in among_equals.items() if node == name}
+    """What the fleet and the node's own past say of each test of a node."""
+    said = dict(among_equals)
     for test, comparison in own[name].tests.items() if name in own else ():
         said[test] = said.get(test, Comparison()) + comparison
     return said

@@ -7,6 +7,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -25,20 +26,23 @@ def ensure_writable(path: Path) -> None:
         raise OSError(f"{path}: expected a place that can be written to: {error.strerror}") from error
 
 
-def write_atomically(path: Path, content: str) -> None:
-    """Write a file so that a reader sees all of it or the old one, also after a crash. Raises OSError."""
+def write_atomically(path: Path, content: str | Iterable[str]) -> None:
+    """Write a file so that a reader sees all of it or the old one, also after a crash. Raises OSError.
+
+    A long content may come in pieces.
+    """
     try:
         _write_atomically(path, content)
     except OSError as error:
         raise OSError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def _write_atomically(path: Path, content: str) -> None:
+def _write_atomically(path: Path, content: str | Iterable[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)  # noqa: PTH101 - a name, not a Path

@@ -80,7 +80,7 @@ class _Reader:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._places: dict[int, str] = dict(connection.execute("SELECT id, uuid FROM place").fetchall())
+        self._places: dict[int, str] = {}
         self._quantities: dict[int, tuple[str, int, str, dict[str, int | str]]] = {
             number: (test, method, name, json.loads(conditions))
             for number, test, method, name, conditions in connection.execute(
@@ -106,7 +106,14 @@ class _Reader:
         """The fields of each number or digest of a run."""
         for quantity, place, value in self._connection.execute(query, (run,)):
             test, method, name, conditions = self._quantities[quantity]
-            yield test, method, name, self._places[place], value, conditions
+            yield test, method, name, self._place(place), value, conditions
+
+    def _place(self, number: int) -> str:
+        """The UUID of a GPU; asked for one by one, because a fleet has many, and who asks is one node."""
+        if number not in self._places:
+            row = self._connection.execute("SELECT uuid FROM place WHERE id = ?", (number,)).fetchone()
+            self._places[number] = str(row[0])
+        return self._places[number]
 
 
 class _Writer:

@@ -12,7 +12,8 @@ ROOT = str(Path(__file__).resolve().parents[3])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from planning.node_action import NodeAction  # noqa: E402 - needs the path above
+from compliance.fleet import answer  # noqa: E402 - needs the path above
+from planning.node_action import NodeAction  # noqa: E402 - likewise
 from planning.os_controls import OPERATOR, demanded, load_controls  # noqa: E402 - likewise
 from planning.preflight import DATA, preflight_plan  # noqa: E402 - likewise
 
@@ -43,13 +44,9 @@ class ActionModule(NodeAction):
         compared = self.ask("node_compliance", arguments, variables)
         if "observations" not in compared:
             return result | {"problem": self.reason(compared), "warnings": self.warnings}
-        answer = {
-            "plan": plan,
-            "observations": compared["observations"],
-            "driver": facts["nvidia"]["loaded_version"],
-        }
         # As one text: Ansible walks through every value of a result several times.
-        return result | {"answer": json.dumps(answer), "warnings": self.warnings}
+        said = answer(plan, compared["observations"], facts["nvidia"]["loaded_version"])
+        return result | {"answer": said, "warnings": self.warnings}
 
     @staticmethod
     def reason(answer: dict[str, Any]) -> str:

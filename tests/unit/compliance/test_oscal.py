@@ -40,7 +40,7 @@ VALIDATOR = extend(jsonschema.Draft7Validator, {"pattern": pattern})(json.loads(
 
 def results(made: Statement) -> dict[str, Any]:
     """The one result of a statement, after NIST's schema has passed it."""
-    document = json.loads(oscal.document(made))
+    document = json.loads("".join(oscal.document(made)))
     VALIDATOR.validate(document)
     (found,) = document["assessment-results"]["results"]
     return dict(found)
@@ -52,7 +52,11 @@ def properties(item: dict[str, Any]) -> dict[str, str]:
 
 def by_place(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
     """Observations by node and control."""
-    return {(one["subjects"][0]["title"], properties(one)["control"]): one for one in found["observations"]}
+    return {
+        (subject["title"], properties(one)["control"]): one
+        for one in found["observations"]
+        for subject in one["subjects"]
+    }
 
 
 def test_the_schema_is_nists_own() -> None:
@@ -62,7 +66,7 @@ def test_the_schema_is_nists_own() -> None:
 
 @pytest.mark.parametrize("wrong", ["a space", "9 first", "a:colon", "", "line\n"])
 def test_the_schemas_patterns_are_looked_at(wrong: str) -> None:
-    document = json.loads(oscal.document(STATEMENT))
+    document = json.loads("".join(oscal.document(STATEMENT)))
     document["assessment-results"]["results"][0]["findings"][0]["target"]["target-id"] = wrong
     with pytest.raises(jsonschema.ValidationError):
         VALIDATOR.validate(document)
@@ -123,6 +127,21 @@ def test_a_waiver_is_an_approved_deviation_with_its_end_and_no_finding() -> None
     assert on == {observed[name, SSHD]["uuid"] for name in ("gpu01", "gpu02")}
     assert properties(observed["gpu01", SSHD])["measured"] == "fail"
     assert not any(one["target"]["target-id"] == oscal.token(SSHD) for one in found.get("findings", ()))
+
+
+def test_nodes_on_which_a_control_came_out_alike_share_an_observation() -> None:
+    def observed(count: int) -> list[dict[str, Any]]:
+        nodes = [checked(f"gpu{number:02}", *([LOGIN] if number % 2 else [])) for number in range(count)]
+        return list(results(statement(nodes, RULES, {}))["observations"])
+
+    few, many = observed(2), observed(6)
+    assert [one["uuid"] for one in few] == [one["uuid"] for one in many]
+    shared = {properties(one)["state"]: one for one in many if properties(one)["control"] == SSHD}
+    assert {state: [where["title"] for where in one["subjects"]] for state, one in shared.items()} == {
+        "pass": ["gpu00", "gpu02", "gpu04"],
+        "fail": ["gpu01", "gpu03", "gpu05"],
+    }
+    assert all(properties(where)["since"] for where in shared["fail"]["subjects"])
 
 
 def test_two_runs_name_the_same_things_alike() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,23 +14,28 @@ import yaml
 from ansible.module_utils.settings.kinds import SIMPLE
 from ansible.module_utils.settings.observe import ASKED
 
+from compliance.fleet import answer, checked_node
 from compliance.history import Known
 from compliance.model import ControlResult, Observation, State, Verdict, WaivedBy, WaiverFault
 from compliance.report import text
 from compliance.statement import CheckedNode, statement
+from planning.node_plan import NodePlan
 from planning.os_controls import demand_of, demanded
-from planning.preflight import DATA
+from planning.preflight import DATA, preflight_plan
 from tests.unit.compliance.fleets import (
     DRIVER,
+    KNOWN,
     MEASURED,
     NOW,
     RULES,
+    VARIABLES,
     checked,
     observation,
     observations,
     plan,
     waiver,
 )
+from tests.unit.planning_nodes import node
 from validation.model.contract import State as Measured
 
 if TYPE_CHECKING:
@@ -309,8 +314,8 @@ def test_a_reboot_that_is_due_has_a_command_that_asks_first(tmp_path: Path) -> N
     (tmp_path / "ansible").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n')
     (tmp_path / "ansible").chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    for answer in ("", "\n", "yes\n", "gpu02\n"):
-        done = subprocess.run(["sh", "-c", remedy], input=answer, env=environment, text=True)
+    for typed in ("", "\n", "yes\n", "gpu02\n"):
+        done = subprocess.run(["sh", "-c", remedy], input=typed, env=environment, text=True)
         assert done.returncode
     assert not (tmp_path / "called").exists()
     asked = subprocess.run(
@@ -320,3 +325,16 @@ def test_a_reboot_that_is_due_has_a_command_that_asks_first(tmp_path: Path) -> N
     assert (tmp_path / "called").read_text().split() == [
         *("-i", "inventory/mine", "gpu01", "--become", "--module-name", "reboot")
     ]
+
+
+def test_what_is_passed_on_of_a_node_gives_the_same_statement_as_its_whole_plan() -> None:
+    peers = {"addresses": [f"192.0.2.{number}" for number in range(200)], "unknown": []}
+    fact = preflight_plan({"ansible_facts": {"temper": node()}}, VARIABLES, KNOWN | {"fleet": peers})
+    whole = replace(checked(), plan=NodePlan.from_fact(fact))
+    found = {role: [asdict(one) for one in ones] for role, ones in (whole.observations or {}).items()}
+    said = answer(fact, found, whole.driver)
+    assert "192.0.2.199" not in said
+    passed_on = checked_node(whole.name, whole.groups, {"answer": said}, ())
+    assert passed_on.problem == ""
+    passed_on = replace(passed_on, validation=whole.validation)
+    assert statement([passed_on], RULES, {}) == statement([whole], RULES, {})

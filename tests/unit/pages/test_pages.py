@@ -180,6 +180,26 @@ def test_few_nodes_are_one_file_and_many_are_not(tmp_path: Path) -> None:
     assert [file.name for file in files] == [*(f"{name}.html" for name in names), "report.html"]
 
 
+def test_of_a_large_fleet_good_nodes_have_a_page_where_somebody_asks(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pages.write.MOST_IN_ONE_FILE", 1)
+    monkeypatch.setattr("pages.write.MOST_WITH_PAGES", 1)
+    alone = Report(compliance=report.compliance)
+    bad, good = "gpu-002", "gpu-001"
+
+    def found(folder: Path, *wanted: str) -> tuple[set[str], str]:
+        index = write(folder, alone, wanted=wanted)[-1].read_text()
+        return {path.stem for path in (folder / "nodes").iterdir()}, index
+
+    written, index = found(tmp_path / "plain")
+    assert bad in written
+    assert good not in written
+    assert written == set(re.findall(r'href="nodes/([^"]+)\.html"', index))
+    assert f"<bdi>{good}</bdi>" in index
+    assert good in found(tmp_path / "asked", good)[0]
+
+
 def test_an_index_of_10000_nodes_fits_by_what_one_node_adds(report: Report) -> None:
     """Of nodes with every test that there is. Lists of what needs somebody have an end; rows have none."""
     validation, statement = report.validation, report.compliance

@@ -171,3 +171,22 @@ def test_expectations_fit_their_schema() -> None:
 def test_every_field_of_a_result_is_in_its_schema() -> None:
     fields = {field.name for field in dataclasses.fields(NodeResult)}
     assert set(load("node-result")["$defs"]["NodeResult"]["properties"]) == fields
+
+
+def test_a_document_in_pieces_is_the_same_document() -> None:
+    value = {"empty": [], "none": {}, "rows": iter([{"a": [1, "ä"]}, {"b": (None, True)}]), "one": 0.5}
+    text = "".join(contract.json_text(value, lists=1))
+    assert json.loads(text) == {
+        "empty": [],
+        "none": {},
+        "rows": [{"a": [1, "ä"]}, {"b": [None, True]}],
+        "one": 0.5,
+    }
+    assert '    {"a": [1,' in text, "a row stands on a line of its own"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_json_does_not_have_is_refused_at_every_depth(value: float) -> None:
+    for document in ({"a": value}, {"a": [value]}, {"a": [{"b": value}]}):
+        with pytest.raises(ValueError, match="JSON"):
+            "".join(contract.json_text(document))
