@@ -1,7 +1,7 @@
 """Run a playbook on a fleet in slices: `python3 -m fleet run site.yml --helpers 'ctl[1-4]'`.
 
 Exit status: 0 every node is through and all is well, 1 a node or a verdict is bad, 2 nodes are left or
-nothing could be started; `python3 -m fleet resume` goes on with those.
+nothing could be started; `python3 -m fleet resume` goes on with those, `abort` gives them back as they are.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import secrets
 import signal
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -32,15 +33,13 @@ from fleet.slices import Board
 from validation.processes.store import HistoryError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from fleet.journal import NodeRecord
 
 FOLDER = ROOT / "reports" / "fleet"
 HISTORY = FOLDER / "runs.sqlite"
-#: Those that change nothing on nodes, and take no lease of them.
-READING = ("compliance", "preflight")
 SLICE_NODES = 100
 JOBS = 2
 #: Folders of runs that are kept; those of which slices have failed have their output.
@@ -98,7 +97,9 @@ def parser() -> argparse.ArgumentParser:
     run.set_defaults(function=_run)
     resume = commands.add_parser("resume", help="go on with the nodes that the last run has left")
     resume.set_defaults(function=_resume)
-    for command in (run, resume):
+    abort = commands.add_parser("abort", help="give back the nodes that the last run has left, as they are")
+    abort.set_defaults(function=_abort)
+    for command in (run, resume, abort):
         command.add_argument(
             "--helpers",
             default="",
@@ -212,6 +213,11 @@ def _run(arguments: argparse.Namespace) -> int:
     with _alone():
         journal = Journal(HISTORY)
         before = journal.last()
+        if before and not before[2] and before[1].takes_nodes and job.takes_nodes:
+            raise UsageError(
+                f"run {before[0]} ({before[1].playbook}) has not ended and may hold nodes: python3 -m fleet "
+                "resume goes on with it, python3 -m fleet abort gives its nodes back as they are."
+            )
         name = name_of_run(datetime.now(UTC), before[0] if before else "")
         journal.begin(name, job)
         return _carry_out(name, job, journal, known, arguments)
@@ -234,10 +240,52 @@ def _resume(arguments: argparse.Namespace) -> int:
     """Go on with a run."""
     with _alone():
         journal = Journal(HISTORY)
-        name, job, ended = _last(journal)
-        if ended:
-            raise UsageError(f"nothing is left of the last run, {name}: {ended}")
+        name, job = _cut_off(journal)
         return _carry_out(name, job, journal, inventory.read(job.sources), arguments)
+
+
+def _abort(arguments: argparse.Namespace) -> int:
+    """End a run that was cut off, and give back the nodes that it may hold."""
+    with _alone():
+        journal = GivingUp(HISTORY)
+        name, job = _cut_off(journal)
+        known = inventory.read(job.sources)
+        attempts = {node: one.attempt for node, one in journal.nodes(name).items() if not one.state}
+        held = [node for node in attempts if node in known.variables] if job.takes_nodes else []
+        board = Board.of(
+            held, arguments.slice, places(helpers_of(arguments.helpers), arguments.jobs), attempts
+        )
+        if held:
+            giving = replace(job, playbook="playbooks/release.yml", variables={}, options=())
+            Run(
+                *(name, giving, known, board, journal, FOLDER / name, {}, True, _say),
+                ssh_options=arguments.ssh_options,
+            ).carry_out()
+        if board.left:
+            _say(recap({}, board.left))
+            return 2
+        given_back = [node for node, one in board.outcomes.items() if one.state == "changed"]
+        ended = f"given up; {len(given_back)} of {len(job.nodes)} nodes were held, and given back"
+        journal.finish(name, ended)
+        _say(f"run {name}: {ended}")
+        return 0
+
+
+class GivingUp(Journal):
+    """Records of nodes that are given back that the run did not come to its end on them."""
+
+    def end(self, run: str, records: Iterable[NodeRecord]) -> None:
+        """Record a slice."""
+        reason = "given up before it was through"
+        super().end(run, [replace(one, state="failed", reason=reason) for one in records])
+
+
+def _cut_off(journal: Journal) -> tuple[str, Job]:
+    """The last run, which has not ended. Raises UsageError."""
+    name, job, ended = _last(journal)
+    if ended:
+        raise UsageError(f"nothing is left of the last run, {name}: {ended}")
+    return name, job
 
 
 def _last(journal: Journal) -> tuple[str, Job, str]:
@@ -282,8 +330,10 @@ def _carry_out(
     )
     board.outcomes |= {node: one.outcome for node, one in before.items() if one.state}
     addresses = importlib.import_module("lookup_plugins.fleet_addresses").fleet(known.addresses())
-    leased = Path(job.playbook).stem not in READING and "--check" not in job.options
-    run = Run(name, job, known, board, journal, FOLDER / name, addresses, leased, _say, arguments.ssh_options)
+    run = Run(
+        *(name, job, known, board, journal, FOLDER / name, addresses, job.takes_nodes, _say),
+        ssh_options=arguments.ssh_options,
+    )
     _say(f"run {name}: {job.playbook} on {len(left)} nodes in {len(board.waiting)} slices")
     run.carry_out()
     return _report(name, job, journal, known, board)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from fleet.slices import Outcome
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+#: Playbooks that change nothing on nodes, and take no lease of them.
+READING = ("compliance", "preflight")
 TABLES = (
     """CREATE TABLE fleet_run (
         id TEXT PRIMARY KEY, job TEXT NOT NULL, ended TEXT NOT NULL DEFAULT ''
@@ -38,6 +41,11 @@ class Job:
     variables: dict[str, Any]
     options: tuple[str, ...]
     nodes: tuple[str, ...]
+
+    @property
+    def takes_nodes(self) -> bool:
+        """Whether nodes are changed, and so taken."""
+        return PurePath(self.playbook).stem not in READING and "--check" not in self.options
 
 
 @dataclass(frozen=True)

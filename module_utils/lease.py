@@ -164,7 +164,7 @@ def acquire(
         if held.owner and held.owner != owner and not held.expired(now):
             raise LeaseError(
                 f"This node is held by {held.holder(now)}. Wait until it is through, or end it "
-                f"(python3 -m rollout abort, python3 -m fleet resume)."
+                f"(python3 -m rollout abort, python3 -m fleet abort)."
             )
         if owner in (held.owner, held.former) and attempt < held.attempt:
             does = "works" if held.owner else "has worked"
@@ -213,16 +213,19 @@ def release(owner: str, fencing: int, *, path: Path = PATH, check: bool = False)
 
 
 def release_attempt(owner: str, attempt: int, *, path: Path = PATH, check: bool = False) -> bool:
-    """Give back what an attempt of `owner` holds; returns whether it held anything. A later one keeps it.
+    """Give back what `owner` holds in this attempt, or in one before; returns whether it held anything.
 
-    A step of an attempt that was cut off may still be at work here: its lease is kept for as long as that.
+    A later attempt keeps it. A step of an attempt that was cut off may still be at work here: its lease is
+    kept for as long as that, and it gets none any more.
 
     Raises:
         LeaseError: somebody else holds it, or the step does not come to its end.
     """
-    if (held := read(path)).owner != owner or held.attempt != attempt:
+    if (held := read(path)).owner != owner or held.attempt > attempt:
         return False
     with _locked(SETTINGS_LOCK, check=check, patience_s=SETTINGS_TIMEOUT_S):
+        if held.attempt < attempt:
+            held = acquire(owner, held.ttl_s, attempt=attempt, path=path, check=check)
         return release(owner, held.fencing, path=path, check=check)
 
 

@@ -164,13 +164,33 @@ def test_a_controller_that_is_killed_takes_its_slices_with_it_and_the_next_one_g
     controller.send_signal(signal.SIGKILL)
     controller.communicate()
     for helper in (HELPER, SECOND_HELPER):
-        wait_until(lambda node=helper: not helpers.workers(node), "nothing runs for it", 120)  # type: ignore[misc]
+        wait_until(lambda node=helper: not helpers.workers(node), "nothing runs for it", 900)  # type: ignore[misc]
     status, said = run("status")
     assert status == 2
     assert "was cut off" in said
+    status, said = run("run", "tune", "--limit", TARGETS)
+    assert status == 2
+    assert "has not ended and may hold nodes" in said
     status, said = run("resume", "--slice", "1", *places(HELPER, SECOND_HELPER))
     assert status == 0, said
     assert helpers.lease_owner(FIRST) == helpers.lease_owner(SECOND) == ""
     status, said = run("resume")
     assert status == 2
     assert "nothing is left of the last run" in said
+
+
+def test_what_a_killed_controller_holds_is_given_back_where_nobody_goes_on() -> None:
+    drift()
+    controller = begin(*places(HELPER, SECOND_HELPER))
+    controller.send_signal(signal.SIGKILL)
+    controller.communicate()
+    for helper in (HELPER, SECOND_HELPER):
+        wait_until(lambda node=helper: not helpers.workers(node), "nothing runs for it", 900)  # type: ignore[misc]
+    # As one that lost its power would leave it: the workers that were cut off have given theirs back.
+    on_node(FIRST, "cp /tmp/held.json /var/lib/temper/lease.json")
+    status, said = run("abort", *places(SECOND_HELPER))
+    assert status == 0, said
+    assert "given up; 1 of 2 nodes were held, and given back" in said
+    assert helpers.lease_owner(FIRST) == helpers.lease_owner(SECOND) == ""
+    status, said = run("run", "tune", "--limit", TARGETS)
+    assert status == 0, said

@@ -259,6 +259,16 @@ def test_a_node_is_not_given_back_while_a_step_is_at_work_on_it(
     assert lease.release_attempt("run 1", 1, path=path)
 
 
+def test_a_later_attempt_gives_back_what_an_earlier_one_holds_and_keeps_it_out(
+    path: Path, clock: Clock
+) -> None:
+    acquire("run 1", TTL_S, attempt=1, path=path)
+    assert lease.release_attempt("run 1", 2, path=path)
+    assert read(path).owner == ""
+    with pytest.raises(LeaseError, match="Attempt 1 of run 1 comes too late: attempt 2 has worked on this"):
+        acquire("run 1", TTL_S, attempt=1, path=path)
+
+
 def test_a_lease_of_before_attempts_is_read(path: Path, clock: Clock) -> None:
     acquire("run 1", TTL_S, path=path)
     known = json.loads(path.read_text())

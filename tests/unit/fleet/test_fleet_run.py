@@ -16,12 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fleet.__main__ import UsageError, _alone, helpers_of, name_of_run, playbook_of, recap, variables_of
+from fleet.__main__ import (
+    UsageError,
+    _alone,
+    helpers_of,
+    main,
+    name_of_run,
+    playbook_of,
+    recap,
+    variables_of,
+)
 from fleet.bundle import ROOT
 from fleet.inventory import from_listing
 from fleet.journal import Job, Journal, NodeRecord
 from fleet.run import HERE, Events, Run
-from fleet.slices import Board, Place, Slice
+from fleet.slices import Board, Outcome, Place, Slice
 from fleet.worker import end_descendants, slim
 
 if TYPE_CHECKING:
@@ -47,6 +56,7 @@ PLAY = """
 """
 NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 PART = Slice(1, 2, NODES)
+CUT_OFF = "2026-11-23T02-00-00Z-aaaaaa"
 
 
 def job(playbook: Path, **variables: object) -> Job:
@@ -420,6 +430,65 @@ def test_what_a_run_leaves_on_the_controller_is_for_its_account_alone(
     monkeypatch.setattr("fleet.__main__.FOLDER", folder)
     with _alone():
         assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.fixture
+def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
+    """A run of four nodes: two are through, one was under way as its third attempt, one had not begun."""
+    folder = tmp_path / "reports" / "fleet"
+    folder.mkdir(parents=True)
+    listing = {"gpu_nodes": {"hosts": {node: {"ansible_connection": "local"} for node in NODES}}}
+    (tmp_path / "hosts.json").write_text(json.dumps(listing))
+    monkeypatch.setattr("fleet.__main__.FOLDER", folder)
+    monkeypatch.setattr("fleet.__main__.HISTORY", folder / "runs.sqlite")
+    journal = Journal(folder / "runs.sqlite")
+    journal.begin(CUT_OFF, Job("site.yml", (str(tmp_path / "hosts.json"),), "", {}, (), NODES))
+    journal.start(CUT_OFF, NODES[:2], 1, HERE)
+    journal.end(CUT_OFF, [NodeRecord(node, 1, HERE, "ok") for node in NODES[:2]])
+    journal.start(CUT_OFF, NODES[2:3], 3, HERE)
+    return journal
+
+
+def test_no_run_begins_while_another_may_hold_nodes(
+    cut_off: Journal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "tune", "-i", str(tmp_path / "hosts.json")]) == 2
+    assert "(site.yml) has not ended and may hold nodes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("gives", [True, False], ids=["all answer", "no place to run"])
+def test_a_run_that_was_cut_off_is_given_up_with_the_nodes_it_holds(
+    cut_off: Journal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], gives: bool
+) -> None:
+    asked = []
+
+    def carry_out(run: Run) -> None:
+        for part, place in run.board.start():
+            asked.append((run.job.playbook, run.name, part.nodes, part.attempt))
+            if gives:
+                outcomes = {node: Outcome("changed", "", part.attempt, place) for node in part.nodes}
+                run.journal.start(run.name, part.nodes, part.attempt, place)
+                run.journal.end(
+                    run.name, [NodeRecord(node, part.attempt, place, "changed") for node in part.nodes]
+                )
+                run.board.end(part, outcomes)
+            else:
+                run.board.exclude(place, "it is gone")
+                run.board.lose(part, "it is gone")
+
+    monkeypatch.setattr(Run, "carry_out", carry_out)
+    assert main(["abort"]) == (0 if gives else 2)
+    # One more than the attempt that may still be at work there.
+    assert asked[0] == ("playbooks/release.yml", CUT_OFF, NODES[2:3], 4)
+    said = capsys.readouterr().out
+    if gives:
+        assert "given up; 1 of 4 nodes were held, and given back" in said
+        assert cut_off.nodes(CUT_OFF)[NODES[2]].reason == "given up before it was through"
+    else:
+        assert "left: gpu03" in said
+    # Whoever was not reached can be given back later.
+    assert main(["abort"]) == 2
+    assert ("nothing is left of the last run" in capsys.readouterr().err) is gives
 
 
 @pytest.mark.parametrize("names", ["@racks", "ctl[1-", "-oProxyCommand=id", "ctl 1", "ctl1/3"])
