@@ -179,10 +179,14 @@ def refusal(root: Path, release: str) -> str:
 
 
 def unfinished(root: Path) -> list[str]:
-    """Roles of which a run was cut off: an image of it would be half of one."""
+    """Roles of which a run was cut off, or whose record is damaged: an image of it would be half of one."""
     found = []
     for path in sorted((root / RECORDS / "settings").glob("*.json")):
-        if json.loads(path.read_text(encoding="utf-8")).get("pending"):
+        try:
+            pending = json.loads(path.read_text(encoding="utf-8")).get("pending")
+        except (ValueError, AttributeError):
+            pending = True
+        if pending:
             found.append(path.stem)
     return found
 

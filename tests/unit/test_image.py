@@ -306,9 +306,10 @@ def test_what_cannot_be_taken_away_is_named(tree: Path, monkeypatch: pytest.Monk
     assert "/etc/machine-id" in image.seal(tree, check=False).left
 
 
-def test_a_run_that_was_cut_off_keeps_the_tree_from_being_sealed(tree: Path) -> None:
+@pytest.mark.parametrize("record", ['{"pending": ["file:/etc/x"]}', "{", "[]"])
+def test_a_run_that_was_cut_off_keeps_the_tree_from_being_sealed(tree: Path, record: str) -> None:
     assert image.unfinished(tree) == []
-    (tree / "var/lib/temper/settings/os_tuning.json").write_text('{"pending": ["file:/etc/x"]}')
+    (tree / "var/lib/temper/settings/os_tuning.json").write_text(record)
     assert image.unfinished(tree) == ["os_tuning"]
 
 
