@@ -71,7 +71,7 @@ lab-test: packages setup ## Run the tests that boot nodes, but the slow ones
 	$(BIN)/pytest tests/lab -m "lab and not slow" -n 3 --dist loadfile --no-loadscope-reorder -v --durations=20 $(ARGS)
 
 .PHONY: slow-test
-slow-test: packages setup monitoring schedulers ## Tests that boot nodes and take long: Debian's own driver, container engines, GPU settings, monitoring, Slurm, kernels, snapshots, all of dnf: hours
+slow-test: packages setup payload monitoring schedulers ## Tests that boot nodes and take long: Debian's own driver, container engines, GPU settings, monitoring, Slurm, kernels, snapshots, all of dnf: hours
 	$(BIN)/pytest tests/lab -m "lab and slow" -v $(ARGS)
 
 .PHONY: cuda-test

@@ -213,7 +213,7 @@ def _run(arguments: argparse.Namespace) -> int:
     with _alone():
         journal = Journal(HISTORY)
         before = journal.last()
-        if before and not before[2] and before[1].takes_nodes and job.takes_nodes:
+        if job.takes_nodes and before and _may_hold_nodes(journal, *before):
             raise UsageError(
                 f"run {before[0]} ({before[1].playbook}) has not ended and may hold nodes: python3 -m fleet "
                 "resume goes on with it, python3 -m fleet abort gives its nodes back as they are."
@@ -269,6 +269,11 @@ def _abort(arguments: argparse.Namespace) -> int:
         journal.finish(name, ended)
         _say(f"run {name}: {ended}")
         return 0
+
+
+def _may_hold_nodes(journal: Journal, name: str, job: Job, ended: str) -> bool:
+    """Whether a run took nodes that it is not known to be through with."""
+    return not ended and job.takes_nodes and not all(one.state for one in journal.nodes(name).values())
 
 
 class GivingUp(Journal):

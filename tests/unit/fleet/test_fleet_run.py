@@ -19,6 +19,7 @@ import pytest
 from fleet.__main__ import (
     UsageError,
     _alone,
+    _may_hold_nodes,
     helpers_of,
     main,
     name_of_run,
@@ -453,7 +454,12 @@ def test_no_run_begins_while_another_may_hold_nodes(
     cut_off: Journal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "tune", "-i", str(tmp_path / "hosts.json")]) == 2
-    assert "(site.yml) has not ended and may hold nodes" in capsys.readouterr().err
+    assert f"run {CUT_OFF} (site.yml) has not ended and may hold nodes" in capsys.readouterr().err
+    # What has not begun holds nothing, as where the helpers could not be prepared.
+    cut_off.end(CUT_OFF, [NodeRecord(NODES[2], 3, HERE, "ok")])
+    last = cut_off.last()
+    assert last
+    assert not _may_hold_nodes(cut_off, *last)
 
 
 @pytest.mark.parametrize("gives", [True, False], ids=["all answer", "no place to run"])
