@@ -139,6 +139,7 @@ def begin(*there: str) -> subprocess.Popen[str]:
     wait_until(
         lambda: bool(helpers.lease_owner(FIRST) and helpers.lease_owner(SECOND)), "both nodes are taken", 900
     )
+    on_node(FIRST, "cp /var/lib/temper/lease.json /var/tmp/held.json")
     return controller
 
 
@@ -187,7 +188,7 @@ def test_what_a_killed_controller_holds_is_given_back_where_nobody_goes_on() -> 
     for helper in (HELPER, SECOND_HELPER):
         wait_until(lambda node=helper: not helpers.workers(node), "nothing runs for it", 900)  # type: ignore[misc]
     # As one that lost its power would leave it: the workers that were cut off have given theirs back.
-    on_node(FIRST, "cp /tmp/held.json /var/lib/temper/lease.json")
+    on_node(FIRST, "cp /var/tmp/held.json /var/lib/temper/lease.json")
     status, said = run("abort", *places(SECOND_HELPER))
     assert status == 0, said
     assert "given up; 1 of 2 nodes were held, and given back" in said
