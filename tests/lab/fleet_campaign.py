@@ -247,11 +247,13 @@ class Campaign:
             case "controller":
                 process.kill()
                 process.wait()
-                resumed = self.begin(f"{name}-resume", "resume")
+                # Before its name was said, nothing was begun; after its recap, it had ended.
+                said = self.said(name)
+                words = ["resume"] if said.startswith("run ") else ["run", "site.yml", *STAGES, *self.limit]
+                resumed = self.begin(f"{name}-resume", *words)
                 status = resumed.wait(RUN_TIMEOUT_S)
-                # The run had ended before it could be killed.
                 ended = "nothing is left of the last run" in self.said(f"{name}-resume")
-                return 0 if ended else status
+                return 0 if ended and said.startswith("run ") else status
 
     def _leftovers(self) -> list[str]:
         problems = []
