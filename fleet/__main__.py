@@ -97,7 +97,10 @@ def parser() -> argparse.ArgumentParser:
     run.set_defaults(function=_run)
     resume = commands.add_parser("resume", help="go on with the nodes that the last run has left")
     resume.set_defaults(function=_resume)
-    abort = commands.add_parser("abort", help="give back the nodes that the last run has left, as they are")
+    abort = commands.add_parser("abort", help="give back the nodes that a run has left, as they are")
+    abort.add_argument(
+        "run", nargs="?", default="", help="the one that a node says it is held by; without, the last one"
+    )
     abort.set_defaults(function=_abort)
     for command in (run, resume, abort):
         command.add_argument(
@@ -245,13 +248,20 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _abort(arguments: argparse.Namespace) -> int:
-    """End a run that was cut off, and give back the nodes that it may hold."""
+    """End a run that was cut off, and give back the nodes that it may hold.
+
+    One that was named may have ended: a node that went away under it could not give its lease back.
+    """
     with _alone():
         journal = GivingUp(HISTORY)
-        name, job = _cut_off(journal)
+        name, job = _cut_off(journal) if not arguments.run else _last(journal, arguments.run)[:2]
         known = inventory.read(job.sources)
-        attempts = {node: one.attempt for node, one in journal.nodes(name).items() if not one.state}
+        attempts = {
+            node: one.attempt for node, one in journal.nodes(name).items() if one.state not in STATES[:2]
+        }
         held = [node for node in attempts if node in known.variables] if job.takes_nodes else []
+        if gone := sorted(set(attempts) - set(known.variables)):
+            _say(f"not in the inventory any more, and left alone: {counted(gone)}")
         board = Board.of(
             held, arguments.slice, places(helpers_of(arguments.helpers), arguments.jobs), attempts
         )
@@ -293,8 +303,11 @@ def _cut_off(journal: Journal) -> tuple[str, Job]:
     return name, job
 
 
-def _last(journal: Journal) -> tuple[str, Job, str]:
-    found = journal.last()
+def _last(journal: Journal, name: str = "") -> tuple[str, Job, str]:
+    """The last run, or the named one. Raises UsageError."""
+    found = journal.last(name)
+    if found is None and name:
+        raise UsageError(f"expected a run that is recorded in {HISTORY}, found {name}.")
     if found is None:
         raise UsageError(
             f"expected a run to look at in {HISTORY}, found none: python3 -m fleet run begins one."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from planning.convert import build
 from validation.processes.store import Part, Store
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
@@ -109,12 +107,14 @@ class Journal:
         with self.store.writing() as connection:
             connection.execute("UPDATE fleet_run SET ended = ? WHERE id = ?", (sentence, run))
 
-    def last(self) -> tuple[str, Job, str] | None:
-        """The last run: its id, its job, and what it came to; empty where it has not ended."""
+    def last(self, run: str = "") -> tuple[str, Job, str] | None:
+        """The last run, or the named one: id, job, and what it came to; empty where it has not ended."""
         with self.store.reading() as connection:
             if connection is None:
                 return None
-            row = _one(connection, "SELECT id, job, ended FROM fleet_run ORDER BY id DESC LIMIT 1")
+            row = connection.execute(
+                "SELECT id, job, ended FROM fleet_run WHERE ? IN ('', id) ORDER BY id DESC LIMIT 1", (run,)
+            ).fetchone()
         if row is None:
             return None
         return row[0], build(Job, json.loads(row[1]), f"{self.store.path}: run {row[0]}"), row[2]
@@ -132,9 +132,3 @@ class Journal:
             node: NodeRecord(node, attempt, place, state, reason, json.loads(counts), folder)
             for node, attempt, place, state, reason, counts, folder in rows
         }
-
-
-def _one(connection: sqlite3.Connection, query: str) -> tuple[str, str, str] | None:
-    with closing(connection.execute(query)) as cursor:
-        found: tuple[str, str, str] | None = cursor.fetchone()
-    return found

@@ -164,7 +164,7 @@ def acquire(
         if held.owner and held.owner != owner and not held.expired(now):
             raise LeaseError(
                 f"This node is held by {held.holder(now)}. Wait until it is through, or end it "
-                f"(python3 -m rollout abort, python3 -m fleet abort)."
+                f"(python3 -m rollout abort, python3 -m fleet abort RUN)."
             )
         if owner in (held.owner, held.former) and attempt < held.attempt:
             does = "works" if held.owner else "has worked"

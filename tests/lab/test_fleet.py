@@ -159,13 +159,18 @@ def test_a_helper_that_dies_leaves_its_nodes_to_the_other() -> None:
     assert (one.changed(FIRST), one.changed(SECOND)) == (0, 0), one.output
 
 
-def test_a_controller_that_is_killed_takes_its_slices_with_it_and_the_next_one_goes_on() -> None:
-    drift()
+def kill_a_controller() -> None:
+    """Begin a run, kill its controller, and wait until its slices are gone."""
     controller = begin(*places(HELPER, SECOND_HELPER))
     controller.send_signal(signal.SIGKILL)
     controller.communicate()
     for helper in (HELPER, SECOND_HELPER):
         wait_until(lambda node=helper: not helpers.workers(node), "nothing runs for it", 900)  # type: ignore[misc]
+
+
+def test_a_controller_that_is_killed_takes_its_slices_with_it_and_the_next_one_goes_on() -> None:
+    drift()
+    kill_a_controller()
     status, said = run("status")
     assert status == 2
     assert "was cut off" in said
@@ -182,11 +187,7 @@ def test_a_controller_that_is_killed_takes_its_slices_with_it_and_the_next_one_g
 
 def test_what_a_killed_controller_holds_is_given_back_where_nobody_goes_on() -> None:
     drift()
-    controller = begin(*places(HELPER, SECOND_HELPER))
-    controller.send_signal(signal.SIGKILL)
-    controller.communicate()
-    for helper in (HELPER, SECOND_HELPER):
-        wait_until(lambda node=helper: not helpers.workers(node), "nothing runs for it", 900)  # type: ignore[misc]
+    kill_a_controller()
     # As one that lost its power would leave it: the workers that were cut off have given theirs back.
     on_node(FIRST, "cp /var/tmp/held.json /var/lib/temper/lease.json")
     status, said = run("abort", *places(SECOND_HELPER))
