@@ -221,9 +221,12 @@ def release_attempt(owner: str, attempt: int, *, path: Path = PATH, check: bool 
     Raises:
         LeaseError: somebody else holds it, or the step does not come to its end.
     """
-    if (held := read(path)).owner != owner or held.attempt > attempt:
+    if read(path).owner != owner:
         return False
     with _locked(SETTINGS_LOCK, check=check, patience_s=SETTINGS_TIMEOUT_S):
+        # Whoever was waited for may have been a later attempt.
+        if (held := read(path)).owner != owner or held.attempt > attempt:
+            return False
         if held.attempt < attempt:
             held = acquire(owner, held.ttl_s, attempt=attempt, path=path, check=check)
         return release(owner, held.fencing, path=path, check=check)
