@@ -1,6 +1,6 @@
 """What one process and slices cost the controller, for fleets of simulated hosts.
 
-    python -m tests.bench.slices [--hosts 100 200 400] [--slice 100] [--jobs 2]
+    python -m tests.bench.slices [--hosts 100 200 400] [--slice 100] [--jobs 2] [--only slices]
 
 Each host is this machine (a local connection), each task a `debug`: what is timed is Ansible's own work. CPU
 seconds are those of all processes, memory is the largest of any one; both count per host, because the
@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 TASKS = 3
+WAYS = ("one process", "slices")
 PLAY = """
 - hosts: gpu_nodes
   gather_facts: false
@@ -88,6 +89,7 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, nargs="+", default=[100, 200, 400])
     parser.add_argument("--slice", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", choices=WAYS, help="one process takes 22 ms of its time a host and task")
     options = parser.parse_args()
     print(
         f"{TASKS} tasks a host, slices of {options.slice}, {options.jobs} at a time, {os.cpu_count()} CPUs\n"
@@ -102,16 +104,14 @@ def main() -> int:
             (folder / "listing.json").write_text(json.dumps(listing))
             (folder / "inventory.json").write_text(json.dumps({"gpu_nodes": {"hosts": own}}))
             (folder / "play.yml").write_text(PLAY)
-            ways = {
-                "one process": [
-                    "ansible-playbook",
-                    "-i",
-                    str(folder / "inventory.json"),
-                    str(folder / "play.yml"),
-                ],
-                "slices": [sys.executable, "-c", SLICED, scratch, str(options.slice), str(options.jobs)],
-            }
-            for name, command in ways.items():
+            inventory, play = str(folder / "inventory.json"), str(folder / "play.yml")
+            ways = (
+                ["ansible-playbook", "-i", inventory, play],
+                [sys.executable, "-c", SLICED, scratch, str(options.slice), str(options.jobs)],
+            )
+            for name, command in zip(WAYS, ways, strict=True):
+                if options.only not in (None, name):
+                    continue
                 clock_s, cpu_s, memory_mib = measure(command)
                 a_task_ms = cpu_s / count / TASKS * 1e3
                 print(
