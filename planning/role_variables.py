@@ -400,3 +400,11 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
 def argument_specs(roles: Path = ROOT / "roles") -> dict[str, Any]:
     """The content of each role's meta/argument_specs.yml by the role's name."""
     return {path.parts[-3]: read_yaml(path) for path in sorted(roles.glob("*/meta/argument_specs.yml"))}
+
+
+@cache
+def planned_variables() -> frozenset[str]:
+    """The names of variables that reach a role by the plan alone: its tasks do not read them."""
+    read_by_tasks = ("preflight", "gpu_validation", "compliance")
+    specs = {role: spec for role, spec in argument_specs().items() if role not in read_by_tasks}
+    return frozenset(name for spec in specs.values() for name in spec["argument_specs"]["main"]["options"])

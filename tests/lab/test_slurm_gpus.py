@@ -42,9 +42,6 @@ PLAY = """\
   become: true
   vars:
     preflight_plan_file: ""
-    compute_environment_slurm_cgroup:
-      CgroupPlugin: "{{ plugins[inventory_hostname] }}"
-      ConstrainDevices: true
   tasks:
     - ansible.builtin.import_role: {name: preflight, rolespec_validate: false}
       vars: {__preflight_simulate: false}
@@ -71,7 +68,8 @@ each_node = pytest.mark.parametrize("node", NODES, ids=lambda node: node.name)
 
 def settle(play: Path, **variables: object) -> Run:
     """Have the role settle both nodes."""
-    words = {"plugins": CGROUP_PLUGIN, **variables}
+    cgroup = {"CgroupPlugin": "{{ plugins[inventory_hostname] }}", "ConstrainDevices": True}
+    words = {"plugins": CGROUP_PLUGIN, "compute_environment_slurm_cgroup": cgroup, **variables}
     return FLEET.run(["ansible-playbook", str(play), "--extra-vars", json.dumps(words)])
 
 

@@ -35,6 +35,7 @@ class Controller:
         self.executions: dict[str, dict[str, Any]] = {}
         self.facts = node()
         self.answers: dict[str, dict[str, Any] | AnsibleError] = {}
+        self.in_play: dict[str, Any] = {}
 
     def execute(self, module: str, arguments: dict[str, Any], task_vars: Any) -> dict[str, Any]:
         self.executions[module] = arguments
@@ -47,11 +48,14 @@ class Controller:
     def task(self, *, simulate: bool = True, payload_python: str = "") -> dict[str, Any]:
         action = object.__new__(ACTION.ActionModule)
         action._task = SimpleNamespace(
-            args={"known": KNOWN, "simulate": simulate, "payload_python": payload_python, "lease": {}}
+            args={"known": KNOWN, "simulate": simulate, "payload_python": payload_python, "lease": {}},
+            get_play=lambda: SimpleNamespace(get_vars=lambda: self.in_play),
+            get_vars=dict,
         )
         action._execute_module = self.execute
+        action._templar = SimpleNamespace(template=lambda value: value)
         result: dict[str, Any] = action.run(
-            task_vars={"inventory_hostname": "gpu01", "hostvars": {"gpu01": VARIABLES}}
+            task_vars={**self.in_play, "inventory_hostname": "gpu01", "hostvars": {"gpu01": VARIABLES}}
         )
         return result
 
@@ -111,3 +115,12 @@ def test_the_payloads_python_is_asked_for_where_one_is_named(controller: Control
     assert controller.executions["node_facts"] == {}
     controller.task(simulate=False, payload_python="/opt/python3")
     assert controller.executions["node_facts"] == {"payload_python": "/opt/python3"}
+
+
+def test_a_variable_that_the_play_sets_is_refused_because_the_plan_would_go_without_it(
+    controller: Controller,
+) -> None:
+    controller.in_play = {"preflight_plan_file": "", "firewall_ssh_ports": [22], "firewall_rules": ["x"]}
+    (problem,) = controller.task()["plan"]["problems"]
+    assert problem.startswith("firewall_rules is set in the play, where the plan does not see it")
+    assert list(controller.executions) == ["node_facts"]

@@ -402,12 +402,14 @@ def _is_cached(descriptor: int, size_bytes: int) -> bool:
     """Whether pages stay in the cache that it was asked to drop: those of files that somebody maps do.
 
     To ask for a page begins to read it, and fast storage brings it before the kernel answers, now and then.
-    So several are asked for, and from the end to the start: no read-ahead of one brings another.
+    So several are asked for, from the end to the start, as no read-ahead of one brings another then, and all of
+    them again: what merely was on its way is dropped the second time.
     """
-    os.posix_fadvise(descriptor, 0, size_bytes, os.POSIX_FADV_DONTNEED)
     with contextlib.suppress(OSError):  # BlockingIOError: not there; others: not every file system tells
-        for quarter in (3, 2, 1):
-            os.preadv(descriptor, [bytearray(PAGE)], size_bytes * quarter // 4, os.RWF_NOWAIT)
+        for _ in range(2):
+            os.posix_fadvise(descriptor, 0, size_bytes, os.POSIX_FADV_DONTNEED)
+            for quarter in (3, 2, 1):
+                os.preadv(descriptor, [bytearray(PAGE)], size_bytes * quarter // 4, os.RWF_NOWAIT)
         return True
     return False
 

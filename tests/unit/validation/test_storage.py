@@ -405,7 +405,10 @@ def test_above_a_floor_out_of_a_cache_that_nobody_sees_through_is_degraded(
     assert [f.code for f in measured(tmp_path, floor_gb_s=1e6).findings] == ["storage-below-floor"]
 
 
-@pytest.mark.parametrize(("answers", "cached"), [("yes yes yes", True), ("yes no", False), ("no", False)])
+@pytest.mark.parametrize(
+    ("answers", "cached"),
+    [("yes " * 6, True), ("yes " * 3 + "no", False), ("yes no", False), ("no", False)],
+)
 def test_a_page_that_fast_storage_brought_meanwhile_is_no_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: str, cached: bool
 ) -> None:
@@ -425,7 +428,8 @@ def test_a_page_that_fast_storage_brought_meanwhile_is_no_cache(
     with path.open("rb") as file:
         monkeypatch.setattr(os, "preadv", preadv)
         assert storage._is_cached(file.fileno(), 8 * BLOCK) is cached
-    assert asked == sorted(asked, reverse=True)  # read-ahead goes the other way
+    for asked_at_once in (asked[:3], asked[3:]):
+        assert asked_at_once == sorted(asked_at_once, reverse=True)  # read-ahead goes the other way
 
 
 def test_pages_that_cannot_be_dropped_are_a_cache_that_nobody_sees_through(
