@@ -196,10 +196,11 @@ def _memory(gpu: Gpu) -> Iterator[Finding]:
         yield finding("memory-repair-pending", gpu=gpu.index)
     if gpu.tpc_repair_pending:
         yield finding("tpc-repair-pending", gpu=gpu.index)
-    if (requested := gpu.recovery_action) not in {None, "None"}:
+    # NVML's names of actions are in capitals, and in some drivers nvidia-smi's words, too (NODE_REBOOT).
+    if (requested := gpu.recovery_action) and requested.lower() != "none":
         yield finding(
             "recovery-action",
-            "reboot" if "Reboot" in str(requested) else "reset",
+            "reboot" if "reboot" in requested.lower() else "reset",
             gpu=gpu.index,
             requested=requested,
         )

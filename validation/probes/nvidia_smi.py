@@ -16,6 +16,7 @@ from validation.probes.gpu_readings import Readings, readings
 from validation.probes.report_values import (
     FAULTS,
     LOST,
+    NO_VALUE,
     UNSAID,
     errors,
     flag,
@@ -68,7 +69,8 @@ REPORT_END = "</nvidia_smi_log>"
 NO_HANDLE = "Unable to determine the device handle"
 #: What no XML may have, and process names bring.
 NO_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
-BARE_AMPERSAND = re.compile(r"&(?!(?:amp|lt|gt|quot|apos|#\d+|#x[0-9a-fA-F]+);)")
+BARE_AMPERSAND = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)")
+PROCESS_NAME = re.compile(r"(?<=<process_name>).*?(?=</process_name>)", re.DOTALL)
 
 #: Modes of a GPU that the host of a virtual machine gave to it: its port and its lanes are the host's.
 GUEST_MODES = {"Pass-Through", "VGPU", "vGPU"}
@@ -153,6 +155,8 @@ class Gpu:
     graphics_processes: tuple[str, ...] = ()
     #: It was given to this virtual machine by its host.
     guest: bool = False
+    #: It has no memory of its own, but the CPU's, as a system on a chip (GB10, Thor).
+    shares_memory: bool = False
     sram_threshold_exceeded: bool | None = None
     memory_unrepairable: bool | None = None
     channel_repair_pending: bool | None = None
@@ -198,7 +202,7 @@ def parse(text: str) -> Report:
     start, end = text.find("<?xml"), text.rfind(REPORT_END)
     xml = text[max(start, 0) : end + len(REPORT_END) if end >= 0 else None]
     try:
-        root = ET.fromstring(BARE_AMPERSAND.sub("&amp;", NO_XML.sub("", xml)))  # noqa: S314 - from this node's own driver
+        root = ET.fromstring(_escaped(xml))  # noqa: S314 - from this node's own driver
     except ET.ParseError as error:
         problem = (
             f"nvidia-smi -q -x gave no XML: {_first_line(text)}"
@@ -215,6 +219,12 @@ def parse(text: str) -> Report:
     if not gpus:
         raise NvidiaSmiError("no-devices", "nvidia-smi -q -x lists no GPU")
     return Report(driver, gpus)
+
+
+def _escaped(xml: str) -> str:
+    """The report as XML: nvidia-smi writes the names of processes as they are."""
+    clean = BARE_AMPERSAND.sub("&amp;", NO_XML.sub("", xml))
+    return PROCESS_NAME.sub(lambda name: name.group().replace("<", "&lt;"), clean)
 
 
 def ask(arguments: list[str], timeout_s: float = TIMEOUT_S) -> str:
@@ -312,6 +322,7 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
         processes=tuple(_process(process) for process in processes if process not in graphics),
         graphics_processes=tuple(map(_process, graphics)),
         guest=text_of(element, "gpu_virtualization_mode/virtualization_mode") in GUEST_MODES,
+        shares_memory=(element.findtext("fb_memory_usage/total") or "").strip() in NO_VALUE,
         sram_threshold_exceeded=flag(element, "ecc_errors/aggregate/sram_threshold_exceeded", "Yes"),
         memory_unrepairable=flag(element, "ecc_errors/unrepairable_memory", "Yes"),
         channel_repair_pending=flag(element, "ecc_errors/channel_repair_pending", "Yes"),

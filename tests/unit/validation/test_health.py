@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.validation.samples import DRIVER, H100, expectation, gpu_xml, node, smi_xml
 from validation.checks.health import Health
-from validation.model.contract import State
+from validation.model.contract import MachineAction, State
 from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References
 from validation.probes import kernel_log, nvidia_smi
 from validation.probes.kernel_log import KernelLog
@@ -34,6 +34,7 @@ def test_a_healthy_node_has_no_finding() -> None:
         ({"remapped_row_pending": "Yes"}, "memory-repair-pending", State.DEGRADED),
         ({"pending_retirement": "Yes"}, "memory-repair-pending", State.DEGRADED),
         ({"gpu_recovery_action": "Drain and Reset"}, "recovery-action", State.FAIL),
+        ({"gpu_recovery_action": "GPU_RESET"}, "recovery-action", State.FAIL),
         ({"hw_thermal_slowdown": "Active", "hw_slowdown": "Active"}, "hw-thermal-slowdown", State.FAIL),
         (
             {"hw_power_brake_slowdown": "Active", "hw_slowdown": "Active"},
@@ -85,6 +86,34 @@ def test_the_pcie_link_of_a_superchip_fails_nothing(changes: dict[str, str], sta
     assert [one.state for one in found if one.code.startswith("pcie")] == states
 
 
+def test_a_chip_of_cpu_and_gpu_has_no_link_that_could_be_judged() -> None:
+    for memory, found in (("Not Supported", False), ("N/A", False), ("81559 MiB", True)):
+        xml = gpu_xml(current_link_gen="1", current_link_width="1x").replace(
+            "<fb_memory_usage>", f"<fb_memory_usage><total>{memory}</total>"
+        )
+        codes = {one.code for one in Health().run(node(smi_xml(xml, SECOND))).findings}
+        assert ("pcie-link-down-trained" in codes) is found, memory
+
+
+@pytest.mark.parametrize(
+    ("action", "machine_action"),
+    [
+        ("Reset", MachineAction.RESET_GPU),
+        ("GPU_RESET", MachineAction.RESET_GPU),
+        ("Reboot", MachineAction.REBOOT),
+        ("NODE_REBOOT", MachineAction.REBOOT),
+        ("Node Reboot Required", MachineAction.REBOOT),
+        ("None", None),
+        ("NONE", None),
+    ],
+)
+def test_what_the_driver_asks_for_is_told_from_its_words(
+    action: str, machine_action: MachineAction | None
+) -> None:
+    found = Health().run(node(smi_xml(gpu_xml(gpu_recovery_action=action), SECOND))).findings
+    assert [one.machine_action for one in found] == ([machine_action] if machine_action else [])
+
+
 @pytest.mark.parametrize(
     ("changes", "port", "expected"),
     [
@@ -109,7 +138,7 @@ def test_the_pcie_link_of_a_superchip_fails_nothing(changes: dict[str, str], sta
             PciePort(16, 5),
             [("pcie-link-down-trained", State.DEGRADED)],
         ),
-        ({"current_link_gen": "4"}, None, ["down"]),
+        ({"current_link_gen": "4"}, None, [("pcie-link-down-trained", State.DEGRADED)]),
         # Its maker laid eight lanes.
         ({"current_link_width": "8x", "product_name": "GeForce RTX 3060 Laptop GPU"}, PciePort(8, 5), []),
         ({"current_link_width": "8x", "product_name": "GeForce RTX 3060 Laptop GPU"}, None, []),
