@@ -44,7 +44,8 @@ class Health(Check):
     and GPUs that fell off the bus, in the kernel log since the driver was loaded, with NVIDIA's recommended
     action (a log that cannot be read is degraded); values that a GPU does not answer; thermal and power
     slowdowns, power limit; PCIe link, against what card and port both can do, NVLinks and fabric; ECC,
-    application clock and persistence mode; other users of the GPUs and of their memory.
+    application clock and persistence mode; a virtual GPU's licence; other users of the GPUs and of their
+    memory.
     """
 
     id = "health"
@@ -239,6 +240,8 @@ def _fabric(gpu: Gpu) -> Iterator[Finding]:
 
 
 def _use(gpu: Gpu) -> Iterator[Finding]:
+    if gpu.license_missing:
+        yield finding("vgpu-unlicensed", gpu=gpu.index, status=gpu.license_missing)
     if gpu.persistence is False:
         yield finding("persistence-off", gpu=gpu.index)
     taken = (gpu.memory_used_mib or 0) > IDLE_MEMORY_MIB and not gpu.mig

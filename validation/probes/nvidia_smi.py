@@ -74,6 +74,8 @@ PROCESS_NAME = re.compile(r"(?<=<process_name>).*?(?=</process_name>)", re.DOTAL
 
 #: Modes of a GPU that the host of a virtual machine gave to it: its port and its lanes are the host's.
 GUEST_MODES = {"Pass-Through", "VGPU", "vGPU"}
+#: Of a part of a GPU, which computes with a licence only; for some minutes it is lent, "Unrestricted".
+UNLICENSED = re.compile(r"Unlicensed(?! \(Unrestricted\))")
 
 #: In these performance states a GPU works or is ready to, and its link runs at full speed; below, it saves
 #: power and may not.
@@ -155,6 +157,8 @@ class Gpu:
     graphics_processes: tuple[str, ...] = ()
     #: It was given to this virtual machine by its host.
     guest: bool = False
+    #: What nvidia-smi says of a virtual GPU's licence, where there is none.
+    license_missing: str | None = None
     #: It has no memory of its own, but the CPU's, as a system on a chip (GB10, Thor).
     shares_memory: bool = False
     sram_threshold_exceeded: bool | None = None
@@ -322,6 +326,7 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
         processes=tuple(_process(process) for process in processes if process not in graphics),
         graphics_processes=tuple(map(_process, graphics)),
         guest=text_of(element, "gpu_virtualization_mode/virtualization_mode") in GUEST_MODES,
+        license_missing=_license_missing(element),
         shares_memory=(element.findtext("fb_memory_usage/total") or "").strip() in NO_VALUE,
         sram_threshold_exceeded=flag(element, "ecc_errors/aggregate/sram_threshold_exceeded", "Yes"),
         memory_unrepairable=flag(element, "ecc_errors/unrepairable_memory", "Yes"),
@@ -349,6 +354,13 @@ def _unanswered(element: ET.Element) -> Iterator[Unanswered]:
 
 def _process(process: ET.Element) -> str:
     return f"{text_of(process, 'process_name') or 'a process'} (pid {text_of(process, 'pid')})"
+
+
+def _license_missing(element: ET.Element) -> str | None:
+    """A whole GPU that was passed through computes without one."""
+    mode = text_of(element, "gpu_virtualization_mode/virtualization_mode")
+    said = text_of(element, "vgpu_software_licensed_product/license_status") or ""
+    return said if mode in GUEST_MODES - {"Pass-Through"} and UNLICENSED.match(said) else None
 
 
 def _recovery_action(element: ET.Element) -> str | None:

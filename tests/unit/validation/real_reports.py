@@ -104,6 +104,7 @@ def _gpu(facts: dict[str, Any], branch: int, address: str) -> Tree:
                 "virtualization", "Pass-Through" if facts.get("guest") else "None"
             )
         },
+        "vgpu_software_licensed_product": {"license_status": facts["licence"]} if "licence" in facts else {},
         "gpu_reset_status": _reset_status(branch),
         "gpu_recovery_action": "None" if branch >= 570 else {},
         "pci": {

@@ -96,6 +96,30 @@ def test_a_chip_of_cpu_and_gpu_has_no_link_that_could_be_judged() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mode", "license_status", "missing"),
+    [
+        ("VGPU", "Unlicensed", True),
+        ("VGPU", "Unlicensed (Restricted)", True),
+        # For twenty minutes after it started, with all that it can do.
+        ("VGPU", "Unlicensed (Unrestricted)", False),
+        ("VGPU", "Licensed (Expiry: 2026-7-7 16:1:44 GMT)", False),
+        ("VGPU", "N/A", False),
+        # A whole GPU computes without a licence.
+        ("Pass-Through", "Unlicensed (Restricted)", False),
+    ],
+)
+def test_a_virtual_gpu_needs_a_licence(mode: str, license_status: str, *, missing: bool) -> None:
+    licensed = f"<vgpu_software_licensed_product><license_status>{license_status}</license_status>"
+    xml = gpu_xml(virtualization_mode=mode).replace(
+        "<gpu_recovery_action>", f"{licensed}</vgpu_software_licensed_product><gpu_recovery_action>"
+    )
+    found = Health().run(node(smi_xml(xml, SECOND))).findings
+    assert [(one.code, one.state, one.device) for one in found] == (
+        [("vgpu-unlicensed", State.DEGRADED, 0)] if missing else []
+    )
+
+
+@pytest.mark.parametrize(
     ("action", "machine_action"),
     [
         ("Reset", MachineAction.RESET_GPU),
