@@ -532,6 +532,14 @@ def test_the_kernel_log_names_the_gpu_and_how_bad_it_is(
     assert sum(result.details["xids"].values()) == len(lines)
 
 
+def test_a_gpu_that_is_named_without_its_domain_is_the_same_one() -> None:
+    gone = "NVRM: GPU 43:00.0: GPU has fallen off the bus."
+    (finding,) = Health().run(node(kernel_log=log_of(gone))).findings
+    assert (finding.code, finding.device) == ("gpu-off-the-bus", 1)
+    (finding,) = Health().run(node(kernel_log=log_of(OFF_THE_BUS, gone))).findings
+    assert (finding.code, finding.device) == ("xid-79", 1)
+
+
 def test_a_kernel_log_that_cannot_be_read_is_said() -> None:
     result = Health().run(node(kernel_log=lambda: KernelLog(unreadable="dmesg: not permitted")))
     assert result.details["kernel_log"] == "dmesg: not permitted"
