@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from validation.probes.gpu_readings import Readings, readings
 from validation.probes.report_values import (
+    ABSENT,
     FAULTS,
     LOST,
     NO_VALUE,
@@ -318,7 +319,7 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
         pcie_width=integer(text_of(element, f"{link}/link_widths/current_link_width")),
         pcie_width_max=integer(text_of(element, f"{link}/link_widths/max_link_width")),
         fabric_state=text_of(element, "fabric/state"),
-        fabric_status=text_of(element, "fabric/status"),
+        fabric_status=_fabric_status(element),
         recovery_action=_recovery_action(element),
         memory_free_mib=integer(text_of(element, "fb_memory_usage/free")),
         power_limit_w=watts(element, "current_power_limit", "power_limit"),
@@ -344,9 +345,12 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
 
 
 def _unanswered(element: ET.Element) -> Iterator[Unanswered]:
+    registration = element.find("fabric/status") if _fabric_status(element) else None
     for part in element:
         for value in part.iter():
             error = (value.text or "").strip().strip("[]")
+            if value is registration and error not in LOST:
+                continue  # an answer, which is judged by itself
             tells = error in FAULTS and value.tag not in OF_THE_SYSTEM
             if error in LOST or tells or (error in UNSAID and part.tag in JUDGED):
                 yield Unanswered(part.tag, value.tag, error)
@@ -369,6 +373,12 @@ def _recovery_action(element: ET.Element) -> str | None:
         if flag(element, f"gpu_reset_status/{name}", "Yes"):
             return action
     return text_of(element, "gpu_recovery_action")
+
+
+def _fabric_status(element: ET.Element) -> str | None:
+    """How the registration ended; one of NVML's errors there is its end, no missing answer (nvml.h)."""
+    said = (element.findtext("fabric/status") or "").strip()
+    return None if said in ABSENT or text_of(element, "fabric/state") is None else said
 
 
 def _fabric_health(element: ET.Element) -> FabricHealth:

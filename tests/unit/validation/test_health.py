@@ -53,6 +53,8 @@ def test_a_healthy_node_has_no_finding() -> None:
         ({"max_link_gen": "4", "current_link_gen": "4"}, "pcie-slot-limits", State.DEGRADED),
         ({"state": "In Progress", "status": "N/A"}, "fabric-not-ready", State.FAIL),
         ({"status": "Insufficient Resources"}, "fabric-not-ready", State.FAIL),
+        ({"status": "Unknown Error"}, "fabric-not-ready", State.FAIL),
+        ({"status": "[System is not in ready state]"}, "fabric-not-ready", State.FAIL),
         ({"persistence_mode": "Disabled"}, "persistence-off", State.DEGRADED),
         ({"processes": "<process_info><pid>1</pid></process_info>"}, "gpu-busy", State.DEGRADED),
         ({"pci_device_id": "233110DE"}, "gpu-model", State.FAIL),

@@ -135,6 +135,7 @@ FAULTS = [
     ("gpu_recovery_action", "None", "Reset", "recovery-action", State.FAIL),
     ("gpu_recovery_action", "None", "NODE_REBOOT", "recovery-action", State.FAIL),
     ("fabric/state", "Completed", "In Progress", "fabric-not-ready", State.FAIL),
+    ("fabric/status", "Success", "Unknown Error", "fabric-not-ready", State.FAIL),
     ("fabric/health/route_unhealthy", "False", "True", "fabric-unhealthy", State.FAIL),
     ("fabric/health/summary", "Healthy", "Unhealthy", "fabric-unhealthy", State.FAIL),
     ("fabric/health/bandwidth", "Full", "Degraded", "fabric-unhealthy", State.DEGRADED),
