@@ -28,7 +28,6 @@ def examine(node: Node, gpu: Gpu) -> Iterator[Finding]:
     """An idle GPU may lower its link to generation 1; one at full speed may not, and lanes never go.
 
     A superchip's link is idle at full speed, too: it copies over NVLink-C2C, so a lost lane slows nothing.
-    Where GPU and CPU are one chip, nvidia-smi names a link that there is not (Syllo/nvtop pull request 499).
     """
     if gpu.shares_memory:
         return
