@@ -62,9 +62,10 @@ STATUSES = {
     8: "external power cables of a GPU are not attached",
     10: "an interrupt of a GPU does not arrive",
     14: "the infoROM of a GPU is corrupted",
+    15: "a GPU has fallen off the bus or has otherwise become inaccessible",
 }
-#: The one of them with which a GPU still works.
-CORRUPT_INFOROM = 14
+#: The one of them with which a GPU still works, and the one that nvidia-smi itself has better words for.
+CORRUPT_INFOROM, INACCESSIBLE = 14, 15
 REPORT_END = "</nvidia_smi_log>"
 #: How nvidia-smi ends on a GPU that has gone, whatever error it names after that.
 NO_HANDLE = "Unable to determine the device handle"
@@ -263,11 +264,11 @@ def _finish(asked: Running, timeout_s: float) -> Done:
 def _answer(done: Done) -> str:
     """What it printed, if that is an answer: some faults of a GPU have their own status beside a report."""
     output = done.output + done.errors
-    if done.status in STATUSES and REPORT_END in done.output:
+    if done.status in STATUSES and REPORT_END in done.output and NO_HANDLE not in output:
         return done.output
     if done.status != 0 or "Failed to initialize NVML" in output or NO_HANDLE in output:
         said = _first_line(output) if output.strip() else f"{done.ending} and said nothing"
-        said = STATUSES.get(done.status, said)
+        said = said if done.status == INACCESSIBLE else STATUSES.get(done.status, said)
         raise NvidiaSmiError(_kind(done.status, output), f"nvidia-smi: {said}")
     if re.search(r"No devices were found", output):
         raise NvidiaSmiError("no-devices", "nvidia-smi: No devices were found")
@@ -281,7 +282,7 @@ def _kind(status: int, output: str) -> str:
         return "no-driver"
     if status == 12:
         return "missing"
-    if status == 15 or "GPU is lost" in output or NO_HANDLE in output:
+    if status == INACCESSIBLE or "GPU is lost" in output or NO_HANDLE in output:
         return "lost"
     return "no-devices" if status == 6 else "other"
 

@@ -243,6 +243,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (0, "No devices were found", "no-devices"),
         (255, "Unknown Error", "other"),
         (14, "the infoROM of a GPU is corrupted", "other"),
+        (15, "GPU 0000:DF:00.0 is gone", "lost"),
     ],
 )
 def test_a_failure_has_a_kind_and_the_first_line_as_its_message(
@@ -268,6 +269,7 @@ def test_a_failure_has_a_kind_and_the_first_line_as_its_message(
         ),
         (14, "", "the infoROM of a GPU is corrupted"),
         (8, "", "external power cables of a GPU are not attached"),
+        (15, "", "a GPU has fallen off the bus or has otherwise become inaccessible"),
     ],
 )
 def test_a_status_that_comes_with_a_report_does_not_lose_it(
