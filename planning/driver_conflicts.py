@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 SIGNS = {
     "nvidia": (
         re.compile(r"nvidia(-open)?"),
-        re.compile(r"nvidia-driver-cuda|nvidia-kernel-open-dkms|cuda-drivers"),
+        re.compile(
+            r"nvidia-driver-cuda|nvidia-kernel-open-dkms|(cuda-drivers|nvidia-open)(-\d+)?"
+            r"|libnvidia-compute|nvidia-dkms(-open)?|nvidia-driver-pinning-.+"
+        ),
     ),
     "distro": (
         re.compile(r"nvidia-(current|tesla|legacy|srv).*"),

@@ -533,6 +533,17 @@ def test_torch_has_kernels_for_every_gpu_that_ubuntus_driver_drives(device_id: s
     assert (found["problems"], found["payload"]["torch"]) == ([], torch)
 
 
+@pytest.mark.parametrize(
+    "package", ["nvidia-open", "nvidia-open-580", "cuda-drivers-580", "libnvidia-compute", "nvidia-dkms-open"]
+)
+def test_names_of_nvidias_repository_tell_its_driver_without_a_record_of_dkms(package: str) -> None:
+    facts = ubuntu("generic", packages={package: "590.48.01-1ubuntu1"})
+    (problem,) = plan(facts)["problems"]
+    assert_says(problem, "cannot be mixed", package)
+    own = plan(facts, nvidia_stack_source="nvidia")["problems"]
+    assert not any("cannot be mixed" in text for text in own)
+
+
 def test_modules_of_canonical_are_no_kernel() -> None:
     install = [{"name": "linux-modules-nvidia-580-server-open-6.8.0-134-generic"}]
     preview = Preview.from_dict({"resolved": {}, "transaction": {"install": install}})

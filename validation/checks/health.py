@@ -44,7 +44,8 @@ class Health(Check):
     and GPUs that fell off the bus, in the kernel log since the driver was loaded, with NVIDIA's recommended
     action (a log that cannot be read is degraded); values that a GPU does not answer; thermal and power
     slowdowns, power limit; PCIe link, against what card and port both can do, NVLinks and fabric; ECC,
-    application clock and persistence mode; other users of the GPUs and of their memory.
+    application clock and persistence mode; a virtual GPU's licence; other users of the GPUs and of their
+    memory.
     """
 
     id = "health"
@@ -196,10 +197,11 @@ def _memory(gpu: Gpu) -> Iterator[Finding]:
         yield finding("memory-repair-pending", gpu=gpu.index)
     if gpu.tpc_repair_pending:
         yield finding("tpc-repair-pending", gpu=gpu.index)
-    if (requested := gpu.recovery_action) not in {None, "None"}:
+    # NVML's names of actions are in capitals, and in some drivers nvidia-smi's words, too (NODE_REBOOT).
+    if (requested := gpu.recovery_action) and requested.lower() != "none":
         yield finding(
             "recovery-action",
-            "reboot" if "Reboot" in str(requested) else "reset",
+            "reboot" if "reboot" in requested.lower() else "reset",
             gpu=gpu.index,
             requested=requested,
         )
@@ -238,6 +240,8 @@ def _fabric(gpu: Gpu) -> Iterator[Finding]:
 
 
 def _use(gpu: Gpu) -> Iterator[Finding]:
+    if gpu.license_missing:
+        yield finding("vgpu-unlicensed", gpu=gpu.index, status=gpu.license_missing)
     if gpu.persistence is False:
         yield finding("persistence-off", gpu=gpu.index)
     taken = (gpu.memory_used_mib or 0) > IDLE_MEMORY_MIB and not gpu.mig

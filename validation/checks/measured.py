@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, State, TestResult, worst
 from validation.probes import counters, gpu_samples, machine, nvidia_smi
+from validation.probes.pcie import port_of
 from validation.processes.child import Request
 from validation.processes.pool import Ending, Outcome
 
@@ -144,8 +145,8 @@ def watch(node: Node) -> Telemetry:
         for gpu in node.gpus
     ]
     reported = node.smi.gpus if isinstance(node.smi, nvidia_smi.Report) else ()
-    guests = {gpu.index for gpu in reported if gpu.guest}
-    return Telemetry(gpus, node.probe.sample, node.probe.counts, node.expectation.graphics_clock_mhz, guests)
+    unseen = {gpu.index for gpu in reported if port_of(gpu, node.facts.pcie_ports) is None}
+    return Telemetry(gpus, node.probe.sample, node.probe.counts, node.expectation.graphics_clock_mhz, unseen)
 
 
 class Telemetry:
@@ -157,11 +158,11 @@ class Telemetry:
         sample: Callable[[], tuple[gpu_samples.Sample, ...]],
         count: Callable[[], counters.Counts],
         locked_mhz: float | None = None,
-        guests: Container[int] = (),
+        unseen: Container[int] = (),
     ) -> None:
-        """`guests` are GPUs whose port is that of another machine, the host of this one."""
+        """`unseen` are GPUs whose port nobody sees: as a rule it is that of the host of this machine."""
         self._locked_mhz = locked_mhz
-        self._guests = guests
+        self._unseen = unseen
         self._gpus = {gpu.index: gpu for gpu in gpus}
         self._sample = sample
         self._rounds: list[tuple[gpu_samples.Sample, ...]] = []
@@ -228,7 +229,7 @@ class Telemetry:
                     finding(
                         "pcie-link-slow-under-load",
                         gpu=gpu.index,
-                        state=State.DEGRADED if gpu.index in self._guests else State.FAIL,
+                        state=State.DEGRADED if gpu.index in self._unseen else State.FAIL,
                         generation=seen["pcie_generation_max"] or 0,
                         width=seen["pcie_width_max"] or 0,
                         generation_max=gpu.pcie_generation_max,

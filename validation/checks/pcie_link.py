@@ -1,7 +1,7 @@
 """The PCIe link of a GPU: what it runs at, against what the card and the port above it both can do.
 
-nvidia-smi's maximum number of lanes is the card's alone, its maximum generation that of card and system. In a
-virtual machine nobody sees the port: a lane that was lost looks like one that never was, and fails nothing.
+nvidia-smi's maximum number of lanes is the card's alone, its maximum generation that of card and system.
+Where nobody sees the port, as in a virtual machine, that a lane or a generation is missing fails nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def examine(node: Node, gpu: Gpu) -> Iterator[Finding]:
 
     A superchip's link is idle at full speed, too: it copies over NVLink-C2C, so a lost lane slows nothing.
     """
+    if gpu.shares_memory:
+        return
     superchip = node.expectation.references.is_superchip(gpu.pci_id)
     port = port_of(gpu, node.facts.pcie_ports)
     generation_max = generation_possible(gpu, port)
@@ -37,7 +39,7 @@ def examine(node: Node, gpu: Gpu) -> Iterator[Finding]:
     slow = at_full_speed and _below(gpu.pcie_generation, generation_max)
     narrow = _below(gpu.pcie_width, width_max)
     if slow or (narrow and not (port is None and SOLDERED.search(gpu.name))):
-        unseen = gpu.guest or (port is None and not slow)
+        unseen = gpu.guest or port is None
         yield finding(
             "pcie-link-down-trained",
             "superchip" if superchip else "unseen" if unseen else "card",

@@ -144,8 +144,14 @@ def _event(line: str, subject: str) -> Event | None:
     if match := SWITCH_LINE.search(line):
         return Event(match["address"].lower(), int(match["number"]), match["rest"].strip(), Kind.SXID)
     if (match := OFF_THE_BUS.search(line)) and (address := match["address"] or subject):
-        return Event(address.lower().rstrip(":"), 0, line[match.start() :].strip(), Kind.OFF_THE_BUS)
+        return Event(_with_domain(address), 0, line[match.start() :].strip(), Kind.OFF_THE_BUS)
     return None
+
+
+def _with_domain(address: str) -> str:
+    """`18:00` as `0000:18:00`: so old drivers name a GPU, which has its other lines with the domain."""
+    short = address.lower().rstrip(":")
+    return short if short.count(":") > 1 else f"0000:{short}"
 
 
 def _kind(number: int, detail: str) -> Kind:

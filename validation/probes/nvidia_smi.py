@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from validation.probes.gpu_readings import Readings, readings
 from validation.probes.report_values import (
+    ABSENT,
     FAULTS,
     LOST,
+    NO_VALUE,
     UNSAID,
     errors,
     flag,
@@ -60,18 +62,22 @@ STATUSES = {
     8: "external power cables of a GPU are not attached",
     10: "an interrupt of a GPU does not arrive",
     14: "the infoROM of a GPU is corrupted",
+    15: "a GPU has fallen off the bus or has otherwise become inaccessible",
 }
-#: The one of them with which a GPU still works.
-CORRUPT_INFOROM = 14
+#: The one of them with which a GPU still works, and the one that nvidia-smi itself has better words for.
+CORRUPT_INFOROM, INACCESSIBLE = 14, 15
 REPORT_END = "</nvidia_smi_log>"
 #: How nvidia-smi ends on a GPU that has gone, whatever error it names after that.
 NO_HANDLE = "Unable to determine the device handle"
 #: What no XML may have, and process names bring.
 NO_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
-BARE_AMPERSAND = re.compile(r"&(?!(?:amp|lt|gt|quot|apos|#\d+|#x[0-9a-fA-F]+);)")
+BARE_AMPERSAND = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)")
+PROCESS_NAME = re.compile(r"(?<=<process_name>).*?(?=</process_name>)", re.DOTALL)
 
 #: Modes of a GPU that the host of a virtual machine gave to it: its port and its lanes are the host's.
 GUEST_MODES = {"Pass-Through", "VGPU", "vGPU"}
+#: Of a part of a GPU, which computes with a licence only; for some minutes it is lent, "Unrestricted".
+UNLICENSED = re.compile(r"Unlicensed(?! \(Unrestricted\))")
 
 #: In these performance states a GPU works or is ready to, and its link runs at full speed; below, it saves
 #: power and may not.
@@ -153,6 +159,10 @@ class Gpu:
     graphics_processes: tuple[str, ...] = ()
     #: It was given to this virtual machine by its host.
     guest: bool = False
+    #: What nvidia-smi says of a virtual GPU's licence, where there is none.
+    license_missing: str | None = None
+    #: It has no memory of its own, but the CPU's, as a system on a chip (GB10, Thor).
+    shares_memory: bool = False
     sram_threshold_exceeded: bool | None = None
     memory_unrepairable: bool | None = None
     channel_repair_pending: bool | None = None
@@ -198,7 +208,7 @@ def parse(text: str) -> Report:
     start, end = text.find("<?xml"), text.rfind(REPORT_END)
     xml = text[max(start, 0) : end + len(REPORT_END) if end >= 0 else None]
     try:
-        root = ET.fromstring(BARE_AMPERSAND.sub("&amp;", NO_XML.sub("", xml)))  # noqa: S314 - from this node's own driver
+        root = ET.fromstring(_escaped(xml))  # noqa: S314 - from this node's own driver
     except ET.ParseError as error:
         problem = (
             f"nvidia-smi -q -x gave no XML: {_first_line(text)}"
@@ -215,6 +225,12 @@ def parse(text: str) -> Report:
     if not gpus:
         raise NvidiaSmiError("no-devices", "nvidia-smi -q -x lists no GPU")
     return Report(driver, gpus)
+
+
+def _escaped(xml: str) -> str:
+    """The report as XML: nvidia-smi writes the names of processes as they are."""
+    clean = BARE_AMPERSAND.sub("&amp;", NO_XML.sub("", xml))
+    return PROCESS_NAME.sub(lambda name: name.group().replace("<", "&lt;"), clean)
 
 
 def ask(arguments: list[str], timeout_s: float = TIMEOUT_S) -> str:
@@ -248,11 +264,11 @@ def _finish(asked: Running, timeout_s: float) -> Done:
 def _answer(done: Done) -> str:
     """What it printed, if that is an answer: some faults of a GPU have their own status beside a report."""
     output = done.output + done.errors
-    if done.status in STATUSES and REPORT_END in done.output:
+    if done.status in STATUSES and REPORT_END in done.output and NO_HANDLE not in output:
         return done.output
     if done.status != 0 or "Failed to initialize NVML" in output or NO_HANDLE in output:
         said = _first_line(output) if output.strip() else f"{done.ending} and said nothing"
-        said = STATUSES.get(done.status, said)
+        said = said if done.status == INACCESSIBLE else STATUSES.get(done.status, said)
         raise NvidiaSmiError(_kind(done.status, output), f"nvidia-smi: {said}")
     if re.search(r"No devices were found", output):
         raise NvidiaSmiError("no-devices", "nvidia-smi: No devices were found")
@@ -266,7 +282,7 @@ def _kind(status: int, output: str) -> str:
         return "no-driver"
     if status == 12:
         return "missing"
-    if status == 15 or "GPU is lost" in output or NO_HANDLE in output:
+    if status == INACCESSIBLE or "GPU is lost" in output or NO_HANDLE in output:
         return "lost"
     return "no-devices" if status == 6 else "other"
 
@@ -304,7 +320,7 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
         pcie_width=integer(text_of(element, f"{link}/link_widths/current_link_width")),
         pcie_width_max=integer(text_of(element, f"{link}/link_widths/max_link_width")),
         fabric_state=text_of(element, "fabric/state"),
-        fabric_status=text_of(element, "fabric/status"),
+        fabric_status=_fabric_status(element),
         recovery_action=_recovery_action(element),
         memory_free_mib=integer(text_of(element, "fb_memory_usage/free")),
         power_limit_w=watts(element, "current_power_limit", "power_limit"),
@@ -312,6 +328,8 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
         processes=tuple(_process(process) for process in processes if process not in graphics),
         graphics_processes=tuple(map(_process, graphics)),
         guest=text_of(element, "gpu_virtualization_mode/virtualization_mode") in GUEST_MODES,
+        license_missing=_license_missing(element),
+        shares_memory=(element.findtext("fb_memory_usage/total") or "").strip() in NO_VALUE,
         sram_threshold_exceeded=flag(element, "ecc_errors/aggregate/sram_threshold_exceeded", "Yes"),
         memory_unrepairable=flag(element, "ecc_errors/unrepairable_memory", "Yes"),
         channel_repair_pending=flag(element, "ecc_errors/channel_repair_pending", "Yes"),
@@ -328,9 +346,12 @@ def _gpu(index: int, element: ET.Element) -> Gpu:
 
 
 def _unanswered(element: ET.Element) -> Iterator[Unanswered]:
+    registration = element.find("fabric/status") if _fabric_status(element) else None
     for part in element:
         for value in part.iter():
             error = (value.text or "").strip().strip("[]")
+            if value is registration and error not in LOST:
+                continue  # an answer, which is judged by itself
             tells = error in FAULTS and value.tag not in OF_THE_SYSTEM
             if error in LOST or tells or (error in UNSAID and part.tag in JUDGED):
                 yield Unanswered(part.tag, value.tag, error)
@@ -340,12 +361,25 @@ def _process(process: ET.Element) -> str:
     return f"{text_of(process, 'process_name') or 'a process'} (pid {text_of(process, 'pid')})"
 
 
+def _license_missing(element: ET.Element) -> str | None:
+    """A whole GPU that was passed through computes without one."""
+    mode = text_of(element, "gpu_virtualization_mode/virtualization_mode")
+    said = text_of(element, "vgpu_software_licensed_product/license_status") or ""
+    return said if mode in GUEST_MODES - {"Pass-Through"} and UNLICENSED.match(said) else None
+
+
 def _recovery_action(element: ET.Element) -> str | None:
     """What the driver wants done with a GPU; drivers 535 to 560 say it by two flags."""
     for name, action in (("reset_required", "Reset"), ("drain_and_reset_recommended", "Drain and Reset")):
         if flag(element, f"gpu_reset_status/{name}", "Yes"):
             return action
     return text_of(element, "gpu_recovery_action")
+
+
+def _fabric_status(element: ET.Element) -> str | None:
+    """How the registration ended; one of NVML's errors there is its end, no missing answer (nvml.h)."""
+    said = (element.findtext("fabric/status") or "").strip()
+    return None if said in ABSENT or text_of(element, "fabric/state") is None else said
 
 
 def _fabric_health(element: ET.Element) -> FabricHealth:

@@ -14,14 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: What stands for a value that a GPU does not have.
-ABSENT = {
-    "",
-    "N/A",
-    "[N/A]",
-    "Not Supported",
-    "[Not Supported]",
-    "Requested functionality has been deprecated",
-}
+NO_VALUE = {"N/A", "[N/A]", "Not Supported", "[Not Supported]"}
+ABSENT = {"", *NO_VALUE, "Requested functionality has been deprecated"}
 #: What is the opposite of a word.
 NO = {"Yes": "No", "Enabled": "Disabled"}
 
@@ -116,13 +110,16 @@ def watts(element: ET.Element, *names: str) -> float | None:
 def errors(counters: ET.Element | None, kind: str, bits: str) -> int | None:
     """Errors of a kind since boot, in DRAM and in SRAM, which drivers split in different ways.
 
-    Up to Volta a GPU counts errors of one and of two bits, with their sum.
+    Up to Volta a GPU counts errors of one and of two bits by unit, with their sum; it may know one of these.
     """
     if counters is None:
         return None
     values = [integer((counter.text or "").strip()) for counter in counters if kind in counter.tag.split("_")]
-    values.append(integer(text_of(counters, f"{bits}/total")))
     known = [value for value in values if value is not None]
+    units = {unit.tag: integer((unit.text or "").strip()) for unit in counters.iterfind(f"{bits}/*")}
+    total = units.pop("total", None)
+    counted = [value for value in units.values() if value is not None]
+    known += [max(total or 0, sum(counted))] if counted or total is not None else []
     return sum(known) if known else None
 
 

@@ -105,6 +105,7 @@ FAULTS: dict[tuple[str, str], Callable[[], Node]] = {
     ("power-limit-low", "degraded"): _xml(current_power_limit="500.00 W"),
     ("application-clock-low", "degraded"): _xml(application_clock="900 MHz"),
     ("ecc-off", "degraded"): _xml(current_ecc="Disabled"),
+    ("vgpu-unlicensed", "degraded"): _gpu(license_missing="Unlicensed"),
     ("ecc-uncorrected", "fail"): _xml(dram_uncorrectable="2"),
     ("row-remap-failure", "fail"): _xml(remapped_row_failure="Yes"),
     ("memory-unrepairable", "fail"): _gpu(memory_unrepairable=True),

@@ -99,7 +99,12 @@ def _gpu(facts: dict[str, Any], branch: int, address: str) -> Tree:
         "addressing_mode": "HMM" if branch >= 570 else "None",
         "mig_mode": {"current_mig": facts.get("mig", "N/A")},
         "uuid": f"GPU-00000000-0000-0000-0000-0000000000{address[9:11]}",
-        "gpu_virtualization_mode": {"virtualization_mode": "Pass-Through" if facts.get("guest") else "None"},
+        "gpu_virtualization_mode": {
+            "virtualization_mode": facts.get(
+                "virtualization", "Pass-Through" if facts.get("guest") else "None"
+            )
+        },
+        "vgpu_software_licensed_product": {"license_status": facts["licence"]} if "licence" in facts else {},
         "gpu_reset_status": _reset_status(branch),
         "gpu_recovery_action": "None" if branch >= 570 else {},
         "pci": {
@@ -126,7 +131,11 @@ def _gpu(facts: dict[str, Any], branch: int, address: str) -> Tree:
                 "sw_thermal_slowdown",
             )
         },
-        "fb_memory_usage": {"used": f"{facts.get('used', 0)} MiB", "free": "4096 MiB"},
+        "fb_memory_usage": {
+            "total": f"{facts.get('used', 0) + 4096} MiB",
+            "used": f"{facts.get('used', 0)} MiB",
+            "free": "4096 MiB",
+        },
         "compute_mode": "Default",
         "ecc_mode": {"current_ecc": facts.get("ecc", "N/A")},
         "ecc_errors": _errors(facts, branch),
@@ -166,8 +175,9 @@ def _gpu(facts: dict[str, Any], branch: int, address: str) -> Tree:
 def _errors(facts: dict[str, Any], branch: int) -> Tree:
     kind, number = facts["errors"]
     if kind == "bits":
-        cells = ("device_memory", "register_file", "total")
-        return {"volatile": {bits: dict.fromkeys(cells, number) for bits in ("single_bit", "double_bit")}}
+        none = "N/A" if number == "N/A" else 0
+        cells = {"device_memory": number, "register_file": none, "total": number}
+        return {"volatile": dict.fromkeys(("single_bit", "double_bit"), cells)}
     tree: Tree = {"volatile": dict.fromkeys(SPLIT if kind == "split" else SRAM_AND_DRAM, number)}
     if kind == "split":
         no = "N/A" if number == "N/A" else "No"

@@ -29,6 +29,7 @@ from validation.model.quantities import NOISY_SPREAD, conditions_key
 from validation.probes.gpu_samples import Sample, parse_samples, summary
 from validation.probes.machine import PciGpu, Torch
 from validation.probes.nvidia_smi import NvidiaSmiError, Report
+from validation.probes.topology import PciePort
 from validation.processes.child import Request
 from validation.processes.pool import Ending, Outcome, run_children
 
@@ -1256,11 +1257,29 @@ def test_the_pcie_link_is_looked_at_under_load_where_a_gpu_copies_over_it(
     assert [finding.code for finding in telemetry.findings()] == codes
 
 
-@pytest.mark.parametrize(("mode", "state"), [("None", State.FAIL), ("Pass-Through", State.DEGRADED)])
-def test_a_slow_link_in_a_virtual_machine_may_be_what_its_host_gives(
-    mode: str, state: State, monkeypatch: pytest.MonkeyPatch
+def test_a_chip_of_cpu_and_gpu_has_no_link_to_be_looked_at_under_load(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tested = node(smi_xml(gpu_xml(virtualization_mode=mode)))
+    memory = "<fb_memory_usage><total>Not Supported</total>"
+    tested = node(smi_xml(gpu_xml().replace("<fb_memory_usage>", memory)))
+    monkeypatch.setattr(tested.probe, "sample", lambda: parse_samples("0, 1980, 7, 60, 1, 1, 0x0, P0, 0"))
+    telemetry = watch(tested)
+    telemetry.tick()
+    assert telemetry.findings() == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "ports", "state"),
+    [
+        ("None", {"0000:1b:00.0": PciePort(16, 5)}, State.FAIL),
+        ("Pass-Through", {"0000:1b:00.0": PciePort(16, 5)}, State.DEGRADED),
+        ("None", {}, State.DEGRADED),
+    ],
+)
+def test_a_slow_link_whose_port_nobody_sees_may_be_what_a_host_gives(
+    mode: str, ports: dict[str, PciePort], state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested = node(smi_xml(gpu_xml(virtualization_mode=mode)), pcie_ports=lambda _: ports)
     slow = parse_samples("0, 1980, 700, 60, 3, 16, 0x0, P0, 0")
     monkeypatch.setattr(tested.probe, "sample", lambda: slow)
     telemetry = watch(tested)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.validation.samples import DRIVER, H100, expectation, gpu_xml, node, smi_xml
 from validation.checks.health import Health
-from validation.model.contract import State
+from validation.model.contract import MachineAction, State
 from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References
 from validation.probes import kernel_log, nvidia_smi
 from validation.probes.kernel_log import KernelLog
@@ -34,6 +34,7 @@ def test_a_healthy_node_has_no_finding() -> None:
         ({"remapped_row_pending": "Yes"}, "memory-repair-pending", State.DEGRADED),
         ({"pending_retirement": "Yes"}, "memory-repair-pending", State.DEGRADED),
         ({"gpu_recovery_action": "Drain and Reset"}, "recovery-action", State.FAIL),
+        ({"gpu_recovery_action": "GPU_RESET"}, "recovery-action", State.FAIL),
         ({"hw_thermal_slowdown": "Active", "hw_slowdown": "Active"}, "hw-thermal-slowdown", State.FAIL),
         (
             {"hw_power_brake_slowdown": "Active", "hw_slowdown": "Active"},
@@ -52,6 +53,8 @@ def test_a_healthy_node_has_no_finding() -> None:
         ({"max_link_gen": "4", "current_link_gen": "4"}, "pcie-slot-limits", State.DEGRADED),
         ({"state": "In Progress", "status": "N/A"}, "fabric-not-ready", State.FAIL),
         ({"status": "Insufficient Resources"}, "fabric-not-ready", State.FAIL),
+        ({"status": "Unknown Error"}, "fabric-not-ready", State.FAIL),
+        ({"status": "[System is not in ready state]"}, "fabric-not-ready", State.FAIL),
         ({"persistence_mode": "Disabled"}, "persistence-off", State.DEGRADED),
         ({"processes": "<process_info><pid>1</pid></process_info>"}, "gpu-busy", State.DEGRADED),
         ({"pci_device_id": "233110DE"}, "gpu-model", State.FAIL),
@@ -85,6 +88,58 @@ def test_the_pcie_link_of_a_superchip_fails_nothing(changes: dict[str, str], sta
     assert [one.state for one in found if one.code.startswith("pcie")] == states
 
 
+def test_a_chip_of_cpu_and_gpu_has_no_link_that_could_be_judged() -> None:
+    for memory, found in (("Not Supported", False), ("N/A", False), ("81559 MiB", True)):
+        xml = gpu_xml(current_link_gen="1", current_link_width="1x").replace(
+            "<fb_memory_usage>", f"<fb_memory_usage><total>{memory}</total>"
+        )
+        codes = {one.code for one in Health().run(node(smi_xml(xml, SECOND))).findings}
+        assert ("pcie-link-down-trained" in codes) is found, memory
+
+
+@pytest.mark.parametrize(
+    ("mode", "license_status", "missing"),
+    [
+        ("VGPU", "Unlicensed", True),
+        ("VGPU", "Unlicensed (Restricted)", True),
+        # For twenty minutes after it started, with all that it can do.
+        ("VGPU", "Unlicensed (Unrestricted)", False),
+        ("VGPU", "Licensed (Expiry: 2026-7-7 16:1:44 GMT)", False),
+        ("VGPU", "N/A", False),
+        # A whole GPU computes without a licence.
+        ("Pass-Through", "Unlicensed (Restricted)", False),
+    ],
+)
+def test_a_virtual_gpu_needs_a_licence(mode: str, license_status: str, *, missing: bool) -> None:
+    licensed = f"<vgpu_software_licensed_product><license_status>{license_status}</license_status>"
+    xml = gpu_xml(virtualization_mode=mode).replace(
+        "<gpu_recovery_action>", f"{licensed}</vgpu_software_licensed_product><gpu_recovery_action>"
+    )
+    found = Health().run(node(smi_xml(xml, SECOND))).findings
+    assert [(one.code, one.state, one.device) for one in found] == (
+        [("vgpu-unlicensed", State.DEGRADED, 0)] if missing else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("action", "machine_action"),
+    [
+        ("Reset", MachineAction.RESET_GPU),
+        ("GPU_RESET", MachineAction.RESET_GPU),
+        ("Reboot", MachineAction.REBOOT),
+        ("NODE_REBOOT", MachineAction.REBOOT),
+        ("Node Reboot Required", MachineAction.REBOOT),
+        ("None", None),
+        ("NONE", None),
+    ],
+)
+def test_what_the_driver_asks_for_is_told_from_its_words(
+    action: str, machine_action: MachineAction | None
+) -> None:
+    found = Health().run(node(smi_xml(gpu_xml(gpu_recovery_action=action), SECOND))).findings
+    assert [one.machine_action for one in found] == ([machine_action] if machine_action else [])
+
+
 @pytest.mark.parametrize(
     ("changes", "port", "expected"),
     [
@@ -109,7 +164,7 @@ def test_the_pcie_link_of_a_superchip_fails_nothing(changes: dict[str, str], sta
             PciePort(16, 5),
             [("pcie-link-down-trained", State.DEGRADED)],
         ),
-        ({"current_link_gen": "4"}, None, ["down"]),
+        ({"current_link_gen": "4"}, None, [("pcie-link-down-trained", State.DEGRADED)]),
         # Its maker laid eight lanes.
         ({"current_link_width": "8x", "product_name": "GeForce RTX 3060 Laptop GPU"}, PciePort(8, 5), []),
         ({"current_link_width": "8x", "product_name": "GeForce RTX 3060 Laptop GPU"}, None, []),
@@ -477,6 +532,14 @@ def test_the_kernel_log_names_the_gpu_and_how_bad_it_is(
     assert [(finding.code, finding.state) for finding in result.findings] == expected
     assert all(finding.device == 1 and "GPU 1" in finding.text for finding in result.findings)
     assert sum(result.details["xids"].values()) == len(lines)
+
+
+def test_a_gpu_that_is_named_without_its_domain_is_the_same_one() -> None:
+    gone = "NVRM: GPU 43:00.0: GPU has fallen off the bus."
+    (finding,) = Health().run(node(kernel_log=log_of(gone))).findings
+    assert (finding.code, finding.device) == ("gpu-off-the-bus", 1)
+    (finding,) = Health().run(node(kernel_log=log_of(OFF_THE_BUS, gone))).findings
+    assert (finding.code, finding.device) == ("xid-79", 1)
 
 
 def test_a_kernel_log_that_cannot_be_read_is_said() -> None:

@@ -36,6 +36,27 @@ def test_uncorrectable_errors_are_added_over_all_memories_and_correctable_ones_a
     assert nvidia_smi.parse(smi_xml(gpu_xml(dram_uncorrectable="3"))).gpus[0].ecc_uncorrected_volatile == 3
 
 
+@pytest.mark.parametrize(
+    ("units", "count"),
+    [
+        ({"device_memory": "0", "total": "0"}, 0),
+        ({"device_memory": "2", "register_file": "1", "cbu": "N/A", "total": "3"}, 3),
+        ({"device_memory": "2", "total": "0"}, 2),
+        ({"device_memory": "0", "total": "N/A"}, 0),
+        ({"device_memory": "N/A", "total": "4"}, 4),
+        ({"device_memory": "N/A", "total": "N/A"}, None),
+    ],
+)
+def test_errors_of_two_bits_are_found_in_their_units_and_in_their_sum(
+    units: dict[str, str], count: int | None
+) -> None:
+    told = "".join(f"<{name}>{text}</{name}>" for name, text in units.items())
+    newer = gpu_xml().partition("<volatile>")[2].partition("</volatile>")[0]
+    volta = f"<single_bit><total>7</total></single_bit><double_bit>{told}</double_bit>"
+    (gpu,) = nvidia_smi.parse(smi_xml(gpu_xml().replace(newer, volta))).gpus
+    assert (gpu.ecc_uncorrected_volatile, gpu.ecc_corrected_volatile) == (count, 7)
+
+
 def test_event_reasons_have_one_name_in_old_and_new_drivers() -> None:
     new = gpu_xml(hw_thermal_slowdown="Active")
     old = new.replace("clocks_event_reason", "clocks_throttle_reason")
@@ -92,7 +113,10 @@ def test_a_bank_that_will_be_remapped_waits_for_a_reset_as_a_row_does() -> None:
         assert nvidia_smi.parse(smi_xml(xml)).gpus[0].row_remap_pending is pending
 
 
-@pytest.mark.parametrize("name", ["a\x1b[31mb", "a\x00b", "sh -c a&&b", "tom & jerry", "R&amp;D"])
+@pytest.mark.parametrize(
+    "name",
+    ["a\x1b[31mb", "a\x00b", "sh -c a&&b", "tom & jerry", "R&amp;D", "cat <(ls) </dev/null", "a&#1;b&no;"],
+)
 def test_what_no_xml_may_have_loses_no_report(name: str) -> None:
     process = f"<process_info><pid>42</pid><process_name>{name}</process_name></process_info>"
     (gpu,) = nvidia_smi.parse(f"{smi_xml(gpu_xml(processes=process))}\nWARNING: more text\n").gpus
@@ -219,6 +243,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (0, "No devices were found", "no-devices"),
         (255, "Unknown Error", "other"),
         (14, "the infoROM of a GPU is corrupted", "other"),
+        (15, "GPU 0000:DF:00.0 is gone", "lost"),
     ],
 )
 def test_a_failure_has_a_kind_and_the_first_line_as_its_message(
@@ -244,6 +269,7 @@ def test_a_failure_has_a_kind_and_the_first_line_as_its_message(
         ),
         (14, "", "the infoROM of a GPU is corrupted"),
         (8, "", "external power cables of a GPU are not attached"),
+        (15, "", "a GPU has fallen off the bus or has otherwise become inaccessible"),
     ],
 )
 def test_a_status_that_comes_with_a_report_does_not_lose_it(

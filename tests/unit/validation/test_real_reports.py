@@ -54,9 +54,9 @@ def judged(text: str) -> tuple[Finding, ...]:
 
 def test_there_are_many_of_many_kinds() -> None:
     facts = [report.facts for report in TABLE if report.facts]
-    assert len({(fact["origin"], fact["file"]) for fact in facts}) == len(facts) >= 75
-    assert len({fact["name"] for fact in facts}) >= 50
-    assert len({fact["driver"].split(".")[0] for fact in facts}) >= 25
+    assert len({(fact["origin"], fact["file"]) for fact in facts}) == len(facts) >= 90
+    assert len({fact["name"] for fact in facts}) >= 60
+    assert len({fact["driver"].split(".")[0] for fact in facts}) >= 30
 
 
 @pytest.mark.parametrize("report", TABLE, ids=lambda report: report.name)
@@ -118,6 +118,7 @@ FAULTS = [
     ("ecc_errors/volatile/sram_uncorrectable", "0", "1", "ecc-uncorrected", State.FAIL),
     ("ecc_errors/volatile/sram_uncorrectable_parity", "0", "1", "ecc-uncorrected", State.FAIL),
     ("ecc_errors/volatile/double_bit/total", "0", "2", "ecc-uncorrected", State.FAIL),
+    ("ecc_errors/volatile/double_bit/device_memory", "0", "2", "ecc-uncorrected", State.FAIL),
     ("ecc_errors/volatile/dram_uncorrectable", "0", "Unknown Error", "gpu-unanswered", State.FAIL),
     ("ecc_errors/volatile/dram_uncorrectable", "0", "No data", "gpu-unanswered", State.DEGRADED),
     ("ecc_errors/aggregate/sram_threshold_exceeded", "No", "Yes", "sram-threshold-exceeded", State.FAIL),
@@ -132,13 +133,19 @@ FAULTS = [
     ("gpu_reset_status/reset_required", "No", "Yes", "recovery-action", State.FAIL),
     ("gpu_reset_status/drain_and_reset_recommended", "No", "Yes", "recovery-action", State.FAIL),
     ("gpu_recovery_action", "None", "Reset", "recovery-action", State.FAIL),
+    ("gpu_recovery_action", "None", "NODE_REBOOT", "recovery-action", State.FAIL),
     ("fabric/state", "Completed", "In Progress", "fabric-not-ready", State.FAIL),
+    ("fabric/status", "Success", "Unknown Error", "fabric-not-ready", State.FAIL),
     ("fabric/health/route_unhealthy", "False", "True", "fabric-unhealthy", State.FAIL),
+    ("fabric/health/summary", "Healthy", "Unhealthy", "fabric-unhealthy", State.FAIL),
     ("fabric/health/bandwidth", "Full", "Degraded", "fabric-unhealthy", State.DEGRADED),
     ("temperature/gpu_temp", None, "Unknown Error", "gpu-unanswered", State.FAIL),
+    ("temperature/gpu_temp", None, "[Unknown Error]", "gpu-unanswered", State.FAIL),
     ("clocks/graphics_clock", None, "Unknown Error", "gpu-unanswered", State.FAIL),
     ("fan_speed", None, "Unknown Error", "gpu-unanswered", State.DEGRADED),
     ("uuid", None, "GPU is lost", "gpu-unanswered", State.FAIL),
+    ("uuid", None, "[GPU requires reset]", "gpu-unanswered", State.FAIL),
+    ("ecc_errors/channel_repair_pending", "No", "GPU requires reset", "gpu-unanswered", State.FAIL),
     ("addressing_mode", None, "GPU is lost", "gpu-unanswered", State.FAIL),
     *(
         (f"clocks_{kind}_reasons/clocks_{kind}_reason_{name}", "Not Active", "Active", code, State.FAIL)
