@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -35,7 +36,7 @@ from fleet.slices import Board, Outcome, Place, Slice
 from fleet.worker import end_descendants, slim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 PLAY = """
 - hosts: gpu_nodes
@@ -234,38 +235,75 @@ def test_a_slice_on_this_machine_that_is_given_up_ends(
     wait_until(lambda: not processes(tmp_path))
 
 
-@pytest.mark.parametrize("end", ["the controller is gone", "an interrupt of the terminal"])
-def test_a_worker_ends_its_run_whatever_becomes_of_its_controller(
-    end: str, waits: Path, tmp_path: Path
-) -> None:
+@pytest.fixture
+def begin(waits: Path, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """Starts a slice's worker, and returns once its node's process is there."""
     hosts = {"gpu01": {"ansible_connection": "local"}}
     known = from_listing({"gpu_nodes": {"hosts": ["gpu01"]}, "_meta": {"hostvars": hosts}})
     journal = Journal(tmp_path / "runs.sqlite")
     run = Run("one", job(waits), known, Board([Place(HERE, 1)]), journal, tmp_path, {}, False, print)
-    with subprocess.Popen(
-        [sys.executable, "-m", "fleet.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "TMPDIR": str(tmp_path),
-        },
-    ) as worker:
-        assert worker.stdin
-        assert worker.stdout
-        worker.stdin.write(run._transmission(Slice(1, 1, ("gpu01",))))
-        worker.stdin.flush()
-        wait_until(lambda: bool(processes(tmp_path)))
-        if end == "the controller is gone":
-            worker.stdout.close()
-            worker.stdin.close()
-        else:
-            worker.send_signal(signal.SIGINT)
-        assert worker.wait(120) == 0
+    with contextlib.ExitStack() as stack:
+
+        def start() -> subprocess.Popen[bytes]:
+            worker = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "fleet.worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    cwd=ROOT,
+                    env={
+                        **os.environ,
+                        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                        "TMPDIR": str(tmp_path),
+                    },
+                )
+            )
+            assert worker.stdin
+            worker.stdin.write(run._transmission(Slice(1, 1, ("gpu01",))))
+            worker.stdin.flush()
+            wait_until(lambda: bool(processes(tmp_path)))
+            return worker
+
+        yield start
+
+
+@pytest.mark.parametrize("end", ["the controller is gone", "an interrupt of the terminal"])
+def test_a_worker_ends_its_run_whatever_becomes_of_its_controller(
+    end: str, begin: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    worker = begin()
+    assert worker.stdin
+    assert worker.stdout
+    if end == "the controller is gone":
+        worker.stdout.close()
+        worker.stdin.close()
+    else:
+        worker.send_signal(signal.SIGINT)
+    assert worker.wait(120) == 0
     assert not processes(tmp_path)
     assert not list(tmp_path.glob("temper-slice-*"))
+
+
+def test_a_worker_that_is_killed_takes_its_run_with_it_and_says_so(
+    begin: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    worker = begin()
+    (at_work,) = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+    os.kill(int(at_work), signal.SIGKILL)
+    assert worker.wait(120) == 128 + signal.SIGKILL
+    # Known before the controller hears of the end, and gives the nodes to another one.
+    assert not processes(tmp_path)
+    assert not list(tmp_path.glob("temper-slice-*"))
+    assert worker.stderr
+    assert "was killed (SIGKILL" in worker.stderr.read().decode()
+
+
+def test_a_run_ends_where_the_process_that_guards_it_is_killed(
+    begin: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    begin().kill()
+    wait_until(lambda: not processes(tmp_path) and not list(tmp_path.glob("temper-slice-*")))
 
 
 def test_threads_that_come_and_go_do_not_keep_descendants_from_being_ended(tmp_path: Path) -> None:
