@@ -272,7 +272,9 @@ class Run:
         if missing:
             unpack = (
                 f"umask 077; d={home}; mkdir -p $d.$$ && tar xzf - -C $d.$$ && "
-                "{ mv -T $d.$$ $d 2>/dev/null || rm -rf $d.$$; }; test -d $d"
+                "{ mv -T $d.$$ $d 2>/dev/null || rm -rf $d.$$; }; "
+                # Where there is a new one, an old one may go. That it cannot is no reason to stop.
+                "cd $d && { python3 -m fleet.bundle || true; }"
             )
             for helper, (status, lines) in self._ask(missing, unpack, content).items():
                 if status:

@@ -30,10 +30,11 @@ from typing import TYPE_CHECKING, Any
 from ansible_runner import run  # type: ignore[import-untyped]  # it ships no types
 from ansible_runner.streaming import Worker  # type: ignore[import-untyped]  # likewise
 
+from fleet.bundle import ROOT, in_use
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 IDENT = "slice"
 #: In the artifacts of a slice: what roles hand to the controller of the fleet.
 COLLECTED = "collected"
@@ -115,7 +116,7 @@ class SliceWorker(Worker):  # type: ignore[misc]  # it ships no types
         collected.mkdir(parents=True, exist_ok=True)
         given: dict[str, Any] = super().update_paths(kwargs)
         own = {"__fleet_collect": str(collected)}
-        return given | {"project_dir": str(CHECKOUT), "ident": IDENT, "extravars": own}
+        return given | {"project_dir": str(ROOT), "ident": IDENT, "extravars": own}
 
     def status_handler(self, status_data: dict[str, Any], runner_config: Any) -> None:
         """Pass it on. The job is read when the first one comes: what follows on standard input is its end."""
@@ -167,7 +168,7 @@ def release(folder: Path, job: dict[str, Any]) -> None:
         return
     run(
         private_data_dir=str(folder),
-        project_dir=str(CHECKOUT),
+        project_dir=str(ROOT),
         playbook="playbooks/release.yml",
         inventory=job["inventory"],
         envvars=job.get("envvars"),
@@ -237,7 +238,8 @@ def main() -> int:
     """The program; returns its exit status."""
     folder = Path(tempfile.mkdtemp(prefix="temper-slice-"))
     try:
-        return guarded(lambda: work(folder))
+        with in_use():
+            return guarded(lambda: work(folder))
     finally:
         # A worker that was killed has left it, with the inventory's variables.
         shutil.rmtree(folder, ignore_errors=True)
