@@ -218,7 +218,7 @@ class Agent:
         return found
 
     def verified(self, accepted: Accepted) -> tuple[Verified, str]:
-        """What counts from now on, and why it could not be fetched, if so.
+        """What counts from now on, and why nothing newer could be fetched, or what else is to be said of it.
 
         Where the repository cannot be reached, what was accepted last is judged by the keyring once more.
         """
@@ -232,7 +232,7 @@ class Agent:
                 raise
             problem = short(f"Nothing newer could be fetched: {error}")
             return self.again(accepted, now), problem
-        return self.repository.verify(candidate, accepted, now), problem
+        return self.repository.verify(candidate, accepted, now), short(candidate.remark)
 
     def again(self, accepted: Accepted, now: datetime) -> Verified:
         """The commit that was accepted last, judged once more; with tags, by one of those that name it.
