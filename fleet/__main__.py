@@ -347,7 +347,9 @@ def _carry_out(
         {node: one.attempt for node, one in before.items()},
     )
     board.outcomes |= {node: one.outcome for node, one in before.items() if one.state}
-    addresses = importlib.import_module("lookup_plugins.fleet_addresses").fleet(known.addresses())
+    known.require_same(left, job.variables, helpers=bool(helpers))
+    pairs = inventory.addresses(known, job.sources, job.variables)
+    addresses = importlib.import_module("lookup_plugins.fleet_addresses").fleet(pairs)
     run = Run(
         *(name, job, known, board, journal, FOLDER / name, addresses, job.takes_nodes, _say),
         ssh_options=arguments.ssh_options,

@@ -223,6 +223,10 @@ class Run:
         self.streams: dict[Slice, Stream] = {}
         self.commands: dict[str, str] = {}
         self.begun_s = time.monotonic()
+        #: Of all hosts, where templates name others than their own.
+        self.whole = (
+            self.inventory.whole() if self.inventory.spans(self.job.nodes, self.job.variables) else None
+        )
 
     def carry_out(self) -> None:
         """Prepare the helpers, then run slices until nothing is left or nothing can go on."""
@@ -341,10 +345,11 @@ class Run:
                 "ttl_s": f"{{{{ {LEASE_S} + gpu_validation_timeout_s | default(0) | float }}}}",
             }
         return transmission(
-            {"slice.json": self.inventory.slice(part.nodes), "env/extravars": variables},
+            {"slice.json": self.whole or self.inventory.slice(part.nodes), "env/extravars": variables},
             {
                 "playbook": self.job.playbook,
                 "inventory": "slice.json",
+                **({"limit": ",".join(part.nodes)} if self.whole else {}),
                 "ident": IDENT,
                 "envvars": {name: os.environ[name] for name in PASSED_ON if name in os.environ}
                 | {"ANSIBLE_NOCOLOR": "1"},

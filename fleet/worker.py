@@ -171,6 +171,7 @@ def release(folder: Path, job: dict[str, Any]) -> None:
         project_dir=str(ROOT),
         playbook="playbooks/release.yml",
         inventory=job["inventory"],
+        limit=job.get("limit"),
         envvars=job.get("envvars"),
         ident="release",
         quiet=True,
