@@ -20,6 +20,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import threading
@@ -126,6 +127,9 @@ class SliceWorker(Worker):  # type: ignore[misc]  # it ships no types
         self._send(super().status_handler, status_data, runner_config)
 
     def _watch(self) -> None:
+        # A file, as Receptor gives one, ends whatever becomes of the controller.
+        if stat.S_ISREG(os.fstat(self._input.fileno()).st_mode):
+            return
         # Not through the buffer, which Python cannot close at its end while a thread reads it.
         while os.read(self._input.fileno(), 4096):
             pass

@@ -193,7 +193,7 @@ def processes(folder: Path) -> list[Path]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline, "it does not come to that"
         time.sleep(0.1)
