@@ -222,7 +222,6 @@ class Agent:
 
         Where the repository cannot be reached, what was accepted last is judged by the keyring once more.
         """
-        problem = ""
         now = datetime.now(timezone.utc)
         try:
             self.repository.fetch()
@@ -230,8 +229,7 @@ class Agent:
         except RepositoryError as error:
             if not accepted.commit or not folder_of(self.paths.commits, accepted.commit).is_dir():
                 raise
-            problem = short(f"Nothing newer could be fetched: {error}")
-            return self.again(accepted, now), problem
+            return self.again(accepted, now), short(f"Nothing newer could be fetched: {error}")
         return self.repository.verify(candidate, accepted, now), short(candidate.remark)
 
     def again(self, accepted: Accepted, now: datetime) -> Verified:

@@ -500,6 +500,31 @@ def test_no_run_begins_while_another_may_hold_nodes(
     assert not _may_hold_nodes(cut_off, *last)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--helpers", "@racks"], "expected names such as"),
+        (
+            ["-e", "{firewall_peers: '{{ inventory_dir }}'}"],
+            "-e: firewall_peers is a template of inventory_dir",
+        ),
+    ],
+)
+def test_a_run_that_cannot_be_is_not_recorded(
+    options: list[str],
+    words: str,
+    cut_off: Journal,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cut_off.finish(CUT_OFF, "given up")
+    assert main(["run", "compliance", "-i", str(tmp_path / "hosts.json"), *options]) == 2
+    assert words in capsys.readouterr().err
+    last = cut_off.last()
+    assert last
+    assert last[0] == CUT_OFF
+
+
 @pytest.mark.parametrize("gives", [True, False], ids=["all answer", "no place to run"])
 def test_a_run_that_was_cut_off_is_given_up_with_the_nodes_it_holds(
     cut_off: Journal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], gives: bool
