@@ -127,6 +127,24 @@ def test_a_lease_outlasts_the_measurements_of_its_node(tmp_path: Path) -> None:
     assert found == {"gpu01": 221_600, "gpu02": 21_610, "gpu03": 21_600}
 
 
+def test_a_slice_that_knows_all_nodes_works_on_its_own_alone(tmp_path: Path) -> None:
+    path = tmp_path / "peers.yml"
+    path.write_text(
+        "- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n    - ansible.builtin.copy:\n"
+        '        content: "{{ [ansible_play_hosts_all, peers, groups.gpu_nodes] | to_json }}"\n'
+        '        dest: "{{ __fleet_collect }}/{{ inventory_hostname }}"\n        mode: "0600"\n'
+    )
+    own = {node: {"peers": "{{ hostvars[groups.gpu_nodes[-1]].inventory_hostname }}"} for node in NODES}
+    run = carried_out(tmp_path, job(path), own=own)
+    found = {
+        file.name: json.loads(file.read_text())
+        for one in run.journal.nodes("one").values()
+        for file in (tmp_path / "run" / one.folder).iterdir()
+    }
+    halves = {node: NODES[:2] if node in NODES[:2] else NODES[2:] for node in NODES}
+    assert found == {node: [list(halves[node]), "gpu04", list(NODES)] for node in NODES}
+
+
 def test_a_run_that_comes_to_no_node_is_given_up_with_what_ansible_said(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yml"
     broken.write_text("- hosts: gpu_nodes\n  tusks: []\n")
