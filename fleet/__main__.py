@@ -12,6 +12,7 @@ import importlib
 import json
 import re
 import secrets
+import shutil
 import signal
 import sys
 from contextlib import contextmanager
@@ -213,6 +214,8 @@ def _run(arguments: argparse.Namespace) -> int:
         str(Path(path).resolve()) if Path(path).exists() else path for path in arguments.inventory
     )
     job = Job(playbook, sources, arguments.limit, variables, tuple(options), tuple(chosen))
+    # Before the run is recorded: what cannot be is none that could be gone on with.
+    known.require_same(job.nodes, variables, helpers=bool(helpers_of(arguments.helpers)))
     with _alone():
         journal = Journal(HISTORY)
         before = journal.last()
@@ -244,7 +247,10 @@ def _resume(arguments: argparse.Namespace) -> int:
     with _alone():
         journal = Journal(HISTORY)
         name, job = _cut_off(journal)
-        return _carry_out(name, job, journal, inventory.read(job.sources), arguments)
+        known = inventory.read(job.sources)
+        # The inventory and the helpers may be others by now.
+        known.require_same(job.nodes, job.variables, helpers=bool(helpers_of(arguments.helpers)))
+        return _carry_out(name, job, journal, known, arguments)
 
 
 def _abort(arguments: argparse.Namespace) -> int:
@@ -347,7 +353,8 @@ def _carry_out(
         {node: one.attempt for node, one in before.items()},
     )
     board.outcomes |= {node: one.outcome for node, one in before.items() if one.state}
-    addresses = importlib.import_module("lookup_plugins.fleet_addresses").fleet(known.addresses())
+    pairs = inventory.addresses(known, job.sources, job.variables)
+    addresses = importlib.import_module("lookup_plugins.fleet_addresses").fleet(pairs)
     run = Run(
         *(name, job, known, board, journal, FOLDER / name, addresses, job.takes_nodes, _say),
         ssh_options=arguments.ssh_options,
@@ -411,8 +418,6 @@ def recap(records: Mapping[str, NodeRecord], left: Mapping[str, str]) -> str:
 
 def _forget_old_runs() -> None:
     """Remove the folders of all runs but the last ones; what nodes came to stays in the journal."""
-    import shutil
-
     folders = sorted(path for path in FOLDER.iterdir() if path.is_dir())
     for folder in folders[:-KEPT_RUNS]:
         shutil.rmtree(folder, ignore_errors=True)

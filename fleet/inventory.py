@@ -1,27 +1,55 @@
 """The operator's inventory, and the part of it that a slice gets.
 
 It is read once: a plug-in that asks a cloud, or a file for each of ten thousand nodes, would cost every slice
-the same again.
+the same again. Templates are passed on as they are, and mean the same in a slice: where they name other hosts
+or groups, it gets those too; what a slice cannot know is refused.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 #: The group whose nodes Temper's playbooks are for.
 NODES = "gpu_nodes"
 #: Variables that every host has and that say nothing.
 NOISE = ("ansible_local",)
+#: Templates with these need the whole inventory.
+OTHERS = re.compile(r"\b(?:hostvars|groups|inventory_hostnames)\b")
+#: What means something else in each slice, and why.
+OF_A_SLICE = (
+    (
+        re.compile(r"\b(?:inventory_dir|inventory_file)\b"),
+        "which is a folder of the slice: write the path out",
+    ),
+    (
+        re.compile(r"\b(?:ansible_play_hosts(?:_all)?|ansible_play_batch|play_hosts|ansible_limit)\b"),
+        "which is the slice's nodes alone: name a group",
+    ),
+    (
+        re.compile(r"\bhostvars\b.*\bansible_facts\b|\bansible_facts\b.*\bhostvars\b", re.DOTALL),
+        "facts of other nodes, of which a slice has read none: write the value out",
+    ),
+)
+OF_A_HELPER = (
+    (
+        re.compile(r"\b(?:lookup|query|q)\(\s*['\"](?:ansible\.builtin\.)?(?:env|password)['\"]"),
+        "which each helper answers by itself: write the value out, or run without --helpers",
+    ),
+)
+#: How JSON of Ansible's marks a text that is no template, and one that nobody can read here.
+MARKED = ({"__ansible_unsafe"}, {"__ansible_vault"})
 
 
 class InventoryError(Exception):
@@ -46,28 +74,60 @@ class Inventory:
         return {*self.groups, *self.variables}
 
     def addresses(self) -> list[tuple[str, str]]:
-        """Each node with its `ansible_host`, or an empty text."""
+        """Each node with its `ansible_host` as it stands in the inventory, or an empty text."""
         return [(node, str(self.variables.get(node, {}).get("ansible_host", ""))) for node in self.nodes]
+
+    def spans(self, nodes: Collection[str], variables: Mapping[str, Any]) -> bool:
+        """Whether a template of these nodes, or of these variables for all, names other hosts or groups."""
+        found = [*templates("", variables)]
+        for node in nodes:
+            found += templates("", self.variables.get(node, {}))
+        return any(OTHERS.search(text) for _, text in found)
+
+    def require_same(self, nodes: Collection[str], variables: Mapping[str, Any], *, helpers: bool) -> None:
+        """Refuse what would be another value in a slice than in one process. Raises InventoryError."""
+        rules = OF_A_SLICE + (OF_A_HELPER if helpers else ())
+        sources = [("-e", variables), *((node, self.variables.get(node, {})) for node in nodes)]
+        for source, own in sources:
+            for name, text in templates("", own):
+                for rule, why in rules:
+                    if found := rule.search(text):
+                        raise InventoryError(
+                            f"{source}: {name} is a template of {' '.join(found[0].split())}, {why}."
+                        )
 
     def slice(self, nodes: Collection[str]) -> dict[str, Any]:
         """An inventory of these nodes alone, in Ansible's own form, with their groups and variables."""
-        wanted = set(nodes)
+        wanted = dict.fromkeys(nodes)
         kept: dict[str, Any] = {}
         for name in self.groups:
             hosts = {host: None for host in self.groups[name].get("hosts", ()) if host in wanted}
             children = {
                 child: None
                 for child in self.groups[name].get("children", ())
-                if wanted.intersection(self._below(child))
+                if any(node in wanted for node in self._below(child))
             }
             if name not in ("all", "ungrouped") and (hosts or children):
                 kept[name] = {"hosts": hosts, "children": children}
         return {
             "all": {
-                "hosts": {node: dict(self.variables.get(node, {})) for node in sorted(wanted)},
+                "hosts": {node: dict(self.variables.get(node, {})) for node in wanted},
                 "children": kept,
             }
         }
+
+    def whole(self) -> dict[str, Any]:
+        """The inventory of all hosts and groups, likewise."""
+        kept = {
+            name: {
+                "hosts": dict.fromkeys(group.get("hosts", ())),
+                "children": dict.fromkeys(group.get("children", ())),
+            }
+            for name, group in self.groups.items()
+            if name not in ("all", "ungrouped")
+        }
+        hosts = {host: dict(self.variables.get(host, {})) for host in (*self._below("all"), *self.variables)}
+        return {"all": {"hosts": hosts, "children": kept}}
 
     def _below(self, group: str) -> dict[str, None]:
         """The hosts of a group and of the groups in it, in order, each once."""
@@ -76,6 +136,19 @@ class Inventory:
         for child in own.get("children", ()):
             found |= self._below(child)
         return found
+
+
+def templates(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """The templates in a value, at any depth, each with the name of the variable that it is in."""
+    if isinstance(value, str):
+        if "{{" in value or "{%" in value:
+            yield name, value
+    elif isinstance(value, dict) and set(value) not in MARKED:
+        for key, inner in value.items():
+            yield from templates(name or str(key), inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from templates(name, inner)
 
 
 def from_listing(listing: Mapping[str, Any]) -> Inventory:
@@ -105,3 +178,33 @@ def read(sources: Sequence[str], limit: str = "") -> Inventory:
         chosen = f" that --limit {limit} chooses" if limit else ""
         raise InventoryError(f"{named}: expected nodes in the group {NODES}{chosen}, found none.")
     return found
+
+
+def addresses(
+    known: Inventory, sources: Sequence[str], variables: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    """Each node with its `ansible_host` as Ansible resolves it, or an empty text. Raises InventoryError."""
+    plain = known.addresses()
+    if not any(list(templates("", host)) for _, host in plain):
+        return plain
+    with tempfile.TemporaryDirectory() as folder:
+        given, found = Path(folder, "variables.json"), Path(folder, "addresses.json")
+        here = {
+            "ansible_connection": "local",
+            "ansible_become": False,
+            "ansible_python_interpreter": sys.executable,
+            "__fleet_addresses": str(found),
+        }
+        given.write_text(json.dumps({**variables, **here}), encoding="utf-8")
+        program = Path(sys.executable).with_name("ansible-playbook")
+        words = [word for source in sources for word in ("-i", source)]
+        done = subprocess.run(
+            [str(program), *words, "fleet/addresses.yml", "--extra-vars", f"@{given}"],
+            cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_NOCOLOR": "1"},
+        )  # fmt: skip
+        if done.returncode:
+            said = " ".join(f"{done.stdout}{done.stderr}".split())[-500:]
+            raise InventoryError(f"expected an ansible_host that can be resolved for each node: {said}")
+        pairs = json.loads(found.read_text(encoding="utf-8"))
+    return [(str(node), str(host)) for node, host in pairs]

@@ -223,6 +223,10 @@ class Run:
         self.streams: dict[Slice, Stream] = {}
         self.commands: dict[str, str] = {}
         self.begun_s = time.monotonic()
+        #: Of all hosts, where templates name others than their own.
+        self.whole = (
+            self.inventory.whole() if self.inventory.spans(self.job.nodes, self.job.variables) else None
+        )
 
     def carry_out(self) -> None:
         """Prepare the helpers, then run slices until nothing is left or nothing can go on."""
@@ -272,7 +276,9 @@ class Run:
         if missing:
             unpack = (
                 f"umask 077; d={home}; mkdir -p $d.$$ && tar xzf - -C $d.$$ && "
-                "{ mv -T $d.$$ $d 2>/dev/null || rm -rf $d.$$; }; test -d $d"
+                "{ mv -T $d.$$ $d 2>/dev/null || rm -rf $d.$$; }; "
+                # Where there is a new one, an old one may go. That it cannot is no reason to stop.
+                "cd $d && { python3 -m fleet.bundle || true; }"
             )
             for helper, (status, lines) in self._ask(missing, unpack, content).items():
                 if status:
@@ -339,10 +345,11 @@ class Run:
                 "ttl_s": f"{{{{ {LEASE_S} + gpu_validation_timeout_s | default(0) | float }}}}",
             }
         return transmission(
-            {"slice.json": self.inventory.slice(part.nodes), "env/extravars": variables},
+            {"slice.json": self.whole or self.inventory.slice(part.nodes), "env/extravars": variables},
             {
                 "playbook": self.job.playbook,
                 "inventory": "slice.json",
+                **({"limit": ",".join(part.nodes)} if self.whole else {}),
                 "ident": IDENT,
                 "envvars": {name: os.environ[name] for name in PASSED_ON if name in os.environ}
                 | {"ANSIBLE_NOCOLOR": "1"},

@@ -6,6 +6,10 @@ The job is what `ansible-runner transmit` writes, and the output is what `ansibl
 `ansible-runner worker` two things are added: only events that the controller needs are sent, and where
 standard input ends, because the controller or the connection is gone, or a signal asks for it, the run ends
 with all its processes.
+
+So it does where the worker itself is killed, as by a kernel that has run out of memory: the process that was
+started only waits for the one that works, and ends what that leaves behind. Killed itself, it takes the other
+one with it.
 """
 
 from __future__ import annotations
@@ -16,24 +20,27 @@ import json
 import os
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import threading
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible_runner import run  # type: ignore[import-untyped]  # it ships no types
 from ansible_runner.streaming import Worker  # type: ignore[import-untyped]  # likewise
 
+from fleet.bundle import ROOT, in_use
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 IDENT = "slice"
 #: In the artifacts of a slice: what roles hand to the controller of the fleet.
 COLLECTED = "collected"
 #: From linux/prctl.h.
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TASKS = Path("/proc/self/task")
 #: A terminal sends them to its controller's slices as well; a SIGKILL is all that they do not survive.
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -69,8 +76,12 @@ def adopt() -> None:
     Ansible's processes for single nodes are in sessions of their own: ansible-runner's kill does not reach
     them, and one that waits for its node would go on without an Ansible.
     """
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value):
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
 
 def end_descendants() -> None:
@@ -106,7 +117,7 @@ class SliceWorker(Worker):  # type: ignore[misc]  # it ships no types
         collected.mkdir(parents=True, exist_ok=True)
         given: dict[str, Any] = super().update_paths(kwargs)
         own = {"__fleet_collect": str(collected)}
-        return given | {"project_dir": str(CHECKOUT), "ident": IDENT, "extravars": own}
+        return given | {"project_dir": str(ROOT), "ident": IDENT, "extravars": own}
 
     def status_handler(self, status_data: dict[str, Any], runner_config: Any) -> None:
         """Pass it on. The job is read when the first one comes: what follows on standard input is its end."""
@@ -116,6 +127,9 @@ class SliceWorker(Worker):  # type: ignore[misc]  # it ships no types
         self._send(super().status_handler, status_data, runner_config)
 
     def _watch(self) -> None:
+        # A file, as Receptor gives one, ends whatever becomes of the controller.
+        if stat.S_ISREG(os.fstat(self._input.fileno()).st_mode):
+            return
         # Not through the buffer, which Python cannot close at its end while a thread reads it.
         while os.read(self._input.fileno(), 4096):
             pass
@@ -158,19 +172,57 @@ def release(folder: Path, job: dict[str, Any]) -> None:
         return
     run(
         private_data_dir=str(folder),
-        project_dir=str(CHECKOUT),
+        project_dir=str(ROOT),
         playbook="playbooks/release.yml",
         inventory=job["inventory"],
+        limit=job.get("limit"),
         envvars=job.get("envvars"),
         ident="release",
         quiet=True,
     )
 
 
-def main() -> int:
-    """Run the job of standard input; its status is in what it writes."""
-    folder = Path(tempfile.mkdtemp(prefix="temper-slice-"))
+def guarded(work: Callable[[], int]) -> int:
+    """Do the work in a process of its own, and return its status; where that is killed, end what it has left.
+
+    The status is then 128 and the signal's number, as a shell has it. Raises OSError.
+    """
     adopt()
+    guard, worker = os.getpid(), os.fork()
+    if not worker:
+        status = 1
+        try:
+            _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            adopt()
+            if os.getppid() == guard:  # else it was killed before it could be noticed
+                status = work()
+        except BaseException:  # noqa: BLE001 - this process ends here
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+            os._exit(status)
+    for number in STOPS:
+        signal.signal(number, lambda stop, _: os.kill(worker, stop))
+    # As long as it is not waited for, the number is its own: no other process gets the signal.
+    os.waitid(os.P_PID, worker, os.WEXITED | os.WNOWAIT)
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+    status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+    if status >= 0:
+        return status
+    end_descendants()
+    print(
+        f"The worker of this slice was killed ({signal.Signals(-status).name}; out of memory?), and its run "
+        "was ended.",
+        file=sys.stderr,
+        flush=True,
+    )
+    return 128 - status
+
+
+def work(folder: Path) -> int:
+    """Run the job of standard input; its status is in what it writes."""
     worker = SliceWorker(folder)
     for number in STOPS:
         signal.signal(number, lambda *_: worker.cancelled.set())
@@ -185,6 +237,17 @@ def main() -> int:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return 0
+
+
+def main() -> int:
+    """The program; returns its exit status."""
+    folder = Path(tempfile.mkdtemp(prefix="temper-slice-"))
+    try:
+        with in_use():
+            return guarded(lambda: work(folder))
+    finally:
+        # A worker that was killed has left it, with the inventory's variables.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

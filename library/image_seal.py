@@ -13,7 +13,8 @@ description:
     Temper changed it stay, because a machine needs them to take a change back.
   - Enables a unit that makes SSH host keys at the first boot.
   - Looks again, and fails with the paths where something is left.
-  - Refuses a machine that is no container, and a tree whose last run was cut off. Nothing is changed then.
+  - Refuses a machine that is no container, a tree whose last run was cut off, and one in which something of
+    that lies on a file system that is mounted into the tree. Nothing is changed then.
   - After it the tree is to be stopped. What boots it again makes new keys and a new id, which the next seal
     takes away.
 options:
@@ -67,6 +68,12 @@ def main() -> None:
             "playbooks/image.yml to its end."
         )
     try:
+        if others := image.foreign(root):
+            module.fail_json(
+                msg="Nothing was sealed: expected all that a seal takes away in the tree itself, some is on "
+                f"{', '.join(others)}, which is mounted into it and may be the builder's own. Boot the tree "
+                "without that (systemd-nspawn --bind, --link-journal), and seal again."
+            )
         sealed = image.seal(root, check=module.check_mode)
     except (OSError, CommandError) as error:
         module.fail_json(msg=f"The image is not sealed: {error}. Mend that, and run again.")

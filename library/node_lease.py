@@ -13,6 +13,7 @@ description:
     gets it.
   - Every lease has a fencing number, which never becomes lower. Whoever comes with a lower one is refused.
   - A lease of a former boot lasts for O(ttl_s) of this boot, whatever the clocks of the day say.
+  - The fact C(temper_lease) is what M(node_settings) and M(node_reboot) look at before they change anything.
 options:
   state:
     description: Take it or give a sign of life (C(held)), give it back (C(free)), or only look (C(query)).
@@ -62,6 +63,10 @@ lease:
     C(since) and C(heartbeat) are in UTC, C(expired) says whether somebody else may take it.
   returned: success
   type: dict
+ansible_facts:
+  description: C(temper_lease) with C(owner) and C(fencing) of the lease that was taken or renewed.
+  returned: success
+  type: dict
 """
 
 from dataclasses import asdict
@@ -109,7 +114,10 @@ def main() -> None:
     except lease.LeaseError as error:
         module.fail_json(msg=str(error))
     expired = bool(after.owner) and after.expired(lease.Now.read())
-    module.exit_json(changed=changed, lease={**asdict(after), "expired": expired})
+    # In check mode it was not taken, and nothing could be done under it.
+    taken = given["state"] == "held" and not check
+    own = {"temper_lease": {"owner": after.owner, "fencing": after.fencing}} if taken else {}
+    module.exit_json(changed=changed, lease={**asdict(after), "expired": expired}, ansible_facts=own)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from ansible.module_utils import process
 from ansible.module_utils.driver.kernel_modules import installed_kernels
 from ansible.module_utils.files import File
 from ansible.module_utils.packaging import services
+from ansible.module_utils.snapshots import mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 DETECT = ["systemd-detect-virt", "--container"]
 MACHINE_ID = "etc/machine-id"
+#: Of the running kernel, as the tree sees it.
+MOUNTINFO = "proc/self/mountinfo"
 #: Without its file Debian's iSCSI daemon does not start; with this word in it, that script makes a name.
 ISCSI_NAME, DEBIANS_ISCSI = "etc/iscsi/initiatorname.iscsi", "lib/open-iscsi/startup-checks.sh"
 MAKE_A_NAME = "GenerateName=yes"
@@ -227,11 +230,36 @@ def logs(root: Path) -> list[Path]:
 
 
 def temporary(root: Path) -> Iterator[Path]:
-    """What somebody has left in folders for a while."""
+    """What somebody has left in folders for a while; what lies in memory is in no image."""
     for pattern in TEMPORARY:
         for path in root.glob(pattern):
-            if not path.name.lstrip(".").startswith(IN_USE):
+            in_memory = any(kind == "tmpfs" for _, kind in crossed(root, path))
+            if not in_memory and not path.name.lstrip(".").startswith(IN_USE):
                 yield path
+
+
+def crossed(root: Path, path: Path) -> list[tuple[str, str]]:
+    """The file systems, other than the tree's own, that a path lies on or has within: place and kind.
+
+    A mount of the same device as the tree's is another one, too: what the builder binds into it.
+    """
+    try:
+        text = (root / MOUNTINFO).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    place = path.parent.resolve() / path.name  # the path itself may be a link, which is what would go
+    found = []
+    for mount in mounts(text):
+        point = root / mount.point.lstrip("/")
+        if point != root and (point in (place, *place.parents) or place in point.parents):
+            found.append((mount.point, mount.kind))
+    return found
+
+
+def foreign(root: Path) -> list[str]:
+    """Mounts with something that a seal would take away: whether they are its own, nobody can tell."""
+    paths = [*logs(root), *temporary(root), *(path for paths in personal(root).values() for path in paths)]
+    return sorted({f"{point} ({kind})" for path in paths for point, kind in crossed(root, path)})
 
 
 def seal(root: Path, *, check: bool) -> Sealed:

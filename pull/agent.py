@@ -218,11 +218,10 @@ class Agent:
         return found
 
     def verified(self, accepted: Accepted) -> tuple[Verified, str]:
-        """What counts from now on, and why it could not be fetched, if so.
+        """What counts from now on, and why nothing newer could be fetched, or what else is to be said of it.
 
         Where the repository cannot be reached, what was accepted last is judged by the keyring once more.
         """
-        problem = ""
         now = datetime.now(timezone.utc)
         try:
             self.repository.fetch()
@@ -230,9 +229,8 @@ class Agent:
         except RepositoryError as error:
             if not accepted.commit or not folder_of(self.paths.commits, accepted.commit).is_dir():
                 raise
-            problem = short(f"Nothing newer could be fetched: {error}")
-            return self.again(accepted, now), problem
-        return self.repository.verify(candidate, accepted, now), problem
+            return self.again(accepted, now), short(f"Nothing newer could be fetched: {error}")
+        return self.repository.verify(candidate, accepted, now), short(candidate.remark)
 
     def again(self, accepted: Accepted, now: datetime) -> Verified:
         """The commit that was accepted last, judged once more; with tags, by one of those that name it.

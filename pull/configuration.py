@@ -19,8 +19,8 @@ class Configuration:
     """Where a node finds its configuration, and what it may do with it.
 
     `node` is its name in the inventory, `inventory` that one's path in the repository. Either `branch` or
-    `tags` is given; `tags` is a name with at most one `*`, of which the highest version counts. `repair`
-    names the roles whose drift may be repaired. `python` is that of the virtual environment with
+    `tags` is given; `tags` is a name with at most one `*`, of which the highest version counts (PEP 440).
+    `repair` names the roles whose drift may be repaired. `python` is that of the virtual environment with
     ansible-core. `report_to` is where results go: ssh://user@host, https://host/folder, or nowhere. Paths are
     files of the node; an empty one is none.
     """

@@ -21,7 +21,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pull import keyring
+from pull import keyring, versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,12 +88,24 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What the repository offers: a commit, and the tag that names it, if it is named by one."""
+    """What the repository offers: a commit, and the tag that names it, if it is named by one.
+
+    `passed_over` are tags that count for nothing, because their names are no versions.
+    """
 
     commit: str
     ref: str
     tag: str = ""
     tags: tuple[tuple[str, str], ...] = ()
+    passed_over: tuple[str, ...] = ()
+
+    @property
+    def remark(self) -> str:
+        """What the operator should know of it; empty where there is nothing."""
+        if not self.passed_over:
+            return ""
+        names = ", ".join(self.passed_over[:5]) + (", ..." if len(self.passed_over) > 5 else "")
+        return f"Tags whose names are no versions of PEP 440 count for nothing: {names}."
 
 
 @dataclass(frozen=True)
@@ -115,14 +127,38 @@ class Repository:
         self.wanted = configuration
 
     def fetch(self) -> None:
-        """Bring what the repository offers; one that is damaged here is made anew first.
+        """Bring what the repository offers; a clone that is damaged is replaced once a new one is whole.
+
+        A disk that is full looks like damage, too: what is there is not given up for it.
 
         Raises:
             RepositoryError: it cannot be reached, sends what git takes for broken, or does not have the ref.
+            OSError: the disk.
         """
         require_git()
-        if not self.sound():
-            self.make()
+        new = Repository(self.folder.with_name(f"{self.folder.name}.new"), self.wanted)
+        old = self.folder.with_name(f"{self.folder.name}.old")
+        if old.is_dir() and not self.folder.exists():  # of a run that was killed as it replaced it
+            old.rename(self.folder)
+        for left in (new.folder, old):
+            remove(left)
+        if self.sound():
+            self.download()
+            return
+        try:
+            new.make()
+            new.download()
+            if os.path.lexists(self.folder):
+                self.folder.rename(old)
+            new.folder.rename(self.folder)
+            remove(old)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                remove(new.folder)
+            raise
+
+    def download(self) -> None:
+        """Bring what the repository offers into this one. Raises RepositoryError."""
         wanted = self.wanted
         source = f"refs/tags/{wanted.tags}" if wanted.tags else f"refs/heads/{wanted.branch}"
         target = f"{TAGS}{wanted.tags}" if wanted.tags else HEAD
@@ -134,8 +170,7 @@ class Repository:
             raise RepositoryError(f"What came from {wanted.url} is damaged.")
 
     def make(self) -> None:
-        """An empty repository in the place of whatever is there."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """An empty repository. Raises RepositoryError, OSError."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.git("init", "--quiet", "--bare", "--template=", str(self.folder), inside=False)
         self.clean()
@@ -171,23 +206,31 @@ class Repository:
         """
         if not self.wanted.tags:
             return Candidate(self.git("rev-parse", "--verify", f"{HEAD}^0").strip(), self.wanted.branch)
+        pattern = self.wanted.tags
         listing = self.git(
-            "for-each-ref",
-            "--sort=-version:refname",
-            "--format=%(objectname) %(objecttype) %(refname)",
-            f"{TAGS}{self.wanted.tags}",
+            "for-each-ref", "--format=%(objectname) %(objecttype) %(refname)", f"{TAGS}{pattern}"
         )
         found = [line.split(" ", 2) for line in listing.splitlines()]
-        if not found:
-            raise RepositoryError(f"{self.wanted.url} has no tag {self.wanted.tags}.")
-        tags = tuple((name.removeprefix(TAGS), object_id) for object_id, _, name in found)
-        (name, tag), kind = tags[0], found[0][1]
+        kinds = {name.removeprefix(TAGS): (object_id, kind) for object_id, kind, name in found}
+        start, star, end = pattern.partition("*")
+        order = {
+            name: versions.key(name[len(start) : len(name) - len(end)]) if star else () for name in kinds
+        }
+        # Of two spellings of one version, the same one for every node.
+        name = max(((one, name) for name, one in order.items() if one is not None), default=((), ""))[1]
+        if not name:
+            others = f" Others count for nothing: {', '.join(sorted(kinds)[:5])}." if kinds else ""
+            wanted = f"{pattern}, with a version of PEP 440 for the *" if star else pattern
+            raise RepositoryError(f"{self.wanted.url} has no tag {wanted}.{others}")
+        tags = tuple((name, object_id) for name, (object_id, _) in kinds.items())
+        passed_over = tuple(sorted(name for name, one in order.items() if one is None))
+        tag, kind = kinds[name]
         if kind != "tag":
             raise RefusedError(
                 "unsigned", f"The tag {name} is a name without a signature: make it with `git tag --sign`."
             )
         commit = self.git("rev-parse", "--verify", f"{tag}^{{commit}}").strip()
-        return Candidate(commit, name, tag, tags)
+        return Candidate(commit, name, tag, tags, passed_over)
 
     def verify(self, candidate: Candidate, accepted: Accepted, now: datetime) -> Verified:
         """Judge what is offered against the keyring and against what was accepted before.
@@ -331,6 +374,14 @@ class Repository:
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_SSH_COMMAND": shlex.join(ssh_command(self.wanted.known_hosts, self.wanted.ssh_key)),
         }
+
+
+def remove(path: Path) -> None:
+    """Take away whatever is there. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def ssh_command(known_hosts: str, key: str) -> list[str]:

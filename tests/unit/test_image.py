@@ -306,6 +306,57 @@ def test_what_cannot_be_taken_away_is_named(tree: Path, monkeypatch: pytest.Monk
     assert "/etc/machine-id" in image.seal(tree, check=False).left
 
 
+BOUND = "36 25 254:1 /srv/{0} {1} rw,relatime shared:1 - {2} /dev/vda1 rw\n"
+ROOT_MOUNT = "25 1 254:1 /srv/tree / rw,relatime shared:1 - ext4 /dev/vda1 rw\n"
+
+
+def mounted(tree: Path, point: str, kind: str = "ext4") -> None:
+    (tree / "proc/self").mkdir(parents=True)
+    (tree / "proc/self/mountinfo").write_text(ROOT_MOUNT + BOUND.format("mine", point, kind))
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        *(
+            "/home/ops",
+            "/home",
+            "/var/cache/apt/archives",
+            "/var/log",
+            "/var/log/journal/0123",
+            "/etc/hostname",
+        ),
+        # One within a folder that would be removed as a whole.
+        "/var/lib/temper/module-signing/keys",
+    ],
+)
+def test_what_the_builder_mounts_into_the_tree_is_refused_by_its_name(tree: Path, point: str) -> None:
+    mounted(tree, point)
+    assert image.foreign(tree) == [f"{point} (ext4)"]
+
+
+def test_a_mount_behind_a_link_is_refused(tree: Path) -> None:
+    mounted(tree, "/srv/people")
+    (tree / "srv/people/ada").mkdir(parents=True)
+    (tree / "srv/people/ada/.bash_history").touch()
+    (tree / "home/ada").symlink_to("../srv/people/ada")
+    assert image.foreign(tree) == ["/srv/people (ext4)"]
+
+
+@pytest.mark.parametrize("point", ["/srv/data", "/home/ops/.ssh", "/opt/a\\040b"])
+def test_a_mount_without_anything_personal_is_left_alone(tree: Path, point: str) -> None:
+    mounted(tree, point)
+    assert image.foreign(tree) == []
+
+
+def test_what_is_temporary_in_memory_is_not_the_images(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "which", lambda _: None)
+    mounted(tree, "/tmp", "tmpfs")
+    assert image.foreign(tree) == []
+    image.seal(tree, check=False)
+    assert (tree / "tmp/left").exists()
+
+
 @pytest.mark.parametrize("record", ['{"pending": ["file:/etc/x"]}', "{", "[]"])
 def test_a_run_that_was_cut_off_keeps_the_tree_from_being_sealed(tree: Path, record: str) -> None:
     assert image.unfinished(tree) == []

@@ -196,6 +196,8 @@ def test_the_module_takes_renews_and_gives_back(on_node: Callable[..., dict[str,
     taken = on_node(owner="night-1@ctl")
     assert taken["changed"]
     number = taken["lease"]["fencing"]
+    # What changes the node later looks at it again.
+    assert taken["ansible_facts"] == {"temper_lease": {"owner": "night-1@ctl", "fencing": number}}
     assert not on_node(owner="night-1@ctl", fencing=number)["changed"]
     assert on_node(state="query")["lease"]["owner"] == "night-1@ctl"
     assert "night-1@ctl" in on_node(owner="night-2@other")["msg"]
@@ -208,7 +210,9 @@ def test_the_module_takes_renews_and_gives_back(on_node: Callable[..., dict[str,
 def test_check_mode_tells_the_truth_and_writes_nothing(
     on_node: Callable[..., dict[str, Any]], path: Path
 ) -> None:
-    assert on_node(owner="night-1@ctl", check_mode=True)["changed"]
+    would = on_node(owner="night-1@ctl", check_mode=True)
+    assert would["changed"]
+    assert "temper_lease" not in would["ansible_facts"]
     assert not path.parent.exists()
     on_node(owner="night-1@ctl")
     before = json.loads(path.read_text())

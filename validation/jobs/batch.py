@@ -18,6 +18,7 @@ for the next, and cannot end the search.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import time
 from dataclasses import dataclass
@@ -161,6 +162,10 @@ def largest_batch(
         raise BatchError(f"expected a device cpu, cuda or cuda:N, found {device}")
     if most < 1:
         raise BatchError(f"expected a batch of 1 or more as the largest one, found {most}")
+    if memory_gb is not None and not 1 <= memory_gb * 1e9 < math.inf:
+        raise BatchError(
+            f"expected memory_gb of a byte (1e-9) or more, or None for what is free, found {memory_gb:g}"
+        )
     function = make_step if isinstance(make_step, OwnFunction) else own_function.of(make_step)
     search = _Search(function, device, memory_gb, try_s, timing, time.monotonic() + 60 * minutes, say)
     stopped = ""

@@ -27,7 +27,9 @@ def measure(request: Request, stage: Callable[[str], None]) -> Measured:
     """In a child: one batch. Details have the budget, and `why` where it does not fit. Raises NotRunError."""
     # The job's own settings of CUDA and of torch's allocator hold here, too.
     backend = make(request.backend, request.device, stage, own_environment=True)
-    budget = request.parameters["budget_bytes"] or int(SHARES[request.backend] * backend.free_bytes())
+    budget = request.parameters["budget_bytes"]
+    if budget is None:
+        budget = int(SHARES[request.backend] * backend.free_bytes())
     details = {"budget_bytes": budget}
     try:
         return _measured(backend, budget, request, stage, details)

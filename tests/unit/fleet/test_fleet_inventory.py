@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fleet.inventory import InventoryError, read
+from fleet.inventory import Inventory, InventoryError, addresses, from_listing, read
 
 INVENTORY = """
 all:
@@ -85,3 +85,116 @@ def test_a_limit_chooses_nodes(source: Path) -> None:
 def test_an_inventory_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InventoryError, match="expected an inventory of Ansible"):
         read([str(tmp_path / "absent.yml")])
+
+
+TEMPLATES = """
+all:
+  vars: {net: 192.0.2, gateway: "{{ hostvars['login01'].ansible_host }}"}
+  children:
+    gpu_nodes:
+      vars:
+        ansible_host: "{{ inventory_hostname }}.{{ domain }}"
+        peers: "{{ groups['gpu_nodes'] | join(' ') }} {{ groups['login'] | join(' ') }}"
+        marked: !unsafe "{{ net }}"
+      hosts:
+        gpu02: {}
+        gpu01: {ansible_host: "{{ net }}.{{ 20 + 1 }}"}
+        gpu03: {domain: south.example.org}
+    login:
+      hosts: {login01: {ansible_host: "{{ net }}.9"}}
+"""
+ASK = """
+- hosts: gpu_nodes
+  gather_facts: false
+  tasks:
+    - ansible.builtin.copy:
+        content: "{{ [ansible_host, peers, gateway, marked, group_names, groups]|to_json }}"
+        dest: "FOLDER/{{ inventory_hostname }}"
+        mode: "0600"
+      delegate_to: localhost
+"""
+
+
+def asked(inventory: Path, folder: Path, *options: str) -> dict[str, Any]:
+    """What each node's values are in a run."""
+    folder.mkdir()
+    play = folder.with_suffix(".yml")
+    play.write_text(ASK.replace("FOLDER", str(folder)))
+    program = Path(sys.executable).with_name("ansible-playbook")
+    done = subprocess.run(
+        [str(program), "-i", str(inventory), str(play), "-e", "domain=example.org", *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
+
+
+def test_templates_mean_in_a_slice_what_they_mean_in_one_process(tmp_path: Path) -> None:
+    source, part = tmp_path / "inventory.yml", tmp_path / "slice.json"
+    source.write_text(TEMPLATES)
+    known = read([str(source)])
+    assert known.spans(known.nodes, {})
+    part.write_text(json.dumps(known.whole()))
+    whole = asked(source, tmp_path / "whole")
+    assert asked(part, tmp_path / "slice", "--limit", "gpu01,gpu03") == {
+        node: whole[node] for node in ("gpu01", "gpu03")
+    }
+
+
+def test_the_addresses_of_templates_are_those_that_ansible_connects_to(tmp_path: Path) -> None:
+    source = tmp_path / "inventory.yml"
+    source.write_text(TEMPLATES)
+    found = addresses(
+        read([str(source)]), [str(source)], {"domain": "example.org", "ansible_connection": "ssh"}
+    )
+    # What -e says counts more than what a node says.
+    assert dict(found) == {
+        "gpu01": "192.0.2.21",
+        "gpu02": "gpu02.example.org",
+        "gpu03": "gpu03.example.org",
+    }
+    absent = str(tmp_path / "absent.yml")
+    with pytest.raises(InventoryError, match=r"expected an ansible_host that can be resolved .*absent"):
+        addresses(read([str(source)]), [absent], {})
+
+
+def one(**variables: Any) -> Inventory:
+    return from_listing({"gpu_nodes": {"hosts": ["gpu01"]}, "_meta": {"hostvars": {"gpu01": variables}}})
+
+
+@pytest.mark.parametrize(
+    ("value", "others"),
+    [
+        ("{{ site }}-x", False),
+        ("groups and hostvars", False),
+        ({"__ansible_unsafe": "{{ groups }}"}, False),
+        ([{"a": "{{ groups.login | first }}"}], True),
+        ("{% for one in query('inventory_hostnames', 'all') %}{% endfor %}", True),
+        ("{{ group_names }}", False),
+    ],
+)
+def test_a_slice_gets_other_hosts_only_where_a_template_names_them(value: Any, others: bool) -> None:
+    assert one(value=value).spans(["gpu01"], {}) is others
+    assert one().spans(["gpu01"], {"value": value}) is others
+
+
+@pytest.mark.parametrize(
+    ("value", "helpers"),
+    [
+        ("{{ inventory_dir }}/keys/fleet", False),
+        ({"a": ["{{ ansible_play_hosts_all | length }}"]}, False),
+        ("{{ hostvars.gpu02.ansible_facts.temper }}", False),
+        ("{{ lookup('env', 'USER') }}", True),
+        ("{{ query( 'ansible.builtin.password', '/dev/null') }}", True),
+    ],
+)
+def test_what_a_slice_cannot_know_is_refused_in_one_sentence(value: Any, helpers: bool) -> None:
+    with pytest.raises(InventoryError, match=r"gpu01: ansible_user is a template of .*\.$"):
+        one(ansible_user=value).require_same(["gpu01"], {}, helpers=helpers)
+    with pytest.raises(InventoryError, match="-e: ansible_user is a template of"):
+        one().require_same(["gpu01"], {"ansible_user": value}, helpers=helpers)
+    # On this machine the environment is the one that the operator has.
+    if helpers:
+        one(ansible_user=value).require_same(["gpu01"], {}, helpers=False)

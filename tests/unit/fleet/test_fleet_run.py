@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -35,7 +36,7 @@ from fleet.slices import Board, Outcome, Place, Slice
 from fleet.worker import end_descendants, slim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 PLAY = """
 - hosts: gpu_nodes
@@ -126,6 +127,24 @@ def test_a_lease_outlasts_the_measurements_of_its_node(tmp_path: Path) -> None:
     assert found == {"gpu01": 221_600, "gpu02": 21_610, "gpu03": 21_600}
 
 
+def test_a_slice_that_knows_all_nodes_works_on_its_own_alone(tmp_path: Path) -> None:
+    path = tmp_path / "peers.yml"
+    path.write_text(
+        "- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n    - ansible.builtin.copy:\n"
+        '        content: "{{ [ansible_play_hosts_all, peers, groups.gpu_nodes] | to_json }}"\n'
+        '        dest: "{{ __fleet_collect }}/{{ inventory_hostname }}"\n        mode: "0600"\n'
+    )
+    own = {node: {"peers": "{{ hostvars[groups.gpu_nodes[-1]].inventory_hostname }}"} for node in NODES}
+    run = carried_out(tmp_path, job(path), own=own)
+    found = {
+        file.name: json.loads(file.read_text())
+        for one in run.journal.nodes("one").values()
+        for file in (tmp_path / "run" / one.folder).iterdir()
+    }
+    halves = {node: NODES[:2] if node in NODES[:2] else NODES[2:] for node in NODES}
+    assert found == {node: [list(halves[node]), "gpu04", list(NODES)] for node in NODES}
+
+
 def test_a_run_that_comes_to_no_node_is_given_up_with_what_ansible_said(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yml"
     broken.write_text("- hosts: gpu_nodes\n  tusks: []\n")
@@ -192,7 +211,7 @@ def processes(folder: Path) -> list[Path]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline, "it does not come to that"
         time.sleep(0.1)
@@ -234,38 +253,75 @@ def test_a_slice_on_this_machine_that_is_given_up_ends(
     wait_until(lambda: not processes(tmp_path))
 
 
-@pytest.mark.parametrize("end", ["the controller is gone", "an interrupt of the terminal"])
-def test_a_worker_ends_its_run_whatever_becomes_of_its_controller(
-    end: str, waits: Path, tmp_path: Path
-) -> None:
+@pytest.fixture
+def begin(waits: Path, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """Starts a slice's worker, and returns once its node's process is there."""
     hosts = {"gpu01": {"ansible_connection": "local"}}
     known = from_listing({"gpu_nodes": {"hosts": ["gpu01"]}, "_meta": {"hostvars": hosts}})
     journal = Journal(tmp_path / "runs.sqlite")
     run = Run("one", job(waits), known, Board([Place(HERE, 1)]), journal, tmp_path, {}, False, print)
-    with subprocess.Popen(
-        [sys.executable, "-m", "fleet.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "TMPDIR": str(tmp_path),
-        },
-    ) as worker:
-        assert worker.stdin
-        assert worker.stdout
-        worker.stdin.write(run._transmission(Slice(1, 1, ("gpu01",))))
-        worker.stdin.flush()
-        wait_until(lambda: bool(processes(tmp_path)))
-        if end == "the controller is gone":
-            worker.stdout.close()
-            worker.stdin.close()
-        else:
-            worker.send_signal(signal.SIGINT)
-        assert worker.wait(120) == 0
+    with contextlib.ExitStack() as stack:
+
+        def start() -> subprocess.Popen[bytes]:
+            worker = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "fleet.worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    cwd=ROOT,
+                    env={
+                        **os.environ,
+                        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                        "TMPDIR": str(tmp_path),
+                    },
+                )
+            )
+            assert worker.stdin
+            worker.stdin.write(run._transmission(Slice(1, 1, ("gpu01",))))
+            worker.stdin.flush()
+            wait_until(lambda: bool(processes(tmp_path)))
+            return worker
+
+        yield start
+
+
+@pytest.mark.parametrize("end", ["the controller is gone", "an interrupt of the terminal"])
+def test_a_worker_ends_its_run_whatever_becomes_of_its_controller(
+    end: str, begin: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    worker = begin()
+    assert worker.stdin
+    assert worker.stdout
+    if end == "the controller is gone":
+        worker.stdout.close()
+        worker.stdin.close()
+    else:
+        worker.send_signal(signal.SIGINT)
+    assert worker.wait(120) == 0
     assert not processes(tmp_path)
     assert not list(tmp_path.glob("temper-slice-*"))
+
+
+def test_a_worker_that_is_killed_takes_its_run_with_it_and_says_so(
+    begin: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    worker = begin()
+    (at_work,) = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+    os.kill(int(at_work), signal.SIGKILL)
+    assert worker.wait(120) == 128 + signal.SIGKILL
+    # Known before the controller hears of the end, and gives the nodes to another one.
+    assert not processes(tmp_path)
+    assert not list(tmp_path.glob("temper-slice-*"))
+    assert worker.stderr
+    assert "was killed (SIGKILL" in worker.stderr.read().decode()
+
+
+def test_a_run_ends_where_the_process_that_guards_it_is_killed(
+    begin: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    begin().kill()
+    wait_until(lambda: not processes(tmp_path) and not list(tmp_path.glob("temper-slice-*")))
 
 
 def test_threads_that_come_and_go_do_not_keep_descendants_from_being_ended(tmp_path: Path) -> None:
@@ -460,6 +516,31 @@ def test_no_run_begins_while_another_may_hold_nodes(
     last = cut_off.last()
     assert last
     assert not _may_hold_nodes(cut_off, *last)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--helpers", "@racks"], "expected names such as"),
+        (
+            ["-e", "{firewall_peers: '{{ inventory_dir }}'}"],
+            "-e: firewall_peers is a template of inventory_dir",
+        ),
+    ],
+)
+def test_a_run_that_cannot_be_is_not_recorded(
+    options: list[str],
+    words: str,
+    cut_off: Journal,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cut_off.finish(CUT_OFF, "given up")
+    assert main(["run", "compliance", "-i", str(tmp_path / "hosts.json"), *options]) == 2
+    assert words in capsys.readouterr().err
+    last = cut_off.last()
+    assert last
+    assert last[0] == CUT_OFF
 
 
 @pytest.mark.parametrize("gives", [True, False], ids=["all answer", "no place to run"])

@@ -204,6 +204,14 @@ def test_tags_are_kept_to_where_the_repository_is_away(world: World) -> None:
     assert (result.state, result.ref) == ("checked", "fleet-1")
 
 
+def test_a_tag_that_counts_for_nothing_is_told(world: World) -> None:
+    for name in ("fleet-1", "fleet-2-hotfix"):
+        world.source.tag(name, world.ada)
+    result = world.run(tags="fleet-*")
+    assert (result.state, result.ref) == ("checked", "fleet-1")
+    assert "fleet-2-hotfix" in result.reason
+
+
 def test_another_tag_of_the_same_commit_does_not_keep_a_node_from_its_own(world: World) -> None:
     """Whoever may push can name the commit once more, without a signature."""
     world.source.tag("fleet-1", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import shlex
 import shutil
@@ -10,6 +11,7 @@ import threading
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -547,3 +549,75 @@ def test_what_is_ended_is_ended_with_what_left_its_session(tmp_path: Path) -> No
     status = Path("/proc", note.read_text().strip(), "stat")
     # Whoever adopted it may not have looked after it yet.
     assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_release_comes_after_its_candidates_and_tags_that_are_no_versions_count_for_nothing(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    for name in ("fleet-1-rc1", "fleet-1", "fleet-1-rc2", "fleet-old", "fleet-zz-hotfix"):
+        commit = source.commit(None)
+        source.tag(name, ada)
+        if name == "fleet-1":
+            release = commit
+    repository = node(tmp_path, source, tags="fleet-*")
+    found = pulled(repository)
+    assert (found.commit, found.ref) == (release, "fleet-1")
+    # They are remembered all the same: none of them may move.
+    assert dict(found.tags).keys() >= {"fleet-old", "fleet-zz-hotfix"}
+    assert "fleet-old, fleet-zz-hotfix" in repository.candidate().remark
+
+
+def test_tags_of_which_none_is_a_version_are_named(tmp_path: Path, source: Origin, ada: Path) -> None:
+    source.commit(ada)
+    source.tag("fleet-old", ada)
+    with pytest.raises(RepositoryError, match=r"with a version of PEP 440 .*fleet-old"):
+        pulled(node(tmp_path, source, tags="fleet-*"))
+    # One that is named in full needs none.
+    assert pulled(node(tmp_path, source, tags="fleet-old")).ref == "fleet-old"
+
+
+@pytest.mark.parametrize("fails", ["init", "fetch", "fsck", "config"])
+def test_a_disk_that_is_full_takes_no_clone_away(
+    fails: str, tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git fails for lack of room as it does for a damaged object."""
+    commit = source.commit(ada)
+    repository = node(tmp_path, source)
+    pulled(repository)
+    with monkeypatch.context() as full:
+        git = Repository.git
+
+        def without_room(self: Repository, *arguments: str, **options: Any) -> str:
+            if arguments[0] in (fails, "fsck"):
+                raise RepositoryError(f"git {arguments[0]} failed: No space left on device")
+            return git(self, *arguments, **options)
+
+        def no_room(self: Repository) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        if fails == "config":
+            full.setattr(Repository, "clean", no_room)
+        else:
+            full.setattr(Repository, "git", without_room)
+        with pytest.raises((RepositoryError, OSError), match=r"No space left|is damaged"):
+            repository.fetch()
+    # Also without the server, what was there can be verified and used.
+    assert repository.sound()
+    assert repository.verify(repository.candidate(), Accepted(commit), NOW).commit == commit
+    assert pulled(repository).commit == commit
+    assert {path.name for path in repository.folder.parent.iterdir()} == {"repository.git"}
+
+
+def test_a_clone_that_was_being_replaced_by_a_run_that_was_killed_is_there_again(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    commit = source.commit(ada)
+    repository = node(tmp_path, source)
+    pulled(repository)
+    repository.folder.rename(tmp_path / "node/repository.git.old")
+    (tmp_path / "node/repository.git.new/objects").mkdir(parents=True)
+    source.folder.rename(tmp_path / "away")
+    with pytest.raises(RepositoryError):
+        repository.fetch()
+    assert repository.verify(repository.candidate(), Accepted(), NOW).commit == commit
+    assert {path.name for path in repository.folder.parent.iterdir()} == {"repository.git"}

@@ -132,7 +132,17 @@ def test_without_a_single_sample_it_says_why(processes: Any, outcome: Outcome, w
         largest_batch(STEP)
 
 
-@pytest.mark.parametrize(("settings", "words"), [({"device": "gpu"}, "cuda:N"), ({"most": 0}, "1 or more")])
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"device": "gpu"}, "cuda:N"),
+        ({"most": 0}, "1 or more"),
+        ({"memory_gb": 0}, "memory_gb of a byte .* found 0"),
+        # Less than a byte.
+        ({"memory_gb": 1e-10}, "memory_gb of a byte"),
+        ({"memory_gb": float("nan")}, "memory_gb of a byte"),
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(settings: Any, words: str) -> None:
     with pytest.raises(BatchError, match=words):
         largest_batch(STEP, **settings)

@@ -1,0 +1,80 @@
+#!/usr/bin/python3
+"""Begin the reboot of a node, where it is still this run's."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: node_reboot
+short_description: Begin the reboot of a node, unless somebody has taken it since
+description:
+  - What reboots is C(shutdown). The action C(reboot_node) runs this, and waits for the next boot.
+  - A run that was given up by its controller may still be under way. So the reboot begins under the lock of
+    whoever changes the node, never in the middle of another run's change, and with O(lease) only where that
+    is still the node's.
+options:
+  message:
+    description: What logged-in users are told.
+    type: str
+    required: true
+  lease:
+    description: The lease that this run took, as of M(node_settings).
+    type: dict
+    suboptions:
+      owner:
+        description: Who took it.
+        type: str
+        required: true
+      fencing:
+        description: The number that the owner was given.
+        type: int
+        required: true
+author: Temper developers
+"""
+
+EXAMPLES = r"""
+- name: Reboot the node, and wait for it
+  reboot_node:
+    msg: A new driver is to be loaded.
+    reboot_timeout: 1800
+"""
+
+RETURN = r"""
+refused:
+  description: The node is somebody else's by now; it was not rebooted.
+  returned: failure
+  type: bool
+"""
+
+from ansible.module_utils import process
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.lease import LeaseError, working
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "message": {"type": "str", "required": True},
+            "lease": {
+                "type": "dict",
+                "options": {
+                    "owner": {"type": "str", "required": True},
+                    "fencing": {"type": "int", "required": True},
+                },
+            },
+        },
+        supports_check_mode=True,
+    )
+    try:
+        with working(**module.params["lease"] or {}, check=module.check_mode):
+            if not module.check_mode:
+                process.run(["shutdown", "-r", "now", module.params["message"]])
+    except LeaseError as error:
+        module.fail_json(msg=str(error), refused=True)
+    except process.CommandError as error:
+        module.fail_json(msg=f"The node was not rebooted: {error}.")
+    module.exit_json(changed=True)
+
+
+if __name__ == "__main__":
+    main()
