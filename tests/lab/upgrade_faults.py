@@ -120,8 +120,8 @@ class Fault:
     """What happens before a step, what that must come to, and what the next run must, once it is mended.
 
     `said` is a pattern of the node's reason. `then` None: the first run's end is the end. With `passes`, the
-    fault is of the new stack alone: the way back does not meet it. One that `soaks` needs a second node,
-    whose wave waits until the first has soaked: a last wave has nobody to wait.
+    fault is of the new stack alone: the way back does not meet it. One that `soaks` needs another node
+    of its kind, whose wave waits until the first has soaked: a last wave has nobody to wait.
     """
 
     name: str
