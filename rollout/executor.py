@@ -403,6 +403,8 @@ class FleetExecutor:
     async def _free(self, ticket: Ticket, said: str = "") -> StepResult:
         """Give the lease back. One that a silent node keeps ends by itself: no reason to take it out."""
         freed = await self._step(ticket, "free")
+        # The node refuses it from now on; whoever comes here again gets another one.
+        self.fencing.pop(ticket.node.name, None)
         kept = (
             ""
             if freed.ok

@@ -143,6 +143,17 @@ def test_one_number_of_the_node_goes_through_all_steps_of_a_process(
     assert numbers == ["", 1]
 
 
+def test_a_node_that_was_given_back_is_leased_under_a_new_number(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    asyncio.run(executor.lease(ticket(Step.LEASE)))
+    asyncio.run(executor.return_to_service(ticket(Step.RETURN)))
+    # After an error in its soak, or in its next window: the node refuses a number that was given back.
+    asyncio.run(executor.drain(ticket(Step.DRAIN, course=Course.BACK)))
+    numbers = {step: variables["upgrade_fencing"] for step, variables in ansible.asked}
+    assert (numbers["free"], numbers["holders"]) == (1, "")
+
+
 def test_staging_notes_where_the_node_comes_from(executor: FleetExecutor, ansible: StandInAnsible) -> None:
     result = asyncio.run(executor.stage(ticket(Step.STAGE)))
     assert (result.outcome, result.facts) == (Outcome.DONE, {"former_stack": OLD})
