@@ -232,7 +232,7 @@ def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
         rules=Rules(runs=rollout.policy.measure_runs),
         known_stacks=tuple(dict.fromkeys(earlier)),
     )
-    engine = Engine(store, executor, say=lambda text: print(printable(text), flush=True))
+    engine = Engine(store, executor, say=_progress(folder / "progress.log"))
 
     async def carry_out() -> Ending:
         task = asyncio.current_task()
@@ -251,6 +251,19 @@ def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
         return ending.exit_status
     print("Interrupted. The steps that were under way are repeated by `resume`.", file=sys.stderr)
     return 1
+
+
+def _progress(log: Path) -> Callable[[str], None]:
+    """Says what happens on the terminal, and with its time in a log, which outlives the terminal."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+
+    def say(text: str) -> None:
+        line = printable(text)
+        with log.open("a", encoding="utf-8") as stream:
+            stream.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {line}\n")
+        print(line, flush=True)
+
+    return say
 
 
 def drainer(policy: Policy, identity: str) -> Drainer:

@@ -28,7 +28,7 @@ HEARTBEAT_S = 20.0
 #: How old an observation may be on which nodes are started.
 OBSERVATION_S = 30.0
 OBSERVATION_LIMIT_S = 120.0
-#: With nothing to do for longer than that, the engine ends; the timer starts it again.
+#: Where a window opens later than that, the engine ends; the timer starts it again.
 IDLE = timedelta(minutes=20)
 
 
@@ -181,7 +181,7 @@ class Engine:
         self._said = ""
 
     async def run(self, number: int) -> Ending:
-        """Go on with a roll-out until it has ended, holds, or has nothing to do for a while.
+        """Go on with a roll-out until it has ended, holds, or waits for a window. Soaks are waited for.
 
         Raises HeldError where another controller has the lease, LostLeaseError where one has taken it over;
         StoreError where the file cannot be used.
@@ -218,7 +218,7 @@ class Engine:
         if not self.tasks:
             if decision.until is None:
                 return Ending(decision.mode, decision.sentence)
-            if decision.until > now + IDLE:
+            if decision.closed and decision.until > now + IDLE:
                 return Ending(decision.mode, decision.sentence, decision.until)
         seconds = (decision.until - now).total_seconds() if decision.until else POLL_S
         await self.clock.wait(self.tasks.keys(), min(max(seconds, 0), POLL_S))

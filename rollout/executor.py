@@ -25,7 +25,7 @@ from rollout.model import Course, Observation, Outcome, StepResult
 from rollout.policy import aim
 from rollout.snapshots import Snapshots
 from validation.model import contract
-from validation.model.contract import NodeResult, State
+from validation.model.contract import NodeResult
 from validation.processes.files import write_atomically
 from validation.verdict.verdicts import FleetVerdict, NodeVerdict
 
@@ -137,7 +137,8 @@ class FleetExecutor:
                 )
             # Before the first touch, and only then: what was not touched is not given back.
             _write(self._note(name), asdict(before))
-            reason = f"upgrade to {aim(ticket.stack, ticket.policy.kernel)}"
+            back = ticket.record.course is Course.BACK
+            reason = ticket.record.reason if back else f"upgrade to {aim(ticket.stack, ticket.policy.kernel)}"
             await asyncio.to_thread(self.drainer.drain, name, before, reason)
             await self._wait_until_idle(name, max((ticket.limit - DRAIN_MARGIN).total_seconds(), 1.0))
         except DrainError as error:
@@ -178,6 +179,11 @@ class FleetExecutor:
         A kernel goes first, and the node boots for that: the former driver need not build for it.
         """
         if ticket.record.facts.get("kernel"):
+            if ticket.record.watched is False:
+                return StepResult(
+                    Outcome.FAILED,
+                    "its new kernel was kept when it returned to service: boot the former one from the menu",
+                )
             left = await self._step(ticket, "leave")
             if not left.ok:
                 return StepResult(Outcome.AGAIN, left.said)
@@ -283,7 +289,7 @@ class FleetExecutor:
         if not played.ok:
             return _result(played, otherwise=Outcome.AGAIN)
         result = contract.loads(NodeResult, str(played.result["health"]))
-        found = [one.text for test in result.tests for one in test.findings if one.state is State.FAIL]
+        found = gate.errors_in_soak(one for test in result.tests for one in test.findings)
         return StepResult(Outcome.FAILED, " ".join(found)) if found else StepResult(Outcome.DONE)
 
     async def observe(self, nodes: Collection[str]) -> Observation:
@@ -397,6 +403,8 @@ class FleetExecutor:
     async def _free(self, ticket: Ticket, said: str = "") -> StepResult:
         """Give the lease back. One that a silent node keeps ends by itself: no reason to take it out."""
         freed = await self._step(ticket, "free")
+        # The node refuses it from now on; whoever comes here again gets another one.
+        self.fencing.pop(ticket.node.name, None)
         kept = (
             ""
             if freed.ok

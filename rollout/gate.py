@@ -204,13 +204,12 @@ def judge(
     *,
     settings_before: Mapping[str, Mapping[str, str]] | None = None,
     settings_after: Mapping[str, Mapping[str, str]] | None = None,
-    soak: Iterable[Finding] = (),
     rules: Rules = Rules(),
     round_number: int = 1,
 ) -> GateVerdict:
     """The verdict on a node with its new driver. All rounds' results are given, not only the last one's.
 
-    Settings are those that were read back (gpu_settings.py), `soak` what health found at the end of the soak.
+    Settings are those that were read back (gpu_settings.py).
 
     Raises:
         ValueError: the results are of two nodes, or of none.
@@ -222,11 +221,6 @@ def judge(
     said = _Said()
     if settings_before is not None and settings_after is not None:
         judge_settings(settings_before, settings_after, said.fail, said.notes)
-    for one in soak:
-        if _of_the_driver(one) or one.state is State.FAIL:
-            said.fail.append(f"In the soak: {one.text}")
-        else:
-            said.notes.append(f"In the soak: {one.text}")
     _gpus(before, after, said)
     comparable = _alike([*before, *after], said)
     for side, runs in (("old", before), ("new", after)):
@@ -238,6 +232,11 @@ def judge(
         _numbers(before, after, said, rules, round_number)
         _bits(before, after, said)
     return said.verdict(rules, round_number)
+
+
+def errors_in_soak(findings: Iterable[Finding]) -> list[str]:
+    """What fails a node after its soak, of all that `health` finds then: one Xid or SXid is enough."""
+    return [one.text for one in findings if _of_the_driver(one) or one.state is State.FAIL]
 
 
 def judge_settings(

@@ -24,6 +24,8 @@ PLACES = {
     ),
     "graphics clock of applications": ("applications_clocks/graphics_clock",),
     "memory clock of applications": ("applications_clocks/mem_clock",),
+    # No setting, but lost by a reboot all the same: until it is back, CUDA does not start.
+    "registration with the NVLink fabric": ("fabric/state",),
 }
 #: What stands for a setting that this GPU or driver does not have, in brackets or not.
 NONE = ("", "N/A", "Not Supported", "Requested functionality has been deprecated")

@@ -117,7 +117,11 @@ def _released(record: Record, now: datetime) -> Record:
 
 def _gave_up(record: Record, transition: Transition, result: StepResult, now: datetime) -> Record:
     if transition is WATCH:
-        return failed(replace(record, watched=False, reason=result.reason))
+        record = replace(record, watched=False)
+        if result.outcome is Outcome.FAILED:
+            return _back(record, State.RETURNED, f"in the soak: {result.reason}", now)
+        # Nobody knows: no reason to take it away from whoever works there.
+        return failed(replace(record, reason=f"nobody could look at it after its soak: {result.reason}"))
     if record.course is Course.BACK:
         # It has failed already; whoever has accepted that has not accepted this.
         record = replace(record, accepted=False)
@@ -137,15 +141,13 @@ def _gave_up(record: Record, transition: Transition, result: StepResult, now: da
     unchanged = not transition.changes_node or result.outcome is Outcome.REFUSED
     if record.unchanged and unchanged:
         return release(record, State.LEFT_OUT, result.reason)
+    return _back(record, State.PENDING, f"{transition.step}: {result.reason}", now)
+
+
+def _back(record: Record, stage: State, reason: str, now: datetime) -> Record:
+    """The node at the beginning of its way back, with one more failure."""
     return failed(
-        replace(
-            record,
-            state=State.ROLLING_BACK,
-            stage=State.PENDING,
-            course=Course.BACK,
-            since=now,
-            reason=f"{transition.step}: {result.reason}",
-        )
+        replace(record, state=State.ROLLING_BACK, stage=stage, course=Course.BACK, since=now, reason=reason)
     )
 
 
@@ -189,4 +191,6 @@ def retried(record: Record, now: datetime) -> Record:
         return replace(again, state=State.SETTLED, course=Course.FORWARD, stage=State.PENDING)
     if record.stage in UNCHANGED:
         return replace(again, state=State.DRAINED, course=Course.RELEASE, stage=State.PENDING)
-    return replace(again, state=State.ROLLING_BACK, course=Course.BACK, stage=State.PENDING)
+    # After an error in its soak it was in service: whatever ran there may not have ended.
+    stage = State.RETURNED if record.watched is False else State.PENDING
+    return replace(again, state=State.ROLLING_BACK, course=Course.BACK, stage=stage)

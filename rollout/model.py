@@ -90,9 +90,10 @@ class Outcome(StringEnum):
 class Transition:
     """A step of the machine: from where, to where, and what to do when it is found unfinished.
 
-    On the way back, `before` and `after` are stages within `rolling-back`. The node is `out_of_service`
-    from this step on. `attempts` are tries while the outcome is `again`, with `pause_minutes` between them;
-    `limit_minutes` is how long one try may take, None where the policy says.
+    On the way back, `before` and `after` are stages within `rolling-back`; it begins with `returned` where
+    the node was in service again. The node is `out_of_service` from this step on. `attempts` are tries while
+    the outcome is `again`, with `pause_minutes` between them; `limit_minutes` is how long one try may take,
+    None where the policy says.
     """
 
     step: Step
@@ -193,7 +194,7 @@ FORWARD: tuple[Transition, ...] = (
         "applies and reads them back again",
         out_of_service=True,
         changes_node=True,
-        attempts=2,
+        attempts=3,
         pause_minutes=1,
     ),
     Transition(
@@ -220,6 +221,12 @@ FORWARD: tuple[Transition, ...] = (
     ),
 )
 BACK: tuple[Transition, ...] = (
+    Transition(
+        Step.DRAIN, _B, _S.RETURNED, _S.PENDING,
+        "takes the node out of service again and waits until nothing uses its GPUs",
+        "finds its own drain by owner and reason, and goes on waiting",
+        out_of_service=True, limit_minutes=None,
+    ),
     Transition(
         Step.UNDO, _B, _S.PENDING, _S.INSTALLED,
         "installs the former stack in one transaction",
@@ -250,7 +257,7 @@ KEEP_OUT = Transition(
     "writes the reason again",
     out_of_service=True, attempts=2, pause_minutes=1,
 )  # fmt: skip
-#: Does not move the node: looks at one that has returned, after its soak.
+#: Looks at a node that has returned, after its soak; it moves the node only where it finds an error.
 WATCH = Transition(
     Step.WATCH, Course.FORWARD, _S.RETURNED, _S.RETURNED,
     "looks for errors of the GPUs since the node returned",
@@ -271,7 +278,8 @@ ALLOWED: Mapping[State, frozenset[State]] = {
     _S.LOADED: frozenset({_S.SETTLED, _S.ROLLING_BACK}),
     _S.SETTLED: frozenset({_S.PROVEN, _S.ROLLING_BACK}),
     _S.PROVEN: frozenset({_S.RETURNED, _S.FAILED}),
-    _S.RETURNED: frozenset(),
+    # An error in its soak.
+    _S.RETURNED: frozenset({_S.ROLLING_BACK}),
     _S.ROLLING_BACK: frozenset({_S.ROLLED_BACK, _S.FAILED}),
     # By hand only. A node that failed is never simply returned: it is measured again on its way.
     _S.ROLLED_BACK: frozenset({_S.PENDING}),

@@ -55,7 +55,7 @@ class Decision:
     `moves` are new records of nodes that change without a step; they are written first. `mode` is what the
     roll-out is from now on, and `reason` why, where it does not run. `sentence` says what happens. There is
     nothing new to do before `until`, unless a step ends; without it, only the end of a step or a person
-    changes anything. `busy` says whether a step is under way or starts.
+    changes anything. `busy` says whether a step is under way or starts, `closed` that a window is awaited.
     """
 
     starts: tuple[Start, ...] = ()
@@ -65,6 +65,7 @@ class Decision:
     sentence: str = ""
     until: datetime | None = None
     busy: bool = False
+    closed: bool = False
 
 
 def waves(nodes: Iterable[Node], policy: Policy) -> dict[str, int]:
@@ -126,6 +127,7 @@ class _Planner:
         self.starts: list[Start] = []
         self.moves: dict[str, Record] = {}
         self.until: datetime | None = None
+        self.closed = False
         self.sentences: list[str] = []
         self.steps_under_way = 0
         self.mode, self.reason = rollout.mode, rollout.reason
@@ -188,6 +190,7 @@ class _Planner:
             self._sentence(),
             self.until,
             self._busy,
+            self.closed,
         )
 
     @property
@@ -220,7 +223,7 @@ class _Planner:
             if record.state is State.FAILED or record.course is Course.KEEP_OUT:
                 return f"{name} stays out of service: {record.reason}"
             if record.watched is False:
-                return f"{name} went wrong after its return: {record.reason}"
+                return f"{name} did not pass its soak: {record.reason}"
             if record.wave == 0:
                 return f"canary {name} is rolled back: {record.reason}"
         if sum(self.failures.values()) > (budget := self.policy.failure_budget.of(self._total)):
@@ -387,6 +390,7 @@ class _Planner:
         if opens:
             self.sentences.append(f"{self._wave_name(wave)} waits for its window, {moment(opens)}")
             self._soonest(opens)
+            self.closed = True
         for name in never:
             self.moves[name] = leave_out(
                 self.records[name], "no window is long enough for it within a year", self.now

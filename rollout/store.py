@@ -31,7 +31,7 @@ from rollout.model import (
     Step,
     StepResult,
 )
-from rollout.planner import moment
+from rollout.planner import moment, some
 from rollout.policy import as_document, read
 
 if TYPE_CHECKING:
@@ -247,13 +247,17 @@ class Store:
         records: Mapping[str, Record],
         now: datetime,
     ) -> int:
-        """Begin a roll-out; returns its number. Raises StoreError where one has not ended."""
+        """Begin a roll-out; returns its number. One that stopped, with no node on its way, is over with that.
+
+        Raises StoreError where another one has not ended.
+        """
         with self._open() as connection:
-            if row := connection.execute(
+            row = connection.execute(
                 "SELECT number, stack, mode FROM rollout WHERE mode != 'done'"
-            ).fetchone():
-                to = row[1] or "another kernel"
-                raise StoreError(f"roll-out {row[0]} to {to} is {row[2]}: resume it, or end it with abort")
+            ).fetchone()
+            if row:
+                before, to, mode = row
+                self._end_stopped(connection, before, to, Mode(mode), now)
             number = connection.execute(
                 "INSERT INTO rollout (stack, policy, created_at, mode, reason) VALUES (?, ?, ?, ?, '') "
                 "RETURNING number",
@@ -271,6 +275,22 @@ class Store:
                 marks = ", ".join("?" * len(values))
                 connection.execute(f"INSERT INTO node VALUES ({marks})", values)  # noqa: S608 - question marks
             return int(number)
+
+    @staticmethod
+    def _end_stopped(
+        connection: sqlite3.Connection, number: int, stack: str, mode: Mode, now: datetime
+    ) -> None:
+        what = f"roll-out {number} to {stack or 'another kernel'} is {mode}"
+        if mode is not Mode.STOPPED:
+            raise StoreError(f"{what}: resume it, or stop it with abort before another one begins")
+        rows = connection.execute(
+            f"SELECT name, {_COLUMNS} FROM node WHERE rollout = ?",  # noqa: S608 - the columns are ours
+            (number,),
+        )
+        if left := [name for name, *values in rows if (one := _record(values)).under_way or one.step]:
+            raise StoreError(f"{what}, with {some(left)} on the way: resume it, so that they end")
+        connection.execute("UPDATE rollout SET mode = ? WHERE number = ?", (Mode.DONE.value, number))
+        _note(connection, number, "", now, Mode.DONE, "", "decided", "another one begins", {}, "")
 
     def load(self, number: int | None = None) -> Rollout | None:
         """A roll-out, the newest without a number; None where there is none."""

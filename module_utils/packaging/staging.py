@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: apt downloads and reads as a user of its own: below a directory that everybody may enter.
 FORMER = Path("/var/cache/temper/former-packages")
 BLOCK_BYTES = 2**20
+#: Nothing is changed yet, and the roll-out tries again later: no reason to wait as long as at work.
+LOCK_TIMEOUT_S = 60
 
 
 def stage(
@@ -61,7 +63,8 @@ def fetch_new(root: apt_preview.Root, lacking: dict[str, str]) -> None:
         *APT_GET,
         *INSTALL,
         *("--download-only", "-o", f"Dir::Cache::archives={root.node['archives']}"),
-        *("-o", "Debug::NoLocking=false", *targets(lacking)),
+        *("-o", "Debug::NoLocking=false", "-o", f"DPkg::Lock::Timeout={LOCK_TIMEOUT_S}"),
+        *targets(lacking),
     ]
     root.apt.run(command, "Downloading the packages of the new stack")
 

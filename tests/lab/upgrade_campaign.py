@@ -161,8 +161,8 @@ def meet_faults(chosen: Sequence[Fault], *, keep: bool) -> bool:
     bad = _meet_all(alone, 1, logs, keep=keep) if alone else 0
     for fault in chosen:
         if fault.soaks:
-            # Both nodes come from the former stack.
-            bad += _meet_all([fault], 2, logs, keep=False)
+            # All come from the former stack. The second is of another kind, and a canary of its own.
+            bad += _meet_all([fault], 3, logs, keep=False)
     print(f"\n{len(chosen) - bad} of {len(chosen)} faults ended as they must.")
     return not bad
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from rollout.drain.base import Standing
+from rollout.drain.base import DrainError, Standing
 from rollout.drain.commands import Idle
 from rollout.engine import Ticket
 from rollout.model import Course, Outcome, Record, State, Step
@@ -78,9 +78,16 @@ class Scheduler:
     inner: Idle = field(default_factory=Idle)
     standing: Standing | None = None
     work: tuple[str, ...] = ()
+    away: bool = False
+
+    def answers(self) -> None:
+        """Raises DrainError while it is away."""
+        if self.away:
+            raise DrainError("the scheduler gave no answer within 30 s")
 
     def look(self, node: str) -> Standing:
         """How it has the node."""
+        self.answers()
         return self.standing or self.inner.look(node)
 
     def survey(self, nodes: Collection[str]) -> list[Standing]:
@@ -99,10 +106,12 @@ class Scheduler:
 
     def give_back(self, node: str, before: Standing) -> str:
         """Return it."""
+        self.answers()
         return self.inner.give_back(node, before)
 
     def keep_out(self, node: str, before: Standing, reason: str) -> None:
         """Leave it out."""
+        self.answers()
         self.inner.keep_out(node, before, reason)
 
 
@@ -111,8 +120,8 @@ class Fault:
     """What happens before a step, what that must come to, and what the next run must, once it is mended.
 
     `said` is a pattern of the node's reason. `then` None: the first run's end is the end. With `passes`, the
-    fault is of the new stack alone: the way back does not meet it. One that `soaks` needs a second node,
-    whose wave waits until the first has soaked: a last wave has nobody to wait.
+    fault is of the new stack alone: the way back does not meet it. One that `soaks` needs another node
+    of its kind, whose wave waits until the first has soaked: a last wave has nobody to wait.
     """
 
     name: str
@@ -174,8 +183,17 @@ def _power_back(trial: Trial) -> None:
 
 
 def _lost_settings(trial: Trial) -> None:
-    """Something takes a setting away whenever it is set, as a tool of somebody else does."""
+    """Somebody changes a setting that no inventory names, so that nothing of Temper's sets it again."""
     trial.run("nvidia-smi -c 3")
+
+
+def _no_reboot(trial: Trial) -> None:
+    """What reboots says that it does, and nothing happens."""
+    trial.run("mv /sbin/shutdown /sbin/shutdown.real && ln -s /bin/true /sbin/shutdown")
+
+
+def _reboots_again(trial: Trial) -> None:
+    trial.run("[ ! -e /sbin/shutdown.real ] || mv -f /sbin/shutdown.real /sbin/shutdown")
 
 
 def _forget_packages(trial: Trial) -> None:
@@ -241,6 +259,22 @@ FAULTS: tuple[Fault, ...] = (
         mend=lambda trial: void(trial.run("systemctl stop holder; rm -f /dev/nvidia0")),
     ),
     Fault(
+        "drain: the scheduler is away",
+        State.LEFT_OUT,
+        "gave no answer",
+        Step.DRAIN,
+        inject=lambda trial: setattr(trial.drainer, "away", True),
+        mend=lambda trial: setattr(trial.drainer, "away", False),
+    ),
+    Fault(
+        "return: the scheduler is away",
+        State.FAILED,
+        "proven, and could not be returned: .*gave no answer",
+        Step.RETURN,
+        inject=lambda trial: setattr(trial.drainer, "away", True),
+        mend=lambda trial: setattr(trial.drainer, "away", False),
+    ),
+    Fault(
         "baseline: a GPU is slow before",
         State.LEFT_OUT,
         "before the upgrade",
@@ -273,12 +307,22 @@ FAULTS: tuple[Fault, ...] = (
         mend=lambda trial: void(trial.run("umount /var/cache/apt/archives")),
     ),
     Fault(
-        "install: somebody else's apt holds the lock",
+        "download: somebody else's apt holds the lock",
         State.LEFT_OUT,
         "(?i)lock",
         Step.STAGE,
         inject=_held_apt,
         mend=lambda trial: void(trial.run("systemctl stop other-apt")),
+    ),
+    Fault(
+        # For longer than the ten minutes that an installation waits.
+        "install: somebody else's apt holds the lock",
+        State.ROLLED_BACK,
+        "(?i)lock",
+        Step.INSTALL,
+        inject=_held_apt,
+        mend=lambda trial: void(trial.run("systemctl stop other-apt")),
+        passes=True,
     ),
     Fault(
         "install: the module does not build",
@@ -308,6 +352,15 @@ FAULTS: tuple[Fault, ...] = (
         then=State.ROLLED_BACK,
     ),
     Fault(
+        "reboot: it does not begin, and the boot id stays",
+        State.ROLLED_BACK,
+        "(?i)reboot",
+        Step.REBOOT,
+        inject=_no_reboot,
+        mend=_reboots_again,
+        passes=True,
+    ),
+    Fault(
         "reboot: back with 7 of 8 GPUs",
         State.FAILED,
         "GPU",
@@ -325,17 +378,33 @@ FAULTS: tuple[Fault, ...] = (
         mend=lambda trial: trial.fault("no-driver", on=False),
         then=State.ROLLED_BACK,
     ),
-    Fault("settings: compute mode lost", State.RETURNED, step=Step.SETTLE, inject=_lost_settings, then=None),
+    Fault(
+        "load: the fabric stays in progress",
+        State.ROLLED_BACK,
+        "NVLink fabric was Completed, and is In Progress",
+        Step.SETTLE,
+        inject=lambda trial: trial.fault("fabric-not-ready"),
+        mend=lambda trial: trial.fault("fabric-not-ready", on=False),
+        passes=True,
+    ),
+    Fault(
+        # The reboot on the way back takes it away again.
+        "settings: compute mode lost",
+        State.ROLLED_BACK,
+        "compute mode was Default, and is Exclusive",
+        Step.SETTLE,
+        inject=_lost_settings,
+    ),
     Fault("gate: 1 % slower passes", State.RETURNED, numbers=Numbers(after=0.99), then=None),
     Fault("gate: 6 % slower goes back", State.ROLLED_BACK, "fell by", numbers=Numbers(after=0.93), then=None),
     Fault(
-        "gate: an Xid in the soak",
-        State.RETURNED,
-        "(?i)uncorrectable",
+        # The lab's kernel log is the host's, so that no Xid can be written there.
+        "gate: an error of a GPU in the soak",
+        State.ROLLED_BACK,
+        "(?i)in the soak: .*uncorrectable",
         Step.WATCH,
         inject=lambda trial: trial.fault("ecc-errors"),
         mend=lambda trial: trial.fault("ecc-errors", on=False),
-        then=None,
         soaks=True,
     ),
     Fault(

@@ -142,7 +142,7 @@ class World:
         self.ends: list[tuple[datetime, int, str, int]] = []
         self.life = 0
         self.outcomes = Outcomes(rollouts=1)
-        self.patience = 6  # how often people go on after a stop
+        self.patience = 30  # how often people go on after a hold or a stop
         self.last_hour = BEGIN
 
     # What goes on
@@ -178,7 +178,9 @@ class World:
         if self.ends or decision.until is not None:
             return False
         must(decision.mode is not Mode.RUNNING, f"it stalls in silence: {decision.sentence}")
-        if decision.mode is Mode.DONE or not self.patience:
+        failures = sum(record.failures for record in self.records.values())
+        nobody_can = failures > self.policy.failure_budget.of(len(self.nodes))
+        if decision.mode is Mode.DONE or not self.patience or nobody_can:
             return True
         self.patience -= 1
         self._go_on()
@@ -425,7 +427,7 @@ def random_policy(dice: random.Random) -> Policy:
         ),
         wave_soak_minutes=dice.choice((0, 0, 20)),
         max_unavailable=dice.choice((Share(1), Share(3), Share(5, True), Share(10, True), Share(25, True))),
-        failure_budget=dice.choice((Share(0), Share(2), Share(2, True), Share(10, True))),
+        failure_budget=dice.choice((Share(0), Share(2), Share(2, True), Share(10, True), Share(50, True))),
         refusal_budget=dice.choice((Share(0), Share(10, True), Share(100, True))),
         group_limits=dice.choice(({}, {"rack*": 1}, {"rack*": 4, "gpu_nodes": 40})),
         windows=dice.choice(((), (nights,), (nights, weekend))),
@@ -434,11 +436,11 @@ def random_policy(dice: random.Random) -> Policy:
 
 def random_faults(dice: random.Random) -> Faults:
     """From a calm night to one on which everything breaks."""
-    level = dice.choice((0.0, 0.0005, 0.005, 0.03))
+    level = dice.choice((0.0, 0.0001, 0.0005, 0.005, 0.03))
     return Faults(
         fails=level,
         again=dice.choice((0.0, 0.01, 0.05)),
-        refuses=dice.choice((0.0, level, 0.02)),
+        refuses=dice.choice((0.0, level, 0.002, 0.02)),
         dies=level / 2,
         foreign=dice.choice((0.0, 0.1, 0.5)),
         kills=dice.choice((0.0, 0.05, 0.5)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -127,6 +128,18 @@ def test_nothing_is_fetched_where_the_transaction_is_refused(stage: Run) -> None
     result = stage("999-1")
     assert "No repository of this node offers nvidia-driver-cuda 999-1" in result["problems"][0]
     assert not staging.FORMER.exists()
+
+
+def test_another_apt_that_keeps_the_lock_is_said_soon(
+    stage: Run, node: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "LOCK_TIMEOUT_S", 1)
+    with (node.root / "var/lib/dpkg/lock-frontend").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        result = stage()
+    assert result["failed"]
+    assert "lock-frontend" in result["msg"]
+    assert stage()["problems"] == []
 
 
 def test_check_mode_fetches_nothing(stage: Run, node: Machine) -> None:

@@ -233,6 +233,17 @@ def test_no_node_starts_where_nobody_can_say_which_are_in_service(
     assert any("slurmctld" in sentence for sentence in controller.said)
 
 
+def test_an_error_in_the_soak_stops_the_rollout_and_brings_the_canary_back(controller: Controller) -> None:
+    controller.begin(3, replace(QUICK, soak_minutes=21))  # longer than a window is waited for
+    controller.script.answers = {("gpu0", Step.WATCH): [StepResult(Outcome.FAILED, "Xid 79")]}
+    ending = controller.run()
+    assert (ending.mode, "gpu0" in ending.sentence, "Xid 79" in ending.sentence) == (Mode.STOPPED, True, True)
+    assert controller.states() == [State.ROLLED_BACK, State.PENDING, State.PENDING]
+    steps = controller.script.steps("gpu0")
+    assert steps[steps.index(Step.WATCH) + 1 :][:2] == [Step.DRAIN, Step.UNDO]
+    assert steps[-1] is Step.RETURN
+
+
 def test_a_node_that_never_comes_back_stays_out_and_is_named(controller: Controller) -> None:
     controller.begin(2, TOLERANT)
     silent = StepResult(Outcome.FAILED, "no answer for 30 min")

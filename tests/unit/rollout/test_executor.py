@@ -17,6 +17,9 @@ from rollout.gate import Rules
 from rollout.model import Course, Node, Outcome, Record, State, Step
 from rollout.playbooks import RESULT, Events, Played, last_words
 from rollout.policy import Policy
+from tests.unit.rollout.results import run_of
+from validation.model.contract import Finding, dumps
+from validation.model.contract import State as FindingState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -138,6 +141,17 @@ def test_one_number_of_the_node_goes_through_all_steps_of_a_process(
     asyncio.run(executor.reboot(ticket(Step.REBOOT)))
     numbers = [variables["upgrade_fencing"] for _, variables in ansible.asked]
     assert numbers == ["", 1]
+
+
+def test_a_node_that_was_given_back_is_leased_under_a_new_number(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    asyncio.run(executor.lease(ticket(Step.LEASE)))
+    asyncio.run(executor.return_to_service(ticket(Step.RETURN)))
+    # After an error in its soak, or in its next window: the node refuses a number that was given back.
+    asyncio.run(executor.drain(ticket(Step.DRAIN, course=Course.BACK)))
+    numbers = {step: variables["upgrade_fencing"] for step, variables in ansible.asked}
+    assert (numbers["free"], numbers["holders"]) == (1, "")
 
 
 def test_staging_notes_where_the_node_comes_from(executor: FleetExecutor, ansible: StandInAnsible) -> None:
@@ -318,6 +332,41 @@ def test_of_a_measurement_that_was_cut_off_nothing_stays_and_of_earlier_rounds_a
 def test_why_a_node_stays_out_is_in_its_drain(executor: FleetExecutor, scheduler: StandInScheduler) -> None:
     assert asyncio.run(executor.keep_out(ticket(Step.KEEP_OUT))).outcome is Outcome.DONE
     assert scheduler.asked == ["keep out: the gate said no"]
+
+
+def test_a_node_that_leaves_service_after_an_error_in_its_soak_says_why(
+    executor: FleetExecutor, scheduler: StandInScheduler
+) -> None:
+    assert asyncio.run(executor.drain(ticket(Step.DRAIN, course=Course.BACK))).outcome is Outcome.DONE
+    assert scheduler.asked == ["drain: the gate said no"]
+
+
+def test_an_error_of_a_gpu_in_the_soak_is_told_from_a_look_that_failed(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    ansible.answers["watch"] = Played(ok=False, said="no route to host")
+    assert asyncio.run(executor.watch(ticket(Step.WATCH))).outcome is Outcome.AGAIN
+    xid = Finding("xid-94", FindingState.DEGRADED, "GPU 2: Xid 94", device=2)
+    found = run_of([1.0], draw=lambda: 0.0, findings=(xid,))
+    ansible.answers["watch"] = played(health=dumps(found))
+    result = asyncio.run(executor.watch(ticket(Step.WATCH)))
+    assert (result.outcome, result.reason) == (Outcome.FAILED, "GPU 2: Xid 94")
+
+
+def test_while_the_scheduler_is_away_no_node_is_taken_and_none_is_lost(
+    executor: FleetExecutor, scheduler: StandInScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(executor.drain(ticket(Step.DRAIN)))
+
+    def away(*of: object) -> Any:
+        raise DrainError("slurmctld does not answer")
+
+    for method in ("look", "drain", "give_back", "keep_out"):
+        monkeypatch.setattr(scheduler, method, away)
+    result = asyncio.run(executor.drain(ticket(Step.DRAIN)))
+    assert (result.outcome, result.reason) == (Outcome.REFUSED, "slurmctld does not answer")
+    for step in (executor.return_to_service, executor.release, executor.keep_out):
+        assert asyncio.run(step(ticket(Step.RETURN))).outcome is Outcome.AGAIN
 
 
 def test_a_scheduler_that_is_away_is_a_problem_and_no_observation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -151,6 +152,15 @@ def test_a_kernel_that_cannot_be_left_is_tried_again(
     result = step(executor, Step.UNDO, course=Course.BACK)
     assert (result.outcome, result.reason) == (Outcome.AGAIN, "it does not answer")
     assert ansible.steps == ["leave"]
+
+
+def test_a_kernel_that_was_kept_is_left_by_a_person(executor: FleetExecutor, ansible: StandInAnsible) -> None:
+    after_its_soak = ticket(Step.UNDO, course=Course.BACK, kernel=RELEASE)
+    record = replace(after_its_soak.record, watched=False)
+    result = asyncio.run(executor.undo(replace(after_its_soak, record=record)))
+    assert result.outcome is Outcome.FAILED
+    assert "boot the former one" in result.reason
+    assert ansible.steps == []
 
 
 @pytest.mark.parametrize(("stack", "steps"), [("", []), (NEW, ["boot"])])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout.gate import Rules, Verdict, judge, judge_baseline
+from rollout.gate import Rules, Verdict, errors_in_soak, judge, judge_baseline
 from tests.unit.rollout.results import GPUS, NEW, drawn_from, recorded_noise, run_of, runs_of
 from tests.unit.validation.samples import one_test
 from validation.model.contract import Finding, State
@@ -229,16 +230,9 @@ def test_one_xid_is_enough() -> None:
     assert judge(calm(), once).verdict is Verdict.FAIL
 
 
-def test_an_xid_in_the_soak_fails() -> None:
-    verdict = judge(calm(), after(), soak=[XID])
-    assert verdict.verdict is Verdict.FAIL
-    assert XID.text in said(verdict)
-
-
-def test_a_weakness_in_the_soak_is_noted() -> None:
-    verdict = judge(calm(), after(), soak=[SLOW])
-    assert verdict.verdict is Verdict.PASS
-    assert any(SLOW.text in note for note in verdict.notes)
+@pytest.mark.parametrize("state", [State.DEGRADED, State.FAIL])
+def test_an_xid_in_the_soak_fails_however_bad_it_is(state: State) -> None:
+    assert errors_in_soak([replace(XID, state=state), SLOW]) == [XID.text]
 
 
 @pytest.mark.parametrize(

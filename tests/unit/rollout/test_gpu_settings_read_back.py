@@ -52,6 +52,11 @@ def test_each_setting_is_missed_when_it_is_lost(what: str, name: str, value: str
     assert value in sentence
 
 
+def test_a_gpu_that_has_not_registered_with_its_fabric_yet_is_said() -> None:
+    (sentence,) = lost(smi_xml(gpu_xml(state="Completed")), smi_xml(gpu_xml(state="In Progress")))
+    assert "NVLink fabric was Completed, and is In Progress" in sentence
+
+
 def test_a_mode_that_waited_for_the_boot_is_not_lost() -> None:
     waits = smi_xml(gpu_xml(current_ecc="Disabled").replace("<current_ecc>", ECC))
     assert lost(waits, smi_xml(gpu_xml(current_ecc="Enabled"))) == []

@@ -1,4 +1,4 @@
-"""A real controller is killed at random moments, again and again; what it leaves is gone on with."""
+"""Real controllers: killed at random moments and gone on with, and several at once."""
 
 from __future__ import annotations
 
@@ -62,3 +62,21 @@ def test_every_node_ends_as_if_nobody_had_been_killed(tmp_path: Path) -> None:
     # Steps were done more than once only where a controller was killed over them.
     ends = Counter((name, step) for what, name, step, _ in said if what == "end")
     assert sum(count - 1 for count in ends.values()) <= killed * 3 + 8
+
+
+def test_of_controllers_that_go_on_at_once_one_works(tmp_path: Path) -> None:
+    store = Store(tmp_path / STORE)
+    rollout = begin(nodes(NODES), QUICK)
+    store.create(rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW)
+    command = [sys.executable, "-m", "tests.rollout.controller", str(tmp_path), "none"]
+    pipe = subprocess.PIPE
+    children = [subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) for _ in range(3)]
+    said = [child.communicate() for child in children]
+    assert [child.returncode for child in children].count(0) >= 1
+    # Whoever came too late is told so; or all had ended before it began, and it did nothing.
+    refused = [errors for child, (_, errors) in zip(children, said, strict=True) if child.returncode]
+    assert [errors for errors in refused if "HeldError" not in errors] == []
+    begun = Counter(line for out, _ in said for line in out.splitlines() if line.startswith("begin"))
+    assert begun
+    assert set(begun.values()) == {1}
+    assert len({line.split()[-1] for line in begun}) == 1  # one fencing number

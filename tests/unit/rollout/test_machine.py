@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rollout.machine import after, begun, interrupted, release, retried, upcoming
 from rollout.model import (
     ALLOWED,
+    BACK,
     ENDED,
     FORWARD,
     TRANSITIONS,
@@ -171,12 +172,47 @@ def test_a_result_without_a_step_is_refused() -> None:
         after(reach(State.DRAINED), DONE, NOW)
 
 
-def test_a_look_after_the_soak_moves_nothing() -> None:
+def watched(result: StepResult) -> Record:
+    """A returned node after its soak was looked at, with as many attempts as there are."""
     record = reach(State.RETURNED)
-    good = after(begun(record, WATCH, NOW), DONE, NOW)
+    for _ in range(WATCH.attempts if result.outcome is Outcome.AGAIN else 1):
+        record = after(begun(record, WATCH, NOW), result, NOW)
+    return record
+
+
+def test_a_good_look_after_the_soak_moves_nothing() -> None:
+    good = watched(DONE)
     assert (good.state, good.watched, good.failures) == (State.RETURNED, True, 0)
-    bad = after(begun(record, WATCH, NOW), StepResult(Outcome.FAILED, "Xid 79"), NOW)
-    assert (bad.state, bad.watched, bad.failures, bad.reason) == (State.RETURNED, False, 1, "Xid 79")
+
+
+def test_a_soak_that_nobody_could_look_at_is_a_failure_and_leaves_the_node_in_service() -> None:
+    record = watched(AGAIN)
+    assert (record.state, record.watched, record.failures, record.out) == (State.RETURNED, False, 1, False)
+
+
+def test_an_error_in_the_soak_drains_the_node_and_leads_it_back() -> None:
+    record = watched(StepResult(Outcome.FAILED, "Xid 79"))
+    assert (record.state, record.watched, record.failures) == (State.ROLLING_BACK, False, 1)
+    steps = []
+    while not record.ended:
+        transition = upcoming(record)
+        assert transition
+        steps.append(transition.step)
+        record = step(record)
+    assert steps == [Step.DRAIN, Step.UNDO, Step.REBOOT, Step.LOAD, Step.SETTLE, Step.PROVE, Step.RETURN]
+    assert (record.state, record.out) == (State.ROLLED_BACK, False)
+    assert "Xid 79" in record.reason
+
+
+def test_a_node_whose_work_does_not_end_after_an_error_in_the_soak_stays_out() -> None:
+    record = end(watched(StepResult(Outcome.FAILED, "Xid 79")), StepResult(Outcome.REFUSED, "job 7"))
+    assert (record.state, record.out, record.failures) == (State.FAILED, True, 1)
+    assert "Xid 79" in record.reason
+    assert "job 7" in record.reason
+    # Its work may still be there when somebody has another try.
+    again = retried(record, NOW)
+    assert upcoming(again) is BACK[0]
+    assert end(again).state is State.ROLLED_BACK
 
 
 @settings(deadline=None)
@@ -185,9 +221,10 @@ def test_any_results_in_any_order_end_as_the_table_allows(seed: int) -> None:
     record = Record(State.PENDING, NOW)
     dice = random.Random(seed)
     for _ in range(200):
-        if record.ended:
+        looks = record.state is State.RETURNED and record.watched is None
+        if record.ended and not looks:
             break
-        transition = upcoming(record)
+        transition = WATCH if looks else upcoming(record)
         assert transition
         under_way = begun(record, transition, NOW)
         if dice.random() < 0.1:
@@ -195,7 +232,7 @@ def test_any_results_in_any_order_end_as_the_table_allows(seed: int) -> None:
             continue
         following = after(under_way, dice.choice((DONE, DONE, DONE, DONE, AGAIN, FAILED, REFUSED)), NOW)
         assert following.state is record.state or following.state in ALLOWED[record.state]
-        if following.state in (State.RETURNED, State.ROLLED_BACK):
+        if following.state in (State.RETURNED, State.ROLLED_BACK) and not looks:
             assert record.state is State.PROVEN or record.stage is State.PROVEN
         record = following
     assert record.ended
@@ -207,7 +244,9 @@ def test_the_table_has_a_row_for_every_step_and_says_what_to_do_with_an_unfinish
     assert [row for row in TRANSITIONS if not row.what or not row.unfinished or row.attempts < 1] == []
     assert set(ALLOWED) == set(State)
     # Nothing leaves an end by itself.
-    assert {row.before for row in TRANSITIONS if row is not WATCH} & ENDED == set()
+    assert {
+        row.before for row in TRANSITIONS if row is not WATCH and row.course is not Course.BACK
+    } & ENDED == set()
 
 
 def test_records_do_not_share_what_steps_leave() -> None:

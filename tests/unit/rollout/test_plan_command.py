@@ -302,6 +302,16 @@ def test_without_a_roll_out_a_command_says_how_one_begins(
     assert not any(tmp_path.iterdir())
 
 
+def test_progress_is_on_the_terminal_and_in_a_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = tmp_path / "1" / "progress.log"
+    for text in ("wave 1: gpu01 starts", "done: 1 returned"):
+        command._progress(log)(text)
+    assert capsys.readouterr().out.splitlines() == ["wave 1: gpu01 starts", "done: 1 returned"]
+    lines = log.read_text().splitlines()
+    assert [line.partition(" ")[2] for line in lines] == ["wave 1: gpu01 starts", "done: 1 returned"]
+    assert all(datetime.fromisoformat(line.partition(" ")[0]).tzinfo for line in lines)
+
+
 def test_a_timer_does_nothing_where_nobody_has_begun(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -184,6 +184,24 @@ def test_only_one_rollout_runs_at_a_time(store: Store) -> None:
         store.create("newer", QUICK, rollout.nodes, rollout.records, NOW)
 
 
+def test_a_rollout_that_stopped_gives_way_to_another_one(store: Store) -> None:
+    rollout = begin(nodes(1))
+    store.stop(1, "alice", "the budget was too small", NOW)
+    assert store.create("newer", QUICK, rollout.nodes, rollout.records, NOW) == 2
+    assert store.mode(1) == (Mode.DONE, "by alice: the budget was too small")
+    with pytest.raises(StoreError, match="is done"):
+        store.resume(1, "alice", NOW)
+
+
+def test_a_rollout_that_stopped_with_a_node_on_its_way_is_ended_first(store: Store) -> None:
+    rollout = begin(nodes(1))
+    go_on(store, store.acquire(ME, NOW))
+    store.stop(1, "alice", "why", NOW)
+    with pytest.raises(StoreError, match="gpu0"):
+        store.create("newer", QUICK, rollout.nodes, rollout.records, NOW)
+    assert store.mode(1)[0] is Mode.STOPPED
+
+
 # By hand
 
 
