@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from compliance import report
 from compliance.evidence import EvidenceError
-from compliance.fleet import WaiverError, check, checked_nodes, settings_of
+from compliance.fleet import WaiverError, check, checked_nodes, settings_of, unpacked
 from compliance.model import Verdict
 from planning.fleet import FleetPlan
 from validation.model.contract import EXPECTATIONS_VERSION
@@ -104,7 +104,7 @@ def compliance(
     parts = documents(folders, "compliance")
     if not parts:
         return None
-    asked = [node for part in parts for node in part["nodes"]]
+    asked = [node for part in parts for node in unpacked(part)]
     heard = {node["name"] for node in asked}
     asked += [
         {"name": name, "groups": [], "answer": {"problem": reason}, "waivers": []}

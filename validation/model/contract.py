@@ -244,6 +244,17 @@ def dumps(value: Any) -> str:
     return "".join(json_text(value))
 
 
+class Encoded(str):
+    """JSON text that stands in a list of what `json_text` writes: encoded once, and written many times."""
+
+    __slots__ = ()
+
+
+def encoded(value: Any) -> Encoded:
+    """A dataclass, or what the json module takes, on one line. Raises ValueError as `dumps` does."""
+    return Encoded(_ENCODER.encode(value))
+
+
 def json_text(value: Any, lists: int = 1) -> typing.Iterator[str]:
     """A dataclass, or what the json module takes, as pieces of JSON text; an iterator is written as a list.
 
@@ -257,6 +268,9 @@ def json_text(value: Any, lists: int = 1) -> typing.Iterator[str]:
 
 def _pieces(value: Any, lists: int, line: str) -> typing.Iterator[str]:
     """The pieces of a value. `line` is a line's end and the next line's indentation."""
+    if type(value) is Encoded:
+        yield value
+        return
     if dataclasses.is_dataclass(value):
         value = _fields(value)
     within = f"{line}  "
@@ -269,7 +283,9 @@ def _pieces(value: Any, lists: int, line: str) -> typing.Iterator[str]:
         place = -1
         for place, item in enumerate(value):
             yield f"{',' if place else '['}{within}"
-            if lists > 1:
+            if type(item) is Encoded:
+                yield item
+            elif lists > 1:
                 yield from _pieces(item, lists - 1, within)
             else:
                 yield _ENCODER.encode(item)
@@ -323,12 +339,12 @@ def decode(kind: type[T], value: Any, path: str = "") -> T:
     """`value`, as the json module gives it, as an instance of the dataclass `kind`. Raises ContractError."""
     try:
         return typing.cast("T", _decoder(typing.cast("typing.Hashable", kind))(value))
-    except _Misfit as error:
+    except _MisfitError as error:
         place = "".join([path, *reversed(error.steps)])
         raise ContractError(f"{place.removeprefix('.') or 'the top level'}: {error}") from error
 
 
-class _Misfit(Exception):
+class _MisfitError(Exception):
     """A value that has not the form it must have.
 
     `steps` lead to it, the innermost first: `.name` or `[index]`. They are collected on the way out, because
@@ -340,7 +356,7 @@ class _Misfit(Exception):
         self.steps = list(steps)
 
 
-#: What makes of a value of the json module one of a type. Raises _Misfit.
+#: What makes of a value of the json module one of a type. Raises _MisfitError.
 _Decoder = typing.Callable[[Any], Any]
 
 
@@ -381,7 +397,7 @@ def _fields_of(kind: typing.Hashable) -> tuple[tuple[str, str, _Decoder, bool], 
 
 def _dataclass(kind: Any, value: Any) -> Any:
     if not isinstance(value, dict):
-        raise _Misfit(f"expected an object, found {_show(value)}")
+        raise _MisfitError(f"expected an object, found {_show(value)}")
     known = _fields_of(kind)
     arguments = {}
     step = ""
@@ -390,8 +406,8 @@ def _dataclass(kind: Any, value: Any) -> Any:
             if name in value:
                 arguments[name] = decoder(value[name])
             elif not optional:
-                raise _Misfit("missing")  # noqa: TRY301 - with the step
-    except _Misfit as error:
+                raise _MisfitError("missing")
+    except _MisfitError as error:
         # A field that is not known is said before anything else.
         _refuse_unknown(kind, value)
         error.steps.append(step)
@@ -403,29 +419,29 @@ def _dataclass(kind: Any, value: Any) -> Any:
 
 def _refuse_unknown(kind: Any, value: dict[str, Any]) -> None:
     if unknown := sorted(value.keys() - {name for name, *_ in _fields_of(kind)}):
-        raise _Misfit(f"no such field in {kind.__name__}", f".{unknown[0]}")
+        raise _MisfitError(f"no such field in {kind.__name__}", f".{unknown[0]}")
 
 
-def _one_of(choices: list[_Decoder], nullable: bool, value: Any) -> Any:  # noqa: FBT001 - of a partial
+def _one_of(choices: list[_Decoder], nullable: bool, value: Any) -> Any:
     if value is None and nullable:
         return None
     errors = []
     for decoder in choices:
         try:
             return decoder(value)
-        except _Misfit as error:
+        except _MisfitError as error:
             errors.append(error)
     raise errors[0]
 
 
 def _tuple_of(decoder: _Decoder, value: Any) -> Any:
     if not isinstance(value, list):
-        raise _Misfit(f"expected a list, found {_show(value)}")
+        raise _MisfitError(f"expected a list, found {_show(value)}")
     found: list[Any] = []
     try:
         for item in value:
-            found.append(decoder(item))  # noqa: PERF401 - its length says where it ended
-    except _Misfit as error:
+            found.append(decoder(item))
+    except _MisfitError as error:
         error.steps.append(f"[{len(found)}]")
         raise
     return tuple(found)
@@ -433,13 +449,13 @@ def _tuple_of(decoder: _Decoder, value: Any) -> Any:
 
 def _dict_of(kind: Any, decoder: _Decoder, value: Any) -> Any:
     if not isinstance(value, dict):
-        raise _Misfit(f"expected an object, found {_show(value)}")
+        raise _MisfitError(f"expected an object, found {_show(value)}")
     found = {}
     key = ""
     try:
         for key, item in value.items():
             found[key] = decoder(item)
-    except _Misfit as error:
+    except _MisfitError as error:
         error.steps.append(f".{key}")
         raise
     return {_whole(key): item for key, item in found.items()} if kind is int else found
@@ -448,14 +464,14 @@ def _dict_of(kind: Any, decoder: _Decoder, value: Any) -> Any:
 def _whole(key: str) -> int:
     """A key of an object: JSON knows only text."""
     if not key.isascii() or not key.isdigit():
-        raise _Misfit(f"expected a whole number as key, found {_show(key)}")
+        raise _MisfitError(f"expected a whole number as key, found {_show(key)}")
     return int(key)
 
 
 def _word(kind: Any, words: dict[str, Any], value: Any) -> Any:
     found = words.get(value) if isinstance(value, str) else None
     if found is None:
-        raise _Misfit(f"expected one of {', '.join(kind)}, found {_show(value)}")
+        raise _MisfitError(f"expected one of {', '.join(kind)}, found {_show(value)}")
     return found
 
 
@@ -465,12 +481,12 @@ def _float(value: Any) -> float:
             return float(value)
     except OverflowError:
         pass  # a whole number beyond all bounds
-    raise _Misfit(f"expected a finite number, found {_show(value)}")
+    raise _MisfitError(f"expected a finite number, found {_show(value)}")
 
 
 def _scalar(kind: Any, value: Any) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _Misfit(f"expected {kind.__name__}, found {_show(value)}")
+        raise _MisfitError(f"expected {kind.__name__}, found {_show(value)}")
     return value
 
 
@@ -488,7 +504,7 @@ def _finite(value: Any) -> Any:
                 _finite(item)
         elif isinstance(value, float):
             _float(value)
-    except _Misfit as error:
+    except _MisfitError as error:
         if step:
             error.steps.append(step)
         raise

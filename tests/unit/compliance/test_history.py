@@ -49,7 +49,7 @@ def test_a_state_lasts_until_another_one_begins(history: History) -> None:
     assert check(history, 0) == hour(0)
     assert check(history, 1) == hour(0)
     assert check(history, 2, State.FAIL) == hour(2)
-    assert history.states()[PLACE].state is State.FAIL
+    assert history.states()[PLACE[0]][PLACE[1]].state is State.FAIL
 
 
 def test_a_drift_has_a_beginning_and_an_end(history: History) -> None:
@@ -83,7 +83,7 @@ def test_a_history_of_a_newer_version_is_refused_and_left_alone(history: History
         check(history, 1, State.FAIL)
     with sqlite3.connect(history.path) as connection:
         connection.execute("PRAGMA user_version = 2")
-    assert history.states()[PLACE].state is State.PASS
+    assert history.states()[PLACE[0]][PLACE[1]].state is State.PASS
 
 
 def test_a_file_that_is_no_history_is_refused_and_left_alone(history: History) -> None:
@@ -135,7 +135,7 @@ def test_a_writer_that_is_killed_leaves_what_was_there(history: History) -> None
         [sys.executable, "-c", writer], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     assert killed.returncode == -signal.SIGKILL
-    assert history.states()[PLACE].state is State.PASS
+    assert history.states()[PLACE[0]][PLACE[1]].state is State.PASS
     assert history.drifts() == []
     assert check(history, 2, State.FAIL) == hour(2)
 

@@ -78,7 +78,7 @@ def test_compliance_of_slices_is_one_statement(tmp_path: Path) -> None:
             "answer": {"problem": "off"},
             "waivers": list(waivers),
         }
-        return {"arguments": arguments, "nodes": [asked]}
+        return {"arguments": arguments, "answers": [], "nodes": [asked]}
 
     said = collected.compliance(
         folders(tmp_path, "compliance", part("gpu02"), part("gpu01")), SILENT, ["inventory/mine"], {"gpu01"}
@@ -94,7 +94,7 @@ def test_compliance_of_slices_is_one_statement(tmp_path: Path) -> None:
 def test_a_wrong_waiver_in_any_slice_keeps_the_statement_from_being_written(tmp_path: Path) -> None:
     arguments = {"directory": str(tmp_path), "validations": str(tmp_path), "validation_max_age_days": 30}
     asked = {"name": "gpu01", "groups": [], "answer": {}, "waivers": [{"controls": "x"}]}
-    part = {"arguments": {**arguments, "key": "", "metrics": ""}, "nodes": [asked]}
+    part = {"arguments": {**arguments, "key": "", "metrics": ""}, "answers": [], "nodes": [asked]}
     said = collected.compliance(folders(tmp_path, "compliance", part), {}, [], {"gpu01"})
     assert said
     assert said.status == 2
