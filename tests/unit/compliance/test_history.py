@@ -52,6 +52,22 @@ def test_a_state_lasts_until_another_one_begins(history: History) -> None:
     assert history.states()[PLACE[0]][PLACE[1]].state is State.FAIL
 
 
+def test_what_is_known_is_what_stands_in_the_file_and_is_shared_by_nodes_of_which_it_is_the_same(
+    history: History,
+) -> None:
+    nodes = [checked("gpu01"), checked("gpu02"), checked("gpu03", observation(SSHD, State.FAIL))]
+    history.record(statement(nodes, RULES, {}), "report", "0" * 64, "")
+    with sqlite3.connect(history.path) as connection:
+        rows = connection.execute("SELECT node, control, state, since FROM state").fetchall()
+    known = history.states()
+    assert sorted(rows) == sorted(
+        (node, control, one.state.value, one.since)
+        for node, controls in known.items()
+        for control, one in controls.items()
+    )
+    assert known["gpu01"] is known["gpu02"]
+
+
 def test_a_drift_has_a_beginning_and_an_end(history: History) -> None:
     for number, state in enumerate([State.PASS, State.FAIL, State.FAIL, State.PASS, State.FAIL]):
         check(history, number, state)

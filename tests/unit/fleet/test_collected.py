@@ -45,6 +45,16 @@ def test_validation_of_slices_is_judged_together(tmp_path: Path) -> None:
     }
 
 
+def test_a_slice_whose_results_cannot_be_read_is_named(tmp_path: Path) -> None:
+    argv = ["-m", "validation", "report", "--fleet", f"--output={tmp_path}/report"]
+    nodes = {"schema_version": EXPECTATIONS_VERSION, "nodes": {}}
+    part = {"argv": argv, "document": {"expectations": nodes, "results": {}, "fabric": None}}
+    given = folders(tmp_path, "validation", part, part)
+    (given[1] / "validation.json").write_text('{"argv": [')
+    with pytest.raises(collected.CollectedError, match=r"1/validation\.json: expected"):
+        collected.validation(given, {})
+
+
 def test_a_report_that_was_killed_is_no_success(tmp_path: Path) -> None:
     code = "import os; os.kill(os.getpid(), 9)"
     document: dict[str, Any] = {"expectations": {"nodes": {}}, "results": {}}
