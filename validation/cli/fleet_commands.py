@@ -272,7 +272,9 @@ def _together(given: Any) -> dict[str, Any] | None:
     Of slices, a later one holds. What was measured between nodes no slice has.
     """
     if isinstance(given, dict) and isinstance(given.get("slices"), list):
-        parts = [part.get("document") if isinstance(part, dict) else None for part in given["slices"]]
+        parts: list[Any] = [
+            part.get("document") if isinstance(part, dict) else None for part in given["slices"]
+        ]
         if not parts or not all(map(_is_whole, parts)):
             return None
         nodes: dict[str, Any] = {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 from xml.etree import ElementTree
 
@@ -14,11 +15,11 @@ import pytest
 
 from compliance import document, report
 from compliance.alike import uuid_of
-from compliance.fleet import answer, checked_node, packed, unpacked
+from compliance.fleet import answer, checked_node, packed, unpacked, validations
 from compliance.history import Known
 from compliance.model import Change, State, Statement
 from compliance.schema import statement_schema
-from compliance.statement import CheckedNode, statement
+from compliance.statement import CheckedNode, LastValidation, statement
 from planning.preflight import preflight_plan
 from tests.unit.compliance.fleets import (
     DRIVER,
@@ -32,7 +33,14 @@ from tests.unit.compliance.fleets import (
     plan,
     waiver,
 )
+from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
+from validation.model.contract import EXPECTATIONS_VERSION
+from validation.model.expectations import FleetExpectations
+from validation.report import fleet_report
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SSHD = "sshd:PasswordAuthentication"
 CONTROL = f"ssh_hardening/{SSHD}"
@@ -149,7 +157,7 @@ def test_a_uuid_is_that_of_the_standard_library(name: str) -> None:
 
 
 def test_answers_are_handed_over_once_and_come_back_whole() -> None:
-    given = [
+    given: list[dict[str, Any]] = [
         {"name": "gpu01", "groups": ["a"], "answer": {"answer": said()}, "waivers": []},
         {"name": "gpu02", "groups": [], "answer": {"problem": "off"}, "waivers": [{}]},
         {"name": "gpu03", "groups": [], "answer": {"answer": said(DRIFTED)}, "waivers": []},
@@ -207,3 +215,22 @@ def test_each_result_of_sarif_names_its_own_node_and_fingerprint() -> None:
             "temper/v1": str(uuid5(NAMESPACE_URL, f"temper:{told.node}:{one.id}"))
         }
         assert ("suppressions" in result) == (one.state is State.WAIVED)
+
+
+def test_of_a_validation_state_moment_and_driver_are_known_and_a_damaged_result_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    made = made_up.validation(3, "quick")
+    names = sorted(made.results)
+    expected = {name: made_up.expectation() for name in names}
+    folder = tmp_path / "2026-11-22T09-14-00Z"
+    fleet_report.write(folder, made.verdict, made.results, FleetExpectations(EXPECTATIONS_VERSION, expected))
+    (folder / "results" / f"{names[1]}.json").write_text('{"started_at": ')
+    (folder / "results" / f"{names[2]}.json").write_text("{}")
+    result = made.results[names[0]]
+    (state,) = (node.state for node in made.verdict.nodes if node.node == names[0])
+    assert validations(tmp_path, set(names)) == {
+        names[0]: LastValidation(
+            datetime.fromisoformat(result.started_at), state, result.machine.driver, folder.name
+        )
+    }
