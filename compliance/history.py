@@ -5,19 +5,21 @@ A control's state has a beginning, a drift also an end.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from compliance.model import State
 from validation.processes.store import DAMAGED, PATIENCE_S, HistoryError, Part, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
-    from compliance.model import Statement
+    from compliance.model import ControlResult, Statement
 
 PART = Part(
     "compliance",
@@ -68,19 +70,10 @@ class History:
                 places = ", ".join("?" * columns)
                 connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows[name])  # noqa: S608 - likewise
 
-    def states(self) -> dict[tuple[str, str], Known]:
-        """The last known state of each (node, control)."""
-        rows = self._each("SELECT node, control, state, since FROM state")
-        states: dict[tuple[str, str], Known] = {}
-        # The same few words again and again: one object of each.
-        words: dict[str, str] = {}
-        known: dict[tuple[str, str], Known] = {}
-        for node, control, state, since in rows:
-            value = states.get((state, since))
-            if value is None:
-                value = states[state, since] = Known(State(state), since)
-            known[words.setdefault(node, node), words.setdefault(control, control)] = value
-        return known
+    def states(self) -> dict[str, Mapping[str, Known]]:
+        """The last known state of each control of each node; nodes of which the same is known share it."""
+        with self._store.reading() as connection:
+            return dict(_states(connection)) if connection else {}
 
     def record(self, statement: Statement, report: str, manifest_sha256: str, previous: str) -> None:
         """Add a check whose report was written whole. Reports have the names of their folders."""
@@ -91,11 +84,19 @@ class History:
                 raise HistoryError(f"another check has ended while this one ({report}) was made: check again")
             connection.execute("INSERT INTO report VALUES (?, ?, ?)", (report, now, manifest_sha256))
             adrift = set(connection.execute("SELECT node, control FROM drift WHERE ended IS NULL"))
+            known = dict(_states(connection))
+            differing: dict[tuple[int, int], tuple[ControlResult, ...]] = {}
             for told in statement.nodes:
-                known = dict(
-                    connection.execute("SELECT control, state FROM state WHERE node = ?", (told.node,))
-                )
-                changed = [one for one in told.controls if known.get(one.id) != one.state]
+                before = known.get(told.node, NOTHING)
+                # Both stay while this goes on, so that no others have their ids.
+                key = id(told.controls), id(before)
+                if key not in differing:
+                    differing[key] = tuple(
+                        one
+                        for one in told.controls
+                        if one.id not in before or before[one.id].state is not one.state
+                    )
+                changed = differing[key]
                 connection.executemany(
                     "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)",
                     [(told.node, one.id, one.state.value, one.since) for one in changed],
@@ -133,7 +134,28 @@ class History:
         with self._store.reading() as connection:
             return connection.execute(query).fetchall() if connection else []
 
-    def _each(self, query: str) -> Iterator[Any]:
-        """The rows one after the other: those of a large fleet are millions."""
-        with self._store.reading() as connection:
-            yield from connection.execute(query) if connection else ()
+
+NOTHING: Mapping[str, Known] = {}
+STATES = (
+    "SELECT node, json_group_array(json_array(control, state, since)) "
+    "FROM (SELECT * FROM state ORDER BY node, control) GROUP BY node"
+)
+
+
+def _states(connection: sqlite3.Connection) -> Iterator[tuple[str, Mapping[str, Known]]]:
+    """Each node with the states of its controls.
+
+    A fleet has millions of them: SQLite makes one text of those of a node, which is taken apart once for all
+    nodes that have the same.
+    """
+    taken_apart: dict[str, Mapping[str, Known]] = {}
+    for node, text in connection.execute(STATES):
+        if text not in taken_apart:
+            rows = json.loads(text)
+            taken_apart[text] = {control: _known(state, since) for control, state, since in rows}
+        yield node, taken_apart[text]
+
+
+@cache
+def _known(state: str, since: str) -> Known:
+    return Known(State(state), since)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 from validation.model.contract import StringEnum
 
 #: Of the statement's JSON.
-SCHEMA_VERSION = 1
+#: Since 2 a node may be `like` another.
+SCHEMA_VERSION = 2
 
 
 class State(StringEnum):
@@ -18,6 +21,10 @@ class State(StringEnum):
     WAIVED = "waived"
     NOT_APPLICABLE = "not-applicable"
     NOT_CHECKED = "not-checked"
+
+
+#: What somebody has to look at, in the order in which it is shown.
+SHOWN = (State.FAIL, State.NOT_CHECKED, State.WAIVED)
 
 
 class WaivedBy(StringEnum):
@@ -93,7 +100,12 @@ class ControlResult:
 
 @dataclass(frozen=True)
 class NodeStatement:
-    """A node, control by control. One that could not be read has no controls, and says why."""
+    """A node, control by control. One that could not be read has no controls, and says why.
+
+    In a document, one that is `like` another node, which stands before it, has all of that one's controls,
+    but for those of the same id among its own. What fails on it, could not be checked, or is waived by the
+    operator is always among its own.
+    """
 
     node: str
     verdict: Verdict
@@ -102,16 +114,24 @@ class NodeStatement:
     gpus: str = ""
     driver: str = ""
     controls: tuple[ControlResult, ...] = ()
+    like: str = ""
+
+    @cached_property
+    def _counts(self) -> Counter[State]:
+        return Counter(control.state for control in self.controls)
+
+    @cached_property
+    def shown(self) -> tuple[ControlResult, ...]:
+        """The controls that fail, that could not be checked, and that somebody waives."""
+        return tuple(control for control in self.controls if control.state in SHOWN)
 
     def count(self, state: State) -> int:
         """How many controls came out so."""
-        return sum(control.state is state for control in self.controls)
+        return self._counts[state]
 
     def waived(self, by: WaivedBy, measured: State | None = None) -> int:
         """How many controls the profile or the operator waives; with `measured`, that would come out so."""
-        return sum(
-            control.waived_by is by and measured in (None, control.measured) for control in self.controls
-        )
+        return sum(control.waived_by is by and measured in (None, control.measured) for control in self.shown)
 
 
 class WaiverFault(StringEnum):

@@ -8,16 +8,17 @@ deadline. UUIDs are made of what was found, and of the node, so that the results
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import NAMESPACE_URL, uuid5
 
+from compliance.alike import Once, uuid_of
 from compliance.model import ControlResult, State
-from validation.model.contract import json_text
+from validation.model.contract import Encoded, encoded, json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from compliance.model import Change, NodeStatement, Statement
 
@@ -29,6 +30,8 @@ NAMESPACE = "https://temper.invalid/ns/oscal"
 ANSWERS = "node/answers"
 #: What is so although somebody accepts that it is not: no risk.
 GOOD = (State.PASS, State.NOT_APPLICABLE)
+#: Where the nodes of an observation come to stand: no text of it has such quotes.
+SUBJECTS = '"subjects": []'
 NO_TOKEN = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -67,13 +70,13 @@ def result(statement: Statement) -> dict[str, Any]:
         "components": [tool(statement)],
         "inventory-items": [inventory_item(node) for node in statement.nodes],
     }
-    lists: dict[str, list[dict[str, Any]]] = {
+    lists: dict[str, Sequence[dict[str, Any] | Encoded]] = {
         "observations": list(observations(statement)),
         "risks": list(risks(statement)),
         "findings": [
             finding(node, control)
             for node in statement.nodes
-            for control in controls(node)
+            for control in node.shown
             if control.state is State.FAIL
         ],
     }
@@ -141,25 +144,39 @@ def place(outcome: Outcome) -> str:
     return uuid("observation", outcome.control, str(outcome.state), measured, outcome.description)
 
 
-def observations(statement: Statement) -> Iterator[dict[str, Any]]:
+def observations(statement: Statement) -> Iterator[Encoded]:
     """Each way in which a control came out, with all nodes on which it did."""
-    alike: dict[Outcome, list[dict[str, Any]]] = {}
+    alike: dict[Outcome, list[str]] = {}
+    # Since when it passes is in the statement; here it would be most of the file.
+    told_of = Once[ControlResult, tuple[list[str], str]](
+        lambda control: (
+            alike.setdefault(Outcome.of(control), []),
+            control.since if control.state not in GOOD else "",
+        )
+    )
     for node in statement.nodes:
         plain = {"subject-uuid": uuid("node", node.node), "type": "inventory-item", "title": line(node.node)}
+        said: dict[str, str] = {}
         for control in controls(node):
-            subject: dict[str, Any] = plain
-            # Since when it passes is in the statement; here it would be most of the file.
-            if control.since and control.state not in GOOD:
-                subject = plain | {"props": [own("since", control.since)]}
-            alike.setdefault(Outcome.of(control), []).append(subject)
+            subjects, since = told_of(control)
+            if since not in said:
+                said[since] = encoded(subject(plain, since))
+            subjects.append(said[since])
     for outcome, subjects in alike.items():
-        yield observation(outcome, subjects, statement.made_at)
+        # One text of all nodes, many times: the encoder would go through each of them again.
+        before, after = encoded(observation(outcome, subjects, statement.made_at)).split(SUBJECTS)
+        yield Encoded(f'{before}"subjects": [{", ".join(subjects)}]{after}')
 
 
-def observation(outcome: Outcome, subjects: list[dict[str, Any]], made_at: str) -> dict[str, Any]:
-    """A control as it was found on some nodes."""
+def subject(plain: dict[str, Any], since: str) -> dict[str, Any]:
+    """A node in an observation."""
+    return plain | {"props": [own("since", since)]} if since else plain
+
+
+def observation(outcome: Outcome, subjects: list[str], made_at: str) -> dict[str, Any]:
+    """A control as it was found on some nodes, of which the document has `SUBJECTS`."""
     checked = State.NOT_CHECKED not in (outcome.state, outcome.measured)
-    where = subjects[0]["title"] if len(subjects) == 1 else f"{len(subjects)} nodes"
+    where = json.loads(subjects[0])["title"] if len(subjects) == 1 else f"{len(subjects)} nodes"
     return {
         "uuid": place(outcome),
         "title": line(f"{outcome.control} on {where}"),
@@ -172,7 +189,7 @@ def observation(outcome: Outcome, subjects: list[dict[str, Any]], made_at: str) 
         "methods": ["TEST" if checked else "UNKNOWN"],
         "types": ["control-objective"],
         "origins": [{"actors": [{"type": "tool", "actor-uuid": uuid("tool")}]}],
-        "subjects": subjects,
+        "subjects": [],
         "relevant-evidence": [{"href": "statement.json", "description": "All that was found, for programs."}],
         "collected": made_at,
     }
@@ -197,12 +214,13 @@ def finding(node: NodeStatement, control: ControlResult) -> dict[str, Any]:
 def risks(statement: Statement) -> Iterator[dict[str, Any]]:
     """Each accepted deviation once, with the observations of all nodes that it is accepted on."""
     accepted: dict[tuple[str, str], dict[str, None]] = {}
+    place_of = Once[ControlResult, str](lambda control: place(Outcome.of(control)))
     examples: dict[tuple[str, str], ControlResult] = {}
     for node in statement.nodes:
-        for control in node.controls:
+        for control in node.shown:
             if control.state is State.WAIVED and control.measured not in GOOD:
                 key = (control.id, control.waiver)
-                accepted.setdefault(key, {})[place(Outcome.of(control))] = None
+                accepted.setdefault(key, {})[place_of(control)] = None
                 examples.setdefault(key, control)
     for (name, waiver), places in accepted.items():
         first = examples[name, waiver]
@@ -246,7 +264,7 @@ def own(name: str, value: str) -> dict[str, str]:
 
 def uuid(*of: str) -> str:
     """The same for the same."""
-    return str(uuid5(NAMESPACE_URL, "temper:oscal:" + "\0".join(of)))
+    return uuid_of("temper:oscal:" + "\0".join(of))
 
 
 def line(text: str) -> str:

@@ -9,28 +9,28 @@ from collections import Counter
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
-from uuid import NAMESPACE_URL, uuid5
-from xml.etree import ElementTree
+from xml.sax import saxutils
 
-from compliance import oscal
-from compliance.model import State, Verdict, WaivedBy
+from compliance import document, oscal
+from compliance.alike import Once, uuid_of
+from compliance.model import ControlResult, State, Verdict, WaivedBy
 from compliance.statement import names
 from pages import write as pages
 from pages.inputs import Report
-from validation.model.contract import dumps, json_text
+from validation.model.contract import Encoded, dumps, encoded, json_text
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from compliance.model import ControlResult, NodeStatement, Statement
+    from compliance.model import NodeStatement, Statement
 
-#: What somebody has to look at, in the order in which it is shown.
-SHOWN = (State.FAIL, State.NOT_CHECKED, State.WAIVED)
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 MOST_CHANGES = 20
 NOT_IN_XML = dict.fromkeys(number for number in range(ord(" ")) if chr(number) not in "\t\n\r")
+#: What an attribute of XML cannot hold as it is: blanks but spaces would be read back as those.
+QUOTED = {'"': "&quot;", "\n": "&#10;", "\r": "&#13;", "\t": "&#09;"}
 #: The statement without its nodes, for who asks for the verdict alone.
 SUMMARY = "summary.json"
 #: How a control that a profile relaxes would come out by the benchmark.
@@ -50,7 +50,7 @@ def write(directory: Path, statement: Statement) -> None:
     write_atomically(directory / "sarif.json", sarif(statement))
     write_atomically(directory / "oscal.json", oscal.document(statement))
     write_atomically(directory / SUMMARY, dumps(replace(statement, nodes=(), changed=())))
-    write_atomically(directory / "statement.json", json_text(statement, lists=2))
+    write_atomically(directory / "statement.json", document.text(statement))
 
 
 # ------------------------------------------------------------------------ text
@@ -88,7 +88,7 @@ def failing_lines(statement: Statement) -> Iterator[str]:
     """Each failure once, with all nodes that have it, and the commands that repair it."""
     alike: dict[tuple[str, str, str], list[tuple[str, ControlResult]]] = {}
     for node in statement.nodes:
-        for control in node.controls:
+        for control in node.shown:
             if control.state is State.FAIL:
                 found = found_and_wanted(control)
                 alike.setdefault((control.id, control.title, found), []).append((node.node, control))
@@ -119,7 +119,7 @@ def unread_lines(statement: Statement) -> Iterator[str]:
     for node in statement.nodes:
         if node.verdict is Verdict.NOT_CHECKED and not node.controls:
             alike.setdefault(f"the node: {node.reason}", []).append(node.node)
-        for control in node.controls:
+        for control in node.shown:
             if control.state is State.NOT_CHECKED:
                 alike.setdefault(f"{control.id}: {control.reason}", []).append(node.node)
     if alike:
@@ -135,7 +135,7 @@ def waiver_lines(statement: Statement) -> Iterator[str]:
         yield "\n".join(["Waivers:", *(f"  {finding.text}" for finding in statement.waivers)])
     alike: dict[str, list[str]] = {}
     for node in statement.nodes:
-        for control in node.controls:
+        for control in node.shown:
             if control.waived_by is WaivedBy.OPERATOR:
                 alike.setdefault(f"{control.id}: {control.waiver}", []).append(node.node)
     if alike:
@@ -150,7 +150,7 @@ def relaxed_lines(statement: Statement) -> Iterator[str]:
     counts = Counter(
         control.measured
         for node in statement.nodes
-        for control in node.controls
+        for control in node.shown
         if control.waived_by is WaivedBy.PROFILE
     )
     if counts:
@@ -185,29 +185,40 @@ def junit(statement: Statement) -> Iterator[str]:
 
     It comes in pieces, as all files do that have a part for each control of each node.
     """
+    case_of = Once[ControlResult, str](case)
     yield "<?xml version='1.0' encoding='utf-8'?>\n<testsuites name=\"Temper compliance\">"
     for node in statement.nodes:
-        suite = ElementTree.Element("testsuite", name=node.node, timestamp=statement.made_at)
-        if not node.controls:
-            case = ElementTree.SubElement(suite, "testcase", classname=node.node, name="the node")
-            ElementTree.SubElement(case, "error", message=clean(node.reason))
-        for control in node.controls:
-            case = ElementTree.SubElement(suite, "testcase", classname=node.node, name=control.id)
-            if control.state is State.FAIL:
-                said = clean("\n".join(filter(None, [found_and_wanted(control), control.remedy])))
-                ElementTree.SubElement(case, "failure", message=clean(control.title)).text = said
-            elif control.state is State.NOT_CHECKED:
-                ElementTree.SubElement(case, "error", message=clean(control.reason))
-            elif control.state is not State.PASS:
-                reason = clean(control.waiver or control.reason)
-                ElementTree.SubElement(case, "skipped", message=f"{control.state}: {reason}")
-        count = Counter(element.tag for element in suite.iter())
-        suite.set("tests", str(count["testcase"]))
-        suite.set("failures", str(count["failure"]))
-        suite.set("errors", str(count["error"]))
-        suite.set("skipped", str(count["skipped"]))
-        yield ElementTree.tostring(suite, encoding="unicode")
+        name = attribute(node.node)
+        skipped = node.count(State.WAIVED) + node.count(State.NOT_APPLICABLE)
+        counts = f'tests="{len(node.controls) or 1}" failures="{node.count(State.FAIL)}"'
+        counts += f' errors="{node.count(State.NOT_CHECKED) + (not node.controls)}" skipped="{skipped}"'
+        yield f"<testsuite name={name} timestamp={attribute(statement.made_at)} {counts}>"
+        # Of one of several nodes that are alike only its name is its own.
+        cases = [case_of(control) for control in node.controls]
+        unread = f' name="the node"><error message={attribute(node.reason)} /></testcase>'
+        start = f"<testcase classname={name}"
+        yield f"{start}{start.join(cases or [unread])}</testsuite>"
     yield "</testsuites>\n"
+
+
+def case(control: ControlResult) -> str:
+    """The case of a control, from behind the name of its node on."""
+    start = f" name={attribute(control.id)}"
+    if control.state is State.FAIL:
+        said = clean("\n".join(filter(None, [found_and_wanted(control), control.remedy])))
+        inside = f"<failure message={attribute(control.title)}>{saxutils.escape(said)}</failure>"
+    elif control.state is State.NOT_CHECKED:
+        inside = f"<error message={attribute(control.reason)} />"
+    elif control.state is not State.PASS:
+        inside = f"<skipped message={attribute(f'{control.state}: {control.waiver or control.reason}')} />"
+    else:
+        return f"{start} />"
+    return f"{start}>{inside}</testcase>"
+
+
+def attribute(words: str) -> str:
+    """The value of an attribute, in its quotes."""
+    return f'"{saxutils.escape(clean(words), QUOTED)}"'
 
 
 def clean(words: str) -> str:
@@ -220,24 +231,15 @@ def sarif(statement: Statement) -> Iterator[str]:
 
     In pieces.
     """
-    rules = {
-        control.id: control.title
-        for node in statement.nodes
-        for control in node.controls
-        if control.state in SHOWN
-    }
+    rules = {control.id: control.title for node in statement.nodes for control in node.shown}
     driver = {
         "name": "Temper",
         "version": statement.tool or "unknown",
         "rules": [{"id": name, "shortDescription": {"text": title}} for name, title in rules.items()],
     }
+    parts_of = Once[ControlResult, tuple[str, str, str]](parts)
     results = chain(
-        (
-            result(node, control)
-            for node in statement.nodes
-            for control in node.controls
-            if control.state in SHOWN
-        ),
+        (result(node.node, control, parts_of(control)) for node in statement.nodes for control in node.shown),
         (unchecked(node) for node in statement.nodes if not node.controls),
     )
     log = {
@@ -248,22 +250,29 @@ def sarif(statement: Statement) -> Iterator[str]:
     yield from json_text(log, lists=2)
 
 
-def result(node: NodeStatement, control: ControlResult) -> dict[str, Any]:
+def result(node: str, control: ControlResult, parts: tuple[str, str, str]) -> Encoded:
     """One result. Its fingerprint is that of the same control on the same node in every run."""
+    before, between, after = parts
+    return Encoded(f"{before}{encoded(node)}{between}{encoded(fingerprint(node, control.id))}{after}")
+
+
+def parts(control: ControlResult) -> tuple[str, str, str]:
+    """The result of a control, without the node's name and the fingerprint, which stand between the parts."""
     failing = State.FAIL in (control.state, control.measured)
     message = found_and_wanted(control) or control.waiver or control.title
-    found: dict[str, Any] = {
+    what = {
         "ruleId": control.id,
         "kind": "fail" if failing else "open" if control.state is State.NOT_CHECKED else "review",
         "level": "error" if failing else "none",
         "message": {"text": message},
-        "locations": [{"logicalLocations": [{"name": node.node, "kind": "resource"}]}],
-        "partialFingerprints": {"temper/v1": fingerprint(node.node, control.id)},
     }
-    if control.state is State.WAIVED:
-        suppression = {"kind": "external", "status": "accepted", "justification": control.waiver}
-        found["suppressions"] = [suppression]
-    return found
+    suppression = {"kind": "external", "status": "accepted", "justification": control.waiver}
+    suppressed = f', "suppressions": {encoded([suppression])}' if control.state is State.WAIVED else ""
+    return (
+        f'{encoded(what)[:-1]}, "locations": [{{"logicalLocations": [{{"name": ',
+        ', "kind": "resource"}]}], "partialFingerprints": {"temper/v1": ',
+        f"}}{suppressed}}}",
+    )
 
 
 def unchecked(node: NodeStatement) -> dict[str, Any]:
@@ -280,4 +289,4 @@ def unchecked(node: NodeStatement) -> dict[str, Any]:
 
 def fingerprint(node: str, control: str) -> str:
     """Names a control on a node, the same in every run."""
-    return str(uuid5(NAMESPACE_URL, f"temper:{node}:{control}"))
+    return uuid_of(f"temper:{node}:{control}")

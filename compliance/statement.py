@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from compliance.model import (
     SCHEMA_VERSION,
@@ -14,6 +14,7 @@ from compliance.model import (
     Changed,
     ControlResult,
     NodeStatement,
+    Observation,
     State,
     Statement,
     Verdict,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compliance.history import Known
-    from compliance.model import Observation
     from planning.node_plan import NodePlan, RolePlan, WaivedControl
     from validation.model.contract import State as Measured
 
@@ -102,6 +102,11 @@ class Rules:
     inventory: str = ""
 
     @cached_property
+    def shared(self) -> dict[tuple[int, int], tuple[NodePlan, object, Shared]]:
+        """What was made of plans and observations, by their id(): with them, so that no others have those."""
+        return {}
+
+    @cached_property
     def measurable(self) -> frozenset[str]:
         """The OS controls of which Temper can measure what the benchmark asks."""
         return frozenset(
@@ -110,12 +115,18 @@ class Rules:
 
 
 def statement(
-    nodes: Iterable[CheckedNode], rules: Rules, before: Mapping[tuple[str, str], Known]
+    nodes: Iterable[CheckedNode], rules: Rules, before: Mapping[str, Mapping[str, Known]]
 ) -> Statement:
-    """The statement of all nodes. `before` is what the history knows of each (node, control)."""
+    """The statement of all nodes. `before` is what the history knows of each node's controls."""
     checked = list(nodes)
-    found = [with_since(node_statement(node, rules), before, utc(rules.now)) for node in checked]
-    controls = {control.id for node in found for control in node.controls}
+    timeline = Timeline(before, utc(rules.now))
+    found: list[NodeStatement] = []
+    changed: list[Changed] = []
+    for node in checked:
+        stated, changes = timeline.of(node_statement(node, rules))
+        found.append(stated)
+        changed += changes
+    controls = {control.id for controls in distinct(found) for control in controls}
     findings = tuple(faults(used_waivers(checked, found), rules.now, controls))
     verdict = max_verdict([node.verdict for node in found])
     if verdict is not Verdict.NOT_COMPLIANT and any(finding.code.is_finding for finding in findings):
@@ -127,8 +138,13 @@ def statement(
         sentence=sentence(verdict, found, sum(finding.code.is_finding for finding in findings)),
         nodes=tuple(found),
         waivers=findings,
-        changed=tuple(changes(found, before)),
+        changed=tuple(changed),
     )
+
+
+def distinct(nodes: Iterable[NodeStatement]) -> Iterable[tuple[ControlResult, ...]]:
+    """The controls of all nodes, those that several nodes share once."""
+    return {id(node.controls): node.controls for node in nodes}.values()
 
 
 def max_verdict(verdicts: Iterable[Verdict]) -> Verdict:
@@ -158,20 +174,33 @@ def names(nodes: Sequence[str]) -> str:
     return ", ".join(nodes[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """The controls of all nodes with the same plan of which the same was observed, in their order.
+
+    They are without the last validation and without remedies, which are each node's own: `remedies` says for
+    which controls, by their places, and what names the remedy: a role, an observation, or None for the plan.
+    """
+
+    controls: tuple[ControlResult, ...]
+    remedies: tuple[tuple[int, RolePlan | Observation | None], ...]
+
+    @cached_property
+    def fails(self) -> bool:
+        """Whether a waiver may be of one of them."""
+        return any(control.state is State.FAIL for control in self.controls)
+
+    @cached_property
+    def whole(self) -> dict[int, tuple[ControlResult, tuple[ControlResult, ...]]]:
+        """With the last validation, where that passed, by its id(): one object for all nodes."""
+        return {}
+
+
 def node_statement(node: CheckedNode, rules: Rules) -> NodeStatement:
     """One node, control by control."""
     if node.plan is None or node.observations is None:
         return NodeStatement(node.name, Verdict.NOT_CHECKED, node.problem)
-    controls = [
-        with_waiver(control, node, rules.now)
-        for control in (
-            plan_control(node, rules),
-            *role_controls(node, rules),
-            *os_controls(node, rules),
-            *condition_controls(node, rules),
-            validation_control(node, rules),
-        )
-    ]
+    controls = node_controls(node, rules)
     states = {control.state for control in controls}
     verdict = Verdict.COMPLIANT
     if State.FAIL in states:
@@ -184,31 +213,82 @@ def node_statement(node: CheckedNode, rules: Rules) -> NodeStatement:
         system=node.plan.system or "",
         gpus=", ".join(f"{gpu.count}x {gpu.name}" for gpu in node.plan.gpus),
         driver=node.driver or "",
-        controls=tuple(controls),
+        controls=controls,
     )
 
 
-def plan_control(node: CheckedNode, rules: Rules) -> ControlResult:
-    """Whether the inventory's wishes can be carried out on this node at all."""
+def node_controls(node: CheckedNode, rules: Rules) -> tuple[ControlResult, ...]:
+    """All controls of a node: one object for all nodes that are alike and have nothing of their own."""
+    shared = shared_controls(node, rules)
+    last = validation_control(node, rules)
+    if last.state is State.PASS and not shared.remedies and not (shared.fails and node.waivers):
+        if id(last) not in shared.whole:
+            shared.whole[id(last)] = last, (*shared.controls, last)
+        return shared.whole[id(last)][1]
+    controls = [*shared.controls, last]
+    commands: dict[int, str] = {}
+    for place, by in shared.remedies:
+        remedy = commands.get(id(by))
+        if remedy is None:
+            remedy = commands[id(by)] = remedy_of(by, rules, node)
+        controls[place] = replace(controls[place], remedy=remedy)
+    if node.waivers:
+        controls = [with_waiver(control, node, rules.now) for control in controls]
+    return tuple(controls)
+
+
+def shared_controls(node: CheckedNode, rules: Rules) -> Shared:
+    """What a node shares with all that are like it: put together for the first of them."""
     assert node.plan
-    problems = node.plan.problems
-    return ControlResult(
+    key = id(node.plan), id(node.observations)
+    if key not in rules.shared:
+        found = [
+            plan_control(node.plan),
+            *role_controls(node),
+            *os_controls(node, rules),
+            *condition_controls(node),
+        ]
+        shared = Shared(
+            tuple(control for control, _ in found),
+            tuple((place, by) for place, (_, by) in enumerate(found) if not isinstance(by, str)),
+        )
+        rules.shared[key] = node.plan, node.observations, shared
+    return rules.shared[key][2]
+
+
+#: What names the remedy of a control; a text where it has none.
+By: TypeAlias = "RolePlan | Observation | str | None"
+NOTHING = ""
+
+
+def remedy_of(by: RolePlan | Observation | None, rules: Rules, node: CheckedNode) -> str:
+    """The command that repairs a control on this node."""
+    if by is None:
+        return playbook("preflight", rules, node)
+    if isinstance(by, Observation):
+        return " && ".join(on_node(command, rules, node) for command in by.repair) or reboot(rules, node)
+    return repair(rules, node, by)
+
+
+def plan_control(plan: NodePlan) -> tuple[ControlResult, By]:
+    """Whether the inventory's wishes can be carried out on this node at all."""
+    control = ControlResult(
         id=f"{NODE}/plan",
         title="The inventory asks for what this node can have",
-        state=State.FAIL if problems else State.PASS,
-        reason="; ".join(problems),
-        remedy=playbook("preflight", rules, node) if problems else "",
+        state=State.FAIL if plan.problems else State.PASS,
+        reason="; ".join(plan.problems),
     )
+    return control, None if plan.problems else NOTHING
 
 
-def role_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
+def role_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
     """Each setting of each role; those of the hardening are its controls' where they have one."""
     assert node.plan
     assert node.observations is not None
     for role in node.plan.roles:
         reasons = tuple((f"{setting.kind}:{setting.key}", setting.why) for setting in role.settings)
         for control in of_role(role.role, reasons, tuple(node.observations.get(role.role, ()))):
-            yield with_repair(control, rules, node, role)
+            yield control, role if control.state is State.FAIL else NOTHING
 
 
 @lru_cache(maxsize=1024)
@@ -233,14 +313,7 @@ def of_role(
     )
 
 
-def with_repair(control: ControlResult, rules: Rules, node: CheckedNode, role: RolePlan) -> ControlResult:
-    """A control that fails with what repairs it on this node; any other as it is."""
-    if control.state is not State.FAIL:
-        return control
-    return replace(control, remedy=repair(control.state, rules, node, role))
-
-
-def os_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
+def os_controls(node: CheckedNode, rules: Rules) -> Iterable[tuple[ControlResult, By]]:
     """Every control of data/os_controls: what it sets here, or why it is relaxed."""
     assert node.plan
     assert node.observations is not None
@@ -249,7 +322,7 @@ def os_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
         return
     observed, by_benchmark = (tuple(node.observations.get(name, ())) for name in (HARDENING, DEMANDED))
     for asked, control in hardening_controls(observed, by_benchmark, node.plan.waived, rules):
-        yield with_repair(control, rules, node, role) if asked else control
+        yield control, role if asked and control.state is State.FAIL else NOTHING
 
 
 @lru_cache(maxsize=1024)
@@ -312,29 +385,35 @@ def worst_of(observations: Sequence[Observation]) -> ControlResult:
     return ControlResult("", "", state, "; ".join(reasons), changes=tuple(changes))
 
 
-def condition_controls(node: CheckedNode, rules: Rules) -> Iterable[ControlResult]:
+def condition_controls(node: CheckedNode) -> Iterable[tuple[ControlResult, By]]:
     """What is no setting."""
     assert node.observations is not None
     for one in node.observations.get(NODE, ()):
-        yield ControlResult(
+        control = ControlResult(
             id=f"{NODE}/{one.key}",
             title=TITLES.get(one.key, one.key),
             state=one.state,
             reason=one.reason,
-            remedy=" && ".join(on_node(command, rules, node) for command in one.repair)
-            or (reboot(rules, node) if one.key == REBOOT and one.state is State.FAIL else ""),
         )
+        reboots = one.key == REBOOT and one.state is State.FAIL
+        yield control, one if one.repair or reboots else NOTHING
 
 
 def validation_control(node: CheckedNode, rules: Rules) -> ControlResult:
     """Whether the node was measured, lately, with this driver, and was good."""
     reason = validation_fault(node, rules)
+    control = validated(rules.validation_max_age.days, reason)
+    return replace(control, remedy=playbook("validate", rules, node)) if reason else control
+
+
+@lru_cache(maxsize=1024)
+def validated(days: int, reason: str) -> ControlResult:
+    """It without its remedy: the same object for all nodes of which the same is to be said."""
     return ControlResult(
         id=f"{VALIDATION}/last",
-        title=f"Validated within {rules.validation_max_age.days} days, with the driver that is loaded",
+        title=f"Validated within {days} days, with the driver that is loaded",
         state=State.FAIL if reason else State.PASS,
         reason=reason,
-        remedy=playbook("validate", rules, node) if reason else "",
     )
 
 
@@ -354,14 +433,13 @@ def validation_fault(node: CheckedNode, rules: Rules) -> str:
     return ""
 
 
-def repair(state: State, rules: Rules, node: CheckedNode, role: RolePlan) -> str:
+def repair(rules: Rules, node: CheckedNode, role: RolePlan) -> str:
     """The command that repairs a role where a control fails.
 
     Before it stands what takes back the changes of others that keep the role, which is carried out as a
     whole, from being carried out.
     """
-    if state is not State.FAIL or node.observations is None:
-        return ""
+    assert node.observations is not None
     observations = node.observations.get(role.role, ())
     commands = dict.fromkeys(command for one in observations for command in one.repair)
     run = f"{playbook(role.stage, rules, node)} --tags {role.role}"
@@ -411,6 +489,8 @@ def used_waivers(nodes: Sequence[CheckedNode], statements: Sequence[NodeStatemen
     found: dict[Waiver, Use] = {}
     severity = (Use.UNMATCHED, Use.UNNEEDED, Use.UNKNOWN, Use.NEEDED)
     for node, told in zip(nodes, statements, strict=True):
+        if not node.waivers:
+            continue
         by_id = {control.id: control for control in told.controls}
         for waiver in node.waivers:
             if not waiver.covers(node.name, node.groups):
@@ -426,25 +506,48 @@ def used_waivers(nodes: Sequence[CheckedNode], statements: Sequence[NodeStatemen
     return found
 
 
-def with_since(node: NodeStatement, before: Mapping[tuple[str, str], Known], now: str) -> NodeStatement:
-    """The node with the instant at which each control's state began: now, unless it was so before."""
-    controls = []
-    for control in node.controls:
-        known = before.get((node.node, control.id))
-        controls.append(since(control, known.since if known and known.state is control.state else now))
-    return replace(node, controls=tuple(controls))
+class Timeline:
+    """What earlier checks knew, and the instant of this one, in ISO 8601."""
+
+    def __init__(self, before: Mapping[str, Mapping[str, Known]], now: str) -> None:
+        self._before, self._now = before, now
+        self._since: dict[tuple[int, str], tuple[ControlResult, ControlResult]] = {}
+        self._known: dict[tuple[int, int], tuple[object, object, tuple[ControlResult, ...], list[Turn]]] = {}
+
+    def of(self, node: NodeStatement) -> tuple[NodeStatement, Iterable[Changed]]:
+        """The node with the instant at which each control's state began: now, unless it was so before.
+
+        And the controls whose state is another one than before. What nobody knew is new, not changed. Nodes
+        that share their controls and of which the same was known share what comes of it.
+        """
+        before = self._before.get(node.node, NOTHING_KNOWN)
+        key = id(node.controls), id(before)
+        if key not in self._known:
+            controls, turns = [], []
+            for control in node.controls:
+                known = before.get(control.id)
+                if known and known.state is not control.state:
+                    turns.append(Turn(control.id, known.state, control.state))
+                same = known and known.state is control.state
+                controls.append(self._began(control, known.since if known and same else self._now))
+            self._known[key] = node.controls, before, tuple(controls), turns
+        _, _, controls_since, turns = self._known[key]
+        return replace(node, controls=controls_since), (Changed(node.node, *turn) for turn in turns)
+
+    def _began(self, control: ControlResult, moment: str) -> ControlResult:
+        """A control whose state began then: one object for all nodes on which it is the same object."""
+        key = id(control), moment
+        if key not in self._since:
+            self._since[key] = control, replace(control, since=moment)
+        return self._since[key][1]
 
 
-@lru_cache(maxsize=1 << 16)
-def since(control: ControlResult, moment: str) -> ControlResult:
-    """A control whose state began then: one object for all nodes on which it is the same."""
-    return replace(control, since=moment)
+class Turn(NamedTuple):
+    """A control that changed, whatever the node."""
+
+    control: str
+    before: State
+    now: State
 
 
-def changes(nodes: Iterable[NodeStatement], before: Mapping[tuple[str, str], Known]) -> Iterable[Changed]:
-    """Controls whose state is another one than before. What nobody knew is new, not changed."""
-    for node in nodes:
-        for control in node.controls:
-            known = before.get((node.node, control.id))
-            if known and known.state is not control.state:
-                yield Changed(node.node, control.id, known.state, control.state)
+NOTHING_KNOWN: Mapping[str, Known] = {}

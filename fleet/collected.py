@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from compliance import report
 from compliance.evidence import EvidenceError
-from compliance.fleet import WaiverError, check, checked_nodes, settings_of
+from compliance.fleet import WaiverError, check, checked_nodes, settings_of, unpacked
 from compliance.model import Verdict
 from planning.fleet import FleetPlan
 from validation.model.contract import EXPECTATIONS_VERSION
@@ -49,10 +49,12 @@ def documents(folders: Sequence[Path], name: str) -> list[Any]:
             if path.is_file():
                 found.append(json.loads(path.read_text(encoding="utf-8")))
         except ValueError as error:
-            raise CollectedError(
-                f"{path}: expected what a slice has handed over: {error}. Begin a new run."
-            ) from error
+            raise _unreadable(path, error) from error
     return found
+
+
+def _unreadable(path: Path, error: Exception) -> CollectedError:
+    return CollectedError(f"{path}: expected what a slice has handed over: {error}. Begin a new run.")
 
 
 def plans(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
@@ -70,30 +72,36 @@ def plans(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
 
 
 def validation(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
-    """Judge all results together. `silent` nodes are named with their reasons."""
-    parts = documents(folders, "validation")
-    if not parts:
+    """Judge all results together. `silent` nodes are named with their reasons.
+
+    Raises CollectedError.
+    """
+    texts = {path: path.read_bytes() for folder in folders if (path := folder / "validation.json").is_file()}
+    if not texts:
         return None
-    expectations: dict[str, Any] = {}
-    results: dict[str, Any] = {}
-    for part in parts:
-        expectations |= part["document"]["expectations"]["nodes"]
-        results |= part["document"]["results"]
-    for name, reason in silent.items():
-        bare = {"schema_version": EXPECTATIONS_VERSION, "gpus": None, "not_run": reason}
-        expectations.setdefault(name, bare)
-    document = {
-        "expectations": {"schema_version": EXPECTATIONS_VERSION, "nodes": expectations},
-        "results": results,
-        "fabric": None,
+    first, text = next(iter(texts.items()))
+    try:
+        argv = json.loads(text)["argv"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unreadable(first, error) from error
+    bare = {
+        name: {"schema_version": EXPECTATIONS_VERSION, "gpus": None, "not_run": reason}
+        for name, reason in silent.items()
     }
+    expectations = {"schema_version": EXPECTATIONS_VERSION, "nodes": bare}
+    unheard = {"document": {"expectations": expectations, "results": {}, "fabric": None}}
+    # What slices say comes after what is known without them. Results of a fleet are too much to read twice.
+    parts = b",".join([json.dumps(unheard).encode(), *texts.values()])
     done = subprocess.run(
-        [sys.executable, *parts[0]["argv"]],
-        cwd=ROOT, input=json.dumps(document), capture_output=True, text=True, check=False,
+        [sys.executable, *argv],
+        cwd=ROOT, input=b'{"slices": [' + parts + b"]}", capture_output=True, check=False,
     )  # fmt: skip
+    if done.returncode:
+        # Where it could not read a slice, that one is named.
+        documents(folders, "validation")
     # One that was killed has no status of its own, and is no success.
     status = done.returncode if done.returncode >= 0 else 2
-    said = (done.stdout or done.stderr).strip()
+    said = (done.stdout or done.stderr).decode(errors="replace").strip()
     return Said(said or f"The report of validation ended with status {done.returncode}.", status)
 
 
@@ -104,7 +112,7 @@ def compliance(
     parts = documents(folders, "compliance")
     if not parts:
         return None
-    asked = [node for part in parts for node in part["nodes"]]
+    asked = [node for part in parts for node in unpacked(part)]
     heard = {node["name"] for node in asked}
     asked += [
         {"name": name, "groups": [], "answer": {"problem": reason}, "waivers": []}

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compliance.model import Statement
+from compliance import document
 from pages.inputs import Report, Validation
 from pages.past import of_runs
 from pages.write import write
@@ -30,7 +30,7 @@ def read(options: argparse.Namespace) -> Report:
     """What the folders hold. Raises OSError, ContractError, HistoryError."""
     statement = None
     if options.compliance:
-        statement = loads(Statement, (options.compliance / "statement.json").read_bytes())
+        statement = document.read((options.compliance / "statement.json").read_bytes())
     return Report(_validation(options) if options.validation else None, statement, options.label)
 
 

@@ -80,10 +80,14 @@ def _why(before: TestVerdict, now: TestVerdict) -> str:
 
 def of_compliance(statement: Statement) -> list[Change]:
     """Controls whose state is another than in the check before."""
+    changed = {(one.node, one.control) for one in statement.changed}
+    names = {name for name, _ in changed}
     words = {
         (node.node, control.id): "; ".join(filter(None, (control.title, control.reason)))
         for node in statement.nodes
+        if node.node in names
         for control in node.controls
+        if (node.node, control.id) in changed
     }
     found = [
         Change(one.node, one.control, one.before, one.now, words.get((one.node, one.control), ""))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from compliance.alike import Once
 from compliance.model import WaivedBy
 from pages import changes, svg
 from pages.words import KINDS, conditions, kind, moment, quantity, slug
@@ -15,7 +16,7 @@ from validation.model.contract import State
 from validation.model.quantities import label, unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from markupsafe import Markup
 
@@ -147,10 +148,13 @@ def page_of(report: Report, numbers: FleetNumbers, changed: list[Change]) -> Fle
     judged = {node.node: node for node in verdict.nodes} if verdict else {}
     stated = {node.node: node for node in statement.nodes} if statement else {}
     tests = tuple(dict.fromkeys(test.id for node in judged.values() for test in node.tests))
-    areas = tuple(dict.fromkeys(_area(control.id) for node in stated.values() for control in node.controls))
+    cells_of = Once(_area_cells)
+    areas = tuple(dict.fromkeys(area for node in stated.values() for area in cells_of(node.controls)))
     names = sorted({*judged, *stated})
     few = len(names) <= MOST_WITH_REASONS
-    rows = tuple(_row(name, judged.get(name), stated.get(name), tests, areas, reasons=few) for name in names)
+    rows = tuple(
+        _row(name, judged.get(name), stated.get(name), tests, areas, cells_of, reasons=few) for name in names
+    )
     count = Counter(row.kind for row in rows)
     counts = tuple((name, NAMES[name], count[name]) for name in KINDS)
     attention = list(_attention(rows, judged, stated))
@@ -233,6 +237,7 @@ def _row(
     statement: NodeStatement | None,
     tests: tuple[str, ...],
     areas: tuple[str, ...],
+    cells_of: Callable[[tuple[ControlResult, ...]], dict[str, Cell | None]],
     *,
     reasons: bool,
 ) -> NodeRow:
@@ -243,8 +248,8 @@ def _row(
         words = (test.reason or "; ".join(one.text for one in test.findings)) if test else ""
         silent = {State.PASS} if reasons else {State.PASS, State.NOT_RUN}
         cells.append(Cell(test.state, "" if test.state in silent else _cut(words)) if test else None)
-    found_in = _by_area(statement) if statement else {}
-    cells += [_area_cell(found_in.get(area, ())) for area in areas]
+    found_in = cells_of(statement.controls) if statement else {}
+    cells += [found_in.get(area) for area in areas]
     gpus = (verdict.gpus if verdict else "") or (statement.gpus if statement else "")
     return NodeRow(
         name,
@@ -257,13 +262,14 @@ def _row(
     )
 
 
-def _by_area(statement: NodeStatement) -> dict[str, list[ControlResult]]:
-    """The controls of each area, but for those that a profile relaxes: they are no finding of a node."""
+def _area_cells(controls: tuple[ControlResult, ...]) -> dict[str, Cell | None]:
+    """The cell of each area, without the controls that a profile relaxes: they are no finding of a node."""
     found: dict[str, list[ControlResult]] = {}
-    for one in statement.controls:
+    for one in controls:
+        here = found.setdefault(_area(one.id), [])
         if one.waived_by is not WaivedBy.PROFILE:
-            found.setdefault(_area(one.id), []).append(one)
-    return found
+            here.append(one)
+    return {area: _area_cell(here) for area, here in found.items()}
 
 
 def _area_cell(here: Sequence[ControlResult]) -> Cell | None:
@@ -291,7 +297,7 @@ def _attention(
         reasons = list(verdict.reasons[:1]) if verdict and verdict.state is not State.PASS else []
         if statement and statement.reason:
             reasons.append(statement.reason)
-        failing = [one for one in statement.controls if one.state == "fail"] if statement else []
+        failing = [one for one in statement.shown if one.state == "fail"] if statement else []
         if failing:
             more = f" and {len(failing) - 3} more" if len(failing) > 3 else ""
             reasons.append(f"controls fail: {', '.join(one.id for one in failing[:3])}{more}")
@@ -326,7 +332,7 @@ def _controls(nodes: Iterable[NodeStatement]) -> list[Failing]:
     found: dict[tuple[str, str], list[str]] = {}
     remedies: dict[str, str] = {}
     for node in nodes:
-        for one in node.controls:
+        for one in node.shown:
             if one.state == "fail":
                 found.setdefault((one.id, one.title), []).append(node.node)
                 remedies.setdefault(one.id, one.remedy)

@@ -68,6 +68,7 @@ class FleetNumbers:
     def __init__(self, results: Mapping[str, NodeResult], references: Mapping[str, References]) -> None:
         self._references = references
         self._standards: dict[tuple[Kind, int, Metric], Standards] = {}
+        self._kinds: dict[tuple[str, int | None], Kind] = {}
         values: dict[tuple[Kind, Metric], list[float]] = {}
         lowest: dict[tuple[Kind, Metric], tuple[float, Place]] = {}
         first: dict[tuple[Kind, Metric], tuple[TestResult, Measurement, NodeResult]] = {}
@@ -110,9 +111,12 @@ class FleetNumbers:
         """The hardware that a number is of."""
         if not of_gpus(test):
             return Kind(result.machine.cpu_model, "")
-        gpus = [gpu for gpu in result.gpus if measurement.device in {None, gpu.index}]
-        names = " and ".join(sorted({self.model(gpu, result) for gpu in gpus}))
-        return Kind(names or "GPUs that nobody named", _link(gpus))
+        place = result.node, measurement.device
+        if place not in self._kinds:
+            gpus = [gpu for gpu in result.gpus if measurement.device in {None, gpu.index}]
+            names = " and ".join(sorted({self.model(gpu, result) for gpu in gpus}))
+            self._kinds[place] = Kind(names or "GPUs that nobody named", _link(gpus))
+        return self._kinds[place]
 
     def model(self, gpu: GpuIdentity, result: NodeResult) -> str:
         """A GPU's name in the table of models, or its own."""

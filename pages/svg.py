@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
@@ -131,10 +132,10 @@ class Line:
     name: str
     points: tuple[Point, ...]
 
-    @property
+    @cached_property
     def drawn(self) -> list[Point]:
         """The points that are numbers."""
-        return [point for point in self.points if all(map(is_number, point))]
+        return [(x, y) for x, y in self.points if is_number(x) and is_number(y)]
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def kind(*states: str) -> str:
 
 def is_number(value: object) -> bool:
     """Whether something can be written and drawn as a number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def number(value: float | None) -> str:

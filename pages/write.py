@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup
 
+from compliance.alike import Once
 from pages import fleet, node, words
 from pages.inputs import Report, no_past
 from pages.metrics import FleetNumbers
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
+    from compliance.model import ControlResult
     from pages.changes import Change
 
 #: A report of so many nodes is one file, where that has at most so many bytes; mail and browsers take it.
@@ -62,6 +64,12 @@ class Pages:
         self._numbers = FleetNumbers(
             validation.results if validation else {}, validation.references if validation else {}
         )
+        # Hundreds of rows on each page are the same for nodes that are alike.
+        parts: Any = _environment().get_template("parts.html.j2").module
+        self._rows = {
+            "control_rows": _Rows(parts.control_row),
+            "relaxed_rows": _Rows(parts.relaxed_row),
+        }
         self._changed = fleet.changed_on(report)
         self._by_node: dict[str, list[Change]] = {}
         for change in self._changed:
@@ -124,8 +132,18 @@ class Pages:
 
     def _render(self, template: str, **values: Any) -> str:
         # A lone surrogate of a damaged name has no bytes: shown as what cannot be shown.
-        text = _environment().get_template(template).render(label=self._report.label, **values)
+        text = _environment().get_template(template).render(label=self._report.label, **self._rows, **values)
         return text.encode("utf-8", "replace").decode()
+
+
+class _Rows:
+    """The rows of some controls, each made once for all pages of a report."""
+
+    def __init__(self, macro: Callable[[ControlResult], str]) -> None:
+        self._row = Once(macro)
+
+    def __call__(self, controls: Iterable[ControlResult]) -> Markup:
+        return Markup("".join(map(self._row, controls)))  # noqa: S704 - of a template, which escapes
 
 
 @cache

@@ -77,7 +77,7 @@ def fact(count: int) -> dict[str, Any]:
 
 def make_compliance(folder: Path, count: int, drifted: int) -> None:
     """Answers of a check in which the nodes with this remainder of 50 have drifted."""
-    from compliance.fleet import answer
+    from compliance.fleet import answer, packed
     from compliance.model import Observation, State
     from planning.node_plan import NodePlan
     from tests.unit.compliance.fleets import DRIVER, observations
@@ -118,7 +118,7 @@ def make_compliance(folder: Path, count: int, drifted: int) -> None:
                 said = {"problem": "unreachable: no route to host"}
             waivers = [unvalidated, *([waiver] if place % 50 == 13 else [])]
             asked.append({"name": name, "groups": ["gpu_nodes"], "answer": said, "waivers": waivers})
-        hand_over(folder, number, "compliance", {"arguments": arguments, "nodes": asked})
+        hand_over(folder, number, "compliance", {"arguments": arguments, **packed(asked)})
 
 
 def make_validation(folder: Path, count: int, began: str) -> None:

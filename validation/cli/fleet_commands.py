@@ -246,10 +246,8 @@ def _from_stdin() -> _Fleet:
 
     A node whose result is none was not measured: one bad result costs the others no verdict.
     """
-    given = parse(read(STDIN))
-    if not isinstance(given, dict) or not all(
-        isinstance(given.get(part), dict) for part in ("expectations", "results")
-    ):
+    given = _together(parse(read(STDIN)))
+    if given is None:
         raise UsageError('standard input is not {"expectations": {...}, "results": {node: ...}}')
     expectations = fleet_from(given["expectations"], TESTS)
     results, unreadable = {}, {}
@@ -265,6 +263,35 @@ def _from_stdin() -> _Fleet:
         dataclasses.replace(expectations, nodes=expectations.nodes | unreadable),
         results,
         decode(Fleet, given["fabric"], "fabric") if given.get("fabric") else None,
+    )
+
+
+def _together(given: Any) -> dict[str, Any] | None:
+    """What was given, or what the slices of a run have handed over as one; None where it is neither.
+
+    Of slices, a later one holds. What was measured between nodes no slice has.
+    """
+    if isinstance(given, dict) and isinstance(given.get("slices"), list):
+        parts: list[Any] = [
+            part.get("document") if isinstance(part, dict) else None for part in given["slices"]
+        ]
+        if not parts or not all(map(_is_whole, parts)):
+            return None
+        nodes: dict[str, Any] = {}
+        results: dict[str, Any] = {}
+        for part in parts:
+            found = part["expectations"].get("nodes")
+            if not isinstance(found, dict):
+                return None
+            nodes |= found
+            results |= part["results"]
+        return {"expectations": {**parts[0]["expectations"], "nodes": nodes}, "results": results}
+    return given if _is_whole(given) else None
+
+
+def _is_whole(given: Any) -> bool:
+    return isinstance(given, dict) and all(
+        isinstance(given.get(part), dict) for part in ("expectations", "results")
     )
 
 

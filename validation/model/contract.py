@@ -244,6 +244,17 @@ def dumps(value: Any) -> str:
     return "".join(json_text(value))
 
 
+class Encoded(str):
+    """JSON text that stands in a list of what `json_text` writes: encoded once, and written many times."""
+
+    __slots__ = ()
+
+
+def encoded(value: Any) -> Encoded:
+    """A dataclass, or what the json module takes, on one line. Raises ValueError as `dumps` does."""
+    return Encoded(_ENCODER.encode(value))
+
+
 def json_text(value: Any, lists: int = 1) -> typing.Iterator[str]:
     """A dataclass, or what the json module takes, as pieces of JSON text; an iterator is written as a list.
 
@@ -257,6 +268,9 @@ def json_text(value: Any, lists: int = 1) -> typing.Iterator[str]:
 
 def _pieces(value: Any, lists: int, line: str) -> typing.Iterator[str]:
     """The pieces of a value. `line` is a line's end and the next line's indentation."""
+    if type(value) is Encoded:
+        yield value
+        return
     if dataclasses.is_dataclass(value):
         value = _fields(value)
     within = f"{line}  "
@@ -269,7 +283,9 @@ def _pieces(value: Any, lists: int, line: str) -> typing.Iterator[str]:
         place = -1
         for place, item in enumerate(value):
             yield f"{',' if place else '['}{within}"
-            if lists > 1:
+            if type(item) is Encoded:
+                yield item
+            elif lists > 1:
                 yield from _pieces(item, lists - 1, within)
             else:
                 yield _ENCODER.encode(item)
@@ -321,96 +337,186 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def decode(kind: type[T], value: Any, path: str = "") -> T:
     """`value`, as the json module gives it, as an instance of the dataclass `kind`. Raises ContractError."""
-    if not isinstance(value, dict):
-        raise ContractError(f"{path or 'the top level'}: expected an object, found {_show(value)}")
-    hints = _hints(typing.cast("typing.Hashable", kind))
-    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is one
-    if unknown := sorted(value.keys() - known.keys()):
-        raise ContractError(f"{_join(path, unknown[0])}: no such field in {kind.__name__}")
-    arguments = {}
-    for name, description in known.items():
-        if name in value:
-            arguments[name] = _decode(hints[name], value[name], _join(path, name))
-        elif (
-            description.default is dataclasses.MISSING and description.default_factory is dataclasses.MISSING
-        ):
-            raise ContractError(f"{_join(path, name)}: missing")
-    return kind(**arguments)
+    try:
+        return typing.cast("T", _decoder(typing.cast("typing.Hashable", kind))(value))
+    except _MisfitError as error:
+        place = "".join([path, *reversed(error.steps)])
+        raise ContractError(f"{place.removeprefix('.') or 'the top level'}: {error}") from error
+
+
+class _MisfitError(Exception):
+    """A value that has not the form it must have.
+
+    `steps` lead to it, the innermost first: `.name` or `[index]`. They are collected on the way out, because
+    nearly all values fit, and a fleet's have no time to say where they are.
+    """
+
+    def __init__(self, said: str, *steps: str) -> None:
+        super().__init__(said)
+        self.steps = list(steps)
+
+
+#: What makes of a value of the json module one of a type. Raises _MisfitError.
+_Decoder = typing.Callable[[Any], Any]
 
 
 @functools.cache
-def _hints(kind: typing.Hashable) -> dict[str, Any]:
-    """The types of a dataclass's fields, which take longer to evaluate than a value takes to check."""
-    return typing.get_type_hints(kind)
-
-
-def _decode(kind: Any, value: Any, path: str) -> Any:
+def _decoder(kind: Any) -> _Decoder:
+    """What decodes values of a type; made once, because looking at types takes longer than the values do."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
-        return _finite(value, path)
+        return _finite
     if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in arguments:
-            return None
-        errors = []
-        for choice in (choice for choice in arguments if choice is not type(None)):
-            try:
-                return _decode(choice, value, path)
-            except ContractError as error:
-                errors.append(error)
-        raise errors[0]
+        choices = [_decoder(choice) for choice in arguments if choice is not type(None)]
+        return functools.partial(_one_of, choices, type(None) in arguments)
     if origin is tuple:
-        if not isinstance(value, list):
-            raise ContractError(f"{path}: expected a list, found {_show(value)}")
-        return tuple(_decode(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
+        return functools.partial(_tuple_of, _decoder(arguments[0]))
     if origin is dict:
-        if not isinstance(value, dict):
-            raise ContractError(f"{path}: expected an object, found {_show(value)}")
-        return {
-            _key(arguments[0], key, path): _decode(arguments[1], item, _join(path, key))
-            for key, item in value.items()
-        }
+        return functools.partial(_dict_of, arguments[0], _decoder(arguments[1]))
     if dataclasses.is_dataclass(kind):
-        return decode(typing.cast("type[Any]", kind), value, path)
-    return _decode_scalar(kind, value, path)
+        return functools.partial(_dataclass, kind)
+    if issubclass(kind, StringEnum):
+        return functools.partial(_word, kind, {str(word): word for word in kind})
+    return _float if kind is float else functools.partial(_scalar, kind)
 
 
-def _key(kind: Any, key: str, path: str) -> Any:
+@functools.cache
+def _fields_of(kind: typing.Hashable) -> tuple[tuple[str, str, _Decoder, bool], ...]:
+    """The name of each field of a dataclass, its step, its decoder, and whether it may be missing."""
+    hints = typing.get_type_hints(kind)
+    return tuple(
+        (
+            one.name,
+            f".{one.name}",
+            _decoder(hints[one.name]),
+            one.default is not dataclasses.MISSING or one.default_factory is not dataclasses.MISSING,
+        )
+        for one in dataclasses.fields(typing.cast("Any", kind))
+    )
+
+
+def _dataclass(kind: Any, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise _MisfitError(f"expected an object, found {_show(value)}")
+    known = _fields_of(kind)
+    arguments = {}
+    step = ""
+    try:
+        for name, step, decoder, optional in known:  # noqa: B007 - used where it fails
+            if name in value:
+                arguments[name] = decoder(value[name])
+            elif not optional:
+                raise _MisfitError("missing")
+    except _MisfitError as error:
+        # A field that is not known is said before anything else.
+        _refuse_unknown(kind, value)
+        error.steps.append(step)
+        raise
+    if len(arguments) < len(value):
+        _refuse_unknown(kind, value)
+    return kind(**arguments)
+
+
+def _refuse_unknown(kind: Any, value: dict[str, Any]) -> None:
+    if unknown := sorted(value.keys() - {name for name, *_ in _fields_of(kind)}):
+        raise _MisfitError(f"no such field in {kind.__name__}", f".{unknown[0]}")
+
+
+def _one_of(choices: list[_Decoder], nullable: bool, value: Any) -> Any:
+    if value is None and nullable:
+        return None
+    errors = []
+    for decoder in choices:
+        try:
+            return decoder(value)
+        except _MisfitError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _tuple_of(decoder: _Decoder, value: Any) -> Any:
+    if not isinstance(value, list):
+        raise _MisfitError(f"expected a list, found {_show(value)}")
+    found: list[Any] = []
+    try:
+        for item in value:
+            found.append(decoder(item))
+    except _MisfitError as error:
+        error.steps.append(f"[{len(found)}]")
+        raise
+    return tuple(found)
+
+
+def _dict_of(kind: Any, decoder: _Decoder, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise _MisfitError(f"expected an object, found {_show(value)}")
+    found = {}
+    key = ""
+    try:
+        for key, item in value.items():
+            found[key] = decoder(item)
+    except _MisfitError as error:
+        error.steps.append(f".{key}")
+        raise
+    return {_whole(key): item for key, item in found.items()} if kind is int else found
+
+
+def _whole(key: str) -> int:
     """A key of an object: JSON knows only text."""
-    if kind is not int:
-        return key
     if not key.isascii() or not key.isdigit():
-        raise ContractError(f"{path}: expected a whole number as key, found {_show(key)}")
+        raise _MisfitError(f"expected a whole number as key, found {_show(key)}")
     return int(key)
 
 
-def _decode_scalar(kind: Any, value: Any, path: str) -> Any:
-    if issubclass(kind, StringEnum):
-        if value not in list(kind):
-            raise ContractError(f"{path}: expected one of {', '.join(kind)}, found {_show(value)}")
-        return kind(value)
-    if kind is float:
-        try:
-            if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
-                return float(value)
-        except OverflowError:
-            pass  # a whole number beyond all bounds
-        raise ContractError(f"{path}: expected a finite number, found {_show(value)}")
+def _word(kind: Any, words: dict[str, Any], value: Any) -> Any:
+    found = words.get(value) if isinstance(value, str) else None
+    if found is None:
+        raise _MisfitError(f"expected one of {', '.join(kind)}, found {_show(value)}")
+    return found
+
+
+def _float(value: Any) -> float:
+    try:
+        if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+    except OverflowError:
+        pass  # a whole number beyond all bounds
+    raise _MisfitError(f"expected a finite number, found {_show(value)}")
+
+
+def _scalar(kind: Any, value: Any) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ContractError(f"{path}: expected {kind.__name__}, found {_show(value)}")
+        raise _MisfitError(f"expected {kind.__name__}, found {_show(value)}")
     return value
 
 
-def _finite(value: Any, path: str) -> Any:
+def _finite(value: Any) -> Any:
     """`value` as it is, when no number in it is NaN or infinite."""
-    if isinstance(value, dict):
-        return {key: _finite(item, _join(path, key)) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item, f"{path}[{index}]") for index, item in enumerate(value)]
-    return _decode_scalar(float, value, path) if isinstance(value, float) else value
+    step = ""
+    try:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                step = f".{key}"
+                _finite(item)
+        elif isinstance(value, list) and not _finite_numbers(value):
+            for index, item in enumerate(value):
+                step = f"[{index}]"
+                _finite(item)
+        elif isinstance(value, float):
+            _float(value)
+    except _MisfitError as error:
+        if step:
+            error.steps.append(step)
+        raise
+    return value
 
 
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+def _finite_numbers(values: list[Any]) -> bool:
+    """Whether these are numbers of which none is NaN or infinite; False where that takes a closer look."""
+    try:
+        return math.isfinite(sum(values))
+    except (TypeError, OverflowError):
+        return False
 
 
 def _show(value: Any) -> str:

@@ -7,10 +7,11 @@ nothing was compared.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from validation.model.contract import EXPECTATIONS_VERSION, ContractError, decode, loads
+from validation.model.contract import EXPECTATIONS_VERSION, ContractError, decode, loads, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,19 +91,27 @@ def parse_expectation(text: str | bytes, known_tests: tuple[str, ...]) -> Expect
 
 def read_fleet(path: Path, known_tests: tuple[str, ...]) -> FleetExpectations:
     """The expectations of a fleet from a JSON file. Raises OSError, ContractError."""
-    return _checked_fleet(loads(FleetExpectations, path.read_bytes()), known_tests)
+    return fleet_from(parse(path.read_bytes()), known_tests)
 
 
 def fleet_from(value: Any, known_tests: tuple[str, ...]) -> FleetExpectations:
-    """The expectations of a fleet from what the json module gives. Raises ContractError."""
-    return _checked_fleet(decode(FleetExpectations, value, "expectations"), known_tests)
+    """The expectations of a fleet from what the json module gives. Raises ContractError.
 
-
-def _checked_fleet(fleet: FleetExpectations, known_tests: tuple[str, ...]) -> FleetExpectations:
-    """The same, when every node's expectation makes sense. Raises ContractError."""
-    for name, expectation in fleet.nodes.items():
+    The same is expected of most nodes: they have the same object, which is decoded and checked once.
+    """
+    nodes = value.get("nodes") if isinstance(value, dict) else None
+    if not isinstance(nodes, dict):
+        return decode(FleetExpectations, value, "expectations")
+    fleet = decode(FleetExpectations, {**value, "nodes": {}}, "expectations")
+    known: dict[str, Expectation] = {}
+    for name, expected in nodes.items():
         file_name(name)
-        _checked(expectation, known_tests, name)
+        # The text and not the value: to Python, true is 1.
+        text = json.dumps(expected)
+        if text not in known:
+            decoded = decode(Expectation, expected, f"expectations.nodes.{name}")
+            known[text] = _checked(decoded, known_tests, name)
+        fleet.nodes[name] = known[text]
     return fleet
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ UNITS = {
     "samples_s": "samples/s",
     "reads_s": "reads/s",
 }
+RATES = tuple(f"_{ending}" for ending in UNITS)
 #: Units of what no judge compares, because more of it is not better.
 SIZES = {"gb": "GB", "samples": "samples", "times": "times"}
 #: A spread (interquartile range over median) above which a number is measured again, and blames nobody alone.
@@ -28,7 +30,7 @@ def of_gpus(test: TestResult) -> bool:
 
 def has_unit(measurement: Measurement) -> bool:
     """Whether a number is a rate by its name, whatever its value."""
-    return any(measurement.name.endswith(f"_{unit}") for unit in UNITS)
+    return measurement.name.endswith(RATES)
 
 
 def is_rate(measurement: Measurement) -> bool:
@@ -38,7 +40,16 @@ def is_rate(measurement: Measurement) -> bool:
 
 def conditions_key(conditions: dict[str, int | str]) -> tuple[tuple[str, str], ...]:
     """Conditions, to tell whether two numbers were taken in the same way."""
-    return tuple(sorted((name, str(value)) for name, value in conditions.items()))
+    # With the types: to Python, true is 1.
+    return _key(tuple(conditions.items()), tuple(map(type, conditions.values()))) if conditions else ()
+
+
+@lru_cache(maxsize=1 << 16)
+def _key(
+    conditions: tuple[tuple[str, int | str], ...], _types: tuple[type, ...]
+) -> tuple[tuple[str, str], ...]:
+    """The same object for all numbers of a fleet that were taken in the same way."""
+    return tuple(sorted((name, str(value)) for name, value in conditions))
 
 
 def on_gpu(device: int | None) -> str:
@@ -46,6 +57,7 @@ def on_gpu(device: int | None) -> str:
     return "" if device is None else f" on GPU {device}"
 
 
+@cache
 def label(name: str) -> str:
     """`h2d_pinned_gb_s` without its unit, as a reader says it: `h2d pinned`."""
     units = (*UNITS, *SIZES)
@@ -54,6 +66,7 @@ def label(name: str) -> str:
     )
 
 
+@cache
 def unit(name: str) -> str:
     """The unit of a measurement's name, empty if it has none."""
     return next((text for ending, text in (UNITS | SIZES).items() if name.endswith(ending)), "")

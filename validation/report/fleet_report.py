@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from validation.model.contract import State, dumps
+from validation.model.contract import State, dumps, encoded, json_text
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from validation.fabric.groups import Fleet as Fabric
@@ -140,7 +140,7 @@ def write(
     (directory / "results").mkdir(parents=True, exist_ok=True)
     for name, result in results.items():
         write_atomically(directory / "results" / f"{name}.json", dumps(result))
-    write_atomically(directory / "expectations.json", dumps(expectations))
+    write_atomically(directory / "expectations.json", _expectations(expectations))
     if between_nodes:
         write_atomically(directory / "fabric.json", dumps(between_nodes))
     write_atomically(directory / "report.txt", text(fleet))
@@ -148,6 +148,16 @@ def write(
         page(directory)
     # Last: whoever finds the summary finds a whole report.
     write_atomically(directory / "summary.json", dumps(fleet))
+
+
+def _expectations(expectations: FleetExpectations) -> Iterator[str]:
+    """Their JSON: that of nodes of which the same is expected is the same text."""
+    texts: dict[int, str] = {}
+    for expected in expectations.nodes.values():
+        if id(expected) not in texts:
+            texts[id(expected)] = encoded(expected)
+    nodes = {name: texts[id(expected)] for name, expected in expectations.nodes.items()}
+    return json_text({"schema_version": expectations.schema_version, "nodes": nodes})
 
 
 def point_latest_to(directory: Path) -> None:

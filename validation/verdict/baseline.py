@@ -37,7 +37,13 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
     def __add__(self, other: Comparison) -> Comparison:
+        if other is NOTHING:
+            return self
         return Comparison(self.findings + other.findings, tuple(dict.fromkeys(self.notes + other.notes)))
+
+
+#: What a judge says of nearly all numbers.
+NOTHING = Comparison()
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,10 @@ class BaselineJudge:
         """What it says of one number; `whose` says what the baseline is, `more` stands behind its median."""
         on_gpu_test = of_gpus(test)
         sensitivity = self.gpu if on_gpu_test else self.cpu
+        below = baseline.is_below(measurement.value, sensitivity)
+        blind = sensitivity.fail is not None and baseline.blind_below > sensitivity.fail
+        if not below and not blind:
+            return NOTHING
         state = baseline.state_of(measurement, sensitivity)
         facts: dict[str, Any] = {
             "number": f"{label(measurement.name)} {quantity(measurement)}{on_gpu(measurement.device)}",

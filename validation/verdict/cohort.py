@@ -65,19 +65,23 @@ def compare(results: Mapping[str, NodeResult]) -> dict[tuple[str, str], Comparis
 def _members(node: str, result: NodeResult) -> Iterator[_Member]:
     torch, driver = result.machine.torch, (result.machine.driver or "").partition(".")[0]
     limits = _power_limits(result)
+    alike: dict[int | None, Hashable] = {}
     for test in result.tests:
         for measurement in filter(is_rate, test.measurements):
             if not of_gpus(test):
                 kind: Hashable = (result.machine.cpu_model, result.machine.cpus, torch)
                 yield _Member(node, test, measurement, kind, "nodes")
                 continue
-            gpus = [gpu for gpu in result.gpus if measurement.device in {None, gpu.index}]
-            alike = sorted(
-                (g.pci_id, g.pcie_generation_max or 0, g.pcie_width_max or 0, limits.get(g.index, 0.0))
-                for g in gpus
-            )
-            noun = "nodes" if measurement.device is None else "GPUs"
-            yield _Member(node, test, measurement, (tuple(alike), torch, driver), noun)
+            device = measurement.device
+            if device not in alike:
+                gpus = sorted(
+                    (g.pci_id, g.pcie_generation_max or 0, g.pcie_width_max or 0, limits.get(g.index, 0.0))
+                    for g in result.gpus
+                    if device in {None, g.index}
+                )
+                alike[device] = (tuple(gpus), torch, driver)
+            noun = "nodes" if device is None else "GPUs"
+            yield _Member(node, test, measurement, alike[device], noun)
 
 
 def _power_limits(result: NodeResult) -> dict[int, float]:

@@ -18,7 +18,14 @@ if str(ROOT) not in sys.path:
 
 from compliance import report  # noqa: E402 - needs the path above
 from compliance.evidence import EvidenceError  # noqa: E402 - likewise
-from compliance.fleet import CHOSEN, WaiverError, check, checked_nodes, settings_of  # noqa: E402 - likewise
+from compliance.fleet import (  # noqa: E402 - likewise
+    CHOSEN,
+    WaiverError,
+    check,
+    checked_nodes,
+    packed,
+    settings_of,
+)
 from compliance.model import Verdict  # noqa: E402 - likewise
 from planning.convert import plain  # noqa: E402 - likewise
 from validation.processes.store import HistoryError  # noqa: E402 - likewise
@@ -51,7 +58,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         ]
         given = {name: arguments[name] for name in CHOSEN}
         if collect := arguments.get("collect"):
-            document = {"arguments": given, "nodes": asked}
+            document = {"arguments": given, **packed(asked)}
             text = json.dumps(document, default=str)
             (Path(collect) / "compliance.json").write_text(text, encoding="utf-8")
             return result | {"changed": False, "verdict": ""}

@@ -50,7 +50,7 @@ def test_a_node_that_answers_is_read_and_compared(monkeypatch: pytest.MonkeyPatc
     result, asked = task(monkeypatch)
     assert asked == ["node_facts", "node_compliance"]
     assert result["changed"] is False
-    assert json.loads(result["answer"])["observations"] == {"node": []}
+    assert json.loads(result["answer"])["observations"] == {"node": "[]"}
     assert "problem" not in result
 
 

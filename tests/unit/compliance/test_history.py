@@ -49,7 +49,23 @@ def test_a_state_lasts_until_another_one_begins(history: History) -> None:
     assert check(history, 0) == hour(0)
     assert check(history, 1) == hour(0)
     assert check(history, 2, State.FAIL) == hour(2)
-    assert history.states()[PLACE].state is State.FAIL
+    assert history.states()[PLACE[0]][PLACE[1]].state is State.FAIL
+
+
+def test_what_is_known_is_what_stands_in_the_file_and_is_shared_by_nodes_of_which_it_is_the_same(
+    history: History,
+) -> None:
+    nodes = [checked("gpu01"), checked("gpu02"), checked("gpu03", observation(SSHD, State.FAIL))]
+    history.record(statement(nodes, RULES, {}), "report", "0" * 64, "")
+    with sqlite3.connect(history.path) as connection:
+        rows = connection.execute("SELECT node, control, state, since FROM state").fetchall()
+    known = history.states()
+    assert sorted(rows) == sorted(
+        (node, control, one.state.value, one.since)
+        for node, controls in known.items()
+        for control, one in controls.items()
+    )
+    assert known["gpu01"] is known["gpu02"]
 
 
 def test_a_drift_has_a_beginning_and_an_end(history: History) -> None:
@@ -83,7 +99,7 @@ def test_a_history_of_a_newer_version_is_refused_and_left_alone(history: History
         check(history, 1, State.FAIL)
     with sqlite3.connect(history.path) as connection:
         connection.execute("PRAGMA user_version = 2")
-    assert history.states()[PLACE].state is State.PASS
+    assert history.states()[PLACE[0]][PLACE[1]].state is State.PASS
 
 
 def test_a_file_that_is_no_history_is_refused_and_left_alone(history: History) -> None:
@@ -135,7 +151,7 @@ def test_a_writer_that_is_killed_leaves_what_was_there(history: History) -> None
         [sys.executable, "-c", writer], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     assert killed.returncode == -signal.SIGKILL
-    assert history.states()[PLACE].state is State.PASS
+    assert history.states()[PLACE[0]][PLACE[1]].state is State.PASS
     assert history.drifts() == []
     assert check(history, 2, State.FAIL) == hour(2)
 

@@ -34,7 +34,7 @@ NODES = [
     CheckedNode("gpu03", problem="unreachable: no route to host"),
     checked("gpu04"),
 ]
-STATEMENT = statement(NODES, RULES, {("gpu04", SSHD): Known(State.FAIL, "2026-11-01T00:00:00Z")})
+STATEMENT = statement(NODES, RULES, {"gpu04": {SSHD: Known(State.FAIL, "2026-11-01T00:00:00Z")}})
 
 
 def test_the_json_is_read_back_whole_and_has_the_form_of_its_schema() -> None:

@@ -287,7 +287,7 @@ def test_a_waiver_whose_nodes_were_not_checked_is_not_judged() -> None:
 
 def test_only_a_state_that_was_known_can_have_changed() -> None:
     made = statement(
-        [checked("gpu01", BROKEN)], RULES, {("gpu01", CONTROL): Known(State.PASS, "2026-11-01T00:00:00Z")}
+        [checked("gpu01", BROKEN)], RULES, {"gpu01": {CONTROL: Known(State.PASS, "2026-11-01T00:00:00Z")}}
     )
     assert [(one.control, one.before, one.now) for one in made.changed] == [(CONTROL, State.PASS, State.FAIL)]
     assert not statement([checked("gpu01", BROKEN)], RULES, {}).changed

@@ -45,6 +45,16 @@ def test_validation_of_slices_is_judged_together(tmp_path: Path) -> None:
     }
 
 
+def test_a_slice_whose_results_cannot_be_read_is_named(tmp_path: Path) -> None:
+    argv = ["-m", "validation", "report", "--fleet", f"--output={tmp_path}/report"]
+    nodes = {"schema_version": EXPECTATIONS_VERSION, "nodes": {}}
+    part = {"argv": argv, "document": {"expectations": nodes, "results": {}, "fabric": None}}
+    given = folders(tmp_path, "validation", part, part)
+    (given[1] / "validation.json").write_text('{"argv": [')
+    with pytest.raises(collected.CollectedError, match=r"1/validation\.json: expected"):
+        collected.validation(given, {})
+
+
 def test_a_report_that_was_killed_is_no_success(tmp_path: Path) -> None:
     code = "import os; os.kill(os.getpid(), 9)"
     document: dict[str, Any] = {"expectations": {"nodes": {}}, "results": {}}
@@ -78,7 +88,7 @@ def test_compliance_of_slices_is_one_statement(tmp_path: Path) -> None:
             "answer": {"problem": "off"},
             "waivers": list(waivers),
         }
-        return {"arguments": arguments, "nodes": [asked]}
+        return {"arguments": arguments, "answers": [], "nodes": [asked]}
 
     said = collected.compliance(
         folders(tmp_path, "compliance", part("gpu02"), part("gpu01")), SILENT, ["inventory/mine"], {"gpu01"}
@@ -94,7 +104,7 @@ def test_compliance_of_slices_is_one_statement(tmp_path: Path) -> None:
 def test_a_wrong_waiver_in_any_slice_keeps_the_statement_from_being_written(tmp_path: Path) -> None:
     arguments = {"directory": str(tmp_path), "validations": str(tmp_path), "validation_max_age_days": 30}
     asked = {"name": "gpu01", "groups": [], "answer": {}, "waivers": [{"controls": "x"}]}
-    part = {"arguments": {**arguments, "key": "", "metrics": ""}, "nodes": [asked]}
+    part = {"arguments": {**arguments, "key": "", "metrics": ""}, "answers": [], "nodes": [asked]}
     said = collected.compliance(folders(tmp_path, "compliance", part), {}, [], {"gpu01"})
     assert said
     assert said.status == 2

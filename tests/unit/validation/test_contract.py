@@ -15,8 +15,17 @@ from hypothesis import strategies as st
 
 from tests.unit.validation import samples
 from validation.model import contract
-from validation.model.contract import ContractError, Digest, Finding, Measured, Measurement, NodeResult, State
-from validation.model.expectations import FleetExpectations
+from validation.model.contract import (
+    EXPECTATIONS_VERSION,
+    ContractError,
+    Digest,
+    Finding,
+    Measured,
+    Measurement,
+    NodeResult,
+    State,
+)
+from validation.model.expectations import FleetExpectations, fleet_from
 from validation.report import schema
 from validation.verdict.judge import judge_fleet, judge_node
 
@@ -190,3 +199,18 @@ def test_a_number_that_json_does_not_have_is_refused_at_every_depth(value: float
     for document in ({"a": value}, {"a": [value]}, {"a": [{"b": value}]}):
         with pytest.raises(ValueError, match="JSON"):
             "".join(contract.json_text(document))
+
+
+def test_what_is_expected_of_several_nodes_is_one_object_and_true_is_no_number() -> None:
+    one = {"gpus": [{"model": "h100", "name": "NVIDIA H100", "count": 1}]}
+    other = {"gpus": [{"model": "h100", "name": "NVIDIA H100", "count": True}]}
+
+    def fleet(**nodes: Any) -> FleetExpectations:
+        return fleet_from({"schema_version": EXPECTATIONS_VERSION, "nodes": nodes}, ())
+
+    nodes = fleet(gpu01=one, gpu02=one, gpu03={}).nodes
+    assert nodes["gpu01"] is nodes["gpu02"]
+    assert nodes["gpu01"].gpu_count == 1
+    assert nodes["gpu03"].gpu_count is None
+    with pytest.raises(ContractError, match=r"expectations\.nodes\.gpu02\.gpus\[0\]\.count: expected int"):
+        fleet(gpu01=one, gpu02=other)

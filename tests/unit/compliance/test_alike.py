@@ -1,0 +1,236 @@
+"""What nodes that are alike share is what each of them would have alone, in all forms of a report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_URL, uuid5
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+
+from compliance import document, report
+from compliance.alike import uuid_of
+from compliance.fleet import answer, checked_node, packed, unpacked, validations
+from compliance.history import Known
+from compliance.model import Change, State, Statement
+from compliance.schema import statement_schema
+from compliance.statement import CheckedNode, LastValidation, statement
+from planning.preflight import preflight_plan
+from tests.unit.compliance.fleets import (
+    DRIVER,
+    KNOWN,
+    MEASURED,
+    RULES,
+    VARIABLES,
+    checked,
+    observation,
+    observations,
+    plan,
+    waiver,
+)
+from tests.unit.pages import made_up
+from tests.unit.planning_nodes import node
+from validation.model.contract import EXPECTATIONS_VERSION
+from validation.model.expectations import FleetExpectations
+from validation.report import fleet_report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SSHD = "sshd:PasswordAuthentication"
+CONTROL = f"ssh_hardening/{SSHD}"
+DRIFTED = replace(
+    observation(SSHD, State.FAIL, reason='yes <is> "in force"\n\x1b'),
+    changes=(Change("PasswordAuthentication", "yes", "no"),),
+)
+REBOOT = observation("reboot", State.FAIL, reason="a kernel waits")
+UPDATES = observation("security-updates", State.NOT_CHECKED, reason="apt hangs")
+
+
+@cache
+def said(*differing: Any) -> str:
+    """The answer of a node."""
+    fact = preflight_plan({"ansible_facts": {"temper": node()}}, VARIABLES, KNOWN)
+    found = observations(plan(), *differing)
+    return answer(fact, {role: [asdict(one) for one in ones] for role, ones in found.items()}, DRIVER)
+
+
+def asked(name: str, *differing: Any, **changes: Any) -> CheckedNode:
+    """A node whose answer came from elsewhere: another text with the same words."""
+    text = "".join(list(said(*differing)))
+    found = checked_node(name, ("gpu_nodes",), {"answer": text}, ())
+    assert not found.problem
+    return replace(found, validation=MEASURED, **changes)
+
+
+NODES = [
+    asked("gpu01"),
+    asked("gpu02"),
+    asked("gpu03", DRIFTED),
+    asked("gpu04", DRIFTED, waivers=(waiver(CONTROL),)),
+    asked("gpu05", DRIFTED, REBOOT, UPDATES),
+    replace(asked("gpu06"), validation=None),
+    replace(asked("gpu07"), validation=None, waivers=(waiver("validation/last"),)),
+    CheckedNode("gpu08", problem="unreachable: no route to host"),
+    asked("gpu09"),
+    checked("gpu10"),
+]
+BEFORE = {
+    "gpu02": {CONTROL: Known(State.PASS, "2026-11-01T00:00:00Z")},
+    "gpu03": {CONTROL: Known(State.PASS, "2026-11-01T00:00:00Z")},
+    "gpu04": {CONTROL: Known(State.WAIVED, "2026-11-02T00:00:00Z")},
+    "gpu09": {CONTROL: Known(State.FAIL, "2026-11-03T00:00:00Z")},
+}
+FLEET = statement(NODES, RULES, BEFORE)
+
+
+def test_every_node_is_stated_as_it_is_alone() -> None:
+    alone = [statement([one], replace(RULES), {one.name: BEFORE.get(one.name, {})}) for one in NODES]
+    assert FLEET.nodes == tuple(found.nodes[0] for found in alone)
+    assert FLEET.changed == tuple(change for found in alone for change in found.changed)
+    assert {one.node for one in FLEET.changed} == {"gpu03", "gpu09"}
+
+
+def test_a_remedy_names_the_node_that_it_is_for() -> None:
+    remedies = [(told.node, one.remedy) for told in FLEET.nodes for one in told.controls if one.remedy]
+    assert len(remedies) >= 6
+    assert [remedy for name, remedy in remedies if name not in remedy] == []
+
+
+def test_nodes_that_are_alike_share_their_controls() -> None:
+    first, second = statement([asked("gpu01"), asked("gpu02")], RULES, {}).nodes
+    assert first.controls is second.controls
+
+
+def test_the_document_is_read_back_as_the_statement_that_was_written() -> None:
+    assert document.read("".join(document.text(FLEET))) == FLEET
+
+
+def test_the_document_has_the_form_of_its_schema_and_controls_of_alike_nodes_once() -> None:
+    written = json.loads("".join(document.text(FLEET)))
+    jsonschema.validate(written, json.loads(statement_schema()))
+    nodes = {told["node"]: told for told in written["nodes"]}
+    assert (nodes["gpu01"]["like"], nodes["gpu02"]["like"]) == ("", "gpu01")
+    assert [one["id"] for one in nodes["gpu02"]["controls"]] == [CONTROL]
+    assert len(nodes["gpu01"]["controls"]) > 100
+
+
+def test_who_looks_for_what_fails_in_the_document_needs_to_look_at_no_other_node() -> None:
+    def listed(nodes: list[dict[str, Any]]) -> list[tuple[str, str]]:
+        return [
+            (told["node"], one["id"])
+            for told in nodes
+            for one in told["controls"]
+            if one["state"] in ("fail", "not-checked") or one["waived_by"] == "operator"
+        ]
+
+    many = statement([asked(f"gpu{number:02}", DRIFTED, UPDATES) for number in range(20)], RULES, {})
+    for whole in (FLEET, many):
+        written = json.loads("".join(document.text(whole)))
+        assert listed(written["nodes"]) == listed(
+            [json.loads(json.dumps(asdict(one))) for one in whole.nodes]
+        )
+
+
+def test_a_node_that_has_little_in_common_with_the_first_is_written_whole() -> None:
+    first, second = FLEET.nodes[0], FLEET.nodes[1]
+    other = replace(second, controls=tuple(replace(one, reason="other") for one in second.controls))
+    written = json.loads("".join(document.text(replace(FLEET, nodes=(first, other)))))
+    assert [told["like"] for told in written["nodes"]] == ["", ""]
+
+
+def test_a_statement_of_the_version_before_is_read() -> None:
+    old = json.loads("".join(document.text(replace(FLEET, nodes=FLEET.nodes[:1]))))
+    for told in old["nodes"]:
+        del told["like"]
+    assert document.read(json.dumps(old | {"schema_version": 1})).nodes == FLEET.nodes[:1]
+
+
+@pytest.mark.parametrize("name", ["", "temper:gpu01:os_tuning/x", "ä\0ö"])
+def test_a_uuid_is_that_of_the_standard_library(name: str) -> None:
+    assert uuid_of(name) == str(uuid5(NAMESPACE_URL, name))
+
+
+def test_answers_are_handed_over_once_and_come_back_whole() -> None:
+    given: list[dict[str, Any]] = [
+        {"name": "gpu01", "groups": ["a"], "answer": {"answer": said()}, "waivers": []},
+        {"name": "gpu02", "groups": [], "answer": {"problem": "off"}, "waivers": [{}]},
+        {"name": "gpu03", "groups": [], "answer": {"answer": said(DRIFTED)}, "waivers": []},
+        {"name": "gpu04", "groups": [], "answer": {"answer": said()}, "waivers": []},
+    ]
+    document = packed(given)
+    assert document["answers"] == [said(), said(DRIFTED)]
+    assert unpacked(json.loads(json.dumps(document))) == given
+
+
+def junit_by_element_tree(whole: Statement) -> ElementTree.Element:
+    """Each case an element of its own, as the standard library builds and escapes it."""
+    suites = ElementTree.Element("testsuites", name="Temper compliance")
+    for told in whole.nodes:
+        suite = ElementTree.SubElement(suites, "testsuite", name=told.node, timestamp=whole.made_at)
+        if not told.controls:
+            case = ElementTree.SubElement(suite, "testcase", classname=told.node, name="the node")
+            ElementTree.SubElement(case, "error", message=report.clean(told.reason))
+        for one in told.controls:
+            case = ElementTree.SubElement(suite, "testcase", classname=told.node, name=one.id)
+            if one.state is State.FAIL:
+                words = "\n".join(filter(None, [report.found_and_wanted(one), one.remedy]))
+                failure = ElementTree.SubElement(case, "failure", message=report.clean(one.title))
+                failure.text = report.clean(words)
+            elif one.state is State.NOT_CHECKED:
+                ElementTree.SubElement(case, "error", message=report.clean(one.reason))
+            elif one.state is not State.PASS:
+                words = report.clean(f"{one.state}: {one.waiver or one.reason}")
+                ElementTree.SubElement(case, "skipped", message=words)
+        for attribute, tag in (
+            ("tests", "testcase"),
+            ("failures", "failure"),
+            ("errors", "error"),
+            ("skipped", "skipped"),
+        ):
+            suite.set(attribute, str(len(list(suite.iter(tag)))))
+    return suites
+
+
+def test_junit_is_what_the_standard_library_would_write() -> None:
+    found = ElementTree.fromstring("".join(report.junit(FLEET)))  # noqa: S314 - our own text
+    assert ElementTree.canonicalize(ElementTree.tostring(found)) == ElementTree.canonicalize(
+        ElementTree.tostring(junit_by_element_tree(FLEET))
+    )
+
+
+def test_each_result_of_sarif_names_its_own_node_and_fingerprint() -> None:
+    results = json.loads("".join(report.sarif(FLEET)))["runs"][0]["results"]
+    shown = [(told, one) for told in FLEET.nodes for one in told.shown]
+    assert len(results) == len(shown) + 1  # and a node of which nothing is known
+    for (told, one), result in zip(shown, results, strict=False):
+        assert result["ruleId"] == one.id
+        assert result["locations"] == [{"logicalLocations": [{"name": told.node, "kind": "resource"}]}]
+        assert result["partialFingerprints"] == {
+            "temper/v1": str(uuid5(NAMESPACE_URL, f"temper:{told.node}:{one.id}"))
+        }
+        assert ("suppressions" in result) == (one.state is State.WAIVED)
+
+
+def test_of_a_validation_state_moment_and_driver_are_known_and_a_damaged_result_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    made = made_up.validation(3, "quick")
+    names = sorted(made.results)
+    expected = {name: made_up.expectation() for name in names}
+    folder = tmp_path / "2026-11-22T09-14-00Z"
+    fleet_report.write(folder, made.verdict, made.results, FleetExpectations(EXPECTATIONS_VERSION, expected))
+    (folder / "results" / f"{names[1]}.json").write_text('{"started_at": ')
+    (folder / "results" / f"{names[2]}.json").write_text("{}")
+    result = made.results[names[0]]
+    (state,) = (node.state for node in made.verdict.nodes if node.node == names[0])
+    assert validations(tmp_path, set(names)) == {
+        names[0]: LastValidation(
+            datetime.fromisoformat(result.started_at), state, result.machine.driver, folder.name
+        )
+    }
