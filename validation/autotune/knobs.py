@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from validation.checks.node import Node
 
-#: Objectives: the checks of the payload that measure them.
-MATMUL, LOADING, SOCKETS, STORAGE = "cpu_matmul", "data_loading", "gpu_all_reduce", "storage_read"
+#: Objectives: a training step on the CPU (step.py), and the checks of the payload that measure the others.
+TRAINING, LOADING, SOCKETS, STORAGE = "cpu_training", "data_loading", "gpu_all_reduce", "storage_read"
 #: A value that leaves a variable as it is without any setting.
 UNSET = ""
 #: NCCL_SOCKET_NTHREADS x NCCL_NSOCKS_PERTHREAD: helper threads of each socket connection, and sockets of each
@@ -67,14 +67,16 @@ class KnobKind:
 def _threads(setup: Setup) -> Knob | str:
     most = setup.cpus_each
     counts = sorted({1 << power for power in range(most.bit_length())} | {most})
-    return _knob("omp_num_threads", MATMUL, setup.environment.get("OMP_NUM_THREADS", UNSET), map(str, counts))
+    return _knob(
+        "omp_num_threads", TRAINING, setup.environment.get("OMP_NUM_THREADS", UNSET), map(str, counts)
+    )
 
 
 def _binding(setup: Setup) -> Knob | str:
     if setup.node.cpus < 2:
         return "threads are bound to one of several CPUs, and this node has one"
     start = setup.environment.get("OMP_PROC_BIND", UNSET)
-    return _knob("omp_proc_bind", MATMUL, start, ("close", "spread"))
+    return _knob("omp_proc_bind", TRAINING, start, ("close", "spread"))
 
 
 def _workers(setup: Setup) -> Knob | str:

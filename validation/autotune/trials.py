@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from validation.autotune import step
 from validation.autotune.journal import ChangeError, Changes
-from validation.autotune.knobs import LOADING, MATMUL, SOCKETS, STORAGE, Setup, environment_of
+from validation.autotune.knobs import LOADING, SOCKETS, STORAGE, TRAINING, Setup, environment_of
 from validation.autotune.search import Failed, Stage
 from validation.backends import storage
 from validation.checks.collectives import GpuAllReduce, run_ranks
 from validation.checks.measured import CUDA_ENVIRONMENT
+from validation.checks.precision import CpuAmp
 from validation.checks.registry import CHECKS
+from validation.checks.training import CPU_SHAPE
 from validation.model.contract import State, worst
 from validation.model.not_run import NotRunError
 from validation.model.plans import MIB, Timing
@@ -31,11 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from validation.autotune.search import Answer, Trial
+    from validation.backends.protocol import Shape
     from validation.model.contract import Finding, Measurement
     from validation.processes.pool import Outcome
 
 #: Long enough for a median of its own, short enough for many trials.
 TIMING = Timing(warm_up_s=0.3, measure_s=0.7)
+TRAINING_TIMING = Timing(warm_up_s=0.0, measure_s=0.7, least=1)
 STORAGE_TIMING = Timing(warm_up_s=0.0, measure_s=0.7, least=2)
 #: What is read of storage: more is written once, at the start.
 STORAGE_BYTES, STORAGE_WRITE_S = 1 << 30, 60.0
@@ -49,7 +54,7 @@ ONLY_SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "S
 OWN_CACHE = "its file system keeps a cache of its own, so that nobody knows what was read"
 #: The number of each objective, for a report: its name as the payload has it.
 METRICS = {
-    MATMUL: "fp32_gflops",
+    TRAINING: step.METRIC,
     LOADING: "loading_samples_s",
     SOCKETS: "busbw_gb_s",
     STORAGE: "storage_read_one_thread_gb_s",
@@ -68,7 +73,7 @@ class Bench:
     changes: Changes | None = None
     source: Path | None = None
     ends_at: float = float("inf")
-    timing: Timing = TIMING
+    shape: Shape = CPU_SHAPE
 
     def measure(self, trial: Trial) -> Answer:
         """The rate of an objective with these settings, or why there is none."""
@@ -90,7 +95,7 @@ class Bench:
     def _rates(self, objective: str, settings: Mapping[str, str]) -> list[float] | Failed:
         if objective == SOCKETS:
             return self._all_reduce(settings)
-        node, check = self.setup.node, CHECKS[objective]
+        node, check = self.setup.node, CHECKS[CpuAmp.id if objective == TRAINING else objective]
         outcomes = run_children(
             self.requests(objective, settings), node.budget_s, patience_s=check.patience_s(node)
         )
@@ -98,12 +103,11 @@ class Bench:
 
     def requests(self, objective: str, settings: Mapping[str, str]) -> list[Request]:
         """What the processes of a trial are asked; those of one trial run at the same time."""
-        parameters: dict[str, Any] = {"timing": dataclasses.asdict(self.timing)}
-        backend, count = "cpu", 1
-        if objective == MATMUL:
-            size = self.setup.node.plan.cpu_matmul_size(self.setup.cpus_each)
-            parameters |= {"products": {"fp32": (size, size, size)}, "unit": "gflops", "scale": 1e9}
-            count = self.setup.processes
+        backend, count, timing = "cpu", 1, TIMING
+        parameters: dict[str, Any] = {}
+        if objective == TRAINING:
+            parameters |= {"shape": dataclasses.asdict(self.shape)}
+            count, timing = self.setup.processes, TRAINING_TIMING
         elif objective == LOADING:
             # A setting that is left out of the search stays at torch's default.
             workers = int(settings.get("loader_workers", 0))
@@ -118,14 +122,14 @@ class Bench:
                 "write_s": STORAGE_WRITE_S,
                 "floor_gb_s": None,
                 "through_cache": True,
-                "timing": dataclasses.asdict(STORAGE_TIMING),
             }
+            timing = STORAGE_TIMING
         return [
             Request(
                 f"process {number}",
-                CHECKS[objective].function,
+                f"{step.__name__}:measure" if objective == TRAINING else CHECKS[objective].function,
                 backend,
-                parameters=parameters,
+                parameters=parameters | {"timing": dataclasses.asdict(timing)},
                 environment=(CUDA_ENVIRONMENT if backend == "cuda" else {}) | environment_of(settings),
             )
             for number in range(count)

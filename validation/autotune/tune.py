@@ -132,7 +132,7 @@ def drive(knobs: Sequence[Knob], seed: int, bench: Bench, say: Callable[[str], N
 
 
 def _words(trial: Trial, knobs: Sequence[Knob]) -> str:
-    """`screen: cpu_matmul`; the values change from trial to trial of a pair."""
+    """`screen: cpu_training`; the values change from trial to trial of a pair."""
     own = ", ".join(knob.name for knob in knobs if knob.objective == trial.objective)
     return f"{trial.stage}: {trial.objective} ({own})"
 

@@ -18,16 +18,19 @@ import pytest
 import yaml
 
 from tests.unit.validation.samples import eventually, gpu_xml, measurement, smi_xml
+from tests.unit.validation.scripted import ScriptedBackend
 from validation.autotune import evidence as documents
-from validation.autotune import proposal, trials
+from validation.autotune import proposal, step, trials
 from validation.autotune.evidence import AUTOTUNE_VERSION, Evidence, LeftOut
 from validation.autotune.journal import ChangeError, Changes, Journal, restore
-from validation.autotune.knobs import KINDS, Setup, environment_of, read_ahead_file
+from validation.autotune.knobs import KINDS, TRAINING, Setup, environment_of, read_ahead_file
 from validation.autotune.proposal import ProposalError
 from validation.autotune.search import Compared, Decision, Failed, KnobVerdict, Pair, Stage, Trial
+from validation.autotune.step import METRIC
 from validation.autotune.trials import Bench
 from validation.autotune.tune import TuneError, chosen, drive, refuse_unfit
 from validation.backends import storage
+from validation.backends.protocol import Shape
 from validation.checks.node import Node
 from validation.cli import main
 from validation.findings.catalogue import finding
@@ -37,14 +40,13 @@ from validation.model.plans import PLANS, Timing
 from validation.probes import nvidia_smi
 from validation.probes.machine import Torch
 from validation.probes.node_probe import Facts
+from validation.processes.child import Request
 from validation.processes.pool import ROOT, Ending, Outcome
 from validation.report.schema import documents as schemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from validation.processes.child import Request
 
 #: A Python with torch, which the tests' own has not.
 PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
@@ -140,7 +142,7 @@ class Answers:
     """Stands for the measuring processes: what each request is answered."""
 
     def __init__(self, *answers: Measured | str) -> None:
-        self.answers, self.requests = list(answers), list["Request"]()
+        self.answers, self.requests = list(answers), list[Request]()
 
     def __call__(self, requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
         self.requests += requests
@@ -153,11 +155,11 @@ class Answers:
         ]
 
 
-def measured(value: float, name: str = "fp32_gflops", **conditions: int | str) -> Measured:
+def measured(value: float, name: str = METRIC, **conditions: int | str) -> Measured:
     return Measured((measurement(name, value, conditions=conditions),))
 
 
-def trial_of(objective: str = "cpu_matmul", stage: Stage = Stage.SCREEN, **settings: str) -> Trial:
+def trial_of(objective: str = TRAINING, stage: Stage = Stage.SCREEN, **settings: str) -> Trial:
     return Trial(stage, objective, settings)
 
 
@@ -169,6 +171,7 @@ def test_a_trial_runs_as_many_processes_as_a_job_has(monkeypatch: pytest.MonkeyP
     assert rate == 61.0
     assert [request.environment["OMP_NUM_THREADS"] for request in answers.requests] == ["4", "4"]
     assert not any(request.reuse for request in answers.requests)
+    assert {request.function for request in answers.requests} == {"validation.autotune.step:measure"}
 
 
 def test_a_loading_trial_measures_one_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +187,7 @@ def test_a_loading_trial_measures_one_setting(monkeypatch: pytest.MonkeyPatch) -
     [
         ("it died", "it died"),
         (Measured(not_run="no memory"), "no memory"),
-        (Measured(), "measured no fp32_gflops"),
+        (Measured(), f"measured no {METRIC}"),
         (
             dataclasses.replace(
                 measured(1.0),
@@ -426,7 +429,7 @@ def test_an_unknown_knob_is_refused_with_those_that_there_are(capsys: pytest.Cap
 
 def compared(stage: Stage, value: str, gain: float = 0.5) -> Compared:
     return Compared(
-        *(stage, "cpu_matmul", value, (Pair(60.0, 60 * (1 + gain), True),) * 10),
+        *(stage, TRAINING, value, (Pair(60.0, 60 * (1 + gain), True),) * 10),
         gain=gain,
         low=gain - 0.02,
         high=gain + 0.02,
@@ -438,9 +441,9 @@ def evidence_of(*kept: tuple[str, str], start: str = "64") -> Evidence:
     """Evidence for these values of knobs; without any, nothing was better."""
     value = ", ".join(f"{name}={one}" for name, one in kept)
     verdicts = tuple(
-        KnobVerdict(name, "cpu_matmul", start, one, "", (compared(Stage.CONFIRM, one),)) for name, one in kept
+        KnobVerdict(name, TRAINING, start, one, "", (compared(Stage.CONFIRM, one),)) for name, one in kept
     )
-    nothing = (KnobVerdict("omp_num_threads", "cpu_matmul", "2", None, "no candidate is better", ()),)
+    nothing = (KnobVerdict("omp_num_threads", TRAINING, "2", None, "no candidate is better", ()),)
     machine = Machine("n", "Debian", "6.1", "A CPU", 2, 1, "3.11", "2.13.0", None)
     final = (compared(Stage.FINAL, value),) if kept else ()
     decision = Decision(verdicts or nothing, final)
@@ -569,13 +572,14 @@ import json
 from validation.autotune.knobs import Setup
 from validation.autotune.search import Stage, Trial
 from validation.autotune.trials import Bench
+from validation.backends.protocol import Shape
 from validation.checks.node import Node
 from validation.model.expectations import Expectation
-from validation.model.plans import PLANS, Timing
+from validation.model.plans import PLANS
 
-bench = Bench(Setup(Node(PLANS["quick"], Expectation())), timing=Timing(0.0, 0.0, least=1))
+bench = Bench(Setup(Node(PLANS["quick"], Expectation())), shape=Shape(1, 64, 2, 16, 2))
 settings = {"omp_num_threads": "64", "omp_proc_bind": "close", "loader_workers": "1"}
-found = [bench.measure(Trial(Stage.SCREEN, one, settings)) for one in ("cpu_matmul", "data_loading")]
+found = [bench.measure(Trial(Stage.SCREEN, one, settings)) for one in ("cpu_training", "data_loading")]
 print(json.dumps([one if isinstance(one, float) else one.reason for one in found]))
 bench.setup.node.close()
 """
@@ -589,3 +593,17 @@ def test_real_trials_measure_with_far_too_many_threads_and_with_workers() -> Non
     assert done.returncode == 0, done.stderr
     rates = json.loads(done.stdout)
     assert all(isinstance(rate, float) and rate > 0 for rate in rates), rates
+
+
+def test_threads_are_tuned_by_a_training_step_of_the_asked_shape() -> None:
+    """A scripted backend with steps of half a second, and two samples in each."""
+    shape = Shape(layers=1, width=64, heads=2, tokens=16, batch=2)
+    request = Request(
+        "process 0",
+        "validation.autotune.step:measure",
+        "cpu",
+        parameters={"shape": dataclasses.asdict(shape), "timing": dataclasses.asdict(Timing(0.0, 0.0))},
+    )
+    found = step.train(ScriptedBackend("cpu", steps={"fp32": 0.5}), request, lambda _: None)
+    (one,) = found.measurements
+    assert (one.name, one.value) == (METRIC, shape.batch / 0.5)
