@@ -1,8 +1,8 @@
-"""What threads are tuned for: a training step on a CPU, which is many small operations and not one large one.
+"""What threads and clocks are tuned for: a training step, which is many small operations.
 
-Each small operation waits for the last of its threads. With more threads than CPUs that one waits for a CPU,
-while the others keep theirs busy with waiting: what a large matrix product barely shows costs a step several
-times its time.
+On a CPU each small operation waits for the last of its threads. With more threads than CPUs that one waits
+for a CPU, while the others keep theirs busy with waiting: what a large matrix product barely shows costs a
+step several times its time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from validation.backends.protocol import Shape
 from validation.backends.sampling import rate, repeated
 from validation.checks.launch import on_device
+from validation.checks.training import mixed_format
 from validation.model.contract import Measured
 from validation.model.plans import Timing
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from validation.backends.protocol import Backend
     from validation.processes.child import Request
 
-METRIC = "fp32_training_samples_s"
+METRIC = "training_samples_s"
 
 
 def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> Measured:
@@ -33,7 +34,8 @@ def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> M
     """
     shape = Shape(**request.parameters["shape"])
     stage("making the model")
-    operation = backend.training(shape, "fp32")
+    way = mixed_format(backend) or "fp32"
+    operation = backend.training(shape, way)
 
     def step(doing: str) -> float:
         stage(doing)
@@ -41,7 +43,9 @@ def train(backend: Backend, request: Request, stage: Callable[[str], None]) -> M
 
     step("warming up")
     seconds = repeated(partial(step, "training"), Timing(**request.parameters["timing"]))
-    return Measured((rate(METRIC, operation.work, seconds, 1, conditions={"batch": shape.batch}),))
+    return Measured(
+        (rate(METRIC, operation.work, seconds, 1, conditions={"batch": shape.batch, "format": way}),)
+    )
 
 
 measure = on_device(train)
