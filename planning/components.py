@@ -80,7 +80,8 @@ def graphics_problems(names: Collection[str], request: Request) -> list[str]:
         return []
     family, source = request.distribution.release.family, request.variables.nvidia_stack.source
     own = request.tables.distro_driver_packages.get(family)
-    other = "nvidia_stack_source: distro, or " if source == "nvidia" and own and own.graphics else ""
+    known = {"nvidia": family in request.tables.graphics_packages, "distro": bool(own and own.graphics)}
+    other = next((f"nvidia_stack_source: {name}, or " for name in known if known[name]), "")
     return [
         f"nvidia_stack_graphics: the names of the packages with graphics libraries on "
         f"{request.distribution.name} from nvidia_stack_source: {source} are in no table; set "

@@ -263,11 +263,7 @@ class Tables:
                 name: row["versions"] for name, row in data["nvidia_distribution_pythons"].items()
             },
             "rebuilds": _column(data["nvidia_distribution_rebuilds"], "family"),
-            "graphics_packages": {
-                # No table yet: nobody has read these names in a source (docs/profiles.md).
-                family: row["packages"]
-                for family, row in data.get("nvidia_graphics_packages", {}).items()
-            },
+            "graphics_packages": _column(data["nvidia_graphics_packages"], "packages"),
             "distro_drivers": {
                 name: {
                     **row,

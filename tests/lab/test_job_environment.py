@@ -1,7 +1,7 @@
 """What a process finds in its environment, by each way in which a job starts; a user's own value wins.
 
-On Debian 12 nothing is installed but the settings; Debian 13 has the stack and Podman, which is new enough
-for CDI there. NCCL itself is not asked: that a variable wins over /etc/nccl.conf is in its source.
+On Debian 12 nothing is installed but the settings; Debian 13 has the stack, Podman and Docker, which are new
+enough for CDI there. NCCL itself is not asked: that a variable wins over /etc/nccl.conf is in its source.
 """
 
 from __future__ import annotations
@@ -50,10 +50,14 @@ SHOW = "echo ${OMP_NUM_THREADS-none}"
 SHOW_IN_UNIT = SHOW.replace("$", "$$")  # else systemd puts in what it knows
 SERVICE = '[Service]\\nType=oneshot\\n%sExecStart=/bin/sh -c "%s >%s"\\n'
 PODMAN = "podman --root=/var/tmp/podman --runroot=/run/podman-test --storage-driver=vfs"
-# No network and no limits of processes: the node's own kernel lends neither.
-CONTAINER = f"{PODMAN} run --rm --network=none --runtime=crun --cgroups=disabled"
+# No network, and no limits of processes or of locked memory above the node's own: its kernel lends neither.
+RUN = {
+    "podman": f"{PODMAN} run --rm --network=none --runtime=crun --cgroups=disabled",
+    "docker": "docker run --rm --network=none --ulimit memlock=8388608:8388608",
+}
 GPU = "--device=nvidia.com/gpu=all"
 PROLOG = "/usr/local/lib/temper/slurm-task-prolog"
+each_engine = pytest.mark.parametrize("engine", RUN)
 each_node = pytest.mark.parametrize("node", NODES, ids=lambda node: node.name)
 
 
@@ -74,7 +78,10 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     FLEET.command("down")
     FLEET.command("up")
     try:
-        provision = {"container_engines_install": ["podman"], "container_engines_manage": ["podman"]}
+        provision = {
+            "container_engines_install": ["docker.io", "podman"],
+            "container_engines_manage": ["docker", "podman"],
+        }
         run = FLEET.playbook("provision", PROVISIONED, **provision, nvidia_stack_reboot_ok=True)
         assert run.status == 0, run.output
         on_node(
@@ -82,7 +89,8 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             "apt-get install -qq --no-install-recommends busybox-static crun >/dev/null 2>&1;"
             'mkdir -p /root/tiny/bin; cp "$(command -v busybox)" /root/tiny/bin/sh;'
             "tar --create --file=/root/tiny.tar --directory=/root/tiny .;"
-            f"{PODMAN} import --quiet /root/tiny.tar tiny",
+            f"{PODMAN} import --quiet /root/tiny.tar tiny; docker import - tiny </root/tiny.tar",
+            timeout_s=600,
         )
         for node in NODES:
             on_node(node, services("/etc/systemd/system", "/run"))
@@ -121,9 +129,9 @@ def ssh(node: Node, command: str = "", script: str = "") -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def container(options: str, command: str) -> str:
+def container(engine: str, options: str, command: str) -> str:
     """What a command prints in a container."""
-    return on_node(PROVISIONED, f"{CONTAINER} {options} tiny /bin/sh -c '{command}'").strip()
+    return on_node(PROVISIONED, f"{RUN[engine]} {options} tiny /bin/sh -c '{command}'").strip()
 
 
 @pytest.mark.usefixtures("settled")
@@ -180,19 +188,21 @@ def test_a_login_shell_finds_cudas_compiler_where_it_is_installed() -> None:
 
 
 @pytest.mark.usefixtures("settled")
-def test_a_container_with_a_gpu_has_nccls_settings_and_no_other_container() -> None:
+@each_engine
+def test_a_container_with_a_gpu_has_nccls_settings_and_no_other_container(engine: str) -> None:
     conf = "grep -v ^# /etc/nccl.conf || echo none"
-    assert container(GPU, conf) == "NCCL_IB_TC=106"
-    assert container("", conf) == "none"
-    assert container(f"{GPU} -eNCCL_IB_TC={OWN}", "echo $NCCL_IB_TC") == OWN
+    assert container(engine, GPU, conf) == "NCCL_IB_TC=106"
+    assert container(engine, "", conf) == "none"
+    assert container(engine, f"{GPU} -eNCCL_IB_TC={OWN}", "echo $NCCL_IB_TC") == OWN
 
 
 @pytest.mark.usefixtures("settled")
-def test_a_container_has_the_threads_where_it_is_given_the_file() -> None:
+@each_engine
+def test_a_container_has_the_threads_where_it_is_given_the_file(engine: str) -> None:
     given = f"{GPU} --env-file=/etc/temper/compute.env"
-    assert container(GPU, SHOW) == "none"
-    assert container(given, SHOW) == THREADS
-    assert container(f"{given} -eOMP_NUM_THREADS={OWN}", SHOW) == OWN
+    assert container(engine, GPU, SHOW) == "none"
+    assert container(engine, given, SHOW) == THREADS
+    assert container(engine, f"{given} -eOMP_NUM_THREADS={OWN}", SHOW) == OWN
 
 
 @pytest.mark.usefixtures("settled")
@@ -200,7 +210,8 @@ def test_services_and_containers_have_them_after_a_reboot() -> None:
     labs.reboot(PROVISIONED)
     on_node(PROVISIONED, "systemctl start reach nvidia-cdi-refresh")
     assert on_node(PROVISIONED, "cat /run/reach").strip() == THREADS
-    assert container(GPU, "grep -c NCCL_IB_TC=106 /etc/nccl.conf") == "1"
+    for engine in RUN:
+        assert container(engine, GPU, "grep -c NCCL_IB_TC=106 /etc/nccl.conf") == "1"
 
 
 def test_the_second_run_changes_nothing_and_what_nobody_wants_any_more_goes(settled: Path) -> None:

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 LAB = Lab(name="gres")
 FLEET = Fleet(LAB)
 NODES = LAB.nodes(2)
-PATIENCE_S = 120
+PATIENCE_S, INSTALL_S = 120, 1200
 wait_until = partial(hardening.wait_until, patience_s=PATIENCE_S)
 # Debian 12 with eight H100, Debian 13 with one L4: the type in the tables, and how many.
 GPUS = {NODES[0].name: ("h100_sxm_80_gb", 8), NODES[1].name: ("l4", 1)}
@@ -79,15 +79,21 @@ def start(node: Node) -> None:
     types, gres = re.search(r"GresTypes=\S+", needs), re.search(r"Gres=\S+", needs)
     assert types
     assert gres
-    line = on_node(node, "slurmd -C").splitlines()[0]
-    text = CONFIGURATION.format(name=node.name, types=types[0], node=line, gres=gres[0])
+    # Newer ones also print what they detect themselves.
+    line = re.search(r"^NodeName=.*", on_node(node, "slurmd -C"), re.MULTILINE)
+    assert line
+    own = " ".join(word for word in line[0].split() if not word.startswith("Gres="))
+    text = CONFIGURATION.format(name=node.name, types=types[0], node=own, gres=gres[0])
     on_node(
         node,
         f"printf %s {shlex.quote(text)} >/etc/slurm/slurm.conf;"
         "mkdir -p /var/lib/slurm/slurmd /var/lib/slurm/slurmctld; chown slurm: /var/lib/slurm/slurmctld;"
         "systemctl restart munge slurmctld slurmd",
+        timeout_s=INSTALL_S,
     )
-    wait_until(lambda: on_node(node, "sinfo --noheader --format=%T").strip() == "idle", "the node is idle")
+    # Before the controller answers, sinfo fails.
+    asked = "sinfo --noheader --format=%T || true"
+    wait_until(lambda: on_node(node, asked).strip() == "idle", f"{node.name} is idle")
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +110,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 "slurmctld slurmd slurm-client munge >/dev/null 2>&1;"
                 f"printf %s {shlex.quote(OPERATORS)} >/etc/slurm/gres.conf;"
                 f"for number in $(seq 0 {count - 1}); do ln -s /dev/null /dev/nvidia$number; done",
-                timeout_s=300,
+                timeout_s=INSTALL_S,
             )
         run = settle(play, compute_environment_slurm_gpus="devices")
         assert run.status == 0, run.output

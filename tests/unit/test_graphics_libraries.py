@@ -9,7 +9,7 @@ from ansible.module_utils.packaging.packages import FAMILY
 
 from planning.role_variables import role_variables
 from tests.unit.planning_nodes import assert_says, node, plan, system
-from tests.unit.tables import specs, tables
+from tests.unit.tables import specs
 
 GRAPHICS = ("nvidia-driver-libs", "libgles-nvidia2", "nvidia-vulkan-icd")
 SOURCE = {
@@ -23,11 +23,6 @@ KERNEL = {"release": "6.8.0-134-generic", "headers_present": True, "headers_inst
 NOBLE = system(
     "ubuntu", "24.04", kernel={**KERNEL, "image_packages": {"linux-image-6.8.0-134-generic": "6.8.0-134.1"}}
 )
-# What a row of the table would say.
-ROWS = {
-    "debian": {"packages": ["gl-libraries", "vulkan-driver"]},
-    "ubuntu": {"packages": ["gl-libraries{suffix}"]},
-}
 
 
 def test_debians_driver_brings_them_at_its_own_version() -> None:
@@ -58,38 +53,31 @@ def test_the_libraries_that_all_vendors_share_do_not(name: str) -> None:
     assert not FAMILY.match(name)
 
 
-@pytest.mark.parametrize(
-    ("facts", "source", "remedy"),
-    [
-        (DEBIAN, "nvidia", "set nvidia_stack_source: distro, or nvidia_stack_graphics: false"),
-        (NOBLE, "nvidia", "set nvidia_stack_graphics: false"),
-        (NOBLE, "distro", "set nvidia_stack_graphics: false"),
-        (system("rhel", "9.6"), "nvidia", "set nvidia_stack_graphics: false"),
-    ],
-)
-def test_where_no_table_has_their_names_the_node_is_refused(
-    facts: dict[str, Any], source: str, remedy: str
-) -> None:
-    (problem,) = plan(facts, nvidia_stack_source=source, nvidia_stack_graphics=True)["problems"]
-    assert_says(problem, f"nvidia_stack_source: {source} are in no table", remedy)
+def test_where_no_table_has_their_names_the_node_is_refused() -> None:
+    (problem,) = plan(NOBLE, nvidia_stack_source="distro", nvidia_stack_graphics=True)["problems"]
+    assert_says(
+        problem,
+        "nvidia_stack_source: distro are in no table",
+        "set nvidia_stack_source: nvidia, or nvidia_stack_graphics: false",
+    )
 
 
 @pytest.mark.parametrize(
     ("facts", "stack", "names"),
     [
-        (DEBIAN, "r580-cuda13.0", {"gl-libraries", "vulkan-driver"}),
-        (NOBLE, "r580-cuda13.0", {"gl-libraries-580"}),
-        (NOBLE, "r595-cuda13.2", {"gl-libraries"}),
+        (DEBIAN, "r580-cuda13.0", {*GRAPHICS, "nvidia-egl-icd"}),
+        (NOBLE, "r580-cuda13.0", {"libnvidia-gl-580"}),
+        (NOBLE, "r595-cuda13.2", {"libnvidia-gl"}),
+        (system("rhel", "9.6"), "r580-cuda13.0", {"nvidia-driver-libs"}),
     ],
 )
-def test_a_row_is_all_that_nvidias_repository_needs(
+def test_nvidias_repository_has_them_at_the_drivers_version(
     facts: dict[str, Any], stack: str, names: set[str]
 ) -> None:
-    data = tables() | {"nvidia_graphics_packages": ROWS}
-    found = plan(facts, data=data, nvidia_stack_name=stack, nvidia_stack_graphics=True)
+    found = plan(facts, nvidia_stack_name=stack, nvidia_stack_graphics=True)
     assert found["problems"] == []
-    versions = {found["packages"][name] for name in names}
-    assert versions == {found["driver"]["package_version"]}
+    assert {found["packages"][name] for name in names} == {found["driver"]["package_version"]}
+    assert all(FAMILY.match(name) for name in names)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def held(decision: Decision) -> list[Compared]:
 
 
 def brought(compared: Compared) -> str:
-    """`cpu_matmul 30.1 -> 88.5 GFLOP/s, +194.0% (+180.2% to +207.8%, 10 pairs)`."""
+    """`cpu_training 30.1 -> 88.5 samples/s, +194.0% (+180.2% to +207.8%, 10 pairs)`."""
     if compared.gain is None or compared.low is None or compared.high is None:
         return f"{compared.objective}: {compared.reason}"
     rates = [

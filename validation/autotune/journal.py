@@ -3,7 +3,7 @@
 What was there is in a journal on disk before it is changed for the first time. Three restore from it: the
 program at its end; a guard, a process of its own that notices when the program is gone, however that ended;
 and the next start of the program, where the guard was killed, too. What is changed here are values of the
-kernel that no reboot keeps: a journal of an earlier boot has nothing to restore.
+kernel, and clocks of GPUs, which no reboot keeps: a journal of an earlier boot has nothing to restore.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from validation.autotune import clocks
 from validation.model.contract import ContractError, dumps, loads
 from validation.processes.files import write_atomically
 from validation.processes.pool import ROOT
@@ -82,11 +83,13 @@ class Changes:
     def allow(self, path: Path, values: Iterable[str]) -> str:
         """Note what a file holds, which it returns, and that these values may be set. Raises ChangeError."""
         try:
-            before = path.read_text().strip()
+            before = _read(path)
             with path.open("r+"):
                 pass
         except OSError as error:
             raise ChangeError(f"{path}: expected a value that may be written: {error.strerror}") from error
+        except clocks.ClocksError as error:
+            raise ChangeError(str(error)) from error
         change = Change(str(path), before, tuple(values))
         noted = replace(self._noted, changes=(*self._noted.changes, change))
         write_atomically(self.journal, dumps(noted))
@@ -136,7 +139,9 @@ def _undo(change: Change) -> str:
     """What was done about a change; empty where nothing had to be."""
     path = Path(change.path)
     try:
-        now = path.read_text().strip()
+        now = _read(path)
+    except clocks.ClocksError as error:
+        raise ChangeError(f"{path}: expected clocks {change.before}: {error}") from error
     except OSError as error:
         if error.errno not in GONE:
             raise ChangeError(
@@ -148,14 +153,25 @@ def _undo(change: Change) -> str:
     if now not in change.ours:
         return f"{path} is {now}, which is neither ours nor what was there ({change.before}); it was left."
     _write(path, change.before)
-    return f"{path} was restored to {change.before} from {now}."
+    what = "gpu_settings_clocks" if clocks.are_clocks(path) else path
+    return f"{what} was restored to {change.before} from {now}."
+
+
+def _read(path: Path) -> str:
+    """What is in force: a value of the kernel, or clocks. Raises OSError and ClocksError."""
+    return clocks.in_force(path) if clocks.are_clocks(path) else path.read_text().strip()
 
 
 def _write(path: Path, value: str) -> None:
     try:
+        if clocks.are_clocks(path):
+            clocks.lock(path, value)
+            return
         # Not replaced by a new file: these are files of the kernel.
         path.write_text(value)
         now = path.read_text().strip()
+    except clocks.ClocksError as error:
+        raise ChangeError(str(error)) from error
     except OSError as error:
         raise ChangeError(f"{path}: {value} could not be written: {error.strerror}") from error
     if now != value:

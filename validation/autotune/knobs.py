@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from validation.autotune import clocks
 from validation.autotune.search import Knob
 from validation.checks.loading import worker_counts
 
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
     from validation.checks.node import Node
 
-#: Objectives: the checks of the payload that measure them.
-MATMUL, LOADING, SOCKETS, STORAGE = "cpu_matmul", "data_loading", "gpu_all_reduce", "storage_read"
+#: Objectives: a training step (step.py) on the CPU and on all GPUs, and checks of the payload.
+TRAINING, GPU_TRAINING = "cpu_training", "gpu_training"
+LOADING, SOCKETS, STORAGE = "data_loading", "gpu_all_reduce", "storage_read"
 #: A value that leaves a variable as it is without any setting.
 UNSET = ""
 #: NCCL_SOCKET_NTHREADS x NCCL_NSOCKS_PERTHREAD: helper threads of each socket connection, and sockets of each
@@ -24,6 +26,8 @@ UNSET = ""
 SOCKET_CANDIDATES = ("1x2", "2x2", "4x1", "4x4", "2x8")
 #: KiB. 128 is the kernel's default; what file systems on arrays and network storage advise goes up to 16 MiB.
 READ_AHEAD_CANDIDATES = ("128", "512", "1024", "4096", "16384")
+#: `efficient` is slower on purpose.
+CLOCKS_CANDIDATES = ("max", "default")
 
 
 @dataclass(frozen=True)
@@ -50,31 +54,41 @@ class Setup:
         """The kernel's file for the read-ahead of the device under `storage`, None where it has none."""
         return read_ahead_file(self.storage, self.root) if self.storage else None
 
+    def changed_by(self, knob: str) -> Path | None:
+        """What trials of a knob change on the node, as the journal names it; None where that is nothing."""
+        if knob == "read_ahead_kb":
+            return self.read_ahead
+        return clocks.settings_file(self.root) if knob == "gpu_clocks" else None
+
 
 @dataclass(frozen=True)
 class KnobKind:
     """A kind of knob: what it sets, and for a setup the knob, or a sentence why there is none.
 
-    `variable` is the role variable that takes its value; empty where a job has to set it itself.
+    `variable` is the role variable that takes its value; empty where a job has to set it itself. One that is
+    `only_named` is tried where the operator names it.
     """
 
     name: str
     sets: str
     variable: str
     make: Callable[[Setup], Knob | str]
+    only_named: bool = False
 
 
 def _threads(setup: Setup) -> Knob | str:
     most = setup.cpus_each
     counts = sorted({1 << power for power in range(most.bit_length())} | {most})
-    return _knob("omp_num_threads", MATMUL, setup.environment.get("OMP_NUM_THREADS", UNSET), map(str, counts))
+    return _knob(
+        "omp_num_threads", TRAINING, setup.environment.get("OMP_NUM_THREADS", UNSET), map(str, counts)
+    )
 
 
 def _binding(setup: Setup) -> Knob | str:
     if setup.node.cpus < 2:
         return "threads are bound to one of several CPUs, and this node has one"
     start = setup.environment.get("OMP_PROC_BIND", UNSET)
-    return _knob("omp_proc_bind", MATMUL, start, ("close", "spread"))
+    return _knob("omp_proc_bind", TRAINING, start, ("close", "spread"))
 
 
 def _workers(setup: Setup) -> Knob | str:
@@ -109,6 +123,20 @@ def _read_ahead(setup: Setup) -> Knob | str:
     return _knob("read_ahead_kb", STORAGE, file.read_text().strip(), READ_AHEAD_CANDIDATES)
 
 
+def _clocks(setup: Setup) -> Knob | str:
+    if reason := setup.node.why_no_cuda():
+        return f"clocks are measured on GPUs, and none can be: {reason}"
+    file = clocks.settings_file(setup.root)
+    if not file.exists():
+        return f"{file} is not there: role gpu_settings has not set this node's GPUs"
+    if not os.access(file, os.W_OK):
+        return f"{file} may not be written by this user: run it as root"
+    try:
+        return _knob("gpu_clocks", GPU_TRAINING, clocks.in_force(file), CLOCKS_CANDIDATES)
+    except clocks.ClocksError as error:
+        return str(error)
+
+
 def _knob(name: str, objective: str, start: str, candidates: Iterable[str]) -> Knob | str:
     """A knob without the start among its candidates; a sentence where nothing else is left."""
     others = tuple(value for value in candidates if value != start)
@@ -131,6 +159,7 @@ KINDS = {
         KnobKind(
             "nccl_sockets", "NCCL_SOCKET_NTHREADS x NCCL_NSOCKS_PERTHREAD of NCCL's TCP sockets", "", _sockets
         ),
+        KnobKind("gpu_clocks", "clocks of the GPUs", "gpu_settings_clocks", _clocks, only_named=True),
         KnobKind("read_ahead_kb", "read-ahead of the device under --storage, in KiB", "", _read_ahead),
     )
 }

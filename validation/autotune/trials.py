@@ -14,13 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from validation.autotune import step
 from validation.autotune.journal import ChangeError, Changes
-from validation.autotune.knobs import LOADING, MATMUL, SOCKETS, STORAGE, Setup, environment_of
+from validation.autotune.knobs import (
+    GPU_TRAINING,
+    LOADING,
+    SOCKETS,
+    STORAGE,
+    TRAINING,
+    Setup,
+    environment_of,
+)
 from validation.autotune.search import Failed, Stage
 from validation.backends import storage
 from validation.checks.collectives import GpuAllReduce, run_ranks
 from validation.checks.measured import CUDA_ENVIRONMENT
+from validation.checks.precision import CpuAmp, GpuAmp
 from validation.checks.registry import CHECKS
+from validation.checks.training import CPU_SHAPE, GPU_SHAPE
 from validation.model.contract import State, worst
 from validation.model.not_run import NotRunError
 from validation.model.plans import MIB, Timing
@@ -31,11 +42,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from validation.autotune.search import Answer, Trial
+    from validation.backends.protocol import Shape
     from validation.model.contract import Finding, Measurement
     from validation.processes.pool import Outcome
 
 #: Long enough for a median of its own, short enough for many trials.
 TIMING = Timing(warm_up_s=0.3, measure_s=0.7)
+TRAINING_TIMING = Timing(warm_up_s=0.0, measure_s=0.7, least=1)
+#: Long enough for power to be what it is under load.
+GPU_TIMING = Timing(warm_up_s=0.0, measure_s=5.0, least=5)
+#: The objectives that step.py measures, and the checks whose patience they have.
+STEPS = {TRAINING: CpuAmp.id, GPU_TRAINING: GpuAmp.id}
 STORAGE_TIMING = Timing(warm_up_s=0.0, measure_s=0.7, least=2)
 #: What is read of storage: more is written once, at the start.
 STORAGE_BYTES, STORAGE_WRITE_S = 1 << 30, 60.0
@@ -49,7 +66,8 @@ ONLY_SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "S
 OWN_CACHE = "its file system keeps a cache of its own, so that nobody knows what was read"
 #: The number of each objective, for a report: its name as the payload has it.
 METRICS = {
-    MATMUL: "fp32_gflops",
+    TRAINING: step.METRIC,
+    GPU_TRAINING: step.METRIC,
     LOADING: "loading_samples_s",
     SOCKETS: "busbw_gb_s",
     STORAGE: "storage_read_one_thread_gb_s",
@@ -68,7 +86,7 @@ class Bench:
     changes: Changes | None = None
     source: Path | None = None
     ends_at: float = float("inf")
-    timing: Timing = TIMING
+    shape: Shape = CPU_SHAPE
 
     def measure(self, trial: Trial) -> Answer:
         """The rate of an objective with these settings, or why there is none."""
@@ -83,14 +101,14 @@ class Bench:
         return rates if isinstance(rates, Failed) else sum(rates)
 
     def _set_up(self, settings: Mapping[str, str]) -> None:
-        file = self.setup.read_ahead
-        if self.changes is not None and file is not None and "read_ahead_kb" in settings:
-            self.changes.set(file, settings["read_ahead_kb"])
+        for knob, value in settings.items():
+            if self.changes is not None and (file := self.setup.changed_by(knob)) is not None:
+                self.changes.set(file, value)
 
     def _rates(self, objective: str, settings: Mapping[str, str]) -> list[float] | Failed:
         if objective == SOCKETS:
             return self._all_reduce(settings)
-        node, check = self.setup.node, CHECKS[objective]
+        node, check = self.setup.node, CHECKS[STEPS.get(objective, objective)]
         outcomes = run_children(
             self.requests(objective, settings), node.budget_s, patience_s=check.patience_s(node)
         )
@@ -98,12 +116,14 @@ class Bench:
 
     def requests(self, objective: str, settings: Mapping[str, str]) -> list[Request]:
         """What the processes of a trial are asked; those of one trial run at the same time."""
-        parameters: dict[str, Any] = {"timing": dataclasses.asdict(self.timing)}
-        backend, count = "cpu", 1
-        if objective == MATMUL:
-            size = self.setup.node.plan.cpu_matmul_size(self.setup.cpus_each)
-            parameters |= {"products": {"fp32": (size, size, size)}, "unit": "gflops", "scale": 1e9}
-            count = self.setup.processes
+        backend, devices, timing = "cpu", [0], TIMING
+        parameters: dict[str, Any] = {}
+        if objective == TRAINING:
+            parameters |= {"shape": dataclasses.asdict(self.shape)}
+            devices, timing = [0] * self.setup.processes, TRAINING_TIMING
+        elif objective == GPU_TRAINING:
+            parameters |= {"shape": dataclasses.asdict(GPU_SHAPE)}
+            backend, devices, timing = "cuda", [gpu.index for gpu in self.setup.node.gpus], GPU_TIMING
         elif objective == LOADING:
             # A setting that is left out of the search stays at torch's default.
             workers = int(settings.get("loader_workers", 0))
@@ -118,17 +138,18 @@ class Bench:
                 "write_s": STORAGE_WRITE_S,
                 "floor_gb_s": None,
                 "through_cache": True,
-                "timing": dataclasses.asdict(STORAGE_TIMING),
             }
+            timing = STORAGE_TIMING
         return [
             Request(
                 f"process {number}",
-                CHECKS[objective].function,
+                f"{step.__name__}:measure" if objective in STEPS else CHECKS[objective].function,
                 backend,
-                parameters=parameters,
+                device,
+                parameters=parameters | {"timing": dataclasses.asdict(timing)},
                 environment=(CUDA_ENVIRONMENT if backend == "cuda" else {}) | environment_of(settings),
             )
-            for number in range(count)
+            for number, device in enumerate(devices)
         ]
 
     def _all_reduce(self, settings: Mapping[str, str]) -> list[float] | Failed:

@@ -71,6 +71,7 @@ def tune(wishes: Wishes, say: Callable[[str], None]) -> Evidence:
             if any(knob.objective == STORAGE for knob in knobs):
                 assert wishes.storage is not None
                 bench.source = stack.enter_context(readable(wishes.storage, say))
+            if any(setup.changed_by(knob.name) for knob in knobs):
                 bench.changes = stack.enter_context(Changes(wishes.journal))
                 _allow(bench.changes, setup, knobs)
             decision = drive(knobs, seed, bench, say)
@@ -92,7 +93,7 @@ def tune(wishes: Wishes, say: Callable[[str], None]) -> Evidence:
 def _may_note(wishes: Wishes) -> bool:
     """Whether there can be a journal: what changes nothing of the node may be run by anybody."""
     place = next(place for place in wishes.journal.absolute().parents if place.exists())
-    return wishes.storage is not None or os.access(place, os.W_OK)
+    return wishes.storage is not None or "gpu_clocks" in wishes.knobs or os.access(place, os.W_OK)
 
 
 def chosen(setup: Setup, names: Sequence[str]) -> tuple[list[Knob], tuple[LeftOut, ...]]:
@@ -103,6 +104,9 @@ def chosen(setup: Setup, names: Sequence[str]) -> tuple[list[Knob], tuple[LeftOu
     knobs, left_out = [], []
     for kind in KINDS.values():
         if names and kind.name not in names:
+            continue
+        if kind.only_named and not names:
+            left_out.append(LeftOut(kind.name, "it is tried only where it is named"))
             continue
         made = kind.make(setup)
         if isinstance(made, Knob):
@@ -132,7 +136,7 @@ def drive(knobs: Sequence[Knob], seed: int, bench: Bench, say: Callable[[str], N
 
 
 def _words(trial: Trial, knobs: Sequence[Knob]) -> str:
-    """`screen: cpu_matmul`; the values change from trial to trial of a pair."""
+    """`screen: cpu_training`; the values change from trial to trial of a pair."""
     own = ", ".join(knob.name for knob in knobs if knob.objective == trial.objective)
     return f"{trial.stage}: {trial.objective} ({own})"
 
@@ -152,6 +156,5 @@ def refuse_unfit(node: Node, knobs: Sequence[Knob]) -> None:
 def _allow(changes: Changes, setup: Setup, knobs: Sequence[Knob]) -> None:
     """Note what trials will change. Raises ChangeError."""
     for knob in knobs:
-        if knob.name == "read_ahead_kb":
-            assert setup.read_ahead is not None
-            changes.allow(setup.read_ahead, knob.candidates)
+        if file := setup.changed_by(knob.name):
+            changes.allow(file, knob.candidates)

@@ -70,9 +70,9 @@ class TorchDevice:
         """A model and its optimizer."""
         return SavedState(self._device, shape)
 
-    def trace(self, shape: Shape, way: str, steps: int) -> bytes:
+    def trace(self, shape: Shape, way: str, steps: int, *, detailed: bool = False) -> bytes:
         """Profile some steps."""
-        return trace(TransformerStep(self._device, shape, way), steps)
+        return trace(TransformerStep(self._device, shape, way), steps, detailed=detailed)
 
     def file_loading(
         self, pieces: Sequence[Piece], workers: int, *, prefetch: int, persistent: bool, batches: int

@@ -257,8 +257,11 @@ class Backend(Protocol):
         """Train two steps and forget them; the loss of the second, None if memory did not suffice."""
         ...
 
-    def trace(self, shape: Shape, way: str, steps: int) -> bytes:
-        """A Chrome trace of so many training steps; marked as traces.py says. Raises NotRunError."""
+    def trace(self, shape: Shape, way: str, steps: int, *, detailed: bool = False) -> bytes:
+        """A Chrome trace of so many training steps; marked as traces.py says. Raises NotRunError.
+
+        With memory and the shapes of tensors where it is `detailed`, which takes the host longer.
+        """
         ...
 
     def loading(self, workers: int, *, pinned: bool) -> Loading:

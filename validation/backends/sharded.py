@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def fully_shard() -> Callable[..., Any]:
-    """Torch's function of that name, which has moved with 2.6. Raises NotRunError where there is none."""
+def fully_shard(device_type: str) -> Callable[..., Any]:
+    """Torch's function of that name, which has moved with 2.6. Raises NotRunError where it cannot be used.
+
+    Before that it wants streams of CUDA, and fails on a CPU with the first step (FSDPCommContext in
+    torch/distributed/_composable/fsdp/_fsdp_param_group.py).
+    """
     try:
         from torch.distributed.fsdp import fully_shard as found
     except ImportError:
@@ -28,6 +32,10 @@ def fully_shard() -> Callable[..., Any]:
             raise NotRunError(
                 f"torch {torch.__version__} has no fully_shard, which came with torch 2.4"
             ) from error
+        if device_type == "cpu":
+            raise NotRunError(
+                f"torch {torch.__version__} shards over GPUs alone; over processes on a CPU from torch 2.6 on"
+            ) from None
     return found  # type: ignore[no-any-return]  # mypy sees no torch
 
 
@@ -62,7 +70,7 @@ class Shards:
 
     def __init__(self, model: Model, device: torch.device) -> None:
         """Raises NotRunError."""
-        shard = fully_shard()
+        shard = fully_shard(device.type)
         mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
         self._all = _Blocks(model)
         for block in self._all.blocks:

@@ -285,8 +285,10 @@ def _loss_of_two_steps(device: torch.device, shape: Shape, way: str) -> float:
     return float(step.step(*step.data))
 
 
-def trace(step: TransformerStep, steps: int) -> bytes:
+def trace(step: TransformerStep, steps: int, *, detailed: bool) -> bytes:
     """A Chrome trace of `steps` steps, each with the loading of its batch, when all is warm.
+
+    A `detailed` one has memory and the shapes of tensors.
 
     The first step under the profiler pays for what the profiler itself sets up, and is not in the trace.
     Raises NotRunError.
@@ -300,7 +302,8 @@ def trace(step: TransformerStep, steps: int) -> bytes:
     if on_gpu:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     schedule = torch.profiler.schedule(wait=0, warmup=1, active=steps, repeat=1)
-    with torch.profiler.profile(activities=activities, schedule=schedule) as profile:
+    more = {"record_shapes": True, "profile_memory": True} if detailed else {}
+    with torch.profiler.profile(activities=activities, schedule=schedule, **more) as profile:
         for number in range(1 + steps):
             with torch.profiler.record_function(LOADING):
                 loaded = [step.to_device(host) for host in batch]

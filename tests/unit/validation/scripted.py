@@ -249,8 +249,8 @@ class ScriptedBackend:
             return None
         return self.losses.get(shape.batch, 1.0)
 
-    def trace(self, shape: Shape, way: str, steps: int) -> bytes:
-        self.calls.append(f"trace {steps} in {way}")
+    def trace(self, shape: Shape, way: str, steps: int, *, detailed: bool = False) -> bytes:
+        self.calls.append(f"{'detailed ' if detailed else ''}trace {steps} in {way}")
         return json.dumps({"traceEvents": self.events}).encode() if self.written is None else self.written
 
     def loading(self, workers: int, *, pinned: bool) -> ScriptedLoading:

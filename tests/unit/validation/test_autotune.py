@@ -18,16 +18,19 @@ import pytest
 import yaml
 
 from tests.unit.validation.samples import eventually, gpu_xml, measurement, smi_xml
+from tests.unit.validation.scripted import ScriptedBackend
+from validation.autotune import clocks, proposal, step, trials
 from validation.autotune import evidence as documents
-from validation.autotune import proposal, trials
 from validation.autotune.evidence import AUTOTUNE_VERSION, Evidence, LeftOut
 from validation.autotune.journal import ChangeError, Changes, Journal, restore
-from validation.autotune.knobs import KINDS, Setup, environment_of, read_ahead_file
+from validation.autotune.knobs import KINDS, TRAINING, Setup, environment_of, read_ahead_file
 from validation.autotune.proposal import ProposalError
 from validation.autotune.search import Compared, Decision, Failed, KnobVerdict, Pair, Stage, Trial
+from validation.autotune.step import METRIC
 from validation.autotune.trials import Bench
 from validation.autotune.tune import TuneError, chosen, drive, refuse_unfit
 from validation.backends import storage
+from validation.backends.protocol import Shape
 from validation.checks.node import Node
 from validation.cli import main
 from validation.findings.catalogue import finding
@@ -37,14 +40,13 @@ from validation.model.plans import PLANS, Timing
 from validation.probes import nvidia_smi
 from validation.probes.machine import Torch
 from validation.probes.node_probe import Facts
+from validation.processes.child import Request
 from validation.processes.pool import ROOT, Ending, Outcome
 from validation.report.schema import documents as schemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from validation.processes.child import Request
 
 #: A Python with torch, which the tests' own has not.
 PYTHON = os.environ.get("TEMPER_PAYLOAD_PYTHON")
@@ -69,7 +71,12 @@ def test_knobs_of_a_node_without_gpus_and_why_it_has_no_others() -> None:
         ("omp_proc_bind", "", ("close", "spread")),
         ("loader_workers", "0", ("1", "2", "4", "8")),
     ]
-    assert {one.name for one in left_out} == {"loader_pin_memory", "nccl_sockets", "read_ahead_kb"}
+    assert {one.name for one in left_out} == {
+        "gpu_clocks",
+        "loader_pin_memory",
+        "nccl_sockets",
+        "read_ahead_kb",
+    }
     assert all(one.reason for one in left_out)
 
 
@@ -78,7 +85,7 @@ def test_the_start_is_no_candidate() -> None:
     assert "4" not in knob.candidates
 
 
-@pytest.mark.parametrize("name", ["loader_pin_memory", "nccl_sockets", "read_ahead_kb"])
+@pytest.mark.parametrize("name", ["gpu_clocks", "loader_pin_memory", "nccl_sockets", "read_ahead_kb"])
 def test_a_knob_that_was_named_and_is_not_there_is_refused_with_its_reason(name: str) -> None:
     with pytest.raises(TuneError, match=f"^{name} cannot be tuned here: .{{20}}"):
         chosen(setup_of(), (name,))
@@ -140,7 +147,7 @@ class Answers:
     """Stands for the measuring processes: what each request is answered."""
 
     def __init__(self, *answers: Measured | str) -> None:
-        self.answers, self.requests = list(answers), list["Request"]()
+        self.answers, self.requests = list(answers), list[Request]()
 
     def __call__(self, requests: list[Request], _budget_s: float, **_: Any) -> list[Outcome]:
         self.requests += requests
@@ -153,11 +160,11 @@ class Answers:
         ]
 
 
-def measured(value: float, name: str = "fp32_gflops", **conditions: int | str) -> Measured:
+def measured(value: float, name: str = METRIC, **conditions: int | str) -> Measured:
     return Measured((measurement(name, value, conditions=conditions),))
 
 
-def trial_of(objective: str = "cpu_matmul", stage: Stage = Stage.SCREEN, **settings: str) -> Trial:
+def trial_of(objective: str = TRAINING, stage: Stage = Stage.SCREEN, **settings: str) -> Trial:
     return Trial(stage, objective, settings)
 
 
@@ -169,6 +176,7 @@ def test_a_trial_runs_as_many_processes_as_a_job_has(monkeypatch: pytest.MonkeyP
     assert rate == 61.0
     assert [request.environment["OMP_NUM_THREADS"] for request in answers.requests] == ["4", "4"]
     assert not any(request.reuse for request in answers.requests)
+    assert {request.function for request in answers.requests} == {"validation.autotune.step:measure"}
 
 
 def test_a_loading_trial_measures_one_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +192,7 @@ def test_a_loading_trial_measures_one_setting(monkeypatch: pytest.MonkeyPatch) -
     [
         ("it died", "it died"),
         (Measured(not_run="no memory"), "no memory"),
-        (Measured(), "measured no fp32_gflops"),
+        (Measured(), f"measured no {METRIC}"),
         (
             dataclasses.replace(
                 measured(1.0),
@@ -426,7 +434,7 @@ def test_an_unknown_knob_is_refused_with_those_that_there_are(capsys: pytest.Cap
 
 def compared(stage: Stage, value: str, gain: float = 0.5) -> Compared:
     return Compared(
-        *(stage, "cpu_matmul", value, (Pair(60.0, 60 * (1 + gain), True),) * 10),
+        *(stage, TRAINING, value, (Pair(60.0, 60 * (1 + gain), True),) * 10),
         gain=gain,
         low=gain - 0.02,
         high=gain + 0.02,
@@ -438,9 +446,9 @@ def evidence_of(*kept: tuple[str, str], start: str = "64") -> Evidence:
     """Evidence for these values of knobs; without any, nothing was better."""
     value = ", ".join(f"{name}={one}" for name, one in kept)
     verdicts = tuple(
-        KnobVerdict(name, "cpu_matmul", start, one, "", (compared(Stage.CONFIRM, one),)) for name, one in kept
+        KnobVerdict(name, TRAINING, start, one, "", (compared(Stage.CONFIRM, one),)) for name, one in kept
     )
-    nothing = (KnobVerdict("omp_num_threads", "cpu_matmul", "2", None, "no candidate is better", ()),)
+    nothing = (KnobVerdict("omp_num_threads", TRAINING, "2", None, "no candidate is better", ()),)
     machine = Machine("n", "Debian", "6.1", "A CPU", 2, 1, "3.11", "2.13.0", None)
     final = (compared(Stage.FINAL, value),) if kept else ()
     decision = Decision(verdicts or nothing, final)
@@ -473,9 +481,11 @@ def test_the_role_variable_for_nvme_drives_is_named_and_not_set() -> None:
 
 
 def test_variables_of_a_proposal_are_ones_that_the_roles_know() -> None:
-    specs = ROOT / "roles/compute_environment/meta/argument_specs.yml"
-    known = yaml.safe_load(specs.read_text())["argument_specs"]["main"]["options"]
-    assert {kind.variable for kind in KINDS.values() if kind.variable} <= known.keys()
+    known: set[str] = set()
+    for role in ("compute_environment", "gpu_settings"):
+        specs = yaml.safe_load((ROOT / f"roles/{role}/meta/argument_specs.yml").read_text())
+        known |= specs["argument_specs"]["main"]["options"].keys()
+    assert {kind.variable for kind in KINDS.values() if kind.variable} <= known
 
 
 def test_a_proposal_is_replaced_by_the_next_one(tmp_path: Path) -> None:
@@ -569,13 +579,14 @@ import json
 from validation.autotune.knobs import Setup
 from validation.autotune.search import Stage, Trial
 from validation.autotune.trials import Bench
+from validation.backends.protocol import Shape
 from validation.checks.node import Node
 from validation.model.expectations import Expectation
-from validation.model.plans import PLANS, Timing
+from validation.model.plans import PLANS
 
-bench = Bench(Setup(Node(PLANS["quick"], Expectation())), timing=Timing(0.0, 0.0, least=1))
+bench = Bench(Setup(Node(PLANS["quick"], Expectation())), shape=Shape(1, 64, 2, 16, 2))
 settings = {"omp_num_threads": "64", "omp_proc_bind": "close", "loader_workers": "1"}
-found = [bench.measure(Trial(Stage.SCREEN, one, settings)) for one in ("cpu_matmul", "data_loading")]
+found = [bench.measure(Trial(Stage.SCREEN, one, settings)) for one in ("cpu_training", "data_loading")]
 print(json.dumps([one if isinstance(one, float) else one.reason for one in found]))
 bench.setup.node.close()
 """
@@ -589,3 +600,107 @@ def test_real_trials_measure_with_far_too_many_threads_and_with_workers() -> Non
     assert done.returncode == 0, done.stderr
     rates = json.loads(done.stdout)
     assert all(isinstance(rate, float) and rate > 0 for rate in rates), rates
+
+
+def test_threads_are_tuned_by_a_training_step_of_the_asked_shape() -> None:
+    """A scripted backend with steps of half a second, and two samples in each."""
+    shape = Shape(layers=1, width=64, heads=2, tokens=16, batch=2)
+    request = Request(
+        "process 0",
+        "validation.autotune.step:measure",
+        "cpu",
+        parameters={"shape": dataclasses.asdict(shape), "timing": dataclasses.asdict(Timing(0.0, 0.0))},
+    )
+    found = step.train(ScriptedBackend("cpu", steps={"fp32": 0.5}), request, lambda _: None)
+    (one,) = found.measurements
+    assert (one.name, one.value) == (METRIC, shape.batch / 0.5)
+
+
+#: What role gpu_settings installs: takes settings, and fails for clocks that no GPU has.
+CLOCKS_PROGRAM = """\
+#!/bin/sh
+cat "$1" >>"{root}/given"; echo >>"{root}/given"
+if grep -q 9999 "$1"; then echo 'GPU settings were not applied: GPU 0: no such clock' >&2; exit 1; fi
+"""
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> Path:
+    """The root of a node whose GPUs role gpu_settings has locked at their highest clock."""
+    root = tmp_path / "node"
+    program = root / clocks.PROGRAM
+    program.parent.mkdir(parents=True)
+    program.write_text(CLOCKS_PROGRAM.format(root=root))
+    program.chmod(0o755)
+    settings = clocks.settings_file(root)
+    settings.parent.mkdir(parents=True)
+    settings.write_text(json.dumps({"clocks": "max", "power_limit_w": 300, "mig": {"all": "disabled"}}))
+    return root
+
+
+def given(root: Path) -> list[dict[str, Any]]:
+    """What the program was given, one after the other."""
+    return [json.loads(line) for line in (root / "given").read_text().splitlines()]
+
+
+def test_clocks_of_gpus_are_tried_with_the_rest_of_their_settings_and_set_back(
+    gpus: Path, tmp_path: Path
+) -> None:
+    file, journal = clocks.settings_file(gpus), tmp_path / "journal.json"
+    before = file.read_text()
+    with Changes(journal) as changes:
+        assert changes.allow(file, ("default",)) == "max"
+        for value in ("max", "default", "default", "max", "default"):
+            changes.set(file, value)
+            assert clocks.in_force(file) == value
+    rest = {"power_limit_w": 300}
+    assert given(gpus) == [rest | {"clocks": value} for value in ("default", "max", "default", "max")]
+    assert file.read_text() == before
+    assert not (gpus / clocks.TRIED).exists()
+    assert not journal.exists()
+
+
+def test_clocks_that_a_run_has_left_are_set_back_by_the_next(gpus: Path, tmp_path: Path) -> None:
+    file = clocks.settings_file(gpus)
+    journal = tmp_path / "journal.json"
+    with Changes(journal) as changes:
+        changes.allow(file, ("default",))
+        text = journal.read_bytes()
+    journal.write_bytes(text)
+    clocks.lock(file, "default")
+    (said,) = restore(journal)
+    assert "max" in said
+    assert given(gpus)[-1]["clocks"] == "max"
+    assert not (gpus / clocks.TRIED).exists()
+
+
+def test_clocks_that_no_gpu_takes_are_said_and_set_back(gpus: Path, tmp_path: Path) -> None:
+    file, value = clocks.settings_file(gpus), '{"graphics": 9999}'
+    with Changes(tmp_path / "journal.json") as changes:
+        changes.allow(file, (value,))
+        with pytest.raises(ChangeError, match="no such clock"):
+            changes.set(file, value)
+    assert given(gpus)[-1]["clocks"] == "max"
+
+
+def test_clocks_are_a_knob_only_where_they_are_named(gpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Node, "why_no_cuda", lambda _: None)
+    setup = dataclasses.replace(setup_of(), root=gpus)
+    named, _ = chosen(setup, ("gpu_clocks",))
+    assert [(knob.start, knob.candidates) for knob in named] == [("max", ("default",))]
+    knobs, left_out = chosen(setup, ())
+    assert "gpu_clocks" not in {knob.name for knob in knobs}
+    assert "named" in next(one.reason for one in left_out if one.name == "gpu_clocks")
+
+
+def test_clocks_are_refused_where_no_role_has_set_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Node, "why_no_cuda", lambda _: None)
+    with pytest.raises(TuneError, match="role gpu_settings"):
+        chosen(dataclasses.replace(setup_of(), root=tmp_path), ("gpu_clocks",))
+
+
+def test_a_proposal_sets_the_clocks_that_won() -> None:
+    content = proposal.text(evidence_of(("gpu_clocks", "default"), start="max"))
+    assert yaml.safe_load(content) == {"gpu_settings_clocks": "default"}

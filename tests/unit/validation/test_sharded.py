@@ -196,3 +196,27 @@ def test_a_wrong_gradient_a_wrong_loss_and_a_lost_weight_are_seen_on_two_ranks()
     assert loss > 0.05
     assert weight is None
     assert set(halves) == {0.5}
+
+
+@needs_torch
+def test_torch_before_2_6_shards_over_gpus_alone() -> None:
+    """It has the function in another place, where the first step wants streams of CUDA."""
+    on_cpu, on_gpu = there("""
+        import sys, types
+        import torch.distributed.fsdp
+        from validation.backends.sharded import fully_shard
+        from validation.model.not_run import NotRunError
+
+        old = types.ModuleType("torch.distributed._composable.fsdp")
+        old.fully_shard = lambda *_: None
+        sys.modules[old.__name__] = old
+        del torch.distributed.fsdp.fully_shard
+        answer = []
+        for device in ("cpu", "cuda"):
+            try:
+                answer.append(fully_shard(device) is old.fully_shard)
+            except NotRunError as reason:
+                answer.append(str(reason))
+    """)
+    assert "on a CPU from torch 2.6 on" in on_cpu
+    assert on_gpu is True

@@ -137,7 +137,13 @@ def test_a_trace_that_cannot_be_read_is_not_run(written: bytes) -> None:
 
 def test_a_trace_is_kept_where_the_operator_wants_it(tmp_path: Path) -> None:
     folder = tmp_path / "new"
-    measured = profile.profile(ScriptedBackend(events=EVENTS), request(traces=str(folder)), ignore)
+    backend = ScriptedBackend(events=EVENTS)
+    measured = profile.profile(backend, request(traces=str(folder)), ignore)
+    # What is measured has no details: to note them takes the host longer.
+    assert [call for call in backend.calls if "trace" in call] == [
+        "trace 3 in bf16",
+        "detailed trace 3 in bf16",
+    ]
     assert measured.details["trace"] == str(folder / "trace-gpu3.json.gz")
     assert list(folder.iterdir()) == [folder / "trace-gpu3.json.gz"]
     assert json.loads(gzip.decompress((folder / "trace-gpu3.json.gz").read_bytes()))["traceEvents"] == EVENTS
@@ -238,6 +244,9 @@ def test_real_steps_are_profiled(tmp_path: Path) -> None:
     trace = json.loads(gzip.decompress((tmp_path / "trace-cpu.json.gz").read_bytes()))
     names = [one.get("name") for one in trace["traceEvents"]]
     assert names.count(STEP) == names.count(LOADING) == profile.STEPS
+    # For whoever reads it: how much memory is taken where, and by tensors of which shapes.
+    assert "[memory]" in names
+    assert any(one.get("args", {}).get("Input Dims") for one in trace["traceEvents"])
     # A DataLoader's batch is ready: making numbers on one CPU would be nearly all of a GPU's profile.
     assert not {"aten::randn", "aten::normal_"} & {*names}
 
