@@ -501,12 +501,16 @@ def _with_others(
 ) -> list[Hunt]:
     """The searches of leaves; one across the leaves in place of those in small leaves that found nobody."""
     leaf_of = {member.name: member.leaf for member in fleet.nodes if member.name not in gone}
-    # One pair that works has nothing to compare with but pairs across the leaves.
+    # Pairs of one leaf may all have a slow node; what they compare with are pairs across the leaves.
     works = {
-        frozenset(one.nodes) for hunt in seen.hunts for groups in hunt.played for one in groups if one.works
+        leaf_of.get(one.nodes[0])
+        for hunt in seen.hunts
+        for groups in hunt.played
+        for one in groups
+        if one.works
     }
     few = len(fleet.nodes) <= ALL_PAIRS or len(works) < 2
-    alone = [hunt for hunt in seen.hunts if hunt.scope.real and (few or _is_open(hunt))]
+    alone = [hunt for hunt in seen.hunts if _is_small(hunt) and (few or _is_open(hunt))]
     if not any(hunt.wanted for hunt in alone):
         return list(seen.hunts)
     inside = {name for group in seen.groups for name in group.nodes}
@@ -539,11 +543,15 @@ def _with_others(
     return [*(one for one in seen.hunts if one not in alone), hunt, *whole]
 
 
+def _is_small(hunt: Hunt) -> bool:
+    return hunt.scope.real and len(hunt.scope.units) <= SMALL_LEAF
+
+
 def _is_open(hunt: Hunt) -> bool:
-    """Whether a search in a small leaf leaves a node of which it is not known whether it is to blame."""
+    """Whether a search leaves a node of which it is not known whether it is to blame."""
     units = hunt.scope.units
     unknown = units.keys() - hunt.seen.good - hunt.seen.bad.keys() - _missing(hunt)
-    return hunt.wanted and len(units) <= SMALL_LEAF and bool(hunt.blamed or unknown)
+    return hunt.wanted and bool(hunt.blamed or unknown)
 
 
 def _sure(seen: LevelSeen, alone: Sequence[Hunt], leaf_of: Mapping[str, str]) -> list[str]:
@@ -589,11 +597,16 @@ def _rounds_across(fleet: Fleet, hunt: Hunt, units: Sequence[str]) -> list[list[
             continue
         others = [one for one in units if leaf_of[one] != leaf_of[name] and one not in met.get(name, ())]
         others = [one for one in others if one in good] if good else others
-        wanted += [(name, one) for one in sorted(others, key=lambda one: leaf_of[one] not in carries)]
+        wanted += [(name, one) for one in others]
+
+    def turns(pair: tuple[str, ...]) -> tuple[int, bool, int]:
+        """First who has met fewest, with one whose way up is known, that has met fewest."""
+        one, other = pair
+        return len(met.get(one, ())), leaf_of[other] not in carries, len(met.get(other, ()))
+
     turn: list[tuple[str, ...]] = []
     busy: set[str] = set()
-    # First who have met fewest.
-    for pair in sorted(wanted, key=lambda pair: sum(len(met.get(name, ())) for name in pair)):
+    for pair in sorted(wanted, key=turns):
         leaves = {leaf_of[name] for name in pair}
         if not leaves & busy:
             turn.append(pair)

@@ -121,21 +121,22 @@ def _blamed(name: str, case: _Case) -> Iterator[Finding]:
             if hunt.blamed:
                 yield _inside(level.level, hunt, hunt.blamed, case)
             elif unit in hunt.seen.bad:
-                above = not hunt.units_are_nodes or _only_one(level, name, case)
-                yield _bad_unit(unit, level, hunt, case) if above else _bad_node(unit, hunt, case)
+                above = not hunt.units_are_nodes or _way_up_unknown(level, name, case)
+                yield _bad_unit(unit, hunt, case) if above else _bad_node(unit, hunt, case)
             else:
                 yield from (
                     _bad_link(unit, pair, hunt, case) for pair in hunt.seen.links if unit in pair.nodes
                 )
 
 
-def _only_one(level: LevelSeen, name: str, case: _Case) -> bool:
-    """Whether, between leaves, this is the only node of its leaf: nothing tells it from the leaf's uplink."""
+def _way_up_unknown(level: LevelSeen, name: str, case: _Case) -> bool:
+    """Whether nothing tells a node from its uplink: no other node of its leaf does well with other leaves."""
     leaf_of = {member.name: member.leaf for member in case.fleet.nodes}
     if level.level is Level.LEAF or not leaf_of[name]:
         return False
-    measured = {node for group in level.groups for node in group.nodes}
-    return sum(leaf_of[node] == leaf_of[name] for node in measured) == 1
+    well = {node for group in level.groups if group.nodes not in level.trouble for node in group.nodes}
+    well |= {node for hunt in level.hunts if hunt.units_are_nodes for node in hunt.seen.good}
+    return not any(leaf_of[node] == leaf_of[name] for node in well - {name})
 
 
 def _state(reached_gb_s: float, usual_gb_s: float, case: _Case) -> State:
@@ -181,17 +182,17 @@ def _bad_link(name: str, group: Group, hunt: Hunt, case: _Case) -> Finding:
     )
 
 
-def _bad_unit(unit: str, level: LevelSeen, hunt: Hunt, case: _Case) -> Finding:
-    """A leaf or a pod that is bad with others: its uplink, or the only node that was measured of a leaf."""
+def _bad_unit(unit: str, hunt: Hunt, case: _Case) -> Finding:
+    """A leaf or a pod that is bad with others: its uplink, or the only node that speaks for a leaf."""
     groups = hunt.seen.bad[unit]
     (node, *more) = hunt.scope.units[unit]
     leaf = next(member.leaf for member in case.fleet.nodes if member.name == node)
     pod = not hunt.units_are_nodes and _unit_noun(hunt) == "pod"
-    one = not pod and not more and _only_one(level, node, case)
+    one = not pod and not more
     facts: dict[str, Any] = {
         "what": f"pod {unit}" if pod else f"leaf {leaf if hunt.units_are_nodes else unit}",
         "partners": some([one for group in groups for one in group.nodes if one != unit]),
-        "suspects": f"its uplinks, or {node}, the only node measured there, are suspect"
+        "suspects": f"its uplinks, or {node}, are suspect; no other node of it tells which"
         if one
         else "it does well inside, so that its uplinks are suspect",
     }
@@ -220,7 +221,7 @@ def _inside(level: Level, hunt: Hunt, group: Group, case: _Case) -> Finding:
         "where": f"leaf {hunt.scope.name}" if level is Level.LEAF else f"pod {hunt.scope.name}",
         "units": "nodes" if level is Level.LEAF else "leaves",
         # Of many units hardly all are bad.
-        "suspects": "what they share is suspect, or each of them"
+        "suspects": "one or more of them, or what they share, is suspect; nothing tells which"
         if few
         else "the switches that they share are suspect, not one node",
     }
