@@ -140,5 +140,8 @@ def together(fleet: Fleet, without: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def most_rounds(fleet: Fleet) -> int:
-    """How many rounds a measurement by the tree may take: the operator's number, else 2 log2(nodes) + 4."""
-    return fleet.most_rounds or 2 * math.ceil(math.log2(max(2, len(fleet.nodes)))) + 4
+    """How many rounds a measurement by the tree may take: the operator's number, else 2 log2(nodes) + 4.
+
+    And 12 at least: in small leaves nodes meet those of others one after the other.
+    """
+    return fleet.most_rounds or max(12, 2 * math.ceil(math.log2(max(2, len(fleet.nodes)))) + 4)

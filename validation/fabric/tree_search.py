@@ -4,7 +4,11 @@ From the leaves up: first all groups of a level at once. One that fails, or is s
 off a search among its units (nodes in a leaf, leaves in a pod, pods in the fleet): pairs of units measure,
 each with all its nodes, first along the ring that was slow, so that two rounds meet every link of it.
 Healthy siblings measure beside them, for comparison. What is to blame is left out of the groups of the
-levels above, and the group is measured again without it. Pure functions.
+levels above, and the group is measured again without it.
+
+In a leaf of two or three nodes one that is bad may leave no good one to find it with. Then the nodes of that
+leaf meet some of other leaves, one at a time over each uplink, which so carries no more than one node sends.
+Pure functions.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from validation.fabric.levels import (
     together,
 )
 from validation.fabric.search import (
+    CONFIRMATIONS,
     SLOW_SHARE,
     Evidence,
     circle_rounds,
@@ -57,8 +62,14 @@ SLOW_PART = 0.2
 LEAST_CONTROLS = 3
 #: Where in the order of all pairs the usual one stands: three quarters of them may be slower.
 TYPICAL_PLACE = 0.75
+#: Of so few pairs, which are all those of four units, the best is the usual one: it may be the only good one.
+FEW_PAIRS = 6
 #: So often a group measures again at most.
 MOST_AGAIN = 2
+#: A leaf of at most so many nodes may have no two good ones, and asks nodes of other leaves.
+SMALL_LEAF = 3
+#: Of so few nodes all pairs measure: two that are bad leave no pair to compare with otherwise.
+ALL_PAIRS = 4
 
 
 @dataclass(frozen=True)
@@ -83,7 +94,8 @@ class Hunt:
     """Units of which one, or the way between two, may be to blame, and what their pairs say.
 
     `whole`: they are all units of a leaf or pod, which may be to blame itself. `wanted`: there is trouble;
-    others are for comparison. `to_blame`: the slowest pair, where the leaf or pod as a whole is to blame.
+    others are for comparison. `blamed`: the slowest pair, where the leaf or pod as a whole is to blame.
+    `leaf_of`: of units that are nodes of several leaves, which so meet across the leaves.
     """
 
     scope: Scope
@@ -93,6 +105,7 @@ class Hunt:
     played: tuple[tuple[Group, ...], ...] = ()
     blamed: Group | None = None
     usual_gb_s: float = 0.0
+    leaf_of: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def units_are_nodes(self) -> bool:
@@ -258,7 +271,9 @@ def search_rounds(fleet: Fleet, level: LevelSeen, absent: Collection[str]) -> li
     side_by_side = []
     for hunt in level.hunts:
         units = [unit for unit, nodes in hunt.scope.units.items() if not set(nodes) <= set(absent)]
-        if not hunt.played:
+        if hunt.leaf_of:
+            rounds = _rounds_across(fleet, hunt, units)
+        elif not hunt.played:
             rounds = _first_rounds(units, fleet.pair_rounds)
         elif hunt.blamed or (not hunt.wanted and not hunt.seen.good):
             rounds = []
@@ -272,7 +287,7 @@ def search_rounds(fleet: Fleet, level: LevelSeen, absent: Collection[str]) -> li
 
 def _first_rounds(units: Sequence[str], at_least: int) -> list[list[tuple[str, ...]]]:
     """Along the ring that the units formed, each with both its neighbours; then by the circle for more."""
-    if len(units) <= 4:  # all pairs: of two that are bad, the two others may not be neighbours
+    if len(units) <= ALL_PAIRS:  # of two that are bad, the two others may not be neighbours
         return circle_rounds(units)
     ring: list[tuple[str, ...]] = [
         (unit, units[(place + 1) % len(units)]) for place, unit in enumerate(units)
@@ -322,7 +337,12 @@ def _look(
     for of_nodes in (True, False):
         same = [_with_pairs(hunt, pairs) for hunt in hunts if hunt.units_are_nodes is of_nodes]
         judged += _judge(same)
-    return dataclasses.replace(seen, hunts=tuple(judged))
+    seen = dataclasses.replace(seen, hunts=tuple(judged))
+    gone = {name for groups in pairs for group in groups for name in group.absent}
+    gone |= {name for group in alike for name in group.absent}
+    if seen.level is Level.LEAF and not search_rounds(fleet, seen, gone):
+        seen = dataclasses.replace(seen, hunts=tuple(_with_others(fleet, seen, pairs, gone)))
+    return seen
 
 
 def _lines(groups: Sequence[Group]) -> dict[bool, float]:
@@ -457,7 +477,8 @@ def _judge(hunts: Sequence[Hunt]) -> list[Hunt]:
     size_bytes = common_size_bytes(everything)
     rates = sorted(group.up_to(size_bytes).fastest_gb_s for group in everything if group.works)
     # Of few units one that is bad spoils half of the pairs, and the median with them.
-    usual = rates[int(TYPICAL_PLACE * (len(rates) - 1) + 0.5)] if rates else 0.0
+    place = 1.0 if len(rates) <= FEW_PAIRS else TYPICAL_PLACE
+    usual = rates[int(place * (len(rates) - 1) + 0.5)] if rates else 0.0
     line = max(slow_below(rates), SLOW_SHARE * usual)
     if not all(hunt.units_are_nodes for hunt in hunts) and _steady(hunts):
         line = max(line, (1 - SLOW_PART) * usual)
@@ -473,6 +494,176 @@ def _judge(hunts: Sequence[Hunt]) -> list[Hunt]:
         found = Evidence(best_gb_s=usual, size_bytes=size_bytes) if blamed else pairs
         judged.append(dataclasses.replace(hunt, seen=found, blamed=blamed, usual_gb_s=usual))
     return judged
+
+
+def _with_others(
+    fleet: Fleet, seen: LevelSeen, pairs: Sequence[Sequence[Group]], gone: Collection[str]
+) -> list[Hunt]:
+    """The searches of leaves; one across the leaves in place of those in small leaves that found nobody."""
+    leaf_of = {member.name: member.leaf for member in fleet.nodes if member.name not in gone}
+    # Pairs of one leaf may all have a slow node; what they compare with are pairs across the leaves.
+    works = {
+        leaf_of.get(one.nodes[0])
+        for hunt in seen.hunts
+        for groups in hunt.played
+        for one in groups
+        if one.works
+    }
+    few = len(fleet.nodes) <= ALL_PAIRS or len(works) < 2
+    alone = [hunt for hunt in seen.hunts if _is_small(hunt) and (few or _is_open(hunt))]
+    if not any(hunt.wanted for hunt in alone):
+        return list(seen.hunts)
+    inside = {name for group in seen.groups for name in group.nodes}
+    nodes = [node for hunt in alone for node in hunt.scope.nodes if node in leaf_of]
+    sure = _sure(seen, alone, leaf_of)
+    # Of nodes that are alone in their leaves nothing is known yet.
+    guests = [*_guests(nodes, sure, leaf_of), *(name for name in leaf_of if name not in inside)]
+    units = {name: leaf_of[name] for name in (*nodes, *guests)}
+    if not nodes or len(set(units.values())) < 2:
+        return list(seen.hunts)
+    tried = tuple(
+        tuple(group for group in groups if set(group.nodes) <= units.keys() and not group.absent)
+        for groups in pairs
+    )
+    scope = Scope("", {name: (name,) for name in units})
+    hunt = Hunt(scope, whole=False, wanted=True, played=tuple(filter(None, tried)), leaf_of=units)
+    everything = [group for groups in hunt.played for group in groups]
+    size_bytes = common_size_bytes(everything)
+    rates = [group.up_to(size_bytes).fastest_gb_s for group in everything if group.works]
+    # What is usual in the leaves; where nobody knows that, the best of these pairs.
+    known = [one.usual_gb_s for one in seen.hunts if one not in alone and one.seen.good]
+    usual = max(known, default=0.0) or max(rates, default=0.0)
+    evidence = _evidence_across(hunt, SLOW_SHARE * usual, size_bytes, sure)
+    hunt = dataclasses.replace(hunt, seen=dataclasses.replace(evidence, best_gb_s=usual), usual_gb_s=usual)
+    whole = [
+        dataclasses.replace(one, blamed=slow, seen=Evidence(best_gb_s=usual), usual_gb_s=usual)
+        for one in alone
+        if (slow := _bad_everywhere(one, hunt))
+    ]
+    return [*(one for one in seen.hunts if one not in alone), hunt, *whole]
+
+
+def _is_small(hunt: Hunt) -> bool:
+    return hunt.scope.real and len(hunt.scope.units) <= SMALL_LEAF
+
+
+def _is_open(hunt: Hunt) -> bool:
+    """Whether a search leaves a node of which it is not known whether it is to blame."""
+    units = hunt.scope.units
+    unknown = units.keys() - hunt.seen.good - hunt.seen.bad.keys() - _missing(hunt)
+    return hunt.wanted and bool(hunt.blamed or unknown)
+
+
+def _sure(seen: LevelSeen, alone: Sequence[Hunt], leaf_of: Mapping[str, str]) -> list[str]:
+    """Nodes that are known to do well in their leaves, in the order of the leaves' groups."""
+    hunted = {name: hunt for hunt in seen.hunts for name in hunt.scope.nodes}
+    found: list[str] = []
+    for group in seen.groups:
+        for name in group.nodes:
+            hunt = hunted.get(name)
+            does_well = name in hunt.seen.good if hunt else group.nodes not in seen.trouble
+            if name in leaf_of and does_well and hunt not in alone:
+                found.append(name)
+    return found
+
+
+def _guests(nodes: Sequence[str], sure: Sequence[str], leaf_of: Mapping[str, str]) -> list[str]:
+    """As many sure nodes as there are others, and two at least: of each leaf one, then of each another."""
+    by_leaf: dict[str, list[str]] = defaultdict(list)
+    for name in sure:
+        by_leaf[leaf_of[name]].append(name)
+    in_turn = [name for turn in itertools.zip_longest(*by_leaf.values()) for name in turn if name]
+    return in_turn[: max(CONFIRMATIONS, len(nodes))]
+
+
+def _rounds_across(fleet: Fleet, hunt: Hunt, units: Sequence[str]) -> list[list[tuple[str, ...]]]:
+    """The next round in which nodes meet those of other leaves; none at the end.
+
+    Who has done well with nobody meets those that did, one of each leaf at a time; while nobody has, all
+    meet all. Of so few nodes all pairs measure in any case.
+    """
+    leaf_of, good = hunt.leaf_of, hunt.seen.good
+    met = met_by([list(groups) for groups in hunt.played])
+    if len(fleet.nodes) <= ALL_PAIRS:
+        circle = [
+            [pair for pair in pairs if pair[1] not in met.get(pair[0], ())] for pairs in circle_rounds(units)
+        ]
+        if rounds := [pairs for pairs in circle if pairs]:
+            return rounds[:1]
+    carries = _carries(hunt, hunt.seen.fast)
+    wanted = [group.nodes for group in hunt.seen.doubtful if set(group.nodes) <= set(units)]
+    for name in units:
+        if name in good or name in hunt.seen.bad:
+            continue
+        others = [one for one in units if leaf_of[one] != leaf_of[name] and one not in met.get(name, ())]
+        others = [one for one in others if one in good] if good else others
+        wanted += [(name, one) for one in others]
+
+    def turns(pair: tuple[str, ...]) -> tuple[int, bool, int]:
+        """First who has met fewest, with one whose way up is known, that has met fewest."""
+        one, other = pair
+        return len(met.get(one, ())), leaf_of[other] not in carries, len(met.get(other, ()))
+
+    turn: list[tuple[str, ...]] = []
+    busy: set[str] = set()
+    for pair in sorted(wanted, key=turns):
+        leaves = {leaf_of[name] for name in pair}
+        if not leaves & busy:
+            turn.append(pair)
+            busy |= leaves
+    return [turn] if turn else []
+
+
+def _evidence_across(hunt: Hunt, line: float, size_bytes: int, sure: Collection[str]) -> Evidence:
+    """What pairs across the leaves say, and those in the leaves that are open.
+
+    A slow pair across two leaves counts only where another one has shown that both ways up carry what one
+    node sends.
+    """
+    fast: list[Group] = []
+    slow: list[Group] = []
+    for group in (one.up_to(size_bytes) for groups in hunt.played for one in groups):
+        (fast if group.works and group.fastest_gb_s >= line else slow).append(group)
+    carries = _carries(hunt, fast)
+    slow = [group for group in slow if len(between := _leaves(hunt, group)) < 2 or between <= carries]
+    known = [name for name in hunt.scope.nodes if name in sure]
+    good = tuple(dict.fromkeys((*known, *(name for group in fast for name in group.nodes))))
+    links = links_between_good(fast, slow, good)
+    bad = to_blame(slow, good, met_by([slow]), ())
+    return Evidence(
+        good,
+        {name: groups for name, groups in bad.items() if len(_partners(name, groups)) >= CONFIRMATIONS},
+        tuple(groups[-1] for groups in links if len(groups) > 1),
+        tuple(groups[0] for groups in links if len(groups) == 1),
+        slowest_gb_s=min((group.busbw_gb_s for group in fast), default=0.0),
+        fast=tuple(fast),
+        size_bytes=size_bytes,
+    )
+
+
+def _partners(name: str, groups: Iterable[Group]) -> set[str]:
+    return {one for group in groups for one in group.nodes} - {name}
+
+
+def _leaves(hunt: Hunt, group: Group) -> set[str]:
+    return {hunt.leaf_of[name] for name in group.nodes}
+
+
+def _carries(hunt: Hunt, fast: Iterable[Group]) -> set[str]:
+    """Leaves whose way up is known to carry what one node sends."""
+    return {leaf for group in fast if len(leaves := _leaves(hunt, group)) > 1 for leaf in leaves}
+
+
+def _bad_everywhere(leaf: Hunt, across: Hunt) -> Group | None:
+    """A pair of a leaf all of whose nodes were bad with each other and with good ones of other leaves."""
+    nodes = set(leaf.scope.nodes) & across.scope.units.keys()
+    if nodes & {*across.seen.good, *across.seen.bad} or len(nodes) < 2:
+        return None
+    met = met_by([list(groups) for groups in across.played])
+    if not all(met.get(name, set()) & set(across.seen.good) for name in nodes):
+        return None
+    inside = [group for groups in leaf.played for group in groups if set(group.nodes) <= nodes]
+    return inside[0] if inside else None
 
 
 def _loads(hunt: Hunt, unit: str, group: Group) -> bool:

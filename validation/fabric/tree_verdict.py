@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from validation.fabric.levels import MOST_RANKS, Level, ranks_of, scopes_of
 from validation.fabric.search import SLOW_SHARE
-from validation.fabric.tree_search import below_of, is_below, missed_gb_s, search_rounds, survey
+from validation.fabric.tree_search import SMALL_LEAF, below_of, is_below, missed_gb_s, search_rounds, survey
 from validation.fabric.words import how, some, verdict
 from validation.findings.catalogue import finding
 from validation.model.contract import Finding, State, worst
@@ -121,11 +121,22 @@ def _blamed(name: str, case: _Case) -> Iterator[Finding]:
             if hunt.blamed:
                 yield _inside(level.level, hunt, hunt.blamed, case)
             elif unit in hunt.seen.bad:
-                yield _bad_unit(unit, hunt, case) if not hunt.units_are_nodes else _bad_node(unit, hunt, case)
+                above = not hunt.units_are_nodes or _way_up_unknown(level, name, case)
+                yield _bad_unit(unit, hunt, case) if above else _bad_node(unit, hunt, case)
             else:
                 yield from (
                     _bad_link(unit, pair, hunt, case) for pair in hunt.seen.links if unit in pair.nodes
                 )
+
+
+def _way_up_unknown(level: LevelSeen, name: str, case: _Case) -> bool:
+    """Whether nothing tells a node from its uplink: no other node of its leaf does well with other leaves."""
+    leaf_of = {member.name: member.leaf for member in case.fleet.nodes}
+    if level.level is Level.LEAF or not leaf_of[name]:
+        return False
+    well = {node for group in level.groups if group.nodes not in level.trouble for node in group.nodes}
+    well |= {node for hunt in level.hunts if hunt.units_are_nodes for node in hunt.seen.good}
+    return not any(leaf_of[node] == leaf_of[name] for node in well - {name})
 
 
 def _state(reached_gb_s: float, usual_gb_s: float, case: _Case) -> State:
@@ -172,11 +183,18 @@ def _bad_link(name: str, group: Group, hunt: Hunt, case: _Case) -> Finding:
 
 
 def _bad_unit(unit: str, hunt: Hunt, case: _Case) -> Finding:
-    """A leaf or a pod that is bad with others: its uplink."""
+    """A leaf or a pod that is bad with others: its uplink, or the only node that speaks for a leaf."""
     groups = hunt.seen.bad[unit]
+    (node, *more) = hunt.scope.units[unit]
+    leaf = next(member.leaf for member in case.fleet.nodes if member.name == node)
+    pod = not hunt.units_are_nodes and _unit_noun(hunt) == "pod"
+    one = not pod and not more
     facts: dict[str, Any] = {
-        "what": f"{_unit_noun(hunt)} {unit}",
+        "what": f"pod {unit}" if pod else f"leaf {leaf if hunt.units_are_nodes else unit}",
         "partners": some([one for group in groups for one in group.nodes if one != unit]),
+        "suspects": f"its uplinks, or {node}, are suspect; no other node of it tells which"
+        if one
+        else "it does well inside, so that its uplinks are suspect",
     }
     if failed := [group for group in groups if not group.works]:
         return finding("fabric-uplink", "fails", problem=how(failed[-1]), **facts)
@@ -198,9 +216,14 @@ def _unit_noun(hunt: Hunt) -> str:
 
 def _inside(level: Level, hunt: Hunt, group: Group, case: _Case) -> Finding:
     """A leaf all of whose nodes, or a pod all of whose leaves, are bad with each other."""
+    few = level is Level.LEAF and len(hunt.scope.units) <= SMALL_LEAF
     facts: dict[str, Any] = {
         "where": f"leaf {hunt.scope.name}" if level is Level.LEAF else f"pod {hunt.scope.name}",
         "units": "nodes" if level is Level.LEAF else "leaves",
+        # Of many units hardly all are bad.
+        "suspects": "one or more of them, or what they share, is suspect; nothing tells which"
+        if few
+        else "the switches that they share are suspect, not one node",
     }
     if not group.works:
         return finding("fabric-switch", "fails", problem=how(group), **facts)
@@ -242,6 +265,7 @@ def _of_group(name: str, level: LevelSeen | None, group: Group, case: _Case) -> 
     # What most groups have is said once, of all of them.
     some_or_all = slow if 2 * len(slow) >= len(alike) else [group]
     searched = level is not None and any(set(group.nodes) & set(hunt.scope.nodes) for hunt in level.hunts)
+    two = searched and level is not None and _of_two(level, group, case)
     yield finding(
         "fabric-slow",
         "level",
@@ -251,8 +275,26 @@ def _of_group(name: str, level: LevelSeen | None, group: Group, case: _Case) -> 
         groups=len(some_or_all),
         rate=number(statistics.median(one.busbw_gb_s for one in some_or_all)),
         expected=expected,
-        pairs="no pair of them stands out" if searched else "no pairs of them were measured to find out why",
+        pairs=f"of two {two} nothing tells which is slow"
+        if two
+        else "no pair of them stands out"
+        if searched
+        else "no pairs of them were measured to find out why",
     )
+
+
+def _of_two(level: LevelSeen, group: Group, case: _Case) -> str:
+    """`leaves` or `pods` where a group between them has just two; empty otherwise."""
+    of = {member.name: member for member in case.fleet.nodes}
+    if level.level is Level.LEAF:
+        return ""
+    for noun, names in (
+        ("pods", {of[name].pod for name in group.nodes}),
+        ("leaves", {of[name].leaf for name in group.nodes}),
+    ):
+        if len(names) == 2:
+            return noun
+    return ""
 
 
 def _meets(link: Group, hunt: Hunt, group: Group) -> bool:
