@@ -229,4 +229,5 @@ def test_the_second_run_changes_nothing_and_what_nobody_wants_any_more_goes(sett
         on_node(node, "systemctl start reach")
         assert on_node(node, "cat /run/reach").strip() == "none"
         assert ssh(node, script=SHOW) == "none"
-    assert container(GPU, "ls /etc/nccl.conf 2>/dev/null || echo none") == "none"
+    for engine in RUN:
+        assert container(engine, GPU, "ls /etc/nccl.conf 2>/dev/null || echo none") == "none"

@@ -402,8 +402,8 @@ def _is_cached(descriptor: int, size_bytes: int) -> bool:
     """Whether pages stay in the cache that it was asked to drop: those of files that somebody maps do.
 
     To ask for a page begins to read it, and fast storage brings it before the kernel answers, now and then.
-    So several are asked for, from the end to the start, as no read-ahead of one brings another then, and all of
-    them again: what merely was on its way is dropped the second time.
+    So several are asked for, from the end to the start, as no read-ahead of one brings another then, and all
+    of them again: what merely was on its way is dropped the second time.
     """
     with contextlib.suppress(OSError):  # BlockingIOError: not there; others: not every file system tells
         for _ in range(2):
