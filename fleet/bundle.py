@@ -1,4 +1,4 @@
-"""What a helper needs to run slices: this checkout, the payload, and the Python packages, in one file.
+"""What a helper needs to run slices: this checkout, which has the payload's source, and the Python packages.
 
 It is made once a run and goes to each helper once: a helper that has it, by its digest, is not sent it again.
 The helper needs a Python of the same minor version, SSH, and nothing from any network.
@@ -51,7 +51,6 @@ PARTS = (
     "site.yml",
     "tools",
     "validation",
-    ".cache/temper-validation.pyz",
 )
 #: The controller's packages.
 REQUIREMENTS = ROOT / "requirements" / "controller.txt"
@@ -90,8 +89,7 @@ def files(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
                 if file.is_file() and "__pycache__" not in file.parts:
                     yield file, str(file.relative_to(root))
         else:
-            made = " (make payload makes it)" if part.startswith(".cache") else ""
-            raise BundleError(f"{path} is missing{made}: a helper needs it.")
+            raise BundleError(f"{path} is missing: a helper needs it.")
 
 
 def packages() -> Iterator[tuple[Path, str]]:

@@ -199,9 +199,6 @@ def build(options: argparse.Namespace) -> int:
     with contextlib.suppress(FileNotFoundError):
         if options.output.read_bytes() == content:
             return EXIT_PASS
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = options.output.with_name(f".{options.output.name}.new")
-    temporary.write_bytes(content)
-    temporary.chmod(0o755)
-    temporary.replace(options.output)
+    # Slices on one machine build it at the same time.
+    files.write_atomically(options.output, content, 0o755)
     return EXIT_PASS

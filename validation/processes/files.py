@@ -26,26 +26,29 @@ def ensure_writable(path: Path) -> None:
         raise OSError(f"{path}: expected a place that can be written to: {error.strerror}") from error
 
 
-def write_atomically(path: Path, content: str | Iterable[str]) -> None:
+def write_atomically(path: Path, content: bytes | str | Iterable[str], mode: int = 0o644) -> None:
     """Write a file so that a reader sees all of it or the old one, also after a crash. Raises OSError.
 
     A long content may come in pieces.
     """
     try:
-        _write_atomically(path, content)
+        _write_atomically(path, content, mode)
     except OSError as error:
         raise OSError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def _write_atomically(path: Path, content: str | Iterable[str]) -> None:
+def _write_atomically(path: Path, content: bytes | str | Iterable[str], mode: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines([content] if isinstance(content, str) else content)
+            if isinstance(content, bytes):
+                file.buffer.write(content)
+            else:
+                file.writelines([content] if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # noqa: PTH101 - a name, not a Path
+        os.chmod(temporary, mode)  # noqa: PTH101 - a name, not a Path
         os.replace(temporary, path)  # noqa: PTH105 - likewise
     except BaseException:
         os.unlink(temporary)  # noqa: PTH108 - likewise
