@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 import signal
@@ -51,6 +52,45 @@ class Images:
         if number % 2:
             cropped = cropped.flip(2)
         return cropped.float().sub_(7.5).div_(4.6), number
+
+
+class Deaths:
+    """Has torch look for workers that were killed only where its error is expected.
+
+    Its handler of SIGCHLD raises an error wherever this process is by then, in the middle of anything.
+    """
+
+    def __init__(self) -> None:
+        self._look: Any = None  # torch's handler, once there is one
+        self._expected, self._missed = False, False
+
+    def take_over(self) -> None:
+        """Put this in the place of the handler that torch has set up with its first worker."""
+        current = signal.getsignal(signal.SIGCHLD)
+        if callable(current) and current != self._heard:
+            self._look = current
+            signal.signal(signal.SIGCHLD, self._heard)
+
+    def _heard(self, number: int, frame: Any) -> None:
+        if self._expected:
+            self._look(number, frame)
+        else:
+            self._missed = True
+
+    @contextlib.contextmanager
+    def expected(self) -> Iterator[None]:
+        """Torch's RuntimeError for a worker that was killed comes in here, for one before, too."""
+        self._expected = True
+        try:
+            if self._missed:
+                self._missed = False
+                self._look(signal.SIGCHLD, None)
+            yield
+        finally:
+            self._expected = False
+
+
+DEATHS = Deaths()  # as a process has one handler
 
 
 class Loading:
@@ -106,6 +146,7 @@ class Loading:
             raise LimitError(f"no more can be started: {error.strerror or error}") from error
         # After the workers: no process is to start as a copy of one with threads.
         if self._loader.num_workers:
+            DEATHS.take_over()
             self._watcher = threading.Thread(target=self._watch, daemon=True)
             self._watcher.start()
 
@@ -157,12 +198,13 @@ class Loading:
         assert self._batches is not None
         self._waits_since = time.monotonic()
         try:
-            try:
-                images, numbers = next(self._batches)
-            except StopIteration:
-                self._start()
-                self._waits_since = time.monotonic()
-                images, numbers = next(self._batches)
+            with DEATHS.expected():
+                try:
+                    images, numbers = next(self._batches)
+                except StopIteration:
+                    self._start()
+                    self._waits_since = time.monotonic()
+                    images, numbers = next(self._batches)
         except (EOFError, ConnectionError, RuntimeError, OSError) as error:
             if self._given_up:
                 raise WorkerError(self._given_up) from error

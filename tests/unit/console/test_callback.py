@@ -129,8 +129,9 @@ class Runner:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         variables = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-        # Nobody listens there.
+        # Nobody listens there. With pipelining Ansible loses ssh's words where it writes to one that has just ended.
         lost = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+        lost["ansible_pipelining"] = False
         hosts: dict[str, dict[str, Any]] = {**{name: {} for name in NODES}, "lost": lost}
         inventory = {"all": {"vars": variables, "hosts": hosts}}
         (folder / "inventory.yml").write_text(yaml.safe_dump(inventory))

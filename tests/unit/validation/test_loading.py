@@ -250,6 +250,37 @@ def test_workers_that_are_wrong_die_or_hang_are_found_and_none_is_left() -> None
 
 
 @needs_torch
+def test_a_worker_that_is_killed_while_nobody_waits_for_it_is_named_at_the_next_batch() -> None:
+    """Torch says so in a signal handler, in the middle of whatever this process is doing."""
+    said, done = there("""
+        import multiprocessing, os, signal
+        from validation.backends import loading
+        from validation.backends.protocol import WorkerError
+
+        done = []
+
+        def kill():
+            (worker,) = multiprocessing.active_children()
+            os.kill(worker.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+            done.append("what it was doing")
+
+        one = loading.Loading(1, pinned=False, device=None)
+        try:
+            one.take(9, kill)
+            said = "nothing"
+        except WorkerError as error:
+            said = str(error)
+        finally:
+            one.close()
+        answer = [said, done]
+    """)
+    assert "DataLoader worker" in said
+    assert "killed by signal" in said
+    assert done == ["what it was doing"]
+
+
+@needs_torch
 def test_limits_on_files_and_processes_are_told_from_workers_that_die() -> None:
     """Of open files some are left, so that workers start or not, and batches come or not."""
     said, left = there("""
