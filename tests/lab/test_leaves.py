@@ -58,6 +58,7 @@ PLAY = """
         name: gpu_validation
         tasks_from: fabric
         rolespec_validate: false
+        public: true
     - ansible.builtin.copy:
         content: "{{ __gpu_validation_fabric | to_json }}"
         dest: "{{ measured }}"

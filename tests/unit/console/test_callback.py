@@ -129,7 +129,7 @@ class Runner:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         variables = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-        # Nobody listens there. With pipelining Ansible loses ssh's words where it writes to one that has just ended.
+        # Nobody listens there. With pipelining Ansible loses what ssh says where that ends before it reads.
         lost = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
         lost["ansible_pipelining"] = False
         hosts: dict[str, dict[str, Any]] = {**{name: {} for name in NODES}, "lost": lost}
