@@ -6,6 +6,7 @@ A file of our own has no name: it is gone when its process is, however that ends
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -401,17 +402,37 @@ def _past_the_cache(descriptor: int) -> str:
 def _is_cached(descriptor: int, size_bytes: int) -> bool:
     """Whether pages stay in the cache that it was asked to drop: those of files that somebody maps do.
 
-    To ask for a page begins to read it, and fast storage brings it before the kernel answers, now and then.
-    So several are asked for, from the end to the start, as no read-ahead of one brings another then, and all
-    of them again: what merely was on its way is dropped the second time.
+    Of a file of another user the kernel tells nobody but root which pages those are. Then pages are asked
+    for, which begins to read them, and fast storage may bring them before the kernel answers: so several are,
+    and from the end to the start, as no read-ahead of one brings another then.
     """
+    os.posix_fadvise(descriptor, 0, size_bytes, os.POSIX_FADV_DONTNEED)
+    offsets = [size_bytes * quarter // 4 for quarter in (3, 2, 1)]
+    if not _are_resident(descriptor, size_bytes, offsets):
+        return False
     with contextlib.suppress(OSError):  # BlockingIOError: not there; others: not every file system tells
-        for _ in range(2):
-            os.posix_fadvise(descriptor, 0, size_bytes, os.POSIX_FADV_DONTNEED)
-            for quarter in (3, 2, 1):
-                os.preadv(descriptor, [bytearray(PAGE)], size_bytes * quarter // 4, os.RWF_NOWAIT)
+        for offset in offsets:
+            os.preadv(descriptor, [bytearray(PAGE)], offset, os.RWF_NOWAIT)
         return True
     return False
+
+
+def _are_resident(descriptor: int, size_bytes: int, offsets: Sequence[int]) -> bool:
+    """Whether all these pages of a file are in the cache, by mincore(2); True where that does not say."""
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    length, found = ctypes.c_size_t(size_bytes), ctypes.c_ubyte()
+    address = libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, ctypes.c_long(0))
+    if address in (None, ctypes.c_void_p(-1).value):
+        return True
+    try:
+        return all(
+            libc.mincore(ctypes.c_void_p(address + offset), ctypes.c_size_t(PAGE), ctypes.byref(found)) != 0
+            or found.value & 1
+            for offset in offsets
+        )
+    finally:
+        libc.munmap(ctypes.c_void_p(address), length)
 
 
 def _buffer(size_bytes: int = BLOCK) -> mmap.mmap:

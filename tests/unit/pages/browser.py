@@ -65,8 +65,17 @@ class Browser:
 
     def open(self, page: Path, fragment: str = "") -> None:
         """Load a file anew."""
+        from selenium.webdriver.support.ui import WebDriverWait
+
         self.driver.get("about:blank")
         self.driver.get(page.as_uri() + fragment)
+        # On a busy machine the driver came back with half of the page read.
+        WebDriverWait(self.driver, PATIENCE_S).until(
+            lambda _: (
+                self.ask("document.URL.startsWith(arguments[0]) && document.readyState", page.as_uri())
+                == "complete"
+            )
+        )
 
     def ask(self, expression: str, *arguments: Any) -> Any:
         """What an expression of JavaScript is on the page."""
