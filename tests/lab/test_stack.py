@@ -88,7 +88,7 @@ def upgraded_with_bystander(
     repositories.publish(node, [bystander("2"), *newer_driver()])
     on_node(node, "apt-get update")
     before = stack_packages(node)
-    on_node(node, upgrade, 300)
+    on_node(node, upgrade, 1800)
     assert installed(node)["bystander"] == "2"
     return before, stack_packages(node)
 
@@ -101,7 +101,7 @@ def test_upgrade_of_everything_leaves_the_stack_alone(settled: None, repositorie
 
 def test_unattended_upgrade_leaves_the_stack_alone(settled: None, repositories: Repositories) -> None:
     """The run is real, and the operator has allowed the repository's origin."""
-    on_node(TRIXIE, "apt-get install -y --no-install-recommends unattended-upgrades", 300)
+    on_node(TRIXIE, "apt-get install -y --no-install-recommends unattended-upgrades", 1800)
     allowed = 'Unattended-Upgrade::Origins-Pattern { "origin=NVIDIA"; };'
     on_node(TRIXIE, f"echo '{allowed}' >/etc/apt/apt.conf.d/60allowed")
     # Its own list has to be enough: holds are the second line of defence, and the pin is the third.

@@ -285,4 +285,6 @@ def test_health_finds_a_fault_and_only_that(fault: str, expectation: bytes, payl
         lab_command("fault", FIRST.name, fault, "off")
     (test,) = node_result(json.loads(output)).tests
     assert {finding.code for finding in test.findings} == {CODES[fault]}
-    assert test.state is (State.DEGRADED if fault == "compute-process" else State.FAIL)
+    # Nobody sees the port above a card here, as in a virtual machine: a slow link may be by design.
+    degraded = fault in ("compute-process", "pcie-gen1")
+    assert test.state is (State.DEGRADED if degraded else State.FAIL)
