@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from compliance.alike import Once
 from compliance.model import ControlResult, State, Statement, WaivedBy
-from validation.model.contract import encoded, json_text, loads
+from validation.model.contract import ContractError, encoded, json_text, loads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,9 @@ def read(content: str | bytes) -> Statement:
 
 
 def whole(node: NodeStatement, known: dict[str, NodeStatement]) -> NodeStatement:
-    """A node with all its controls, from the nodes before it."""
+    """A node with all its controls, from the nodes before it. Raises ContractError."""
+    if node.like not in known:
+        raise ContractError(f"{node.node} is like {node.like}: expected that node before it, found none")
     own = {control.id: control for control in node.controls}
     controls = tuple(own.get(control.id, control) for control in known[node.like].controls)
     return replace(node, controls=controls, like="")

@@ -259,9 +259,11 @@ def _progress(log: Path) -> Callable[[str], None]:
 
     def say(text: str) -> None:
         line = printable(text)
-        with log.open("a", encoding="utf-8") as stream:
+        # A terminal that is gone, or a full disk, must not end a roll-out: what counts is in its records.
+        with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as stream:
             stream.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {line}\n")
-        print(line, flush=True)
+        with contextlib.suppress(OSError):
+            print(line, flush=True)
 
     return say
 

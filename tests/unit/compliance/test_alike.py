@@ -35,7 +35,7 @@ from tests.unit.compliance.fleets import (
 )
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
-from validation.model.contract import EXPECTATIONS_VERSION
+from validation.model.contract import EXPECTATIONS_VERSION, ContractError
 from validation.model.expectations import FleetExpectations
 from validation.report import fleet_report
 
@@ -149,6 +149,13 @@ def test_a_statement_of_the_version_before_is_read() -> None:
     for told in old["nodes"]:
         del told["like"]
     assert document.read(json.dumps(old | {"schema_version": 1})).nodes == FLEET.nodes[:1]
+
+
+def test_a_node_that_is_like_one_that_is_not_there_is_refused() -> None:
+    (told,) = json.loads("".join(document.text(replace(FLEET, nodes=FLEET.nodes[:1]))))["nodes"]
+    damaged = json.loads("".join(document.text(FLEET))) | {"nodes": [told | {"like": "gpu99"}]}
+    with pytest.raises(ContractError, match="is like gpu99: expected that node before it"):
+        document.read(json.dumps(damaged))
 
 
 @pytest.mark.parametrize("name", ["", "temper:gpu01:os_tuning/x", "ä\0ö"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
+import sys
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -300,6 +302,18 @@ def test_without_a_roll_out_a_command_says_how_one_begins(
         assert command.main([*arguments, "--folder", str(tmp_path)]) == 2
         assert "has no roll-out: `run` begins one" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+def test_progress_goes_on_in_the_log_when_the_terminal_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with open("/dev/full", "w", encoding="utf-8", buffering=1) as gone:  # noqa: PTH123 - any write fails
+        monkeypatch.setattr(sys, "stdout", gone)
+        command._progress(tmp_path / "progress.log")("gpu01: now drained")
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            gone.close()
+    assert (tmp_path / "progress.log").read_text().endswith(" gpu01: now drained\n")
 
 
 def test_progress_is_on_the_terminal_and_in_a_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
