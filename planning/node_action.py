@@ -13,7 +13,7 @@ from ansible.plugins.action import ActionBase
 
 from planning.os_controls import load_controls
 from planning.preflight import DATA
-from planning.role_variables import argument_specs
+from planning.role_variables import argument_specs, planned_variables
 from planning.tables import load_models, load_tables
 
 argument_specs()
@@ -43,3 +43,16 @@ class NodeAction(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             return {"msg": str(error), "unreachable": not self.reached}
         self.warnings += found.get("warnings", [])
         return found
+
+    def unseen(self, variables: dict[str, Any], own: Any) -> list[str]:
+        """A sentence for each role's variable that the play or a task sets to what `hostvars` does not have.
+
+        The plan would be made without it, in silence.
+        """
+        given = self._task.get_play().get_vars().keys() | self._task.get_vars().keys()
+        return [
+            f"{name} is set in the play, where the plan does not see it: expected it in the inventory "
+            "(group_vars, host_vars) or --extra-vars; move it there"
+            for name in sorted(given & planned_variables())
+            if name not in own or own[name] != self._templar.template(variables[name])
+        ]

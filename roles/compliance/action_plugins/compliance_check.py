@@ -36,6 +36,7 @@ class ActionModule(NodeAction):
         if facts is None:
             return result | {"problem": self.reason(read), "warnings": self.warnings}
         plan = preflight_plan(read, own, self._task.args["known"])
+        plan["problems"] += self.unseen(variables, own)
         arguments: dict[str, Any] = {"roles": f"[{','.join(plan['roles'].values())}]"}
         arguments["demanded"] = demanded_of(plan)
         if listed := administrators(plan):

@@ -15,7 +15,6 @@ if ROOT not in sys.path:
 
 from planning.node_action import NodeAction  # noqa: E402 - needs the path above
 from planning.preflight import preflight_plan, preview_arguments  # noqa: E402 - likewise
-from planning.role_variables import planned_variables  # noqa: E402 - likewise
 
 
 class ActionModule(NodeAction):
@@ -41,7 +40,7 @@ class ActionModule(NodeAction):
             asked |= {"image": True, "image_kernel": self._task.args["image_kernel"]}
         node = self.ask("node_facts", asked, variables)
         plan = preflight_plan(node, own, known)
-        plan["problems"] += self._unseen(variables, own)
+        plan["problems"] += self.unseen(variables, own)
         if boolean(self._task.args["simulate"]) and not plan["problems"] and not plan["settled"]:
             preview = self.ask("package_preview", preview_arguments(plan), variables)
             plan = preflight_plan(node, own, known, preview)
@@ -52,16 +51,3 @@ class ActionModule(NodeAction):
             "ansible_facts": node.get("ansible_facts", {}),
             "warnings": self.warnings,
         }
-
-    def _unseen(self, variables: dict[str, Any], own: Any) -> list[str]:
-        """A sentence for each role's variable that the play or a task sets to what `hostvars` does not have.
-
-        The plan would be made without it, in silence.
-        """
-        given = self._task.get_play().get_vars().keys() | self._task.get_vars().keys()
-        return [
-            f"{name} is set in the play, where the plan does not see it: expected it in the inventory "
-            "(group_vars, host_vars) or --extra-vars; move it there"
-            for name in sorted(given & planned_variables())
-            if name not in own or own[name] != self._templar.template(variables[name])
-        ]

@@ -27,9 +27,12 @@ ANSWERS: dict[str, Any] = {
 }
 
 
-def task(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> tuple[dict[str, Any], list[str]]:
+def task(
+    monkeypatch: pytest.MonkeyPatch, in_play: dict[str, Any] | None = None, **answers: Any
+) -> tuple[dict[str, Any], list[str]]:
     """The result of the task on a node whose modules answer so, and which modules were run."""
     asked: list[str] = []
+    play = in_play or {}
 
     def execute(module: str, _arguments: dict[str, Any], task_vars: Any) -> dict[str, Any]:
         asked.append(module)
@@ -40,9 +43,14 @@ def task(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> tuple[dict[str, Any
 
     monkeypatch.setattr("planning.node_action.ActionBase.run", lambda *_: {})
     action = object.__new__(ACTION.ActionModule)
-    action._task = SimpleNamespace(args={"known": KNOWN})
+    action._task = SimpleNamespace(
+        args={"known": KNOWN},
+        get_play=lambda: SimpleNamespace(get_vars=lambda: play),
+        get_vars=dict,
+    )
     action._execute_module = execute
-    variables = {"inventory_hostname": "gpu01", "hostvars": {"gpu01": VARIABLES}}
+    action._templar = SimpleNamespace(template=lambda value: value)
+    variables = {**play, "inventory_hostname": "gpu01", "hostvars": {"gpu01": VARIABLES}}
     return action.run(task_vars=variables), asked
 
 
@@ -75,3 +83,10 @@ def test_an_execution_that_fails_is_part_of_the_result(
     assert asked[-1] == module
     assert (result["problem"], result["changed"]) == (said, False)
     assert "answer" not in result
+
+
+def test_a_variable_that_the_play_sets_is_a_problem_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, _ = task(monkeypatch, {"firewall_rules": ["x"], "compliance_timeout_s": 60})
+    (problem,) = json.loads(result["answer"])["plan"]["problems"]
+    assert problem.startswith("firewall_rules is set in the play, where the plan does not see it")
+    assert json.loads(task(monkeypatch)[0]["answer"])["plan"]["problems"] == []
