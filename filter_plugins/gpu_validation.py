@@ -117,15 +117,7 @@ def validation_fabric(
         variables, outcome = hostvars[node], _outcome(hostvars, node)
         if "result" not in outcome or outcome.get("batch") not in batches:
             continue
-        plan = variables["preflight_plan"]
-        count = sum(gpu["count"] for gpu in plan["gpus"]) + len(plan.get("unknown_gpus", []))
-        members.append(
-            {
-                "name": node,
-                "address": variables.get("ansible_host") or node,
-                "ranks": count if settings["library"] == "nccl" else 1,
-            }
-        )
+        members.append(_member(variables, node, settings["library"]))
         for number, attempt in enumerate(variables.get("__gpu_validation_rounds") or []):
             while len(rounds) <= number:
                 rounds.append({})
@@ -138,6 +130,32 @@ def validation_fabric(
         "no_tree": no_tree,
         "nodes": [member | places.get(member["name"], {}) for member in members],
         "rounds": [attempts for attempts in rounds if attempts],
+    }
+
+
+def _member(variables: Values, node: str, library: str) -> dict[str, Any]:
+    plan = variables["preflight_plan"]
+    count = sum(gpu["count"] for gpu in plan["gpus"]) + len(plan.get("unknown_gpus", []))
+    return {
+        "name": node,
+        "address": variables.get("ansible_host") or node,
+        "ranks": count if library == "nccl" else 1,
+    }
+
+
+def autotune_order(hostvars: Values, nodes: Iterable[str], node: str, settings: Values) -> dict[str, Any]:
+    """What `validation autotune --order` reads on a node that is tuned together with others.
+
+    `settings`: the fields of the order that are the same for all of them.
+    """
+    group = [_member(hostvars[one], one, settings["library"]) for one in nodes]
+    return {
+        "schema_version": contract().FABRIC_VERSION,
+        "node": node,
+        "group": group,
+        "nodes_in_round": len(group),
+        "plan": "quick",
+        **settings,
     }
 
 
@@ -209,6 +227,7 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """Return the filters by the names that playbooks use."""
         return {
+            "autotune_order": autotune_order,
             "validation_attempt": validation_attempt,
             "validation_fabric": validation_fabric,
             "validation_fleet": validation_fleet,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from validation.autotune.knobs import UNSET
-from validation.autotune.search import Decision  # noqa: TC001 - schema.py reads the fields' types
+from validation.autotune.search import Decision
 from validation.autotune.trials import METRICS
 from validation.model.contract import ContractError, Machine, loads
 from validation.model.quantities import number, unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from validation.autotune.search import Compared, KnobVerdict
 
@@ -33,7 +33,8 @@ class Evidence:
     """What was tried on a node, every pair of it, and what is worth keeping.
 
     `processes` is how many a job was taken to have, `seed` repeats the order of the trials. `restored` says
-    what had to be restored on the node at the start, from a run that was ended.
+    what had to be restored on the node at the start, from a run that was ended. `nodes` are those that were
+    tuned together, with this `library`; none where the node was tuned by itself.
     """
 
     schema_version: int
@@ -46,6 +47,33 @@ class Evidence:
     decision: Decision
     left_out: tuple[LeftOut, ...] = ()
     restored: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    library: str = ""
+
+
+def as_another(evidence: Evidence, knob: str, names: Mapping[str, str]) -> Evidence:
+    """The same as another of these nodes has it, which has other `names` for the values of a knob."""
+
+    def named(value: str) -> str:
+        return names.get(value, value)
+
+    knobs = tuple(
+        replace(
+            one,
+            start=named(one.start),
+            kept=one.kept and named(one.kept),
+            tried=tuple(replace(each, value=named(each.value)) for each in one.tried),
+        )
+        if one.name == knob
+        else one
+        for one in evidence.decision.knobs
+    )
+    final = []
+    for one in evidence.decision.final:
+        pairs = [pair.partition("=") for pair in one.value.split(", ")]
+        values = ", ".join(f"{name}={named(value) if name == knob else value}" for name, _, value in pairs)
+        final.append(replace(one, value=values))
+    return replace(evidence, decision=Decision(knobs, tuple(final)))
 
 
 def read(text: str | bytes) -> Evidence:

@@ -14,11 +14,16 @@ from validation.checks.loading import worker_counts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from validation.autotune.between import Group
     from validation.checks.node import Node
 
 #: Objectives: a training step (step.py) on the CPU and on all GPUs, and checks of the payload.
 TRAINING, GPU_TRAINING = "cpu_training", "gpu_training"
 LOADING, SOCKETS, STORAGE = "data_loading", "gpu_all_reduce", "storage_read"
+#: An all-reduce between nodes (between.py), for the knobs that are tuned by several nodes together.
+FABRIC = "fabric_all_reduce"
+INTERFACE = "nccl_socket_ifname"
+SHARED = (INTERFACE, "nccl_sockets")
 #: A value that leaves a variable as it is without any setting.
 UNSET = ""
 #: NCCL_SOCKET_NTHREADS x NCCL_NSOCKS_PERTHREAD: helper threads of each socket connection, and sockets of each
@@ -32,12 +37,16 @@ CLOCKS_CANDIDATES = ("max", "default")
 
 @dataclass(frozen=True)
 class Setup:
-    """What a search is made for: the node, and a folder or file to read from, if one was named."""
+    """What a search is made for: the node, and a folder or file to read from, if one was named.
+
+    `group`: the nodes that it is tuned together with, if any.
+    """
 
     node: Node
     storage: Path | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     root: Path = Path("/")
+    group: Group | None = None
 
     @property
     def processes(self) -> int:
@@ -101,15 +110,23 @@ def _pinning(setup: Setup) -> Knob | str:
     return _knob("loader_pin_memory", LOADING, "no", ("yes",))
 
 
+def _interface(setup: Setup) -> Knob | str:
+    if setup.group is None:
+        return "an interface is measured between nodes, which playbooks/autotune.yml does where it is named"
+    return _knob(INTERFACE, FABRIC, setup.group.start, setup.group.choices)
+
+
 def _sockets(setup: Setup) -> Knob | str:
     if reason := setup.node.why_no_cuda():
         return f"NCCL needs GPUs, and none can be measured: {reason}"
-    if len(setup.node.gpus) < 2:
+    if setup.group and setup.group.order.library != "nccl":
+        return f"the nodes measure with {setup.group.order.library}, which does not have them"
+    if setup.group is None and len(setup.node.gpus) < 2:
         return "NCCL's sockets join two GPUs or more, and this node has one"
     threads = setup.environment.get("NCCL_SOCKET_NTHREADS")
     sockets = setup.environment.get("NCCL_NSOCKS_PERTHREAD")
     start = f"{threads or 1}x{sockets or 1}" if threads or sockets else UNSET
-    return _knob("nccl_sockets", SOCKETS, start, SOCKET_CANDIDATES)
+    return _knob("nccl_sockets", FABRIC if setup.group else SOCKETS, start, SOCKET_CANDIDATES)
 
 
 def _read_ahead(setup: Setup) -> Knob | str:
@@ -156,6 +173,13 @@ KINDS = {
         KnobKind("omp_proc_bind", "how threads are bound to cores (OMP_PROC_BIND)", "", _binding),
         KnobKind("loader_workers", "num_workers of a DataLoader", "", _workers),
         KnobKind("loader_pin_memory", "pin_memory of a DataLoader", "", _pinning),
+        KnobKind(
+            INTERFACE,
+            "interface of NCCL's sockets (NCCL_SOCKET_IFNAME)",
+            "compute_environment_nccl_socket_ifname",
+            _interface,
+            only_named=True,
+        ),
         KnobKind(
             "nccl_sockets", "NCCL_SOCKET_NTHREADS x NCCL_NSOCKS_PERTHREAD of NCCL's TCP sockets", "", _sockets
         ),

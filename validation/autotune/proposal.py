@@ -93,6 +93,9 @@ def _lines(evidence: Evidence, earlier: str) -> Iterator[str]:
     yield "# Read it, change what you know better, and commit it; or delete it."
     yield f"# Measured on {evidence.node} at {evidence.started_at}: {machine.cpu_model}, {machine.cpus} CPUs,"
     yield f"# torch {machine.torch}, driver {machine.driver or 'none'}; processes: {evidence.processes}."
+    if evidence.nodes:
+        yield f"# Measured with {evidence.library} between {', '.join(evidence.nodes)}."
+        yield "# Give these values to all nodes that run jobs together, or to none: they meet there."
     yield "---"
     kept = [knob for knob in evidence.decision.knobs if knob.kept is not None]
     if kept:
@@ -101,7 +104,7 @@ def _lines(evidence: Evidence, earlier: str) -> Iterator[str]:
     else:
         yield "# Nothing is worth a change: no variable is set here."
     for knob in kept:
-        yield from _proposed(knob)
+        yield from _proposed(knob, between=bool(evidence.nodes))
     replaced = {KINDS[knob.name].variable for knob in kept}
     if carried := [found for found in VARIABLE.finditer(earlier) if found[1] not in replaced]:
         yield ""
@@ -116,7 +119,7 @@ def _lines(evidence: Evidence, earlier: str) -> Iterator[str]:
     yield from (f"#   {one.name}: not tried: {one.reason}" for one in evidence.left_out)
 
 
-def _proposed(knob: KnobVerdict) -> Iterator[str]:
+def _proposed(knob: KnobVerdict, *, between: bool) -> Iterator[str]:
     """A variable with its evidence, or advice where no role has a variable for it."""
     kind = KINDS[knob.name]
     yield ""
@@ -125,19 +128,20 @@ def _proposed(knob: KnobVerdict) -> Iterator[str]:
     if kind.variable:
         yield f"{kind.variable}: {_scalar(knob.kept or '')}"
     else:
-        yield f"# For you to set: {_advice(knob)}"
+        yield f"# For you to set: {_advice(knob, between=between)}"
 
 
 def _scalar(value: str) -> str:
     return value if value.isdigit() else json.dumps(value)
 
 
-def _advice(knob: KnobVerdict) -> str:
+def _advice(knob: KnobVerdict, *, between: bool) -> str:
     """What a job, or an administrator, has to set."""
     value = knob.kept or ""
     if variables := environment_of({knob.name: value}):
         words = " ".join(f"{name}={found}" for name, found in variables.items())
-        through = "; measured over this node's own sockets, not between nodes" if "NCCL" in words else ""
+        alone = "NCCL" in words and not between
+        through = "; measured over this node's own sockets, not between nodes" if alone else ""
         return f"in the job's environment, {words}{through}"
     if knob.name == "loader_workers":
         return f"in the job, DataLoader(num_workers={value})"

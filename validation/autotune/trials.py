@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from validation.autotune import step
+from validation.autotune import between, step
 from validation.autotune.journal import ChangeError, Changes
 from validation.autotune.knobs import (
+    FABRIC,
     GPU_TRAINING,
+    INTERFACE,
     LOADING,
     SOCKETS,
     STORAGE,
@@ -70,6 +72,7 @@ METRICS = {
     GPU_TRAINING: step.METRIC,
     LOADING: "loading_samples_s",
     SOCKETS: "busbw_gb_s",
+    FABRIC: "busbw_gb_s",
     STORAGE: "storage_read_one_thread_gb_s",
 }
 
@@ -108,6 +111,12 @@ class Bench:
     def _rates(self, objective: str, settings: Mapping[str, str]) -> list[float] | Failed:
         if objective == SOCKETS:
             return self._all_reduce(settings)
+        if objective == FABRIC:
+            assert self.setup.group is not None
+            rate = between.all_reduce(
+                self.setup.group, self.setup.node, settings[INTERFACE], environment_of(settings)
+            )
+            return rate if isinstance(rate, Failed) else [rate]
         node, check = self.setup.node, CHECKS[STEPS.get(objective, objective)]
         outcomes = run_children(
             self.requests(objective, settings), node.budget_s, patience_s=check.patience_s(node)

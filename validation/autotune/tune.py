@@ -7,16 +7,20 @@ import datetime
 import os
 import random
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from validation.autotune.evidence import AUTOTUNE_VERSION, Evidence, LeftOut
-from validation.autotune.journal import Changes, restore
-from validation.autotune.knobs import KINDS, STORAGE, Setup
+from validation.autotune import between
+from validation.autotune.between import BetweenError
+from validation.autotune.evidence import AUTOTUNE_VERSION, Evidence, LeftOut, as_another
+from validation.autotune.journal import ChangeError, Changes, restore
+from validation.autotune.knobs import INTERFACE, KINDS, SHARED, STORAGE, Setup
 from validation.autotune.search import Knob, search
 from validation.autotune.trials import Bench, readable
 from validation.checks.node import Node
+from validation.model.contract import ContractError, decode, encode
 from validation.model.expectations import Expectation
+from validation.model.not_run import NotRunError
 from validation.model.plans import PLANS
 from validation.probes import machine
 from validation.probes.nvidia_smi import Report
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from validation.autotune.search import Decision, Trial
+    from validation.fabric.groups import Order
 
 
 class TuneError(Exception):
@@ -49,8 +54,10 @@ class Wishes:
     seed: int | None = None
 
 
-def tune(wishes: Wishes, say: Callable[[str], None]) -> Evidence:
-    """Tune this node. `say` hears what is being tried.
+def tune(wishes: Wishes, say: Callable[[str], None], group: between.Group | None = None) -> Evidence:
+    """Tune this node, with the others of a group if it is the one of them that searches.
+
+    `say` hears what is being tried.
 
     Raises TuneError, ChangeError, NotRunError and OSError.
     """
@@ -61,7 +68,7 @@ def tune(wishes: Wishes, say: Callable[[str], None]) -> Evidence:
         restored = restore(wishes.journal)
         whole.enter_context(scratch.folder())
         node = whole.enter_context(contextlib.closing(Node(PLANS["quick"], Expectation())))
-        setup = Setup(node, wishes.storage)
+        setup = Setup(node, wishes.storage, group=group)
         knobs, left_out = chosen(setup, wishes.knobs)
         refuse_unfit(node, knobs)
         with contextlib.ExitStack() as stack:
@@ -88,6 +95,50 @@ def tune(wishes: Wishes, say: Callable[[str], None]) -> Evidence:
         left_out=left_out,
         restored=tuple(restored),
     )
+
+
+def tune_together(wishes: Wishes, order: Order, say: Callable[[str], None]) -> Evidence:
+    """This node's part where several are tuned together: the first searches, the others follow it.
+
+    Raises BetweenError, and what `tune` raises.
+    """
+    if INTERFACE not in wishes.knobs or not set(wishes.knobs) <= set(SHARED):
+        raise TuneError(
+            f"{INTERFACE} is tuned by several nodes together, alone or with nccl_sockets; "
+            f"found {', '.join(wishes.knobs) or 'no knob'}"
+        )
+    with contextlib.closing(Node(PLANS["quick"], Expectation())) as node:
+        between.check(order, node)
+        if order.node != order.group[0].name:
+            _refuse_busy(node)
+            say(f"following {order.group[0].name}, which searches")
+            with burn_in.locked(wishes.journal if _may_note(wishes) else None), scratch.folder():
+                return _followed(between.follow(order, node), order, node)
+        try:
+            group = between.survey(order, node)
+            found = tune(wishes, say, group)
+        except (TuneError, BetweenError, ChangeError, NotRunError, OSError) as error:
+            between.end(order, node, {"problem": str(error)})
+            raise
+        nodes = tuple(member.name for member in order.group)
+        found = replace(found, nodes=nodes, library=order.library)
+        names = [
+            {choice: between.exactly(own[place]) for choice, own in group.choices.items()}
+            for place in range(len(nodes))
+        ]
+        between.end(order, node, {"evidence": encode(found), "names": names})
+        return found
+
+
+def _followed(told: dict[str, Any], order: Order, node: Node) -> Evidence:
+    """What the node that searched has found, as this one has it."""
+    try:
+        found = decode(Evidence, told["evidence"])
+        names = told["names"][found.nodes.index(order.node)]
+    except (ContractError, KeyError, ValueError) as error:
+        raise TuneError(f"{order.group[0].name} said something else than what it found: {error}") from error
+    described = machine.describe(node.loaded_driver)
+    return as_another(replace(found, node=order.node, machine=described, restored=()), INTERFACE, names)
 
 
 def _may_note(wishes: Wishes) -> bool:
@@ -145,6 +196,10 @@ def refuse_unfit(node: Node, knobs: Sequence[Knob]) -> None:
     """Raises TuneError where trials could not run, or would measure somebody else's work."""
     if any(knob.objective != STORAGE for knob in knobs) and (reason := node.why_no_torch()):
         raise TuneError(f"{reason}; run it with a Python that has torch, such as gpu_validation_python")
+    _refuse_busy(node)
+
+
+def _refuse_busy(node: Node) -> None:
     reported = node.smi.gpus if isinstance(node.smi, Report) else ()
     for gpu in reported:
         if gpu.processes:

@@ -110,30 +110,27 @@ def join(library: str, rank: int, world_size: int, store: str, timeout_s: float)
 
     Only ranks of the same run meet there.
     """
-    meeting: torch.distributed.Store
-    if store.startswith("tcp://"):
-        endpoint, _, run = store.removeprefix("tcp://").partition("/")
-        meeting = _rendezvous(endpoint, run, rank, world_size, timeout_s)
-    else:
-        meeting = torch.distributed.FileStore(store, world_size)
     torch.distributed.init_process_group(
         library,
         rank=rank,
         world_size=world_size,
-        store=meeting,
+        store=meet(rank, world_size, store, timeout_s)
+        if store.startswith("tcp://")
+        else torch.distributed.FileStore(store, world_size),
         timeout=datetime.timedelta(seconds=timeout_s),
     )
 
 
-def _rendezvous(
-    endpoint: str, run: str, rank: int, world_size: int, timeout_s: float
-) -> torch.distributed.Store:
-    """The rendezvous of torchrun, as `torchrun --node-rank --master-addr` does it.
+def meet(rank: int, world_size: int, store: str, timeout_s: float) -> torch.distributed.Store:
+    """What ranks share that meet at tcp://ADDRESS:PORT/RUN; rank 0 keeps it for as long as it lives.
+
+    It is the rendezvous of torchrun, as `torchrun --node-rank --master-addr` does it.
 
     Its static kind keeps the ranks that the order gives, and costs a rank one connection. The other, c10d,
     deals out ranks by who comes first, and all ranks compete to write one common state: thousands are too
     many for that.
     """
+    endpoint, _, run = store.removeprefix("tcp://").partition("/")
     parameters = RendezvousParameters(
         "static",
         endpoint,
@@ -144,8 +141,8 @@ def _rendezvous(
         timeout=math.ceil(timeout_s),
     )
     found = registry.get_rendezvous_handler(parameters).next_rendezvous()
-    store: torch.distributed.Store = found.store
-    return store
+    shared: torch.distributed.Store = found.store
+    return shared
 
 
 def highest(value: float, device: torch.device) -> float:

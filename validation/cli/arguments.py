@@ -148,6 +148,7 @@ def parser() -> argparse.ArgumentParser:
     tuning.path("--output", "write the evidence here as JSON; - writes it to standard output")
     tuning.path("--journal", f"note changes of the node here (default: {JOURNAL})", default=JOURNAL)
     tuning.option("--seed", "repeat the order of the trials of another run", "N", type=_count)
+    tuning.option("--order", "tune together with these nodes, as JSON; - reads standard input", "FILE")
     tuning.flag("--restore", "only restore what a run that was ended has left changed")
     tuning.option(
         "--node",

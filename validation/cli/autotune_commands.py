@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validation.autotune import evidence as documents
 from validation.autotune import proposal
+from validation.autotune.between import BetweenError
 from validation.autotune.journal import ChangeError, restore
 from validation.autotune.proposal import ProposalError
-from validation.autotune.tune import TuneError, Wishes, tune
+from validation.autotune.tune import TuneError, Wishes, tune, tune_together
 from validation.cli.commands import STDIN, UsageError, read
-from validation.model.contract import dumps
+from validation.fabric.groups import Order
+from validation.model.contract import dumps, loads
 from validation.model.not_run import NotRunError
 from validation.processes import files
 from validation.run.burn_in import locked
@@ -40,8 +43,11 @@ def autotune(options: argparse.Namespace) -> int:
             options.minutes,
             options.seed,
         )
-        found = tune(wishes, _say)
-    except (TuneError, ChangeError, NotRunError) as error:
+        if options.order is None:
+            found = tune(wishes, _say)
+        else:
+            found = tune_together(wishes, loads(Order, read(Path(options.order))), _say)
+    except (TuneError, BetweenError, ChangeError, NotRunError) as error:
         raise UsageError(str(error)) from error
     if to_file:
         files.write_atomically(options.output, dumps(found))

@@ -65,7 +65,7 @@ def run_part(order: Order, node: Node) -> Part:
             parameters={
                 "rank": before + local,
                 "world_size": sum(member.ranks for member in order.group),
-                "store": f"tcp://{_in_url(order.group[0].address)}:{order.port}/{order.run}",
+                "store": f"tcp://{in_url(order.group[0].address)}:{order.port}/{order.run}",
                 "timeout_s": all_s * RANK_PATIENCE,
                 "collectives": list(node.plan.collectives),
                 "sizes_bytes": list(sizes),
@@ -150,15 +150,20 @@ def interface_towards(address: str) -> str | None:
         return None
     if family == socket.AF_INET6:
         return _interface_of_ipv6(own)
+    return next((name for name, address in ipv4_addresses().items() if address == own), None)
+
+
+def ipv4_addresses() -> dict[str, str]:
+    """The first IPv4 address of each interface that has one."""
+    found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():
             try:
                 answer = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
             except OSError:
                 continue  # it has no address
-            if socket.inet_ntoa(answer[20:24]) == own:
-                return name
-    return None
+            found[name] = socket.inet_ntoa(answer[20:24])
+    return found
 
 
 def _interface_of_ipv6(own: str) -> str | None:
@@ -171,5 +176,6 @@ def _interface_of_ipv6(own: str) -> str | None:
     return next((row[5] for row in rows if row[0] == packed), None)
 
 
-def _in_url(address: str) -> str:
+def in_url(address: str) -> str:
+    """An address as it stands before a port."""
     return f"[{address}]" if ":" in address else address

@@ -74,6 +74,7 @@ def test_knobs_of_a_node_without_gpus_and_why_it_has_no_others() -> None:
     assert {one.name for one in left_out} == {
         "gpu_clocks",
         "loader_pin_memory",
+        "nccl_socket_ifname",
         "nccl_sockets",
         "read_ahead_kb",
     }

@@ -1,0 +1,76 @@
+"""Autotune between nodes with a slow network and a fast one: the fast one is proposed to both, by its name.
+
+Their traffic is real. The slow network is the lab's own, limited for the while; the fast one is a cable from
+node to node. A bridge of one address on both is what container engines leave everywhere, and leads nowhere.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from tests.lab.fleet import Fleet, on_node
+from tests.lab.settings import CHECKOUT, Lab
+from validation.autotune import evidence as documents
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
+
+LAB = Lab(name="between")
+FLEET = Fleet(LAB, size=2, timeout_s=4 * 3600)
+NODES = LAB.nodes(2)
+#: What each node calls its end of the cable.
+CABLE = ("eth1", "fast0")
+VARIABLE = "compute_environment_nccl_socket_ifname"
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+def wire() -> None:
+    """Join the nodes by a cable, and limit the network that they had. Both end with the nodes."""
+    first, second = (node.unique_name for node in NODES)
+    ends = ("type", "veth", "peer", "name", CABLE[1], "netns", second)
+    ip("link", "add", CABLE[0], "netns", first, *ends)
+    for number, (name, interface) in enumerate(zip((first, second), CABLE, strict=True), 1):
+        ip("-netns", name, "link", "add", "docker0", "type", "bridge")
+        for link, address in ((interface, f"10.255.77.{number}/24"), ("docker0", "172.17.0.1/16")):
+            ip("-netns", name, "address", "add", address, "dev", link)
+            ip("-netns", name, "link", "set", link, "up")
+        # The node's end on the host has its name: what it receives is limited.
+        limit = "tbf rate 400mbit burst 256kb latency 200ms"
+        subprocess.run(["tc", "qdisc", "add", "dev", name, "root", *limit.split()], check=True)
+
+
+def test_a_faster_network_is_found_and_proposed_to_both_nodes_by_its_name(tmp_path: Path) -> None:
+    with FLEET.booted():
+        wire()
+        run = FLEET.playbook(
+            "autotune",
+            autotune_knobs=["nccl_socket_ifname"],
+            autotune_minutes=120,
+            autotune_directory=f"{tmp_path}/{{{{ inventory_hostname }}}}",
+            gpu_validation_fabric_library="gloo",
+            gpu_validation_reports_directory=str(tmp_path / "reports"),
+        )
+        assert run.status == 0, run.output
+        left = [on_node(node, "ls /etc/nccl.conf /var/lib/temper 2>/dev/null || true") for node in NODES]
+    for node, interface in zip(NODES, CABLE, strict=True):
+        evidence = documents.read((tmp_path / "reports/autotune" / f"{node.name}.json").read_bytes())
+        assert evidence.nodes == tuple(one.name for one in NODES)
+        (knob,) = evidence.decision.knobs
+        assert (knob.start, knob.kept) == ("=eth0", f"={interface}")
+        (final,) = evidence.decision.final
+        assert final.low is not None
+        assert final.low > 0
+        proposal = yaml.safe_load((tmp_path / node.name / "temper-autotune.yml").read_text())
+        assert proposal == {VARIABLE: f"={interface}"}
+    # They propose, and set nothing.
+    assert "nccl.conf" not in "".join(left)
+    assert not any((CHECKOUT / "inventory/lab/host_vars" / node.name).exists() for node in NODES)
