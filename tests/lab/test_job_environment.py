@@ -54,8 +54,8 @@ SERVICE = '[Service]\\nType=oneshot\\n%sExecStart=/bin/sh -c "%s >%s"\\n'
 PODMAN = "podman --root=/var/tmp/podman --runroot=/run/podman-test --storage-driver=vfs"
 IMAGE = "docker.io/library/tiny:latest"
 JOB = f"{{options}} {IMAGE} {{command}}"
-# No network, and nothing that the node's kernel does not lend: limits of processes, of locked memory above its
-# own, shares of the CPUs, an overlay on its own. ctr sometimes loses the output of a short job; its log does not.
+# No network, and nothing that the node's kernel does not lend: limits of processes, of locked memory above
+# its own, shares of the CPUs, an overlay on its own. ctr can lose the output of a short job, its log cannot.
 RUN = {
     "podman": f"{PODMAN} run --rm --network=none --runtime=crun --cgroups=disabled {JOB}",
     "docker": f"docker run --rm --network=none --ulimit=memlock=8388608:8388608 {JOB}",
