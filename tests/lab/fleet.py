@@ -79,8 +79,8 @@ class Fleet:
     def booted(self) -> Iterator[None]:
         """New nodes, of which nothing is left afterwards."""
         self.command("down")
-        self.command("up")
         try:
+            self.command("up")
             yield
         finally:
             self.command("down")

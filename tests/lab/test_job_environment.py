@@ -102,9 +102,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Nodes with all that an operator may want; the play that settles them."""
     play = tmp_path_factory.mktemp("play") / "environment.yml"
     play.write_text(PLAY)
-    FLEET.command("down")
-    FLEET.command("up")
-    try:
+    with FLEET.booted():
         prepare_containerd()
         provision = {
             "container_engines_install": ["docker.io", "podman"],
@@ -128,8 +126,6 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         run = settle(play)
         assert run.status == 0, run.output
         yield play
-    finally:
-        FLEET.command("down")
 
 
 def prepare_containerd() -> None:
