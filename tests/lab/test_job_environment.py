@@ -119,7 +119,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             f"docker save --output=/root/image.tar {IMAGE};"
             "for space in default k8s.io; do"
             " ctr --namespace=$space images import --snapshotter=native /root/image.tar; done",
-            timeout_s=600,
+            timeout_s=1800,
         )
         for node in NODES:
             on_node(node, services("/etc/systemd/system", "/run"))
@@ -140,7 +140,7 @@ def prepare_containerd() -> None:
         "mkdir -p /root/cri /etc/cdi\n"
         + "".join(f"cat >{path} <<'END'\n{text}END\n" for path, text in files.items())
         + "protoc --proto_path=/root/cri --python_out=/root/cri runtime.proto; systemctl restart containerd",
-        timeout_s=600,
+        timeout_s=1800,
     )
 
 
@@ -167,7 +167,7 @@ def ssh(node: Node, command: str = "", script: str = "") -> str:
         f"{ADMINISTRATOR}@{node.address}",
         *filter(None, [command]),
     ]
-    done = subprocess.run(words, input=script, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, input=script, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip().splitlines()[-1]
 
