@@ -292,8 +292,10 @@ def test_the_second_run_changes_nothing_and_what_nobody_wants_any_more_goes(sett
         left = (
             "/etc/nccl.conf /etc/temper/*.env /etc/environment.d/*temper* /etc/profile.d/temper-* " + PROLOG
         )
-        drop_ins = "/etc/systemd/system/*.d/50-temper* /etc/systemd/system.conf.d/91-temper*"
-        assert on_node(node, f"ls -d {left} {drop_ins} 2>/dev/null || true") == ""
+        # containerd's 50-temper.conf is another role's.
+        drop_ins = "/etc/systemd/system/*.d/50-temper-compute* /etc/systemd/system/nvidia-cdi*.d/50-temper*"
+        manager = "/etc/systemd/system.conf.d/91-temper*"
+        assert on_node(node, f"ls -d {left} {drop_ins} {manager} 2>/dev/null || true") == ""
         on_node(node, "systemctl start reach")
         assert on_node(node, "cat /run/reach").strip() == "none"
         assert ssh(node, script=SHOW) == "none"
