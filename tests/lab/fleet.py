@@ -79,8 +79,8 @@ class Fleet:
     def booted(self) -> Iterator[None]:
         """New nodes, of which nothing is left afterwards."""
         self.command("down")
-        self.command("up")
         try:
+            self.command("up")
             yield
         finally:
             self.command("down")
@@ -111,7 +111,7 @@ class Fleet:
         return Run(result.returncode, result.stdout + result.stderr)
 
 
-def on_node(node: Node, script: str, timeout_s: float = 120) -> str:
+def on_node(node: Node, script: str, timeout_s: float = 600) -> str:
     """Run a shell script on a node through the side door; apt in it asks no questions."""
     command = ["env", "DEBIAN_FRONTEND=noninteractive", "sh", "-euc", script]
     return machine.run_inside(node, command, timeout_s)

@@ -177,7 +177,7 @@ def _delete_nodes(lab: Lab) -> None:
     _for_each(existing_nodes(lab), lambda node, _: machine.delete(node))
 
 
-def reboot(node: Node, timeout_s: float = 60) -> None:
+def reboot(node: Node, timeout_s: float = 600) -> None:
     """Reboot a node from inside and wait until it is back.
 
     Raises:

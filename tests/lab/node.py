@@ -239,7 +239,7 @@ def side_door(init: int, command: Sequence[str]) -> list[str]:
     ]
 
 
-def run_inside(node: Node, command: Sequence[str], timeout_s: float = 60) -> str:
+def run_inside(node: Node, command: Sequence[str], timeout_s: float = 600) -> str:
     """Run a command in a node through the side door and return its output.
 
     Raises:

@@ -25,13 +25,13 @@ class LabError(Exception):
     """The lab cannot do what was asked; the message is for the user."""
 
 
-def run(command: Sequence[str], *, text: str | None = None, timeout_s: float = 60) -> str:
+def run(command: Sequence[str], *, text: str | None = None, timeout_s: float = 600) -> str:
     """Run a short command and return its standard output.
 
     Args:
         command: the program and its arguments.
         text: what the program reads from its standard input.
-        timeout_s: bound for the command, in seconds.
+        timeout_s: bound for a command that hangs, in seconds: a busy machine is ten times slower.
 
     Raises:
         LabError: the command failed, is missing or took too long.

@@ -1,7 +1,8 @@
 """What a process finds in its environment, by each way in which a job starts; a user's own value wins.
 
-On Debian 12 nothing is installed but the settings; Debian 13 has the stack, Podman and Docker, which are new
-enough for CDI there. NCCL itself is not asked: that a variable wins over /etc/nccl.conf is in its source.
+On Debian 12 nothing is installed but the settings; Debian 13 has the stack, Podman, Docker and containerd,
+which are new enough for CDI there. containerd is asked through its CRI plugin, as kubelet does, and by ctr.
+NCCL itself is not asked: that a variable wins over /etc/nccl.conf is in its source.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import pytest
 
 from tests.lab import lab as labs
 from tests.lab.fleet import Fleet, Run, on_node
-from tests.lab.settings import ADMINISTRATOR, Lab
+from tests.lab.process import LabError
+from tests.lab.settings import ADMINISTRATOR, CHECKOUT, Lab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,14 +52,39 @@ SHOW = "echo ${OMP_NUM_THREADS-none}"
 SHOW_IN_UNIT = SHOW.replace("$", "$$")  # else systemd puts in what it knows
 SERVICE = '[Service]\\nType=oneshot\\n%sExecStart=/bin/sh -c "%s >%s"\\n'
 PODMAN = "podman --root=/var/tmp/podman --runroot=/run/podman-test --storage-driver=vfs"
-# No network, and no limits of processes or of locked memory above the node's own: its kernel lends neither.
+IMAGE = "docker.io/library/tiny:latest"
+JOB = f"{{options}} {IMAGE} {{command}}"
+# No network, and nothing that the node's kernel does not lend: limits of processes, of locked memory above
+# its own, shares of the CPUs, an overlay on its own. ctr can lose the output of a short job, its log cannot.
 RUN = {
-    "podman": f"{PODMAN} run --rm --network=none --runtime=crun --cgroups=disabled",
-    "docker": "docker run --rm --network=none --ulimit memlock=8388608:8388608",
+    "podman": f"{PODMAN} run --rm --network=none --runtime=crun --cgroups=disabled {JOB}",
+    "docker": f"docker run --rm --network=none --ulimit=memlock=8388608:8388608 {JOB}",
+    "cri": f"python3 /root/cri/run.py {JOB}",
+    "ctr": "ctr run --rm --snapshotter=native --cpu-shares=0 --log-uri=file:///root/job-$$.log "
+    f"{JOB.replace(IMAGE, f'{IMAGE} job-$$')}; cat /root/job-$$.log",
 }
+# The same for the CRI plugin, by its configuration. A pod's own process runs the image's command.
+CONTAINERD = f"""\
+version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{IMAGE}"
+disable_cgroup = true
+restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "native"
+"""
 GPU = "--device=nvidia.com/gpu=all"
 PROLOG = "/usr/local/lib/temper/slurm-task-prolog"
-each_engine = pytest.mark.parametrize("engine", RUN)
+NCCL, SETTING = "grep -v ^# /etc/nccl.conf", "NCCL_IB_TC=106"
+MOUNTED = "/var/run/cdi/temper-nccl.conf"
+# A specification of the test's own, with a variable: Temper's has none.
+VARIABLE = f"""\
+cdiVersion: 0.5.0
+kind: lab.test/thing
+devices: [{{name: one, containerEdits: {{env: [OMP_NUM_THREADS={THREADS}]}}}}]
+"""
+WITH_CDI = ("podman", "docker", "cri")
+each_engine = pytest.mark.parametrize("engine", WITH_CDI)
 each_node = pytest.mark.parametrize("node", NODES, ids=lambda node: node.name)
 
 
@@ -75,30 +102,46 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Nodes with all that an operator may want; the play that settles them."""
     play = tmp_path_factory.mktemp("play") / "environment.yml"
     play.write_text(PLAY)
-    FLEET.command("down")
-    FLEET.command("up")
-    try:
+    with FLEET.booted():
+        prepare_containerd()
         provision = {
             "container_engines_install": ["docker.io", "podman"],
-            "container_engines_manage": ["docker", "podman"],
+            "container_engines_manage": ["docker", "containerd", "podman"],
         }
         run = FLEET.playbook("provision", PROVISIONED, **provision, nvidia_stack_reboot_ok=True)
         assert run.status == 0, run.output
         on_node(
             PROVISIONED,
-            "apt-get install -qq --no-install-recommends busybox-static crun >/dev/null 2>&1;"
             'mkdir -p /root/tiny/bin; cp "$(command -v busybox)" /root/tiny/bin/sh;'
             "tar --create --file=/root/tiny.tar --directory=/root/tiny .;"
-            f"{PODMAN} import --quiet /root/tiny.tar tiny; docker import - tiny </root/tiny.tar",
-            timeout_s=600,
+            f"{PODMAN} import --quiet /root/tiny.tar {IMAGE};"
+            f"docker import --change 'CMD /bin/sh -c \"sleep 600\"' - {IMAGE} </root/tiny.tar;"
+            f"docker save --output=/root/image.tar {IMAGE};"
+            "for space in default k8s.io; do"
+            " ctr --namespace=$space images import --snapshotter=native /root/image.tar; done",
+            timeout_s=1800,
         )
         for node in NODES:
             on_node(node, services("/etc/systemd/system", "/run"))
         run = settle(play)
         assert run.status == 0, run.output
         yield play
-    finally:
-        FLEET.command("down")
+
+
+def prepare_containerd() -> None:
+    """Install containerd as it works in a lab's node, and what speaks to its CRI plugin."""
+    packages = "containerd crun busybox-static protobuf-compiler python3-protobuf python3-grpcio"
+    cri = CHECKOUT / "tests/lab/cri"
+    files = {f"/root/cri/{name}": (cri / name).read_text() for name in ("run.py", "runtime.proto")}
+    files["/etc/containerd/config.toml"] = CONTAINERD
+    on_node(
+        PROVISIONED,
+        f"apt-get update -qq; apt-get install -qq --no-install-recommends {packages} >/dev/null 2>&1;"
+        "mkdir -p /root/cri /etc/cdi\n"
+        + "".join(f"cat >{path} <<'END'\n{text}END\n" for path, text in files.items())
+        + "protoc --proto_path=/root/cri --python_out=/root/cri runtime.proto; systemctl restart containerd",
+        timeout_s=1800,
+    )
 
 
 def settle(play: Path, **variables: object) -> Run:
@@ -124,14 +167,15 @@ def ssh(node: Node, command: str = "", script: str = "") -> str:
         f"{ADMINISTRATOR}@{node.address}",
         *filter(None, [command]),
     ]
-    done = subprocess.run(words, input=script, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, input=script, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip().splitlines()[-1]
 
 
 def container(engine: str, options: str, command: str) -> str:
     """What a command prints in a container."""
-    return on_node(PROVISIONED, f"{RUN[engine]} {options} tiny /bin/sh -c '{command}'").strip()
+    script = RUN[engine].format(options=options, command=f"/bin/sh -c '{command}'")
+    return on_node(PROVISIONED, script).strip()
 
 
 @pytest.mark.usefixtures("settled")
@@ -190,19 +234,43 @@ def test_a_login_shell_finds_cudas_compiler_where_it_is_installed() -> None:
 @pytest.mark.usefixtures("settled")
 @each_engine
 def test_a_container_with_a_gpu_has_nccls_settings_and_no_other_container(engine: str) -> None:
-    conf = "grep -v ^# /etc/nccl.conf || echo none"
-    assert container(engine, GPU, conf) == "NCCL_IB_TC=106"
-    assert container(engine, "", conf) == "none"
-    assert container(engine, f"{GPU} -eNCCL_IB_TC={OWN}", "echo $NCCL_IB_TC") == OWN
+    assert container(engine, GPU, f"{NCCL} || echo none") == SETTING
+    assert container(engine, "", f"{NCCL} || echo none") == "none"
+    assert container(engine, f"{GPU} --env=NCCL_IB_TC={OWN}", "echo $NCCL_IB_TC") == OWN
+
+
+@pytest.mark.usefixtures("settled")
+@pytest.mark.parametrize(("engine", "wins"), [("podman", SETTING), ("docker", "own"), ("cri", SETTING)])
+def test_which_mount_of_nccls_file_wins(engine: str, wins: str) -> None:
+    on_node(PROVISIONED, "echo own >/root/own.conf")
+    assert container(engine, f"{GPU} --volume=/root/own.conf:/etc/nccl.conf", NCCL) == wins
 
 
 @pytest.mark.usefixtures("settled")
 @each_engine
+def test_a_variable_in_a_cdi_specification_would_replace_the_users_own(engine: str) -> None:
+    on_node(PROVISIONED, f"cat >/etc/cdi/lab.yaml <<'END'\n{VARIABLE}END")
+    own = f"--env=OMP_NUM_THREADS={OWN}"
+    assert container(engine, f"{own} --device=lab.test/thing=one", SHOW) == THREADS
+    assert container(engine, f"{own} {GPU}", SHOW) == OWN
+
+
+@pytest.mark.usefixtures("settled")
+@pytest.mark.parametrize("engine", ["podman", "docker", "ctr"])
 def test_a_container_has_the_threads_where_it_is_given_the_file(engine: str) -> None:
-    given = f"{GPU} --env-file=/etc/temper/compute.env"
-    assert container(engine, GPU, SHOW) == "none"
+    given = "--env-file=/etc/temper/compute.env"
+    assert container(engine, "", SHOW) == "none"
     assert container(engine, given, SHOW) == THREADS
-    assert container(engine, f"{given} -eOMP_NUM_THREADS={OWN}", SHOW) == OWN
+    assert container(engine, f"{given} --env=OMP_NUM_THREADS={OWN}", SHOW) == OWN
+
+
+@pytest.mark.usefixtures("settled")
+def test_ctr_knows_no_cdi_and_has_nccls_settings_where_it_is_given_the_file() -> None:
+    with pytest.raises(LabError, match="error stating device path"):
+        container("ctr", GPU, NCCL)
+    mount = f"--mount=type=bind,src={MOUNTED},dst=/etc/nccl.conf,options=rbind:ro"
+    assert container("ctr", mount, NCCL) == SETTING
+    assert container("ctr", f"{mount} --env=NCCL_IB_TC={OWN}", "echo $NCCL_IB_TC") == OWN
 
 
 @pytest.mark.usefixtures("settled")
@@ -210,8 +278,8 @@ def test_services_and_containers_have_them_after_a_reboot() -> None:
     labs.reboot(PROVISIONED)
     on_node(PROVISIONED, "systemctl start reach nvidia-cdi-refresh")
     assert on_node(PROVISIONED, "cat /run/reach").strip() == THREADS
-    for engine in RUN:
-        assert container(engine, GPU, "grep -c NCCL_IB_TC=106 /etc/nccl.conf") == "1"
+    for engine in WITH_CDI:
+        assert container(engine, GPU, NCCL) == SETTING
 
 
 def test_the_second_run_changes_nothing_and_what_nobody_wants_any_more_goes(settled: Path) -> None:
@@ -224,10 +292,12 @@ def test_the_second_run_changes_nothing_and_what_nobody_wants_any_more_goes(sett
         left = (
             "/etc/nccl.conf /etc/temper/*.env /etc/environment.d/*temper* /etc/profile.d/temper-* " + PROLOG
         )
-        drop_ins = "/etc/systemd/system/*.d/50-temper* /etc/systemd/system.conf.d/91-temper*"
-        assert on_node(node, f"ls -d {left} {drop_ins} 2>/dev/null || true") == ""
+        # containerd's 50-temper.conf is another role's.
+        drop_ins = "/etc/systemd/system/*.d/50-temper-compute* /etc/systemd/system/nvidia-cdi*.d/50-temper*"
+        manager = "/etc/systemd/system.conf.d/91-temper*"
+        assert on_node(node, f"ls -d {left} {drop_ins} {manager} 2>/dev/null || true") == ""
         on_node(node, "systemctl start reach")
         assert on_node(node, "cat /run/reach").strip() == "none"
         assert ssh(node, script=SHOW) == "none"
-    for engine in RUN:
+    for engine in WITH_CDI:
         assert container(engine, GPU, "ls /etc/nccl.conf 2>/dev/null || echo none") == "none"
