@@ -21,7 +21,7 @@ from validation.model.contract import Encoded, dumps, encoded, json_text
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from compliance.model import NodeStatement, Statement
@@ -239,7 +239,7 @@ def sarif(statement: Statement) -> Iterator[str]:
     }
     parts_of = Once[ControlResult, tuple[str, str, str]](parts)
     results = chain(
-        (result(node.node, control, parts_of(control)) for node in statement.nodes for control in node.shown),
+        (one for node in statement.nodes for one in results_of(node, parts_of)),
         (unchecked(node) for node in statement.nodes if not node.controls),
     )
     log = {
@@ -250,10 +250,14 @@ def sarif(statement: Statement) -> Iterator[str]:
     yield from json_text(log, lists=2)
 
 
-def result(node: str, control: ControlResult, parts: tuple[str, str, str]) -> Encoded:
-    """One result. Its fingerprint is that of the same control on the same node in every run."""
-    before, between, after = parts
-    return Encoded(f"{before}{encoded(node)}{between}{encoded(fingerprint(node, control.id))}{after}")
+def results_of(
+    node: NodeStatement, parts_of: Callable[[ControlResult], tuple[str, str, str]]
+) -> Iterator[Encoded]:
+    """The results of a node. A fingerprint is that of the same control on the same node in every run."""
+    name = encoded(node.node)
+    for control in node.shown:
+        before, between, after = parts_of(control)
+        yield Encoded(f'{before}{name}{between}"{fingerprint(node.node, control.id)}"{after}')
 
 
 def parts(control: ControlResult) -> tuple[str, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -226,6 +227,7 @@ def _compared(report: Report) -> Iterator[str]:
         yield "Compliance, since the check before."
 
 
+@cache
 def _area(control: str) -> str:
     area, slash, _ = control.partition("/")
     return area if slash else HARDENING

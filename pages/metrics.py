@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from pages.inputs import Metric, metric_of
-from pages.words import is_number
+from pages.words import is_number, quantity
 from validation.model.expectations import References
 from validation.model.quantities import of_gpus
 from validation.verdict.references import Standards, standards_of
@@ -58,6 +58,18 @@ class Distribution:
         return statistics.median(self.values)
 
 
+@dataclass(frozen=True)
+class Beside:
+    """What numbers of one metric on one kind of hardware stand beside, also in words.
+
+    `median` is that of the fleet, None where it has no other number.
+    """
+
+    standards: Standards
+    median: float | None
+    words: str
+
+
 class FleetNumbers:
     """The numbers of all nodes of a report.
 
@@ -67,7 +79,7 @@ class FleetNumbers:
 
     def __init__(self, results: Mapping[str, NodeResult], references: Mapping[str, References]) -> None:
         self._references = references
-        self._standards: dict[tuple[Kind, int, Metric], Standards] = {}
+        self._beside: dict[tuple[Kind, int, Metric], Beside] = {}
         self._kinds: dict[tuple[str, int | None], Kind] = {}
         values: dict[tuple[Kind, Metric], list[float]] = {}
         lowest: dict[tuple[Kind, Metric], tuple[float, Place]] = {}
@@ -88,7 +100,7 @@ class FleetNumbers:
                 {name: value for name, value in first[key][1].conditions.items() if name != OF_PAIRS},
                 tuple(sorted(found)),
                 lowest[key][1],
-                self.standards(*first[key]),
+                self._standards(*first[key]),
             )
             for key, found in values.items()
         }
@@ -105,7 +117,7 @@ class FleetNumbers:
                 of = gpus, measurement.device
                 if of not in kinds:
                     kinds[of] = self.kind(test, measurement, result)
-                yield test, measurement, (kinds[of], pooled(metric_of(test, measurement)))
+                yield test, measurement, (kinds[of], pooled(test, measurement))
 
     def kind(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Kind:
         """The hardware that a number is of."""
@@ -113,7 +125,7 @@ class FleetNumbers:
             return Kind(result.machine.cpu_model, "")
         place = result.node, measurement.device
         if place not in self._kinds:
-            gpus = [gpu for gpu in result.gpus if measurement.device in {None, gpu.index}]
+            gpus = result.gpus_of(measurement.device)
             names = " and ".join(sorted({self.model(gpu, result) for gpu in gpus}))
             self._kinds[place] = Kind(names or "GPUs that nobody named", _link(gpus))
         return self._kinds[place]
@@ -127,27 +139,38 @@ class FleetNumbers:
         """The published numbers that a node was held against."""
         return self._references.get(result.node) or References()
 
-    def standards(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Standards:
-        """The floor of a number, what is published, and the hardware's peak."""
-        kind = self.kind(test, measurement, result)
-        key = kind, len(result.gpus), pooled(metric_of(test, measurement))
-        if key not in self._standards:
-            self._standards[key] = standards_of(test, measurement, result, self.references_of(result))
-        return self._standards[key]
+    def _standards(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Standards:
+        return standards_of(test, measurement, result, self.references_of(result))
 
-    def equals(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Distribution | None:
-        """The numbers of the fleet that one belongs to."""
-        key = self.kind(test, measurement, result), pooled(metric_of(test, measurement))
-        return self.distributions.get(key)
+    def beside(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Beside:
+        """What a number stands beside: its floor, what is published, and the fleet's numbers."""
+        kind, metric = self.kind(test, measurement, result), pooled(test, measurement)
+        key = kind, len(result.gpus), metric
+        if key not in self._beside:
+            standards = self._standards(test, measurement, result)
+            equals = self.distributions.get((kind, metric))
+            median = equals.median if equals and len(equals.values) > 1 else None
+            shared = (
+                ("floor", standards.floor),
+                ("published", standards.published),
+                ("fleet median", median),
+            )
+            said = [f"{name} {quantity(one, metric.name)}" for name, one in shared if one is not None]
+            said += [f"of {len(equals.values)} equal numbers"] if equals and median is not None else []
+            self._beside[key] = Beside(standards, median, ", ".join(said))
+        return self._beside[key]
 
 
-def pooled(metric: Metric) -> Metric:
-    """The metric of all pairs of GPUs in place of that of one."""
+def pooled(test: TestResult, measurement: Measurement) -> Metric:
+    """The metric of a number; that of a pair of GPUs has the metric of all pairs."""
+    metric = metric_of(test, measurement)
+    if OF_PAIRS not in measurement.conditions:
+        return metric
     left = tuple(condition for condition in metric.conditions if condition[0] != OF_PAIRS)
-    return metric if len(left) == len(metric.conditions) else metric._replace(conditions=left)
+    return metric._replace(conditions=left)
 
 
-def _link(gpus: list[GpuIdentity]) -> str:
+def _link(gpus: tuple[GpuIdentity, ...]) -> str:
     links = sorted(
         {
             f"PCIe {gpu.pcie_generation_max} x{gpu.pcie_width_max}"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from compliance.model import WaivedBy
 from pages import advice, changes, svg
-from pages.inputs import Metric, Past, PastValue, metric_of
-from pages.metrics import OF_PAIRS, FleetNumbers
+from pages.inputs import Metric, Past, metric_of
+from pages.metrics import OF_PAIRS, Beside, FleetNumbers
 from pages.words import (
     SHARE,
     conditions,
@@ -32,12 +31,11 @@ from validation.checks.registry import CHECKS
 from validation.model.quantities import label, unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from compliance.model import ControlResult, NodeStatement
     from pages.changes import Change
     from validation.model.contract import Measurement, NodeResult, TestResult
-    from validation.verdict.references import Standards
     from validation.verdict.verdicts import NodeVerdict, TestVerdict
 
 #: Numbers that a chart shows better than rows do: over message sizes, over workers, between pairs of GPUs.
@@ -67,13 +65,9 @@ class Row:
     value: float
     shown: str
     spread: str
-    samples: int
     attempts: int
-    floor: str
-    published: str
+    beside: str
     peak: str
-    median: str
-    members: int
     against_median: str
     past: str
     against_past: str
@@ -96,10 +90,7 @@ def grouped(rows: Iterable[Row]) -> tuple[Group, ...]:
     """Rows of one metric and what they share, together."""
     found: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
-        shared = (("floor", row.floor), ("published", row.published), ("fleet median", row.median))
-        said = [f"{name} {value}" for name, value in shared if value != "–"]
-        said += [f"of {row.members} equal numbers"] if row.median != "–" else []
-        found.setdefault((row.metric, row.taken, ", ".join(said)), []).append(row)
+        found.setdefault((row.metric, row.taken, row.beside), []).append(row)
     return tuple(Group(*key, tuple(members)) for key, members in found.items())
 
 
@@ -307,35 +298,25 @@ class Numbers:
         self._result, self._fleet, self._past = result, fleet, past
         self._uuids: dict[int | None, str] = {gpu.index: gpu.uuid for gpu in result.gpus}
 
-    def past_of(self, test: TestResult, measurement: Measurement) -> Sequence[PastValue]:
-        """The same number in earlier runs."""
-        where = self._uuids.get(measurement.device, "")
-        return self._past.get((metric_of(test, measurement), where), ())
-
-    def standards(self, test: TestResult, measurement: Measurement) -> Standards:
-        """The floor of a number, what is published, and the hardware's peak."""
-        return self._fleet.standards(test, measurement, self._result)
+    def floor(self, test: TestResult, measurement: Measurement) -> float | None:
+        """The floor of a number."""
+        return self._fleet.beside(test, measurement, self._result).standards.floor
 
     def groups(self, test: TestResult, found: Iterable[Measurement]) -> tuple[Group, ...]:
         """Some numbers by metric, with bars that compare within each of them."""
-        listed = list(found)
+        listed = [(one, metric_of(test, one), self._fleet.beside(test, one, self._result)) for one in found]
         most: dict[Metric, float] = {}
-        for one in listed:
-            standards = self.standards(test, one)
-            known = (one.value * (1 + one.spread / 2), standards.floor, standards.published)
-            metric = metric_of(test, one)
+        for one, metric, beside in listed:
+            known = (one.value * (1 + one.spread / 2), beside.standards.floor, beside.standards.published)
             most[metric] = max(
                 most.get(metric, 0.0), *(x for x in known if x is not None and is_number(x)), 0.0
             )
-        return grouped(self._row(test, one, 1.05 * most[metric_of(test, one)]) for one in listed)
+        return grouped(self._row(one, metric, beside, 1.05 * most[metric]) for one, metric, beside in listed)
 
-    def _row(self, test: TestResult, one: Measurement, most: float) -> Row:
-        standards, equals = self.standards(test, one), self._fleet.equals(test, one, self._result)
-        past = self.past_of(test, one)
+    def _row(self, one: Measurement, metric: Metric, beside: Beside, most: float) -> Row:
+        standards, median = beside.standards, beside.median
+        past = self._past.get((metric, self._uuids.get(one.device, "")), ())
         values = [value.value for value in past if is_number(value.value)]
-        several = equals is not None and len(equals.values) > 1
-        median = equals.median if equals and several else None
-        show = partial(quantity, name=one.name)
         rate = bool(unit(one.name))
         return Row(
             metric=label(one.name.removesuffix(SHARE)),
@@ -343,17 +324,13 @@ class Numbers:
             taken=conditions(one.conditions, ("dtype",)),
             where="node" if one.device is None else f"GPU {one.device}",
             value=one.value,
-            shown=show(one.value),
+            shown=quantity(one.value, one.name),
             spread=percent(one.spread) if one.samples > 1 else "",
-            samples=one.samples,
             attempts=one.attempts,
-            floor=show(standards.floor),
-            published=show(standards.published),
+            beside=beside.words,
             peak=percent(one.value / standards.peak) if standards.peak else "",
-            median=show(median),
-            members=len(equals.values) if equals else 0,
             against_median=difference(one.value, median) if rate else "",
-            past=show(statistics.median(values)) if values else "",
+            past=quantity(statistics.median(values), one.name) if values else "",
             against_past=difference(one.value, values[-1])
             if values and changes.moved(one, values[-1])
             else "unchanged"
@@ -416,7 +393,7 @@ def _charts(test: TestResult, numbers: Numbers) -> Iterator[tuple[Markup, tuple[
         floors = [
             (float(at), floor)
             for one in buses
-            if (floor := numbers.standards(test, one).floor) is not None
+            if (floor := numbers.floor(test, one)) is not None
             and isinstance(at := one.conditions.get("size_bytes"), int)
         ]
         axes = svg.SIZES, svg.Axis("bus bandwidth in GB/s", from_zero=True)
@@ -507,14 +484,7 @@ def _course(test: TestResult) -> Course | None:
     charts = []
     for name, title, measure in COURSES if any(len(one.get("seconds", ())) > 1 for one in series) else ():
         found = [
-            svg.Line(
-                f"GPU {one.get('device')}",
-                tuple(
-                    (at, value)
-                    for at, value in zip(one["seconds"], one.get(name, ()), strict=False)
-                    if is_number(value)
-                ),
-            )
+            svg.Line(f"GPU {one.get('device')}", tuple(zip(one["seconds"], one.get(name, ()), strict=False)))
             for one in series
         ]
         charts.append(

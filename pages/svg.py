@@ -181,21 +181,23 @@ def lines(series: Sequence[Line], x: Axis, y: Axis, title: str, floors: Sequence
         body.append(
             f'<text x="{plot_x - 6}" y="{place + 4:.1f}" text-anchor="end">{escape(y.text(tick))}</text>'
         )
-    for tick in _steps(sorted({at for _, line in drawn for at, _ in line.drawn}), x.powers):
+    moments = sorted({at for _, line in drawn for at, _ in line.drawn})
+    for tick in _steps(moments, x.powers):
         body.append(_text(at_x(tick), plot_y + plot_h + 16, x.text(tick), "middle"))
     body.append(f'<path class="axis" d="M{plot_x} {plot_y + plot_h}h{plot_w}"/>')
     body.append(_text(plot_x, plot_y + plot_h + 32, f"{y.label} over {x.label}{floor_words}"))
     for at, value in floors:
         body.append(f'<path class="floor" d="M{at_x(at) - 14:.1f} {at_y(value):.1f}h28"/>')
+    # Series share moments and often values: each is placed once.
+    across = {at: f"{at_x(at):.1f}" for at in moments}
+    down = {at: f"{at_y(at):.1f}" for at in set(all_y)}
     for place, line in drawn:
-        found = [(at_x(one), at_y(two)) for one, two in line.drawn]
+        found = [(across[one], down[two]) for one, two in line.drawn]
         kind = f"s{place % SERIES}"
-        points = " ".join(f"{one:.1f},{two:.1f}" for one, two in found)
+        points = " ".join(map(",".join, found))
         body.append(f'<polyline class="line {kind}" points="{points}"/>')
         if len(found) <= 16:
-            body += [
-                f'<circle class="dot {kind}" cx="{one:.1f}" cy="{two:.1f}" r="2.5"/>' for one, two in found
-            ]
+            body += [f'<circle class="dot {kind}" cx="{one}" cy="{two}" r="2.5"/>' for one, two in found]
     rows = (len(series) + 3) // 4
     for order, (place, line) in enumerate(drawn):
         one, two = plot_x + 128 * (order % 4), plot_y + plot_h + 50 + 16 * (order // 4)

@@ -6,6 +6,7 @@ import hashlib
 import math
 import re
 from datetime import datetime
+from functools import lru_cache
 
 from validation.model import quantities
 
@@ -41,6 +42,8 @@ def kind(*states: str) -> str:
 
 def is_number(value: object) -> bool:
     """Whether something can be written and drawn as a number."""
+    if type(value) is float:
+        return math.isfinite(value)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -83,7 +86,13 @@ def size(count: int) -> str:
 
 def conditions(found: dict[str, int | str], leave_out: tuple[str, ...] = ()) -> str:
     """What a number was taken under: `8192 × 8192 × 8192, bf16`."""
-    left = {name: value for name, value in found.items() if name not in leave_out}
+    return _conditions(tuple(found.items()), leave_out) if found else ""
+
+
+@lru_cache(maxsize=1 << 16)
+def _conditions(found: tuple[tuple[str, int | str], ...], leave_out: tuple[str, ...]) -> str:
+    """Written once for all numbers of a fleet that were taken in the same way."""
+    left = {name: value for name, value in found if name not in leave_out}
     parts = []
     if {"m", "n", "k"} <= left.keys():
         parts.append(" × ".join(str(left.pop(edge)) for edge in ("m", "n", "k")))

@@ -23,6 +23,7 @@ from validation.model.contract import ContractError, decode, dumps, encode, load
 from validation.model.expectations import Expectation, FleetExpectations, fleet_from, read_fleet
 from validation.model.plans import PLANS
 from validation.processes import files
+from validation.processes.garbage import uncollected
 from validation.report import fleet_report
 from validation.verdict import cohort, history
 from validation.verdict.baseline import Comparison
@@ -47,6 +48,7 @@ class _Fleet:
     between_nodes: Fleet | None
 
 
+@uncollected()
 def judge(options: argparse.Namespace) -> int:
     """Judge the results of a fleet and write the report."""
     if options.fleet == bool(options.results and options.expectations):

@@ -201,6 +201,17 @@ class NodeResult:
     gpus: tuple[GpuIdentity, ...]
     tests: tuple[TestResult, ...]
 
+    def gpus_of(self, device: int | None) -> tuple[GpuIdentity, ...]:
+        """The GPUs that a number is of: the one with this index, or all where it is of the node."""
+        return self.gpus if device is None else self._by_index.get(device, ())
+
+    @functools.cached_property
+    def _by_index(self) -> dict[int, tuple[GpuIdentity, ...]]:
+        found: dict[int, tuple[GpuIdentity, ...]] = {}
+        for gpu in self.gpus:
+            found[gpu.index] = (*found.get(gpu.index, ()), gpu)
+        return found
+
 
 def node_result(value: Any, known_tests: typing.Collection[str] | None = None) -> NodeResult:
     """A result from what the json module gives, in the form of this version.
@@ -282,13 +293,14 @@ def _pieces(value: Any, lists: int, line: str) -> typing.Iterator[str]:
     elif lists and isinstance(value, list | tuple | collections.abc.Iterator):
         place = -1
         for place, item in enumerate(value):
-            yield f"{',' if place else '['}{within}"
+            start = f"{',' if place else '['}{within}"
             if type(item) is Encoded:
-                yield item
+                yield f"{start}{item}"
             elif lists > 1:
+                yield start
                 yield from _pieces(item, lists - 1, within)
             else:
-                yield _ENCODER.encode(item)
+                yield f"{start}{_ENCODER.encode(item)}"
         yield "[]" if place < 0 else f"{line}]"
     else:
         yield _ENCODER.encode(value)
@@ -368,7 +380,8 @@ def _decoder(kind: Any) -> _Decoder:
         return _finite
     if origin in (types.UnionType, typing.Union):
         choices = [_decoder(choice) for choice in arguments if choice is not type(None)]
-        return functools.partial(_one_of, choices, type(None) in arguments)
+        fitting = frozenset({int, str, bool, type(None)}.intersection(arguments))
+        return functools.partial(_one_of, fitting, choices)
     if origin is tuple:
         return functools.partial(_tuple_of, _decoder(arguments[0]))
     if origin is dict:
@@ -422,9 +435,10 @@ def _refuse_unknown(kind: Any, value: dict[str, Any]) -> None:
         raise _MisfitError(f"no such field in {kind.__name__}", f".{unknown[0]}")
 
 
-def _one_of(choices: list[_Decoder], nullable: bool, value: Any) -> Any:
-    if value is None and nullable:
-        return None
+def _one_of(fitting: frozenset[type], choices: list[_Decoder], value: Any) -> Any:
+    """`fitting` are types of which every value is one of these as it is."""
+    if type(value) in fitting:
+        return value
     errors = []
     for decoder in choices:
         try:
@@ -476,6 +490,8 @@ def _word(kind: Any, words: dict[str, Any], value: Any) -> Any:
 
 
 def _float(value: Any) -> float:
+    if type(value) is float and math.isfinite(value):
+        return value
     try:
         if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
             return float(value)
@@ -485,6 +501,8 @@ def _float(value: Any) -> float:
 
 
 def _scalar(kind: Any, value: Any) -> Any:
+    if type(value) is kind:
+        return value
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise _MisfitError(f"expected {kind.__name__}, found {_show(value)}")
     return value
@@ -492,27 +510,34 @@ def _scalar(kind: Any, value: Any) -> Any:
 
 def _finite(value: Any) -> Any:
     """`value` as it is, when no number in it is NaN or infinite."""
-    step = ""
+    step: object = None
     try:
         if isinstance(value, dict):
-            for key, item in value.items():
-                step = f".{key}"
-                _finite(item)
+            for step, item in value.items():  # noqa: B007 - used where it fails
+                if isinstance(item, _WITH_NUMBERS):
+                    _finite(item)
         elif isinstance(value, list) and not _finite_numbers(value):
-            for index, item in enumerate(value):
-                step = f"[{index}]"
-                _finite(item)
+            for step, item in enumerate(value):  # noqa: B007 - likewise
+                if isinstance(item, _WITH_NUMBERS):
+                    _finite(item)
         elif isinstance(value, float):
             _float(value)
     except _MisfitError as error:
-        if step:
-            error.steps.append(step)
+        if step is not None:
+            error.steps.append(f"[{step}]" if isinstance(value, list) else f".{step}")
         raise
     return value
 
 
+#: Of the json module's types, those that may be, or hold, a number that is not finite.
+_WITH_NUMBERS = (float, dict, list)
+
+
 def _finite_numbers(values: list[Any]) -> bool:
     """Whether these are numbers of which none is NaN or infinite; False where that takes a closer look."""
+    # To look at the first takes less time than to add words up and fail.
+    if values and not isinstance(values[0], int | float):
+        return False
     try:
         return math.isfinite(sum(values))
     except (TypeError, OverflowError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from validation.findings.catalogue import finding, sentence
@@ -15,7 +16,7 @@ from validation.model.contract import Finding, State
 from validation.model.quantities import held_back, label, noise, number, of_gpus, on_gpu, quantity, unit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from validation.model.contract import Measurement, TestResult
 
@@ -35,6 +36,15 @@ class Comparison:
 
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Iterable[Comparison]) -> Comparison:
+        """What several judges say, or one of several numbers; each note once."""
+        heard = [part for part in parts if part is not NOTHING]
+        return cls(
+            tuple(chain.from_iterable(part.findings for part in heard)),
+            tuple(dict.fromkeys(chain.from_iterable(part.notes for part in heard))),
+        )
 
     def __add__(self, other: Comparison) -> Comparison:
         if other is NOTHING:

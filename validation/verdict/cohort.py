@@ -51,15 +51,15 @@ def compare(results: Mapping[str, NodeResult]) -> dict[tuple[str, str], Comparis
                 member.kind,
             )
             cohorts.setdefault(key, []).append(member)
-    said: dict[tuple[str, str], Comparison] = {}
+    said: dict[tuple[str, str], list[Comparison]] = {}
     for members in cohorts.values():
         baseline = Baseline.of([member.measurement.value for member in members])
+        whose = f"the median of {len(members)} equal {members[0].noun}"
         for member in members:
-            place = (member.node, member.test.id)
-            said[place] = said.get(place, Comparison()) + _judge(member, baseline)
+            said.setdefault((member.node, member.test.id), []).append(_judge(member, baseline, whose))
     for place, comparison in fleet_checksums.among_nodes(results).items():
-        said[place] = said.get(place, Comparison()) + comparison
-    return said
+        said.setdefault(place, []).append(comparison)
+    return {place: Comparison.of(parts) for place, parts in said.items()}
 
 
 def _members(node: str, result: NodeResult) -> Iterator[_Member]:
@@ -94,9 +94,8 @@ def _power_limits(result: NodeResult) -> dict[int, float]:
     }
 
 
-def _judge(member: _Member, baseline: Baseline) -> Comparison:
+def _judge(member: _Member, baseline: Baseline, whose: str) -> Comparison:
     if len(baseline.values) < LEAST_MEMBERS:
         note = f"not compared with the fleet: fewer than {LEAST_MEMBERS} {member.noun} of the same kind"
         return Comparison(notes=(note,))
-    whose = f"the median of {len(baseline.values)} equal {member.noun}"
     return JUDGE.judge(member.test, member.measurement, baseline, whose)

@@ -33,6 +33,7 @@ JUDGE = BaselineJudge("below-own-past", Sensitivity(degraded=0.05, fail=0.10))
 #: Of how many runs the median is taken: of the latest, and of the first, so that a GPU which becomes slower
 #: bit by bit cannot take its measure along.
 MOST_RUNS = 20
+NO_EARLIER_RUN = Comparison(notes=("not compared with its own past: no earlier run of the same kind passed",))
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,13 @@ def compare(result: NodeResult, past: Past) -> dict[str, Comparison]:
     digests = _by_kind((run, run.digests) for run in earlier)
     said: dict[str, Comparison] = {}
     for test in result.tests:
-        for measurement in filter(is_rate, test.measurements):
-            found = numbers.get(_kind(test, measurement, _where(result, measurement)), [])
-            said.setdefault(test.id, Comparison(notes=past.notes))
-            said[test.id] += _judge(test, measurement, result, found)
+        heard = [
+            _judge(test, measurement, result, numbers) for measurement in filter(is_rate, test.measurements)
+        ]
         if test.digests:
-            said.setdefault(test.id, Comparison(notes=past.notes))
-            said[test.id] += _same_bits(test, result, digests)
+            heard.append(_same_bits(test, result, digests))
+        if heard:
+            said[test.id] = Comparison.of([Comparison(notes=past.notes), *heard])
     if result.tests:
         # Health tells of GPUs; a run without it must not lose them either.
         place = next((test.id for test in result.tests if test.id == "health"), result.tests[0].id)
@@ -216,10 +217,14 @@ def _gone(result: NodeResult, earlier: list[PastRun]) -> Comparison:
 
 
 def _judge(
-    test: TestResult, measurement: Measurement, result: NodeResult, found: list[tuple[PastRun, PastNumber]]
+    test: TestResult,
+    measurement: Measurement,
+    result: NodeResult,
+    earlier: dict[_Kind, list[tuple[PastRun, PastNumber]]],
 ) -> Comparison:
+    found = earlier.get(_kind(test, measurement, _where(result, measurement))) if earlier else None
     if not found:
-        return Comparison(notes=("not compared with its own past: no earlier run of the same kind passed",))
+        return NO_EARLIER_RUN
     latest, first = found[-MOST_RUNS:], found[:MOST_RUNS]
     whose = "its only earlier run" if len(latest) == 1 else f"the median of its {len(latest)} earlier runs"
     said = _hold_against(test, measurement, result, latest, whose)
@@ -248,4 +253,7 @@ def _other_driver(result: NodeResult, found: list[tuple[PastRun, PastNumber]]) -
 
 
 def _where(result: NodeResult, measurement: Measurement) -> str:
-    return next((gpu.uuid for gpu in result.gpus if gpu.index == measurement.device), "")
+    """The UUID of the GPU that a number is of, empty for the node as a whole."""
+    if measurement.device is None:
+        return ""
+    return next((gpu.uuid for gpu in result.gpus_of(measurement.device)), "")

@@ -121,7 +121,7 @@ class _Writer:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._quantities: dict[tuple[str, int, str, str], int] = {}
+        self._quantities: dict[tuple[str, int, str, tuple[tuple[str, int | str], ...]], int] = {}
         self._places: dict[str, int] = {}
 
     def add(self, run: PastRun) -> bool:
@@ -146,13 +146,14 @@ class _Writer:
         )
 
     def _quantity(self, one: PastNumber | PastDigest) -> int:
-        key = (one.test, one.method, one.name, json.dumps(one.conditions, sort_keys=True))
+        key = (one.test, one.method, one.name, tuple(one.conditions.items()))
         if key not in self._quantities:
+            row = (*key[:3], json.dumps(one.conditions, sort_keys=True))
             self._connection.execute(
-                "INSERT OR IGNORE INTO quantity (test, method, name, conditions) VALUES (?, ?, ?, ?)", key
+                "INSERT OR IGNORE INTO quantity (test, method, name, conditions) VALUES (?, ?, ?, ?)", row
             )
             (self._quantities[key],) = self._connection.execute(
-                "SELECT id FROM quantity WHERE (test, method, name, conditions) = (?, ?, ?, ?)", key
+                "SELECT id FROM quantity WHERE (test, method, name, conditions) = (?, ?, ?, ?)", row
             ).fetchone()
         return self._quantities[key]
 

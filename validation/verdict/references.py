@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from validation.findings.catalogue import finding
 from validation.model.quantities import (
@@ -21,6 +21,8 @@ from validation.model.shapes import MatmulShape
 from validation.verdict.baseline import Comparison
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from validation.model.contract import Finding, GpuIdentity, Measurement, NodeResult, TestResult
     from validation.model.expectations import References
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 WAYS = ("peak", "alone", "best")
 #: Which published peak bounds a number, by the end of its name.
 MEMORY_NUMBERS = ("memory_copy_gb_s", "memory_triad_gb_s")
+
+_T = TypeVar("_T")
 
 
 def compare(test: TestResult, result: NodeResult, references: References) -> Comparison:
@@ -37,7 +41,7 @@ def compare(test: TestResult, result: NodeResult, references: References) -> Com
     below: list[Finding] = []
     without: dict[str, list[str]] = {}
     for measurement in filter(has_unit, test.measurements):
-        floor = _floor(measurement, result, references)
+        floor = _once(_floor, measurement, result, references)
         if isinstance(floor, str):
             if "_peak_" not in measurement.name:
                 without.setdefault(floor, []).append(label(measurement.name))
@@ -53,8 +57,31 @@ def peak_of(
     test: TestResult, measurement: Measurement, result: NodeResult, references: References
 ) -> float | None:
     """What the hardware can do at most of what was measured; None where that is not published."""
-    gpus = [gpu for gpu in result.gpus if measurement.device == gpu.index]
-    if not of_gpus(test) or not gpus:
+    if measurement.device is None or not of_gpus(test):
+        return None
+    return _once(_peak, measurement, result, references)
+
+
+def _once(
+    look: Callable[[Measurement, tuple[GpuIdentity, ...], References], _T],
+    measurement: Measurement,
+    result: NodeResult,
+    references: References,
+) -> _T:
+    """What looking into the table finds, looked up once for all numbers of a fleet that are alike."""
+    gpus = result.gpus_of(measurement.device)
+    alike = tuple((gpu.pci_id, gpu.name, gpu.pcie_generation_max, gpu.pcie_width_max) for gpu in gpus)
+    # The sentence on a GPU that nobody named has its index.
+    key = (look, measurement.name, tuple(measurement.conditions.items()), alike or measurement.device)
+    known = references.looked_up
+    if key not in known:
+        known[key] = look(measurement, gpus, references)
+    found: _T = known[key]
+    return found
+
+
+def _peak(measurement: Measurement, gpus: tuple[GpuIdentity, ...], references: References) -> float | None:
+    if not gpus:
         return None
     name = measurement.name
     if name.endswith("_pinned_gb_s") and not name.startswith("both"):
@@ -84,10 +111,10 @@ def standards_of(
     test: TestResult, measurement: Measurement, result: NodeResult, references: References
 ) -> Standards:
     """What is known of a number from data/gpu_models.yml, for whoever shows it; `compare` judges."""
-    gpus = [gpu for gpu in result.gpus if measurement.device in {None, gpu.index}]
+    gpus = result.gpus_of(measurement.device)
     if not of_gpus(test) or not gpus or not has_unit(measurement):
         return Standards()
-    floor = _floor(measurement, result, references)
+    floor = _floor(measurement, gpus, references)
     model = references.model_of(gpus[0].pci_id) or {}
     entry = _fitting(_entries(model, "measured", measurement.name.replace("_alone_", "_")), measurement)
     published = _value(entry) if entry else None
@@ -134,9 +161,8 @@ def _below(test: TestResult, measurement: Measurement, floor: _Floor) -> Finding
     )
 
 
-def _floor(measurement: Measurement, result: NodeResult, references: References) -> _Floor | str:
+def _floor(measurement: Measurement, gpus: tuple[GpuIdentity, ...], references: References) -> _Floor | str:
     """The floor of a number, or why it has none, a sentence without its beginning."""
-    gpus = [gpu for gpu in result.gpus if measurement.device in {None, gpu.index}]
     found = {gpu.pci_id: references.model_of(gpu.pci_id) for gpu in gpus}
     unknown = "GPUs that nobody named" if measurement.device is None else f"GPU {measurement.device}"
     names = " and ".join(sorted({gpu.name for gpu in gpus})) or unknown

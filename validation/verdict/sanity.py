@@ -17,7 +17,7 @@ from validation.verdict.references import peak_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from validation.model.contract import NodeResult, TestResult
+    from validation.model.contract import Measurement, NodeResult, TestResult
     from validation.model.expectations import References
 
 #: A chip may clock higher than the clock its published peak is computed with; nothing is a quarter faster.
@@ -41,20 +41,27 @@ def findings(
 def _impossible(test: TestResult, result: NodeResult, references: References) -> Iterator[Finding]:
     gpus = {gpu.index for gpu in result.gpus}
     for one in filter(has_unit, test.measurements):
-        said = f"{label(one.name)} {quantity(one)}{on_gpu(one.device)}"
         if one.device is not None and one.device not in gpus:
-            yield finding("impossible-number", "no-such-gpu", gpu=one.device, number=said, listed=len(gpus))
+            yield finding(
+                "impossible-number", "no-such-gpu", gpu=one.device, number=_said(one), listed=len(gpus)
+            )
         elif one.value <= 0 or one.samples < 1 or one.spread < 0:
             yield finding(
                 "impossible-number",
                 "no-work",
                 gpu=one.device,
-                number=said,
+                number=_said(one),
                 runs=one.samples,
                 spread=one.spread,
             )
         elif (peak := peak_of(test, one, result, references)) and one.value > MOST_OVER_PEAK * peak:
-            yield finding("impossible-number", "above-peak", gpu=one.device, number=said, peak=number(peak))
+            yield finding(
+                "impossible-number", "above-peak", gpu=one.device, number=_said(one), peak=number(peak)
+            )
+
+
+def _said(one: Measurement) -> str:
+    return f"{label(one.name)} {quantity(one)}{on_gpu(one.device)}"
 
 
 def _left_out(test: TestResult, result: NodeResult) -> Iterator[Finding]:

@@ -334,13 +334,32 @@ def test_a_gpu_that_no_table_knows_is_not_compared_and_that_is_said() -> None:
 def test_the_floor_of_a_transfer_is_that_of_the_link_and_its_width() -> None:
     slow = measurement("h2d_pinned_gb_s", 30.0)
     result = node_result(one_test("gpu_transfer", State.PASS, slow))
-    assert below_floor(judge_node("gpu01", result, expectation(1), HEADLINES)) == [
+    wanted = expectation(1)  # of both: what was looked up for the one link must not be taken for the other
+    assert below_floor(judge_node("gpu01", result, wanted, HEADLINES)) == [
         "h2d pinned 30.0 GB/s on GPU 0, floor 48.0 (PCIe generation 5 x16)"
     ]
     narrow = dataclasses.replace(
         result, gpus=tuple(dataclasses.replace(gpu, pcie_width_max=8) for gpu in result.gpus)
     )
-    assert judge_node("gpu01", narrow, expectation(1), HEADLINES).state is State.PASS
+    assert judge_node("gpu01", narrow, wanted, HEADLINES).state is State.PASS
+
+
+def test_numbers_of_one_name_have_the_floor_of_their_own_conditions() -> None:
+    node = verdict(
+        one_test("gpu_all_reduce", State.PASS, *(busbw(400.0, size, 8) for size in (1 << 30, 16 << 30)))
+    )
+    assert below_floor(node) == ["busbw 400 GB/s, floor 460 (H100 SXM 80 GB)"]
+
+
+def test_each_gpu_that_nobody_named_is_said_by_its_index() -> None:
+    found = one_test("gpu_matmul", State.PASS, measurement(device=7), measurement(device=8))
+    (notes,) = (
+        test.notes for test in judge_node("gpu01", node_result(found, gpus=1), Expectation(), {}).tests
+    )
+    assert [note.partition(", so")[0] for note in notes] == [
+        "bf16: no reference for GPU 7",
+        "bf16: no reference for GPU 8",
+    ]
 
 
 def busbw(value: float, size_bytes: int, ranks: int) -> Measurement:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from tests.unit.validation.samples import expectation, measurement, node_result,
 from validation.model.contract import EXPECTATIONS_VERSION, Finding, State
 from validation.model.expectations import Expectation, FleetExpectations
 from validation.processes import files
+from validation.processes.garbage import uncollected
 from validation.processes.pool import ROOT
 from validation.report import fleet_report
 from validation.verdict.judge import judge_fleet, judge_node
@@ -162,3 +164,10 @@ def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Pa
     done = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, check=False)
     assert f"OSError: {path}: cannot be written: File too large" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_garbage_is_collected_again_after_work_that_fails() -> None:
+    with pytest.raises(OSError, match="full"), uncollected():
+        assert not gc.isenabled()
+        raise OSError("full")
+    assert gc.isenabled()
