@@ -56,6 +56,8 @@ REMV = re.compile(r"^Remv (\S+)(?: \[(\S+)\])?", re.MULTILINE)
 TOUCHED = re.compile(r"^(?:Inst|Conf|Remv) ([^\s:]+)", re.MULTILINE)
 PRINTED_URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) ?(?P<hash>\S*)$", re.MULTILINE)
 INTERRUPTED = "dpkg was interrupted"
+# apt says who holds its lock while it waits, and no more when it gives up.
+HOLDER = re.compile(r"Could not get lock \S+ It is held by (process \d+ \([^)\n]*\))")
 FULL_DISK = re.compile(r"No space left on device|don't have enough free space")
 # gpgv's and sqv's words for a signature that the keyring cannot verify.
 UNVERIFIED = re.compile(r"NO_PUBKEY|EXPKEYSIG|REVKEYSIG|KEYEXPIRED|is not signed|returned an error code")
@@ -65,7 +67,10 @@ MOVED = re.compile(r"404 +Not Found|Hash Sum mismatch|File has unexpected size")
 def lines_that_explain(output: str) -> str:
     """The lines of apt's output that say why it failed: errors, unmet dependencies, else its end."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return " ".join(([line for line in lines if EXPLAINS.search(line)] or lines)[-ERROR_LINES:])
+    said = ([line for line in lines if EXPLAINS.search(line)] or lines)[-ERROR_LINES:]
+    if holder := HOLDER.search(output):
+        said.append(f"It is held by {holder[1]}.")
+    return " ".join(said)
 
 
 def targets(wanted: dict[str, str]) -> list[str]:
@@ -205,9 +210,10 @@ class Apt:
             completed = self.attempt(command)
         if completed.returncode:
             output = completed.stdout + completed.stderr
+            when = "that has ended" if HOLDER.search(output) else "the repository is well"
             raise PackageError(
                 f"Downloading the packages failed: {self.reason(output)} Nothing was installed; "
-                "run again when the repository is well.",
+                f"run again when {when}.",
                 output,
             )
 

@@ -151,6 +151,11 @@ def _held_apt(trial: Trial) -> None:
     )
 
 
+def _end_apt(trial: Trial) -> None:
+    """End the other apt, if a reboot on the way back has not."""
+    trial.run("if systemctl --quiet is-active other-apt; then systemctl stop other-apt; fi")
+
+
 def _other_controller(trial: Trial) -> None:
     """Another controller takes the node first."""
     other = LabExecutor(
@@ -312,7 +317,7 @@ FAULTS: tuple[Fault, ...] = (
         "(?i)lock",
         Step.STAGE,
         inject=_held_apt,
-        mend=lambda trial: void(trial.run("systemctl stop other-apt")),
+        mend=_end_apt,
     ),
     Fault(
         # For longer than the ten minutes that an installation waits.
@@ -321,7 +326,7 @@ FAULTS: tuple[Fault, ...] = (
         "(?i)lock",
         Step.INSTALL,
         inject=_held_apt,
-        mend=lambda trial: void(trial.run("systemctl stop other-apt")),
+        mend=_end_apt,
         passes=True,
     ),
     Fault(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible.module_utils.packaging import dkms, packages
+from ansible.module_utils.packaging import apt, dkms, packages
 from ansible.module_utils.packaging.apt import Apt
 
 from tests.unit.apt_machine import Archive
@@ -123,6 +124,16 @@ def test_a_transaction_in_which_dpkg_is_killed_is_undone(settle: Run, machine: M
 
 def test_a_full_disk_is_called_so(settle: Run, machine: Machine) -> None:
     assert "the disk is full (see `df -h / /var /boot` on the node)" in settle({"nvidia-full": "1"})["msg"]
+
+
+def test_who_holds_apts_lock_is_said(settle: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apt, "APT_GET", [*apt.APT_GET, "-o", "DPkg::Lock::Timeout=1"])
+    with (machine.root / "var/lib/dpkg/lock-frontend").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        result = settle(DRIVER)
+    assert f"It is held by process {os.getpid()} (" in result["msg"]
+    assert result["msg"].endswith("Nothing was installed; run again when that has ended.")
+    assert machine.versions() == {}
 
 
 def test_what_had_failed_before_gives_way_to_what_is_wanted_now(

@@ -139,6 +139,7 @@ def test_another_apt_that_keeps_the_lock_is_said_soon(
         result = stage()
     assert result["failed"]
     assert "lock-frontend" in result["msg"]
+    assert f"It is held by process {os.getpid()} (" in result["msg"]
     assert stage()["problems"] == []
 
 
