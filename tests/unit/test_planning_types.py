@@ -35,7 +35,7 @@ UNTYPED_FUNCTIONS = {
     "fleet.py": {"part", "merged"},
     # What Ansible collects and keeps.
     "preflight.py": {"preflight_plan", "preview_arguments"},
-    "node_action.py": {"run", "ask"},
+    "node_action.py": {"run", "ask", "unseen"},
     "mirror_list.py": {"mirror_list", "in_order", "size"},
 }
 

@@ -91,7 +91,7 @@ class Browser:
         return [entry["message"] for entry in found]
 
     def requests(self) -> list[str]:
-        """The addresses that were asked for since the last call, but for what the page's policy stopped."""
+        """The addresses that pages asked for since the last call, but for what their policy stopped."""
         log = self.driver.get_log("performance")  # type: ignore[no-untyped-call]
         messages = [json.loads(entry["message"])["message"] for entry in log]
         stopped = {
@@ -99,7 +99,9 @@ class Browser:
             for one in messages
             if one["method"] == "Network.loadingFailed" and one["params"].get("blockedReason") == "csp"
         }
-        asked = [one["params"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+        sent = [one["params"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+        # On a busy machine the page that the browser begins with is still asking for its own parts.
+        asked = [one for one in sent if not one["documentURL"].startswith("chrome:")]
         urls = [one["request"]["url"] for one in asked if one["requestId"] not in stopped]
         return [url for url in urls if not url.startswith(("data:", "about:"))]
 
