@@ -13,10 +13,10 @@ from ansible.plugins.action import ActionBase
 
 from planning.os_controls import load_controls
 from planning.preflight import DATA
-from planning.role_variables import argument_specs, planned_variables
+from planning.role_variables import planned_variables
 from planning.tables import load_models, load_tables
 
-argument_specs()
+planned_variables()
 load_tables(DATA)
 load_models(DATA)
 load_controls(DATA / "os_controls")

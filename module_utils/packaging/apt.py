@@ -57,6 +57,7 @@ TOUCHED = re.compile(r"^(?:Inst|Conf|Remv) ([^\s:]+)", re.MULTILINE)
 PRINTED_URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) ?(?P<hash>\S*)$", re.MULTILINE)
 INTERRUPTED = "dpkg was interrupted"
 # apt says who holds its lock while it waits, and no more when it gives up.
+LOCKED = re.compile(r"^E: (?:Unable to acquire|Unable to lock|Could not get lock)", re.MULTILINE)
 HOLDER = re.compile(r"Could not get lock \S+ It is held by (process \d+ \([^)\n]*\))")
 FULL_DISK = re.compile(r"No space left on device|don't have enough free space")
 # gpgv's and sqv's words for a signature that the keyring cannot verify.
@@ -68,8 +69,10 @@ def lines_that_explain(output: str) -> str:
     """The lines of apt's output that say why it failed: errors, unmet dependencies, else its end."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     said = ([line for line in lines if EXPLAINS.search(line)] or lines)[-ERROR_LINES:]
-    if holder := HOLDER.search(output):
-        said.append(f"It is held by {holder[1]}.")
+    holders = HOLDER.findall(output)
+    # It may have waited, got the lock, and failed for another reason; or say it in its last line.
+    if LOCKED.search(output) and holders and holders[-1] not in said[-1]:
+        said.append(f"It is held by {holders[-1]}.")
     return " ".join(said)
 
 
@@ -210,7 +213,7 @@ class Apt:
             completed = self.attempt(command)
         if completed.returncode:
             output = completed.stdout + completed.stderr
-            when = "that has ended" if HOLDER.search(output) else "the repository is well"
+            when = "the lock is free" if LOCKED.search(output) else "the repository is well"
             raise PackageError(
                 f"Downloading the packages failed: {self.reason(output)} Nothing was installed; "
                 f"run again when {when}.",

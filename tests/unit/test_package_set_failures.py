@@ -132,8 +132,16 @@ def test_who_holds_apts_lock_is_said(settle: Run, machine: Machine, monkeypatch:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         result = settle(DRIVER)
     assert f"It is held by process {os.getpid()} (" in result["msg"]
-    assert result["msg"].endswith("Nothing was installed; run again when that has ended.")
+    assert result["msg"].endswith("Nothing was installed; run again when the lock is free.")
     assert machine.versions() == {}
+
+
+def test_a_lock_that_apt_waited_for_and_got_is_not_blamed() -> None:
+    lock = "/var/lib/dpkg/lock-frontend"
+    waited = f"Waiting for cache lock: Could not get lock {lock}. It is held by process 7 (apt)...\n"
+    assert apt.lines_that_explain(f"{waited}E: Failed to fetch x  404  Not Found") == (
+        "E: Failed to fetch x  404  Not Found"
+    )
 
 
 def test_what_had_failed_before_gives_way_to_what_is_wanted_now(

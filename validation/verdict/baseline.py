@@ -47,9 +47,7 @@ class Comparison:
         )
 
     def __add__(self, other: Comparison) -> Comparison:
-        if other is NOTHING:
-            return self
-        return Comparison(self.findings + other.findings, tuple(dict.fromkeys(self.notes + other.notes)))
+        return self if other is NOTHING else Comparison.of((self, other))
 
 
 #: What a judge says of nearly all numbers.

@@ -72,7 +72,8 @@ def _once(
     gpus = result.gpus_of(measurement.device)
     alike = tuple((gpu.pci_id, gpu.name, gpu.pcie_generation_max, gpu.pcie_width_max) for gpu in gpus)
     # The sentence on a GPU that nobody named has its index.
-    key = (look, measurement.name, tuple(measurement.conditions.items()), alike or measurement.device)
+    unnamed = None if any(gpu.name for gpu in gpus) else measurement.device
+    key = (look, measurement.name, tuple(measurement.conditions.items()), alike, unnamed)
     known = references.looked_up
     if key not in known:
         known[key] = look(measurement, gpus, references)
