@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from compliance.model import State, Verdict, WaiverFault
 from validation.metrics.exposition import Exposition, Kind, Metric
-from validation.processes.files import write_atomically
+from validation.processes.files import write_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,8 @@ def of_waivers(statement: Statement) -> str:
 
 def write(directory: Path, statement: Statement) -> None:
     """Write a file for each node, and one for the waivers. Raises OSError."""
-    for node in statement.nodes:
-        path = directory / f"temper-compliance-{node.node}.prom"
-        write_atomically(path, of_node(node, statement.made_at))
-    write_atomically(directory / "temper-compliance.prom", of_waivers(statement))
+    of_nodes = (
+        (directory / f"temper-compliance-{node.node}.prom", of_node(node, statement.made_at))
+        for node in statement.nodes
+    )
+    write_all([*of_nodes, (directory / "temper-compliance.prom", of_waivers(statement))])

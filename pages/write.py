@@ -15,7 +15,7 @@ from compliance.alike import Once
 from pages import fleet, node, words
 from pages.inputs import Report, no_past
 from pages.metrics import FleetNumbers
-from validation.processes.files import write_atomically
+from validation.processes.files import write_all, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -46,10 +46,7 @@ def write(
     if whole is not None:
         write_atomically(directory / name, whole)
         return [directory / name]
-    written = []
-    for file, text in made.nodes(name):
-        write_atomically(directory / FOLDER / file, text)
-        written.append(directory / FOLDER / file)
+    written = write_all((directory / FOLDER / file, text) for file, text in made.nodes(name))
     write_atomically(directory / name, made.index())
     return [*written, directory / name]
 

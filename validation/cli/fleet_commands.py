@@ -80,10 +80,15 @@ def judge(options: argparse.Namespace) -> int:
     fleet_report.write(options.output, fleet, given.results, given.expectations, given.between_nodes, page)
     own_past.add(fleet, given.results)
     if options.metrics:
-        for verdict in fleet.nodes:
-            path = options.metrics / f"temper-validation-{verdict.node}.prom"
-            started_at = _last_measured(given.results.get(verdict.node), compared.get(verdict.node))
-            files.write_atomically(path, fleet_metrics.text(verdict, started_at))
+        files.write_all(
+            (
+                options.metrics / f"temper-validation-{verdict.node}.prom",
+                fleet_metrics.text(
+                    verdict, _last_measured(given.results.get(verdict.node), compared.get(verdict.node))
+                ),
+            )
+            for verdict in fleet.nodes
+        )
     if options.latest:
         fleet_report.point_latest_to(options.output)
     report = options.output / ("report.html" if page else "report.txt")

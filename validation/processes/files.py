@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
+    from typing import TextIO
+
+    #: What a file gets; a long text may come in pieces.
+    Content = bytes | str | Iterable[str]
+
+#: So many files are kept one by one. To keep all at once is to wait for whatever else the machine writes.
+FEW = 50
 
 
 def ensure_writable(path: Path) -> None:
@@ -26,30 +35,54 @@ def ensure_writable(path: Path) -> None:
         raise OSError(f"{path}: expected a place that can be written to: {error.strerror}") from error
 
 
-def write_atomically(path: Path, content: bytes | str | Iterable[str], mode: int = 0o644) -> None:
-    """Write a file so that a reader sees all of it or the old one, also after a crash. Raises OSError.
+def write_atomically(path: Path, content: Content, mode: int = 0o644) -> None:
+    """Write a file so that a reader sees all of it or the old one, also after a crash. Raises OSError."""
+    write_all([(path, content)], mode)
 
-    A long content may come in pieces.
+
+def write_all(files: Iterable[tuple[Path, Content]], mode: int = 0o644) -> list[Path]:
+    """Write files as `write_atomically` does, each seen when all are written; returns them. Raises OSError.
+
+    A disk takes milliseconds to keep a file, however short: for those of a fleet it is asked once.
     """
+    written: list[Path] = []
+    drafts: deque[tuple[str, Path]] = deque()
     try:
-        _write_atomically(path, content, mode)
+        for path, content in files:
+            with _naming(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+                drafts.append((draft, path))
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    _fill(file, content, mode, keep=len(drafts) <= FEW)
+        if len(drafts) > FEW:
+            os.sync()
+        while drafts:
+            draft, path = drafts[0]
+            with _naming(path):
+                os.replace(draft, path)  # noqa: PTH105 - a name, not a Path
+            drafts.popleft()
+            written.append(path)
+    finally:
+        for draft, _ in drafts:
+            os.unlink(draft)  # noqa: PTH108 - likewise
+    return written
+
+
+def _fill(file: TextIO, content: Content, mode: int, *, keep: bool) -> None:
+    if isinstance(content, bytes):
+        file.buffer.write(content)
+    else:
+        file.writelines([content] if isinstance(content, str) else content)
+    file.flush()
+    os.fchmod(file.fileno(), mode)
+    if keep:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise OSError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-def _write_atomically(path: Path, content: bytes | str | Iterable[str], mode: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            if isinstance(content, bytes):
-                file.buffer.write(content)
-            else:
-                file.writelines([content] if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, mode)  # noqa: PTH101 - a name, not a Path
-        os.replace(temporary, path)  # noqa: PTH105 - likewise
-    except BaseException:
-        os.unlink(temporary)  # noqa: PTH108 - likewise
-        raise

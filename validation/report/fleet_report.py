@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from validation.model.contract import State, dumps, encoded, json_text
-from validation.processes.files import write_atomically
+from validation.processes.files import write_all, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -137,9 +137,9 @@ def write(
     `results/` and `expectations.json` are the inputs, so that a report can be made again from its own
     folder. `page` writes into the folder what people look at. Raises OSError.
     """
-    (directory / "results").mkdir(parents=True, exist_ok=True)
-    for name, result in results.items():
-        write_atomically(directory / "results" / f"{name}.json", dumps(result))
+    folder = directory / "results"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_all((folder / f"{name}.json", dumps(result)) for name, result in results.items())
     write_atomically(directory / "expectations.json", _expectations(expectations))
     if between_nodes:
         write_atomically(directory / "fabric.json", dumps(between_nodes))

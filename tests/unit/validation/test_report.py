@@ -20,6 +20,7 @@ from validation.report import fleet_report
 from validation.verdict.judge import judge_fleet, judge_node
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from validation.verdict.verdicts import FleetVerdict
@@ -163,6 +164,46 @@ def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Pa
     limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-c", write, str(path)]
     done = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, check=False)
     assert f"OSError: {path}: cannot be written: File too large" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+MANY = files.FEW + 5
+
+
+def test_the_files_of_a_fleet_are_written_and_kept_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[int] = []
+    monkeypatch.setattr("os.sync", lambda: kept.append(len(list(tmp_path.glob("nodes/*.json")))))
+    paths = [tmp_path / "nodes" / f"gpu{number}.json" for number in range(MANY)]
+    assert files.write_all((path, path.name) for path in paths) == paths
+    assert [path.read_text() for path in paths] == [path.name for path in paths]
+    assert {path.stat().st_mode & 0o777 for path in paths} == {0o644}
+    assert len(list((tmp_path / "nodes").iterdir())) == MANY
+    assert kept == [0], "no name leads to a file that a crash could take away"
+
+
+@pytest.mark.parametrize("place", [0, 3, MANY - 1])
+def test_of_files_of_which_one_cannot_be_written_none_is_replaced(tmp_path: Path, place: int) -> None:
+    paths = [tmp_path / f"gpu{number}.json" for number in range(MANY)]
+    paths[place] = tmp_path / "gpu0.prom" / "no folder"
+    (tmp_path / "gpu0.prom").write_text("a file")
+    for path in paths[:place]:
+        path.write_text("old")
+    with pytest.raises(OSError, match=r"gpu0\.prom/no folder: cannot be written: File exists"):
+        files.write_all((path, "new") for path in paths)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "gpu0.prom": "a file"
+    } | dict.fromkeys((path.name for path in paths[:place]), "old")
+
+
+def test_what_fails_while_a_text_is_made_is_not_said_of_a_file(tmp_path: Path) -> None:
+    def texts() -> Iterator[tuple[Path, str]]:
+        yield tmp_path / "gpu01.html", "a page"
+        raise OSError("the history cannot be read")
+
+    with pytest.raises(OSError, match=r"^the history cannot be read$"):
+        files.write_all(texts())
     assert list(tmp_path.iterdir()) == []
 
 
