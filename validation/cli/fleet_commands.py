@@ -130,17 +130,19 @@ class _OwnPast:
         try:
             path = self._history.path
             self.taken_over = take_over(self._history, path.with_suffix("")).text(path)
-            return {node: _compared(results.get(node), past) for node, past in self._history.past(nodes)}
+            return {
+                node: _compared(results.get(node), past) for node, past in self._history.past(nodes, results)
+            }
         except self._unusable as error:
             self.problem = f"{error}\n"
             unknown = Past(notes=(f"not compared with its own past: {error}",))
             return {node: _compared(results.get(node), unknown) for node in nodes}
 
-    def runs(self, node: str) -> tuple[PastRun, ...]:
-        """The earlier runs of a node that count; none where the history cannot be used."""
+    def runs(self, result: NodeResult) -> tuple[PastRun, ...]:
+        """The earlier runs that a result is compared with; none where the history cannot be used."""
         if self._history is None or self.problem:
             return ()
-        return next(self._history.past([node]))[1].runs
+        return next(self._history.past([result.node], {result.node: result}))[1].runs
 
     def add(self, fleet: FleetVerdict, results: dict[str, NodeResult]) -> None:
         """Add this run of each node."""
@@ -209,7 +211,7 @@ def _page(
         fleet,
         given.results,
         {node: expectation.references for node, expectation in given.expectations.nodes.items()},
-        lambda result: of_runs(own_past.runs(result.node), result),
+        lambda result: of_runs(own_past.runs(result), result),
         before,
         name,
     )

@@ -11,7 +11,8 @@ one upgrades to be faster or to be rid of a fault, so another one compares, and 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from validation.findings.catalogue import finding
@@ -21,7 +22,7 @@ from validation.model.quantities import conditions_key, is_rate
 from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from validation.model.contract import Digest, Measurement, NodeResult, TestResult
     from validation.verdict.verdicts import NodeVerdict
@@ -36,8 +37,23 @@ MOST_RUNS = 20
 NO_EARLIER_RUN = Comparison(notes=("not compared with its own past: no earlier run of the same kind passed",))
 
 
+class _Comparable:
+    """What of a number or a digest says with which it compares."""
+
+    test: str
+    method: int
+    name: str
+    where: str
+    conditions: dict[str, int | str]
+
+    @cached_property
+    def kind(self) -> _Kind:
+        """What makes it compare."""
+        return (self.test, self.method, self.name, self.where, conditions_key(self.conditions))
+
+
 @dataclass(frozen=True)
-class PastNumber:
+class PastNumber(_Comparable):
     """One number of a test that passed. `where` is the UUID of its GPU, empty for the node as a whole."""
 
     test: str
@@ -49,7 +65,7 @@ class PastNumber:
 
 
 @dataclass(frozen=True)
-class PastDigest:
+class PastDigest(_Comparable):
     """One checksum, of a test with nothing wrong about its bits. `where` is the UUID of its GPU."""
 
     test: str
@@ -108,12 +124,91 @@ def run_of(result: NodeResult, verdict: NodeVerdict) -> PastRun | None:
     )
 
 
+def basis(
+    result: NodeResult,
+    runs: Sequence[PastRun],
+    numbers: Callable[[int], tuple[PastNumber, ...]],
+    digests: Callable[[int], tuple[PastDigest, ...]],
+) -> tuple[PastRun, ...]:
+    """Of a node's runs what `compare` with a result rests on: it says the same of that as of all of them.
+
+    `runs` are whole but for their numbers and digests, the oldest first; the two functions read those of one,
+    by its place. However long a history is, no more than twice MOST_RUNS are read of a node that passes.
+    """
+    earlier = [place for place, run in enumerate(runs) if run.started_at < result.started_at]
+    same_kind = [place for place in earlier if _is_like(runs[place], result)]
+    rates = {
+        _kind(test, one, _where(result, one))
+        for test in result.tests
+        for one in filter(is_rate, test.measurements)
+    }
+    with_numbers = _with_enough(rates, same_kind, numbers) | _with_enough(rates, same_kind[::-1], numbers)
+    for place in reversed(earlier):
+        with_numbers.add(place)
+        if any(one.where for one in numbers(place)):
+            break
+    with_digests = _with_digests(result, runs, earlier, digests)
+    return tuple(
+        replace(
+            runs[place],
+            numbers=numbers(place) if place in with_numbers else (),
+            digests=digests(place) if place in with_digests else (),
+        )
+        for place in sorted({*with_numbers, *with_digests, len(runs) - 1} - {-1})
+    )
+
+
+def _with_enough(
+    rates: set[_Kind], places: Iterable[int], numbers: Callable[[int], tuple[PastNumber, ...]]
+) -> set[int]:
+    """The first of these runs, until there are as many numbers of each kind as a median is taken of."""
+    found: set[int] = set()
+    left = dict.fromkeys(rates, MOST_RUNS)
+    for place in places:
+        if not left:
+            break
+        found.add(place)
+        for kind in left.keys() & {one.kind for one in numbers(place)}:
+            left[kind] -= 1
+            if not left[kind]:
+                del left[kind]
+    return found
+
+
+def _with_digests(
+    result: NodeResult,
+    runs: Sequence[PastRun],
+    earlier: list[int],
+    digests: Callable[[int], tuple[PastDigest, ...]],
+) -> set[int]:
+    """The last runs, until each kind has a digest with the driver of now, or with any where that has none."""
+    found: set[int] = set()
+    driver = result.machine.driver
+    first_with_driver = next((place for place in earlier if runs[place].driver == driver), len(runs))
+    left = {
+        _kind(test, one, gpu.uuid)
+        for test in result.tests
+        for one in test.digests
+        if (gpu := checksums.gpu_of(one, result)) and gpu.uuid
+    }
+    unknown = set(left)
+    for place in reversed(earlier):
+        if not left or (not unknown and place < first_with_driver):
+            break
+        found.add(place)
+        there = {one.kind for one in digests(place)}
+        unknown -= there
+        if runs[place].driver == driver:
+            left -= there
+    return found
+
+
 def compare(result: NodeResult, past: Past) -> dict[str, Comparison]:
     """What a node's past says of each of its tests that measured something, and of GPUs that are gone."""
     earlier = sorted(
         (run for run in past.runs if run.started_at < result.started_at), key=lambda run: run.started_at
     )
-    same_kind = [run for run in earlier if (run.torch, run.plan) == (result.machine.torch, result.plan)]
+    same_kind = [run for run in earlier if _is_like(run, result)]
     numbers = _by_kind((run, run.numbers) for run in same_kind)
     digests = _by_kind((run, run.digests) for run in earlier)
     said: dict[str, Comparison] = {}
@@ -150,9 +245,12 @@ def _by_kind(runs: Iterable[tuple[PastRun, Iterable[_One]]]) -> dict[_Kind, list
     found: dict[_Kind, list[tuple[PastRun, _One]]] = {}
     for run, ones in runs:
         for one in ones:
-            kind = (one.test, one.method, one.name, one.where, conditions_key(one.conditions))
-            found.setdefault(kind, []).append((run, one))
+            found.setdefault(one.kind, []).append((run, one))
     return found
+
+
+def _is_like(run: PastRun, result: NodeResult) -> bool:
+    return (run.torch, run.plan) == (result.machine.torch, result.plan)
 
 
 def _kind(test: TestResult, one: Measurement | Digest, where: str) -> _Kind:

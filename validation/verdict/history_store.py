@@ -5,16 +5,20 @@ A run that the operator no longer wants to be measured by stays, and does not co
 
 from __future__ import annotations
 
+import functools
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from validation.processes.store import PATIENCE_S, Part, Store
-from validation.verdict.history import Past, PastDigest, PastNumber, PastRun
+from validation.verdict.history import Past, PastDigest, PastNumber, PastRun, basis
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from validation.model.contract import NodeResult
 
 #: A quantity and a place stand once: a number is four small integers and its value.
 PART = Part(
@@ -45,15 +49,19 @@ class History:
         self.path = path
         self._store = Store(path, PART, patience_s)
 
-    def past(self, nodes: Iterable[str]) -> Iterator[tuple[str, Past]]:
+    def past(
+        self, nodes: Iterable[str], results: Mapping[str, NodeResult] | None = None
+    ) -> Iterator[tuple[str, Past]]:
         """Each node with its earlier runs that count, the oldest first; an unknown one has none.
 
-        One node after the other: a year of a thousand nodes need not fit into memory.
+        With `results`, only that on which a comparison with a node's result rests, and of a node without one
+        when it was measured last. One node after the other: a year of a thousand nodes need not fit into
+        memory.
         """
         with self._store.reading() as connection:
             reader = _Reader(connection) if connection else None
             for node in nodes:
-                yield node, reader.past(node) if reader else Past()
+                yield node, Past(reader.runs(node, results) if reader else ())
 
     def append(self, runs: Iterable[PastRun], files: Iterable[str] = ()) -> int:
         """Add runs, each once; how many were new. `files` are those of an earlier form that they are of."""
@@ -88,19 +96,26 @@ class _Reader:
             )
         }
 
-    def past(self, node: str) -> Past:
+    def runs(self, node: str, results: Mapping[str, NodeResult] | None) -> tuple[PastRun, ...]:
         """The runs of a node that count."""
-        return Past(
-            tuple(
-                PastRun(
-                    node,
-                    *(started_at, plan, torch, driver),
-                    tuple(PastNumber(*what) for what in self._values(NUMBERS, run)),
-                    tuple(PastDigest(*what) for what in self._values(DIGESTS, run)),
-                )
-                for run, started_at, plan, torch, driver in self._connection.execute(RUNS, (node,))
+        rows = self._connection.execute(RUNS, (node,)).fetchall()
+        bare = [
+            PastRun(node, started_at, plan, torch, driver, ()) for _, started_at, plan, torch, driver in rows
+        ]
+
+        @functools.cache
+        def numbers(place: int) -> tuple[PastNumber, ...]:
+            return tuple(PastNumber(*what) for what in self._values(NUMBERS, rows[place][0]))
+
+        @functools.cache
+        def digests(place: int) -> tuple[PastDigest, ...]:
+            return tuple(PastDigest(*what) for what in self._values(DIGESTS, rows[place][0]))
+
+        if results is None:
+            return tuple(
+                replace(run, numbers=numbers(place), digests=digests(place)) for place, run in enumerate(bare)
             )
-        )
+        return basis(results[node], bare, numbers, digests) if node in results else tuple(bare[-1:])
 
     def _values(self, query: str, run: int) -> Iterator[tuple[Any, ...]]:
         """The fields of each number or digest of a run."""

@@ -7,11 +7,13 @@ import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
-from validation.model.contract import NodeResult, State
+from validation.model.contract import Digest, NodeResult, State
 from validation.verdict import history
-from validation.verdict.history import Past
+from validation.verdict.history import Past, PastDigest, PastNumber, PastRun
 from validation.verdict.history_store import History
 from validation.verdict.judge import judge_node
 
@@ -151,3 +153,86 @@ def test_a_gpu_that_was_replaced_is_noted(tmp_path: Path) -> None:
     said = history.compare(result_of(50.0, 4), past(tmp_path, other))["gpu_matmul"]
     assert said.findings == ()
     assert "other GPUs than in its run of 2026-11-01: GPU-other" in said.notes
+
+
+DAYS = st.lists(
+    st.tuples(
+        st.sampled_from(["quick", "quick", "standard"]),
+        st.sampled_from(["2.13.0", "2.14.0"]),
+        st.sampled_from(["580.1", "590.1"]),
+        st.sampled_from(["both", "numbers", "checksums", "neither"]),
+        st.sampled_from(["a", "b"]),
+        st.floats(10.0, 100.0),
+    ),
+    max_size=16,
+)
+
+
+@given(DAYS, st.integers(1, 17), st.booleans())
+def test_what_is_read_for_a_result_says_what_the_whole_past_says(
+    days: list[tuple[str, str, str, str, str, float]], judged_day: int, has_new_gpus: bool
+) -> None:
+    """Of a median of two runs, so that a past of a few days is a long one."""
+    runs = [_day(number, *day) for number, day in enumerate(days, 1)]
+    result, _ = _measured(judged_day, "quick", "2.13.0", "580.1", "both", "a", 40.0)
+    if has_new_gpus:
+        gpus = tuple(dataclasses.replace(gpu, uuid=f"{gpu.uuid}-new") for gpu in result.gpus)
+        result = dataclasses.replace(result, gpus=gpus)
+    bare = [dataclasses.replace(run, numbers=(), digests=()) for run in runs]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(history, "MOST_RUNS", 2)
+        chosen = history.basis(
+            result, bare, lambda place: runs[place].numbers, lambda place: runs[place].digests
+        )
+        assert history.compare(result, Past(chosen)) == history.compare(result, Past(tuple(runs)))
+    begun = [run.started_at for run in chosen]
+    assert begun == sorted(begun)
+    assert begun[-1:] == [run.started_at for run in runs[-1:]], "when it was measured last"
+
+
+def test_of_a_year_of_runs_a_result_has_a_few_read(tmp_path: Path) -> None:
+    start = datetime.date(2025, 11, 1)
+    runs = [
+        dataclasses.replace(run, started_at=f"{start + datetime.timedelta(days=day)}T12:00:00+00:00")
+        for day, run in enumerate([result_of(50.0, 1)] * 365)
+    ]
+    whole = past(tmp_path, *runs)
+    kept = History(tmp_path / "history.sqlite")
+    ((_, read),) = kept.past(["gpu01"], {"gpu01": result_of(40.0, 4)})
+    assert [len([run for run in one.runs if run.numbers]) for one in (whole, read)] == [365, 40]
+    said = history.compare(result_of(40.0, 4), read)
+    assert said == history.compare(result_of(40.0, 4), whole)
+    assert "median of its 20 earlier runs" in said["gpu_matmul"].findings[0].text
+
+
+def test_of_a_node_without_a_result_is_read_when_it_was_measured_last(tmp_path: Path) -> None:
+    past(tmp_path, result_of(50.0, 1), result_of(50.0, 2))
+    ((_, read),) = History(tmp_path / "history.sqlite").past(["gpu01"], {})
+    assert [(run.started_at[:10], run.numbers) for run in read.runs] == [("2026-11-02", ())]
+
+
+def _measured(
+    day: int, plan: str, torch: str, driver: str, has: str, bits: str, value: float
+) -> tuple[NodeResult, PastRun]:
+    """A result of a day of November, and what is kept of it: numbers, checksums, both or neither."""
+    result = result_of(value, day, torch=torch, driver=driver)
+    digest = Digest("bf16", bits, 0, {"m": 64})
+    tests = tuple(dataclasses.replace(test, digests=(digest,)) for test in result.tests)
+    result = dataclasses.replace(result, plan=plan, tests=tests)
+    (number,), uuid = tests[0].measurements, result.gpus[0].uuid
+    run = PastRun(
+        result.node,
+        result.started_at,
+        *(plan, torch, driver),
+        (PastNumber("gpu_matmul", tests[0].method, number.name, uuid, value, number.conditions),)
+        if has in {"both", "numbers"}
+        else (),
+        (PastDigest("gpu_matmul", tests[0].method, "bf16", uuid, bits, {"m": 64}),)
+        if has in {"both", "checksums"}
+        else (),
+    )
+    return result, run
+
+
+def _day(day: int, *of: Any) -> PastRun:
+    return _measured(day, *of)[1]
