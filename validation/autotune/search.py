@@ -183,13 +183,20 @@ def _finish(
         gained = {one.objective for one in verdicts if one.kept is not None}
         dropped = ""
         objectives = dict.fromkeys(one.objective for one in verdicts)
+        # One that the node could never measure says nothing of what was kept.
+        measured = {one.objective for verdict in verdicts for one in verdict.tried if one.pairs}
         for objective in objectives:
             looks = CONFIRM_LOOKS if objective in gained else BYSTANDER_LOOKS
             plan = _Comparison(Stage.FINAL, objective, value, OUTLIER_Z * among(len(objectives)), looks)
             found = yield from plan.carry_out(start, settings, chance)
             compared.append(found)
-            if (found.gain or 0.0) < -LEAST_GAIN and (found.high or 0.0) < 0:
-                dropped = f"all together, {objective} became slower by {-(found.gain or 0.0):.1%}"
+            lost = ""
+            if found.gain is None and objective in measured - gained:
+                lost = f"all together, {objective}: {found.reason}"
+            elif (found.gain or 0.0) < -LEAST_GAIN and (found.high or 0.0) < 0:
+                lost = f"all together, {objective} became slower by {-(found.gain or 0.0):.1%}"
+            if lost:
+                dropped = lost
                 verdicts = [_without(one, dropped) for one in verdicts]
                 break
             if objective in gained and not found.better:

@@ -171,6 +171,36 @@ def test_what_is_kept_for_one_objective_must_not_slow_another() -> None:
     assert "loading became slower" in decision.knobs[0].reason
 
 
+def with_a_failing_bystander(fails: Callable[[Trial], bool]) -> Decision:
+    """A knob with a true gain for `matmul`, beside an objective of which some trials fail."""
+    knobs = [Knob("a", "matmul", "off", ("on",)), Knob("b", "loading", "off", ("on",))]
+    asking = search(knobs)
+    trial = next(asking)
+    while True:
+        try:
+            gained = trial.objective == "matmul" and trial.settings["a"] == "on"
+            trial = asking.send(Failed("a process died") if fails(trial) else 110.0 if gained else 100.0)
+        except StopIteration as done:
+            decision: Decision = done.value
+            return decision
+
+
+def test_what_keeps_another_objective_from_being_measured_is_not_kept() -> None:
+    decision = with_a_failing_bystander(
+        lambda trial: (
+            trial.objective == "loading" and trial.stage is Stage.FINAL and trial.settings["a"] == "on"
+        )
+    )
+    assert kept(decision) == {}
+    assert decision.knobs[0].reason == ("all together, loading: it could not be measured: a process died")
+
+
+def test_an_objective_that_the_node_could_never_measure_costs_no_gain() -> None:
+    decision = with_a_failing_bystander(lambda trial: trial.objective == "loading")
+    assert kept(decision) == {"a": "on"}
+    assert [one.reason for one in decision.final if one.objective == "loading"] != [""]
+
+
 def test_what_does_not_hold_up_is_dropped_and_the_rest_measured_again() -> None:
     def rate(trial: Trial) -> float:
         lost = trial.objective == "objective0" and trial.stage is Stage.FINAL
