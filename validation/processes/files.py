@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
     from typing import TextIO
 
     #: What a file gets; a long text may come in pieces.
     Content = bytes | str | Iterable[str]
 
-#: So many files are kept one by one. To keep all at once is to wait for whatever else the machine writes.
-FEW = 50
+#: How many files the disk is asked to keep at a time; it does those together.
+AT_ONCE = 16
 
 
 def ensure_writable(path: Path) -> None:
@@ -43,7 +43,7 @@ def write_atomically(path: Path, content: Content, mode: int = 0o644) -> None:
 def write_all(files: Iterable[tuple[Path, Content]], mode: int = 0o644) -> list[Path]:
     """Write files as `write_atomically` does, each seen when all are written; returns them. Raises OSError.
 
-    A disk takes milliseconds to keep a file, however short: for those of a fleet it is asked once.
+    A disk takes milliseconds to keep a file, however short: those of a fleet are kept several at a time.
     """
     written: list[Path] = []
     drafts: deque[tuple[str, Path]] = deque()
@@ -54,9 +54,8 @@ def write_all(files: Iterable[tuple[Path, Content]], mode: int = 0o644) -> list[
                 handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
                 drafts.append((draft, path))
                 with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    _fill(file, content, mode, keep=len(drafts) <= FEW)
-        if len(drafts) > FEW:
-            os.sync()
+                    _fill(file, content, mode)
+        _keep(drafts)
         while drafts:
             draft, path = drafts[0]
             with _naming(path):
@@ -69,15 +68,35 @@ def write_all(files: Iterable[tuple[Path, Content]], mode: int = 0o644) -> list[
     return written
 
 
-def _fill(file: TextIO, content: Content, mode: int, *, keep: bool) -> None:
+def _fill(file: TextIO, content: Content, mode: int) -> None:
     if isinstance(content, bytes):
         file.buffer.write(content)
     else:
         file.writelines([content] if isinstance(content, str) else content)
-    file.flush()
     os.fchmod(file.fileno(), mode)
-    if keep:
-        os.fsync(file.fileno())
+
+
+def _keep(drafts: Collection[tuple[str, Path]]) -> None:
+    """Have the disk keep them. Not by one sync of the machine, which waits for any server that is away."""
+    if len(drafts) == 1:
+        _keep_one(*drafts)
+        return
+    # Late: a node writes one file.
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for _ in pool.map(_keep_one, drafts):
+            pass
+
+
+def _keep_one(written: tuple[str, Path]) -> None:
+    draft, path = written
+    with _naming(path):
+        file = os.open(draft, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
 
 
 @contextmanager

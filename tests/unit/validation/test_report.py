@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -167,20 +168,39 @@ def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-MANY = files.FEW + 5
+MANY = files.AT_ONCE + 5
 
 
 def test_the_files_of_a_fleet_are_written_and_kept_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: list[int] = []
-    monkeypatch.setattr("os.sync", lambda: kept.append(len(list(tmp_path.glob("nodes/*.json")))))
+    kept: set[int] = set()
+    keep = os.fsync
+
+    def note(file: int) -> None:
+        keep(file)
+        assert not list(tmp_path.glob("nodes/*.json")), "no name leads to a file that a crash could take away"
+        kept.add(os.fstat(file).st_ino)
+
+    monkeypatch.setattr("os.fsync", note)
     paths = [tmp_path / "nodes" / f"gpu{number}.json" for number in range(MANY)]
     assert files.write_all((path, path.name) for path in paths) == paths
     assert [path.read_text() for path in paths] == [path.name for path in paths]
     assert {path.stat().st_mode & 0o777 for path in paths} == {0o644}
     assert len(list((tmp_path / "nodes").iterdir())) == MANY
-    assert kept == [0], "no name leads to a file that a crash could take away"
+    assert kept == {path.stat().st_ino for path in paths}
+
+
+def test_of_files_of_which_one_cannot_be_kept_none_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_file: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match=r"gpu\d+.json: cannot be written: Input/output error$"):
+        files.write_all((tmp_path / f"gpu{number}.json", "new") for number in range(MANY))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("place", [0, 3, MANY - 1])
