@@ -10,6 +10,8 @@ short_description: Name the processes and containers that hold GPUs, and change 
 description:
   - Names every process that has a device file of NVIDIA's driver open, whether it computes or idles.
   - Services that O(ignore) names are left out. They are the driver's own and end with it.
+  - Of Kubernetes' pods only those that compute are named. Device plugins and exporters watch and stay through
+    a drain.
 options:
   ignore:
     description: Names of systemd services that may hold GPUs.
@@ -20,6 +22,8 @@ options:
       - nvidia-fabricmanager.service
       - nvidia-dcgm.service
       - dcgm-exporter.service
+      - nvidia-dcgm-exporter.service
+      - nvidia-imex.service
 author: Temper developers
 """
 
@@ -31,7 +35,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 holders:
-  description: Each with C(pid), C(name), C(devices), C(container) (its short id) and C(unit).
+  description: Each with C(pid), C(name), C(devices), C(container) (its short id), C(unit) and C(in_pod).
   returned: always
   type: list
 sentences:
@@ -48,6 +52,8 @@ IGNORE = [
     "nvidia-fabricmanager.service",
     "nvidia-dcgm.service",
     "dcgm-exporter.service",
+    "nvidia-dcgm-exporter.service",
+    "nvidia-imex.service",
 ]
 
 
@@ -56,7 +62,11 @@ def main() -> None:
         argument_spec={"ignore": {"type": "list", "elements": "str", "default": IGNORE}},
         supports_check_mode=True,
     )
-    found = [one for one in holders.holders(holders.PROC) if one.unit not in module.params["ignore"]]
+    found = [
+        one
+        for one in holders.holders(holders.PROC, ignore=module.params["ignore"])
+        if not one.in_pod or holders.UVM in one.devices
+    ]
     module.exit_json(
         changed=False, holders=[one._asdict() for one in found], sentences=[str(one) for one in found]
     )

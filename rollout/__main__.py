@@ -279,7 +279,9 @@ def drainer(policy: Policy, identity: str) -> Drainer:
         return Commands(words["look"], words["drain"], words["empty"], words["give_back"])
     if policy.drain is Drain.SLURM:
         return Slurm(identity)
-    return Kubernetes(identity) if policy.drain is Drain.KUBERNETES else Idle()
+    if policy.drain is Drain.KUBERNETES:
+        return Kubernetes(identity, options=policy.drain_options)
+    return Idle()
 
 
 def _inventory(given: argparse.Namespace) -> list[str]:

@@ -34,6 +34,9 @@ NEWEST = "newest"
 PACKAGE_VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]*")
 #: What the operator's own commands must be able to do.
 COMMANDS = ("look", "drain", "empty", "give_back")
+#: What `kubectl drain` evicts only when it is told to: pods that lose what is in their emptyDir volumes, and
+#: pods without a controller, which do not come back.
+DRAIN_OPTIONS = ("delete-emptydir-data", "force")
 SNAPSHOT_COMMANDS = ("take", "check", "remove")
 
 
@@ -99,6 +102,7 @@ class Policy:
     `kernel`: empty to leave it, `newest`, or the version of the package of a kernel's image.
     `drain_commands`: the words of commands `look`, `drain`, `empty` and `give_back`, with {node} and {reason}
     (rollout/drain/commands.py says how they must end).
+    `drain_options`: of `kubectl drain`, without the dashes.
     `snapshot`: what a node must have before it is changed, with `snapshot_gib` for what changes after it.
     `snapshot_max_age_minutes`: how old it may be then, 0 for any age. `snapshot_commands`: the words of
     `check`, `take` and `remove`, with {node} and {name} (rollout/snapshots.py says how they must end);
@@ -117,6 +121,7 @@ class Policy:
     exclusions: tuple[Exclusion, ...] = ()
     drain: Drain = Drain.NONE
     drain_commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    drain_options: tuple[str, ...] = ()
     stage_minutes: int = 15
     drain_minutes: int = 30
     work_minutes: int = 60
@@ -187,6 +192,8 @@ def _contradictions(policy: Policy) -> list[str]:
             "drain_commands: expected with drain: commands, and only there, found drain: "
             f"{policy.drain} and {len(policy.drain_commands)} commands"
         )
+    if policy.drain_options and policy.drain is not Drain.KUBERNETES:
+        problems.append(f"drain_options: expected only with drain: kubernetes, found drain: {policy.drain}")
     problems += _snapshot_contradictions(policy)
     if 2 * policy.measure_minutes > policy.work_minutes:
         problems.append(
@@ -353,6 +360,12 @@ def _drain(value: Any) -> Drain:
     return Drain(value)
 
 
+def _drain_option(value: Any) -> str:
+    if value not in DRAIN_OPTIONS:
+        raise _Wrong(f"some of {', '.join(DRAIN_OPTIONS)}")
+    return str(value)
+
+
 def _commands(value: Any) -> dict[str, tuple[str, ...]]:
     words = _list("words of a command", _text, some=True)
     return _complete(value, dict.fromkeys(COMMANDS, words), "drain_commands", COMMANDS) if value else {}
@@ -419,6 +432,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "exclusions": _list("exclusions", _exclusion),
     "drain": _drain,
     "drain_commands": _commands,
+    "drain_options": _list(f"some of {', '.join(DRAIN_OPTIONS)}", _drain_option),
     "stage_minutes": _whole(0, "minutes"),
     "drain_minutes": _whole(0, "minutes"),
     "work_minutes": _MINUTES,
@@ -441,6 +455,7 @@ def as_document(policy: Policy) -> dict[str, Any]:
     found["snapshot"] = str(policy.snapshot)
     for name in ("drain_commands", "snapshot_commands"):
         found[name] = {command: list(words) for command, words in getattr(policy, name).items()}
+    found["drain_options"] = list(policy.drain_options)
     found["waves"] = [str(share) if share.percent else int(share.value) for share in policy.waves]
     for name in ("max_unavailable", "failure_budget", "refusal_budget"):
         share: Share = getattr(policy, name)

@@ -19,6 +19,7 @@ MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
 CONTAINER = re.compile(
     r"(?:(?P<engine>docker|cri-containerd|crio|libpod)[-/])?(?P<id>[0-9a-f]{64})(?:\.scope)?"
 )
+POD = "/kubepods"
 SERVICE = re.compile(r"/([^/]+\.service)(?:/|$)")
 # They keep GPUs open for as long as they run, and let go by themselves where the driver needs that
 # (NVIDIA/deepops#633).
@@ -26,13 +27,17 @@ DAEMONS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
 
 
 class Holder(typing.NamedTuple):
-    """A process with a GPU's device files, and its container's short id or its systemd service, if any."""
+    """A process with a GPU's device files, and its container's short id or its systemd service, if any.
+
+    `in_pod`: its container is of a pod of Kubernetes.
+    """
 
     pid: int
     name: str
     devices: list[str]
     container: str
     unit: str
+    in_pod: bool = False
 
     def __str__(self) -> str:
         whose = f"container {self.container}" if self.container else self.unit
@@ -79,8 +84,8 @@ def every_holder(proc: Path) -> list[Holder]:
             devices = sorted({str(target) for target in _targets(entry / "fd") if DEVICE.match(str(target))})
             if devices:
                 name = (entry / "comm").read_text(encoding="utf-8", errors="replace").strip()
-                container, unit = belongs_to((entry / "cgroup").read_text(encoding="utf-8", errors="replace"))
-                found.append(Holder(int(entry.name), name, devices, container, unit))
+                cgroup = (entry / "cgroup").read_text(encoding="utf-8", errors="replace")
+                found.append(Holder(int(entry.name), name, devices, *belongs_to(cgroup), POD in cgroup))
         except OSError:
             continue
     return sorted(found)

@@ -28,27 +28,19 @@ REFUSED = "cannot delete"
 
 
 class Kubernetes:
-    """A cluster. `owner` is the roll-out, as it stands in the annotation of nodes.
-
-    Pods with emptyDir volumes lose them, and pods without a controller do not come back: each needs its
-    option.
-    """
+    """A cluster. `owner` is the roll-out, as it stands in the annotation of nodes."""
 
     def __init__(
         self,
         owner: str,
         *,
         kubectl: Sequence[str] = ("kubectl",),
-        delete_emptydir_data: bool = False,
-        force: bool = False,
+        options: Iterable[str] = (),
     ) -> None:
-        """`kubectl` is the program, with options such as --context=NAME."""
+        """`kubectl` is the program, with options such as --context=NAME; `options` are of its drain."""
         self._owner = one_line(owner)
         self._kubectl = tuple(kubectl)
-        self._options = [
-            *(["--delete-emptydir-data"] if delete_emptydir_data else []),
-            *(["--force"] if force else []),
-        ]
+        self.options = tuple(f"--{option}" for option in options)
 
     def look(self, node: str) -> Standing:
         """How the node stands now."""
@@ -72,7 +64,7 @@ class Kubernetes:
         """Evict its pods for so long; the pods that are left, and what forbids their eviction."""
         # 0 s would mean: without end.
         bound_s = max(1, int(timeout_s))
-        options = ["--ignore-daemonsets", f"--timeout={bound_s}s", *self._options]
+        options = ["--ignore-daemonsets", f"--timeout={bound_s}s", *self.options]
         answer = self._run("drain", checked(node), *options, timeout_s=bound_s + TIMEOUT_S)
         if answer.status and REFUSED in answer.complaint:
             raise DrainError(f"kubectl does not evict all pods of {node}: {answer.complaint}")

@@ -51,10 +51,28 @@ def test_a_process_that_only_keeps_a_device_open_is_named(
 
 
 def test_the_drivers_own_services_are_left_out(proc: Proc, run_module: Callable[..., dict[str, Any]]) -> None:
-    for pid, service in ((1, "nvidia-persistenced"), (2, "nvidia-dcgm"), (3, "jupyter")):
+    ours = ("persistenced", "fabricmanager", "imex", "dcgm", "dcgm-exporter")
+    for pid, service in enumerate([*(f"nvidia-{name}" for name in ours), "jupyter"], 1):
         proc.add(pid, service, "/dev/nvidia0", cgroup=f"/system.slice/{service}.service")
     (one,) = run_module(gpu_holders.main)["holders"]
     assert one["unit"] == "jupyter.service"
+
+
+def test_pods_that_watch_stay_through_a_drain_and_those_that_compute_are_named(
+    proc: Proc, run_module: Callable[..., dict[str, Any]]
+) -> None:
+    pod = (
+        f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/cri-containerd-{ID}.scope"
+    )
+    proc.add(7, "nvidia-device-plugin", "/dev/nvidia0", "/dev/nvidiactl", cgroup=pod)
+    proc.add(8, "dcgm-exporter", "/dev/nvidia0", "/dev/nvidiactl", cgroup=f"/kubepods/burstable/pod2/{ID}")
+    proc.add(9, "python3", "/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", cgroup=pod)
+    proc.add(10, "python3", "/dev/nvidia0", cgroup=f"/docker/{ID}")
+    found = run_module(gpu_holders.main)["holders"]
+    assert [(one["pid"], one["container"], one["in_pod"]) for one in found] == [
+        (9, ID[:12], True),
+        (10, ID[:12], False),
+    ]
 
 
 @pytest.mark.parametrize(

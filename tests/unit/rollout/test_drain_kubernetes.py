@@ -107,7 +107,7 @@ def test_a_pod_that_nothing_would_start_again_is_refused_and_named(
     drainer.drain(NODE, drainer.look(NODE), "upgrade")
     with pytest.raises(DrainError, match=r"by-hand|--force"):
         drainer.empty(NODE, 2)
-    assert connect(force=True).empty(NODE, 5) == ()
+    assert connect(options=["force"]).empty(NODE, 5) == ()
 
 
 def test_what_somebody_else_cordoned_stays_cordoned(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rollout.__main__ import drainer
+from rollout.drain.kubernetes import Kubernetes
 from rollout.policy import Policy, PolicyError, Share, aim, as_document, load, read
 from rollout.windows import Exclusion, Window
 
@@ -58,6 +60,14 @@ def test_every_key_is_read(full: Policy) -> None:
     assert full.exclusions == (Exclusion(date(2026, 12, 24), date(2027, 1, 6), "Europe/Berlin", "holidays"),)
 
 
+def test_options_of_kubectls_drain_reach_it_and_are_kept() -> None:
+    policy = read({"drain": "kubernetes", "drain_options": ["delete-emptydir-data", "force"]})
+    assert read(json.loads(json.dumps(as_document(policy)))) == policy
+    cluster = drainer(policy, "night-7")
+    assert isinstance(cluster, Kubernetes)
+    assert cluster.options == ("--delete-emptydir-data", "--force")
+
+
 def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
     (tmp_path / "policy.yml").write_text("---\n")
     assert load(tmp_path / "policy.yml") == Policy()
@@ -80,6 +90,8 @@ def test_what_the_store_keeps_is_the_policy(full: Policy) -> None:
         ({"waves": ["40 %", "10 %"]}, ["waves", "grow"]),
         ({"waves": []}, ["waves"]),
         ({"drain": "kubectl"}, ["drain", "kubernetes"]),
+        ({"drain": "slurm", "drain_options": ["force"]}, ["drain_options", "kubernetes", "slurm"]),
+        ({"drain": "kubernetes", "drain_options": ["--force"]}, ["drain_options", "delete-emptydir-data"]),
         ({"group_limits": {"rack*": 0}}, ["group_limits"]),
         ({"work_minutes": 20, "measure_minutes": 15}, ["work_minutes", "measure_minutes"]),
         ({"windows": [{"days": ["mon"], "start": "22:00", "end": "04:00"}]}, ["windows", "zone"]),
