@@ -110,6 +110,26 @@ def test_slices_run_and_each_node_comes_to_its_own(playbook: Path, tmp_path: Pat
     assert not list((tmp_path / "run").glob("*/artifacts/job_events"))
 
 
+def test_a_run_goes_on_in_a_process_of_the_same_number(playbook: Path, tmp_path: Path) -> None:
+    """As in a container, where each controller is process 1: slices begin again at 1, and have their folders."""
+    what = job(playbook)
+    hosts = {node: {"ansible_connection": "local"} for node in NODES}
+    known = from_listing({"gpu_nodes": {"hosts": list(NODES)}, "_meta": {"hostvars": hosts}})
+    journal = Journal(tmp_path / "runs.sqlite")
+    journal.begin("one", what)
+    for nodes in (NODES[:2], NODES[2:]):
+        board = Board.of(nodes, 2, [Place(HERE, 1)])
+        Run("one", what, known, board, journal, tmp_path / "run", {}, True, print).carry_out()
+    records = journal.nodes("one")
+    assert {node: one.state for node, one in records.items()} == dict.fromkeys(NODES, "ok") | {
+        "gpu01": "changed",
+        "gpu03": "changed",
+    }
+    folders = {one.folder for one in records.values()}
+    assert len(folders) == 2
+    assert all(name.startswith("0001-1-") and (tmp_path / "run" / name).is_dir() for name in folders)
+
+
 def test_a_lease_outlasts_the_measurements_of_its_node(tmp_path: Path) -> None:
     path = tmp_path / "lease.yml"
     path.write_text(
