@@ -43,6 +43,46 @@ FOLDER = ROOT / "reports" / "fleet"
 HISTORY = FOLDER / "runs.sqlite"
 SLICE_NODES = 100
 JOBS = 2
+#: The playbooks whose product is on the nodes, or is handed over and made one report here (fleet.collected).
+SLICED = (
+    "site.yml",
+    *(
+        f"playbooks/{name}.yml"
+        for name in ("compliance", "harden", "preflight", "provision", "tune", "validate")
+    ),
+)
+#: The others: why not, and the command that does it.
+NOT_SLICED = {
+    "playbooks/autotune.yml": (
+        "it writes its proposals beside the inventory, which in a slice is a folder that goes with it",
+        "ansible-playbook -i INVENTORY playbooks/autotune.yml --limit NODE",
+    ),
+    "playbooks/image.yml": (
+        "its seal takes from the tree the lease by which slices keep others off it",
+        "ansible-playbook -i INVENTORY playbooks/image.yml",
+    ),
+    "playbooks/kernel_preview.yml": (
+        "it writes one file for all nodes, and each slice would write its own over the others'",
+        "python3 -m rollout plan -i INVENTORY --kernel newest",
+    ),
+    "playbooks/mirror_list.yml": (
+        "it writes one list for all nodes, and each slice would write its own over the others'; "
+        "one node of each distribution and kind of GPU is enough",
+        "ansible-playbook -i INVENTORY playbooks/mirror_list.yml --limit NODES",
+    ),
+    "playbooks/release.yml": (
+        "it gives back the nodes of a run that slices carry out",
+        "python3 -m fleet abort RUN",
+    ),
+    "playbooks/upgrade.yml": (
+        "a roll-out decides node by node, and each slice would start one of its own",
+        "python3 -m rollout run -i INVENTORY --stack STACK",
+    ),
+    "playbooks/upgrade_step.yml": (
+        "it is one step of a roll-out, which decides node by node",
+        "python3 -m rollout run -i INVENTORY --stack STACK",
+    ),
+}
 #: Folders of runs that are kept; those of which slices have failed have their output.
 KEPT_RUNS = 20
 
@@ -193,12 +233,14 @@ def helpers_of(names: str) -> list[str]:
 
 
 def playbook_of(name: str) -> str:
-    """The path of a playbook in the checkout. Raises UsageError."""
-    known = ["site.yml", *sorted(f"playbooks/{path.name}" for path in (ROOT / "playbooks").glob("*.yml"))]
+    """The path of a playbook that can be cut into slices. Raises UsageError."""
     for path in (name, f"playbooks/{name}", f"playbooks/{name}.yml"):
-        if path in known:
+        if path in SLICED:
             return path
-    raise UsageError(f"expected a playbook of Temper, found {name}: {', '.join(known)}.")
+        if path in NOT_SLICED:
+            reason, command = NOT_SLICED[path]
+            raise UsageError(f"{path} cannot be cut into slices, because {reason}; type: {command}")
+    raise UsageError(f"expected a playbook that can be cut into slices, found {name}: {', '.join(SLICED)}.")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fleet.__main__ import (
+    NOT_SLICED,
+    SLICED,
     UsageError,
     _alone,
     _may_hold_nodes,
@@ -111,7 +113,7 @@ def test_slices_run_and_each_node_comes_to_its_own(playbook: Path, tmp_path: Pat
 
 
 def test_a_run_goes_on_in_a_process_of_the_same_number(playbook: Path, tmp_path: Path) -> None:
-    """As in a container, where each controller is process 1: slices begin again at 1, and have their folders."""
+    """As in a container, where each controller is process 1. Slices begin again at 1."""
     what = job(playbook)
     hosts = {node: {"ansible_connection": "local"} for node in NODES}
     known = from_listing({"gpu_nodes": {"hosts": list(NODES)}, "_meta": {"hostvars": hosts}})
@@ -619,5 +621,44 @@ def test_without_helpers_this_machine_is_the_place() -> None:
 def test_a_playbook_is_one_of_tempers() -> None:
     assert playbook_of("compliance") == "playbooks/compliance.yml"
     assert playbook_of("site.yml") == "site.yml"
-    with pytest.raises(UsageError, match=r"expected a playbook of Temper, found mine.yml: site.yml"):
+    with pytest.raises(UsageError, match=r"expected a playbook that can be cut into slices, found mine"):
         playbook_of("mine.yml")
+
+
+def test_each_playbook_is_cut_into_slices_or_refused_with_the_reason() -> None:
+    """A new one has to be in one of the two."""
+    known = {"site.yml", *(f"playbooks/{path.name}" for path in (ROOT / "playbooks").glob("*.yml"))}
+    assert set(SLICED) | set(NOT_SLICED) == known
+    assert not set(SLICED) & set(NOT_SLICED)
+
+
+@pytest.mark.parametrize("path", SLICED)
+def test_what_is_cut_into_slices_loses_nothing(path: str) -> None:
+    """What is written on the controller, roles hand over in `__fleet_collect`; a playbook writes nothing."""
+    assert playbook_of(path) == path
+    text = (ROOT / path).read_text()
+    assert not re.search(r"delegate_to|inventory_dir|inventory_file|ansible_inventory_sources", text)
+    imported = re.findall(r"import_playbook: (\S+)", text)
+    assert {str(Path(path).parent / one) for one in imported} <= set(SLICED)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("autotune", "ansible-playbook -i INVENTORY playbooks/autotune.yml --limit NODE"),
+        ("image", "ansible-playbook -i INVENTORY playbooks/image.yml"),
+        ("kernel_preview", "python3 -m rollout plan -i INVENTORY --kernel newest"),
+        ("mirror_list", "ansible-playbook -i INVENTORY playbooks/mirror_list.yml --limit NODES"),
+        ("release", "python3 -m fleet abort RUN"),
+        ("upgrade", "python3 -m rollout run -i INVENTORY --stack STACK"),
+        ("upgrade_step", "python3 -m rollout run -i INVENTORY --stack STACK"),
+    ],
+)
+def test_what_cannot_be_cut_into_slices_is_refused_with_what_to_type(
+    name: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given in (name, f"{name}.yml", f"playbooks/{name}.yml"):
+        assert main(["run", given]) == 2
+        said = capsys.readouterr().err
+        assert f"playbooks/{name}.yml cannot be cut into slices, because " in said
+        assert said.endswith(f"; type: {words}\n")
