@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ PLAY = """
 NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 PART = Slice(1, 2, NODES)
 CUT_OFF = "2026-11-23T02-00-00Z-aaaaaa"
+READING = "2026-11-23T03-00-00Z-bbbbbb"
 
 
 def job(playbook: Path, **variables: object) -> Job:
@@ -605,6 +607,153 @@ def test_a_run_that_was_cut_off_is_given_up_with_the_nodes_it_holds(
     # Whoever was not reached can be given back later.
     assert main(["abort"]) == 2
     assert ("nothing is left of the last run" in capsys.readouterr().err) is gives
+
+
+@pytest.fixture
+def goes_well(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each node of each run is through at once; the names of the runs that were carried out."""
+    carried = []
+
+    def carry_out(run: Run) -> None:
+        carried.append(run.name)
+        for part, place in run.board.start():
+            records = [NodeRecord(node, part.attempt, place, "ok") for node in part.nodes]
+            run.journal.start(run.name, part.nodes, part.attempt, place)
+            run.journal.end(run.name, records)
+            run.board.end(part, {one.node: one.outcome for one in records})
+
+    monkeypatch.setattr(Run, "carry_out", carry_out)
+    return carried
+
+
+def begun(journal: Journal, name: str, playbook: str, ended: str = "") -> str:
+    """A run after the one that was cut off, on the same nodes."""
+    last = journal.last()
+    assert last
+    journal.begin(name, replace(last[1], playbook=playbook))
+    if ended:
+        journal.finish(name, ended)
+    return name
+
+
+@pytest.mark.parametrize("ended", ["4 of 4 nodes are through", ""], ids=["ended", "cut off, too"])
+def test_a_run_that_only_reads_does_not_hide_one_that_may_hold_nodes(
+    cut_off: Journal,
+    goes_well: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    ended: str,
+) -> None:
+    reading = begun(cut_off, READING, "playbooks/compliance.yml", ended)
+    assert main(["status"]) == 2
+    said = capsys.readouterr().out
+    assert f"run {CUT_OFF}: site.yml: not ended" in said
+    assert f"run {reading} (playbooks/compliance.yml)" in said
+    assert f"python3 -m fleet status {reading}" in said
+    assert main(["run", "tune", "-i", str(tmp_path / "hosts.json")]) == 2
+    said = capsys.readouterr().err
+    assert f"run {CUT_OFF} (site.yml) has not ended and may hold nodes" in said
+    assert f"python3 -m fleet resume {CUT_OFF} " in said
+    assert f"python3 -m fleet abort {CUT_OFF} " in said
+    assert not goes_well
+    assert main(["resume"]) == 0
+    assert goes_well == [CUT_OFF]
+    assert (f"python3 -m fleet resume {reading} " in capsys.readouterr().out) is (ended == "")
+    # It has ended now: the last run is meant.
+    assert main(["resume"]) == (2 if ended else 0)
+    assert goes_well[1:] == ([] if ended else [reading])
+    if ended:
+        assert f"nothing is left of the last run, {reading}" in capsys.readouterr().err
+
+
+def test_abort_gives_back_what_a_run_before_the_last_one_holds(
+    cut_off: Journal, goes_well: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(cut_off, READING, "playbooks/compliance.yml", "4 of 4 nodes are through")
+    assert main(["abort"]) == 0
+    assert goes_well == [CUT_OFF]
+    assert f"run {CUT_OFF}: given up" in capsys.readouterr().out
+    assert main(["abort"]) == 2
+
+
+def test_a_run_can_be_named(
+    cut_off: Journal, goes_well: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading = begun(cut_off, READING, "playbooks/compliance.yml")
+    for command in ("resume", "status"):
+        assert main([command, "yesterday"]) == 2
+        assert "found yesterday" in capsys.readouterr().err
+    assert main(["resume", reading]) == 0
+    assert goes_well == [reading]
+    assert main(["status", reading]) == 0
+    assert f"run {reading}: playbooks/compliance.yml: 4 of 4 nodes are through" in capsys.readouterr().out
+    assert main(["resume", reading]) == 2
+    assert f"nothing is left of run {reading}: 4 of 4" in capsys.readouterr().err
+    assert main(["status", CUT_OFF]) == 2
+
+
+def test_who_goes_on_after_an_interrupt_is_told_with_what(
+    cut_off: Journal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading = begun(cut_off, READING, "playbooks/compliance.yml")
+
+    def interrupted(_run: Run) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "carry_out", interrupted)
+    assert main(["resume", reading]) == 130
+    assert f"python3 -m fleet resume {reading} goes on." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("playbook", "left"), [("tune", []), ("compliance", [CUT_OFF])])
+def test_a_run_takes_the_place_of_those_that_hold_nothing(
+    playbook: str,
+    left: list[str],
+    cut_off: Journal,
+    goes_well: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Else `resume` and `status` would come back to what nobody waits for. One that reads ends no change."""
+    cut_off.end(CUT_OFF, [NodeRecord(NODES[2], 3, HERE, "ok")])
+    reading = begun(cut_off, READING, "playbooks/compliance.yml")
+    assert main(["run", playbook, "-i", str(tmp_path / "hosts.json")]) == 0
+    assert [name for name, _ in cut_off.unended()] == left
+    (name,) = goes_well
+    assert (
+        f"run {name} takes the place of run {reading} (playbooks/compliance.yml)" in capsys.readouterr().out
+    )
+    assert main(["resume", reading]) == 2
+    assert f"run {name} has taken its place" in capsys.readouterr().err
+
+
+def test_old_runs_are_forgotten_whole_and_those_that_have_not_ended_never(
+    cut_off: Journal, goes_well: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.__main__.KEPT_RUNS", 2)
+    folder = tmp_path / "reports" / "fleet"
+    ended = {
+        "2026-11-22T01": "site.yml",  # the third of those that take nodes
+        "2026-11-22T02": "playbooks/tune.yml",
+        "2026-11-24T01": "playbooks/compliance.yml",
+        "2026-11-24T02": "playbooks/preflight.yml",
+        "2026-11-24T03": "playbooks/compliance.yml",
+    }
+    for name, playbook in ended.items():
+        begun(cut_off, name, playbook, "through")
+        cut_off.start(name, NODES, 1, HERE)
+    for name in (CUT_OFF, *ended):
+        (folder / name).mkdir()
+    main(["resume"])
+    left = {"2026-11-22T02", CUT_OFF, "2026-11-24T02", "2026-11-24T03"}
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == left
+    assert {name for name in (CUT_OFF, *ended) if cut_off.nodes(name)} == left
+    assert {name for name in (CUT_OFF, *ended) if cut_off.last(name)} == left
+    # One that was cut off stays, however many come after it.
+    begun(cut_off, "2026-11-21T01", "site.yml")
+    begun(cut_off, "2026-11-21T02", "playbooks/compliance.yml")
+    assert cut_off.old(2) == []
+    assert set(cut_off.old(0)) == left
 
 
 @pytest.mark.parametrize("names", ["@racks", "ctl[1-", "-oProxyCommand=id", "ctl 1", "ctl1/3"])
