@@ -2,6 +2,7 @@
 
 Exit status: 0 every node is through and all is well, 1 a node or a verdict is bad, 2 nodes are left or
 nothing could be started; `python3 -m fleet resume` goes on with those, `abort` gives them back as they are.
+Both, and `status`, take the name of a run.
 """
 
 from __future__ import annotations
@@ -43,7 +44,47 @@ FOLDER = ROOT / "reports" / "fleet"
 HISTORY = FOLDER / "runs.sqlite"
 SLICE_NODES = 100
 JOBS = 2
-#: Folders of runs that are kept; those of which slices have failed have their output.
+#: The playbooks whose product is on the nodes, or is handed over and made one report here (fleet.collected).
+SLICED = (
+    "site.yml",
+    *(
+        f"playbooks/{name}.yml"
+        for name in ("compliance", "harden", "preflight", "provision", "tune", "validate")
+    ),
+)
+#: The others: why not, and the command that does it.
+NOT_SLICED = {
+    "playbooks/autotune.yml": (
+        "it writes its proposals beside the inventory, which in a slice is a folder that goes with it",
+        "ansible-playbook -i INVENTORY playbooks/autotune.yml --limit NODE",
+    ),
+    "playbooks/image.yml": (
+        "its seal takes from the tree the lease by which slices keep others off it",
+        "ansible-playbook -i INVENTORY playbooks/image.yml",
+    ),
+    "playbooks/kernel_preview.yml": (
+        "it writes one file for all nodes, and each slice would write its own over the others'",
+        "python3 -m rollout plan -i INVENTORY --kernel newest",
+    ),
+    "playbooks/mirror_list.yml": (
+        "it writes one list for all nodes, and each slice would write its own over the others'; "
+        "one node of each distribution and kind of GPU is enough",
+        "ansible-playbook -i INVENTORY playbooks/mirror_list.yml --limit NODES",
+    ),
+    "playbooks/release.yml": (
+        "it gives back the nodes of a run that slices carry out",
+        "python3 -m fleet abort RUN",
+    ),
+    "playbooks/upgrade.yml": (
+        "a roll-out decides node by node, and each slice would start one of its own",
+        "python3 -m rollout run -i INVENTORY --stack STACK",
+    ),
+    "playbooks/upgrade_step.yml": (
+        "it is one step of a roll-out, which decides node by node",
+        "python3 -m rollout run -i INVENTORY --stack STACK",
+    ),
+}
+#: Runs that take nodes, and as many others, that are kept; those of which slices failed have their output.
 KEPT_RUNS = 20
 
 
@@ -64,9 +105,10 @@ def main(command_line: Sequence[str] | None = None) -> int:
     ) as error:
         print(f"fleet: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        again = " ".join(["python3 -m fleet resume", *map(str, stop.args)])
         print(
-            "fleet: stopped. A step that a node was at may still end there; python3 -m fleet resume goes on.",
+            f"fleet: stopped. A step that a node was at may still end there; {again} goes on.",
             file=sys.stderr,
         )
         return 130
@@ -96,12 +138,9 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("-C", "--check", action="store_true", help="change nothing, say what would change")
     run.add_argument("-f", "--forks", type=int, help="nodes at a time in each slice")
     run.set_defaults(function=_run)
-    resume = commands.add_parser("resume", help="go on with the nodes that the last run has left")
+    resume = commands.add_parser("resume", help="go on with the nodes that a run has left")
     resume.set_defaults(function=_resume)
     abort = commands.add_parser("abort", help="give back the nodes that a run has left, as they are")
-    abort.add_argument(
-        "run", nargs="?", default="", help="the one that a node says it is held by; without, the last one"
-    )
     abort.set_defaults(function=_abort)
     for command in (run, resume, abort):
         command.add_argument(
@@ -121,8 +160,16 @@ def parser() -> argparse.ArgumentParser:
             help=f"nodes of a slice at most ({SLICE_NODES})",
         )
         command.add_argument("--ssh-options", default="", help="for the connections to helpers: '-F FILE'")
-    status = commands.add_parser("status", help="what the last run came to, node by node")
+    status = commands.add_parser("status", help="what a run came to, node by node")
     status.set_defaults(function=_status)
+    for command in (resume, abort, status):
+        command.add_argument(
+            "run",
+            nargs="?",
+            default="",
+            help="its name, as a node says it that is held by it; without, the newest that changes nodes and "
+            "has not ended, or else the last one",
+        )
     results = commands.add_parser("pulled", help="judge what nodes that pull have handed back")
     pulled.add_arguments(results)
     results.set_defaults(function=pulled.run)
@@ -193,12 +240,14 @@ def helpers_of(names: str) -> list[str]:
 
 
 def playbook_of(name: str) -> str:
-    """The path of a playbook in the checkout. Raises UsageError."""
-    known = ["site.yml", *sorted(f"playbooks/{path.name}" for path in (ROOT / "playbooks").glob("*.yml"))]
+    """The path of a playbook that can be cut into slices. Raises UsageError."""
     for path in (name, f"playbooks/{name}", f"playbooks/{name}.yml"):
-        if path in known:
+        if path in SLICED:
             return path
-    raise UsageError(f"expected a playbook of Temper, found {name}: {', '.join(known)}.")
+        if path in NOT_SLICED:
+            reason, command = NOT_SLICED[path]
+            raise UsageError(f"{path} cannot be cut into slices, because {reason}; type: {command}")
+    raise UsageError(f"expected a playbook that can be cut into slices, found {name}: {', '.join(SLICED)}.")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -219,13 +268,23 @@ def _run(arguments: argparse.Namespace) -> int:
     with _alone():
         journal = Journal(HISTORY)
         before = journal.last()
-        if job.takes_nodes and before and _may_hold_nodes(journal, *before):
-            raise UsageError(
-                f"run {before[0]} ({before[1].playbook}) has not ended and may hold nodes: python3 -m fleet "
-                "resume goes on with it, python3 -m fleet abort gives its nodes back as they are."
-            )
+        unended = journal.unended()
+        for other, cut_off in unended:
+            if job.takes_nodes and _may_hold_nodes(journal, other, cut_off, ""):
+                raise UsageError(
+                    f"run {other} ({cut_off.playbook}) has not ended and may hold nodes: "
+                    f"python3 -m fleet resume {other} goes on with it, "
+                    f"python3 -m fleet abort {other} gives its nodes back as they are."
+                )
         name = name_of_run(datetime.now(UTC), before[0] if before else "")
-        journal.begin(name, job)
+        # They hold nothing, and resume is not to come back to them when this one has ended. What only reads
+        # is no reason to end a run that changes nodes.
+        replaced = {
+            other: cut_off for other, cut_off in unended if job.takes_nodes or not cut_off.takes_nodes
+        }
+        journal.begin(name, job, replaced)
+        for other, cut_off in replaced.items():
+            _say(f"run {name} takes the place of run {other} ({cut_off.playbook}), which had not ended.")
         return _carry_out(name, job, journal, known, arguments)
 
 
@@ -246,7 +305,7 @@ def _resume(arguments: argparse.Namespace) -> int:
     """Go on with a run."""
     with _alone():
         journal = Journal(HISTORY)
-        name, job = _cut_off(journal)
+        name, job = _cut_off(journal, arguments.run)
         known = inventory.read(job.sources)
         # The inventory and the helpers may be others by now.
         known.require_same(job.nodes, job.variables, helpers=bool(helpers_of(arguments.helpers)))
@@ -260,7 +319,7 @@ def _abort(arguments: argparse.Namespace) -> int:
     """
     with _alone():
         journal = GivingUp(HISTORY)
-        name, job = _cut_off(journal) if not arguments.run else _last(journal, arguments.run)[:2]
+        name, job = _meant(journal, arguments.run)[:2] if arguments.run else _cut_off(journal)
         known = inventory.read(job.sources)
         attempts = {
             node: one.attempt for node, one in journal.nodes(name).items() if one.state not in STATES[:2]
@@ -301,16 +360,25 @@ class GivingUp(Journal):
         super().end(run, [replace(one, state="failed", reason=reason) for one in records])
 
 
-def _cut_off(journal: Journal) -> tuple[str, Job]:
-    """The last run, which has not ended. Raises UsageError."""
-    name, job, ended = _last(journal)
+def _cut_off(journal: Journal, name: str = "") -> tuple[str, Job]:
+    """The run that is meant, which has not ended. Raises UsageError."""
+    run, job, ended = _meant(journal, name)
     if ended:
-        raise UsageError(f"nothing is left of the last run, {name}: {ended}")
-    return name, job
+        raise UsageError(f"nothing is left of {'run' if name else 'the last run,'} {run}: {ended}")
+    if not name:
+        _name_others(journal, run)
+    return run, job
 
 
-def _last(journal: Journal, name: str = "") -> tuple[str, Job, str]:
-    """The last run, or the named one. Raises UsageError."""
+def _meant(journal: Journal, name: str = "") -> tuple[str, Job, str]:
+    """The named run; without a name the newest that takes nodes and has not ended, or else the last one.
+
+    One that only reads can have begun after it. Raises UsageError.
+    """
+    if not name:
+        for run, job in journal.unended():
+            if job.takes_nodes:
+                return run, job, ""
     found = journal.last(name)
     if found is None and name:
         raise UsageError(f"expected a run that is recorded in {HISTORY}, found {name}.")
@@ -319,6 +387,21 @@ def _last(journal: Journal, name: str = "") -> tuple[str, Job, str]:
             f"expected a run to look at in {HISTORY}, found none: python3 -m fleet run begins one."
         )
     return found
+
+
+def _name_others(journal: Journal, run: str) -> None:
+    """Say which other runs could have been meant, and what to type for them."""
+    unended = journal.unended()
+    for other, job in unended:
+        if other != run:
+            _say(
+                f"run {other} ({job.playbook}) has not ended either: "
+                f"python3 -m fleet status {other} shows it, python3 -m fleet resume {other} goes on with it, "
+                f"python3 -m fleet abort {other} gives it up."
+            )
+    last = journal.last()
+    if last and last[2] and last[0] != run:
+        _say(f"run {last[0]} ({last[1].playbook}) is newer: python3 -m fleet status {last[0]} shows it.")
 
 
 @contextmanager
@@ -344,7 +427,10 @@ def _carry_out(
     helpers = helpers_of(arguments.helpers)
     before = journal.nodes(name)
     if gone := sorted(set(job.nodes) - set(known.variables)):
-        raise UsageError(f"{counted(gone)} of run {name} is not in the inventory any more; begin a new run.")
+        raise UsageError(
+            f"{counted(gone)} of run {name} is not in the inventory any more: python3 -m fleet abort {name} "
+            "gives back the others as they are; then begin a new run."
+        )
     left = [node for node in job.nodes if node not in before or not before[node].state]
     board = Board.of(
         left,
@@ -360,7 +446,10 @@ def _carry_out(
         ssh_options=arguments.ssh_options,
     )
     _say(f"run {name}: {job.playbook} on {len(left)} nodes in {len(board.waiting)} slices")
-    run.carry_out()
+    try:
+        run.carry_out()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(name) from None
     return _report(name, job, journal, known, board)
 
 
@@ -390,10 +479,10 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
     _say(recap(records, left))
     sentence = f"{len(board.outcomes)} of {len(job.nodes)} nodes are through"
     if left:
-        _say(f"{sentence}. python3 -m fleet resume goes on with the others.")
+        _say(f"{sentence}. python3 -m fleet resume {name} goes on with the others.")
         return 2
     journal.finish(name, sentence)
-    _forget_old_runs()
+    _forget_old_runs(journal)
     return max(
         [one.status for one in said]
         + [int(any(record.state not in STATES[:2] for record in records.values()))]
@@ -416,17 +505,19 @@ def recap(records: Mapping[str, NodeRecord], left: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _forget_old_runs() -> None:
-    """Remove the folders of all runs but the last ones; what nodes came to stays in the journal."""
-    folders = sorted(path for path in FOLDER.iterdir() if path.is_dir())
-    for folder in folders[:-KEPT_RUNS]:
-        shutil.rmtree(folder, ignore_errors=True)
+def _forget_old_runs(journal: Journal) -> None:
+    """Forget all runs but the last ones and those that have not ended, with their folders."""
+    old = journal.old(KEPT_RUNS)
+    # The folders first: what is not recorded would be forgotten by nobody.
+    for name in old:
+        shutil.rmtree(FOLDER / name, ignore_errors=True)
+    journal.forget(old)
 
 
-def _status(_arguments: argparse.Namespace) -> int:
-    """Say what the last run came to."""
+def _status(arguments: argparse.Namespace) -> int:
+    """Say what a run came to."""
     journal = Journal(HISTORY)
-    name, job, ended = _last(journal)
+    name, job, ended = _meant(journal, arguments.run)
     records = journal.nodes(name)
     waiting = {node: "its slice has not begun" for node in job.nodes if node not in records}
     waiting |= {
@@ -436,6 +527,8 @@ def _status(_arguments: argparse.Namespace) -> int:
     }
     _say(f"run {name}: {job.playbook}: {ended or 'not ended'}")
     _say(recap(records, waiting))
+    if not arguments.run:
+        _name_others(journal, name)
     return 2 if waiting else int(any(one.state not in STATES[:2] for one in records.values()))
 
 

@@ -78,11 +78,15 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.store = Store(path, Part("fleet", 1, TABLES))
 
-    def begin(self, run: str, job: Job) -> None:
-        """Record a run before anything of it is started."""
+    def begin(self, run: str, job: Job, instead_of: Iterable[str] = ()) -> None:
+        """Record a run before anything of it is started. Those whose place it takes have ended with that."""
         values = (run, json.dumps(asdict(job)))
         with self.store.writing() as connection:
             connection.execute("INSERT INTO fleet_run (id, job) VALUES (?, ?)", values)
+            connection.executemany(
+                "UPDATE fleet_run SET ended = ? WHERE id = ?",
+                [(f"run {run} has taken its place", other) for other in instead_of],
+            )
 
     def start(self, run: str, nodes: Iterable[str], attempt: int, place: str) -> None:
         """Record that a slice is about to begin: a later controller must come as a later attempt."""
@@ -115,9 +119,45 @@ class Journal:
             row = connection.execute(
                 "SELECT id, job, ended FROM fleet_run WHERE ? IN ('', id) ORDER BY id DESC LIMIT 1", (run,)
             ).fetchone()
-        if row is None:
-            return None
-        return row[0], build(Job, json.loads(row[1]), f"{self.store.path}: run {row[0]}"), row[2]
+        return None if row is None else (row[0], self._job(*row[:2]), row[2])
+
+    def _job(self, run: str, text: str) -> Job:
+        return build(Job, json.loads(text), f"{self.store.path}: run {run}")
+
+    def unended(self) -> list[tuple[str, Job]]:
+        """The runs that have not ended, the newest first."""
+        with self.store.reading() as connection:
+            if connection is None:
+                return []
+            rows = connection.execute(
+                "SELECT id, job FROM fleet_run WHERE ended = '' ORDER BY id DESC"
+            ).fetchall()
+        return [(run, self._job(run, text)) for run, text in rows]
+
+    def old(self, kept: int) -> list[str]:
+        """The runs that have ended, but the last `kept` that take nodes and the last `kept` that do not.
+
+        What reads every hour is not to push out what changed nodes: `abort` gives back a lease of that.
+        """
+        found, seen = [], {True: 0, False: 0}
+        with self.store.reading() as connection:
+            if connection is None:
+                return []
+            for run, text, ended in connection.execute(
+                "SELECT id, job, ended FROM fleet_run ORDER BY id DESC"
+            ):
+                takes_nodes = self._job(run, text).takes_nodes
+                seen[takes_nodes] += 1
+                if ended and seen[takes_nodes] > kept:
+                    found.append(run)
+        return found
+
+    def forget(self, runs: Iterable[str]) -> None:
+        """Forget runs and what their nodes came to; the file's room is used again."""
+        old = [(run,) for run in runs]
+        with self.store.writing() as connection:
+            connection.executemany("DELETE FROM fleet_node WHERE run = ?", old)
+            connection.executemany("DELETE FROM fleet_run WHERE id = ?", old)
 
     def nodes(self, run: str) -> dict[str, NodeRecord]:
         """The nodes of a run of which a slice has begun."""

@@ -319,10 +319,11 @@ class Run:
     def _start(self) -> None:
         """Begin what can begin."""
         for part, place in self.board.start():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # Numbers begin again where a run goes on, and in a container each controller is process 1.
+            folder = Path(tempfile.mkdtemp(prefix=f"{part.number:04d}-{part.attempt}-", dir=self.folder))
             # Before anything reaches a node: whoever goes on after a crash comes with a later attempt.
             self.journal.start(self.name, part.nodes, part.attempt, place)
-            folder = self.folder / f"{part.number:04d}-{part.attempt}-{os.getpid()}"
-            folder.mkdir(parents=True)
             stream = Stream(part, place, folder, self._ended)
             self.streams[part] = stream
             nodes = {} if place == HERE else {"nodes": place}

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fleet.__main__ import (
+    NOT_SLICED,
+    SLICED,
     UsageError,
     _alone,
     _may_hold_nodes,
@@ -59,6 +62,7 @@ PLAY = """
 NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 PART = Slice(1, 2, NODES)
 CUT_OFF = "2026-11-23T02-00-00Z-aaaaaa"
+READING = "2026-11-23T03-00-00Z-bbbbbb"
 
 
 def job(playbook: Path, **variables: object) -> Job:
@@ -108,6 +112,26 @@ def test_slices_run_and_each_node_comes_to_its_own(playbook: Path, tmp_path: Pat
     (kept,) = (tmp_path / "run").glob("*/artifacts/stdout")
     assert "gpu03 of north, 1" in kept.read_text()
     assert not list((tmp_path / "run").glob("*/artifacts/job_events"))
+
+
+def test_a_run_goes_on_in_a_process_of_the_same_number(playbook: Path, tmp_path: Path) -> None:
+    """As in a container, where each controller is process 1. Slices begin again at 1."""
+    what = job(playbook)
+    hosts = {node: {"ansible_connection": "local"} for node in NODES}
+    known = from_listing({"gpu_nodes": {"hosts": list(NODES)}, "_meta": {"hostvars": hosts}})
+    journal = Journal(tmp_path / "runs.sqlite")
+    journal.begin("one", what)
+    for nodes in (NODES[:2], NODES[2:]):
+        board = Board.of(nodes, 2, [Place(HERE, 1)])
+        Run("one", what, known, board, journal, tmp_path / "run", {}, True, print).carry_out()
+    records = journal.nodes("one")
+    assert {node: one.state for node, one in records.items()} == dict.fromkeys(NODES, "ok") | {
+        "gpu01": "changed",
+        "gpu03": "changed",
+    }
+    folders = {one.folder for one in records.values()}
+    assert len(folders) == 2
+    assert all(name.startswith("0001-1-") and (tmp_path / "run" / name).is_dir() for name in folders)
 
 
 def test_a_lease_outlasts_the_measurements_of_its_node(tmp_path: Path) -> None:
@@ -585,6 +609,153 @@ def test_a_run_that_was_cut_off_is_given_up_with_the_nodes_it_holds(
     assert ("nothing is left of the last run" in capsys.readouterr().err) is gives
 
 
+@pytest.fixture
+def goes_well(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each node of each run is through at once; the names of the runs that were carried out."""
+    carried = []
+
+    def carry_out(run: Run) -> None:
+        carried.append(run.name)
+        for part, place in run.board.start():
+            records = [NodeRecord(node, part.attempt, place, "ok") for node in part.nodes]
+            run.journal.start(run.name, part.nodes, part.attempt, place)
+            run.journal.end(run.name, records)
+            run.board.end(part, {one.node: one.outcome for one in records})
+
+    monkeypatch.setattr(Run, "carry_out", carry_out)
+    return carried
+
+
+def begun(journal: Journal, name: str, playbook: str, ended: str = "") -> str:
+    """A run after the one that was cut off, on the same nodes."""
+    last = journal.last()
+    assert last
+    journal.begin(name, replace(last[1], playbook=playbook))
+    if ended:
+        journal.finish(name, ended)
+    return name
+
+
+@pytest.mark.parametrize("ended", ["4 of 4 nodes are through", ""], ids=["ended", "cut off, too"])
+def test_a_run_that_only_reads_does_not_hide_one_that_may_hold_nodes(
+    cut_off: Journal,
+    goes_well: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    ended: str,
+) -> None:
+    reading = begun(cut_off, READING, "playbooks/compliance.yml", ended)
+    assert main(["status"]) == 2
+    said = capsys.readouterr().out
+    assert f"run {CUT_OFF}: site.yml: not ended" in said
+    assert f"run {reading} (playbooks/compliance.yml)" in said
+    assert f"python3 -m fleet status {reading}" in said
+    assert main(["run", "tune", "-i", str(tmp_path / "hosts.json")]) == 2
+    said = capsys.readouterr().err
+    assert f"run {CUT_OFF} (site.yml) has not ended and may hold nodes" in said
+    assert f"python3 -m fleet resume {CUT_OFF} " in said
+    assert f"python3 -m fleet abort {CUT_OFF} " in said
+    assert not goes_well
+    assert main(["resume"]) == 0
+    assert goes_well == [CUT_OFF]
+    assert (f"python3 -m fleet resume {reading} " in capsys.readouterr().out) is (ended == "")
+    # It has ended now: the last run is meant.
+    assert main(["resume"]) == (2 if ended else 0)
+    assert goes_well[1:] == ([] if ended else [reading])
+    if ended:
+        assert f"nothing is left of the last run, {reading}" in capsys.readouterr().err
+
+
+def test_abort_gives_back_what_a_run_before_the_last_one_holds(
+    cut_off: Journal, goes_well: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(cut_off, READING, "playbooks/compliance.yml", "4 of 4 nodes are through")
+    assert main(["abort"]) == 0
+    assert goes_well == [CUT_OFF]
+    assert f"run {CUT_OFF}: given up" in capsys.readouterr().out
+    assert main(["abort"]) == 2
+
+
+def test_a_run_can_be_named(
+    cut_off: Journal, goes_well: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading = begun(cut_off, READING, "playbooks/compliance.yml")
+    for command in ("resume", "status"):
+        assert main([command, "yesterday"]) == 2
+        assert "found yesterday" in capsys.readouterr().err
+    assert main(["resume", reading]) == 0
+    assert goes_well == [reading]
+    assert main(["status", reading]) == 0
+    assert f"run {reading}: playbooks/compliance.yml: 4 of 4 nodes are through" in capsys.readouterr().out
+    assert main(["resume", reading]) == 2
+    assert f"nothing is left of run {reading}: 4 of 4" in capsys.readouterr().err
+    assert main(["status", CUT_OFF]) == 2
+
+
+def test_who_goes_on_after_an_interrupt_is_told_with_what(
+    cut_off: Journal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading = begun(cut_off, READING, "playbooks/compliance.yml")
+
+    def interrupted(_run: Run) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "carry_out", interrupted)
+    assert main(["resume", reading]) == 130
+    assert f"python3 -m fleet resume {reading} goes on." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("playbook", "left"), [("tune", []), ("compliance", [CUT_OFF])])
+def test_a_run_takes_the_place_of_those_that_hold_nothing(
+    playbook: str,
+    left: list[str],
+    cut_off: Journal,
+    goes_well: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Else `resume` and `status` would come back to what nobody waits for. One that reads ends no change."""
+    cut_off.end(CUT_OFF, [NodeRecord(NODES[2], 3, HERE, "ok")])
+    reading = begun(cut_off, READING, "playbooks/compliance.yml")
+    assert main(["run", playbook, "-i", str(tmp_path / "hosts.json")]) == 0
+    assert [name for name, _ in cut_off.unended()] == left
+    (name,) = goes_well
+    assert (
+        f"run {name} takes the place of run {reading} (playbooks/compliance.yml)" in capsys.readouterr().out
+    )
+    assert main(["resume", reading]) == 2
+    assert f"run {name} has taken its place" in capsys.readouterr().err
+
+
+def test_old_runs_are_forgotten_whole_and_those_that_have_not_ended_never(
+    cut_off: Journal, goes_well: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.__main__.KEPT_RUNS", 2)
+    folder = tmp_path / "reports" / "fleet"
+    ended = {
+        "2026-11-22T01": "site.yml",  # the third of those that take nodes
+        "2026-11-22T02": "playbooks/tune.yml",
+        "2026-11-24T01": "playbooks/compliance.yml",
+        "2026-11-24T02": "playbooks/preflight.yml",
+        "2026-11-24T03": "playbooks/compliance.yml",
+    }
+    for name, playbook in ended.items():
+        begun(cut_off, name, playbook, "through")
+        cut_off.start(name, NODES, 1, HERE)
+    for name in (CUT_OFF, *ended):
+        (folder / name).mkdir()
+    main(["resume"])
+    left = {"2026-11-22T02", CUT_OFF, "2026-11-24T02", "2026-11-24T03"}
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == left
+    assert {name for name in (CUT_OFF, *ended) if cut_off.nodes(name)} == left
+    assert {name for name in (CUT_OFF, *ended) if cut_off.last(name)} == left
+    # One that was cut off stays, however many come after it.
+    begun(cut_off, "2026-11-21T01", "site.yml")
+    begun(cut_off, "2026-11-21T02", "playbooks/compliance.yml")
+    assert cut_off.old(2) == []
+    assert set(cut_off.old(0)) == left
+
+
 @pytest.mark.parametrize("names", ["@racks", "ctl[1-", "-oProxyCommand=id", "ctl 1", "ctl1/3"])
 def test_helpers_are_names_of_machines(names: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"--helpers {names}: expected names")):
@@ -599,5 +770,44 @@ def test_without_helpers_this_machine_is_the_place() -> None:
 def test_a_playbook_is_one_of_tempers() -> None:
     assert playbook_of("compliance") == "playbooks/compliance.yml"
     assert playbook_of("site.yml") == "site.yml"
-    with pytest.raises(UsageError, match=r"expected a playbook of Temper, found mine.yml: site.yml"):
+    with pytest.raises(UsageError, match=r"expected a playbook that can be cut into slices, found mine"):
         playbook_of("mine.yml")
+
+
+def test_each_playbook_is_cut_into_slices_or_refused_with_the_reason() -> None:
+    """A new one has to be in one of the two."""
+    known = {"site.yml", *(f"playbooks/{path.name}" for path in (ROOT / "playbooks").glob("*.yml"))}
+    assert set(SLICED) | set(NOT_SLICED) == known
+    assert not set(SLICED) & set(NOT_SLICED)
+
+
+@pytest.mark.parametrize("path", SLICED)
+def test_what_is_cut_into_slices_loses_nothing(path: str) -> None:
+    """What is written on the controller, roles hand over in `__fleet_collect`; a playbook writes nothing."""
+    assert playbook_of(path) == path
+    text = (ROOT / path).read_text()
+    assert not re.search(r"delegate_to|inventory_dir|inventory_file|ansible_inventory_sources", text)
+    imported = re.findall(r"import_playbook: (\S+)", text)
+    assert {str(Path(path).parent / one) for one in imported} <= set(SLICED)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("autotune", "ansible-playbook -i INVENTORY playbooks/autotune.yml --limit NODE"),
+        ("image", "ansible-playbook -i INVENTORY playbooks/image.yml"),
+        ("kernel_preview", "python3 -m rollout plan -i INVENTORY --kernel newest"),
+        ("mirror_list", "ansible-playbook -i INVENTORY playbooks/mirror_list.yml --limit NODES"),
+        ("release", "python3 -m fleet abort RUN"),
+        ("upgrade", "python3 -m rollout run -i INVENTORY --stack STACK"),
+        ("upgrade_step", "python3 -m rollout run -i INVENTORY --stack STACK"),
+    ],
+)
+def test_what_cannot_be_cut_into_slices_is_refused_with_what_to_type(
+    name: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given in (name, f"{name}.yml", f"playbooks/{name}.yml"):
+        assert main(["run", given]) == 2
+        said = capsys.readouterr().err
+        assert f"playbooks/{name}.yml cannot be cut into slices, because " in said
+        assert said.endswith(f"; type: {words}\n")
