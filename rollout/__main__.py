@@ -195,8 +195,9 @@ def _proposed(
 ) -> tuple[list[Candidate], Rollout]:
     inventory = _inventory(given)
     plans, previews = preflight(inventory, stack, limit, policy.kernel)
-    found = candidates(plans, groups_of(inventory), previews, only_kernel=not stack)
-    return found, proposal(found, policy, stack, now)
+    groups = groups_of(inventory)
+    found = candidates(plans, groups, previews, only_kernel=not stack)
+    return found, proposal(found, policy, stack, now, groups)
 
 
 def _begin(given: argparse.Namespace, stack: str, limit: str, policy: Policy) -> int:

@@ -47,6 +47,24 @@ def document(name: str = "H100", former: str = "580.1-1", **more: Any) -> dict[s
     }
 
 
+def preflight_leaves(monkeypatch: pytest.MonkeyPatch, plans: dict[str, Any]) -> list[dict[str, Any]]:
+    """Preflight itself is not run: only what it leaves is there. Returns the variables that it is given."""
+    real = fleet._ansible
+    asked = []
+
+    def ansible(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        if program == "ansible-inventory":
+            return real(program, *arguments)
+        variables = json.loads(arguments[arguments.index("-e") + 1])
+        assert variables["nvidia_stack_busy_ok"], "a node with work is drained, not left out"
+        asked.append(variables)
+        Path(variables["preflight_plan_file"]).write_text(json.dumps({"nodes": plans}))
+        return subprocess.CompletedProcess([program], 0, "", "")
+
+    monkeypatch.setattr(fleet, "_ansible", ansible)
+    return asked
+
+
 def test_cohorts_are_of_the_same_gpus_system_and_change_of_driver() -> None:
     documents = {
         "a": document(),
@@ -87,6 +105,19 @@ def test_each_reason_why_a_node_is_left_out_is_kept() -> None:
 def test_a_policy_for_groups_that_no_node_is_in_is_refused(policy: Policy) -> None:
     with pytest.raises(FleetError, match="rak"):
         proposal(candidates({"a": document()}, {"a": ["rack1"]}), policy, STACK, NOW)
+
+
+def test_one_node_takes_the_policy_of_the_whole_fleet(
+    inventory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its groups are not all that the policy names."""
+    preflight_leaves(monkeypatch, {"node1": document()})
+    (tmp_path / "policy.yml").write_text(
+        "group_limits: {rack2: 1}\n"
+        "windows: [{days: [mon-sun], start: '00:00', end: '24:00', zone: UTC, groups: [gpu_nodes, rack2]}]\n"
+    )
+    assert run("-i", str(inventory), "--policy", str(tmp_path / "policy.yml"), "--limit", "node1") == 0
+    assert "1 of 1 nodes" in capsys.readouterr().out
 
 
 def test_the_forecast_is_the_planners_own_way() -> None:
@@ -158,22 +189,10 @@ def test_the_command_prints_the_plan(
     problems: list[str],
     status: int,
 ) -> None:
-    """Preflight itself is not run: only what it leaves is there."""
-    real = fleet._ansible
-
-    def ansible(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        if program == "ansible-inventory":
-            return real(program, *arguments)
-        variables = json.loads(arguments[arguments.index("-e") + 1])
-        assert variables["nvidia_stack_name"] == STACK
-        assert variables["nvidia_stack_busy_ok"], "a node with work is drained, not left out"
-        plans = {"nodes": {name: document(problems=problems) for name in ("node1", "node2", "node3")}}
-        with open(variables["preflight_plan_file"], "w") as file:  # noqa: PTH123 - a name, not a Path
-            json.dump(plans, file)
-        return subprocess.CompletedProcess([program], 0, "", "")
-
-    monkeypatch.setattr(fleet, "_ansible", ansible)
+    names = ("node1", "node2", "node3")
+    asked = preflight_leaves(monkeypatch, {name: document(problems=problems) for name in names})
     assert run("-i", str(inventory)) == status
+    assert [variables["nvidia_stack_name"] for variables in asked] == [STACK]
     assert "node1" in capsys.readouterr().out
 
 
