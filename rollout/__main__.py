@@ -12,7 +12,8 @@ python3 -m rollout schedule -i inventory/mine             print a timer for syst
                                                           in each window
 python3 -m rollout retry NODE                             have another try on a node, with the next resume
 python3 -m rollout rollback -i inventory/mine             bring the nodes of the last roll-out back, wave by
-                                                          wave, to the stack that they came from
+                                                          wave and with its policy, to the stack that they
+                                                          came from
 python3 -m rollout report [--json]                        the way of every node, with its minutes
 
 The exit status of run, resume and rollback is 0 where every node that took part returned, or where the next
@@ -95,8 +96,10 @@ def rollback(given: argparse.Namespace) -> int:
             f"the nodes of roll-out {last.number} came from {' and '.join(stacks)}: bring each group back by "
             "`run --stack STACK --limit NODES`"
         )
-    policy = replace(load(given.policy) if given.policy else Policy(), kernel="")
-    return _begin(given, stacks[0], ",".join(came_from), policy)
+    # Whoever took nodes out of service for the way there does so for the way back.
+    policy = replace(load(given.policy) if given.policy else last.policy, kernel="")
+    whose = str(given.policy) if given.policy else f"that of roll-out {last.number}, which is rolled back"
+    return _begin(given, stacks[0], ",".join(came_from), policy, f"Policy: {whose}.")
 
 
 def resume(given: argparse.Namespace) -> int:
@@ -200,11 +203,11 @@ def _proposed(
     return found, proposal(found, policy, stack, now, groups)
 
 
-def _begin(given: argparse.Namespace, stack: str, limit: str, policy: Policy) -> int:
+def _begin(given: argparse.Namespace, stack: str, limit: str, policy: Policy, said: str = "") -> int:
     store = _store(given)
     now = datetime.now(UTC)
     found, proposed = _proposed(given, stack, limit, now, policy)
-    print(printable(plan_text(proposed, found, now)))
+    print(printable("\n".join(filter(None, (plan_text(proposed, found, now), said)))))
     if all(node.problems for node in found):
         return 1
     number = store.create(stack, proposed.policy, proposed.nodes, proposed.records, now)
@@ -338,7 +341,9 @@ def main(arguments: list[str] | None = None) -> int:
         made.add_argument("--limit", default="", help="only these nodes, as Ansible takes it")
     made = command(rollback)
     with_inventory(made)
-    made.add_argument("--policy", type=Path, help="policy in YAML; without one, the defaults hold")
+    made.add_argument(
+        "--policy", type=Path, help="policy in YAML; without one, that of the roll-out that is rolled back"
+    )
     made = command(resume)
     with_inventory(made)
     made.add_argument(

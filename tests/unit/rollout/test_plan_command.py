@@ -17,10 +17,10 @@ from rollout import fleet
 from rollout.fleet import FleetError, candidates, groups_of, proposal
 from rollout.forecast import forecast, plan_text
 from rollout.model import State
-from rollout.policy import Policy, Share
+from rollout.policy import Drain, Policy, Share
 from rollout.store import Store
 from rollout.windows import Window
-from tests.unit.rollout.fleets import NOW, begin, nodes
+from tests.unit.rollout.fleets import NOW, begin, having, nodes
 
 STACK = "r595-cuda13.2"
 INVENTORY = """
@@ -306,6 +306,32 @@ def test_a_kernel_is_not_rolled_back_by_the_command(
     assert "`rollback` brings stacks only" in capsys.readouterr().err
     assert command.main(["status", "--folder", str(tmp_path)]) == 2
     assert "Roll-out 1 to the newest kernel: running" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_way_back_takes_the_policy_of_the_way_there(
+    inventory: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    given: bool,
+) -> None:
+    policy = Policy(drain=Drain.SLURM, max_unavailable=Share(2), group_limits={"rack*": 1})
+    facts = {"former_stack": "r580-cuda13.0"}
+    there = having(begin(nodes(2), policy), gpu0={"state": State.RETURNED, "facts": facts})
+    store = Store(tmp_path / "rollouts.sqlite")
+    store.create(there.stack, policy, there.nodes, there.records, NOW)
+    store.stop(1, "alice", "slower", NOW)
+    preflight_leaves(monkeypatch, {"node1": document()})
+    monkeypatch.setattr(command, "_carry_out", lambda *_: 0)
+    (tmp_path / "policy.yml").write_text("max_unavailable: 7\n")
+    more = ["--policy", str(tmp_path / "policy.yml")] if given else []
+    assert command.main(["rollback", "-i", str(inventory), "--folder", str(tmp_path), *more]) == 0
+    back = store.load(2)
+    assert back
+    assert back.policy == (Policy(max_unavailable=Share(7)) if given else policy)
+    said = f"Policy: {tmp_path}/policy.yml." if given else "Policy: that of roll-out 1, which is rolled back."
+    assert said in capsys.readouterr().out
 
 
 def test_without_a_roll_out_a_command_says_how_one_begins(
