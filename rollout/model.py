@@ -385,6 +385,19 @@ class Rollout:
     reason: str = ""
     number: int = 0
 
+    @property
+    def succeeded(self) -> bool:
+        """Whether it is over, and every node that took part returned, one at least.
+
+        A node that was left out before it was begun took no part.
+        """
+        states = [
+            record.state is State.RETURNED and record.watched is not False
+            for record in self.records.values()
+            if record.state is not State.LEFT_OUT or record.started_at or record.failures
+        ]
+        return self.mode is Mode.DONE and bool(states) and all(states)
+
 
 @dataclass(frozen=True)
 class Observation:
