@@ -30,7 +30,6 @@ import getpass
 import json
 import shlex
 import signal
-import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -224,7 +223,7 @@ def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
 
     rollout = _last(store)
     folder = given.folder / str(number)
-    identity = f"{socket.gethostname()}:{folder}"
+    identity = store.identity(number)
     earlier = [
         found.stack for back in range(number - 1, 0, -1) if (found := store.load(back)) and found.stack
     ]
