@@ -7,7 +7,10 @@ python3 -m rollout plan | run ... --kernel newest         bring them to another 
 python3 -m rollout status                                 how far it is, from another shell
 python3 -m rollout hold | abort --reason WHY              no node starts any more; abort also releases those
                                                           on which nothing was changed yet
-python3 -m rollout resume -i inventory/mine               go on after a hold, an abort or a crash
+python3 -m rollout resume -i inventory/mine               go on after a hold, an abort or a crash: pending
+                                                          nodes start again
+python3 -m rollout resume --finish -i inventory/mine      after a hold or an abort whose controller has died:
+                                                          end the nodes on their way, and start no other one
 python3 -m rollout schedule -i inventory/mine             print a timer for systemd (or --cron) that goes on
                                                           in each window
 python3 -m rollout retry NODE                             have another try on a node, with the next resume
@@ -41,6 +44,7 @@ from console.nodes import printable
 from rollout.fleet import ROOT, FleetError, candidates, groups_of, preflight, proposal
 from rollout.forecast import plan_text
 from rollout.model import Mode, State
+from rollout.planner import some
 from rollout.policy import Drain, Policy, PolicyError, aim, load, read
 from rollout.report import as_dict, status_text, timeline_text, verdict
 from rollout.store import HeldError, Store, StoreError
@@ -104,14 +108,20 @@ def rollback(given: argparse.Namespace) -> int:
 def resume(given: argparse.Namespace) -> int:
     """Go on with the roll-out that has not ended."""
     store = _store(given)
-    if given.scheduled and (not store.path.is_file() or _last(store).mode is not Mode.RUNNING):
+    if given.scheduled and not store.path.is_file():
         return 0
     last = _last(store)
-    if last.mode in (Mode.HELD, Mode.STOPPED):
+    what = f"roll-out {last.number} to {aim(last.stack, last.policy.kernel)}"
+    held = last.mode in (Mode.HELD, Mode.STOPPED)
+    if given.scheduled and last.mode is not Mode.RUNNING and not (held and _on_the_way(last)):
+        return 0
+    if last.mode is Mode.DONE:
+        raise StoreError(f"{what} has ended: `run` begins another one")
+    if given.finish and not held:
+        raise StoreError(f"{what} is {last.mode}: `hold` or `abort` it first, so that no other node starts")
+    # A timer ends what was left on the way, and never goes on with what a person has held.
+    if held and not (given.finish or given.scheduled):
         store.resume(last.number, getpass.getuser(), datetime.now(UTC))
-    elif last.mode is Mode.DONE:
-        to = aim(last.stack, last.policy.kernel)
-        raise StoreError(f"roll-out {last.number} to {to} has ended: `run` begins another one")
     try:
         return _carry_out(given, store, last.number)
     except HeldError:
@@ -163,6 +173,7 @@ def hold(given: argparse.Namespace) -> int:
     """Let no node start any more."""
     store = _store(given)
     store.hold(_last(store).number, getpass.getuser(), given.reason, datetime.now(UTC))
+    print(printable(_who_ends(store)))
     return 0
 
 
@@ -170,8 +181,24 @@ def abort(given: argparse.Namespace) -> int:
     """As hold, and nodes on which nothing was changed yet are released."""
     store = _store(given)
     store.stop(_last(store).number, getpass.getuser(), given.reason, datetime.now(UTC))
-    print("Nodes that were changed already end their way. Where no `run` is at work, `resume` goes on.")
+    print(printable(_who_ends(store)))
     return 0
+
+
+def _on_the_way(rollout: Rollout) -> list[str]:
+    return [name for name, record in rollout.records.items() if record.on_its_way]
+
+
+def _who_ends(store: Store) -> str:
+    """What becomes of the nodes on their way, now that no other one starts."""
+    if not (names := _on_the_way(_last(store))):
+        return "No node is on its way, and none starts."
+    if holder := store.at_work(datetime.now(UTC)):
+        return f"No other node starts. The controller of {holder.owner} ends {some(names)}."
+    return (
+        f"No other node starts. {some(names)} on the way, and no controller is at work: "
+        f"{store.finish_command} ends that, and starts no other."
+    )
 
 
 def retry(given: argparse.Namespace) -> int:
@@ -252,7 +279,8 @@ def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
         ending = asyncio.run(carry_out())
         print(printable(status_text(_last(store), datetime.now(UTC))))
         return ending.exit_status
-    print("Interrupted. The steps that were under way are repeated by `resume`.", file=sys.stderr)
+    again = "`resume`" if _last(store).mode is Mode.RUNNING else store.finish_command
+    print(f"Interrupted. The steps that were under way are repeated by {again}.", file=sys.stderr)
     return 1
 
 
@@ -348,7 +376,14 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument(
         "--scheduled",
         action="store_true",
-        help="for a timer: do nothing where nobody has begun, somebody is at work, or a person has to look",
+        help="for a timer: do nothing where nobody has begun, somebody is at work, or a person has to look; "
+        "after a hold or an abort, only as --finish",
+    )
+    made.add_argument(
+        "--finish",
+        action="store_true",
+        help="after a hold or an abort, where no controller is at work: end the nodes on their way, start no "
+        "other one",
     )
     made = command(schedule)
     with_inventory(made)

@@ -350,6 +350,11 @@ class Record:
         begun = self.state is not State.PENDING or self.step is not None
         return begun and not self.ended
 
+    @property
+    def on_its_way(self) -> bool:
+        """Whether the node is under way, or looked at after its soak."""
+        return self.under_way or self.step is not None
+
 
 @dataclass(frozen=True)
 class StepResult:

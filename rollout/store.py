@@ -10,6 +10,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import shlex
 import socket
 import sqlite3
 from contextlib import closing, contextmanager
@@ -161,6 +162,12 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    @property
+    def finish_command(self) -> str:
+        """What ends the nodes on their way where nobody is at work, for whoever reads a message."""
+        folder = shlex.quote(str(self.path.parent.resolve()))
+        return f"`python3 -m rollout resume --finish -i INVENTORY --folder {folder}`"
+
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
@@ -228,6 +235,11 @@ class Store:
             self._check(connection, lease)
             connection.execute("UPDATE lease SET heartbeat_at = NULL")
 
+    def at_work(self, now: datetime) -> Holder | None:
+        """Who has the lease, and may not lose it yet."""
+        holder = self.holder()
+        return None if holder is None or self._may_take(holder, now) else holder
+
     def holder(self) -> Holder | None:
         """Who has the lease; None where it was given back, or nobody ever had it."""
         with self._open() as connection:
@@ -287,9 +299,8 @@ class Store:
                 connection.execute(f"INSERT INTO node VALUES ({marks})", values)  # noqa: S608 - question marks
             return int(number)
 
-    @staticmethod
     def _end_stopped(
-        connection: sqlite3.Connection, number: int, stack: str, mode: Mode, now: datetime
+        self, connection: sqlite3.Connection, number: int, stack: str, mode: Mode, now: datetime
     ) -> None:
         what = f"roll-out {number} to {stack or 'another kernel'} is {mode}"
         if mode is not Mode.STOPPED:
@@ -298,8 +309,11 @@ class Store:
             f"SELECT name, {_COLUMNS} FROM node WHERE rollout = ?",  # noqa: S608 - the columns are ours
             (number,),
         )
-        if left := [name for name, *values in rows if (one := _record(values)).under_way or one.step]:
-            raise StoreError(f"{what}, with {some(left)} on the way: resume it, so that they end")
+        if left := [name for name, *values in rows if _record(values).on_its_way]:
+            raise StoreError(
+                f"{what}, with {some(left)} on the way: wait for the controller that is at work; where none "
+                f"is, {self.finish_command} ends them and starts no other node"
+            )
         connection.execute("UPDATE rollout SET mode = ? WHERE number = ?", (Mode.DONE.value, number))
         _note(connection, number, "", now, Mode.DONE, "", "decided", "another one begins", {}, "")
 
