@@ -43,8 +43,9 @@ from typing import TYPE_CHECKING
 from console.nodes import printable
 from rollout.fleet import ROOT, FleetError, candidates, groups_of, preflight, proposal
 from rollout.forecast import plan_text
-from rollout.model import Mode, State
-from rollout.planner import some
+from rollout.machine import retried
+from rollout.model import Mode, Observation, State
+from rollout.planner import decide, some
 from rollout.policy import Drain, Policy, PolicyError, aim, load, read
 from rollout.report import as_dict, status_text, timeline_text, verdict
 from rollout.store import HeldError, Store, StoreError
@@ -204,9 +205,26 @@ def _who_ends(store: Store) -> str:
 def retry(given: argparse.Namespace) -> int:
     """Have another try on a node."""
     store = _store(given)
-    record = store.retry(_last(store).number, given.node, getpass.getuser(), datetime.now(UTC))
+    last, now = _last(store), datetime.now(UTC)
+    if obstacle := _never_starts(last, given.node, now):
+        raise StoreError(f"{given.node} would not start again: {obstacle}; nothing was changed")
+    record = store.retry(last.number, given.node, getpass.getuser(), now)
     print(printable(f"{given.node} is {record.state}; `resume` goes on with it."))
     return 0
+
+
+def _never_starts(rollout: Rollout, node: str, now: datetime) -> str:
+    """Why a node that would wait for its turn again never has it, even if somebody resumes the roll-out.
+
+    Empty where nothing stops it, or where it is on its way at once: one that failed need not start.
+    """
+    record = rollout.records.get(node)
+    if record is None or record.state not in (State.ROLLED_BACK, State.LEFT_OUT):
+        return ""
+    seen = {name: replace(one, accepted=True) for name, one in rollout.records.items()}
+    resumed = replace(rollout, records=seen | {node: retried(record, now)}, mode=Mode.RUNNING, reason="")
+    decision = decide(resumed, now, Observation())
+    return decision.reason if decision.mode is Mode.STOPPED else ""
 
 
 def _policy(given: argparse.Namespace) -> Policy:

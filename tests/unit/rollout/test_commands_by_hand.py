@@ -10,7 +10,8 @@ import pytest
 
 from rollout import __main__ as command
 from rollout.engine import Engine
-from rollout.model import Mode, State, Step, StepResult
+from rollout.model import Mode, Outcome, State, Step, StepResult
+from rollout.policy import Share
 from rollout.store import LEASE_TTL, Owner, Store, StoreError
 from tests.unit.rollout.fleets import ME, NOW, QUICK, Script, VirtualClock, begin, nodes
 
@@ -142,3 +143,36 @@ def test_a_lease_that_is_free_is_nobodys_work(controller: Controller) -> None:
     assert holder
     assert holder.owner == owner
     assert controller.store.at_work(now + LEASE_TTL) is None
+
+
+@pytest.mark.parametrize(("budget", "status"), [(0, 2), (1, 0)])
+def test_another_try_is_refused_where_the_budget_lets_no_node_start(
+    controller: Controller, capsys: pytest.CaptureFixture[str], budget: int, status: int
+) -> None:
+    controller.begin(3, replace(QUICK, failure_budget=Share(budget)))
+    controller.script.answers = {("gpu0", Step.PROVE): [StepResult(Outcome.FAILED, "6 % slower")]}
+    controller.type("resume", "-i", "x")
+    assert controller.states()[0] is State.ROLLED_BACK
+    capsys.readouterr()
+    assert controller.type("retry", "gpu0") == status
+    said = capsys.readouterr()
+    if status:
+        assert "gpu0 would not start again: gpu0 failed or rolled back, and failure_budget is 0" in said.err
+        assert "begin another with a larger budget" in said.err
+        assert controller.states()[0] is State.ROLLED_BACK
+    else:
+        assert said.out == "gpu0 is pending; `resume` goes on with it.\n"
+        assert controller.type("resume", "-i", "x") == 0
+        assert controller.states() == [State.RETURNED] * 3
+
+
+def test_a_failed_node_is_tried_again_without_a_budget(controller: Controller) -> None:
+    """It does not start: it ends its way back, whatever the roll-out does."""
+    controller.begin(1)
+    silent = StepResult(Outcome.FAILED, "no answer")
+    controller.script.answers = {("gpu0", Step.REBOOT): [silent], ("gpu0", Step.UNDO): [silent]}
+    controller.type("resume", "-i", "x")
+    assert controller.states() == [State.FAILED]
+    assert controller.type("retry", "gpu0") == 0
+    controller.type("resume", "-i", "x")
+    assert controller.states() == [State.ROLLED_BACK]
