@@ -7,12 +7,16 @@ python3 -m rollout plan | run ... --kernel newest         bring them to another 
 python3 -m rollout status                                 how far it is, from another shell
 python3 -m rollout hold | abort --reason WHY              no node starts any more; abort also releases those
                                                           on which nothing was changed yet
-python3 -m rollout resume -i inventory/mine               go on after a hold, an abort or a crash
+python3 -m rollout resume -i inventory/mine               go on after a hold, an abort or a crash: pending
+                                                          nodes start again
+python3 -m rollout resume --finish -i inventory/mine      after a hold or an abort whose controller has died:
+                                                          end the nodes on their way, and start no other one
 python3 -m rollout schedule -i inventory/mine             print a timer for systemd (or --cron) that goes on
                                                           in each window
 python3 -m rollout retry NODE                             have another try on a node, with the next resume
 python3 -m rollout rollback -i inventory/mine             bring the nodes of the last roll-out back, wave by
-                                                          wave, to the stack that they came from
+                                                          wave and with its policy, to the stack that they
+                                                          came from
 python3 -m rollout report [--json]                        the way of every node, with its minutes
 
 The exit status of run, resume and rollback is 0 where every node that took part returned, or where the next
@@ -29,7 +33,6 @@ import getpass
 import json
 import shlex
 import signal
-import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -40,7 +43,9 @@ from typing import TYPE_CHECKING
 from console.nodes import printable
 from rollout.fleet import ROOT, FleetError, candidates, groups_of, preflight, proposal
 from rollout.forecast import plan_text
-from rollout.model import Mode, State
+from rollout.machine import retried
+from rollout.model import Mode, Observation, State
+from rollout.planner import decide, some
 from rollout.policy import Drain, Policy, PolicyError, aim, load, read
 from rollout.report import as_dict, status_text, timeline_text, verdict
 from rollout.store import HeldError, Store, StoreError
@@ -95,21 +100,29 @@ def rollback(given: argparse.Namespace) -> int:
             f"the nodes of roll-out {last.number} came from {' and '.join(stacks)}: bring each group back by "
             "`run --stack STACK --limit NODES`"
         )
-    policy = replace(load(given.policy) if given.policy else Policy(), kernel="")
-    return _begin(given, stacks[0], ",".join(came_from), policy)
+    # Whoever took nodes out of service for the way there does so for the way back.
+    policy = replace(load(given.policy) if given.policy else last.policy, kernel="")
+    whose = str(given.policy) if given.policy else f"that of roll-out {last.number}, which is rolled back"
+    return _begin(given, stacks[0], ",".join(came_from), policy, f"Policy: {whose}.")
 
 
 def resume(given: argparse.Namespace) -> int:
     """Go on with the roll-out that has not ended."""
     store = _store(given)
-    if given.scheduled and (not store.path.is_file() or _last(store).mode is not Mode.RUNNING):
+    if given.scheduled and not store.path.is_file():
         return 0
     last = _last(store)
-    if last.mode in (Mode.HELD, Mode.STOPPED):
+    what = f"roll-out {last.number} to {aim(last.stack, last.policy.kernel)}"
+    held = last.mode in (Mode.HELD, Mode.STOPPED)
+    if given.scheduled and last.mode is not Mode.RUNNING and not (held and _on_the_way(last)):
+        return 0
+    if last.mode is Mode.DONE:
+        raise StoreError(f"{what} has ended: `run` begins another one")
+    if given.finish and not held:
+        raise StoreError(f"{what} is {last.mode}: `hold` or `abort` it first, so that no other node starts")
+    # A timer ends what was left on the way, and never goes on with what a person has held.
+    if held and not (given.finish or given.scheduled):
         store.resume(last.number, getpass.getuser(), datetime.now(UTC))
-    elif last.mode is Mode.DONE:
-        to = aim(last.stack, last.policy.kernel)
-        raise StoreError(f"roll-out {last.number} to {to} has ended: `run` begins another one")
     try:
         return _carry_out(given, store, last.number)
     except HeldError:
@@ -161,6 +174,7 @@ def hold(given: argparse.Namespace) -> int:
     """Let no node start any more."""
     store = _store(given)
     store.hold(_last(store).number, getpass.getuser(), given.reason, datetime.now(UTC))
+    print(printable(_who_ends(store)))
     return 0
 
 
@@ -168,16 +182,49 @@ def abort(given: argparse.Namespace) -> int:
     """As hold, and nodes on which nothing was changed yet are released."""
     store = _store(given)
     store.stop(_last(store).number, getpass.getuser(), given.reason, datetime.now(UTC))
-    print("Nodes that were changed already end their way. Where no `run` is at work, `resume` goes on.")
+    print(printable(_who_ends(store)))
     return 0
+
+
+def _on_the_way(rollout: Rollout) -> list[str]:
+    return [name for name, record in rollout.records.items() if record.on_its_way]
+
+
+def _who_ends(store: Store) -> str:
+    """What becomes of the nodes on their way, now that no other one starts."""
+    if not (names := _on_the_way(_last(store))):
+        return "No node is on its way, and none starts."
+    if holder := store.at_work(datetime.now(UTC)):
+        return f"No other node starts. The controller of {holder.owner} ends {some(names)}."
+    return (
+        f"No other node starts. {some(names)} on the way, and no controller is at work: "
+        f"{store.finish_command} ends that, and starts no other."
+    )
 
 
 def retry(given: argparse.Namespace) -> int:
     """Have another try on a node."""
     store = _store(given)
-    record = store.retry(_last(store).number, given.node, getpass.getuser(), datetime.now(UTC))
+    last, now = _last(store), datetime.now(UTC)
+    if obstacle := _never_starts(last, given.node, now):
+        raise StoreError(f"{given.node} would not start again: {obstacle}; nothing was changed")
+    record = store.retry(last.number, given.node, getpass.getuser(), now)
     print(printable(f"{given.node} is {record.state}; `resume` goes on with it."))
     return 0
+
+
+def _never_starts(rollout: Rollout, node: str, now: datetime) -> str:
+    """Why a node that would wait for its turn again never has it, even if somebody resumes the roll-out.
+
+    Empty where nothing stops it, or where it is on its way at once: one that failed need not start.
+    """
+    record = rollout.records.get(node)
+    if record is None or record.state not in (State.ROLLED_BACK, State.LEFT_OUT):
+        return ""
+    seen = {name: replace(one, accepted=True) for name, one in rollout.records.items()}
+    resumed = replace(rollout, records=seen | {node: retried(record, now)}, mode=Mode.RUNNING, reason="")
+    decision = decide(resumed, now, Observation())
+    return decision.reason if decision.mode is Mode.STOPPED else ""
 
 
 def _policy(given: argparse.Namespace) -> Policy:
@@ -195,15 +242,16 @@ def _proposed(
 ) -> tuple[list[Candidate], Rollout]:
     inventory = _inventory(given)
     plans, previews = preflight(inventory, stack, limit, policy.kernel)
-    found = candidates(plans, groups_of(inventory), previews, only_kernel=not stack)
-    return found, proposal(found, policy, stack, now)
+    groups = groups_of(inventory)
+    found = candidates(plans, groups, previews, only_kernel=not stack)
+    return found, proposal(found, policy, stack, now, groups)
 
 
-def _begin(given: argparse.Namespace, stack: str, limit: str, policy: Policy) -> int:
+def _begin(given: argparse.Namespace, stack: str, limit: str, policy: Policy, said: str = "") -> int:
     store = _store(given)
     now = datetime.now(UTC)
     found, proposed = _proposed(given, stack, limit, now, policy)
-    print(printable(plan_text(proposed, found, now)))
+    print(printable("\n".join(filter(None, (plan_text(proposed, found, now), said)))))
     if all(node.problems for node in found):
         return 1
     number = store.create(stack, proposed.policy, proposed.nodes, proposed.records, now)
@@ -220,7 +268,7 @@ def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
 
     rollout = _last(store)
     folder = given.folder / str(number)
-    identity = f"{socket.gethostname()}:{folder}"
+    identity = store.identity(number)
     earlier = [
         found.stack for back in range(number - 1, 0, -1) if (found := store.load(back)) and found.stack
     ]
@@ -249,7 +297,8 @@ def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
         ending = asyncio.run(carry_out())
         print(printable(status_text(_last(store), datetime.now(UTC))))
         return ending.exit_status
-    print("Interrupted. The steps that were under way are repeated by `resume`.", file=sys.stderr)
+    again = "`resume`" if _last(store).mode is Mode.RUNNING else store.finish_command
+    print(f"Interrupted. The steps that were under way are repeated by {again}.", file=sys.stderr)
     return 1
 
 
@@ -339,13 +388,22 @@ def main(arguments: list[str] | None = None) -> int:
         made.add_argument("--limit", default="", help="only these nodes, as Ansible takes it")
     made = command(rollback)
     with_inventory(made)
-    made.add_argument("--policy", type=Path, help="policy in YAML; without one, the defaults hold")
+    made.add_argument(
+        "--policy", type=Path, help="policy in YAML; without one, that of the roll-out that is rolled back"
+    )
     made = command(resume)
     with_inventory(made)
     made.add_argument(
         "--scheduled",
         action="store_true",
-        help="for a timer: do nothing where nobody has begun, somebody is at work, or a person has to look",
+        help="for a timer: do nothing where nobody has begun, somebody is at work, or a person has to look; "
+        "after a hold or an abort, only as --finish",
+    )
+    made.add_argument(
+        "--finish",
+        action="store_true",
+        help="after a hold or an abort, where no controller is at work: end the nodes on their way, start no "
+        "other one",
     )
     made = command(schedule)
     with_inventory(made)

@@ -7,7 +7,7 @@ every step that was under way out again, as the table of transitions says.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -147,16 +147,16 @@ class Clock:
 
 @dataclass(frozen=True)
 class Ending:
-    """Why the engine has ended: what the roll-out is now, in a sentence, and when there is more to do."""
+    """Why the engine has ended: what the roll-out is now, in a sentence, and when there is more to do.
+
+    `exit_status` is 0 where every node that took part returned or a window is awaited, 1 where a person has
+    to look.
+    """
 
     mode: Mode
     sentence: str
     until: datetime | None = None
-
-    @property
-    def exit_status(self) -> int:
-        """0 where all is done or waits for its time, 1 where a person has to look."""
-        return int(self.mode in (Mode.HELD, Mode.STOPPED))
+    exit_status: int = 0
 
 
 class Engine:
@@ -217,7 +217,9 @@ class Engine:
             self.say(decision.sentence)
         if not self.tasks:
             if decision.until is None:
-                return Ending(decision.mode, decision.sentence)
+                records = {**rollout.records, **decision.moves}
+                over = replace(rollout, mode=decision.mode, records=records)
+                return Ending(decision.mode, decision.sentence, exit_status=int(not over.succeeded))
             if decision.closed and decision.until > now + IDLE:
                 return Ending(decision.mode, decision.sentence, decision.until)
         seconds = (decision.until - now).total_seconds() if decision.until else POLL_S

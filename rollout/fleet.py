@@ -145,17 +145,24 @@ def _candidate(name: str, document: Mapping[str, Any], groups: tuple[str, ...]) 
     return Candidate(name, groups, cohort, transaction=tuple(transaction.lines()))
 
 
-def proposal(found: Sequence[Candidate], policy: Policy, stack: str, now: datetime) -> Rollout:
+def proposal(
+    found: Sequence[Candidate],
+    policy: Policy,
+    stack: str,
+    now: datetime,
+    groups: Mapping[str, Sequence[str]] | None = None,
+) -> Rollout:
     """A roll-out of these nodes that has not begun; those with problems are left out.
 
-    Raises FleetError where a limit of the policy names groups that no node is in.
+    `groups` are those of each node of the inventory, as policies are the fleet's and a roll-out may be of one
+    node. Raises FleetError where a limit of the policy names groups that no node is in.
     """
     nodes = {node.name: Node(node.name, node.cohort, node.groups, place) for place, node in enumerate(found)}
+    known = {group for node in found for group in node.groups}.union(*(groups or {}).values())
     for pattern in policy.group_limits:
-        if not any(limits_of(node.groups, ((pattern, 1),)) for node in nodes.values()):
+        if not limits_of(tuple(known), ((pattern, 1),)):
             raise FleetError(f"group_limits: expected a pattern of groups of the inventory, found {pattern}")
     for window in policy.windows:
-        known = {group for node in nodes.values() for group in node.groups}
         if unknown := sorted(window.groups - known):
             raise FleetError(f"windows: expected groups of the inventory, found {', '.join(unknown)}")
     taking_part = [nodes[node.name] for node in found if not node.problems]

@@ -350,6 +350,11 @@ class Record:
         begun = self.state is not State.PENDING or self.step is not None
         return begun and not self.ended
 
+    @property
+    def on_its_way(self) -> bool:
+        """Whether the node is under way, or looked at after its soak."""
+        return self.under_way or self.step is not None
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -384,6 +389,19 @@ class Rollout:
     mode: Mode = Mode.RUNNING
     reason: str = ""
     number: int = 0
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it is over, and every node that took part returned, one at least.
+
+        A node that was left out before it was begun took no part.
+        """
+        states = [
+            record.state is State.RETURNED and record.watched is not False
+            for record in self.records.values()
+            if record.state is not State.LEFT_OUT or record.started_at or record.failures
+        ]
+        return self.mode is Mode.DONE and bool(states) and all(states)
 
 
 @dataclass(frozen=True)

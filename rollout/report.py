@@ -108,7 +108,7 @@ def _timeline(name: str, events: list[Event], now: datetime) -> Timeline:
         if event and event.step == Step.DRAIN and event.outcome == "begun" and out_since is None:
             out_since = at
         back = found in (State.RETURNED, State.ROLLED_BACK, State.LEFT_OUT, State.PENDING)
-        if out_since is not None and (back or (event is None and state is not State.FAILED)):
+        if out_since is not None and (back or event is None):
             out += _minutes(out_since, at)
             out_since = None
         if found is state:
@@ -248,6 +248,4 @@ def timeline_text(rollout: Rollout, events: Sequence[Event], now: datetime) -> s
 
 def verdict(rollout: Rollout) -> int:
     """The exit status: 0 where every node that took part returned, 1 where not, 2 while it is not over."""
-    if rollout.mode is not Mode.DONE:
-        return 2
-    return int(any(record.failures or record.state is State.FAILED for record in rollout.records.values()))
+    return int(not rollout.succeeded) if rollout.mode is Mode.DONE else 2

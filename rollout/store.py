@@ -10,6 +10,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import shlex
 import socket
 import sqlite3
 from contextlib import closing, contextmanager
@@ -47,10 +48,12 @@ PATIENCE_S = 30
 LEASE_TTL = timedelta(minutes=2)
 _RECORD = tuple(field.name for field in fields(Record))
 _COLUMNS = ", ".join(f'"{name}"' for name in _RECORD)  # "then" is a word of SQL
+#: Added to files of before; an older Temper neither needs nor minds it, so the version stays.
+ORIGIN = "origin TEXT NOT NULL DEFAULT ''"
 TABLES = f"""
 CREATE TABLE rollout (
   number INTEGER PRIMARY KEY, stack TEXT NOT NULL, policy TEXT NOT NULL, created_at TEXT NOT NULL,
-  mode TEXT NOT NULL, reason TEXT NOT NULL, sentence TEXT NOT NULL DEFAULT ''
+  mode TEXT NOT NULL, reason TEXT NOT NULL, sentence TEXT NOT NULL DEFAULT '', {ORIGIN}
 );
 CREATE UNIQUE INDEX one_at_a_time ON rollout (mode IS NOT 'done') WHERE mode IS NOT 'done';
 CREATE TABLE node (
@@ -159,6 +162,12 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    @property
+    def finish_command(self) -> str:
+        """What ends the nodes on their way where nobody is at work, for whoever reads a message."""
+        folder = shlex.quote(str(self.path.parent.resolve()))
+        return f"`python3 -m rollout resume --finish -i INVENTORY --folder {folder}`"
+
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
@@ -179,6 +188,9 @@ class Store:
                     for statement in filter(str.strip, TABLES.split(";")):
                         connection.execute(statement)
                     connection.execute(f"PRAGMA user_version = {VERSION}")
+                columns = connection.execute("PRAGMA table_info(rollout)").fetchall()
+                if "origin" not in (column[1] for column in columns):
+                    connection.execute(f"ALTER TABLE rollout ADD COLUMN {ORIGIN}")
                 yield connection
                 connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
@@ -223,6 +235,11 @@ class Store:
             self._check(connection, lease)
             connection.execute("UPDATE lease SET heartbeat_at = NULL")
 
+    def at_work(self, now: datetime) -> Holder | None:
+        """Who has the lease, and may not lose it yet."""
+        holder = self.holder()
+        return None if holder is None or self._may_take(holder, now) else holder
+
     def holder(self) -> Holder | None:
         """Who has the lease; None where it was given back, or nobody ever had it."""
         with self._open() as connection:
@@ -259,9 +276,15 @@ class Store:
                 before, to, mode = row
                 self._end_stopped(connection, before, to, Mode(mode), now)
             number = connection.execute(
-                "INSERT INTO rollout (stack, policy, created_at, mode, reason) VALUES (?, ?, ?, ?, '') "
-                "RETURNING number",
-                (stack, json.dumps(as_document(policy)), _text(now), Mode.RUNNING.value),
+                "INSERT INTO rollout (stack, policy, created_at, mode, reason, origin) "
+                "VALUES (?, ?, ?, ?, '', ?) RETURNING number",
+                (
+                    stack,
+                    json.dumps(as_document(policy)),
+                    _text(now),
+                    Mode.RUNNING.value,
+                    _origin(self.path.parent.resolve()),
+                ),
             ).fetchone()[0]
             for name, node in nodes.items():
                 values = (
@@ -276,9 +299,8 @@ class Store:
                 connection.execute(f"INSERT INTO node VALUES ({marks})", values)  # noqa: S608 - question marks
             return int(number)
 
-    @staticmethod
     def _end_stopped(
-        connection: sqlite3.Connection, number: int, stack: str, mode: Mode, now: datetime
+        self, connection: sqlite3.Connection, number: int, stack: str, mode: Mode, now: datetime
     ) -> None:
         what = f"roll-out {number} to {stack or 'another kernel'} is {mode}"
         if mode is not Mode.STOPPED:
@@ -287,8 +309,11 @@ class Store:
             f"SELECT name, {_COLUMNS} FROM node WHERE rollout = ?",  # noqa: S608 - the columns are ours
             (number,),
         )
-        if left := [name for name, *values in rows if (one := _record(values)).under_way or one.step]:
-            raise StoreError(f"{what}, with {some(left)} on the way: resume it, so that they end")
+        if left := [name for name, *values in rows if _record(values).on_its_way]:
+            raise StoreError(
+                f"{what}, with {some(left)} on the way: wait for the controller that is at work; where none "
+                f"is, {self.finish_command} ends them and starts no other node"
+            )
         connection.execute("UPDATE rollout SET mode = ? WHERE number = ?", (Mode.DONE.value, number))
         _note(connection, number, "", now, Mode.DONE, "", "decided", "another one begins", {}, "")
 
@@ -310,6 +335,17 @@ class Store:
                 nodes[name] = Node(name, cohort, tuple(json.loads(groups)), place)
                 records[name] = _record(values)
         return Rollout(row[1], read(json.loads(row[2])), nodes, records, Mode(row[3]), row[4], row[0])
+
+    def identity(self, number: int) -> str:
+        """By what nodes and schedulers know a roll-out: where it was begun, and its number.
+
+        It stays, whatever the controller that goes on is called, and however it spells the folder: else the
+        drains and leases of before would be somebody else's.
+        """
+        with self._open() as connection:
+            row = connection.execute("SELECT origin FROM rollout WHERE number = ?", (number,)).fetchone()
+        # One that was begun before this was recorded is known by what its controller was called then.
+        return f"{(row and row[0]) or _origin(self.path.parent)}/{number}"
 
     def mode(self, number: int) -> tuple[Mode, str]:
         """What a roll-out does, and why."""
@@ -508,6 +544,10 @@ class Store:
             f"UPDATE node SET ({_COLUMNS}) = ({marks}) WHERE rollout = ? AND name = ?",  # noqa: S608 - the columns are ours
             (*_row(record), number, name),
         )
+
+
+def _origin(folder: Path) -> str:
+    return f"{socket.gethostname()}:{folder}"
 
 
 def _holder(connection: sqlite3.Connection) -> Holder | None:

@@ -87,6 +87,25 @@ def test_a_node_that_fails_goes_back_and_the_rollout_stops(controller: Controlle
     assert controller.states() == [State.ROLLED_BACK, State.PENDING, State.PENDING]
 
 
+@pytest.mark.parametrize("answer", [FAILED, StepResult(Outcome.REFUSED, "a job does not end")])
+def test_a_node_that_did_not_return_is_told_by_the_exit_status(
+    controller: Controller, answer: StepResult
+) -> None:
+    step = Step.PROVE if answer is FAILED else Step.DRAIN
+    controller.begin(3, TOLERANT)
+    controller.script.answers = {("gpu1", step): [answer]}
+    ending = controller.run()
+    assert (ending.mode, ending.exit_status) == (Mode.DONE, 1)
+
+
+def test_a_node_that_somebody_else_has_is_no_success(controller: Controller) -> None:
+    controller.begin(1)
+    controller.script.unavailable = {"gpu0": "disk by bob"}
+    ending = controller.run()
+    assert (ending.mode, ending.exit_status) == (Mode.DONE, 1)
+    assert controller.states() == [State.LEFT_OUT]
+
+
 def test_an_exception_of_the_executor_is_a_failure_of_the_node(controller: Controller) -> None:
     controller.begin(1)
     controller.script.answers = {("gpu0", Step.LOAD): [RuntimeError("no route to host")]}

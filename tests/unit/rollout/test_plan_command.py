@@ -17,10 +17,10 @@ from rollout import fleet
 from rollout.fleet import FleetError, candidates, groups_of, proposal
 from rollout.forecast import forecast, plan_text
 from rollout.model import State
-from rollout.policy import Policy, Share
+from rollout.policy import Drain, Policy, Share
 from rollout.store import Store
 from rollout.windows import Window
-from tests.unit.rollout.fleets import NOW, begin, nodes
+from tests.unit.rollout.fleets import NOW, begin, having, nodes
 
 STACK = "r595-cuda13.2"
 INVENTORY = """
@@ -45,6 +45,24 @@ def document(name: str = "H100", former: str = "580.1-1", **more: Any) -> dict[s
         "transaction": transaction,
         **more,
     }
+
+
+def preflight_leaves(monkeypatch: pytest.MonkeyPatch, plans: dict[str, Any]) -> list[dict[str, Any]]:
+    """Preflight itself is not run: only what it leaves is there. Returns the variables that it is given."""
+    real = fleet._ansible
+    asked = []
+
+    def ansible(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        if program == "ansible-inventory":
+            return real(program, *arguments)
+        variables = json.loads(arguments[arguments.index("-e") + 1])
+        assert variables["nvidia_stack_busy_ok"], "a node with work is drained, not left out"
+        asked.append(variables)
+        Path(variables["preflight_plan_file"]).write_text(json.dumps({"nodes": plans}))
+        return subprocess.CompletedProcess([program], 0, "", "")
+
+    monkeypatch.setattr(fleet, "_ansible", ansible)
+    return asked
 
 
 def test_cohorts_are_of_the_same_gpus_system_and_change_of_driver() -> None:
@@ -87,6 +105,19 @@ def test_each_reason_why_a_node_is_left_out_is_kept() -> None:
 def test_a_policy_for_groups_that_no_node_is_in_is_refused(policy: Policy) -> None:
     with pytest.raises(FleetError, match="rak"):
         proposal(candidates({"a": document()}, {"a": ["rack1"]}), policy, STACK, NOW)
+
+
+def test_one_node_takes_the_policy_of_the_whole_fleet(
+    inventory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its groups are not all that the policy names."""
+    preflight_leaves(monkeypatch, {"node1": document()})
+    (tmp_path / "policy.yml").write_text(
+        "group_limits: {rack2: 1}\n"
+        "windows: [{days: [mon-sun], start: '00:00', end: '24:00', zone: UTC, groups: [gpu_nodes, rack2]}]\n"
+    )
+    assert run("-i", str(inventory), "--policy", str(tmp_path / "policy.yml"), "--limit", "node1") == 0
+    assert "1 of 1 nodes" in capsys.readouterr().out
 
 
 def test_the_forecast_is_the_planners_own_way() -> None:
@@ -158,22 +189,10 @@ def test_the_command_prints_the_plan(
     problems: list[str],
     status: int,
 ) -> None:
-    """Preflight itself is not run: only what it leaves is there."""
-    real = fleet._ansible
-
-    def ansible(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        if program == "ansible-inventory":
-            return real(program, *arguments)
-        variables = json.loads(arguments[arguments.index("-e") + 1])
-        assert variables["nvidia_stack_name"] == STACK
-        assert variables["nvidia_stack_busy_ok"], "a node with work is drained, not left out"
-        plans = {"nodes": {name: document(problems=problems) for name in ("node1", "node2", "node3")}}
-        with open(variables["preflight_plan_file"], "w") as file:  # noqa: PTH123 - a name, not a Path
-            json.dump(plans, file)
-        return subprocess.CompletedProcess([program], 0, "", "")
-
-    monkeypatch.setattr(fleet, "_ansible", ansible)
+    names = ("node1", "node2", "node3")
+    asked = preflight_leaves(monkeypatch, {name: document(problems=problems) for name in names})
     assert run("-i", str(inventory)) == status
+    assert [variables["nvidia_stack_name"] for variables in asked] == [STACK]
     assert "node1" in capsys.readouterr().out
 
 
@@ -287,6 +306,32 @@ def test_a_kernel_is_not_rolled_back_by_the_command(
     assert "`rollback` brings stacks only" in capsys.readouterr().err
     assert command.main(["status", "--folder", str(tmp_path)]) == 2
     assert "Roll-out 1 to the newest kernel: running" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_way_back_takes_the_policy_of_the_way_there(
+    inventory: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    given: bool,
+) -> None:
+    policy = Policy(drain=Drain.SLURM, max_unavailable=Share(2), group_limits={"rack*": 1})
+    facts = {"former_stack": "r580-cuda13.0"}
+    there = having(begin(nodes(2), policy), gpu0={"state": State.RETURNED, "facts": facts})
+    store = Store(tmp_path / "rollouts.sqlite")
+    store.create(there.stack, policy, there.nodes, there.records, NOW)
+    store.stop(1, "alice", "slower", NOW)
+    preflight_leaves(monkeypatch, {"node1": document()})
+    monkeypatch.setattr(command, "_carry_out", lambda *_: 0)
+    (tmp_path / "policy.yml").write_text("max_unavailable: 7\n")
+    more = ["--policy", str(tmp_path / "policy.yml")] if given else []
+    assert command.main(["rollback", "-i", str(inventory), "--folder", str(tmp_path), *more]) == 0
+    back = store.load(2)
+    assert back
+    assert back.policy == (Policy(max_unavailable=Share(7)) if given else policy)
+    said = f"Policy: {tmp_path}/policy.yml." if given else "Policy: that of roll-out 1, which is rolled back."
+    assert said in capsys.readouterr().out
 
 
 def test_without_a_roll_out_a_command_says_how_one_begins(

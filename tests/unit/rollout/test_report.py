@@ -116,15 +116,37 @@ def test_the_status_names_whoever_needs_a_person() -> None:
     assert "gpu0 (wave" not in text
 
 
+RETURNED: dict[str, object] = {"state": State.RETURNED, "started_at": NOW}
+
+
 @pytest.mark.parametrize(
-    ("mode", "state", "failures", "status"),
+    ("mode", "fields", "status"),
     [
-        (Mode.DONE, State.RETURNED, 0, 0),
-        (Mode.DONE, State.ROLLED_BACK, 1, 1),
-        (Mode.STOPPED, State.FAILED, 1, 2),
-        (Mode.RUNNING, State.DRAINED, 0, 2),
+        (Mode.DONE, RETURNED, 0),
+        # Rolled back, retried, and returned then.
+        (Mode.DONE, RETURNED | {"failures": 1, "accepted": True}, 0),
+        (Mode.DONE, RETURNED | {"watched": False, "failures": 1, "accepted": True}, 1),
+        (Mode.DONE, {"state": State.ROLLED_BACK, "started_at": NOW, "failures": 1}, 1),
+        # It never took part, and so does not count beside another one.
+        (Mode.DONE, {"state": State.LEFT_OUT}, 0),
+        (Mode.DONE, {"state": State.LEFT_OUT, "started_at": NOW}, 1),
+        (Mode.STOPPED, {"state": State.FAILED, "failures": 1}, 2),
+        (Mode.RUNNING, {"state": State.DRAINED}, 2),
     ],
 )
-def test_the_exit_status(mode: Mode, state: State, failures: int, status: int) -> None:
-    rollout = having(begin(nodes(1)), gpu0={"state": state, "failures": failures})
+def test_the_exit_status(mode: Mode, fields: dict[str, object], status: int) -> None:
+    rollout = having(begin(nodes(2)), gpu0=RETURNED, gpu1=fields)
     assert verdict(replace(rollout, mode=mode)) == status
+
+
+def test_a_roll_out_in_which_no_node_took_part_is_no_success() -> None:
+    rollout = having(begin(nodes(1)), gpu0={"state": State.LEFT_OUT, "reason": "drained by bob"})
+    assert verdict(replace(rollout, mode=Mode.DONE)) == 1
+
+
+def test_a_failed_node_is_out_of_service_until_now() -> None:
+    events = [*EVENTS[:-1], event(23, "gpu1", State.FAILED, Step.KEEP_OUT)]
+    assert timelines(begin(nodes(3)), events, LATER)["gpu1"].out_minutes == 5 * 60 - 3
+    assert "gpu1: staged 10.0, rolling-back 10.0, failed; out of service for 297.0 min" in timeline_text(
+        begin(nodes(3)), events, LATER
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -200,6 +201,35 @@ def test_a_rollout_that_stopped_with_a_node_on_its_way_is_ended_first(store: Sto
     with pytest.raises(StoreError, match="gpu0"):
         store.create("newer", QUICK, rollout.nodes, rollout.records, NOW)
     assert store.mode(1)[0] is Mode.STOPPED
+
+
+def test_a_roll_out_keeps_its_name_on_another_host_and_in_another_spelling(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its drains and leases would be somebody else's."""
+    before = store.identity(1)
+    assert before == f"{socket.gethostname()}:{store.path.parent}/1"
+    monkeypatch.setattr(socket, "gethostname", lambda: "standby.example")
+    monkeypatch.chdir(store.path.parent)
+    elsewhere = Store(Path(store.path.name))
+    assert elsewhere.identity(1) == before
+    elsewhere.stop(1, "alice", "why", NOW)
+    newer = begin(nodes(1))
+    elsewhere.create("newer", QUICK, newer.nodes, newer.records, NOW)
+    assert elsewhere.identity(2) == f"standby.example:{store.path.parent}/2"
+
+
+def test_a_roll_out_of_an_older_temper_keeps_the_name_that_it_had(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sqlite3.connect(store.path) as connection:
+        connection.execute("ALTER TABLE rollout DROP COLUMN origin")
+    monkeypatch.chdir(store.path.parent.parent)
+    as_given = Store(Path("reports") / store.path.name)
+    assert as_given.identity(1) == f"{socket.gethostname()}:reports/1"
+    rollout = as_given.load(1)
+    assert rollout
+    assert len(rollout.nodes) == 3
 
 
 # By hand

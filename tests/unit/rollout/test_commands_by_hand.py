@@ -1,0 +1,178 @@
+"""What an operator types while a roll-out is under way, and after its controller has died."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollout import __main__ as command
+from rollout.engine import Engine
+from rollout.model import Mode, Outcome, State, Step, StepResult
+from rollout.policy import Share
+from rollout.store import LEASE_TTL, Owner, Store, StoreError
+from tests.unit.rollout.fleets import ME, NOW, QUICK, Script, VirtualClock, begin, nodes
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+    from rollout.policy import Policy
+
+
+class Controller:
+    """The commands on a roll-out, whose steps a script answers."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.store = folder, Store(folder / "rollouts.sqlite")
+        self.script, self.clock = Script(), VirtualClock()
+        monkeypatch.setattr(command, "_carry_out", self._carry_out)
+
+    def _carry_out(self, given: argparse.Namespace, store: Store, number: int) -> int:
+        engine = Engine(store, self.script, clock=self.clock, say=lambda _: None, owner=ME)
+        return asyncio.run(engine.run(number)).exit_status
+
+    def begin(self, count: int, policy: Policy = QUICK) -> None:
+        rollout = begin(nodes(count), policy)
+        self.store.create(rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW)
+
+    def dies(self, step: Step) -> None:
+        """It begins with gpu0, and is gone in the middle of a step."""
+        self.script.answers = {("gpu0", step): [KeyboardInterrupt()]}
+        with pytest.raises(KeyboardInterrupt):
+            self.type("resume", "-i", "x")
+        self.clock.time += LEASE_TTL * 2
+        self.script.calls.clear()
+
+    def type(self, *words: str) -> int:
+        return command.main([*words, "--folder", str(self.folder)])
+
+    def states(self) -> list[State]:
+        rollout = self.store.load()
+        assert rollout
+        return [record.state for record in rollout.records.values()]
+
+
+@pytest.fixture
+def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Controller:
+    return Controller(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("order", "step", "ends", "mode"),
+    [
+        ("abort", Step.BASELINE, State.PENDING, Mode.STOPPED),
+        ("abort", Step.INSTALL, State.RETURNED, Mode.STOPPED),
+        ("hold", Step.BASELINE, State.RETURNED, Mode.HELD),
+    ],
+)
+@pytest.mark.parametrize("how", ["--finish", "--scheduled"])
+def test_after_a_crash_what_is_on_its_way_ends_and_nothing_else_starts(
+    controller: Controller,
+    capsys: pytest.CaptureFixture[str],
+    order: str,
+    step: Step,
+    ends: State,
+    mode: Mode,
+    how: str,
+) -> None:
+    controller.begin(3)
+    controller.dies(step)
+    controller.type(order, "--reason", "wrong stack")
+    finish = f"`python3 -m rollout resume --finish -i INVENTORY --folder {controller.folder}`"
+    assert f"gpu0 on the way, and no controller is at work: {finish}" in capsys.readouterr().out
+    controller.type("resume", how, "-i", "x")
+    assert controller.states() == [ends, State.PENDING, State.PENDING]
+    assert {node for node, _ in controller.script.calls} == {"gpu0"}
+    assert controller.store.mode(1)[0] is mode
+    controller.script.calls.clear()
+    assert controller.type("resume", "--scheduled", "-i", "x") == 0
+    assert controller.script.calls == []
+
+
+def test_another_roll_out_says_what_ends_the_one_that_was_aborted(controller: Controller) -> None:
+    controller.begin(2)
+    controller.dies(Step.DRAIN)
+    controller.type("abort", "--reason", "wrong stack")
+    other = begin(nodes(1))
+    with pytest.raises(
+        StoreError, match=r"gpu0 on the way.*`python3 -m rollout resume --finish -i INVENTORY"
+    ):
+        controller.store.create("other", QUICK, other.nodes, other.records, NOW)
+    controller.type("resume", "--finish", "-i", "x")
+    assert controller.store.create("other", QUICK, other.nodes, other.records, NOW) == 2
+
+
+def test_a_controller_that_is_at_work_ends_the_nodes_itself(
+    controller: Controller, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.begin(2)
+    monkeypatch.setattr(Store, "at_work", lambda store, now: store.holder())
+    drain = controller.script.drain
+
+    async def hold(ticket: object) -> StepResult:
+        controller.type("hold", "--reason", "the network")
+        return await drain(ticket)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(controller.script, "drain", hold, raising=False)
+    controller.type("resume", "-i", "x")
+    assert f"The controller of {ME} ends gpu0." in capsys.readouterr().out
+    assert controller.states() == [State.RETURNED, State.PENDING]
+    controller.type("abort", "--reason", "enough")
+    assert capsys.readouterr().out == "No node is on its way, and none starts.\n"
+
+
+def test_only_what_somebody_has_held_can_be_finished(
+    controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    controller.begin(1)
+    assert controller.type("resume", "--finish", "-i", "x") == 2
+    assert "roll-out 1 to new is running: `hold` or `abort` it first" in capsys.readouterr().err
+    assert controller.script.calls == []
+
+
+def test_a_lease_that_is_free_is_nobodys_work(controller: Controller) -> None:
+    controller.begin(1)
+    now = NOW + LEASE_TTL
+    assert controller.store.at_work(NOW) is None
+    owner = replace(Owner.of_this_process(), host="elsewhere")
+    controller.store.acquire(owner, NOW)
+    holder = controller.store.at_work(now)
+    assert holder
+    assert holder.owner == owner
+    assert controller.store.at_work(now + LEASE_TTL) is None
+
+
+@pytest.mark.parametrize(("budget", "status"), [(0, 2), (1, 0)])
+def test_another_try_is_refused_where_the_budget_lets_no_node_start(
+    controller: Controller, capsys: pytest.CaptureFixture[str], budget: int, status: int
+) -> None:
+    controller.begin(3, replace(QUICK, failure_budget=Share(budget)))
+    controller.script.answers = {("gpu0", Step.PROVE): [StepResult(Outcome.FAILED, "6 % slower")]}
+    controller.type("resume", "-i", "x")
+    assert controller.states()[0] is State.ROLLED_BACK
+    capsys.readouterr()
+    assert controller.type("retry", "gpu0") == status
+    said = capsys.readouterr()
+    if status:
+        assert "gpu0 would not start again: gpu0 failed or rolled back, and failure_budget is 0" in said.err
+        assert "begin another with a larger budget" in said.err
+        assert controller.states()[0] is State.ROLLED_BACK
+    else:
+        assert said.out == "gpu0 is pending; `resume` goes on with it.\n"
+        assert controller.type("resume", "-i", "x") == 0
+        assert controller.states() == [State.RETURNED] * 3
+
+
+def test_a_failed_node_is_tried_again_without_a_budget(controller: Controller) -> None:
+    """It does not start: it ends its way back, whatever the roll-out does."""
+    controller.begin(1)
+    silent = StepResult(Outcome.FAILED, "no answer")
+    controller.script.answers = {("gpu0", Step.REBOOT): [silent], ("gpu0", Step.UNDO): [silent]}
+    controller.type("resume", "-i", "x")
+    assert controller.states() == [State.FAILED]
+    assert controller.type("retry", "gpu0") == 0
+    controller.type("resume", "-i", "x")
+    assert controller.states() == [State.ROLLED_BACK]
