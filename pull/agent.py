@@ -230,7 +230,8 @@ class Agent:
             if not accepted.commit or not folder_of(self.paths.commits, accepted.commit).is_dir():
                 raise
             return self.again(accepted, now), short(f"Nothing newer could be fetched: {error}")
-        return self.repository.verify(candidate, accepted, now), short(candidate.remark)
+        found = self.repository.verify(candidate, accepted, now)
+        return found, short(found.remark)
 
     def again(self, accepted: Accepted, now: datetime) -> Verified:
         """The commit that was accepted last, judged once more; with tags, by one of those that name it.

@@ -80,7 +80,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Accepted:
-    """The last commit that was verified, and the tags that were seen until then: name -> object."""
+    """The last commit that was verified, and the versions' tags as they were seen first: name -> object."""
 
     commit: str = ""
     tags: tuple[tuple[str, str], ...] = ()
@@ -90,7 +90,7 @@ class Accepted:
 class Candidate:
     """What the repository offers: a commit, and the tag that names it, if it is named by one.
 
-    `passed_over` are tags that count for nothing, because their names are no versions.
+    `tags` are all that have a version, `passed_over` those that count for nothing because they have none.
     """
 
     commit: str
@@ -99,24 +99,20 @@ class Candidate:
     tags: tuple[tuple[str, str], ...] = ()
     passed_over: tuple[str, ...] = ()
 
-    @property
-    def remark(self) -> str:
-        """What the operator should know of it; empty where there is nothing."""
-        if not self.passed_over:
-            return ""
-        names = ", ".join(self.passed_over[:5]) + (", ..." if len(self.passed_over) > 5 else "")
-        return f"Tags whose names are no versions of PEP 440 count for nothing: {names}."
-
 
 @dataclass(frozen=True)
 class Verified:
-    """A commit that somebody of the keyring stands for; `time` (UTC) is what its author says."""
+    """A commit that somebody of the keyring stands for; `time` (UTC) is what its author says.
+
+    `remark` is what the operator should know of the tags; empty where there is nothing.
+    """
 
     commit: str
     ref: str
     signer: str
     tags: tuple[tuple[str, str], ...] = ()
     time: str = ""
+    remark: str = ""
 
 
 class Repository:
@@ -222,7 +218,7 @@ class Repository:
             others = f" Others count for nothing: {', '.join(sorted(kinds)[:5])}." if kinds else ""
             wanted = f"{pattern}, with a version of PEP 440 for the *" if star else pattern
             raise RepositoryError(f"{self.wanted.url} has no tag {wanted}.{others}")
-        tags = tuple((name, object_id) for name, (object_id, _) in kinds.items())
+        tags = tuple((one, kinds[one][0]) for one in kinds if order[one] is not None)
         passed_over = tuple(sorted(name for name, one in order.items() if one is None))
         tag, kind = kinds[name]
         if kind != "tag":
@@ -240,21 +236,33 @@ class Repository:
             KeyringError: there is no keyring to judge by.
             RepositoryError: git failed.
         """
-        before = dict(accepted.tags)
-        for name, object_id in candidate.tags:
-            if before.get(name, object_id) != object_id:
-                raise RefusedError(
-                    "tag-moved",
-                    f"The tag {name} was {before[name]}, and is {object_id} now: a tag must never move. "
-                    "Make a new one.",
-                )
+        # The first object of a tag is the one that is remembered: what has moved can never be taken, however
+        # often it is seen beside a newer one.
+        known = {**dict(candidate.tags), **dict(accepted.tags)}
+        moved = sorted(name for name, object_id in candidate.tags if known[name] != object_id)
+        if candidate.ref in moved:
+            star = "*" in self.wanted.tags
+            other = "Sign a tag with a higher version" if star else "Name another tag in pull_tags"
+            was = known[candidate.ref]
+            raise RefusedError(
+                "tag-moved",
+                f"The tag {candidate.ref} was {was}, and is {candidate.tag} now: a tag must never move. "
+                f"{other}, or let this one be {was} again.",
+            )
         signer = self.signer(candidate, now)
         if accepted.commit and candidate.commit != accepted.commit:
             self.require_descendant(candidate.commit, accepted.commit)
-        tags = {**before, **dict(candidate.tags)}
         seconds = self.git("show", "--no-patch", "--no-notes", "--format=%ct", candidate.commit).strip()
         time = datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return Verified(candidate.commit, candidate.ref, signer, tuple(sorted(tags.items())), time)
+        remark = " ".join(
+            f"{said}: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
+            for said, names in (
+                ("Tags have moved since this node saw them first, and are never taken", moved),
+                ("Tags whose names are no versions of PEP 440 count for nothing", candidate.passed_over),
+            )
+            if names
+        )
+        return Verified(candidate.commit, candidate.ref, signer, tuple(sorted(known.items())), time, remark)
 
     def signer(self, candidate: Candidate, now: datetime) -> str:
         """Who of the keyring has signed the tag, or else the commit. Raises as `verify` does."""

@@ -252,6 +252,91 @@ def test_a_tag_that_moved_is_refused_also_forward(tmp_path: Path, source: Origin
     assert refusal(repository, Accepted(found.commit, found.tags)) == "tag-moved"
 
 
+def test_a_newer_tag_is_taken_although_an_older_one_moved(tmp_path: Path, source: Origin, ada: Path) -> None:
+    """Else no tag would help: the one that moved keeps every node from all that come after it."""
+    source.commit(None)
+    source.tag("fleet-1", ada)
+    repository = node(tmp_path, source, tags="fleet-*")
+    first = pulled(repository)
+    source.commit(None)
+    source.tag("fleet-1", ada, "--force")
+    commit = source.commit(None)
+    source.tag("fleet-2", ada)
+    found = pulled(repository, Accepted(first.commit, first.tags))
+    assert (found.commit, found.ref) == (commit, "fleet-2")
+    assert "fleet-1" in found.remark
+    # It is still known as what it was, and never taken as what it is now.
+    assert dict(found.tags)["fleet-1"] == dict(first.tags)["fleet-1"]
+    source.git("tag", "--delete", "fleet-2")
+    source.tag("fleet-1", ada, "--force")
+    assert refusal(repository, Accepted(found.commit, found.tags)) == "tag-moved"
+
+
+def test_a_tag_that_moved_after_a_newer_one_was_taken_brings_nothing_back(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    """Moved to a later commit, and the newer tag taken away: signed, a descendant, and another content."""
+    source.commit(None)
+    source.tag("fleet-1", ada)
+    source.commit(None)
+    source.tag("fleet-2", ada)
+    repository = node(tmp_path, source, tags="fleet-*")
+    accepted = pulled(repository)
+    source.commit(None)
+    source.tag("fleet-1", ada, "--force")
+    found = pulled(repository, Accepted(accepted.commit, accepted.tags))
+    assert (found.commit, found.tags) == (accepted.commit, accepted.tags)
+    source.git("tag", "--delete", "fleet-2")
+    assert refusal(repository, Accepted(found.commit, found.tags)) == "tag-moved"
+
+
+@pytest.mark.parametrize("history", ["older", "not-descendant"])
+def test_a_newer_tag_beside_one_that_moved_brings_no_other_history(
+    tmp_path: Path, source: Origin, ada: Path, history: str
+) -> None:
+    root = source.commit(None)
+    source.commit(None)
+    source.tag("fleet-1", ada)
+    repository = node(tmp_path, source, tags="fleet-*")
+    found = pulled(repository)
+    source.git("reset", "--quiet", "--hard", root)
+    if history == "not-descendant":
+        source.commit(None, "other")
+    source.tag("fleet-1", ada, "--force")
+    source.tag("fleet-2", ada)
+    assert refusal(repository, Accepted(found.commit, found.tags)) == history
+
+
+def test_a_tag_that_is_no_version_may_move(tmp_path: Path, source: Origin, ada: Path) -> None:
+    commit = source.commit(None)
+    source.tag("fleet-1", ada)
+    source.git("tag", "fleet-test")
+    repository = node(tmp_path, source, tags="fleet-*")
+    found = pulled(repository)
+    assert dict(found.tags).keys() == {"fleet-1"}
+    source.commit(None)
+    source.git("tag", "--force", "fleet-test")
+    # A node that this program's predecessor has made knows the tag.
+    known = (*found.tags, ("fleet-test", commit))
+    again = pulled(repository, Accepted(found.commit, known))
+    assert (again.ref, "moved" in again.remark) == ("fleet-1", False)
+
+
+def test_what_helps_against_a_tag_that_moved_is_said_and_helps(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    source.commit(None)
+    source.tag("fleet-1", ada)
+    repository = node(tmp_path, source, tags="fleet-*")
+    first = pulled(repository)
+    was = source.git("rev-parse", "fleet-1")
+    source.tag("fleet-1", ada, "--force")
+    with pytest.raises(RefusedError, match=f"higher version.*{was}"):
+        pulled(repository, Accepted(first.commit, first.tags))
+    source.git("update-ref", "refs/tags/fleet-1", was)
+    assert pulled(repository, Accepted(first.commit, first.tags)).remark == ""
+
+
 def test_a_signed_tag_under_a_new_name_is_refused(tmp_path: Path, source: Origin, ada: Path) -> None:
     source.commit(ada)
     source.tag("fleet-1", ada)
@@ -562,9 +647,8 @@ def test_a_release_comes_after_its_candidates_and_tags_that_are_no_versions_coun
     repository = node(tmp_path, source, tags="fleet-*")
     found = pulled(repository)
     assert (found.commit, found.ref) == (release, "fleet-1")
-    # They are remembered all the same: none of them may move.
-    assert dict(found.tags).keys() >= {"fleet-old", "fleet-zz-hotfix"}
-    assert "fleet-old, fleet-zz-hotfix" in repository.candidate().remark
+    assert dict(found.tags).keys() == {"fleet-1-rc1", "fleet-1", "fleet-1-rc2"}
+    assert "fleet-old, fleet-zz-hotfix" in found.remark
 
 
 def test_tags_of_which_none_is_a_version_are_named(tmp_path: Path, source: Origin, ada: Path) -> None:
