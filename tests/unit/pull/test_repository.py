@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import http.server
+import os
 import shlex
 import shutil
 import subprocess
@@ -586,6 +587,34 @@ def test_a_merged_tag_with_a_signature_signs_no_commit(tmp_path: Path, source: O
     source.git("merge", "--quiet", "--no-ff", "--no-gpg-sign", "--message", "m", "v1")
     assert "mergetag" in source.git("cat-file", "commit", "HEAD")
     assert refusal(node(tmp_path, source)) == "unsigned"
+
+
+def test_a_checkout_waits_for_its_own_files_and_for_no_other_file_system(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount whose server is away would keep a wait for all of them from ever ending."""
+    source.commit(ada, "inventory/mine/hosts.yml")
+    (source.folder / "link").symlink_to("inventory")
+    commit = source.commit(ada, "run")
+    repository = node(tmp_path, source)
+    pulled(repository)
+    commits = tmp_path / "commits"
+    kept: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        kept.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        real(handle)
+
+    monkeypatch.setattr(os, "sync", lambda: pytest.fail("waited for all file systems"))
+    monkeypatch.setattr(os, "fsync", fsync)
+    check_out(repository, commit, commits)
+    draft = commits / f".{commit}.unfinished"
+    names = ["inventory/mine/hosts.yml", "run", "inventory/mine", "inventory", ""]
+    wanted = {*(str(draft / name) for name in names), str(commits)}
+    assert set(kept) == wanted
+    # The folder's new name last: whoever finds it finds all of it.
+    assert kept[-1] == str(commits)
 
 
 def test_no_link_leaves_the_checkout_by_way_of_another(tmp_path: Path) -> None:
