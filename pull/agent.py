@@ -119,7 +119,8 @@ class Agent:
 
         Raises:
             LockedError: another run is under way.
-            OSError: the result cannot be written on the node itself.
+            OSError: the result cannot be written on the node itself. It was handed back all the same, if it
+                could be, and says so.
         """
         with locked(self.paths.lock):
             started = Result(
@@ -130,15 +131,31 @@ class Agent:
                 delivery_problem=self.undelivered(),
             )
             result = replace(self.outcome(started), finished_at=stamp())
-            files.replace(self.paths.result, result.text(), 0o644)
+            unwritten: OSError | None = None
             try:
-                delivery.deliver(result.text(), self.wanted)
-            except delivery.DeliveryError as error:
-                problem = short(str(error))
+                files.replace(self.paths.result, result.text(), 0o644)
+            except OSError as error:
+                unwritten = error
+                result = unkept(result, error)
+            problem = self.hand_back(result)
+            if unwritten:
+                said = f"{unwritten}; {problem.rstrip('.')}" if problem else str(unwritten)
+                raise OSError(said) from unwritten
+            if problem:
+                problem += " The next run tries again, with the result that is the newest then."
+            return result, problem
+
+    def hand_back(self, result: Result) -> str:
+        """Deliver a result; returns why it was not taken, which is noted for the next run, if it can be."""
+        try:
+            delivery.deliver(result.text(), self.wanted)
+        except delivery.DeliveryError as error:
+            problem = short(str(error))
+            with contextlib.suppress(OSError):  # the caller tells it, too
                 files.replace(self.paths.undelivered, problem)
-                return result, f"{problem} The next run tries again, with the result that is the newest then."
-            self.paths.undelivered.unlink(missing_ok=True)
-            return result, ""
+            return problem
+        self.paths.undelivered.unlink(missing_ok=True)
+        return ""
 
     def undelivered(self) -> str:
         """Why the result before was not handed back; empty where it was."""
@@ -299,6 +316,14 @@ class Agent:
         finally:
             with contextlib.suppress(lease.LeaseError):  # somebody took it after it had expired
                 lease.release(self.owner, taken.fencing, path=self.paths.lease)
+
+
+def unkept(result: Result, error: OSError) -> Result:
+    """A result that the node's own disk did not take. That a commit was refused matters more."""
+    reason = short(f"The result cannot be written on this node: {error}. {result.reason}")
+    if result.state == REFUSED:
+        return replace(result, reason=reason)
+    return replace(result, state=FAILED, code="disk", reason=reason)
 
 
 def stamp() -> str:
