@@ -241,14 +241,14 @@ class Agent:
         """
         now = datetime.now(timezone.utc)
         try:
-            self.repository.fetch()
+            problem = self.repository.fetch()
             candidate = self.repository.candidate()
         except RepositoryError as error:
             if not accepted.commit or not folder_of(self.paths.commits, accepted.commit).is_dir():
                 raise
             return self.again(accepted, now), short(f"Nothing newer could be fetched: {error}")
         found = self.repository.verify(candidate, accepted, now)
-        return found, short(found.remark)
+        return found, short(" ".join(filter(None, (problem, found.remark))))
 
     def again(self, accepted: Accepted, now: datetime) -> Verified:
         """The commit that was accepted last, judged once more; with tags, by one of those that name it.

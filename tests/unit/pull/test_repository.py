@@ -689,6 +689,127 @@ def test_tags_of_which_none_is_a_version_are_named(tmp_path: Path, source: Origi
     assert pulled(node(tmp_path, source, tags="fleet-old")).ref == "fleet-old"
 
 
+def packs(repository: Repository) -> int:
+    return len(list(repository.folder.glob("objects/pack/*.pack")))
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, command: str, error: Exception) -> list[str]:
+    """Lets one of git's commands fail; returns a list that all commands will be noted in."""
+    called: list[str] = []
+    real = Repository.git
+
+    def git(self: Repository, *arguments: str, **options: Any) -> str:
+        called.append(arguments[0])
+        if arguments[0] == command:
+            raise error
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(Repository, "git", git)
+    return called
+
+
+def test_many_packs_become_one_which_has_all_that_they_had(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fetch brings one, and each start looks at all of them."""
+    monkeypatch.setattr("pull.repository.MOST_PACKS", 2)
+    first = source.commit(ada)
+    repository = node(tmp_path, source)
+    repository.fetch()
+    rewritten = source.commit(ada)
+    repository.fetch()
+    source.git("reset", "--quiet", "--hard", first)
+    found = []
+    for _ in range(4):
+        commit = source.commit(ada, "other")
+        assert repository.fetch() == ""
+        found.append(packs(repository))
+    assert found == [3, 2, 3, 2]
+    assert repository.sound()
+    assert repository.candidate().commit == commit
+    # No ref leads to it any more. It has to be known, as what the node has applied.
+    assert repository.git("cat-file", "-t", rewritten).strip() == "commit"
+
+
+@pytest.mark.parametrize(
+    "error", [RepositoryError("git repack failed: No space left on device"), OSError(errno.ENOSPC, "full")]
+)
+def test_a_clone_that_cannot_be_repacked_is_used_and_that_is_told(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr("pull.repository.MOST_PACKS", 0)
+    source.commit(ada)
+    repository = node(tmp_path, source)
+    repository.fetch()
+    commit = source.commit(ada)
+    failing(monkeypatch, "repack", error)
+    assert str(error) in repository.fetch()
+    assert repository.candidate().commit == commit
+
+
+def test_what_a_killed_repack_has_left_is_taken_away(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what a killed fetch protects from being packed again."""
+    source.commit(ada)
+    repository = node(tmp_path, source)
+    repository.fetch()
+    (pack,) = repository.folder.glob("objects/pack/*.pack")
+    left = [pack.with_name(".tmp-77-pack-abc.pack"), pack.with_suffix(".keep")]
+    for path in left:
+        path.write_text("half")
+    monkeypatch.setattr("pull.repository.MOST_PACKS", 1)
+    source.commit(ada)
+    repository.fetch()
+    repository.fetch()
+    assert packs(repository) == 1
+    assert not any(path.exists() for path in left)
+
+
+def test_a_check_that_does_not_end_is_no_damage(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new clone would only add to what the machine has to do, for each of the fleet's nodes."""
+    commit = source.commit(ada)
+    repository = node(tmp_path, source)
+    pulled(repository)
+    before = repository.folder.stat().st_ino
+    real = repository_module.run
+
+    def run(command: list[str], *arguments: Any) -> subprocess.CompletedProcess[bytes]:
+        if "fsck" in command:
+            raise subprocess.TimeoutExpired(command, 300)
+        assert "init" not in command
+        return real(command, *arguments)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(repository_module, "run", run)
+        with pytest.raises(RepositoryError, match=r"fsck.*did not end within 300 s"):
+            repository.fetch()
+    assert repository.folder.stat().st_ino == before
+    assert pulled(repository).commit == commit
+
+
+def test_a_clone_is_looked_at_again_only_where_the_fetch_changed_it(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = source.commit(ada)
+    repository = node(tmp_path, source)
+    pulled(repository)
+    called = failing(monkeypatch, "", OSError())
+    repository.fetch()
+    assert called.count("fsck") == 1
+    called.clear()
+    source.commit(ada)
+    repository.fetch()
+    assert called.count("fsck") == 2
+    called.clear()
+    # Only the ref changes: all objects are there.
+    source.git("reset", "--quiet", "--hard", commit)
+    repository.fetch()
+    assert called.count("fsck") == 2
+
+
 @pytest.mark.parametrize("fails", ["init", "fetch", "fsck", "config"])
 def test_a_disk_that_is_full_takes_no_clone_away(
     fails: str, tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
