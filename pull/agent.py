@@ -17,7 +17,7 @@ from pull.checkout import check_out, folder_of, switch
 from pull.keyring import KeyringError
 from pull.playbooks import PLAY_TIMEOUT_S, REPAIRABLE, PlaybookError, Playbooks
 from pull.repository import Accepted, Candidate, RefusedError, Repository, RepositoryError, Verified
-from pull.result import CHECKED, FAILED, HELD, MOST_CONTROLS, REFUSED, Result, short, verdict
+from pull.result import CHECKED, FAILED, HELD, MOST_CONTROLS, NOT_FETCHED, REFUSED, Result, short, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -172,7 +172,7 @@ class Agent:
                 return replace(known, state=HELD, code="lease", reason=holder)
             accepted = self.accepted()
             known = replace(known, commit=accepted.commit)
-            verified, problem = self.verified(accepted)
+            verified, code, reason = self.verified(accepted)
             checkout = self.applied(verified)
             known = replace(
                 known,
@@ -180,7 +180,8 @@ class Agent:
                 commit_time=verified.time,
                 ref=verified.ref,
                 signer=verified.signer,
-                reason=problem,
+                code=code,
+                reason=reason,
             )
             return self.compared(known, Playbooks(checkout, self.paths.state, self.wanted))
         except RefusedError as error:
@@ -234,8 +235,8 @@ class Agent:
             ) from error
         return found
 
-    def verified(self, accepted: Accepted) -> tuple[Verified, str]:
-        """What counts from now on, and why nothing newer could be fetched, or what else is to be said of it.
+    def verified(self, accepted: Accepted) -> tuple[Verified, str, str]:
+        """What counts from now on; a code and why, where nothing newer could be fetched, or else a remark.
 
         Where the repository cannot be reached, what was accepted last is judged by the keyring once more.
         """
@@ -246,9 +247,9 @@ class Agent:
         except RepositoryError as error:
             if not accepted.commit or not folder_of(self.paths.commits, accepted.commit).is_dir():
                 raise
-            return self.again(accepted, now), short(f"Nothing newer could be fetched: {error}")
+            return self.again(accepted, now), NOT_FETCHED, short(f"Nothing newer could be fetched: {error}")
         found = self.repository.verify(candidate, accepted, now)
-        return found, short(" ".join(filter(None, (problem, found.remark))))
+        return found, "", short(" ".join(filter(None, (problem, found.remark))))
 
     def again(self, accepted: Accepted, now: datetime) -> Verified:
         """The commit that was accepted last, judged once more; with tags, by one of those that name it.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 OLDEST_GIT = (2, 34)
 FETCH_TIMEOUT_S = 600
 GIT_TIMEOUT_S = 300
-#: Each fetch that brings something leaves a pack, which repeats much of the others, and git fsck reads them all.
+#: Each fetch that brings something leaves a pack, which repeats much of the others. git fsck reads them all.
 MOST_PACKS = 20
 #: No file that git writes may be larger: a repository of text has no such pack.
 LARGEST_FILE = 1 << 30

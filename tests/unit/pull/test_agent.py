@@ -194,7 +194,21 @@ def test_where_the_repository_is_away_the_last_commit_is_kept_to(world: World) -
         world.commit,
         ("os_tuning/sysctl:x",),
     )
+    assert result.code == "not-fetched"
     assert "fetched" in result.reason
+
+
+def test_a_node_that_has_fetched_says_nothing_of_it(world: World) -> None:
+    assert world.run().code == ""
+
+
+def test_a_repository_without_a_tag_that_counts_has_nothing_newer(world: World) -> None:
+    """It answers, but a node cannot tell from it what is the newest."""
+    world.source.tag("fleet-1", world.ada)
+    world.run(tags="fleet-*")
+    world.source.git("tag", "--delete", "fleet-1")
+    result = world.run(tags="fleet-*")
+    assert (result.state, result.code, result.ref) == ("checked", "not-fetched", "fleet-1")
 
 
 def test_tags_are_kept_to_where_the_repository_is_away(world: World) -> None:
