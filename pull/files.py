@@ -27,7 +27,7 @@ def replace(path: Path, text: str, mode: int = 0o600) -> None:
 
 def sync(path: Path) -> None:
     """Wait until the disk has a file, or a folder's names. Raises OSError."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

@@ -207,7 +207,7 @@ class Repository:
 
     def contents(self) -> dict[str, tuple[int, ...]]:
         """All files of the repository, each with what changes whenever it is written. Raises OSError."""
-        found = {}
+        found: dict[str, tuple[int, ...]] = {}
         for path in self.folder.rglob("*"):
             state = path.lstat()
             if not stat.S_ISDIR(state.st_mode):
