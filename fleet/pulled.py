@@ -12,7 +12,7 @@ import json
 import os
 import stat
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console.nodes import counted, duration, printable
-from pull.result import CHECKED, FAILED, HELD, REFUSED, SCHEMA_VERSION, Result
+from pull.result import CHECKED, FAILED, HELD, NOT_FETCHED, REFUSED, SCHEMA_VERSION, Result
 from rollout.fleet import FleetError, groups_of
 from validation.model.contract import ContractError, StringEnum, loads
 
@@ -33,6 +33,8 @@ LARGEST_BYTES = 1 << 20
 LONGEST_INTERVAL_S = 86_400
 #: What clocks may differ by.
 CLOCKS = timedelta(minutes=5)
+#: Commits whose times differ by no more may have been made in the other order: their authors' clocks differ.
+CLOSE = timedelta(minutes=15)
 #: A node works for some time before it hands its result back.
 WORK = timedelta(minutes=15)
 USAGE_ERROR = 2
@@ -160,10 +162,20 @@ def read(path: Path, now: datetime) -> Heard:
 
 
 def newest_commit(heard: Iterable[Heard]) -> tuple[str, str]:
-    """The newest commit that a node has accepted, and its time (UTC), as nodes say; empty where none does."""
-    found = [(one.result.commit_time, one.result.commit) for one in heard if one.result.commit_time]
-    time, commit = max(found, default=(NEVER, ""))
-    return commit, time
+    """The newest commit that a node has accepted, and its time (UTC), as nodes say; empty where none does.
+
+    Of commits made at close times it is the one that most nodes have. A node that could fetch nothing is
+    asked only where no node could: it does not know what is the newest.
+    """
+    known = [one.result for one in heard if one.result.commit_time]
+    found = [one for one in known if one.code != NOT_FETCHED] or known
+    times = {one.commit: instant(one.commit_time) for one in found}
+    if not times:
+        return "", NEVER
+    nodes = Counter(one.commit for one in found)
+    close = [one for one, time in times.items() if max(times.values()) - time <= CLOSE]
+    commit = max(close, key=lambda one: (nodes[one], times[one], one))
+    return commit, times[commit].strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def standing(heard: Heard, newest: tuple[str, str], intervals: int, now: datetime) -> tuple[Standing, str]:
@@ -177,8 +189,17 @@ def standing(heard: Heard, newest: tuple[str, str], intervals: int, now: datetim
     if result.verdict == "not-compliant":
         said = f"{result.left_count} controls differ"
         return Standing.DRIFTED, " ".join(filter(None, (said, result.repair_problem, result.reason)))
-    if result.commit != commit and now - instant(committed) > heard.limit(intervals):
-        return Standing.BEHIND, f"on commit {result.commit[:12]}, others have {commit[:12]}. {result.reason}"
+    if result.commit != commit:
+        others = f"on commit {result.commit[:12]}, others have {commit[:12]}."
+        stuck = result.code == NOT_FETCHED
+        if not stuck and abs(instant(result.commit_time or NEVER) - instant(committed)) <= CLOSE:
+            others += " Their times are too close to tell which is newer, and at least as many nodes have the"
+            others += " other one: --commit says which is expected."
+        said = f"{others} {result.reason}".strip()
+        if now - instant(committed) > heard.limit(intervals):
+            return Standing.BEHIND, said
+        if stuck:
+            return Standing.NOT_CHECKED, said
     if result.verdict == "not-checked":
         return Standing.NOT_CHECKED, result.reason or f"{result.left_count} controls were not checked"
     return Standing.COMPLIANT, result.reason

@@ -17,7 +17,7 @@ from pull.checkout import check_out, folder_of, switch
 from pull.keyring import KeyringError
 from pull.playbooks import PLAY_TIMEOUT_S, REPAIRABLE, PlaybookError, Playbooks
 from pull.repository import Accepted, Candidate, RefusedError, Repository, RepositoryError, Verified
-from pull.result import CHECKED, FAILED, HELD, MOST_CONTROLS, REFUSED, Result, short, verdict
+from pull.result import CHECKED, FAILED, HELD, MOST_CONTROLS, NOT_FETCHED, REFUSED, Result, short, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,7 +119,8 @@ class Agent:
 
         Raises:
             LockedError: another run is under way.
-            OSError: the result cannot be written on the node itself.
+            OSError: the result cannot be written on the node itself. It was handed back all the same, if it
+                could be, and says so.
         """
         with locked(self.paths.lock):
             started = Result(
@@ -130,15 +131,31 @@ class Agent:
                 delivery_problem=self.undelivered(),
             )
             result = replace(self.outcome(started), finished_at=stamp())
-            files.replace(self.paths.result, result.text(), 0o644)
+            unwritten: OSError | None = None
             try:
-                delivery.deliver(result.text(), self.wanted)
-            except delivery.DeliveryError as error:
-                problem = short(str(error))
+                files.replace(self.paths.result, result.text(), 0o644)
+            except OSError as error:
+                unwritten = error
+                result = unkept(result, error)
+            problem = self.hand_back(result)
+            if unwritten:
+                said = f"{unwritten}; {problem.rstrip('.')}" if problem else str(unwritten)
+                raise OSError(said) from unwritten
+            if problem:
+                problem += " The next run tries again, with the result that is the newest then."
+            return result, problem
+
+    def hand_back(self, result: Result) -> str:
+        """Deliver a result; returns why it was not taken, which is noted for the next run, if it can be."""
+        try:
+            delivery.deliver(result.text(), self.wanted)
+        except delivery.DeliveryError as error:
+            problem = short(str(error))
+            with contextlib.suppress(OSError):  # the caller tells it, too
                 files.replace(self.paths.undelivered, problem)
-                return result, f"{problem} The next run tries again, with the result that is the newest then."
-            self.paths.undelivered.unlink(missing_ok=True)
-            return result, ""
+            return problem
+        self.paths.undelivered.unlink(missing_ok=True)
+        return ""
 
     def undelivered(self) -> str:
         """Why the result before was not handed back; empty where it was."""
@@ -155,7 +172,7 @@ class Agent:
                 return replace(known, state=HELD, code="lease", reason=holder)
             accepted = self.accepted()
             known = replace(known, commit=accepted.commit)
-            verified, problem = self.verified(accepted)
+            verified, code, reason = self.verified(accepted)
             checkout = self.applied(verified)
             known = replace(
                 known,
@@ -163,7 +180,8 @@ class Agent:
                 commit_time=verified.time,
                 ref=verified.ref,
                 signer=verified.signer,
-                reason=problem,
+                code=code,
+                reason=reason,
             )
             return self.compared(known, Playbooks(checkout, self.paths.state, self.wanted))
         except RefusedError as error:
@@ -217,20 +235,21 @@ class Agent:
             ) from error
         return found
 
-    def verified(self, accepted: Accepted) -> tuple[Verified, str]:
-        """What counts from now on, and why nothing newer could be fetched, or what else is to be said of it.
+    def verified(self, accepted: Accepted) -> tuple[Verified, str, str]:
+        """What counts from now on; a code and why, where nothing newer could be fetched, or else a remark.
 
         Where the repository cannot be reached, what was accepted last is judged by the keyring once more.
         """
         now = datetime.now(timezone.utc)
         try:
-            self.repository.fetch()
+            problem = self.repository.fetch()
             candidate = self.repository.candidate()
         except RepositoryError as error:
             if not accepted.commit or not folder_of(self.paths.commits, accepted.commit).is_dir():
                 raise
-            return self.again(accepted, now), short(f"Nothing newer could be fetched: {error}")
-        return self.repository.verify(candidate, accepted, now), short(candidate.remark)
+            return self.again(accepted, now), NOT_FETCHED, short(f"Nothing newer could be fetched: {error}")
+        found = self.repository.verify(candidate, accepted, now)
+        return found, "", short(" ".join(filter(None, (problem, found.remark))))
 
     def again(self, accepted: Accepted, now: datetime) -> Verified:
         """The commit that was accepted last, judged once more; with tags, by one of those that name it.
@@ -298,6 +317,14 @@ class Agent:
         finally:
             with contextlib.suppress(lease.LeaseError):  # somebody took it after it had expired
                 lease.release(self.owner, taken.fencing, path=self.paths.lease)
+
+
+def unkept(result: Result, error: OSError) -> Result:
+    """A result that the node's own disk did not take. That a commit was refused matters more."""
+    reason = short(f"The result cannot be written on this node: {error}. {result.reason}")
+    if result.state == REFUSED:
+        return replace(result, reason=reason)
+    return replace(result, state=FAILED, code="disk", reason=reason)
 
 
 def stamp() -> str:

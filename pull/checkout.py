@@ -14,6 +14,7 @@ from itertools import dropwhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from pull import files
 from pull.repository import GIT_TIMEOUT_S, RefusedError, RepositoryError, run
 
 if TYPE_CHECKING:
@@ -50,8 +51,9 @@ def check_out(repository: Repository, commit: str, commits: Path) -> Path:
     contents = blobs(repository, [object_id for _, object_id, _ in entries])
     for (mode, _, path), content in zip(entries, contents):
         write(draft, mode, path, content)
-    os.sync()
+    files.sync_below(draft)
     draft.rename(target)
+    files.sync(commits)
     return target
 
 

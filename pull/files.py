@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 
 def replace(path: Path, text: str, mode: int = 0o600) -> None:
@@ -25,8 +22,25 @@ def replace(path: Path, text: str, mode: int = 0o600) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)  # noqa: PTH108 - likewise
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has a file, or a folder's names. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)
+
+
+def sync_below(folder: Path) -> None:
+    """Wait until the disk has all of a folder, and for no other file system. Raises OSError.
+
+    `os.sync` waits for all of them, and so for a mount whose server is away.
+    """
+    for name, _, names in os.walk(folder, topdown=False):
+        for path in (Path(name, one) for one in names):
+            if not path.is_symlink():
+                sync(path)
+        sync(Path(name))

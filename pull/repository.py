@@ -14,6 +14,7 @@ import resource
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 OLDEST_GIT = (2, 34)
 FETCH_TIMEOUT_S = 600
 GIT_TIMEOUT_S = 300
+#: Each fetch that brings something leaves a pack, which repeats much of the others. git fsck reads them all.
+MOST_PACKS = 20
 #: No file that git writes may be larger: a repository of text has no such pack.
 LARGEST_FILE = 1 << 30
 SSH_SIGNATURE = "-----BEGIN SSH SIGNATURE-----"
@@ -59,6 +62,9 @@ SETTINGS = {
     # git chooses by the signature's own first line: one of OpenPGP would be judged by root's keyring.
     "gpg.openpgp.program": "/bin/false",
     "gpg.x509.program": "/bin/false",
+    # The service has one core.
+    "pack.threads": "1",
+    "repack.writeBitmaps": "false",
     "http.followRedirects": "false",
     "http.sslVerify": "true",
     "protocol.allow": "never",
@@ -68,6 +74,10 @@ SETTINGS = {
 
 class RepositoryError(Exception):
     """git itself failed: there is nothing that could be judged. The message is a sentence."""
+
+
+class GitTimeoutError(RepositoryError):
+    """git took too long, and was ended: nobody knows what it would have found. The message is a sentence."""
 
 
 class RefusedError(Exception):
@@ -80,7 +90,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Accepted:
-    """The last commit that was verified, and the tags that were seen until then: name -> object."""
+    """The last commit that was verified, and the versions' tags as they were seen first: name -> object."""
 
     commit: str = ""
     tags: tuple[tuple[str, str], ...] = ()
@@ -90,7 +100,7 @@ class Accepted:
 class Candidate:
     """What the repository offers: a commit, and the tag that names it, if it is named by one.
 
-    `passed_over` are tags that count for nothing, because their names are no versions.
+    `tags` are all that have a version, `passed_over` those that count for nothing because they have none.
     """
 
     commit: str
@@ -99,24 +109,20 @@ class Candidate:
     tags: tuple[tuple[str, str], ...] = ()
     passed_over: tuple[str, ...] = ()
 
-    @property
-    def remark(self) -> str:
-        """What the operator should know of it; empty where there is nothing."""
-        if not self.passed_over:
-            return ""
-        names = ", ".join(self.passed_over[:5]) + (", ..." if len(self.passed_over) > 5 else "")
-        return f"Tags whose names are no versions of PEP 440 count for nothing: {names}."
-
 
 @dataclass(frozen=True)
 class Verified:
-    """A commit that somebody of the keyring stands for; `time` (UTC) is what its author says."""
+    """A commit that somebody of the keyring stands for; `time` (UTC) is what its author says.
+
+    `remark` is what the operator should know of the tags; empty where there is nothing.
+    """
 
     commit: str
     ref: str
     signer: str
     tags: tuple[tuple[str, str], ...] = ()
     time: str = ""
+    remark: str = ""
 
 
 class Repository:
@@ -126,10 +132,11 @@ class Repository:
         self.folder = folder
         self.wanted = configuration
 
-    def fetch(self) -> None:
+    def fetch(self) -> str:
         """Bring what the repository offers; a clone that is damaged is replaced once a new one is whole.
 
-        A disk that is full looks like damage, too: what is there is not given up for it.
+        A disk that is full looks like damage, too: what is there is not given up for it. Returns why the
+        clone could not be repacked, where that was due; it is used all the same.
 
         Raises:
             RepositoryError: it cannot be reached, sends what git takes for broken, or does not have the ref.
@@ -142,9 +149,11 @@ class Repository:
             old.rename(self.folder)
         for left in (new.folder, old):
             remove(left)
+        # Before the check, which then is of the new pack, and ends where it did not with the old ones.
+        problem = self.repack()
         if self.sound():
-            self.download()
-            return
+            self.download(checked=True)
+            return problem
         try:
             new.make()
             new.download()
@@ -156,9 +165,30 @@ class Repository:
             with contextlib.suppress(OSError):
                 remove(new.folder)
             raise
+        return ""
 
-    def download(self) -> None:
-        """Bring what the repository offers into this one. Raises RepositoryError."""
+    def repack(self) -> str:
+        """Make one pack of many; returns why it could not be made, empty where all is well.
+
+        What no ref leads to any more is kept: of a history that was rewritten, the node has to know what it
+        has applied. The old packs go once the new one is on the disk.
+        """
+        if len(list(self.folder.glob("objects/pack/*.pack"))) <= MOST_PACKS:
+            return ""
+        try:
+            self.clean()
+            options = ["-a", "-d", "--keep-unreachable", "-n", "--quiet"]
+            self.git("repack", *options, timeout_s=FETCH_TIMEOUT_S)
+        except (RepositoryError, OSError) as error:
+            return f"The clone {self.folder} could not be repacked: {error}"
+        return ""
+
+    def download(self, *, checked: bool = False) -> None:
+        """Bring what the repository offers into this one. Raises RepositoryError, OSError.
+
+        Where all that lies here is `checked` already, it is checked anew only if the fetch has changed it.
+        """
+        before = self.contents() if checked else None
         wanted = self.wanted
         source = f"refs/tags/{wanted.tags}" if wanted.tags else f"refs/heads/{wanted.branch}"
         target = f"{TAGS}{wanted.tags}" if wanted.tags else HEAD
@@ -166,7 +196,7 @@ class Repository:
         command = ["fetch", *options, "--refmap=", "--", wanted.url, f"+{source}:{target}"]
         self.git(*command, timeout_s=FETCH_TIMEOUT_S)
         # A server of files alone is asked for each of them, and git looks at those less closely.
-        if not self.sound():
+        if self.contents() != before and not self.sound():
             raise RepositoryError(f"What came from {wanted.url} is damaged.")
 
     def make(self) -> None:
@@ -175,24 +205,43 @@ class Repository:
         self.git("init", "--quiet", "--bare", "--template=", str(self.folder), inside=False)
         self.clean()
 
+    def contents(self) -> dict[str, tuple[int, ...]]:
+        """All files of the repository, each with what changes whenever it is written. Raises OSError."""
+        found: dict[str, tuple[int, ...]] = {}
+        for path in self.folder.rglob("*"):
+            state = path.lstat()
+            if not stat.S_ISDIR(state.st_mode):
+                found[str(path)] = (state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        return found
+
     def clean(self) -> None:
         """Take away all that git would read beside objects and our refs, and what a killed git left."""
         for name in ("hooks", "info", "modules", "worktrees", "logs", "refs/replace", "lfs"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         for name in ("shallow", "config.worktree", "objects/info/alternates", "objects/info/http-alternates"):
             (self.folder / name).unlink(missing_ok=True)
-        for pattern in ("*.lock", "objects/pack/tmp_*", "objects/**/tmp_obj_*", "refs/**/*.lock"):
+        packs = ("objects/pack/tmp_*", "objects/pack/.tmp-*", "objects/pack/*.keep")
+        for pattern in ("*.lock", *packs, "objects/**/tmp_obj_*", "refs/**/*.lock"):
             for path in self.folder.glob(pattern):
                 path.unlink()
         (self.folder / "config").write_text("[core]\nrepositoryformatversion = 0\nbare = true\n")
 
     def sound(self) -> bool:
-        """Whether all objects are whole, and what git needs of them is there."""
+        """Whether all objects are whole, and what git needs of them is there.
+
+        Raises:
+            RepositoryError: it could not be found out in time, which is no damage.
+        """
         if not (self.folder / "HEAD").is_file():
             return False
         try:
             self.clean()
             self.git("fsck", "--full", "--strict", "--no-dangling", "--no-reflogs", "--no-progress")
+        except GitTimeoutError as error:
+            raise RepositoryError(
+                f"Whether the clone {self.folder} is whole is not known, and it was kept: {error} Look for "
+                "what keeps the node or its disk busy; the next start tries again."
+            ) from error
         except (RepositoryError, OSError):
             return False
         return True
@@ -222,7 +271,7 @@ class Repository:
             others = f" Others count for nothing: {', '.join(sorted(kinds)[:5])}." if kinds else ""
             wanted = f"{pattern}, with a version of PEP 440 for the *" if star else pattern
             raise RepositoryError(f"{self.wanted.url} has no tag {wanted}.{others}")
-        tags = tuple((name, object_id) for name, (object_id, _) in kinds.items())
+        tags = tuple((one, kinds[one][0]) for one in kinds if order[one] is not None)
         passed_over = tuple(sorted(name for name, one in order.items() if one is None))
         tag, kind = kinds[name]
         if kind != "tag":
@@ -240,21 +289,33 @@ class Repository:
             KeyringError: there is no keyring to judge by.
             RepositoryError: git failed.
         """
-        before = dict(accepted.tags)
-        for name, object_id in candidate.tags:
-            if before.get(name, object_id) != object_id:
-                raise RefusedError(
-                    "tag-moved",
-                    f"The tag {name} was {before[name]}, and is {object_id} now: a tag must never move. "
-                    "Make a new one.",
-                )
+        # The first object of a tag is the one that is remembered: what has moved can never be taken, however
+        # often it is seen beside a newer one.
+        known = {**dict(candidate.tags), **dict(accepted.tags)}
+        moved = sorted(name for name, object_id in candidate.tags if known[name] != object_id)
+        if candidate.ref in moved:
+            star = "*" in self.wanted.tags
+            other = "Sign a tag with a higher version" if star else "Name another tag in pull_tags"
+            was = known[candidate.ref]
+            raise RefusedError(
+                "tag-moved",
+                f"The tag {candidate.ref} was {was}, and is {candidate.tag} now: a tag must never move. "
+                f"{other}, or let this one be {was} again.",
+            )
         signer = self.signer(candidate, now)
         if accepted.commit and candidate.commit != accepted.commit:
             self.require_descendant(candidate.commit, accepted.commit)
-        tags = {**before, **dict(candidate.tags)}
         seconds = self.git("show", "--no-patch", "--no-notes", "--format=%ct", candidate.commit).strip()
         time = datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return Verified(candidate.commit, candidate.ref, signer, tuple(sorted(tags.items())), time)
+        remark = " ".join(
+            f"{said}: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
+            for said, names in (
+                ("Tags have moved since this node saw them first, and are never taken", moved),
+                ("Tags whose names are no versions of PEP 440 count for nothing", candidate.passed_over),
+            )
+            if names
+        )
+        return Verified(candidate.commit, candidate.ref, signer, tuple(sorted(known.items())), time, remark)
 
     def signer(self, candidate: Candidate, now: datetime) -> str:
         """Who of the keyring has signed the tag, or else the commit. Raises as `verify` does."""
@@ -342,7 +403,7 @@ class Repository:
         try:
             answer = run(["git", *options, *arguments], self.environment(), timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise RepositoryError(f"git {arguments[0]} did not end within {timeout_s:g} s.") from error
+            raise GitTimeoutError(f"git {arguments[0]} did not end within {timeout_s:g} s.") from error
         return subprocess.CompletedProcess(
             answer.args,
             answer.returncode,

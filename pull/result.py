@@ -11,6 +11,8 @@ SCHEMA_VERSION = 1
 MOST_CONTROLS = 200
 LONGEST_TEXT = 400
 CHECKED, REFUSED, HELD, FAILED = "checked", "refused", "held", "failed"
+#: The code of a run that was `checked` against the last accepted commit, because nothing newer was to be had.
+NOT_FETCHED = "not-fetched"
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,9 @@ class Result:
 
     `checked`: the node was compared with `commit`. `refused`: what the repository offered was not applied,
     `code` and `reason` say why. `held`: somebody else works on the node, so nothing was done. `failed`: the
-    program could not do its work. `reason` may also stand beside `checked`, where the repository could not be
-    reached and the last accepted commit was taken again.
+    program could not do its work. With the code `not-fetched`, `checked` means that the repository could not
+    be reached, or offered nothing, and the last accepted commit was taken again; `reason` says why. A
+    `reason` beside `checked` without a code is a remark.
 
     `verdict` is that of the compliance check (compliant, not-compliant, not-checked; empty where none was
     made), `commit_time` when the commit was made, as its author says. `repaired` has the ids of controls that

@@ -122,6 +122,64 @@ def test_a_node_is_not_behind_while_a_commit_is_on_its_way(tmp_path: Path) -> No
     assert judge(tmp_path, ["gpu01", "gpu02"], 3, NOW).exit_status == 0
 
 
+#: The parent of NEW, made where the clock was ten minutes fast: by the clocks it is the newer of the two.
+FAST = replace(GOOD, commit=OLD, commit_time="2026-11-22T09:05:00Z")
+
+
+def fleet(folder: Path, first: Result, *others: Result) -> list[Node]:
+    """The nodes gpu01, with its own result, and those after it."""
+    for number, result in enumerate((first, *others), 1):
+        hand_back(folder, replace(result, node=f"gpu{number:02}"))
+    names = [f"gpu{number:02}" for number in range(1, len(others) + 2)]
+    return list(judge(folder, names, 3, NOW).nodes)
+
+
+def test_a_node_that_could_fetch_nothing_does_not_say_what_is_the_newest(tmp_path: Path) -> None:
+    late = replace(FAST, commit_time="2026-11-22T20:00:00Z", code="not-fetched", reason="no route to host")
+    found = fleet(tmp_path, late, GOOD, GOOD)
+    assert [node.standing for node in found] == [Standing.BEHIND, Standing.COMPLIANT, Standing.COMPLIANT]
+    assert "no route to host" in found[0].reason
+
+
+def test_a_node_that_could_fetch_nothing_is_not_compliant_while_others_have_another_commit(
+    tmp_path: Path,
+) -> None:
+    """Others may have a new commit for a moment before it, but nobody knows whether it would get it."""
+    fresh = replace(GOOD, commit_time="2026-11-23T11:40:00Z")
+    stuck = replace(FAST, code="not-fetched", reason="no route to host")
+    found = fleet(tmp_path, stuck, fresh)
+    assert [node.standing for node in found] == [Standing.NOT_CHECKED, Standing.COMPLIANT]
+    assert "no route to host" in found[0].reason
+
+
+def test_a_fleet_that_can_fetch_nothing_is_judged_by_what_it_has(tmp_path: Path) -> None:
+    """The server is away for all of them."""
+    stuck = replace(GOOD, code="not-fetched", reason="no route to host")
+    found = fleet(tmp_path, stuck, stuck, replace(stuck, commit=OLD, commit_time="2026-11-01T00:00:00Z"))
+    assert [node.standing for node in found] == [Standing.COMPLIANT, Standing.COMPLIANT, Standing.BEHIND]
+
+
+@pytest.mark.parametrize("code", ["", "not-fetched"])
+def test_the_only_commit_there_is_is_the_newest(tmp_path: Path, code: str) -> None:
+    found = fleet(tmp_path, replace(GOOD, code=code, reason="no route to host" if code else ""), GOOD)
+    assert [node.standing for node in found] == [Standing.COMPLIANT, Standing.COMPLIANT]
+
+
+def test_of_commits_made_at_close_times_the_one_of_more_nodes_is_the_newest(tmp_path: Path) -> None:
+    """Whose clocks they were made by, nobody knows; which one is expected, the operator can say."""
+    found = fleet(tmp_path, FAST, GOOD, GOOD)
+    assert [node.standing for node in found] == [Standing.BEHIND, Standing.COMPLIANT, Standing.COMPLIANT]
+    assert "--commit" in found[0].reason
+
+
+def test_of_commits_made_at_other_times_the_later_one_is_the_newest(tmp_path: Path) -> None:
+    """Also where a server holds it back from most."""
+    later = replace(GOOD, commit=OLD, commit_time="2026-11-22T10:00:00Z")
+    found = fleet(tmp_path, later, GOOD, GOOD)
+    assert [node.standing for node in found] == [Standing.COMPLIANT, Standing.BEHIND, Standing.BEHIND]
+    assert "--commit" not in found[1].reason
+
+
 def test_a_commit_that_the_operator_names_is_asked_of_all(tmp_path: Path) -> None:
     """What nodes say of commits is theirs alone."""
     hand_back(tmp_path, GOOD)

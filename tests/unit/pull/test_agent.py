@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import sys
@@ -14,7 +15,7 @@ import yaml
 from ansible.module_utils import lease
 
 from console.run import Note, Run, Stage
-from pull import delivery
+from pull import delivery, files
 from pull.agent import Agent, LockedError, Paths
 from pull.playbooks import FIXED
 from pull.result import MOST_CONTROLS, Control, Result
@@ -193,7 +194,21 @@ def test_where_the_repository_is_away_the_last_commit_is_kept_to(world: World) -
         world.commit,
         ("os_tuning/sysctl:x",),
     )
+    assert result.code == "not-fetched"
     assert "fetched" in result.reason
+
+
+def test_a_node_that_has_fetched_says_nothing_of_it(world: World) -> None:
+    assert world.run().code == ""
+
+
+def test_a_repository_without_a_tag_that_counts_has_nothing_newer(world: World) -> None:
+    """It answers, but a node cannot tell from it what is the newest."""
+    world.source.tag("fleet-1", world.ada)
+    world.run(tags="fleet-*")
+    world.source.git("tag", "--delete", "fleet-1")
+    result = world.run(tags="fleet-*")
+    assert (result.state, result.code, result.ref) == ("checked", "not-fetched", "fleet-1")
 
 
 def test_tags_are_kept_to_where_the_repository_is_away(world: World) -> None:
@@ -320,6 +335,67 @@ def test_a_result_that_is_not_taken_is_told_and_the_next_one_goes(
     assert world.undelivered == ""
     assert (result.delivery_problem, taken) == ("the server is away", [result.text()])
     assert world.run().delivery_problem == ""
+
+
+class FullDisk:
+    """Takes no file of these names, and has what was sent to the controller."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str, away: bool = False) -> None:
+        self.sent: list[dict[str, Any]] = []
+        real = files.replace
+
+        def replaced(path: Path, text: str, mode: int = 0o600) -> None:
+            if path.name in names:
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+            real(path, text, mode)
+
+        def deliver(text: str, wanted: Configuration) -> None:
+            self.sent.append(json.loads(text))
+            if away:
+                raise delivery.DeliveryError("the server is away")
+
+        monkeypatch.setattr(files, "replace", replaced)
+        monkeypatch.setattr(delivery, "deliver", deliver)
+
+
+def test_a_result_that_the_disk_does_not_take_is_handed_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the operator sees a silent node, and not why."""
+    disk = FullDisk(monkeypatch, "result.json")
+    with pytest.raises(OSError, match="No space left"):
+        world.run()
+    (sent,) = disk.sent
+    assert (sent["state"], sent["code"]) == ("failed", "disk")
+    assert "No space left" in sent["reason"]
+    assert sent["finished_at"]
+
+
+def test_a_full_disk_does_not_hide_that_a_commit_was_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.source.commit(None)
+    disk = FullDisk(monkeypatch, "result.json")
+    with pytest.raises(OSError, match="No space left"):
+        world.run()
+    assert [(one["state"], one["code"]) for one in disk.sent] == [("refused", "unsigned")]
+    assert "No space left" in disk.sent[0]["reason"]
+
+
+def test_a_full_disk_and_a_server_that_is_away_are_both_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FullDisk(monkeypatch, "result.json", "undelivered", away=True)
+    with pytest.raises(OSError, match=r"No space left.*the server is away"):
+        world.run()
+
+
+def test_why_a_result_was_not_taken_is_told_where_it_cannot_be_noted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FullDisk(monkeypatch, "undelivered", away=True)
+    assert world.run().state == "checked"
+    assert "the server is away" in world.undelivered
 
 
 def test_a_result_is_never_longer_than_the_controller_takes() -> None:

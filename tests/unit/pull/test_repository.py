@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import http.server
+import os
 import shlex
 import shutil
 import subprocess
@@ -250,6 +251,92 @@ def test_a_tag_that_moved_is_refused_also_forward(tmp_path: Path, source: Origin
     source.commit(ada)
     source.tag("fleet-1", ada, "--force")
     assert refusal(repository, Accepted(found.commit, found.tags)) == "tag-moved"
+
+
+def test_a_newer_tag_is_taken_although_an_older_one_moved(tmp_path: Path, source: Origin, ada: Path) -> None:
+    """Else no tag would help: the one that moved keeps every node from all that come after it."""
+    source.commit(None)
+    source.tag("fleet-1", ada)
+    repository = node(tmp_path, source, tags="fleet-*")
+    first = pulled(repository)
+    source.commit(None)
+    source.tag("fleet-1", ada, "--force")
+    commit = source.commit(None)
+    source.tag("fleet-2", ada)
+    found = pulled(repository, Accepted(first.commit, first.tags))
+    assert (found.commit, found.ref) == (commit, "fleet-2")
+    assert "fleet-1" in found.remark
+    # It is still known as what it was, and never taken as what it is now.
+    assert dict(found.tags)["fleet-1"] == dict(first.tags)["fleet-1"]
+    source.git("tag", "--delete", "fleet-2")
+    source.tag("fleet-1", ada, "--force")
+    assert refusal(repository, Accepted(found.commit, found.tags)) == "tag-moved"
+
+
+def test_a_tag_that_moved_after_a_newer_one_was_taken_brings_nothing_back(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    """Moved to a later commit, and the newer tag taken away: signed, a descendant, and another content."""
+    source.commit(None)
+    source.tag("fleet-1", ada)
+    source.commit(None)
+    source.tag("fleet-2", ada)
+    repository = node(tmp_path, source, tags="fleet-*")
+    accepted = pulled(repository)
+    source.commit(None)
+    source.tag("fleet-1", ada, "--force")
+    found = pulled(repository, Accepted(accepted.commit, accepted.tags))
+    assert (found.commit, found.tags) == (accepted.commit, accepted.tags)
+    source.git("tag", "--delete", "fleet-2")
+    assert refusal(repository, Accepted(found.commit, found.tags)) == "tag-moved"
+
+
+@pytest.mark.parametrize("history", ["older", "not-descendant"])
+def test_a_newer_tag_beside_one_that_moved_brings_no_other_history(
+    tmp_path: Path, source: Origin, ada: Path, history: str
+) -> None:
+    root = source.commit(None)
+    source.commit(None)
+    source.tag("fleet-1", ada)
+    repository = node(tmp_path, source, tags="fleet-*")
+    found = pulled(repository)
+    source.git("reset", "--quiet", "--hard", root)
+    if history == "not-descendant":
+        source.commit(None, "other")
+    source.tag("fleet-1", ada, "--force")
+    source.tag("fleet-2", ada)
+    assert refusal(repository, Accepted(found.commit, found.tags)) == history
+
+
+def test_a_tag_that_is_no_version_may_move(tmp_path: Path, source: Origin, ada: Path) -> None:
+    commit = source.commit(None)
+    source.tag("fleet-1", ada)
+    source.git("tag", "fleet-test")
+    repository = node(tmp_path, source, tags="fleet-*")
+    found = pulled(repository)
+    assert dict(found.tags).keys() == {"fleet-1"}
+    source.commit(None)
+    source.git("tag", "--force", "fleet-test")
+    # A node that this program's predecessor has made knows the tag.
+    known = (*found.tags, ("fleet-test", commit))
+    again = pulled(repository, Accepted(found.commit, known))
+    assert (again.ref, "moved" in again.remark) == ("fleet-1", False)
+
+
+def test_what_helps_against_a_tag_that_moved_is_said_and_helps(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    source.commit(None)
+    source.tag("fleet-1", ada)
+    repository = node(tmp_path, source, tags="fleet-*")
+    first = pulled(repository)
+    was = source.git("rev-parse", "fleet-1")
+    source.commit(None)
+    source.tag("fleet-1", ada, "--force")
+    with pytest.raises(RefusedError, match=f"higher version.*{was}"):
+        pulled(repository, Accepted(first.commit, first.tags))
+    source.git("update-ref", "refs/tags/fleet-1", was)
+    assert pulled(repository, Accepted(first.commit, first.tags)).remark == ""
 
 
 def test_a_signed_tag_under_a_new_name_is_refused(tmp_path: Path, source: Origin, ada: Path) -> None:
@@ -503,6 +590,34 @@ def test_a_merged_tag_with_a_signature_signs_no_commit(tmp_path: Path, source: O
     assert refusal(node(tmp_path, source)) == "unsigned"
 
 
+def test_a_checkout_waits_for_its_own_files_and_for_no_other_file_system(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount whose server is away would keep a wait for all of them from ever ending."""
+    source.commit(ada, "inventory/mine/hosts.yml")
+    (source.folder / "link").symlink_to("inventory")
+    commit = source.commit(ada, "run")
+    repository = node(tmp_path, source)
+    pulled(repository)
+    commits = tmp_path / "commits"
+    kept: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        kept.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        real(handle)
+
+    monkeypatch.setattr(os, "sync", lambda: pytest.fail("waited for all file systems"))
+    monkeypatch.setattr(os, "fsync", fsync)
+    check_out(repository, commit, commits)
+    draft = commits / f".{commit}.unfinished"
+    names = ["inventory/mine/hosts.yml", "run", "inventory/mine", "inventory", ""]
+    wanted = {*(str(draft / name) for name in names), str(commits)}
+    assert set(kept) == wanted
+    # The folder's new name last: whoever finds it finds all of it.
+    assert kept[-1] == str(commits)
+
+
 def test_no_link_leaves_the_checkout_by_way_of_another(tmp_path: Path) -> None:
     folder = tmp_path / "commits" / "one"
     folder.mkdir(parents=True)
@@ -562,9 +677,8 @@ def test_a_release_comes_after_its_candidates_and_tags_that_are_no_versions_coun
     repository = node(tmp_path, source, tags="fleet-*")
     found = pulled(repository)
     assert (found.commit, found.ref) == (release, "fleet-1")
-    # They are remembered all the same: none of them may move.
-    assert dict(found.tags).keys() >= {"fleet-old", "fleet-zz-hotfix"}
-    assert "fleet-old, fleet-zz-hotfix" in repository.candidate().remark
+    assert dict(found.tags).keys() == {"fleet-1-rc1", "fleet-1", "fleet-1-rc2"}
+    assert "fleet-old, fleet-zz-hotfix" in found.remark
 
 
 def test_tags_of_which_none_is_a_version_are_named(tmp_path: Path, source: Origin, ada: Path) -> None:
@@ -574,6 +688,129 @@ def test_tags_of_which_none_is_a_version_are_named(tmp_path: Path, source: Origi
         pulled(node(tmp_path, source, tags="fleet-*"))
     # One that is named in full needs none.
     assert pulled(node(tmp_path, source, tags="fleet-old")).ref == "fleet-old"
+
+
+def packs(repository: Repository) -> int:
+    return len(list(repository.folder.glob("objects/pack/*.pack")))
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, command: str, error: Exception) -> list[str]:
+    """Lets one of git's commands fail; returns a list that all commands will be noted in."""
+    called: list[str] = []
+    real = Repository.git
+
+    def git(self: Repository, *arguments: str, **options: Any) -> str:
+        called.append(arguments[0])
+        if arguments[0] == command:
+            raise error
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(Repository, "git", git)
+    return called
+
+
+def test_many_packs_become_one_which_has_all_that_they_had(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fetch brings one, and each start looks at all of them."""
+    monkeypatch.setattr("pull.repository.MOST_PACKS", 2)
+    first = source.commit(ada)
+    repository = node(tmp_path, source)
+    repository.fetch()
+    rewritten = source.commit(ada)
+    repository.fetch()
+    source.git("reset", "--quiet", "--hard", first)
+    found = []
+    for _ in range(4):
+        commit = source.commit(ada, "other")
+        assert repository.fetch() == ""
+        found.append(packs(repository))
+    assert found == [3, 2, 3, 2]
+    assert repository.sound()
+    assert repository.candidate().commit == commit
+    # No ref leads to it any more. It has to be known, as what the node has applied.
+    assert repository.git("cat-file", "-t", rewritten).strip() == "commit"
+
+
+@pytest.mark.parametrize(
+    "error", [RepositoryError("git repack failed: No space left on device"), OSError(errno.ENOSPC, "full")]
+)
+def test_a_clone_that_cannot_be_repacked_is_used_and_that_is_told(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr("pull.repository.MOST_PACKS", 0)
+    source.commit(ada)
+    repository = node(tmp_path, source)
+    repository.fetch()
+    commit = source.commit(ada)
+    called = failing(monkeypatch, "repack", error)
+    assert str(error) in repository.fetch()
+    assert repository.candidate().commit == commit
+    # First, so that a check which its packs have made too long ends again.
+    assert called[:2] == ["repack", "fsck"]
+
+
+def test_what_a_killed_repack_has_left_is_taken_away(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what a killed fetch protects from being packed again."""
+    source.commit(ada)
+    repository = node(tmp_path, source)
+    repository.fetch()
+    (pack,) = repository.folder.glob("objects/pack/*.pack")
+    left = [pack.with_name(".tmp-77-pack-abc.pack"), pack.with_suffix(".keep")]
+    for path in left:
+        path.write_text("half")
+    monkeypatch.setattr("pull.repository.MOST_PACKS", 1)
+    source.commit(ada)
+    repository.fetch()
+    repository.fetch()
+    assert packs(repository) == 1
+    assert not any(path.exists() for path in left)
+
+
+def test_a_check_that_does_not_end_is_no_damage(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new clone would only add to what the machine has to do, for each of the fleet's nodes."""
+    commit = source.commit(ada)
+    repository = node(tmp_path, source)
+    pulled(repository)
+    before = repository.folder.stat().st_ino
+    real = repository_module.run
+
+    def run(command: list[str], *arguments: Any) -> subprocess.CompletedProcess[bytes]:
+        if "fsck" in command:
+            raise subprocess.TimeoutExpired(command, 300)
+        assert "init" not in command
+        return real(command, *arguments)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(repository_module, "run", run)
+        with pytest.raises(RepositoryError, match=r"fsck.*did not end within 300 s"):
+            repository.fetch()
+    assert repository.folder.stat().st_ino == before
+    assert pulled(repository).commit == commit
+
+
+def test_a_clone_is_looked_at_again_only_where_the_fetch_changed_it(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = source.commit(ada)
+    repository = node(tmp_path, source)
+    pulled(repository)
+    called = failing(monkeypatch, "", OSError())
+    repository.fetch()
+    assert called.count("fsck") == 1
+    called.clear()
+    source.commit(ada)
+    repository.fetch()
+    assert called.count("fsck") == 2
+    called.clear()
+    # Only the ref changes: all objects are there.
+    source.git("reset", "--quiet", "--hard", commit)
+    repository.fetch()
+    assert called.count("fsck") == 2
 
 
 @pytest.mark.parametrize("fails", ["init", "fetch", "fsck", "config"])
