@@ -291,6 +291,9 @@ ALLOWED: Mapping[State, frozenset[State]] = {
 #: The fact of a node that waits for its turn: since when somebody else has kept it out of service.
 OUT_SINCE = "out_of_service_since"
 
+#: The fact of a node whose way has ended: why it is out of service all the same, as others have taken it out.
+WITHHELD = "withheld"
+
 
 @dataclass(frozen=True)
 class Node:
@@ -361,6 +364,12 @@ class Record:
         What the plan has left out never had one.
         """
         return self.state is State.LEFT_OUT and bool(self.started_at or self.out_since)
+
+    @property
+    def withheld(self) -> str:
+        """Why a node that was given back is out of service all the same, by somebody else, or empty."""
+        given_back = self.state in (State.RETURNED, State.ROLLED_BACK)
+        return self.facts.get(WITHHELD, "") if given_back else ""
 
     @property
     def under_way(self) -> bool:
