@@ -393,7 +393,10 @@ class FleetExecutor:
         return self._results(ticket, side)
 
     async def _measure_once(self, ticket: Ticket, stack: str, folder: Path, run: int) -> str:
-        """Add another run's result and verdict to a side's folder; why there is none, else nothing."""
+        """Add another run's result and verdict to a side's folder; why there is none, else nothing.
+
+        The report has a history of its own, empty each time: no run of an upgrade becomes a node's past.
+        """
         reports = self._folder(ticket) / ".reports"
         shutil.rmtree(reports, ignore_errors=True)
         played = await self.ansible.playbook(
