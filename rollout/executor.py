@@ -12,7 +12,7 @@ import asyncio
 import json
 import shutil
 import threading
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,8 @@ from planning.preflight import DATA
 from planning.tables import load_tables
 from rollout import gate, gpu_settings
 from rollout.drain.base import Drainer, DrainError, Standing, named, wait_until_idle
-from rollout.model import Course, Observation, Outcome, StepResult
+from rollout.machine import upcoming
+from rollout.model import WITHHELD, Course, Observation, Outcome, StepResult
 from rollout.policy import aim
 from rollout.snapshots import Snapshots
 from validation.model import contract
@@ -45,6 +46,14 @@ OUTCOMES = {
     gate.Verdict.FAIL: Outcome.FAILED,
     gate.Verdict.MEASURE_AGAIN: Outcome.AGAIN,
 }
+
+
+@dataclass(frozen=True)
+class _Withheld:
+    """Why a node that was given back is out of service; `passes`: nobody has taken it out, so it may end."""
+
+    sentence: str
+    passes: bool = False
 
 
 class FleetExecutor:
@@ -252,13 +261,35 @@ class FleetExecutor:
     # ------------------------------------------------------------ the end
 
     async def return_to_service(self, ticket: Ticket) -> StepResult:
-        """Return what Temper drained, and give the lease back."""
+        """Return what Temper drained, remove what was kept for a way back, and give the lease back.
+
+        In this order: a node that cannot be returned keeps all of it. What cannot be removed from one that is
+        in service takes no node out of it again.
+        """
+        try:
+            said, why = await asyncio.to_thread(self._return_to_scheduler, ticket.node.name)
+        except DrainError as error:
+            return StepResult(Outcome.AGAIN, str(error))
+        transition = upcoming(ticket.record)
+        if why.passes and transition and ticket.record.attempt < transition.attempts:
+            return StepResult(Outcome.AGAIN, f"{said} It is not in service yet: {why.sentence}")
+        try:
+            async with asyncio.timeout(ticket.limit.total_seconds() / 2):
+                tidied = await self._tidy(ticket)
+        except TimeoutError:
+            tidied = StepResult(Outcome.DONE, "what was kept on it for a way back was not removed in time")
+        result = _with(await self._free(ticket, said), tidied)
+        if why.sentence or ticket.record.facts.get(WITHHELD):
+            result = replace(result, facts={**result.facts, WITHHELD: why.sentence})
+        return result
+
+    async def _tidy(self, ticket: Ticket) -> StepResult:
+        """Remove what was kept on a node for its way back; what stays is said."""
         cleaned = await self._step(ticket, "clean")
+        said = str(cleaned.result.get("said") or "")
         if not cleaned.ok:
-            return _result(cleaned, otherwise=Outcome.AGAIN)
-        dropped = await self.snapshots.drop(ticket)
-        kernel = StepResult(Outcome.DONE, str(cleaned.result.get("said") or ""))
-        return _with(_with(await self._give_back(ticket), kernel), dropped)
+            said = f"what was kept on it for a way back is still there: {cleaned.said}"
+        return _with(StepResult(Outcome.DONE, said), await self.snapshots.drop(ticket))
 
     async def release(self, ticket: Ticket) -> StepResult:
         """Put an unchanged node back as it was found."""
@@ -362,7 +393,10 @@ class FleetExecutor:
         return self._results(ticket, side)
 
     async def _measure_once(self, ticket: Ticket, stack: str, folder: Path, run: int) -> str:
-        """Add another run's result and verdict to a side's folder; why there is none, else nothing."""
+        """Add another run's result and verdict to a side's folder; why there is none, else nothing.
+
+        The report has a history of its own, empty each time: no run of an upgrade becomes a node's past.
+        """
         reports = self._folder(ticket) / ".reports"
         shutil.rmtree(reports, ignore_errors=True)
         played = await self.ansible.playbook(
@@ -419,6 +453,16 @@ class FleetExecutor:
             await asyncio.to_thread(wait_until_idle, self.drainer, name, limit_s, stopped=stopped.is_set)
         finally:
             stopped.set()
+
+    def _return_to_scheduler(self, name: str) -> tuple[str, _Withheld]:
+        """What the scheduler says of the return, and why the node is out of service all the same."""
+        before = self._noted(name)
+        said = self.drainer.give_back(name, before) if before else ""
+        now = self.drainer.look(name)
+        self._note(name).unlink(missing_ok=True)
+        if not now.in_service:
+            return said, _Withheld(now.reason or now.obstacle or now.state)
+        return said, _Withheld(now.obstacle, passes=bool(now.obstacle))
 
     def _give_back_to_scheduler(self, name: str) -> str:
         before = self._noted(name)

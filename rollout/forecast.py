@@ -38,10 +38,11 @@ class WaveForecast:
 
 @dataclass(frozen=True)
 class Forecast:
-    """All waves, and what keeps the roll-out from its end, where something does."""
+    """All waves, when the last has soaked, and what keeps the roll-out from its end, if something does."""
 
     waves: tuple[WaveForecast, ...]
     left_out: dict[str, str]
+    ends: datetime
     obstacle: str = ""
 
 
@@ -83,7 +84,7 @@ def forecast(rollout: Rollout, now: datetime) -> Forecast:
         while ends and ends[0][0] <= now:
             _, _, name = heapq.heappop(ends)
             records[name] = after(records[name], DONE, now)
-    return Forecast(_waves(records, begins), _left_out(records), obstacle)
+    return Forecast(_waves(records, begins), _left_out(records), now, obstacle)
 
 
 def _waves(records: dict[str, Record], begins: dict[str, datetime]) -> tuple[WaveForecast, ...]:
@@ -120,7 +121,7 @@ def plan_text(rollout: Rollout, found: Sequence[Candidate], now: datetime) -> st
             f"({duration((wave.ends - wave.begins).total_seconds())})"
         )
     if seen.waves:
-        whole = (max(wave.ends for wave in seen.waves) - now).total_seconds()
+        whole = (seen.ends - now).total_seconds()
         lines.append(f"Expected to end after {duration(whole)}, where every step takes all of its time.")
     if snapshot := sentence(policy):
         lines.append(snapshot)

@@ -146,8 +146,9 @@ def judge_baseline(
 ) -> GateVerdict:
     """Whether a node on its old driver can be the measure of the new one; fail means: leave it out, as it is.
 
-    `judged` are the verdicts on the same results, which know references, the fleet and the node's past: what
-    was slow or broken before is refused here, and never blamed on the upgrade.
+    `judged` are the verdicts on the same results, each of a report on this node alone: they know references,
+    and what equal GPUs of the node say of each other, not the rest of the fleet nor the node's past. What was
+    slow or broken before is refused here, and never blamed on the upgrade.
     """
     said = _Said()
     _alike(before, said)

@@ -10,6 +10,7 @@ from rollout.model import (
     BACK,
     FORWARD,
     KEEP_OUT,
+    OUT_SINCE,
     RELEASE,
     UNCHANGED,
     WATCH,
@@ -169,6 +170,22 @@ def failed(record: Record) -> Record:
 def fresh(record: Record, now: datetime) -> Record:
     """The node at its beginning. What has failed on it stays counted."""
     return Record(State.PENDING, now, wave=record.wave, failures=record.failures, accepted=record.accepted)
+
+
+def seen_out(record: Record, reason: str, now: datetime) -> Record:
+    """A pending node that somebody else keeps out of service, from now on."""
+    return replace(
+        record,
+        reason=f"out of service by somebody else: {reason}",
+        accepted=record.accepted and record.failures > 0,  # nobody has seen this yet
+        facts={**record.facts, OUT_SINCE: now.isoformat()},
+    )
+
+
+def seen_back(record: Record) -> Record:
+    """The same node, in service again."""
+    facts = {name: value for name, value in record.facts.items() if name != OUT_SINCE}
+    return replace(record, reason="", accepted=record.accepted and record.failures > 0, facts=facts)
 
 
 def leave_out(record: Record, reason: str, now: datetime) -> Record:

@@ -7,13 +7,13 @@ found, or kept out of service. `TRANSITIONS` is the whole machine; `machine.py` 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from validation.model.contract import StringEnum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from rollout.policy import Policy
 
@@ -288,6 +288,13 @@ ALLOWED: Mapping[State, frozenset[State]] = {
 }
 
 
+#: The fact of a node that waits for its turn: since when somebody else has kept it out of service.
+OUT_SINCE = "out_of_service_since"
+
+#: The fact of a node whose way has ended: why it is out of service all the same, as others have taken it out.
+WITHHELD = "withheld"
+
+
 @dataclass(frozen=True)
 class Node:
     """A node of the roll-out. `cohort` is what it has in common with nodes like it: GPUs, system, driver.
@@ -343,6 +350,26 @@ class Record:
     def unchanged(self) -> bool:
         """Whether the node may still be put back as it was found."""
         return self.state in UNCHANGED and not self.cut_off
+
+    @property
+    def out_since(self) -> datetime | None:
+        """Since when every look at a node that waits for its turn has found it out of service by others."""
+        since = self.facts.get(OUT_SINCE)
+        return datetime.fromisoformat(since) if since else None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the node was left out in its turn: after it was begun, or because others kept it out.
+
+        What the plan has left out never had one.
+        """
+        return self.state is State.LEFT_OUT and bool(self.started_at or self.out_since)
+
+    @property
+    def withheld(self) -> str:
+        """Why a node that was given back is out of service all the same, by somebody else, or empty."""
+        given_back = self.state in (State.RETURNED, State.ROLLED_BACK)
+        return self.facts.get(WITHHELD, "") if given_back else ""
 
     @property
     def under_way(self) -> bool:

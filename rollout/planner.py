@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from console.nodes import counted
-from rollout.machine import leave_out, release, upcoming
+from console.nodes import counted, duration
+from rollout.machine import leave_out, release, seen_back, seen_out, upcoming
 from rollout.model import (
     ENDED,
     WATCH,
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 #: How soon to look again where only somebody else can change what the roll-out waits for.
 LOOK_AGAIN = timedelta(minutes=5)
+#: A node is left out only after others have kept it out of service for so long, at every look: a scheduler
+#: that restarts calls a whole fleet silent for minutes.
+PATIENCE = timedelta(hours=1)
 #: Nodes named in a sentence; the report has all of them.
 NAMED = 6
 
@@ -160,7 +163,7 @@ class _Planner:
                 self.out.add(name)
             if record.failures and not record.accepted:
                 self.failed.append(name)
-            elif state is State.LEFT_OUT and record.started_at and not record.accepted:
+            elif record.refused and not record.accepted:
                 self.refused.append(name)
         # Somebody else may have drained a node while it waited; ours are drained by us.
         self.foreign = {
@@ -267,25 +270,69 @@ class _Planner:
 
     def _open(self) -> None:
         """Start nodes of the first wave that has not ended, as many as there is room for."""
+        numbers = [wave for wave, names in self.pending.items() if names]
+        self._note_who_is_out(min(numbers, default=0))
         if not self._promote_canaries():
             return
-        numbers = [wave for wave, names in self.pending.items() if names]
         if not numbers:
+            if not self.active:
+                self._looked_at()
             return
         wave = min([*numbers, *(self.records[name].wave for name in self.active)])
         names = self.pending.get(wave, [])
-        if not names or not self._soaked(wave):
+        if not names or not self._looked_at(wave):
             return
         candidates = [name for name in names if name not in self.foreign]
         started = self._fill(wave, candidates)
         if not candidates and not any(self.records[name].wave == wave for name in self.active):
-            # All others of the wave had their turn, and these did not come back in that time.
-            for name in names:
-                self.moves[name] = leave_out(self.records[name], self.foreign[name], self.now)
-            self.sentences.append(f"{some(names)} left out: out of service by somebody else")
-            self._soonest(self.now)
+            # All others of the wave had their turn.
+            self._wait_for_others(wave, names)
         elif started:
             self.sentences.append(f"{self._wave_name(wave)}: {some(started)} start")
+
+    def _note_who_is_out(self, wave: int) -> None:
+        """Note since when others keep nodes of the wave out of service, and forget it once they are back."""
+        for number, names in self.pending.items():
+            for name in names:
+                record = self.records[name]
+                if name not in self.foreign and record.out_since:
+                    self.moves[name] = seen_back(record)
+                elif name in self.foreign and number == wave and not record.out_since:
+                    self.moves[name] = seen_out(record, self.foreign[name], self.now)
+
+    def _wait_for_others(self, wave: int, names: list[str]) -> None:
+        """Others keep all that is left of a wave out of service: look again, and in the end leave it out.
+
+        Where they keep so many that no node of a later wave could start either, their return is waited for.
+        """
+        waiting = [name for others in self.pending.values() for name in others]
+        most = self.policy.max_unavailable.of(self._total, 1)
+        if len(waiting) > len(names) and len({*self.out, *self.foreign}) >= most:
+            self._no_room(most, waiting)
+            return
+        ends = {name: (self.records[name].out_since or self.now) + PATIENCE for name in names}
+        due = [name for name in names if ends[name] <= self.now]
+        unseen = [name for name in due if not self.records[name].accepted]
+        budget = self.policy.refusal_budget
+        if not due:
+            end = min(ends.values())
+            self.sentences.append(
+                f"{self._wave_name(wave)}: {some(names)} out of service by somebody else; left out where "
+                f"that lasts until {moment(end)}"
+            )
+            self._soonest(min(self.now + LOOK_AGAIN, end))
+        elif unseen and len(self.refused) + len(unseen) > budget.of(self._total):
+            self.mode = Mode.HELD
+            self.reason = (
+                f"{some(due)} out of service by somebody else for {duration(PATIENCE.total_seconds())} or "
+                f"more, and refusal_budget is {budget}: have them returned and go on by hand; who goes on "
+                "without that leaves them out"
+            )
+        else:
+            for name in due:
+                self.moves[name] = leave_out(self.records[name], self.records[name].reason, self.now)
+            self.sentences.append(f"{some(due)} left out: out of service by somebody else")
+            self._soonest(self.now)
 
     def _promote_canaries(self) -> bool:
         """Whether every cohort that waits has its canaries returned; else the next nodes become canaries.
@@ -316,36 +363,31 @@ class _Planner:
             self._soonest(self.now)
         return not promoted
 
-    def _soaked(self, wave: int) -> bool:
-        """Whether the wave before has been in service for long enough, and was looked at after that."""
-        earlier = [record.wave for record in self.records.values() if record.wave < wave]
-        if not earlier:
-            return True
-        before = max(earlier)
-        minutes = self.policy.wave_soak_minutes if before else self.policy.soak_minutes
-        if not minutes:
-            return True
-        returned = {
-            name: record
-            for name, record in self.records.items()
-            if record.wave == before and record.state is State.RETURNED and record.watched is None
-        }
-        if not returned:
-            return True
-        end = max(record.since for record in returned.values()) + timedelta(minutes=minutes)
-        if self.now < end:
-            self.sentences.append(f"{self._wave_name(before)} soaks until {moment(end)}")
-            self._soonest(end)
-            return False
-        for name, record in returned.items():
-            if record.step:
+    def _looked_at(self, before: int | None = None) -> bool:
+        """Whether all waves, or those before one, were in service for long enough, and looked at then."""
+        unwatched: dict[int, dict[str, Record]] = defaultdict(dict)
+        for name, record in self.records.items():
+            if record.state is not State.RETURNED or record.watched is not None:
                 continue
-            if record.not_before and self.now < record.not_before:
-                self._soonest(record.not_before)
-            else:
-                self.starts.append(Start(name, WATCH))
-        self.sentences.append(f"{self._wave_name(before)} is looked at after its soak")
-        return False
+            if (before is None or record.wave < before) and self._soak_minutes(record.wave):
+                unwatched[record.wave][name] = record
+        for wave, returned in sorted(unwatched.items()):
+            end = max(record.since for record in returned.values())
+            end += timedelta(minutes=self._soak_minutes(wave))
+            if self.now < end:
+                self.sentences.append(f"{self._wave_name(wave)} soaks until {moment(end)}")
+                self._soonest(end)
+                continue
+            self.sentences.append(f"{self._wave_name(wave)} is looked at after its soak")
+            for name, record in returned.items():
+                if record.not_before and self.now < record.not_before:
+                    self._soonest(record.not_before)
+                elif not record.step:
+                    self.starts.append(Start(name, WATCH))
+        return not unwatched
+
+    def _soak_minutes(self, wave: int) -> int:
+        return self.policy.wave_soak_minutes if wave else self.policy.soak_minutes
 
     def _fill(self, wave: int, candidates: list[str]) -> list[str]:
         """Start candidates while there is room, and say what keeps the others."""

@@ -42,6 +42,9 @@ SENTENCES: dict[State, str] = {
 def sentence(record: Record) -> str:
     """What is true of a node, why, and what is being done."""
     said = SENTENCES[record.state]
+    if record.withheld:
+        has = "the new driver" if record.state is State.RETURNED else "the former stack, proven as before"
+        said = f"It has {has}, and somebody else keeps it out of service: {record.withheld.rstrip('.')}."
     transition = upcoming(record)
     if record.course is Course.RELEASE and not record.ended:
         said += " It is released as it was found."
@@ -172,6 +175,7 @@ def as_dict(rollout: Rollout, events: Sequence[Event], now: datetime) -> dict[st
             "sentence": sentence(record),
             "reason": record.reason,
             "snapshot": record.facts.get("snapshot", ""),
+            "withheld": record.withheld,
             "minutes": {str(stay.state): stay.minutes for stay in way.stays} if way else {},
             "out_of_service_minutes": way.out_minutes if way else 0.0,
             "events": steps[name],
@@ -214,6 +218,7 @@ def status_text(rollout: Rollout, now: datetime, said: str = "") -> str:
         or record.step
         or record.state in (State.FAILED, State.ROLLED_BACK)
         or record.facts.get("snapshot")  # it should be gone
+        or record.withheld
     ]
     for reason, names in _reasons(rollout, State.LEFT_OUT).items():
         lines.append(f"{counted(names)} left out: {reason}")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from rollout.machine import after, begun, interrupted, retried, upcoming
 from rollout.model import (
     ALLOWED,
+    OUT_SINCE,
     WATCH,
     Course,
     Mode,
@@ -484,8 +485,9 @@ class Store:
             )
             if accept:
                 connection.execute(
-                    "UPDATE node SET accepted = 1 WHERE rollout = ? AND (failures > 0 OR state = 'left-out')",
-                    (number,),
+                    "UPDATE node SET accepted = 1 WHERE rollout = ? AND (failures > 0 OR state = 'left-out' "
+                    "OR instr(facts, ?))",
+                    (number, OUT_SINCE),
                 )
             _note(connection, number, "", now, mode, "", "by hand", reason, {}, who)
 

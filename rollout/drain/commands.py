@@ -13,8 +13,8 @@ from rollout.drain.programs import TIMEOUT_S, ask, output_of
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-#: Commands that look at nodes at the same time.
-AT_ONCE = 16
+#: Commands that look at nodes at the same time: all nodes have to be seen within the engine's limit.
+AT_ONCE = 64
 
 
 @dataclass(frozen=True)

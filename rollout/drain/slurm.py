@@ -147,7 +147,7 @@ class Slurm:
         if not before.in_service and not before.ours:
             return self._leave(node, before, now)
         if not now.drained and not now.flags & {"DOWN", "FAIL"}:
-            return f"{node} is in service ({now.state})."
+            return f"{node} is {_in_service(now)} ({now.state})."
         if not self._is_ours(now):
             return f"{node} stays out of service, as somebody else has taken it out{now.whose} ({now.state})."
         self._update(node, "RESUME")
@@ -157,7 +157,7 @@ class Slurm:
                 f"Slurm took the order to resume {node}, and it is {after.state}{after.whose}: look at "
                 f"slurmd there."
             )
-        return f"{node} is back in service ({after.state})."
+        return f"{node} is back {_in_service(after)} ({after.state})."
 
     def keep_out(self, node: str, before: Standing, reason: str) -> None:
         """Replace our own reason; drain it where it is in service."""
@@ -204,3 +204,9 @@ class Slurm:
         )
         working = self._node(node).flags & WORKING
         return jobs or ((f"Slurm says {'+'.join(sorted(working))}",) if working else ())
+
+
+def _in_service(node: SlurmNode) -> str:
+    """A node that was down and is resumed gets no jobs before its slurmd has answered."""
+    silent = "NOT_RESPONDING" in node.flags
+    return "among those that may get jobs, and does not answer slurmctld yet" if silent else "in service"

@@ -38,7 +38,7 @@ from rollout.model import (
     Step,
     StepResult,
 )
-from rollout.planner import Decision, decide, limits_of, waves
+from rollout.planner import PATIENCE, Decision, decide, limits_of, waves
 from rollout.policy import Policy, Share
 from rollout.windows import Window
 
@@ -89,6 +89,7 @@ class Faults:
     foreign: float = 0.0  # an hour: somebody else drains a node
     kills: float = 0.0  # an hour: the controller is killed
     people: float = 0.0  # an hour: somebody holds it, and goes on later
+    restarts: float = 0.0  # an hour: the scheduler restarts, and calls every node silent for some minutes
 
 
 @dataclass
@@ -137,6 +138,9 @@ class World:
         self.rollout = Rollout("new", policy, self.nodes, self.records)
         self.truth = {name: Truth() for name in self.nodes}
         self.foreign: dict[str, str] = {}
+        self.restarts_until = BEGIN
+        #: Since when every look of a roll-out at work has found a node out of service by somebody else.
+        self.seen_out: dict[str, datetime] = {}
         self.now = BEGIN
         self.serial = itertools.count()
         self.ends: list[tuple[datetime, int, str, int]] = []
@@ -162,8 +166,14 @@ class World:
         return self.outcomes
 
     def _decide(self) -> Decision:
-        decision = decide(self.rollout, self.now, Observation(dict(self.foreign)))
+        seen = dict(self.foreign)
+        if self.now < self.restarts_until:
+            seen = dict.fromkeys(self.nodes, "does not answer")
+        if self.rollout.mode is Mode.RUNNING:
+            self.seen_out = {name: self.seen_out.get(name, self.now) for name in seen}
+        decision = decide(self.rollout, self.now, Observation(seen))
         self.outcomes.decisions += 1
+        self._check_left_out(decision)
         for name, record in decision.moves.items():
             self._move(name, record)
         self._check_starts(decision)
@@ -194,7 +204,7 @@ class World:
                 self.truth[name].dead = False
                 self._move(name, retried(record, self.now))
                 self.outcomes.retried += 1
-            elif record.failures or record.state is State.LEFT_OUT:
+            elif record.failures or record.state is State.LEFT_OUT or record.out_since:
                 self.records[name] = replace(record, accepted=True)
         self.rollout = replace(self.rollout, mode=Mode.RUNNING, reason="")
         self.outcomes.resumed += 1
@@ -225,6 +235,8 @@ class World:
         for name in [name for name in self.foreign if dice() < 0.4]:
             del self.foreign[name]
             self.truth[name].drained_by = ""
+        if dice() < self.faults.restarts:
+            self.restarts_until = self.now + timedelta(minutes=self.random.uniform(1, 20))
         if dice() < self.faults.kills:
             self._kill()
         if dice() < self.faults.people and self.rollout.mode is Mode.RUNNING:
@@ -249,6 +261,11 @@ class World:
         truth = self.truth[name]
         must(truth.step is None, f"{name} is worked on twice at once")
         truth.step = transition.step
+        if transition is WATCH:
+            soak = self._soak(self.records[name])
+            must(
+                self.now - self.records[name].since >= soak, f"{name} is looked at before its soak has ended"
+            )
         self.records[name] = begun(self.records[name], transition, self.now)
         low, high = MINUTES[transition.step]
         end = self.now + timedelta(minutes=self.random.uniform(low, high))
@@ -373,6 +390,26 @@ class World:
             "a node starts outside its window",
         )
 
+    def _soak(self, record: Record) -> timedelta:
+        policy = self.policy
+        return timedelta(minutes=policy.wave_soak_minutes if record.wave else policy.soak_minutes)
+
+    def _check_left_out(self, decision: Decision) -> None:
+        """Nodes that were never begun: only after others kept them out for long, and no more than allowed."""
+        gone = {
+            name
+            for name, record in decision.moves.items()
+            if record.state is State.LEFT_OUT and name in self.foreign | self.seen_out
+        }
+        for name in gone:
+            begun_out = self.seen_out.get(name, self.now)
+            must(self.now - begun_out >= PATIENCE, f"{name} is left out by a look that may have erred")
+        records = {**self.records, **decision.moves}
+        refused = sum(record.refused and not record.accepted for record in records.values())
+        allowed = self.policy.refusal_budget.of(len(self.nodes))
+        unseen = any(not decision.moves[name].accepted for name in gone)
+        must(not unseen or refused <= allowed, f"{refused} nodes are left out, {allowed} allowed")
+
     def _fits(self, name: str) -> bool:
         """By brute force, minute by minute: whether all that the node may need is inside windows."""
         if not self.policy.windows:
@@ -398,6 +435,12 @@ class World:
                 must(truth.loaded == truth.installed != PARTIAL, f"{name} is {state}, and changed: {truth}")
         if self.rollout.mode is Mode.DONE:
             must(all(record.ended for record in self.records.values()), "done, and nodes have not ended")
+            for name, record in self.records.items():
+                unwatched = record.state is State.RETURNED and record.watched is None
+                must(
+                    not unwatched or not self._soak(record),
+                    f"done, and nobody looked at {name} after its soak",
+                )
 
 
 def _is_open(window: Window, now: datetime) -> bool:
@@ -445,6 +488,7 @@ def random_faults(dice: random.Random) -> Faults:
         foreign=dice.choice((0.0, 0.1, 0.5)),
         kills=dice.choice((0.0, 0.05, 0.5)),
         people=dice.choice((0.0, 0.05)),
+        restarts=dice.choice((0.0, 0.1)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout.drain import base, programs
+from rollout import engine
+from rollout.drain import base, commands, programs
 from rollout.drain.base import Drainer, DrainError, wait_until_idle
 from rollout.drain.commands import Commands, Idle
 from tests.unit.validation.samples import eventually, is_running
@@ -88,6 +90,11 @@ def test_one_node_that_cannot_be_looked_at_does_not_hide_the_others(drainer: Com
     assert "no such row" in two.obstacle
     with pytest.raises(DrainError, match="no such row"):
         picky.survey(["gpu02"])
+
+
+def test_a_thousand_nodes_can_be_looked_at_within_the_limit_of_a_look_as_documented() -> None:
+    rounds, look_s = math.ceil(1000 / commands.AT_ONCE), 7
+    assert rounds * look_s <= engine.OBSERVATION_LIMIT_S
 
 
 def test_a_node_that_does_not_come_back_is_said(drainer: Commands, site: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollout.drain.base import DrainError
+from rollout.drain.base import DrainError, Standing
 from rollout.drain.slurm import Slurm, parse
 from tests.unit.rollout import slurm_cluster
 
@@ -62,6 +62,20 @@ def test_every_state_says_whether_it_is_drained_and_what_is_in_the_way(
     assert node.drained is drained
     assert obstacle in node.obstacle
     assert bool(node.obstacle) is bool(obstacle)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [("IDLE", "is in service (IDLE)"), ("IDLE+NOT_RESPONDING", "does not answer slurmctld yet")],
+)
+def test_a_node_that_slurm_does_not_reach_yet_is_not_called_in_service(
+    state: str, said: str, tmp_path: Path
+) -> None:
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\necho '{LINE.format(state=state)}'\n")
+    scontrol.chmod(0o755)
+    slurm = Slurm("night-7", scontrol=str(scontrol))
+    assert said in slurm.give_back("gpu01", Standing("gpu01", in_service=True))
 
 
 @pytest.mark.parametrize("reason", ["disk [sda@front]", "who@where", "a [x] b", "it's Comment=no"])
@@ -135,9 +149,10 @@ def test_a_node_is_drained_with_our_reason_and_resumed(slurm: Slurm) -> None:
     assert (now.in_service, now.ours) == (False, True)
     assert now.reason == "[temper night-7] upgrade to 590 [why not] now"
     assert slurm.empty("gpu01", 0) == ()
-    assert "back in service" in slurm.give_back("gpu01", before)
+    # No slurmd runs here, and slurmctld calls the node silent for as long as it has not looked.
+    assert "gpu01 is back" in slurm.give_back("gpu01", before)
     assert slurm.look("gpu01").in_service
-    assert "is in service" in slurm.give_back("gpu01", before)
+    assert "is back" not in slurm.give_back("gpu01", before)
 
 
 def test_one_question_says_how_all_nodes_stand(slurm: Slurm) -> None:
@@ -158,7 +173,7 @@ def test_after_a_crash_our_drain_is_known_by_its_mark(slurm: Slurm) -> None:
     slurm.drain("gpu01", slurm.look("gpu01"), "upgrade")
     found_again = slurm.look("gpu01")
     slurm.drain("gpu01", found_again, "upgrade")
-    assert "back in service" in slurm.give_back("gpu01", found_again)
+    assert "is back" in slurm.give_back("gpu01", found_again)
 
 
 def test_what_somebody_else_drained_stays_drained_with_its_reason(slurm: Slurm, operator: Operator) -> None:

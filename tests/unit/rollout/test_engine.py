@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rollout import engine as module
+from rollout import planner
 from rollout.engine import Ending, Engine
 from rollout.model import FORWARD, Mode, Observation, Outcome, Record, State, Step, StepResult
 from rollout.policy import Policy, Share
@@ -18,7 +19,7 @@ from rollout.windows import Window
 from tests.unit.rollout.fleets import ME, NOW, OTHER, QUICK, Script, VirtualClock, begin, nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from rollout.engine import Ticket
@@ -69,6 +70,37 @@ def test_every_node_is_upgraded_and_returned(controller: Controller) -> None:
     for name in controller.records:
         assert controller.script.steps(name) == [row.step for row in FORWARD]
     assert controller.store.holder() is None
+
+
+def test_a_scheduler_that_restarts_costs_no_node_its_turn(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.begin(12, replace(QUICK, max_unavailable=Share(3)))
+
+    async def observe(names: Collection[str]) -> Observation:
+        if controller.states()[0] is State.RETURNED and controller.clock.time < NOW + timedelta(minutes=2):
+            return Observation(dict.fromkeys(names, "does not answer slurmctld"))
+        return Observation()
+
+    monkeypatch.setattr(controller.script, "observe", observe, raising=False)
+    assert (controller.run().mode, set(controller.states())) == (Mode.DONE, {State.RETURNED})
+
+
+def test_one_node_that_somebody_else_keeps_out_of_service_is_no_success(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience = timedelta(minutes=1)
+    monkeypatch.setattr(planner, "PATIENCE", patience)
+    controller.begin(1, replace(QUICK, refusal_budget=Share(10, True)))
+    controller.script.unavailable = {"gpu0": "disk, says bob"}
+    ending = controller.run()
+    assert (ending.mode, ending.exit_status) == (Mode.HELD, 1)
+    assert any("disk, says bob" in record.reason for record in controller.records.values())
+    assert controller.clock.time - NOW >= patience
+    # Whoever goes on has read that; nobody need wait for another hour.
+    controller.store.resume(1, "alice", controller.clock.time)
+    assert controller.run().mode is Mode.DONE
+    assert controller.records["gpu0"].refused
 
 
 def test_the_canary_ends_before_the_others_begin(controller: Controller) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,21 @@ from rollout.drain.base import DrainError, Standing
 from rollout.engine import Ticket
 from rollout.executor import FleetExecutor
 from rollout.gate import Rules
-from rollout.model import Course, Node, Outcome, Record, State, Step
+from rollout.machine import after, begun
+from rollout.model import (
+    FORWARD,
+    WITHHELD,
+    Course,
+    Node,
+    Outcome,
+    Record,
+    State,
+    Step,
+    StepResult,
+)
 from rollout.playbooks import RESULT, Events, Played, last_words
 from rollout.policy import Policy
+from rollout.report import sentence
 from tests.unit.rollout.results import run_of
 from validation.model.contract import Finding, dumps
 from validation.model.contract import State as FindingState
@@ -25,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
 OLD, NEW = "r580-cuda13.0", "r595-cuda13.2"
 XML = "<?xml version='1.0'?><nvidia_smi_log>{}</nvidia_smi_log>"
 GPU = "<gpu><uuid>GPU-{}</uuid><ecc_mode><current_ecc>{}</current_ecc></ecc_mode></gpu>"
@@ -69,6 +82,7 @@ class StandInScheduler:
     busy: tuple[str, ...] = ()
     asked: list[str] = field(default_factory=list)
     before: Standing | None = None
+    record: Record | None = None
 
     def look(self, node: str) -> Standing:
         return self.standing
@@ -87,6 +101,8 @@ class StandInScheduler:
     def give_back(self, node: str, before: Standing) -> str:
         self.asked.append("give back")
         self.before = before
+        if self.standing.ours:
+            self.standing = before
         return f"{node} is back in service."
 
     def keep_out(self, node: str, before: Standing, reason: str) -> None:
@@ -226,6 +242,78 @@ def test_a_node_in_service_is_not_taken_out_because_its_lease_stays(
     result = asyncio.run(executor.return_to_service(ticket(Step.RETURN)))
     assert result.outcome is Outcome.DONE
     assert "gpu01 is back in service. its lease on the node ends by itself" in result.reason
+
+
+def returning(
+    executor: FleetExecutor, scheduler: StandInScheduler, standing: Standing, attempt: int = 1
+) -> StepResult:
+    """The return of a node that Temper has drained, which then stands like this."""
+    asyncio.run(executor.drain(ticket(Step.DRAIN)))
+    scheduler.standing = standing
+    row = begun(Record(State.PROVEN, NOW, facts={"former_stack": OLD}), FORWARD[-1], NOW)
+    asked = replace(ticket(Step.RETURN), record=replace(row, attempt=attempt))
+    result = asyncio.run(executor.return_to_service(asked))
+    scheduler.record = after(asked.record, result, NOW)
+    return result
+
+
+def test_a_node_that_somebody_else_has_drained_meanwhile_is_not_called_in_service(
+    executor: FleetExecutor, scheduler: StandInScheduler
+) -> None:
+    bobs = Standing("gpu01", in_service=False, reason="smoke", state="IDLE+DRAIN")
+    result = returning(executor, scheduler, bobs)
+    assert (result.outcome, result.facts) == (Outcome.DONE, {WITHHELD: "smoke"})
+    assert scheduler.record
+    assert (scheduler.record.state, scheduler.record.withheld) == (State.RETURNED, "smoke")
+    said = sentence(scheduler.record)
+    assert "out of service: smoke" in said
+    assert "in service with" not in said
+
+
+def test_a_node_that_the_scheduler_cannot_reach_yet_is_looked_at_again_and_never_taken_out_for_it(
+    executor: FleetExecutor, scheduler: StandInScheduler
+) -> None:
+    silent = Standing("gpu01", in_service=True, obstacle="gpu01 does not answer slurmctld.")
+    first = returning(executor, scheduler, silent)
+    assert first.outcome is Outcome.AGAIN
+    assert "does not answer slurmctld" in first.reason
+    last = returning(executor, scheduler, silent, attempt=FORWARD[-1].attempts)
+    assert (last.outcome, last.facts) == (Outcome.DONE, {WITHHELD: "gpu01 does not answer slurmctld."})
+
+
+def test_a_node_that_is_returned_again_after_its_way_back_is_no_longer_called_out_of_service(
+    executor: FleetExecutor,
+) -> None:
+    result = asyncio.run(executor.return_to_service(ticket(Step.RETURN, withheld="smoke")))
+    assert result.facts[WITHHELD] == ""
+
+
+def test_a_node_that_cannot_be_returned_keeps_its_packages_and_its_snapshot(
+    executor: FleetExecutor,
+    scheduler: StandInScheduler,
+    ansible: StandInAnsible,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asyncio.run(executor.drain(ticket(Step.DRAIN)))
+    asked = len(ansible.asked)
+
+    def down(*of: object) -> str:
+        raise DrainError("Slurm took the order to resume gpu01, and it is DOWN")
+
+    monkeypatch.setattr(scheduler, "give_back", down)
+    assert asyncio.run(executor.return_to_service(ticket(Step.RETURN))).outcome is Outcome.AGAIN
+    assert ansible.steps[asked:] == []
+
+
+def test_what_cannot_be_removed_takes_no_node_out_of_service(
+    executor: FleetExecutor, ansible: StandInAnsible
+) -> None:
+    asyncio.run(executor.drain(ticket(Step.DRAIN)))
+    ansible.answers["clean"] = Played(ok=False, said="read-only file system")
+    result = asyncio.run(executor.return_to_service(ticket(Step.RETURN)))
+    assert result.outcome is Outcome.DONE
+    assert "still there: read-only file system" in result.reason
+    assert ansible.steps[-2:] == ["clean", "free"]
 
 
 def test_a_returned_node_that_is_kept_out_after_all_can_be_given_back(

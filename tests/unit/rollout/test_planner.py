@@ -9,8 +9,9 @@ from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
+from rollout.machine import seen_out
 from rollout.model import Course, Mode, Observation, Rollout, State, Step
-from rollout.planner import Decision, decide, waves
+from rollout.planner import LOOK_AGAIN, PATIENCE, Decision, decide, waves
 from rollout.policy import Policy, Share
 from rollout.windows import Window
 from tests.unit.rollout.fleets import NOW, QUICK, begin, having, nodes
@@ -88,6 +89,28 @@ def test_the_canaries_soak_and_are_looked_at_before_the_next_wave() -> None:
     assert started(decide(watched, NOW, NOBODY)) == ["gpu1", "gpu2"]
 
 
+def test_the_last_wave_soaks_and_is_looked_at_before_the_end() -> None:
+    policy = replace(QUICK, wave_soak_minutes=60)
+    both = having(begin(nodes(2), policy), **returned("gpu0", hours=9), **returned("gpu1", hours=0.5))
+    decision = decide(both, NOW, NOBODY)
+    assert (decision.mode, decision.until) == (Mode.RUNNING, NOW + timedelta(minutes=30))
+    assert started(decide(both, NOW + timedelta(minutes=30), NOBODY), Step.WATCH) == ["gpu1"]
+    watched = having(both, gpu1={"watched": True})
+    assert decide(watched, NOW + timedelta(minutes=31), NOBODY).mode is Mode.DONE
+
+
+def test_a_roll_out_of_one_node_ends_with_the_look_at_it() -> None:
+    one = having(begin(nodes(1), replace(QUICK, soak_minutes=60)), **returned("gpu0", hours=1))
+    assert started(decide(one, NOW, NOBODY), Step.WATCH) == ["gpu0"]
+    assert decide(having(one, gpu0={"watched": True}), NOW, NOBODY).mode is Mode.DONE
+
+
+def test_a_node_that_was_tried_again_is_looked_at_although_its_wave_has_ended() -> None:
+    policy = replace(QUICK, soak_minutes=60)
+    late = having(begin(nodes(2), policy), **returned("gpu0", hours=1), gpu1=State.RETURNED)
+    assert started(decide(late, NOW, NOBODY), Step.WATCH) == ["gpu0"]
+
+
 def test_a_canary_that_goes_wrong_in_its_soak_stops_the_rollout() -> None:
     bad = returned("gpu0", hours=2, watched=False, failures=1, reason="Xid 79")
     decision = decide(having(begin(nodes(3)), **bad), NOW, NOBODY)
@@ -122,14 +145,72 @@ def test_no_more_nodes_of_a_group_are_unavailable_than_its_limit() -> None:
     assert started(decide(rollout, NOW, Observation({"gpu4": "down"}))) == ["gpu2"]
 
 
-def test_a_node_that_somebody_else_has_drained_has_its_turn_last_and_is_then_left_out() -> None:
-    policy = replace(QUICK, canaries=0)
-    foreign = Observation({"gpu1": "drained by alice: disk"})
-    assert started(decide(begin(nodes(3), policy), NOW, foreign)) == ["gpu0", "gpu2"]
-    rest = having(begin(nodes(3), policy), **returned("gpu0", "gpu2"))
-    decision = decide(rest, NOW, foreign)
-    assert decision.moves["gpu1"].state is State.LEFT_OUT
-    assert "alice" in decision.moves["gpu1"].reason
+ALICE = Observation({"gpu1": "drained by alice: disk"})
+
+
+def waiting_for_alice(minutes: float, policy: Policy = QUICK, **more: Any) -> Rollout:
+    """All nodes have returned but one, which somebody else has kept out of service for so long."""
+    rest = having(begin(nodes(3), replace(policy, canaries=0)), **returned("gpu0", "gpu2"))
+    record = seen_out(rest.records["gpu1"], "drained by alice: disk", NOW - timedelta(minutes=minutes))
+    return replace(rest, records={**rest.records, "gpu1": replace(record, **more)})
+
+
+def test_a_node_that_somebody_else_has_drained_has_its_turn_last() -> None:
+    decision = decide(begin(nodes(3), replace(QUICK, canaries=0)), NOW, ALICE)
+    assert started(decision) == ["gpu0", "gpu2"]
+    assert decision.moves["gpu1"].out_since == NOW
+
+
+def test_one_look_leaves_no_node_out_that_others_keep_out_of_service() -> None:
+    rest = having(begin(nodes(3), replace(QUICK, canaries=0)), **returned("gpu0", "gpu2"))
+    decision = decide(rest, NOW, ALICE)
+    assert decision.moves["gpu1"].state is State.PENDING
+    assert (decision.mode, decision.until) == (Mode.RUNNING, NOW + LOOK_AGAIN)
+    assert "gpu1" in decision.sentence
+
+
+def test_a_node_that_others_have_kept_out_of_service_for_long_is_left_out_with_their_reason() -> None:
+    soon = decide(waiting_for_alice(58), NOW, ALICE)
+    assert (soon.moves, soon.until) == ({}, NOW + timedelta(minutes=2))
+    record = decide(waiting_for_alice(60), NOW, ALICE).moves["gpu1"]
+    assert (record.state, record.refused) == (State.LEFT_OUT, True)
+    assert "alice" in record.reason
+
+
+def test_a_node_that_is_back_in_service_starts_and_counts_from_the_beginning_the_next_time() -> None:
+    decision = decide(waiting_for_alice(59), NOW, NOBODY)
+    assert started(decision) == ["gpu1"]
+    assert (decision.moves["gpu1"].out_since, decision.moves["gpu1"].reason) == (None, "")
+
+
+def test_nodes_of_others_are_left_out_within_the_refusal_budget_only() -> None:
+    policy = replace(QUICK, refusal_budget=Share(0))
+    decision = decide(waiting_for_alice(60, policy), NOW, ALICE)
+    assert (decision.mode, decision.moves) == (Mode.HELD, {})
+    assert "gpu1" in decision.reason
+    assert "refusal_budget" in decision.reason
+    # Whoever goes on has read that.
+    gone_on = decide(waiting_for_alice(60, policy, accepted=True), NOW, ALICE)
+    assert (gone_on.mode, gone_on.moves["gpu1"].state) == (Mode.RUNNING, State.LEFT_OUT)
+    over = replace(waiting_for_alice(60, policy), records=dict(waiting_for_alice(60, policy).records))
+    over = having(over, gpu1={"state": State.LEFT_OUT})
+    assert decide(over, NOW, NOBODY).mode is Mode.HELD
+
+
+def test_where_a_whole_fleet_is_out_of_service_its_return_is_waited_for() -> None:
+    fleet = having(begin(nodes(40), Policy(soak_minutes=0)), **returned("gpu0"))
+    restart = Observation(dict.fromkeys(fleet.nodes, "does not answer slurmctld"))
+    now = NOW
+    for _ in range(100):
+        decision = decide(fleet, now, restart)
+        assert decision.mode is Mode.RUNNING
+        assert decision.until == now + LOOK_AGAIN
+        fleet = replace(fleet, records={**fleet.records, **decision.moves})
+        now = decision.until
+    assert {record.state for name, record in fleet.records.items() if name != "gpu0"} == {State.PENDING}
+    assert now - NOW > PATIENCE
+    assert "max_unavailable" in decision.sentence
+    assert len(started(decide(fleet, now, NOBODY))) == 2
 
 
 # Nothing stalls in silence

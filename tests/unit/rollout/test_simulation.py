@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rollout import machine
+from rollout import machine, planner
 from rollout.model import ENDED, Mode, Observation, Outcome, Record, Rollout, State, Step, StepResult
 from rollout.planner import decide
 from rollout.policy import Policy, Share
@@ -34,6 +34,27 @@ def test_a_calm_night_returns_every_node() -> None:
     outcomes = World(60, Policy(), Faults(), seed=1).run()
     assert outcomes.states == {"returned": 60}
     assert outcomes.modes == {"done": 1}
+
+
+def test_schedulers_that_restart_cost_no_node_its_turn() -> None:
+    outcomes = World(20, Policy(), Faults(restarts=0.5), seed=1).run()
+    assert outcomes.states == {"returned": 20}
+    assert outcomes.modes == {"done": 1}
+
+
+def test_the_simulation_notices_a_planner_that_believes_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "PATIENCE", timedelta(0))
+    whole = Share(100, True)
+    policy = Policy(canaries=0, waves=(whole,), max_unavailable=Share(1), refusal_budget=whole)
+    with pytest.raises(BrokenRuleError, match="may have erred"):
+        for seed in range(20):
+            World(12, policy, Faults(restarts=1.0), seed).run()
+
+
+def test_the_simulation_notices_a_planner_that_ends_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner._Planner, "_soak_minutes", lambda *_: 0)
+    with pytest.raises(BrokenRuleError, match="nobody looked"):
+        World(6, Policy(), Faults(), seed=1).run()
 
 
 @pytest.mark.parametrize(
