@@ -7,15 +7,11 @@ The job is what `ansible-runner transmit` writes, and the output is what `ansibl
 standard input ends, because the controller or the connection is gone, or a signal asks for it, the run ends
 with all its processes.
 
-So it does where the worker itself is killed, as by a kernel that has run out of memory: the process that was
-started only waits for the one that works, and ends what that leaves behind. Killed itself, it takes the other
-one with it.
+So it does where the worker itself is killed: rollout/guard.py says how.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -24,7 +20,6 @@ import stat
 import sys
 import tempfile
 import threading
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,18 +27,14 @@ from ansible_runner import run  # type: ignore[import-untyped]  # it ships no ty
 from ansible_runner.streaming import Worker  # type: ignore[import-untyped]  # likewise
 
 from fleet.bundle import ROOT, in_use
+from rollout.guard import STOPS, end_descendants, guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 IDENT = "slice"
 #: In the artifacts of a slice: what roles hand to the controller of the fleet.
 COLLECTED = "collected"
-#: From linux/prctl.h.
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-TASKS = Path("/proc/self/task")
-#: A terminal sends them to its controller's slices as well; a SIGKILL is all that they do not survive.
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: How often a run that has nothing to say gives a sign of life.
 KEEPALIVE_S = 15
 STATS, FAILED, UNREACHABLE, TASK = (
@@ -68,35 +59,6 @@ def slim(event: dict[str, Any]) -> dict[str, Any] | None:
     else:
         return None
     return {"event": kind, "uuid": event["uuid"], "counter": event["counter"], "event_data": kept}
-
-
-def adopt() -> None:
-    """Become the parent of what the run's processes leave behind. Raises OSError.
-
-    Ansible's processes for single nodes are in sessions of their own: ansible-runner's kill does not reach
-    them, and one that waits for its node would go on without an Ansible.
-    """
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value):
-        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
-
-
-def end_descendants() -> None:
-    """End all processes that this one has started, and those that they have, until there is none."""
-    while children := list(_children()):
-        for pid in children:
-            os.kill(pid, signal.SIGKILL)
-            # Its own children become ours with its end.
-            os.waitpid(pid, 0)
-
-
-def _children() -> Iterator[int]:
-    for path in TASKS.glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread that has ended since
-            yield from map(int, path.read_text().split())
 
 
 class SliceWorker(Worker):  # type: ignore[misc]  # it ships no types
@@ -180,45 +142,6 @@ def release(folder: Path, job: dict[str, Any]) -> None:
         ident="release",
         quiet=True,
     )
-
-
-def guarded(work: Callable[[], int]) -> int:
-    """Do the work in a process of its own, and return its status; where that is killed, end what it has left.
-
-    The status is then 128 and the signal's number, as a shell has it. Raises OSError.
-    """
-    adopt()
-    guard, worker = os.getpid(), os.fork()
-    if not worker:
-        status = 1
-        try:
-            _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-            adopt()
-            if os.getppid() == guard:  # else it was killed before it could be noticed
-                status = work()
-        except BaseException:  # noqa: BLE001 - this process ends here
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(OSError, ValueError):
-                sys.stdout.flush()
-            os._exit(status)
-    for number in STOPS:
-        signal.signal(number, lambda stop, _: os.kill(worker, stop))
-    # As long as it is not waited for, the number is its own: no other process gets the signal.
-    os.waitid(os.P_PID, worker, os.WEXITED | os.WNOWAIT)
-    for number in STOPS:
-        signal.signal(number, signal.SIG_IGN)
-    status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
-    if status >= 0:
-        return status
-    end_descendants()
-    print(
-        f"The worker of this slice was killed ({signal.Signals(-status).name}; out of memory?), and its run "
-        "was ended.",
-        file=sys.stderr,
-        flush=True,
-    )
-    return 128 - status
 
 
 def work(folder: Path) -> int:

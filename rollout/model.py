@@ -419,14 +419,14 @@ class Rollout:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it is over, and every node that took part returned, one at least.
+        """Whether it is over, and every node that took part is back in service, one at least.
 
-        A node that was left out before it was begun took no part.
+        A node that the plan has left out took no part.
         """
         states = [
-            record.state is State.RETURNED and record.watched is not False
+            record.state is State.RETURNED and record.watched is not False and not record.withheld
             for record in self.records.values()
-            if record.state is not State.LEFT_OUT or record.started_at or record.failures
+            if record.state is not State.LEFT_OUT or record.refused or record.failures
         ]
         return self.mode is Mode.DONE and bool(states) and all(states)
 

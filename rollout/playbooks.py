@@ -102,7 +102,7 @@ class Ansible:
         self, name: str, node: str, label: str, variables: Mapping[str, Any], cancelled: Callable[[], bool]
     ) -> Played:
         # Late: a command line that only looks at a roll-out needs none of it.
-        import ansible_runner  # type: ignore[import-untyped]  # it ships no types
+        from ansible_runner.interface import init_runner  # type: ignore[import-untyped]  # it ships no types
 
         events = Events()
         folder = self.logs / node
@@ -110,7 +110,7 @@ class Ansible:
         shutil.rmtree(private, ignore_errors=True)
         private.mkdir(parents=True)
         try:
-            run = ansible_runner.run(
+            run = init_runner(
                 private_data_dir=str(private),
                 project_dir=str(CHECKOUT),
                 **({"inventory": self.inventory} if self.inventory else {}),
@@ -126,6 +126,9 @@ class Ansible:
                     "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
                 },
             )
+            # Killed or cancelled, this process leaves no Ansible on the node beside that of the next one.
+            run.config.command[:0] = [sys.executable, "-m", "rollout.guard", str(os.getpid())]
+            run.run()
             with run.stdout as stream:
                 output = stream.read()
         finally:

@@ -36,7 +36,8 @@ from fleet.inventory import from_listing
 from fleet.journal import Job, Journal, NodeRecord
 from fleet.run import HERE, Events, Run
 from fleet.slices import Board, Outcome, Place, Slice
-from fleet.worker import end_descendants, slim
+from fleet.worker import slim
+from rollout.guard import end_descendants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -355,7 +356,7 @@ def test_threads_that_come_and_go_do_not_keep_descendants_from_being_ended(tmp_p
     gone.mkdir()
     (gone / "children").symlink_to(tmp_path / "ended")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fleet.worker.TASKS", tmp_path)
+        patch.setattr("rollout.guard.TASKS", tmp_path)
         end_descendants()
 
 

@@ -99,7 +99,8 @@ def test_one_node_that_somebody_else_keeps_out_of_service_is_no_success(
     assert controller.clock.time - NOW >= patience
     # Whoever goes on has read that; nobody need wait for another hour.
     controller.store.resume(1, "alice", controller.clock.time)
-    assert controller.run().mode is Mode.DONE
+    ending = controller.run()
+    assert (ending.mode, ending.exit_status) == (Mode.DONE, 1)
     assert controller.records["gpu0"].refused
 
 

@@ -1,0 +1,135 @@
+"""Real runs of Ansible on this machine: none goes on without the controller that asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollout.playbooks import CHECKOUT, Ansible, Played
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NODE = "gpu01"
+SCRIPT = """
+import asyncio, sys
+from pathlib import Path
+from rollout.playbooks import Ansible
+logs, inventory, name = sys.argv[1:]
+asyncio.run(Ansible(Path(logs), [inventory]).playbook(name, "gpu01", "step", {}))
+"""
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> tuple[str, str, str]:
+    """The logs, the inventory and the playbook of a run that waits on its node for minutes."""
+    inventory, playbook = tmp_path / "hosts.yml", tmp_path / "waits.yml"
+    inventory.write_text(f"gpu_nodes: {{hosts: {{{NODE}: {{ansible_connection: local}}}}}}\n")
+    playbook.write_text(
+        "- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n"
+        f"    - ansible.builtin.shell: exec tail -s 600 -f {inventory} >{os.devnull}\n"
+    )
+    name = os.path.relpath(playbook, CHECKOUT / "playbooks").removesuffix(".yml")
+    return str(tmp_path / "logs"), str(inventory), name
+
+
+def processes(folder: Path) -> dict[int, str]:
+    """The processes that work for a test, Ansible's and the node's, with their command lines."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            words = path.read_bytes().decode().replace("\0", " ")
+            if str(folder) in words and "-c" not in words.split():
+                found[int(path.parent.name)] = words
+    return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come to that"
+        time.sleep(0.1)
+
+
+def begun(folder: Path) -> bool:
+    """Whether the node's process is there."""
+    return any(words.startswith("tail ") for words in processes(folder).values())
+
+
+def guards(folder: Path) -> list[int]:
+    """The process that waits, and the one that works."""
+    return sorted(pid for pid, words in processes(folder).items() if "rollout.guard" in words)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_ends_with_its_controller(
+    arguments: tuple[str, str, str], number: signal.Signals, tmp_path: Path
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], cwd=CHECKOUT) as controller:
+        wait_until(lambda: begun(tmp_path))
+        controller.send_signal(number)
+    wait_until(lambda: not processes(tmp_path))
+
+
+def in_a_run(
+    arguments: tuple[str, str, str], tmp_path: Path, act: Callable[[asyncio.Task[Played]], object]
+) -> Played:
+    """What a run comes to on whose node a process waits, when somebody acts."""
+    logs, inventory, name = arguments
+
+    async def run() -> Played:
+        task = asyncio.create_task(Ansible(Path(logs), [inventory]).playbook(name, NODE, "step", {}))
+        await asyncio.to_thread(wait_until, lambda: begun(tmp_path))
+        act(task)
+        return await task
+
+    return asyncio.run(run())
+
+
+def test_a_run_that_is_cancelled_leaves_nothing_behind(
+    arguments: tuple[str, str, str], tmp_path: Path
+) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        in_a_run(arguments, tmp_path, lambda task: task.cancel())
+    # Nobody needs to wait: whoever works on the node next is alone there.
+    assert not processes(tmp_path)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["the one that waits", "the one that works"])
+def test_a_run_one_of_whose_guards_is_killed_has_failed_and_leaves_nothing_behind(
+    arguments: tuple[str, str, str], which: int, tmp_path: Path
+) -> None:
+    played = in_a_run(arguments, tmp_path, lambda _: os.kill(guards(tmp_path)[which], signal.SIGKILL))
+    assert not played.ok
+    assert "Ansible ended with" in played.said
+    wait_until(lambda: not processes(tmp_path))
+
+
+def test_a_run_that_ends_by_itself_says_what_it_came_to(
+    arguments: tuple[str, str, str], tmp_path: Path
+) -> None:
+    logs, inventory, name = arguments
+    Path(tmp_path, "waits.yml").write_text(
+        "- hosts: gpu_nodes\n  gather_facts: false\n  tasks:\n"
+        "    - name: Say what came of the step\n      ansible.builtin.debug: {msg: {fencing: '7'}}\n"
+        "    - name: Look\n      ansible.builtin.fail: {msg: GPU 3 is gone}\n"
+        "      when: upgrade_step == 'load'\n"
+    )
+    runs = [
+        asyncio.run(Ansible(Path(logs), [inventory]).playbook(name, NODE, step, {"upgrade_step": step}))
+        for step in ("look", "load")
+    ]
+    assert [(run.ok, run.said, dict(run.result)) for run in runs] == [
+        (True, "", {"fencing": "7"}),
+        (False, "GPU 3 is gone", {"fencing": "7"}),
+    ]
+    assert "Say what came of the step" in Path(logs, NODE, "load.log").read_text()
