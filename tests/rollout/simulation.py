@@ -404,6 +404,8 @@ class World:
         for name in gone:
             begun_out = self.seen_out.get(name, self.now)
             must(self.now - begun_out >= PATIENCE, f"{name} is left out by a look that may have erred")
+        if not gone:
+            return
         records = {**self.records, **decision.moves}
         refused = sum(record.refused and not record.accepted for record in records.values())
         allowed = self.policy.refusal_budget.of(len(self.nodes))
