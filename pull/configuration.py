@@ -83,6 +83,7 @@ def own_name(path: Path) -> str:
     if not HOST_NAME.fullmatch(name) or name.partition(".")[0] in NO_NAMES:
         raise ConfigurationError(
             f"{path}: it names no node, as in an image; expected a host name that is the node's name in the "
-            f"inventory, found {name!r}. Give this machine its name (DHCP, hostnamectl): the next run takes it."
+            f"inventory, found {name!r}. Give this machine its name (DHCP, hostnamectl), and the next run "
+            "takes it."
         )
     return name
