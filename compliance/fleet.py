@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: In the folder of validation's reports, which that of compliance is in unless somebody says otherwise.
 HISTORY = "history.sqlite"
+#: The group of all nodes.
+NODES = "gpu_nodes"
 #: The role's variables that the report is made with.
 CHOSEN = ("directory", "validations", "validation_max_age_days", "key", "metrics")
 
@@ -177,6 +179,11 @@ def validations(directory: Path, wanted: set[str]) -> dict[str, LastValidation]:
     for folder in sorted(directory.glob("*-*T*Z"), reverse=True):
         if wanted <= found.keys():
             break
+        # A node that was never measured is looked for in every report: not in the verdicts of a whole fleet.
+        results = folder / "results"
+        there = {path.stem for path in results.iterdir()} if results.is_dir() else set()
+        if there.isdisjoint(wanted - found.keys()):
+            continue
         try:
             verdict = loads(FleetVerdict, (folder / "summary.json").read_bytes())
         except (OSError, ContractError):
@@ -196,8 +203,23 @@ def validations(directory: Path, wanted: set[str]) -> dict[str, LastValidation]:
     return found
 
 
-def check(nodes: Iterable[CheckedNode], settings: Settings, now: datetime) -> tuple[Statement, Path]:
-    """Judge all nodes, and write the report; returns both.
+def elsewhere(groups: Mapping[str, Iterable[str]], checked: Collection[str]) -> dict[str, list[str]]:
+    """The nodes that are not `checked`, each with its groups; `groups` are those of the inventory."""
+    found: dict[str, list[str]] = {name: [] for name in groups.get(NODES, ()) if name not in checked}
+    for group, members in groups.items() if found else ():
+        for name in members:
+            if name in found:
+                found[name].append(group)
+    return found
+
+
+def check(
+    nodes: Iterable[CheckedNode],
+    settings: Settings,
+    now: datetime,
+    others: Mapping[str, Collection[str]] | None = None,
+) -> tuple[Statement, Path]:
+    """Judge all nodes, and write the report; returns both. `others` are the nodes `elsewhere`.
 
     Raises OSError, HistoryError, EvidenceError. The history is written last: a report that could not be
     written whole does not count.
@@ -211,7 +233,9 @@ def check(nodes: Iterable[CheckedNode], settings: Settings, now: datetime) -> tu
         now, settings.validation_max_age, load_controls(settings.data / "os_controls"), settings.options
     )
     made = replace(
-        statement([replace(node, validation=measured.get(node.name)) for node in known], rules, before),
+        statement(
+            [replace(node, validation=measured.get(node.name)) for node in known], rules, before, others
+        ),
         tool=f"Temper {version(settings.data)}",
         inventory_sha256=evidence.digest_of_tree(list(settings.inventory)),
     )
@@ -235,7 +259,7 @@ def check(nodes: Iterable[CheckedNode], settings: Settings, now: datetime) -> tu
         raise
     point_latest_to(folder)
     if settings.metrics:
-        metrics.write(settings.metrics, made)
+        metrics.write(settings.metrics, made, whole=not others)
     return made, folder
 
 

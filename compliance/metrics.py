@@ -69,10 +69,14 @@ def of_waivers(statement: Statement) -> str:
     return said.text()
 
 
-def write(directory: Path, statement: Statement) -> None:
-    """Write a file for each node, and one for the waivers. Raises OSError."""
+def write(directory: Path, statement: Statement, *, whole: bool = True) -> None:
+    """Write a file for each node, and one for the waivers. Raises OSError.
+
+    Of some nodes, not the `whole` fleet, a check leaves what is known of the waivers, too.
+    """
     of_nodes = (
         (directory / f"temper-compliance-{node.node}.prom", of_node(node, statement.made_at))
         for node in statement.nodes
     )
-    write_all([*of_nodes, (directory / "temper-compliance.prom", of_waivers(statement))])
+    of_all = [(directory / "temper-compliance.prom", of_waivers(statement))] if whole else []
+    write_all([*of_nodes, *of_all])

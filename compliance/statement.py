@@ -24,7 +24,7 @@ from compliance.waivers import Use, Waiver, faults, utc
 from planning.os_controls import OPERATOR, demanded, references
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
     from typing import Any
 
@@ -115,9 +115,15 @@ class Rules:
 
 
 def statement(
-    nodes: Iterable[CheckedNode], rules: Rules, before: Mapping[str, Mapping[str, Known]]
+    nodes: Iterable[CheckedNode],
+    rules: Rules,
+    before: Mapping[str, Mapping[str, Known]],
+    elsewhere: Mapping[str, Collection[str]] | None = None,
 ) -> Statement:
-    """The statement of all nodes. `before` is what the history knows of each node's controls."""
+    """The statement of all nodes. `before` is what the history knows of each node's controls.
+
+    `elsewhere` are the nodes of the inventory that are not among them, each with its groups.
+    """
     checked = list(nodes)
     timeline = Timeline(before, utc(rules.now))
     found: list[NodeStatement] = []
@@ -127,7 +133,7 @@ def statement(
         found.append(stated)
         changed += changes
     controls = {control.id for controls in distinct(found) for control in controls}
-    findings = tuple(faults(used_waivers(checked, found), rules.now, controls))
+    findings = tuple(faults(used_waivers(checked, found, elsewhere or {}), rules.now, controls))
     verdict = max_verdict([node.verdict for node in found])
     if verdict is not Verdict.NOT_COMPLIANT and any(finding.code.is_finding for finding in findings):
         verdict = Verdict.NOT_COMPLIANT
@@ -484,8 +490,15 @@ def with_waiver(control: ControlResult, node: CheckedNode, now: datetime) -> Con
     )
 
 
-def used_waivers(nodes: Sequence[CheckedNode], statements: Sequence[NodeStatement]) -> dict[Waiver, Use]:
-    """What the nodes of this run say of each waiver; one for none of them is left out."""
+def used_waivers(
+    nodes: Sequence[CheckedNode],
+    statements: Sequence[NodeStatement],
+    elsewhere: Mapping[str, Collection[str]],
+) -> dict[Waiver, Use]:
+    """What the nodes of this run say of each waiver; one for none of them is left out.
+
+    That no node needs it says nothing while it is for nodes `elsewhere`, too.
+    """
     found: dict[Waiver, Use] = {}
     severity = (Use.UNMATCHED, Use.UNNEEDED, Use.UNKNOWN, Use.NEEDED)
     for node, told in zip(nodes, statements, strict=True):
@@ -503,6 +516,9 @@ def used_waivers(nodes: Sequence[CheckedNode], statements: Sequence[NodeStatemen
                 if control.state is State.NOT_CHECKED:
                     use = Use.UNKNOWN
             found[waiver] = max(found.get(waiver, Use.UNMATCHED), use, key=severity.index)
+    for waiver, use in found.items():
+        if use is not Use.NEEDED and any(waiver.covers(name, groups) for name, groups in elsewhere.items()):
+            found[waiver] = Use.UNKNOWN
     return found
 
 

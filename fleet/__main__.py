@@ -472,7 +472,7 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
     silent |= left
     sources = job.sources or (str(ROOT / "inventory" / "lab"),)
     reports = [plans(folders, silent)] if Path(job.playbook).stem != "compliance" else []
-    reports += [validation(folders, silent), compliance(folders, silent, sources, known.names)]
+    reports += [validation(folders, silent), compliance(folders, silent, sources, known)]
     said = [report for report in reports if report]
     for report in said:
         _say(report.text)

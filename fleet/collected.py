@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from compliance import report
 from compliance.evidence import EvidenceError
-from compliance.fleet import WaiverError, check, checked_nodes, settings_of, unpacked
+from compliance.fleet import WaiverError, check, checked_nodes, elsewhere, settings_of, unpacked
 from compliance.model import Verdict
 from planning.fleet import FleetPlan
 from validation.model.contract import EXPECTATIONS_VERSION
@@ -20,7 +20,9 @@ from validation.processes.files import write_atomically
 from validation.processes.store import HistoryError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from fleet.inventory import Inventory
 
 ROOT = Path(__file__).resolve().parents[1]
 PLANS = "reports/plan.json"
@@ -106,9 +108,9 @@ def validation(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | Non
 
 
 def compliance(
-    folders: Sequence[Path], silent: Mapping[str, str], sources: Sequence[str], known: Collection[str]
+    folders: Sequence[Path], silent: Mapping[str, str], sources: Sequence[str], known: Inventory
 ) -> Said | None:
-    """State the compliance of all nodes. `sources` are the inventories, `known` its groups and nodes."""
+    """State the compliance of all nodes. `sources` are the inventories, `known` is what they say."""
     parts = documents(folders, "compliance")
     if not parts:
         return None
@@ -120,8 +122,10 @@ def compliance(
         if name not in heard
     ]
     try:
-        nodes = checked_nodes(asked, known)
-        statement, folder = check(nodes, settings_of(parts[0]["arguments"], sources, ROOT), datetime.now(UTC))
+        nodes = checked_nodes(asked, known.names)
+        settings = settings_of(parts[0]["arguments"], sources, ROOT)
+        # Of silent nodes neither groups nor waivers were heard: they are not checked, too.
+        statement, folder = check(nodes, settings, datetime.now(UTC), elsewhere(known.members, heard))
     except (WaiverError, OSError, HistoryError, EvidenceError) as error:
         return Said(f"The report of compliance could not be written: {error}", 2)
     text = f"{report.text(statement)}Report: {folder}/report.html"

@@ -73,6 +73,11 @@ class Inventory:
         """Every host and every group."""
         return {*self.groups, *self.variables}
 
+    @property
+    def members(self) -> dict[str, list[str]]:
+        """The hosts of each group, with those of the groups in it."""
+        return {name: list(self._below(name)) for name in self.groups}
+
     def addresses(self) -> list[tuple[str, str]]:
         """Each node with its `ansible_host` as it stands in the inventory, or an empty text."""
         return [(node, str(self.variables.get(node, {}).get("ansible_host", ""))) for node in self.nodes]

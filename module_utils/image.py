@@ -44,15 +44,22 @@ KEPT_RECORDS = (
 )
 #: Subject -> patterns below the root. Nothing of these remains.
 PERSONAL = {
-    "SSH host keys": ("etc/ssh/ssh_host_*",),
+    "SSH host keys": ("etc/ssh/ssh_host_*", "etc/ssh/.temper-first-boot"),
     "the second machine id": ("var/lib/dbus/machine-id",),
     "the host name": ("etc/hostname",),
     "ids of storage": (ISCSI_NAME, "etc/nvme/hostid", "etc/nvme/hostnqn"),
+    # Their daemons make them at their first start, which a tree that has been booted again has behind it.
+    "ids of container engines": (
+        "etc/docker/key.json",
+        "var/lib/docker/engine-id",
+        "var/lib/containerd/*introspection*/uuid",
+    ),
     "seeds and secrets": (
         "var/lib/systemd/random-seed",
         "var/lib/systemd/credential.secret",
         "boot/loader/random-seed",
         "boot/efi/loader/random-seed",
+        "efi/loader/random-seed",
         "var/lib/temper/module-signing",
         # The pair that DKMS has made for itself: each machine makes another.
         "var/lib/dkms/mok.*",
@@ -95,7 +102,15 @@ PERSONAL = {
 }
 #: Programs of the running tree write to these while they are emptied: that none is left is not promised.
 LOGS = "var/log"
-TEMPORARY = ("tmp/*", "var/tmp/*")
+TEMPORARY = (
+    "tmp/*",
+    "var/tmp/*",
+    # Who has logged in: Debian 13 no longer has that in /var/log.
+    "var/lib/lastlog/*",
+    "var/lib/wtmpdb/*",
+    # What the builder has measured of itself, for its exporter.
+    "var/lib/prometheus/node-exporter/*.prom",
+)
 #: Of the programs that run, this module among them.
 IN_USE = ("ansible", "systemd-private-")
 FIRST_BOOT = "temper-first-boot.service"
@@ -105,7 +120,9 @@ FIRST_BOOT_TEXT = """\
 [Unit]
 Description=Make the SSH host keys of a machine that has booted from an image
 Documentation=man:ssh-keygen(1)
-ConditionPathExistsGlob=!/etc/ssh/ssh_host_*_key
+# Where there is no key, or the boot that made them was cut off: one that is there is no proof of the others.
+ConditionPathExistsGlob=|!/etc/ssh/ssh_host_*_key
+ConditionPathExists=|/etc/ssh/.temper-first-boot
 DefaultDependencies=no
 RequiresMountsFor=/etc/ssh
 After=local-fs.target systemd-random-seed.service
@@ -115,7 +132,10 @@ Conflicts=shutdown.target
 [Service]
 Type=oneshot
 RemainAfterExit=yes
+ExecStart=/usr/bin/touch /etc/ssh/.temper-first-boot
 ExecStart=/usr/bin/ssh-keygen -A
+ExecStart=/usr/bin/sync --file-system /etc/ssh
+ExecStart=/usr/bin/rm --force /etc/ssh/.temper-first-boot
 
 [Install]
 WantedBy=multi-user.target

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 PATH = Path("/etc/temper/pull.json")
+#: RFC 1123, 2.1.
+HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+#: What a machine is called to which nobody has given a name, and what Ansible takes for all nodes.
+NO_NAMES = ("all", "localhost", "ungrouped")
 
 
 class ConfigurationError(Exception):
@@ -18,8 +24,9 @@ class ConfigurationError(Exception):
 class Configuration:
     """Where a node finds its configuration, and what it may do with it.
 
-    `node` is its name in the inventory, `inventory` that one's path in the repository. Either `branch` or
-    `tags` is given; `tags` is a name with at most one `*`, of which the highest version counts (PEP 440).
+    `node` is its name in the inventory, `inventory` that one's path in the repository. An image's file names
+    no node: there it is the host name of the machine that has booted from it. Either `branch` or `tags` is
+    given; `tags` is a name with at most one `*`, of which the highest version counts (PEP 440).
     `repair` names the roles whose drift may be repaired. `python` is that of the virtual environment with
     ansible-core. `report_to` is where results go: ssh://user@host, https://host/folder, or nowhere. Paths are
     files of the node; an empty one is none.
@@ -67,4 +74,16 @@ class Configuration:
                 f"{path}: expected what the role pull writes, found that {error}. Run playbooks/tune.yml for "
                 "this node again."
             ) from error
-        return cls(**{**values, "repair": tuple(listed)})
+        return cls(**{**values, "node": values["node"] or own_name(path), "repair": tuple(listed)})
+
+
+def own_name(path: Path) -> str:
+    """The host name of this machine. Raises ConfigurationError where it has none that could be a node's."""
+    name = socket.gethostname()
+    if not HOST_NAME.fullmatch(name) or name.partition(".")[0] in NO_NAMES:
+        raise ConfigurationError(
+            f"{path}: it names no node, as in an image; expected a host name that is the node's name in the "
+            f"inventory, found {name!r}. Give this machine its name (DHCP, hostnamectl), and the next run "
+            "takes it."
+        )
+    return name

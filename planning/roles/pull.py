@@ -47,7 +47,8 @@ def role_plan(context: Context) -> RolePlan:
         (
             *(package(name, why) for name in PACKAGES.get(context.plan.package_manager or "", ())),
             *(file(f"{PROGRAMS}/{name}", context.programs[name], why) for name in sorted(programs)),
-            file(CONFIGURATION, configuration(context.name, wish), why),
+            # Of an image many machines are made: each is the node of its own host name.
+            file(CONFIGURATION, configuration("" if context.plan.image else context.name, wish), why),
             file(KEYRING, "".join(["# Managed by Temper.\n", *map(keyring_line, wish.signers)]), trusted),
             file(KNOWN_HOSTS, "".join(f"{line}\n" for line in wish.known_hosts), trusted),
             file(SERVICE, render(ROLE, "temper-pull.service", programs=PROGRAMS), why),

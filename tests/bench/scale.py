@@ -163,8 +163,10 @@ def make_plans(folder: Path, count: int) -> None:
 def check_compliance(folder: Path, count: int) -> None:
     """Statement, all its files, and the history."""
     from fleet import collected
+    from fleet.inventory import Inventory
 
-    said = collected.compliance(folders(folder, "compliance"), {}, [], set(names(count)) | {"gpu_nodes"})
+    known = Inventory({"gpu_nodes": {"hosts": names(count)}}, {name: {} for name in names(count)})
+    said = collected.compliance(folders(folder, "compliance"), {}, [], known)
     assert said is not None and said.status == 1, said
 
 

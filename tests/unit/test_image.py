@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -240,6 +241,16 @@ def test_a_seal_takes_what_is_personal_and_leaves_the_rest(
         "var/crash/_usr_sbin_sshd.0.crash",
         "root/.python_history",
         "home/ops/.zsh_history",
+        "var/lib/wtmpdb/wtmp.db",
+        "var/lib/lastlog/lastlog2.db",
+        # Docker's and containerd's ids are to be those of one machine.
+        "var/lib/docker/engine-id",
+        "etc/docker/key.json",
+        "var/lib/containerd/io.containerd.grpc.v1.introspection/uuid",
+        # What the builder measured of itself, a machine would serve as its own.
+        "var/lib/prometheus/node-exporter/apt.prom",
+        "efi/loader/random-seed",
+        "etc/ssh/.temper-first-boot",
     ],
 )
 def test_a_signing_key_memory_and_histories_stay_in_no_image(
@@ -250,6 +261,37 @@ def test_a_signing_key_memory_and_histories_stay_in_no_image(
     (tree / name).write_text("secret")
     image.seal(tree, check=False)
     assert not (tree / name).exists()
+
+
+def first_boot(folder: Path, lines: int | None = None) -> bool:
+    """Whether the unit runs where /etc/ssh is this folder; then so many of its commands, or all, do."""
+    text = image.FIRST_BOOT_TEXT.replace("/etc/ssh", str(folder / "etc/ssh"))
+    conditions = [line for line in text.splitlines() if line.startswith("Condition")]
+    if subprocess.run(["systemd-analyze", "condition", *conditions], capture_output=True).returncode:
+        return False
+    for line in [line for line in text.splitlines() if line.startswith("ExecStart=")][:lines]:
+        command = line.removeprefix("ExecStart=").split()
+        where = ["-f", str(folder)] if "ssh-keygen" in command[0] else []
+        subprocess.run([*command, *where], check=True, capture_output=True)
+    return True
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd reads its own conditions")
+def test_a_first_boot_that_is_cut_off_is_made_up_for_and_no_key_is_made_twice(tmp_path: Path) -> None:
+    """With one key of several, or an empty one, nobody would ever reach such a machine."""
+    folder = tmp_path / "etc/ssh"
+    folder.mkdir(parents=True)
+    assert first_boot(tmp_path, lines=1)
+    (folder / "ssh_host_rsa_key").write_text("made before the power went")
+    (folder / "ssh_host_ed25519_key").write_text("")  # its name reached the disk, and its content did not
+    assert first_boot(tmp_path)
+    keys = {path.name: path.read_bytes() for path in folder.glob("ssh_host_*_key")}
+    assert keys["ssh_host_rsa_key"] == b"made before the power went"
+    assert keys["ssh_host_ed25519_key"].startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")
+    assert not first_boot(tmp_path)
+    (folder / "ssh_host_rsa_key").unlink()
+    assert not first_boot(tmp_path)  # what an operator takes away stays away
+    assert keys["ssh_host_ed25519_key"] == (folder / "ssh_host_ed25519_key").read_bytes()
 
 
 def test_debians_iscsi_makes_a_name_for_each_machine(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

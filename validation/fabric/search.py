@@ -104,7 +104,7 @@ def next_rounds(fleet: Fleet) -> list[list[tuple[str, ...]]]:
         if any(more):
             return more
     present = [name for name in names if name not in missing]
-    return rounds_with_good_ones(present, seen, played)
+    return rounds_with_good_ones(present, seen, played) or _without_the_one_of_all(present, seen, played)
 
 
 def _wanted(fleet: Fleet, whole: Group) -> bool:
@@ -113,6 +113,25 @@ def _wanted(fleet: Fleet, whole: Group) -> bool:
     if fleet.pairs is Pairs.ALWAYS or not whole.works:
         return True
     return expected_gb_s(fleet, whole) is None or missed_gb_s(fleet, whole) is not None
+
+
+def _without_the_one_of_all(
+    present: Sequence[str], seen: Evidence, played: list[list[Group]]
+) -> list[list[tuple[str, ...]]]:
+    """One round of those that did well, where one node was in every pair that did.
+
+    All of these pairs may be slow because of it, with none to compare them with.
+    """
+    in_all = set(seen.good).intersection(*(group.nodes for group in seen.fast))
+    met = met_by(played)
+    free = [name for name in present if name in seen.good and name not in in_all]
+    pairs: list[tuple[str, ...]] = []
+    while in_all and len(free) > 1:
+        name = free.pop(0)
+        if other := next((one for one in free if one not in met.get(name, ())), None):
+            free.remove(other)
+            pairs.append((name, other))
+    return [pairs] if pairs else []
 
 
 def rounds_with_good_ones(
@@ -213,16 +232,14 @@ def links_between_good(
 
 
 def _best(played: list[list[Group]]) -> float:
-    """The fastest pair, of the rounds with most pairs.
+    """The fastest pair, of the rounds with most pairs that work.
 
-    One that has the network between the nodes for itself may be faster than all that share it.
+    One that has the network between the nodes for itself may be faster than all that share it. With those
+    that fail, or whose nodes are gone, it shares nothing.
     """
-    most = max(len(groups) for groups in played)
-    by_size = [[group.busbw_gb_s for group in groups if group.works] for groups in played]
-    shared = [found for groups, found in zip(played, by_size, strict=True) if len(groups) == most]
-    return max((one for found in shared for one in found), default=0.0) or max(
-        (one for found in by_size for one in found), default=0.0
-    )
+    working = [[group.busbw_gb_s for group in groups if group.works] for groups in played]
+    most = max(map(len, working))
+    return max((one for found in working if len(found) == most for one in found), default=0.0)
 
 
 def to_blame(

@@ -486,7 +486,13 @@ def _judge(hunts: Sequence[Hunt]) -> list[Hunt]:
     healthy = [2 * len(one.good) >= len(hunt.scope.units) for hunt, one in zip(hunts, seen, strict=True)]
     judged = []
     for hunt, pairs, does_well in zip(hunts, seen, healthy, strict=True):
-        slow = [group for groups in hunt.played for group in groups if not set(group.nodes) & set(pairs.good)]
+        # Of who could not take part nothing is known, and so of what all of them share.
+        slow = [
+            group
+            for groups in hunt.played
+            for group in groups
+            if not group.absent and not set(group.nodes) & set(pairs.good)
+        ]
         whole = hunt.whole and hunt.scope.real and len(hunt.scope.units) > 2 and bool(slow)
         if _goes_on(hunt, pairs):
             whole = False
@@ -662,7 +668,9 @@ def _bad_everywhere(leaf: Hunt, across: Hunt) -> Group | None:
     met = met_by([list(groups) for groups in across.played])
     if not all(met.get(name, set()) & set(across.seen.good) for name in nodes):
         return None
-    inside = [group for groups in leaf.played for group in groups if set(group.nodes) <= nodes]
+    inside = [
+        group for groups in leaf.played for group in groups if not group.absent and set(group.nodes) <= nodes
+    ]
     return inside[0] if inside else None
 
 

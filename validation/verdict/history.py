@@ -34,6 +34,8 @@ JUDGE = BaselineJudge("below-own-past", Sensitivity(degraded=0.05, fail=0.10))
 #: Of how many runs the median is taken: of the latest, and of the first, so that a GPU which becomes slower
 #: bit by bit cannot take its measure along.
 MOST_RUNS = 20
+#: The finding on a node that has fewer GPUs than it had.
+GONE = "gpu-gone"
 NO_EARLIER_RUN = Comparison(notes=("not compared with its own past: no earlier run of the same kind passed",))
 
 
@@ -101,7 +103,12 @@ class Past:
 
 
 def run_of(result: NodeResult, verdict: NodeVerdict) -> PastRun | None:
-    """What is kept of a run; None where nothing of it may be the measure of later ones."""
+    """What is kept of a run; None where nothing of it may be the measure of later ones.
+
+    Of one in which a GPU was gone nothing is: after it, nobody would miss that GPU any more.
+    """
+    if any(found.code == GONE for test in verdict.tests for found in test.findings):
+        return None
     passed = {test.id for test in verdict.tests if test.state is State.PASS}
     numbers = tuple(
         PastNumber(test.id, test.method, one.name, _where(result, one), one.value, one.conditions)
@@ -309,7 +316,7 @@ def _gone(result: NodeResult, earlier: list[PastRun]) -> Comparison:
     now = {gpu.uuid for gpu in result.gpus}
     lost = ", ".join(sorted(then - now))
     if len(now) < len(then):
-        gone = finding("gpu-gone", now=len(now), then=len(then), date=run.started_at[:10], lost=lost)
+        gone = finding(GONE, now=len(now), then=len(then), date=run.started_at[:10], lost=lost)
         return Comparison((gone,))
     return Comparison(notes=(f"other GPUs than in its run of {run.started_at[:10]}: {lost}",) if lost else ())
 

@@ -23,6 +23,7 @@ from compliance.fleet import (  # noqa: E402 - likewise
     WaiverError,
     check,
     checked_nodes,
+    elsewhere,
     packed,
     settings_of,
 )
@@ -69,7 +70,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             raise AnsibleActionFail(str(error)) from None
         settings = settings_of(given, list(map(str, variables.get("ansible_inventory_sources", ()))), ROOT)
         try:
-            statement, folder = check(nodes, settings, datetime.now(UTC))
+            others = elsewhere(plain(variables["groups"]), {node.name for node in nodes})
+            statement, folder = check(nodes, settings, datetime.now(UTC), others)
         except (OSError, HistoryError, EvidenceError) as error:
             # Without its causes: Ansible would say the same sentence once for each.
             raise AnsibleActionFail(f"The report of compliance could not be written: {error}.") from None

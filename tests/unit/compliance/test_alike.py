@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from compliance import document, report
+from compliance import document, fleet, report
 from compliance.alike import uuid_of
 from compliance.fleet import answer, checked_node, packed, unpacked, validations
 from compliance.history import Known
@@ -35,7 +35,7 @@ from tests.unit.compliance.fleets import (
 )
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
-from validation.model.contract import EXPECTATIONS_VERSION, ContractError
+from validation.model.contract import EXPECTATIONS_VERSION, ContractError, loads
 from validation.model.expectations import FleetExpectations
 from validation.report import fleet_report
 
@@ -222,6 +222,29 @@ def test_each_result_of_sarif_names_its_own_node_and_fingerprint() -> None:
             "temper/v1": str(uuid5(NAMESPACE_URL, f"temper:{told.node}:{one.id}"))
         }
         assert ("suppressions" in result) == (one.state is State.WAIVED)
+
+
+def test_for_a_node_that_was_never_measured_no_verdict_on_others_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in (21, 22):
+        folder = tmp_path / f"2026-11-{day}T09-14-00Z"
+        made = made_up.validation(3, "quick")
+        names = sorted(made.results)
+        expected = {name: made_up.expectation() for name in names}
+        fleet_report.write(
+            folder, made.verdict, made.results, FleetExpectations(EXPECTATIONS_VERSION, expected)
+        )
+    (tmp_path / "2026-11-23T09-14-00Z").mkdir()
+    read: list[bytes] = []
+
+    def reading(kind: type[Any], text: bytes) -> object:
+        read.append(text)
+        return loads(kind, text)
+
+    monkeypatch.setattr(fleet, "loads", reading)
+    assert validations(tmp_path, {*names, "new01"}).keys() == {*names}
+    assert len(read) == 1
 
 
 def test_of_a_validation_state_moment_and_driver_are_known_and_a_damaged_result_is_passed_over(

@@ -128,6 +128,15 @@ def test_waivers_are_counted_by_what_is_wrong_with_them(tmp_path: Path) -> None:
     assert 'temper_compliance_waivers{code="waiver-ending"} 0' in lines
 
 
+def test_a_check_of_some_nodes_leaves_what_is_known_of_waivers(tmp_path: Path) -> None:
+    """An alert on a waiver that has expired would end with a look at a node that it is not for."""
+    metrics.write(tmp_path, statement([checked(waivers=(waiver(SSHD, expires=RULES.now),))], RULES, {}))
+    metrics.write(tmp_path, statement([checked("gpu02")], RULES, {}), whole=False)
+    lines = (tmp_path / "temper-compliance.prom").read_text().splitlines()
+    assert 'temper_compliance_waivers{code="waiver-expired"} 1' in lines
+    assert (tmp_path / "temper-compliance-gpu02.prom").exists()
+
+
 def test_the_page_is_written_with_the_other_forms(tmp_path: Path) -> None:
     report.write(tmp_path, STATEMENT)
     page = (tmp_path / "report.html").read_text()

@@ -282,6 +282,21 @@ def test_a_waiver_whose_nodes_were_not_checked_is_not_judged() -> None:
     assert not statement([checked(waivers=(elsewhere,))], RULES, {}).waivers
 
 
+@pytest.mark.parametrize("control", [CONTROL, "container_engines/file:/etc/docker/daemon.json"])
+@pytest.mark.parametrize("nodes", [(), ("leaf2",), ("gpu01", "gpu02")])
+def test_a_run_of_some_nodes_does_not_judge_a_waiver_of_others(control: str, nodes: tuple[str, ...]) -> None:
+    """`--limit gpu01`: who removes the waiver then takes it from gpu02, which may need it."""
+    one = checked("gpu01", waivers=(waiver(control, nodes=nodes),))
+    made = statement([one], RULES, {}, {"gpu02": ["gpu_nodes", "leaf2"]})
+    assert (made.waivers, made.verdict) == ((), Verdict.COMPLIANT)
+
+
+def test_a_run_of_some_nodes_judges_a_waiver_of_theirs_alone() -> None:
+    one = checked("gpu01", waivers=(waiver("no/such", nodes=("gpu01",)), waiver(CONTROL, expires=NOW)))
+    made = statement([one], RULES, {}, {"gpu02": ["gpu_nodes"]})
+    assert [finding.code for finding in made.waivers] == [WaiverFault.UNMATCHED, WaiverFault.EXPIRED]
+
+
 # ------------------------------------------------------------ what has changed
 
 

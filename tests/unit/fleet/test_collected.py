@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from compliance.fleet import elsewhere
 from fleet import collected
+from fleet.inventory import Inventory
 from validation.model.contract import EXPECTATIONS_VERSION
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SILENT = {"gpu09": "the helper died"}
+KNOWN = Inventory(
+    {
+        "all": {"children": ["gpu_nodes"]},
+        "gpu_nodes": {"hosts": ["gpu01"], "children": ["leaf2"]},
+        "leaf2": {"hosts": ["gpu02"]},
+    },
+    {"gpu01": {}, "gpu02": {}},
+)
 
 
 def folders(tmp_path: Path, name: str, *parts: Any) -> list[Path]:
@@ -91,7 +101,7 @@ def test_compliance_of_slices_is_one_statement(tmp_path: Path) -> None:
         return {"arguments": arguments, "answers": [], "nodes": [asked]}
 
     said = collected.compliance(
-        folders(tmp_path, "compliance", part("gpu02"), part("gpu01")), SILENT, ["inventory/mine"], {"gpu01"}
+        folders(tmp_path, "compliance", part("gpu02"), part("gpu01")), SILENT, ["inventory/mine"], KNOWN
     )
     assert said
     assert said.status == 1
@@ -101,11 +111,16 @@ def test_compliance_of_slices_is_one_statement(tmp_path: Path) -> None:
     assert "the helper died" in statement.read_text()
 
 
+def test_nodes_of_the_inventory_that_no_slice_had_are_elsewhere() -> None:
+    assert elsewhere(KNOWN.members, {"gpu01"}) == {"gpu02": ["all", "gpu_nodes", "leaf2"]}
+    assert elsewhere(KNOWN.members, {"gpu01", "gpu02"}) == {}
+
+
 def test_a_wrong_waiver_in_any_slice_keeps_the_statement_from_being_written(tmp_path: Path) -> None:
     arguments = {"directory": str(tmp_path), "validations": str(tmp_path), "validation_max_age_days": 30}
     asked = {"name": "gpu01", "groups": [], "answer": {}, "waivers": [{"controls": "x"}]}
     part = {"arguments": {**arguments, "key": "", "metrics": ""}, "answers": [], "nodes": [asked]}
-    said = collected.compliance(folders(tmp_path, "compliance", part), {}, [], {"gpu01"})
+    said = collected.compliance(folders(tmp_path, "compliance", part), {}, [], KNOWN)
     assert said
     assert said.status == 2
     assert "Nothing was written" in said.text
@@ -129,5 +144,5 @@ def test_plans_of_slices_are_one_file(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_nothing_is_reported_of_what_no_slice_has_handed_over(tmp_path: Path) -> None:
     assert collected.validation([tmp_path], SILENT) is None
-    assert collected.compliance([tmp_path], SILENT, [], set()) is None
+    assert collected.compliance([tmp_path], SILENT, [], KNOWN) is None
     assert collected.plans([tmp_path], SILENT) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -18,7 +19,7 @@ from planning.role_variables import role_variables
 from planning.roles.pull import calendar, keyring_line
 from planning.variables import PullSigner
 from pull import keyring
-from pull.configuration import Configuration
+from pull.configuration import Configuration, ConfigurationError
 from pull.playbooks import REPAIRABLE
 from tests.unit.planning_roles.plans import contents, enterprise, planned, wanted
 from tests.unit.tables import specs
@@ -51,6 +52,33 @@ def test_the_program_reads_what_the_role_writes(tmp_path: Path) -> None:
     assert (read.repair, read.interval_s) == (("os_tuning",), 3600)
     for name in (read.keyring, read.known_hosts):
         assert name in found
+
+
+def image(folder: Path) -> Path:
+    """What the role writes in the tree of an image."""
+    gpus = [{"gpu": "h100_sxm_80gb", "count": 8}]
+    found = contents(planned("pull", **ON, preflight_image=True, preflight_image_gpus=gpus))
+    path = folder / "pull.json"
+    path.write_text(found["/etc/temper/pull.json"] or "")
+    return path
+
+
+def test_a_machine_of_an_image_pulls_as_the_node_of_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = image(tmp_path)
+    for name in ("gpu17", "gpu18.example.org"):
+        monkeypatch.setattr(socket, "gethostname", lambda name=name: name)
+        assert Configuration.load(path).node == name
+
+
+@pytest.mark.parametrize("name", ["", "localhost", "localhost.localdomain", "all", "gpu[01-99]", "!gpu01"])
+def test_a_machine_of_an_image_without_a_name_of_its_own_pulls_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    with pytest.raises(ConfigurationError, match="Give this machine its name"):
+        Configuration.load(image(tmp_path))
 
 
 def test_the_keyring_is_what_the_program_takes(tmp_path: Path) -> None:

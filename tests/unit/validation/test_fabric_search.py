@@ -195,6 +195,26 @@ def test_a_pair_that_has_the_network_for_itself_makes_no_other_slow() -> None:
     assert set(states(found).values()) == {"pass"}
 
 
+@pytest.mark.parametrize("count", range(5, 10))
+def test_a_slow_node_is_found_beside_others_that_hang(count: int) -> None:
+    """Who hangs can leave the slow one in every pair that works, with none to compare them with."""
+    names = names_of(count)
+    for slow, *hang in itertools.permutations(names, 2 if count < 7 else 3):
+        found = fleet(names=tuple(names))
+        while rounds := next_rounds(found):
+            assert len(found.rounds) < 3 * count, (slow, hang)
+            for groups in rounds:
+                ranks = {
+                    name: bad_rank(name) if set(hang) & set(group) else slow_rank()
+                    for group in groups
+                    if {slow, *hang} & set(group)
+                    for name in group
+                }
+                found = dataclasses.replace(found, rounds=(*found.rounds, attempts(*groups, **ranks)))
+        blamed = {name for name, one in findings(found).items() if one.code == "fabric-node"}
+        assert blamed == {slow, *hang}, (slow, hang)
+
+
 def test_a_node_that_drops_out_is_left_out_of_what_follows() -> None:
     hung = attempts(NAMES, **{name: bad_rank(name) for name in NAMES})
     hung["c"] = Attempt(NAMES, None, "the connection broke")

@@ -305,6 +305,23 @@ def test_a_node_that_cannot_take_part_is_not_run_and_the_others_are_measured_wit
     assert sum("n1-03-05" in attempts for attempts in fleet.rounds) == 1
 
 
+def test_a_leaf_whose_nodes_go_one_after_the_other_is_not_condemned() -> None:
+    """Of four nodes three are gone, one of them since the pairs: nobody has measured what they share."""
+    network = Network(1, 4, 4, scatter=0.01, disturbed=0.0)
+    since = {"n0-00-01": 0, "n0-00-02": 0, "n0-00-00": 1}
+    fleet = network.fleet()
+    while (step := next_step(fleet)).rounds:
+        for groups in step.rounds:
+            attempts = network.measure(groups, step.name)
+            for name, first in since.items():
+                if name in attempts and len(fleet.rounds) >= first:
+                    attempts[name] = Attempt(attempts[name].group, None, "unreachable", step.name)
+            fleet = dataclasses.replace(fleet, rounds=(*fleet.rounds, attempts))
+    verdicts = judge_fabric(fleet)
+    assert {name for name, test in verdicts.items() if test.state is State.NOT_RUN} == {*since, "n0-00-03"}
+    assert {test.state for test in verdicts.values()} == {State.NOT_RUN, State.PASS}
+
+
 def test_a_spine_that_is_slow_for_all_is_the_fault_of_no_leaf() -> None:
     network = small(pod_share=0.25)
     said = findings(network.search(network.fleet()))

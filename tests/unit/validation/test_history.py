@@ -20,6 +20,8 @@ from validation.verdict.judge import judge_node
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from validation.verdict.verdicts import NodeVerdict
+
 
 def result_of(value: float, day: int, test: str = "gpu_matmul", **changes: Any) -> NodeResult:
     """A run on a day of November with one number."""
@@ -145,6 +147,29 @@ def test_a_gpu_that_was_there_in_the_last_run_is_missed(tmp_path: Path) -> None:
     (finding,) = history.compare(one, past(tmp_path, two))["health"].findings
     assert (finding.code, finding.state) == ("gpu-gone", State.FAIL)
     assert finding.text == "1 GPUs, and 2 in its run of 2026-11-01; gone: GPU-1"
+
+
+def validated(directory: Path, result: NodeResult) -> NodeVerdict:
+    """The verdict on a run as a report gives it: held against the past, and then a part of it."""
+    kept = History(directory / "history.sqlite")
+    known = dict(kept.past([result.node], {result.node: result}))[result.node]
+    said = history.compare(result, known)
+    verdict = judge_node(result.node, result, expectation(len(result.gpus)), {}, comparisons=said)
+    kept.append(run for run in [history.run_of(result, verdict)] if run)
+    return verdict
+
+
+def test_a_gpu_that_is_gone_is_missed_in_every_run_until_the_operator_accepts_it(tmp_path: Path) -> None:
+    two = node_result(
+        one_test("health"), one_test("gpu_matmul", State.PASS, measurement(), measurement(device=1))
+    )
+    one = node_result(one_test("health"), one_test("gpu_matmul", State.PASS, measurement()), gpus=1)
+    days = [f"2026-11-{day:02}T12:00:00+00:00" for day in range(1, 6)]
+    assert validated(tmp_path, dataclasses.replace(two, started_at=days[0])).state is State.PASS
+    for day in days[1:4]:
+        assert validated(tmp_path, dataclasses.replace(one, started_at=day)).state is State.FAIL, day
+    History(tmp_path / "history.sqlite").accept("gpu01")
+    assert validated(tmp_path, dataclasses.replace(one, started_at=days[4])).state is State.PASS
 
 
 def test_a_gpu_that_was_replaced_is_noted(tmp_path: Path) -> None:
