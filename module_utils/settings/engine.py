@@ -171,12 +171,22 @@ class Role:
         )
 
     def rereads_units(self) -> bool:
-        """Whether systemd reads all units anew as some are switched on or off, or come in a package.
+        """Whether systemd reads all units anew as packages come, or as units are switched on or off.
 
-        Only the hardening's: their own conditions may keep them from running (Unit.apply).
+        What installs a package has systemd do so (scripts of Debian's packages, file triggers of systemd's
+        RPM). A unit that is only switched on needs it where its own condition may keep it from running
+        (Unit.apply), as the hardening's may; one that is taken back, always (Unit.restore).
         """
-        kinds = {kind_of(setting) for setting in [*self.unsettled, *self.unwanted]}
-        return self.live and self.options["atomic"] and bool(kinds & {"unit", "package"})
+        changing = [*self.unsettled, *self.unwanted]
+        if self.options["atomic"] and {kind_of(setting) for setting in changing} & {"unit", "package"}:
+            return self.live
+        installs = any(
+            change.name == "packages"
+            for setting in self.unsettled
+            if kind_of(setting) == "package"
+            for change in setting.change()
+        )
+        return self.live and (installs or any(isinstance(setting, Unit) for setting in self.unwanted))
 
     def due_commands(self) -> list[list[str]]:
         """The commands that are due for what has changed, now or in a run that was cut off."""

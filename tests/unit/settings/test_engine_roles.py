@@ -14,7 +14,7 @@ from ansible.module_utils.engines import busy
 from ansible.module_utils.settings import engine, record, system
 from ansible.module_utils.settings.files import WholeFile
 
-from tests.unit.settings.role_plans import carried_out, item, role_plan
+from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -502,11 +502,44 @@ def test_a_new_unit_asks_no_container(configure: Run, node: Node) -> None:
     assert configure(files=[unit], units=[{"name": "a", "restart_on": [unit["path"]]}])["changed"]
 
 
+@pytest.mark.usefixtures("container")
+def test_no_unit_is_taken_back_under_a_container_with_a_gpu(
+    configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.unit("a.service", "disabled", "inactive")
+    with monkeypatch.context() as quiet:
+        quiet.setattr(busy, "gpu_processes", list)
+        configure(services=["a"])
+    before = node.systemctl_calls
+    assert "set role_busy_ok: true" in configure()["msg"]
+    assert node.systemctl_calls == before
+    assert configure(busy_ok=True)["changed"]
+    assert not configure()["changed"]
+
+
+@pytest.mark.usefixtures("container")
+def test_no_package_is_installed_under_a_container_with_a_gpu(
+    run_module: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = with_packages(monkeypatch, "atop")
+    wanted = [item("package", name, {"version": "", "held": False}) for name in ("atop", "sysstat")]
+    there = [item("package", "atop", {"version": "", "held": False})]
+    assert not carried_out(run_module, role_plan("role", there))["changed"]
+    assert "set role_busy_ok: true" in carried_out(run_module, role_plan("role", wanted))["msg"]
+    warned = carried_out(run_module, role_plan("role", wanted), check_mode=True)["warnings"]
+    assert "A run would be refused" in str(warned)
+    assert manager.calls == []
+    assert carried_out(run_module, role_plan("role", wanted, busy_ok=True))["changed"]
+    assert manager.calls == [{"sysstat": ""}]
+
+
 @pytest.mark.parametrize("role", ROLE_PLANS)
 def test_a_role_with_units_gives_the_operator_the_variable_that_a_refusal_names(role: str) -> None:
     source = (ROOT / "planning/roles" / f"{role}.py").read_text()
     templates = "".join(path.name for path in (ROOT / "roles" / role).glob("templates/*"))
-    if "/etc/systemd/system" in source + templates or "daemon-reexec" in source:
+    if any(
+        word in source + templates for word in ("/etc/systemd/system", "daemon-reexec", "package(", "unit(")
+    ):
         assert f"{role}_busy_ok:" in (ROOT / "roles" / role / "defaults/main.yml").read_text()
         assert f"busy_ok=context.variables.{role}.busy_ok" in source or "busy_ok=wish.busy_ok" in source
 
