@@ -101,6 +101,13 @@ def test_parameters_are_in_effect_now_and_at_every_boot() -> None:
     )
 
 
+def test_what_allows_many_files_is_there_before_the_limit_that_needs_it() -> None:
+    paths = list(contents(planned(ROLE, os_tuning_sysctls={"fs.nr_open": 2097152})))
+    assert paths.index("/etc/sysctl.d/95-temper-tuning.conf") < paths.index(
+        "/etc/security/limits.d/90-temper.conf"
+    )
+
+
 def test_systemd_and_logind_are_told_of_their_files() -> None:
     found = planned("os_tuning", os_tuning_busy_ok=True)
     assert found.reactions[:2] == (

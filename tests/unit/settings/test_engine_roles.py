@@ -452,6 +452,33 @@ def test_systemd_reads_a_unit_that_changed_or_went(configure: Run, node: Node, c
     assert node.systemctl_calls == ["daemon-reload"]
 
 
+# ---------------------------------------------------------------- parameters and files
+
+
+def test_a_file_waits_for_the_parameter_that_it_needs_and_goes_before_it(
+    configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, most = node.file("limits.conf"), node.parameter("fs.nr_open", "1048576")
+
+    def interrupted(_setting: system.Sysctl) -> None:
+        raise Killed
+
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(system.Sysctl, "apply", interrupted)
+        with pytest.raises(Killed):
+            configure(files=[limits], sysctls={"fs.nr_open": 2097152})
+    assert not Path(limits["path"]).exists()
+    configure(files=[limits], sysctls={"fs.nr_open": 2097152})
+    assert Path(limits["path"]).exists()
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(system.Sysctl, "restore", lambda _setting, _state: interrupted(_setting))
+        with pytest.raises(Killed):
+            configure()
+    assert not Path(limits["path"]).exists()
+    configure()
+    assert most.read_text().strip() == "1048576"
+
+
 # ---------------------------------------------------------------- containers with GPUs
 
 
