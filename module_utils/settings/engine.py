@@ -254,6 +254,12 @@ class Role:
                 f"{', '.join(self.given_away.values())}."
             )
         if not self.options["atomic"]:
+            for path in self.replaced:
+                self.say(
+                    f"{path} was there before and is replaced as a whole; what it said returns when "
+                    f"{self.name} is taken back. What of it has to stay in force belongs into the role's "
+                    "variables (--check --diff shows it)."
+                )
             for name in self.unavailable:
                 self.say(f"This node's kernel has no parameter {name}; it is left out.")
         for setting in self.wanted.values():
@@ -265,6 +271,20 @@ class Role:
         if warning not in self.said:
             self.node.warn(warning)
         self.said.add(warning)
+
+    @property
+    def replaced(self) -> list[str]:
+        """Files of somebody else that are about to get our content."""
+        return [
+            str(setting.path)
+            for setting in self.unsettled
+            if isinstance(setting, WholeFile)
+            and is_recorded(setting)
+            and setting.key not in self.record.originals
+            and setting.file.content is not None
+            and setting.path.is_file()
+            and not of_temper(str(setting.path))
+        ]
 
     @property
     def unavailable(self) -> list[str]:

@@ -225,8 +225,8 @@ def test_check_mode_names_everything_and_changes_nothing(configure: Run, node: N
         services=["a"],
     )
     assert result["actions"] == [
-        f"file:{unit['path']}: absent -> written",
         "sysctl:vm.swappiness: 60 -> 10",
+        f"file:{unit['path']}: absent -> written",
         "unit:a.service: disabled, not running -> enabled, running",
         "rebuild --all",
     ]
@@ -450,6 +450,22 @@ def test_systemd_reads_a_unit_that_changed_or_went(configure: Run, node: Node, c
     result = configure(files=[node.file("systemd/a.service", content)])
     assert result["actions"][1:] == ["systemctl daemon-reload"]
     assert node.systemctl_calls == ["daemon-reload"]
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_a_file_of_somebody_else_is_replaced_with_a_warning_once(
+    configure: Run, node: Node, check_mode: bool
+) -> None:
+    nccl, other = node.file("nccl.conf"), node.file("other.conf")
+    Path(nccl["path"]).parent.mkdir()
+    Path(nccl["path"]).write_text("NCCL_TOPO_FILE=/opt/topology.xml\n")
+    Path(other["path"]).write_text("# Managed by Temper.\nof an earlier version\n")
+    (warning,) = configure(files=[nccl, other], check_mode=check_mode)["warnings"]
+    assert f"{nccl['path']} was there before" in str(warning)
+    configure(files=[nccl, other])
+    assert configure(files=[{**nccl, "content": "new\n"}, other])["warnings"] == []
+    configure()
+    assert Path(nccl["path"]).read_text() == "NCCL_TOPO_FILE=/opt/topology.xml\n"
 
 
 # ---------------------------------------------------------------- parameters and files
