@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.engines.busy import containers_with_gpus
 from ansible.module_utils.process import CommandError, run, succeeds, which
+from ansible.module_utils.settings import system
 from ansible.module_utils.settings.base import Difference, RefusedError, SettingError
 from ansible.module_utils.settings.files import PamProfile, WholeFile
 from ansible.module_utils.settings.kinds import EARLY, RECORDED, build, kind_of, rebuild
@@ -260,6 +261,11 @@ class Role:
                     f"{self.name} is taken back. What of it has to stay in force belongs into the role's "
                     "variables (--check --diff shows it)."
                 )
+            if contested := self.contested():
+                self.say(
+                    f"At the next boot files that sort later set {', '.join(contested)} again, and win. "
+                    "Take it out there, or out of the role's variables."
+                )
             for name in self.unavailable:
                 self.say(f"This node's kernel has no parameter {name}; it is left out.")
         for setting in self.wanted.values():
@@ -284,6 +290,18 @@ class Role:
             and setting.file.content is not None
             and setting.path.is_file()
             and not of_temper(str(setting.path))
+        ]
+
+    def contested(self) -> list[str]:
+        """Parameters that files of others set at boot after the role's own file of sysctl.d, and which."""
+        own = [Path(path_of(key)) for key in self.wanted if key.startswith("file:")]
+        named = [path.name for path in own if str(path.parent) in system.SYSCTL_DIRECTORIES[:1]]
+        later = overruling(max(named)) if named and not self.sysctl_file else {}
+        return [
+            f"{setting.name} ({file})"
+            for setting in self.wanted.values()
+            if isinstance(setting, Sysctl)
+            if (file := overruled_by(setting.name, later)) and not of_temper(file)
         ]
 
     @property

@@ -452,6 +452,21 @@ def test_systemd_reads_a_unit_that_changed_or_went(configure: Run, node: Node, c
     assert node.systemctl_calls == ["daemon-reload"]
 
 
+def test_a_parameter_that_a_later_file_sets_again_at_boot_is_said(
+    configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, later = node.file("sysctl.d/95-own.conf"), node.file("sysctl.d/99-site.conf")
+    folder = Path(own["path"]).parent
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(system, "SYSCTL_DIRECTORIES", (str(folder),))
+    node.parameter("vm.swappiness", "60")
+    Path(later["path"]).write_text("vm.swappiness = 60\n")
+    (warning,) = configure(files=[own], sysctls={"vm.swappiness": 10})["warnings"]
+    assert f"vm.swappiness ({later['path']})" in str(warning)
+    Path(later["path"]).write_text("# Managed by Temper.\nvm.swappiness = 60\n")
+    assert configure(files=[own], sysctls={"vm.swappiness": 10})["warnings"] == []
+
+
 @pytest.mark.parametrize("check_mode", [True, False])
 def test_a_file_of_somebody_else_is_replaced_with_a_warning_once(
     configure: Run, node: Node, check_mode: bool
