@@ -176,7 +176,8 @@ class Role:
 
         What installs a package has systemd do so (scripts of Debian's packages, file triggers of systemd's
         RPM). A unit that is only switched on needs it where its own condition may keep it from running
-        (Unit.apply), as the hardening's may; one that is taken back, always (Unit.restore).
+        (Unit.apply), as the hardening's may; one that is taken back, always (Unit.restore). The driver's
+        stack, which is held, has a rule of its own for GPUs in use.
         """
         changing = [*self.unsettled, *self.unwanted]
         if self.options["atomic"] and {kind_of(setting) for setting in changing} & {"unit", "package"}:
@@ -184,7 +185,7 @@ class Role:
         installs = any(
             change.name == "packages"
             for setting in self.unsettled
-            if kind_of(setting) == "package"
+            if kind_of(setting) == "package" and setting.first
             for change in setting.change()
         )
         return self.live and (installs or any(isinstance(setting, Unit) for setting in self.unwanted))
