@@ -45,6 +45,10 @@ PLAN = "preflight_plan"  # the fact that this is about to make, which a run may 
 LAST_PORT = 65535
 MOST_BUFFER_MIB = 2047
 MOST_READ_AHEAD_KB = 65536
+#: The kernel's own soft limit of open files, and a stack with which every program still starts: with less,
+#: nobody can log in, root and Ansible included.
+LEAST_NOFILE = 1024
+LEAST_STACK_KIB = 1024
 LONGEST_SLIP = 2  # characters that a typo adds or leaves out
 
 
@@ -132,6 +136,59 @@ def check_read_ahead(kib: int | None) -> None:
         raise RefusedError(f"expected KiB, 0 to {MOST_READ_AHEAD_KB}, found {kib}")
 
 
+def check_nofile(count: int) -> None:
+    """Refuse so few files that no login shell could load its libraries."""
+    if count < LEAST_NOFILE:
+        raise RefusedError(f"expected {LEAST_NOFILE} or more, because with fewer logins fail, found {count}")
+
+
+def check_stack(kib: int) -> None:
+    """Refuse a stack on which no login shell could start, and one without a limit."""
+    if kib < LEAST_STACK_KIB:
+        raise RefusedError(
+            f"expected KiB, {LEAST_STACK_KIB} or more, because with less logins fail, found {kib}"
+        )
+
+
+def check_memlock(text: str) -> None:
+    """Refuse what pam_limits and systemd would pass over."""
+    if not re.fullmatch(r"unlimited|[0-9]+", text):
+        raise RefusedError(f"expected unlimited, or KiB as a number, found {text!r}")
+
+
+def check_sysctls(values: Mapping[str, object]) -> None:
+    """Refuse what is no line of a file of sysctl.d; YAML reads yes, no, on and off as booleans."""
+    for name, value in values.items():
+        if isinstance(value, bool):
+            raise RefusedError(f"expected a number or text for {name}, found {value}; write {int(value)}")
+        text = str(value) if isinstance(value, (str, int, float)) else ""
+        if not re.fullmatch(r"[\w.*/:@-]+", str(name)) or not text or "\n" in text:
+            raise RefusedError(f"expected one line of text or a number for {name}, found {value!r}")
+
+
+def check_nccl(values: Mapping[str, object]) -> None:
+    """Refuse what NCCL would pass over in its file; YAML reads yes, no, on and off as booleans."""
+    for name, value in values.items():
+        if isinstance(value, bool):
+            raise RefusedError(f"expected a number or text for {name}, found {value}; write {int(value)}")
+        if not re.fullmatch(r"[A-Za-z_]\w*", str(name), re.ASCII):
+            raise RefusedError(f"expected names of variables such as NCCL_IB_TC, found {name!r}")
+        if not isinstance(value, (str, int, float)) or "\n" in str(value):
+            raise RefusedError(f"expected one line of text or a number for {name}, found {value!r}")
+
+
+def check_ifname(text: str) -> None:
+    """Refuse a list that NCCL would read as one name: it separates names by commas."""
+    if re.search(r"\s", text):
+        raise RefusedError(f"expected names of interfaces with commas and no blanks, found {text!r}")
+
+
+def check_threads(count: int) -> None:
+    """Refuse a number of threads that no program can start."""
+    if count < 0:
+        raise RefusedError(f"expected 1 or more, or 0 for physical cores divided by GPUs, found {count}")
+
+
 def check_cgroup(values: Mapping[str, object]) -> None:
     """Refuse what is no line of cgroup.conf: slurmd would not start with it."""
     for name, value in values.items():
@@ -194,6 +251,9 @@ def pull_problems(values: Mapping[str, Any]) -> list[str]:
 # What the modules would refuse on the node, in the middle of a run, as far as it does not depend on the node.
 CONTENTS: dict[str, Callable[[Any], object]] = {
     "admin_accounts_users": parse_users,
+    "compute_environment_nccl": check_nccl,
+    "compute_environment_nccl_socket_ifname": check_ifname,
+    "compute_environment_omp_num_threads": check_threads,
     "compute_environment_slurm_cgroup": check_cgroup,
     "compute_environment_slurm_directory": check_folder,
     "firewall_peer_addresses": lambda items: networks("peers", items or []),
@@ -213,9 +273,13 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "pull_signers": check_signers,
     "pull_tags": check_ref,
     "os_hardening_waivers": check_waivers,
+    "os_tuning_memlock": check_memlock,
     "os_tuning_network_buffer_mib": check_buffer,
+    "os_tuning_nofile": check_nofile,
     "os_tuning_nvme_read_ahead_kb": check_read_ahead,
     "os_tuning_shm": check_shm,
+    "os_tuning_stack_kib": check_stack,
+    "os_tuning_sysctls": check_sysctls,
     "ssh_hardening_revoked_keys": lambda texts: public_keys("revoked keys", texts),
     "ssh_hardening_user_ca_keys": lambda texts: public_keys("user CA keys", texts),
 }

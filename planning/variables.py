@@ -120,6 +120,7 @@ class Firewall:
     connections: int
     log_per_minute: int
     rollback_after_s: int
+    busy_ok: bool
 
 
 @dataclass(frozen=True)
@@ -280,6 +281,7 @@ class ProfilingTools:
     install: bool
     gpu_counters: bool
     perf_event_paranoid: int | None
+    busy_ok: bool
 
 
 @dataclass(frozen=True)

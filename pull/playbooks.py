@@ -35,6 +35,7 @@ FIXED = {
     "compliance_signing_key": "",
     "compute_environment_busy_ok": False,
     "container_engines_busy_ok": False,
+    "firewall_busy_ok": False,
     "gpu_settings_busy_ok": False,
     "gpu_settings_mig_change_ok": False,
     "monitoring_busy_ok": False,
@@ -43,6 +44,7 @@ FIXED = {
     "os_hardening_busy_ok": False,
     "os_tuning_busy_ok": False,
     "preflight_plan_file": "",
+    "profiling_tools_busy_ok": False,
     "pull_busy_ok": False,
 }
 

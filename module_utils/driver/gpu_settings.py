@@ -258,6 +258,8 @@ def power_wanted(gpu: Gpu, settings: dict[str, Any]) -> float | None:
     percent, given = settings.get("power_limit_percent"), settings.get("power_limit_w")
     if percent is None and given is None:
         return gpu.power_default_w
+    if gpu.power_w is None:
+        raise SettingsError(f"{gpu}: it has no power limit to set; leave the power limit out for this node")
     lowest, highest = gpu.power_min_w or 0.0, gpu.power_max_w or math.inf
     if percent is None:
         power = float(given)  # type: ignore[arg-type]  # one of them is given

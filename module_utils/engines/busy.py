@@ -12,6 +12,8 @@ NAMED = 5
 CONTAINER_GROUP = re.compile(
     r"/(docker|cri-containerd|crio|libpod|containerd|buildkit|kubepods)[-:/.]|/[0-9a-f]{64}(\.scope)?$"
 )
+# snapd gives each program its own root with the host's /dev in it, and says elsewhere what it may open there.
+SNAP = re.compile(r"/snap\.[^/]+(/|$)")
 GPU_NODE = re.compile(r"nvidia(\d+|ctl|-uvm|-caps)")
 
 
@@ -30,7 +32,8 @@ def gpu_processes() -> list[GpuProcess]:
 
     A container shows itself by a root directory other than ours; one with a GPU by the device files in it.
     nvidia-smi would miss those that are idle. A container that hides its device files (a sandbox of its own)
-    still has them open.
+    still has them open. A snap sees the host's device files, whether or not it may open one: one counts that
+    has a GPU open.
     """
     own = _identity(PROC / "self" / "root")
     found = []
@@ -62,10 +65,11 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _has_gpu(process: Path, own_root: tuple[int, int]) -> bool:
-    root = process / "root"
-    if _identity(root) != own_root and _device_files(root / "dev"):
+    root, group = process / "root", (process / "cgroup").read_text(errors="replace").strip()
+    confined = bool(SNAP.search(group)) and not CONTAINER_GROUP.search(group)
+    if not confined and _identity(root) != own_root and _device_files(root / "dev"):
         return True
-    if not CONTAINER_GROUP.search((process / "cgroup").read_text(errors="replace").strip()):
+    if not confined and not CONTAINER_GROUP.search(group):
         return False
     return any(link.startswith("/dev/nvidia") for link in map(_target, (process / "fd").iterdir()))
 

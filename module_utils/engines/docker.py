@@ -156,7 +156,7 @@ def snap_refusal() -> str | None:
         "Docker is the snap here, which brings its own container toolkit and reads "
         f"/var/snap/docker/current/config/daemon.json instead of {DAEMON_JSON}: what is set here would not "
         "reach it. Replace it (`snap remove docker`, which removes its containers and images, and "
-        "container_engines_install: [docker]), or name docker in container_engines_exclude."
+        "container_engines_install: [docker.io]), or name docker in container_engines_exclude."
     )
 
 

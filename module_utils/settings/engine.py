@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.engines.busy import containers_with_gpus
 from ansible.module_utils.process import CommandError, run, succeeds, which
+from ansible.module_utils.settings import system
 from ansible.module_utils.settings.base import Difference, RefusedError, SettingError
 from ansible.module_utils.settings.files import PamProfile, WholeFile
 from ansible.module_utils.settings.kinds import EARLY, RECORDED, build, kind_of, rebuild
@@ -171,12 +172,23 @@ class Role:
         )
 
     def rereads_units(self) -> bool:
-        """Whether systemd reads all units anew as some are switched on or off, or come in a package.
+        """Whether systemd reads all units anew as packages come, or as units are switched on or off.
 
-        Only the hardening's: their own conditions may keep them from running (Unit.apply).
+        What installs a package has systemd do so (scripts of Debian's packages, file triggers of systemd's
+        RPM). A unit that is only switched on needs it where its own condition may keep it from running
+        (Unit.apply), as the hardening's may; one that is taken back, always (Unit.restore). The driver's
+        stack, which is held, has a rule of its own for GPUs in use.
         """
-        kinds = {kind_of(setting) for setting in [*self.unsettled, *self.unwanted]}
-        return self.live and self.options["atomic"] and bool(kinds & {"unit", "package"})
+        changing = [*self.unsettled, *self.unwanted]
+        if self.options["atomic"] and {kind_of(setting) for setting in changing} & {"unit", "package"}:
+            return self.live
+        installs = any(
+            change.name == "packages"
+            for setting in self.unsettled
+            if kind_of(setting) == "package" and setting.first
+            for change in setting.change()
+        )
+        return self.live and (installs or any(isinstance(setting, Unit) for setting in self.unwanted))
 
     def due_commands(self) -> list[list[str]]:
         """The commands that are due for what has changed, now or in a run that was cut off."""
@@ -244,6 +256,17 @@ class Role:
                 f"{', '.join(self.given_away.values())}."
             )
         if not self.options["atomic"]:
+            for path in self.replaced:
+                self.say(
+                    f"{path} was there before and is replaced as a whole; what it said returns when "
+                    f"{self.name} is taken back. What of it has to stay in force belongs into the role's "
+                    "variables (--check --diff shows it)."
+                )
+            if contested := self.contested():
+                self.say(
+                    f"At the next boot files that sort later set {', '.join(contested)} again, and win. "
+                    "Take it out there, or out of the role's variables."
+                )
             for name in self.unavailable:
                 self.say(f"This node's kernel has no parameter {name}; it is left out.")
         for setting in self.wanted.values():
@@ -255,6 +278,32 @@ class Role:
         if warning not in self.said:
             self.node.warn(warning)
         self.said.add(warning)
+
+    @property
+    def replaced(self) -> list[str]:
+        """Files of somebody else that are about to get our content."""
+        return [
+            str(setting.path)
+            for setting in self.unsettled
+            if isinstance(setting, WholeFile)
+            and is_recorded(setting)
+            and setting.key not in self.record.originals
+            and setting.file.content is not None
+            and setting.path.is_file()
+            and not of_temper(str(setting.path))
+        ]
+
+    def contested(self) -> list[str]:
+        """Parameters that files of others set at boot after the role's own file of sysctl.d, and which."""
+        own = [Path(path_of(key)) for key in self.wanted if key.startswith("file:")]
+        named = [path.name for path in own if str(path.parent) in system.SYSCTL_DIRECTORIES[:1]]
+        later = overruling(max(named)) if named and not self.sysctl_file else {}
+        return [
+            f"{setting.name} ({file})"
+            for setting in self.wanted.values()
+            if isinstance(setting, Sysctl)
+            if (file := overruled_by(setting.name, later)) and not of_temper(file)
+        ]
 
     @property
     def unavailable(self) -> list[str]:

@@ -70,8 +70,10 @@ TAKEN_BACK = {
     "firewall": "firewall",
     "ssh_hardening": "sshd",
 }
-#: The order in which settings are made. The late ones work at once with what the early ones say.
-EARLY = ("repository", "file", "keyword", "pam", "access", "sysctl", "sysfs", "mount", "tmpfs")
+#: The order in which settings are made. The late ones work at once with what the early ones say. Parameters
+#: of the kernel come before files: with a limit of files above fs.nr_open, which the kernel refuses, no login
+#: works, and a run may end between the two. What is taken back goes in the opposite order.
+EARLY = ("repository", "sysctl", "file", "keyword", "pam", "access", "sysfs", "mount", "tmpfs")
 LATE = ("package", "driver", "unit", "container_engine", "account", "firewall", "sshd", "gpu")
 ORDER = (*EARLY, *LATE)
 

@@ -17,7 +17,9 @@ ROLE = "firewall"
 def role_plan(context: Context) -> RolePlan:
     """The rules, and the package that loads them."""
     wish = context.variables.firewall
-    options = RoleOptions(rollback_after_s=wish.rollback_after_s, absent=wish.state == "absent")
+    options = RoleOptions(
+        busy_ok=wish.busy_ok, rollback_after_s=wish.rollback_after_s, absent=wish.state == "absent"
+    )
     if options.absent:
         return RolePlan(ROLE, Stage.HARDEN, options=options)
     # What the inventory says itself about how nodes reach each other decides, even if it is an empty list.

@@ -50,8 +50,9 @@ def role_plan(context: Context) -> RolePlan:
         ()
         if absent
         else (
-            *limits(context),
+            # Also what sets fs.nr_open at boot is there before the limits that need it.
             *parameters(context),
+            *limits(context),
             *values_of_the_kernel(context),
             *interrupts(context),
             *rdma(context),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planning.node_plan import PlannedSetting, RolePlan, Stage
+from planning.node_plan import PlannedSetting, RoleOptions, RolePlan, Stage
 from planning.roles.settings import file, package, rebuild_initramfs, sysctl, sysctl_file, unit
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ def role_plan(context: Context) -> RolePlan:
     wish = context.variables.profiling_tools
     # Also where the file goes because the tools are no longer wanted.
     reactions = (rebuild_initramfs(COUNTERS),)
+    options = RoleOptions(busy_ok=wish.busy_ok)
     if not wish.install:
-        return RolePlan(ROLE, Stage.PROVISION, reactions=reactions)
+        return RolePlan(ROLE, Stage.PROVISION, reactions=reactions, options=options)
     level = wish.perf_event_paranoid
     measures = "It says who may measure with perf"
     settings: list[PlannedSetting] = [
@@ -50,7 +51,7 @@ def role_plan(context: Context) -> RolePlan:
     if level is not None:
         settings.append(sysctl(PARANOID, level, measures))
     settings += [unit(name, "What led to a slow job is on record") for name in RECORDERS]
-    return RolePlan(ROLE, Stage.PROVISION, tuple(settings), reactions=reactions)
+    return RolePlan(ROLE, Stage.PROVISION, tuple(settings), reactions, options)
 
 
 def packages(context: Context) -> tuple[str, ...]:

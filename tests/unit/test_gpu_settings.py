@@ -238,6 +238,15 @@ def test_a_gpu_without_a_power_limit_has_none_set(driver: Driver) -> None:
     assert driver.setters() == ["0 -pm 1"]
 
 
+@pytest.mark.parametrize("name", ["power_limit_w", "power_limit_percent"])
+def test_a_power_limit_that_a_gpu_cannot_have_is_refused_and_not_passed_over(
+    driver: Driver, name: str
+) -> None:
+    driver.boot(H100 | {field: "[N/A]" for field in H100 if field.startswith("power.")})
+    with pytest.raises(SettingsError, match="has no power limit to set"):
+        settle(wish() | {name: 80})
+
+
 def test_a_power_limit_of_a_file_may_be_text(driver: Driver) -> None:
     settle(wish() | {"power_limit_w": "500"})
     assert "0 -pl 500" in driver.setters()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from planning.node_plan import NodePlan
+from planning.role_variables import role_variables
 from tests.unit.planning_nodes import (
     H100,
     L4,
@@ -15,6 +16,7 @@ from tests.unit.planning_nodes import (
     plan,
     system,
 )
+from tests.unit.tables import specs
 
 
 def interface(name: str, *addresses: str, up: bool = True, default_route: bool = False) -> dict[str, Any]:
@@ -97,3 +99,20 @@ def test_a_service_without_a_services_name_is_refused(name: str) -> None:
         text for text in found["problems"] if "compute_environment_services" in text and repr(name) in text
     ]
     assert len(found["problems"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("nccl", {"NCCL_IB_DISABLE": True}, "write 1"),
+        ("nccl", {"NCCL_IB_TC": None}, "NCCL_IB_TC"),
+        ("nccl", {"NCCL_IB_TC": "1\nNCCL_DEBUG=INFO"}, "one line"),
+        ("nccl", {"NCCL IB": 1}, "NCCL IB"),
+        ("nccl_socket_ifname", "eth0 eth1", "commas"),
+        ("omp_num_threads", -3, "1 or more"),
+    ],
+)
+def test_what_no_job_could_read_is_refused(name: str, value: object, words: str) -> None:
+    (problem,) = role_variables({f"compute_environment_{name}": value}, specs())["problems"]
+    assert f"compute_environment_{name}" in problem
+    assert words in problem

@@ -64,6 +64,23 @@ def test_a_container_without_a_gpu_is_none(proc: Proc, tmp_path: Path) -> None:
     assert pids() == []
 
 
+@pytest.mark.parametrize(
+    "group",
+    [
+        "0::/system.slice/snap.canonical-livepatch.canonical-livepatchd.service\n",
+        "0::/user.slice/user-1000.slice/snap.firefox.firefox-ab12.scope\n",
+        "2:devices:/system.slice/snap.lxd.daemon.service\n0::/system.slice/snap.lxd.daemon.service\n",
+    ],
+)
+def test_a_snap_that_sees_the_hosts_devices_is_no_container(proc: Proc, tmp_path: Path, group: str) -> None:
+    core = root(tmp_path / "core22", "null", "nvidiactl", "nvidia0")
+    proc.add("10", core, group)
+    assert pids() == []
+    proc.add("11", core, group, "/dev/nvidia0")
+    proc.add("12", root(tmp_path / "container", "nvidia0"), f"0::/snap.docker.dockerd/docker/{'ab' * 32}\n")
+    assert pids() == [11, 12]
+
+
 def test_a_process_of_the_host_that_uses_a_gpu_is_none(proc: Proc) -> None:
     proc.add("10", proc.host, HOST_GROUP, "/dev/nvidia0")
     assert pids() == []

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.engines import base, docker
 from ansible.module_utils.settings.base import SettingError
+
+from tests.unit.tables import specs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,6 +138,10 @@ def test_docker_from_snap_is_refused_with_what_to_do(
     message = apply()["msg"]
     assert "reads /var/snap/docker/current/config/daemon.json instead of" in message
     assert "snap remove docker" in message
+    options = specs()["container_engines"]["argument_specs"]["main"]["options"]
+    named = re.findall(r"container_engines_install: \[(.*?)\]", message)
+    assert named
+    assert set(named) <= set(options["container_engines_install"]["choices"])
     assert not snap.daemon_json.exists()
 
 

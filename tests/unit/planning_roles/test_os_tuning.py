@@ -70,11 +70,41 @@ def test_a_limit_of_files_with_which_nobody_could_log_in_is_refused(
     assert all("os_tuning_sysctls" in problem and str(nofile) in problem for problem in problems)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("nofile", 0, "1024 or more"),
+        ("nofile", -1, "1024 or more"),
+        ("stack_kib", 8, "1024 or more"),
+        ("stack_kib", -1, "1024 or more"),
+        ("memlock", "64G", "'64G'"),
+        ("memlock", "infinity", "unlimited"),
+        ("sysctls", {"kernel.numa_balancing": False}, "write 0"),
+        ("sysctls", {"vm.swappiness": "1\nkernel.panic = 1"}, "vm.swappiness"),
+        ("sysctls", {"vm.swappiness": None}, "vm.swappiness"),
+        ("sysctls", {"vm swappiness": 1}, "vm swappiness"),
+    ],
+)
+def test_values_with_which_nobody_could_log_in_or_that_nobody_reads_are_refused(
+    name: str, value: object, words: str
+) -> None:
+    (problem,) = role_variables({f"os_tuning_{name}": value}, specs())["problems"]
+    assert f"os_tuning_{name}" in problem
+    assert words in problem
+
+
 def test_parameters_are_in_effect_now_and_at_every_boot() -> None:
     found = planned("os_tuning", enterprise, os_tuning_sysctls={"vm.b": "1  2", "kernel.a": 3})
     assert wanted(found, Kind.SYSCTL) == {"vm.b": "1 2", "kernel.a": "3"}
     assert contents(found)["/etc/sysctl.d/95-temper-tuning.conf"] == (
         "# Managed by Temper.\nkernel.a = 3\nvm.b = 1  2\n"
+    )
+
+
+def test_what_allows_many_files_is_there_before_the_limit_that_needs_it() -> None:
+    paths = list(contents(planned(ROLE, os_tuning_sysctls={"fs.nr_open": 2097152})))
+    assert paths.index("/etc/sysctl.d/95-temper-tuning.conf") < paths.index(
+        "/etc/security/limits.d/90-temper.conf"
     )
 
 

@@ -14,7 +14,7 @@ from ansible.module_utils.engines import busy
 from ansible.module_utils.settings import engine, record, system
 from ansible.module_utils.settings.files import WholeFile
 
-from tests.unit.settings.role_plans import carried_out, item, role_plan
+from tests.unit.settings.role_plans import carried_out, item, role_plan, with_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -225,8 +225,8 @@ def test_check_mode_names_everything_and_changes_nothing(configure: Run, node: N
         services=["a"],
     )
     assert result["actions"] == [
-        f"file:{unit['path']}: absent -> written",
         "sysctl:vm.swappiness: 60 -> 10",
+        f"file:{unit['path']}: absent -> written",
         "unit:a.service: disabled, not running -> enabled, running",
         "rebuild --all",
     ]
@@ -452,6 +452,64 @@ def test_systemd_reads_a_unit_that_changed_or_went(configure: Run, node: Node, c
     assert node.systemctl_calls == ["daemon-reload"]
 
 
+def test_a_parameter_that_a_later_file_sets_again_at_boot_is_said(
+    configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, later = node.file("sysctl.d/95-own.conf"), node.file("sysctl.d/99-site.conf")
+    folder = Path(own["path"]).parent
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(system, "SYSCTL_DIRECTORIES", (str(folder),))
+    node.parameter("vm.swappiness", "60")
+    Path(later["path"]).write_text("vm.swappiness = 60\n")
+    (warning,) = configure(files=[own], sysctls={"vm.swappiness": 10})["warnings"]
+    assert f"vm.swappiness ({later['path']})" in str(warning)
+    Path(later["path"]).write_text("# Managed by Temper.\nvm.swappiness = 60\n")
+    assert configure(files=[own], sysctls={"vm.swappiness": 10})["warnings"] == []
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_a_file_of_somebody_else_is_replaced_with_a_warning_once(
+    configure: Run, node: Node, check_mode: bool
+) -> None:
+    nccl, other = node.file("nccl.conf"), node.file("other.conf")
+    Path(nccl["path"]).parent.mkdir()
+    Path(nccl["path"]).write_text("NCCL_TOPO_FILE=/opt/topology.xml\n")
+    Path(other["path"]).write_text("# Managed by Temper.\nof an earlier version\n")
+    (warning,) = configure(files=[nccl, other], check_mode=check_mode)["warnings"]
+    assert f"{nccl['path']} was there before" in str(warning)
+    configure(files=[nccl, other])
+    assert configure(files=[{**nccl, "content": "new\n"}, other])["warnings"] == []
+    configure()
+    assert Path(nccl["path"]).read_text() == "NCCL_TOPO_FILE=/opt/topology.xml\n"
+
+
+# ---------------------------------------------------------------- parameters and files
+
+
+def test_a_file_waits_for_the_parameter_that_it_needs_and_goes_before_it(
+    configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, most = node.file("limits.conf"), node.parameter("fs.nr_open", "1048576")
+
+    def interrupted(_setting: system.Sysctl) -> None:
+        raise Killed
+
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(system.Sysctl, "apply", interrupted)
+        with pytest.raises(Killed):
+            configure(files=[limits], sysctls={"fs.nr_open": 2097152})
+    assert not Path(limits["path"]).exists()
+    configure(files=[limits], sysctls={"fs.nr_open": 2097152})
+    assert Path(limits["path"]).exists()
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(system.Sysctl, "restore", lambda _setting, _state: interrupted(_setting))
+        with pytest.raises(Killed):
+            configure()
+    assert not Path(limits["path"]).exists()
+    configure()
+    assert most.read_text().strip() == "1048576"
+
+
 # ---------------------------------------------------------------- containers with GPUs
 
 
@@ -502,11 +560,44 @@ def test_a_new_unit_asks_no_container(configure: Run, node: Node) -> None:
     assert configure(files=[unit], units=[{"name": "a", "restart_on": [unit["path"]]}])["changed"]
 
 
+@pytest.mark.usefixtures("container")
+def test_no_unit_is_taken_back_under_a_container_with_a_gpu(
+    configure: Run, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.unit("a.service", "disabled", "inactive")
+    with monkeypatch.context() as quiet:
+        quiet.setattr(busy, "gpu_processes", list)
+        configure(services=["a"])
+    before = node.systemctl_calls
+    assert "set role_busy_ok: true" in configure()["msg"]
+    assert node.systemctl_calls == before
+    assert configure(busy_ok=True)["changed"]
+    assert not configure()["changed"]
+
+
+@pytest.mark.usefixtures("container")
+def test_no_package_is_installed_under_a_container_with_a_gpu(
+    run_module: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = with_packages(monkeypatch, "atop")
+    wanted = [item("package", name, {"version": "", "held": False}) for name in ("atop", "sysstat")]
+    there = [item("package", "atop", {"version": "", "held": False})]
+    assert not carried_out(run_module, role_plan("role", there))["changed"]
+    assert "set role_busy_ok: true" in carried_out(run_module, role_plan("role", wanted))["msg"]
+    warned = carried_out(run_module, role_plan("role", wanted), check_mode=True)["warnings"]
+    assert "A run would be refused" in str(warned)
+    assert manager.calls == []
+    assert carried_out(run_module, role_plan("role", wanted, busy_ok=True))["changed"]
+    assert manager.calls == [{"sysstat": ""}]
+
+
 @pytest.mark.parametrize("role", ROLE_PLANS)
 def test_a_role_with_units_gives_the_operator_the_variable_that_a_refusal_names(role: str) -> None:
     source = (ROOT / "planning/roles" / f"{role}.py").read_text()
     templates = "".join(path.name for path in (ROOT / "roles" / role).glob("templates/*"))
-    if "/etc/systemd/system" in source + templates or "daemon-reexec" in source:
+    if any(
+        word in source + templates for word in ("/etc/systemd/system", "daemon-reexec", "package(", "unit(")
+    ):
         assert f"{role}_busy_ok:" in (ROOT / "roles" / role / "defaults/main.yml").read_text()
         assert f"busy_ok=context.variables.{role}.busy_ok" in source or "busy_ok=wish.busy_ok" in source
 
