@@ -40,6 +40,7 @@ COMPUTED = {
     "reason.replace('_', '-')": {name.replace("_", "-") for name in measured.SLOWDOWNS},
     "_CODES[outcome.ending]": set(measured._CODES.values()),
     "self.code": {cohort.JUDGE.code, history.JUDGE.code},
+    "GONE": {history.GONE},
 }
 #: Parameters of the emitting functions that are no facts.
 NO_FACTS = {"gpu", "state", "doing", "case", "tolerance"}
