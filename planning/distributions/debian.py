@@ -79,10 +79,11 @@ class Debian(Distribution):
     def pins(self, stack: Stack) -> tuple[Pin, ...]:
         """Siblings get the same version.
 
-        A pattern that also matches another package (nvidia-* and the container toolkit) does not affect it,
-        because that one has no such version.
+        A pattern that also matches another package (*nvidia* and the container toolkit) does not affect it,
+        because that one has no such version. Some libraries go without the vendor's name, and NVIDIA's packages
+        for Debian are content with newer ones.
         """
-        driver = "nvidia-* libnvidia-* libcuda1 libnvsdm firmware-nvidia-gsp"
+        driver = "*nvidia* libcuda1 libcudadebugger1 libnvcuvid1 libnvoptix1 libnvsdm"
         return (
             Pin(driver, self.driver_version(stack)),
             Pin("cudnn9-* libcudnn9-*", stack.cudnn_package),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from typing import Any
 
 import pytest
@@ -81,7 +82,7 @@ def test_from_590_ubuntus_names_are_plain_and_a_package_pins_them() -> None:
 def test_what_ubuntus_packages_pull_in_is_pinned() -> None:
     pins = plan(system("ubuntu", "24.04"))["pins"]
     assert pins[0]["version"] == "580.178.04-1ubuntu1"
-    assert "libnvidia-*" in pins[0]["packages"]
+    assert fnmatch("libnvidia-cfg1-580", pins[0]["packages"].split()[0])
 
 
 @pytest.mark.parametrize(
