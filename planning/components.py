@@ -102,18 +102,20 @@ def services(request: Request) -> tuple[str, ...]:
     return tuple(unit for unit, needed in wanted.items() if needed)
 
 
-def build_packages(request: Request) -> dict[str, str]:
-    """What DKMS needs: headers of the running kernel and of the kernels to come, and openssl.
+def build_packages(request: Request, modules: str) -> dict[str, str]:
+    """What DKMS needs: headers of the running kernel and of the kernels to come, compilers, and openssl.
 
     A foreign kernel has no such package. The operator may do without those that follow the kernel: some
     distributions' packages bring the newest kernel along.
     """
     kernel, distribution = request.node.kernel, request.distribution
     follow = request.variables.nvidia_stack.follow_kernels
+    kernels = (kernel.release, *(one.release for one in request.node.kernels))
     # Where one name has the headers of all kernels, those of the running one come first.
     return (
         (distribution.following_headers(kernel) if follow else {})
         | ({} if kernel.headers_present else distribution.headers(kernel.release))
+        | dict.fromkeys(distribution.compilers(kernels, modules), "")
         # DKMS signs what it builds.
         | ({"openssl": ""} if request.node.secure_boot == "enabled" else {})
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Container
+    from collections.abc import Container, Iterable
 
     from planning.facts import Kernel, NodeFacts
     from planning.model import ModuleStream, Pin, Repository
@@ -99,6 +99,10 @@ class Distribution(ABC):
 
         A version is named where another one would be for other kernels.
         """
+
+    def compilers(self, kernels: Iterable[str], modules: str) -> tuple[str, ...]:
+        """What building modules of this flavour for these kernels takes, and no package asks for."""
+        return ()
 
     @abstractmethod
     def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:

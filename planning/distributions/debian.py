@@ -80,8 +80,8 @@ class Debian(Distribution):
         """Siblings get the same version.
 
         A pattern that also matches another package (*nvidia* and the container toolkit) does not affect it,
-        because that one has no such version. Some libraries go without the vendor's name, and NVIDIA's packages
-        for Debian are content with newer ones.
+        because that one has no such version. Some libraries go without the vendor's name, and for Debian
+        NVIDIA's packages are content with newer ones.
         """
         driver = "*nvidia* libcuda1 libcudadebugger1 libnvcuvid1 libnvoptix1 libnvsdm"
         return (

@@ -10,6 +10,8 @@ from planning.distributions.base import Distribution
 from planning.model import ModuleStream, Pin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from planning.facts import Kernel
     from planning.model import Repository
     from planning.tables import Stack
@@ -85,6 +87,10 @@ class EnterpriseLinux(Distribution):
         """The package of a kernel's flavour: kernel-64k-devel."""
         flavour = kernel["flavour"] or kernel["realtime"]
         return f"kernel-{flavour}-devel" if flavour else "kernel-devel"
+
+    def compilers(self, kernels: Iterable[str], modules: str) -> tuple[str, ...]:  # noqa: ARG002 - for all
+        """Parts of the open modules are in C++ (NVIDIA/yum-packaging-dkms-nvidia issue 5, 2025-03)."""
+        return ("gcc-c++",) if modules == "open" else ()
 
     def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:
         """The interpreter has all."""

@@ -106,6 +106,24 @@ def test_headers_follow_the_packages_that_bring_ubuntus_kernels(images: list[str
     assert found == {f"linux-headers-{meta}": "" for meta in metas}
 
 
+@pytest.mark.parametrize(
+    ("release", "running", "others", "compilers"),
+    [
+        ("22.04", "5.15.0-157-generic", (), set()),
+        ("22.04", "6.8.0-85-generic", (), {"gcc-12"}),
+        ("22.04", "6.8.0-1031-aws", (), {"gcc-12"}),
+        ("22.04", "5.15.0-157-generic", ("6.8.0-85-generic",), {"gcc-12"}),
+        ("24.04", "6.17.0-20-generic", (), set()),
+    ],
+)
+def test_the_compiler_of_later_kernels_comes_on_ubuntu_22_04(
+    release: str, running: str, others: tuple[str, ...], compilers: set[str]
+) -> None:
+    kernels = [{"release": one, "headers_present": True} for one in (running, *others)]
+    found = plan(system("ubuntu", release, kernel=kernel(running), kernels=kernels))
+    assert {name for name in found["present"] if name.startswith("gcc")} == compilers
+
+
 def test_headers_of_ubuntus_running_kernel_have_its_release() -> None:
     running = kernel("6.8.0-1015-nvidia-64k", present=False) | {
         "image_packages": {"linux-image-nvidia-64k": "6"}
@@ -277,15 +295,20 @@ def test_headers_of_enterprise_linux_have_a_name_and_the_kernels_version(
 ) -> None:
     following = name if release.startswith("8") else f"{name}-matched"
     found = plan(system("rhel", release, kernel=kernel(running)))["present"]
-    assert found == {following: "", "kernel-headers": ""}
+    assert found == {following: "", "kernel-headers": "", "gcc-c++": ""}
     found = plan(system("rhel", release, kernel=kernel(running, present=False)))["present"]
-    assert found == {following: "", "kernel-headers": "", name: version}
+    assert found == {following: "", "kernel-headers": "", "gcc-c++": "", name: version}
 
 
 @pytest.mark.parametrize("running", ["6.12.1-1.el9.elrepo.x86_64", "6.12.58"])
 def test_no_package_of_enterprise_linux_follows_a_foreign_kernel(running: str) -> None:
     found = plan(system("rhel", "9.6", kernel=kernel(running)))
-    assert (found["present"], found["problems"]) == ({}, [])
+    assert (found["present"], found["problems"]) == ({"gcc-c++": ""}, [])
+
+
+def test_enterprise_linux_needs_a_cxx_compiler_for_open_modules_alone() -> None:
+    assert "gcc-c++" in plan(system("rhel", "9.6", pci=gpus(H100)))["present"]
+    assert "gcc-c++" not in plan(system("rhel", "9.6", pci=gpus(V100)))["present"]
 
 
 @pytest.mark.parametrize(
