@@ -38,12 +38,14 @@ class Ubuntu(Debian):
     BUILT_HERE = re.compile(r"nvidia-dkms-\d+(-server)?(-open)?")
 
     def driver_packages(self, stack: Stack, modules: str) -> dict[str, str]:
-        """Libraries with nvidia-smi, and modules: nvidia-utils-580 is a transitional package."""
+        """Libraries, modules and nvidia-smi, which has a package of its own where names end in the branch."""
         version, number = self.driver_version(stack), stack.branch
         opened = "-open" if modules == "open" else ""
         common = dict.fromkeys(("nvidia-persistenced", "nvidia-modprobe"), version)
         if self.named_by_branch(number):
-            names = (f"libnvidia-compute-{number}", f"nvidia-dkms-{number}{opened}")
+            # Published scripts of 2026 for ubuntu2204 install all three at 580.159.04-1ubuntu1.
+            parts = ("libnvidia-compute", "nvidia-utils")
+            names = (*(f"{part}-{number}" for part in parts), f"nvidia-dkms-{number}{opened}")
             return dict.fromkeys(names, version) | common
         # The metapackages accept anything newer; this package is NVIDIA's own pin against that.
         pinning = {f"nvidia-driver-pinning-{stack.driver}": ""}
