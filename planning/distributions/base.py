@@ -118,6 +118,10 @@ class Distribution(ABC):
             "where it came, or boot a kernel of the distribution's"
         ]
 
+    def realtime_problems(self, node: NodeFacts) -> list[str]:
+        """Why no module can be built for the running kernel, where that is a real-time one."""
+        return []
+
     @abstractmethod
     def signed(self, repository: Repository) -> Repository:
         """One of NVIDIA's repositories, with what its layout and its signatures need here."""

@@ -178,6 +178,12 @@ def of_the_driver(
         place = f"{folder}/{'sbsa' if facts['architecture'] == 'aarch64' else 'x86_64'}"
         if not any(place in one["uri"] for one in plan["repositories"]):
             yield f"no repository {place}"
+    if (
+        driver["dkms"]
+        and not name.startswith("rhel")
+        and re.search(r"-(rt|realtime)\b", facts["kernel"]["release"])
+    ):
+        yield "modules that refuse to build for a real-time kernel"
     if distro and name in ("debian-12", "debian-13"):
         for release in (facts["kernel"]["release"], *(one["release"] for one in facts["kernels"])):
             own = re.search(r"(amd64|arm64)(-16k)?$", release)

@@ -17,6 +17,7 @@ from tests.unit.planning_nodes import (
     assert_says,
     gpus,
     node,
+    nvidia,
     plan,
     problem,
     system,
@@ -123,6 +124,28 @@ def test_the_compiler_of_later_kernels_comes_on_ubuntu_22_04(
     kernels = [{"release": one, "headers_present": True} for one in (running, *others)]
     found = plan(system("ubuntu", release, kernel=kernel(running), kernels=kernels))
     assert {name for name in found["present"] if name.startswith("gcc")} == compilers
+
+
+@pytest.mark.parametrize(
+    ("facts", "release"),
+    [
+        (node(), "6.1.0-37-rt-amd64"),
+        (system("ubuntu", "24.04"), "6.8.1-1015-realtime"),
+        (system("debian", "13"), "6.12.30-rt11"),
+    ],
+)
+def test_no_module_is_built_for_a_real_time_kernel_of_apts_distributions(
+    facts: dict[str, Any], release: str
+) -> None:
+    running = facts | {"kernel": kernel(release)}
+    assert_says(problem(running), release, "PREEMPT_RT", "boot a kernel of the distribution's")
+    # Somebody has got it to build.
+    module = {"version": "580.178.04", "signer": None, "signing_key": None}
+    assert plan(running | {"nvidia": nvidia(modules={release: module})})["problems"] == []
+
+
+def test_nvidias_rpms_build_for_real_time_kernels() -> None:
+    assert plan(system("rhel", "9.6", kernel=kernel("5.14.0-611.el9_7.x86_64+rt")))["problems"] == []
 
 
 def test_headers_of_ubuntus_running_kernel_have_its_release() -> None:
