@@ -110,12 +110,11 @@ def build_packages(request: Request, modules: str) -> dict[str, str]:
     """
     kernel, distribution = request.node.kernel, request.distribution
     follow = request.variables.nvidia_stack.follow_kernels
-    kernels = (kernel.release, *(one.release for one in request.node.kernels))
     # Where one name has the headers of all kernels, those of the running one come first.
     return (
         (distribution.following_headers(kernel) if follow else {})
         | ({} if kernel.headers_present else distribution.headers(kernel.release))
-        | dict.fromkeys(distribution.compilers(kernels, modules), "")
+        | dict.fromkeys(distribution.compilers(modules), "")
         # DKMS signs what it builds.
         | ({"openssl": ""} if request.node.secure_boot == "enabled" else {})
     )

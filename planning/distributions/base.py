@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Container, Iterable
+    from collections.abc import Container
 
     from planning.facts import Kernel, NodeFacts
     from planning.model import ModuleStream, Pin, Repository
@@ -100,8 +100,8 @@ class Distribution(ABC):
         A version is named where another one would be for other kernels.
         """
 
-    def compilers(self, kernels: Iterable[str], modules: str) -> tuple[str, ...]:
-        """What building modules of this flavour for these kernels takes, and no package asks for."""
+    def compilers(self, modules: str) -> tuple[str, ...]:
+        """What building modules of this flavour takes, and no package asks for."""
         return ()
 
     @abstractmethod

@@ -10,8 +10,6 @@ from planning.distributions.base import Distribution
 from planning.model import ModuleStream, Pin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from planning.facts import Kernel
     from planning.model import Repository
     from planning.tables import Stack
@@ -88,7 +86,7 @@ class EnterpriseLinux(Distribution):
         flavour = kernel["flavour"] or kernel["realtime"]
         return f"kernel-{flavour}-devel" if flavour else "kernel-devel"
 
-    def compilers(self, kernels: Iterable[str], modules: str) -> tuple[str, ...]:  # noqa: ARG002 - for all
+    def compilers(self, modules: str) -> tuple[str, ...]:
         """Parts of the open modules are in C++ (NVIDIA/yum-packaging-dkms-nvidia issue 5, 2025-03)."""
         return ("gcc-c++",) if modules == "open" else ()
 

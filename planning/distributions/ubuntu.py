@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING
 from planning.distributions.debian import Debian
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from planning.facts import Kernel, NodeFacts
     from planning.model import Repository
     from planning.tables import DistroDriver, Stack
     from planning.variables import NvidiaStack
 
 FIRST_PLAIN_BRANCH = 590
-# Later kernels of 22.04 than its first are built with another compiler than its gcc, and with options of that
-# one. Their headers need none; the release's dkms does, and NVIDIA's, newer one replaces it
+# Later kernels of 22.04 than 5.15 are built with another compiler than its gcc, and with options of that one.
+# Their headers need none; the release's dkms does, and NVIDIA's, newer one replaces it
 # (bugs.launchpad.net/bugs/1991664, 2022-10).
-JAMMYS_KERNEL, LATER_COMPILER = "5.15.", "gcc-12"
+LATER_COMPILER = "gcc-12"
 NVIDIA_REMEDY = "set nvidia_stack_source: nvidia"
 
 
@@ -60,10 +58,9 @@ class Ubuntu(Debian):
         found = map(self.META_IMAGE.fullmatch, kernel.image_packages)
         return {f"linux-headers-{match['kind']}": "" for match in found if match}
 
-    def compilers(self, kernels: Iterable[str], modules: str) -> tuple[str, ...]:  # noqa: ARG002 - for both
-        """One more for kernels of a later release."""
-        later = self.name == "ubuntu-22.04" and not all(one.startswith(JAMMYS_KERNEL) for one in kernels)
-        return (LATER_COMPILER,) if later else ()
+    def compilers(self, modules: str) -> tuple[str, ...]:  # noqa: ARG002 - for both
+        """That of the kernels to come, too, as the release's own dkms has it."""
+        return (LATER_COMPILER,) if self.name == "ubuntu-22.04" else ()
 
     def prebuilt_modules(
         self, node: NodeFacts, row: DistroDriver, modules: str, *, follow: bool
