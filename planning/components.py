@@ -102,8 +102,8 @@ def services(request: Request) -> tuple[str, ...]:
     return tuple(unit for unit, needed in wanted.items() if needed)
 
 
-def build_packages(request: Request) -> dict[str, str]:
-    """What DKMS needs: headers of the running kernel and of the kernels to come, and openssl.
+def build_packages(request: Request, modules: str) -> dict[str, str]:
+    """What DKMS needs: headers of the running kernel and of the kernels to come, compilers, and openssl.
 
     A foreign kernel has no such package. The operator may do without those that follow the kernel: some
     distributions' packages bring the newest kernel along.
@@ -114,6 +114,7 @@ def build_packages(request: Request) -> dict[str, str]:
     return (
         (distribution.following_headers(kernel) if follow else {})
         | ({} if kernel.headers_present else distribution.headers(kernel.release))
+        | dict.fromkeys(distribution.compilers(modules), "")
         # DKMS signs what it builds.
         | ({"openssl": ""} if request.node.secure_boot == "enabled" else {})
     )

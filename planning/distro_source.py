@@ -84,7 +84,7 @@ def offer(request: Request) -> Offer:
         cuda=row.cuda.version if row.cuda and wanted.distro_cuda_toolkit else None,
         torch=row.modules[choice.modules].torch or row.torch,
         packages=packages(row, choice.listed, request) | choice.prebuilt,
-        present=choice.kernels if choice.prebuilt else build_packages(request),
+        present=choice.kernels if choice.prebuilt else build_packages(request, choice.modules),
         repositories=mirrors + toolkit,
         services=services(request),
         # What this driver runs is not what the distribution's toolkit is: nothing is promised of CUDA.

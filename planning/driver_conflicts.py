@@ -32,6 +32,8 @@ DESKTOP = re.compile(r"(nvidia-driver|libnvidia-compute|linux-modules-nvidia)-\d
 NAMES = {"nvidia": "NVIDIA's own packages", "distro": "the distribution's packages"}
 # The driver of NVIDIA's vGPU software for guests, of which no repository is public.
 VGPU = re.compile(r"nvidia-linux-grid-\d+")
+# Packages with NVML: a driver is none of theirs where only its fabric manager or the like is packaged.
+LIBRARY = re.compile(r"libnvidia-(.+-)?ml1?|libnvidia-compute(-.+)?|nvidia-driver-(cuda-libs|NVML)")
 # What belongs to the driver: not the container toolkit, nor CUDA, nor firmware for nouveau.
 DRIVER = re.compile(
     r"^(nvidia-(?!container|cuda|cudnn|profiler|visual)|libnvidia-(?!container)|libcuda1$|cuda-drivers"
@@ -48,7 +50,8 @@ def driver_conflicts(node: NodeFacts, source: str, distribution: Distribution, t
             "Leave this node out of the inventory; or, where it has whole GPUs, uninstall that driver, "
             "remove /etc/nvidia/gridd.conf*, reboot the node and run again"
         ]
-    if node.nvidia.userspace_version and not any(map(DRIVER.match, (*node.packages, *node.broken_packages))):
+    known = (*node.packages, *node.broken_packages)
+    if node.nvidia.userspace_version and not any(map(LIBRARY.fullmatch, known)):
         return [
             f"driver {node.nvidia.userspace_version} is installed, and none of its packages: it comes from "
             "NVIDIA's .run installer, or from a repository that is not known here, and shares files with "

@@ -225,8 +225,9 @@ def fabric_warnings(gpus: Iterable[Gpu], fabric: str, tables: Tables, wanted: Nv
         if model.form_factor != "superchip":
             found.append(
                 f"{gpu.name}: no management device of NVLink 5 switches was found. On an HGX board CUDA "
-                "does not start without the fabric manager: check that mlx5_core has the board's bridges, "
-                "or set nvidia_stack_fabric: nvlink5 (none, where there are no switches)"
+                "does not start without the fabric manager: check that mlx5_core and mlx5_ib have the "
+                "board's bridges (Ubuntu's kernels for clouds have them in linux-modules-extra-RELEASE), or "
+                "set nvidia_stack_fabric: nvlink5 (none, where there are no switches)"
             )
         elif not wanted.imex:
             # No distribution packages IMEX.

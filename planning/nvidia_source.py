@@ -53,7 +53,8 @@ def offer(request: Request) -> Offer:
         | fabric_packages(request, stack)
         | dcgm_packages(request, stack)
         | graphics,
-        present=build_packages(request) | ({"infiniband-diags": ""} if request.fabric == "nvlink5" else {}),
+        present=build_packages(request, modules)
+        | ({"infiniband-diags": ""} if request.fabric == "nvlink5" else {}),
         pins=distribution.pins(stack),
         repositories=nvidia_repositories(request),
         module_streams=distribution.module_streams(stack, modules),

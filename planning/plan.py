@@ -88,6 +88,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         if builds:
             problems += secure_boot_problems(node, variables, distribution, target.mok_sha256, signed=signed)
             problems += distribution.header_problems(node.kernel)
+            problems += distribution.realtime_problems(node)
         problems += disk_problems(node, variables, settled=settled)
         problems += busy_problems(node, variables, settled=settled)
     payload = None

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # The names that belong to a GPU stack, whoever packaged them.
 FAMILY = re.compile(
-    r"^(nvidia-|libnvidia-|libnvsdm|libcuda1$|libcudnn|cudnn|libnccl|cuda-|datacenter-gpu-manager|nvlsm$"
-    r"|firmware-nvidia|kmod-nvidia-|linux-(modules|objects|signatures)-nvidia-(?!fs-)"
+    r"^(nvidia-|libnvidia-|libnvsdm|libcudnn|cudnn|libnccl|cuda-|datacenter-gpu-manager|nvlsm$"
+    r"|lib(cuda|cudadebugger|nvcuvid|nvoptix)1$|firmware-nvidia|kmod-nvidia-|linux-(modules|objects|signatures)-nvidia-(?!fs-)"
     r"|lib(egl|gl1|gles|glx)-nvidia)"
 )
 # An image that a boot loader offers; headers and other modules are none.

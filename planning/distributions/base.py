@@ -100,6 +100,10 @@ class Distribution(ABC):
         A version is named where another one would be for other kernels.
         """
 
+    def compilers(self, modules: str) -> tuple[str, ...]:
+        """What building modules of this flavour takes, and no package asks for."""
+        return ()
+
     @abstractmethod
     def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:
         """What makes virtual environments with a Python; `default` is that of /usr/bin/python3."""
@@ -113,6 +117,10 @@ class Distribution(ABC):
             f"(/lib/modules/{kernel.release}/build): no driver module can be built; install its headers from "
             "where it came, or boot a kernel of the distribution's"
         ]
+
+    def realtime_problems(self, node: NodeFacts) -> list[str]:
+        """Why no module can be built for the running kernel, where that is a real-time one."""
+        return []
 
     @abstractmethod
     def signed(self, repository: Repository) -> Repository:

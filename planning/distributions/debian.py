@@ -66,6 +66,9 @@ class Debian(Distribution):
     # and since 6.12.43 (Debian 12) 6.12.95+deb12-amd64
     KERNEL = re.compile(r"\d[\d.]*(-\d+|\+(deb|bpo)[\d.]*)-(?P<flavour>([a-z0-9]+-)*(amd64|arm64)(-16k)?)")
 
+    # 6.1.0-37-rt-amd64; of Ubuntu's 6.8.1-1015-realtime
+    REALTIME = re.compile(r".*-(rt\d*|realtime)(-.*)?")
+
     def driver_packages(self, stack: Stack, modules: str) -> dict[str, str]:
         """A pin keeps what these depend on at the driver's version."""
         built = "nvidia-kernel-open-dkms" if modules == "open" else "nvidia-kernel-dkms"
@@ -79,10 +82,11 @@ class Debian(Distribution):
     def pins(self, stack: Stack) -> tuple[Pin, ...]:
         """Siblings get the same version.
 
-        A pattern that also matches another package (nvidia-* and the container toolkit) does not affect it,
-        because that one has no such version.
+        A pattern that also matches another package (*nvidia* and the container toolkit) does not affect it,
+        because that one has no such version. Some libraries go without the vendor's name, and for Debian
+        NVIDIA's packages are content with newer ones.
         """
-        driver = "nvidia-* libnvidia-* libcuda1 libnvsdm firmware-nvidia-gsp"
+        driver = "*nvidia* libcuda1 libcudadebugger1 libnvcuvid1 libnvoptix1 libnvsdm"
         return (
             Pin(driver, self.driver_version(stack)),
             Pin("cudnn9-* libcudnn9-*", stack.cudnn_package),
@@ -121,6 +125,20 @@ class Debian(Distribution):
             f"the headers of the running kernel {kernel.release} are neither installed nor offered by apt: "
             "no driver module can be built; boot a kernel that the distribution still offers (apt-get "
             "dist-upgrade, then reboot)"
+        ]
+
+    def realtime_problems(self, node: NodeFacts) -> list[str]:
+        """NVIDIA's sources refuse it, which only its rpms override.
+
+        Source: NVIDIA/open-gpu-kernel-modules issue 1240, 2026-07-14, and yum-packaging-dkms-nvidia.
+        """
+        release = node.kernel.release
+        built = node.nvidia.modules.get(release)
+        if not self.REALTIME.fullmatch(release) or (built and built.version):
+            return []
+        return [
+            f"the running kernel {release} is a real-time one, which NVIDIA does not support: the driver's "
+            "modules refuse to build for it (PREEMPT_RT); boot a kernel of the distribution's without that"
         ]
 
     def signed(self, repository: Repository) -> Repository:

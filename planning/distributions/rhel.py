@@ -86,6 +86,10 @@ class EnterpriseLinux(Distribution):
         flavour = kernel["flavour"] or kernel["realtime"]
         return f"kernel-{flavour}-devel" if flavour else "kernel-devel"
 
+    def compilers(self, modules: str) -> tuple[str, ...]:
+        """Parts of the open modules are in C++ (NVIDIA/yum-packaging-dkms-nvidia issue 5, 2025-03)."""
+        return ("gcc-c++",) if modules == "open" else ()
+
     def environment_packages(self, python: str, *, default: bool) -> tuple[str, ...]:
         """The interpreter has all."""
         return () if default else (f"python{python}",)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from planning.variables import NvidiaStack
 
 FIRST_PLAIN_BRANCH = 590
+# Later kernels of 22.04 than 5.15 are built with another compiler than its gcc, and with options of that one.
+# Their headers need none; the release's dkms does, and NVIDIA's, newer one replaces it
+# (bugs.launchpad.net/bugs/1991664, 2022-10).
+LATER_COMPILER = "gcc-12"
 NVIDIA_REMEDY = "set nvidia_stack_source: nvidia"
 
 
@@ -32,12 +36,14 @@ class Ubuntu(Debian):
     BUILT_HERE = re.compile(r"nvidia-dkms-\d+(-server)?(-open)?")
 
     def driver_packages(self, stack: Stack, modules: str) -> dict[str, str]:
-        """Libraries with nvidia-smi, and modules: nvidia-utils-580 is a transitional package."""
+        """Libraries, modules and nvidia-smi, which has a package of its own where names end in the branch."""
         version, number = self.driver_version(stack), stack.branch
         opened = "-open" if modules == "open" else ""
         common = dict.fromkeys(("nvidia-persistenced", "nvidia-modprobe"), version)
         if self.named_by_branch(number):
-            names = (f"libnvidia-compute-{number}", f"nvidia-dkms-{number}{opened}")
+            # Published scripts of 2026 for ubuntu2204 install all three at 580.159.04-1ubuntu1.
+            parts = ("libnvidia-compute", "nvidia-utils")
+            names = (*(f"{part}-{number}" for part in parts), f"nvidia-dkms-{number}{opened}")
             return dict.fromkeys(names, version) | common
         # The metapackages accept anything newer; this package is NVIDIA's own pin against that.
         pinning = {f"nvidia-driver-pinning-{stack.driver}": ""}
@@ -51,6 +57,10 @@ class Ubuntu(Debian):
         """The counterparts of the packages that bring kernels: no release says which of them brought it."""
         found = map(self.META_IMAGE.fullmatch, kernel.image_packages)
         return {f"linux-headers-{match['kind']}": "" for match in found if match}
+
+    def compilers(self, modules: str) -> tuple[str, ...]:  # noqa: ARG002 - for both
+        """That of the kernels to come, too, as the release's own dkms has it."""
+        return (LATER_COMPILER,) if self.name == "ubuntu-22.04" else ()
 
     def prebuilt_modules(
         self, node: NodeFacts, row: DistroDriver, modules: str, *, follow: bool

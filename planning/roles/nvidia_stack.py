@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from planning.convert import plain
 from planning.distributions import package_family
-from planning.node_plan import Kind, PlannedSetting, RoleOptions, RolePlan, Stage
+from planning.node_plan import Kind, PlannedSetting, Reaction, RoleOptions, RolePlan, Stage
 from planning.roles.settings import file, package, rebuild_initramfs, render, unit
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ MOK_CERTIFICATE = "/var/lib/temper/module-signing/mok.der"
 # driver's own list of switches is asked, not /dev: those files appear only when the first client asks.
 SWITCHES = "ConditionDirectoryNotEmpty=/proc/driver/nvidia-nvswitch/devices"
 LOADED = "ConditionPathExists=/proc/driver/nvidia/version"
+# The fabric manager's start script refuses without it (spectrocloud/CanvOS pull request 700, 2026-07-20; and
+# NVIDIA/gpu-operator issue 2781), and says so where the kernel has no such module.
+UMAD = "/etc/modules-load.d/temper-nvlink5.conf"
+LOAD_UMAD = Reaction((UMAD,), ("sh", "-c", f"[ ! -e {UMAD} ] || modprobe ib_umad || :"))
 GATED_SERVICES = ("nvidia-fabricmanager", "nvidia-imex", "nvidia-dcgm")
 
 
@@ -45,7 +49,7 @@ def role_plan(context: Context) -> RolePlan:
         ROLE,
         Stage.PROVISION,
         tuple(settings),
-        reactions=(rebuild_initramfs(NOUVEAU),),
+        reactions=(rebuild_initramfs(NOUVEAU), LOAD_UMAD),
         options=RoleOptions(busy_ok=context.variables.nvidia_stack.busy_ok),
     )
 
@@ -84,6 +88,8 @@ def files(context: Context) -> Iterator[PlannedSetting]:
     yield file(
         "/etc/dkms/framework.conf.d/temper.conf", dkms if plan.mok else None, "DKMS signs with our key"
     )
+    umad = "# Managed by Temper.\nib_umad\n" if plan.fabric == "nvlink5" else None
+    yield file(UMAD, umad, "Through this module the fabric manager reaches NVLink 5 switches")
     for name in GATED_SERVICES:
         switches = name == "nvidia-fabricmanager" and plan.fabric == "nvswitch"
         gate = render(ROLE, "service.conf", condition=SWITCHES if switches else LOADED)

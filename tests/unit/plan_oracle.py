@@ -178,6 +178,12 @@ def of_the_driver(
         place = f"{folder}/{'sbsa' if facts['architecture'] == 'aarch64' else 'x86_64'}"
         if not any(place in one["uri"] for one in plan["repositories"]):
             yield f"no repository {place}"
+    if (
+        driver["dkms"]
+        and not name.startswith("rhel")
+        and re.search(r"-(rt|realtime)\b", facts["kernel"]["release"])
+    ):
+        yield "modules that refuse to build for a real-time kernel"
     if distro and name in ("debian-12", "debian-13"):
         for release in (facts["kernel"]["release"], *(one["release"] for one in facts["kernels"])):
             own = re.search(r"(amd64|arm64)(-16k)?$", release)
@@ -233,6 +239,8 @@ def expected_packages(
     else:
         suffix = f"-{number}" if number < 590 else ""
         names = [f"libnvidia-compute{suffix}", f"nvidia-dkms{suffix}{'-open' if opened else ''}"]
+        # nvidia-smi: from 590 on it is in libnvidia-compute.
+        names += [f"nvidia-utils{suffix}"] if suffix else []
         if number >= 590:
             yield f"nvidia-driver-pinning-{driver['version']}", ""
     if joined != "none":
@@ -298,6 +306,8 @@ def of_the_headers(
         if set(present) != images:
             yield f"held kernels {sorted(present)}, expected {sorted(images)}"
         return
+    if name == "ubuntu-22.04" and "gcc-12" not in present:
+        yield "no gcc-12, which 22.04's kernels after 5.15 are built with"
     if values["nvidia_stack_follow_kernels"]:
         missing = following_headers(name, facts) - set(present)
         yield from (f"nothing brings headers: {one}" for one in sorted(missing))

@@ -306,6 +306,9 @@ def test_driver_that_no_package_owns_is_removed_first(source: str) -> None:
     )
     toolkit = {"nvidia-container-toolkit": "1.20.0-1"}
     assert plan(there | {"packages": toolkit}, nvidia_stack_source=source)["problems"] == [problem]
+    # The installer has no fabric manager: on boards with NVSwitches that comes as a package beside it.
+    fabric = dict.fromkeys(("nvidia-fabricmanager", "libnvidia-nscq", "nvidia-imex"), "580.95.05-1")
+    assert plan(there | {"packages": fabric}, nvidia_stack_source=source)["problems"] == [problem]
     packaged = there | {"packages": {"libnvidia-ml1": "580.95.05-1"}, "dkms": []}
     assert plan(packaged, nvidia_stack_source=source)["problems"] == []
     cut_off = there | {"broken_packages": ["libnvidia-ml1"], "dkms": []}

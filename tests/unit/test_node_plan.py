@@ -91,7 +91,7 @@ def test_a_stack_may_be_chosen() -> None:
 def test_what_packages_pull_in_is_pinned_to_the_same_versions() -> None:
     pins = {pin["packages"]: pin["version"] for pin in plan()["pins"]}
     assert pins == {
-        "nvidia-* libnvidia-* libcuda1 libnvsdm firmware-nvidia-gsp": "580.178.04-1",
+        "*nvidia* libcuda1 libcudadebugger1 libnvcuvid1 libnvoptix1 libnvsdm": "580.178.04-1",
         "cudnn9-* libcudnn9-*": "9.19.0.56-1",
         "libnccl*": "2.28.9-1+cuda13.0",
     }

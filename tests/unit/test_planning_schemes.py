@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.unit.planning_nodes import (
     assert_says,
     gpus,
     node,
+    nvidia,
     plan,
     problem,
     system,
@@ -55,6 +57,7 @@ def test_up_to_580_ubuntus_names_end_in_the_branch(release: str) -> None:
     assert driver(found) == {
         "libnvidia-compute-580",
         "nvidia-dkms-580-open",
+        "nvidia-utils-580",
         "nvidia-persistenced",
         "nvidia-modprobe",
     }
@@ -81,7 +84,7 @@ def test_from_590_ubuntus_names_are_plain_and_a_package_pins_them() -> None:
 def test_what_ubuntus_packages_pull_in_is_pinned() -> None:
     pins = plan(system("ubuntu", "24.04"))["pins"]
     assert pins[0]["version"] == "580.178.04-1ubuntu1"
-    assert "libnvidia-*" in pins[0]["packages"]
+    assert fnmatch("libnvidia-cfg1-580", pins[0]["packages"].split()[0])
 
 
 @pytest.mark.parametrize(
@@ -103,6 +106,34 @@ def test_headers_follow_the_packages_that_bring_ubuntus_kernels(images: list[str
     running = kernel("6.8.0-45-generic") | {"image_packages": dict.fromkeys(images, "6")}
     found = plan(system("ubuntu", "24.04", kernel=running))["present"]
     assert found == {f"linux-headers-{meta}": "" for meta in metas}
+
+
+@pytest.mark.parametrize(("release", "compilers"), [("22.04", {"gcc-12"}), ("24.04", set())])
+def test_the_compiler_of_later_kernels_comes_on_ubuntu_22_04(release: str, compilers: set[str]) -> None:
+    found = plan(system("ubuntu", release))["present"]
+    assert {name for name in found if name.startswith("gcc")} == compilers
+
+
+@pytest.mark.parametrize(
+    ("facts", "release"),
+    [
+        (node(), "6.1.0-37-rt-amd64"),
+        (system("ubuntu", "24.04"), "6.8.1-1015-realtime"),
+        (system("debian", "13"), "6.12.30-rt11"),
+    ],
+)
+def test_no_module_is_built_for_a_real_time_kernel_of_apts_distributions(
+    facts: dict[str, Any], release: str
+) -> None:
+    running = facts | {"kernel": kernel(release)}
+    assert_says(problem(running), release, "PREEMPT_RT", "boot a kernel of the distribution's")
+    # Somebody has got it to build.
+    module = {"version": "580.178.04", "signer": None, "signing_key": None}
+    assert plan(running | {"nvidia": nvidia(modules={release: module})})["problems"] == []
+
+
+def test_nvidias_rpms_build_for_real_time_kernels() -> None:
+    assert plan(system("rhel", "9.6", kernel=kernel("5.14.0-611.el9_7.x86_64+rt")))["problems"] == []
 
 
 def test_headers_of_ubuntus_running_kernel_have_its_release() -> None:
@@ -276,15 +307,20 @@ def test_headers_of_enterprise_linux_have_a_name_and_the_kernels_version(
 ) -> None:
     following = name if release.startswith("8") else f"{name}-matched"
     found = plan(system("rhel", release, kernel=kernel(running)))["present"]
-    assert found == {following: "", "kernel-headers": ""}
+    assert found == {following: "", "kernel-headers": "", "gcc-c++": ""}
     found = plan(system("rhel", release, kernel=kernel(running, present=False)))["present"]
-    assert found == {following: "", "kernel-headers": "", name: version}
+    assert found == {following: "", "kernel-headers": "", "gcc-c++": "", name: version}
 
 
 @pytest.mark.parametrize("running", ["6.12.1-1.el9.elrepo.x86_64", "6.12.58"])
 def test_no_package_of_enterprise_linux_follows_a_foreign_kernel(running: str) -> None:
     found = plan(system("rhel", "9.6", kernel=kernel(running)))
-    assert (found["present"], found["problems"]) == ({}, [])
+    assert (found["present"], found["problems"]) == ({"gcc-c++": ""}, [])
+
+
+def test_enterprise_linux_needs_a_cxx_compiler_for_open_modules_alone() -> None:
+    assert "gcc-c++" in plan(system("rhel", "9.6", pci=gpus(H100)))["present"]
+    assert "gcc-c++" not in plan(system("rhel", "9.6", pci=gpus(V100)))["present"]
 
 
 @pytest.mark.parametrize(

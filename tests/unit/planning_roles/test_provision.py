@@ -6,7 +6,7 @@ import pytest
 
 from planning.convert import plain
 from planning.node_plan import Kind
-from tests.unit.planning_nodes import node, system
+from tests.unit.planning_nodes import B200, gpus, node, system
 from tests.unit.planning_roles.plans import (
     CERTIFICATE,
     bookworm,
@@ -66,10 +66,18 @@ def test_nouveau_stays_away_from_the_next_boot_on() -> None:
         "# Managed by Temper. nouveau, or nova that follows it, and the NVIDIA driver cannot share a GPU.\n"
         "blacklist nouveau\nblacklist nova_core\nblacklist nova_drm\noptions nouveau modeset=0\n"
     )
-    (reaction,) = stack.reactions
-    assert reaction.paths == (path,)
+    (reaction,) = [one for one in stack.reactions if one.paths == (path,)]
     assert "update-initramfs -u -k all" in reaction.command[2]
     assert "dracut --force --regenerate-all" in reaction.command[2]
+
+
+def test_the_module_that_nvlink_5_switches_need_is_loaded_now_and_at_every_boot() -> None:
+    path = "/etc/modules-load.d/temper-nvlink5.conf"
+    stack = planned("nvidia_stack", node(pci=gpus(*[B200] * 8), nvlink_switch_managed=True))
+    assert contents(stack)[path] == "# Managed by Temper.\nib_umad\n"
+    (command,) = [one.command for one in stack.reactions if one.paths == (path,)]
+    assert "modprobe ib_umad" in command[-1]
+    assert contents(planned("nvidia_stack"))[path] is None
 
 
 def test_services_start_only_where_their_hardware_is() -> None:
@@ -210,5 +218,5 @@ def test_profilers_record_and_counters_are_for_whom_the_operator_says() -> None:
     assert wanted(opened, Kind.SYSCTL) == {"kernel.perf_event_paranoid": "1"}
     (reaction,) = opened.reactions
     assert reaction.paths == ("/etc/modprobe.d/temper-profiling.conf",)
-    (other,) = planned("nvidia_stack").reactions
+    other = planned("nvidia_stack").reactions[0]
     assert reaction.command == other.command  # on any distribution
