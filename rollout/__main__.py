@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console.nodes import printable
-from rollout.fleet import ROOT, FleetError, candidates, groups_of, preflight, proposal
+from rollout.fleet import GROUP, ROOT, FleetError, candidates, groups_of, preflight, proposal
 from rollout.forecast import plan_text
 from rollout.machine import retried
 from rollout.model import Mode, Observation, State
@@ -120,15 +120,40 @@ def resume(given: argparse.Namespace) -> int:
         raise StoreError(f"{what} has ended: `run` begins another one")
     if given.finish and not held:
         raise StoreError(f"{what} is {last.mode}: `hold` or `abort` it first, so that no other node starts")
+    _known(given, last)
     # A timer ends what was left on the way, and never goes on with what a person has held.
-    if held and not (given.finish or given.scheduled):
+    goes_on = held and not (given.finish or given.scheduled)
+    if goes_on:
         store.resume(last.number, getpass.getuser(), datetime.now(UTC))
     try:
         return _carry_out(given, store, last.number)
     except HeldError:
         if given.scheduled:
             return 0
+        if goes_on and (holder := store.holder()):
+            print(
+                printable(
+                    f"Roll-out {last.number} goes on: the controller of {holder.owner} starts nodes again."
+                )
+            )
+            return 0
         raise
+
+
+def _known(given: argparse.Namespace, rollout: Rollout) -> None:
+    """Raise FleetError for an inventory without a node that is on its way, or with none of those that wait.
+
+    Ansible would do nothing there, and not always fail: a node would be given up, or counted as changed.
+    """
+    groups = groups_of(_inventory(given))
+    known = {name for name, of in groups.items() if GROUP in of}
+    missing = [name for name in _on_the_way(rollout) if name not in known]
+    left = [name for name, record in rollout.records.items() if not record.ended]
+    if missing or (left and known.isdisjoint(left)):
+        raise FleetError(
+            f"{' '.join(map(str, given.inventory))}: expected in group {GROUP}, as when roll-out "
+            f"{rollout.number} began: {some(missing or left)}; nothing was done"
+        )
 
 
 def schedule(given: argparse.Namespace) -> int:

@@ -364,6 +364,9 @@ class FleetExecutor:
         played = await self.ansible.playbook("upgrade_step", name, f"{self._label(ticket)}-{step}", variables)
         if fencing := played.result.get("fencing"):
             self.fencing[name] = int(fencing)
+        if played.ok and not played.result:  # Ansible ends well where it comes to no node
+            said = f"nothing was done, as Ansible has no {name} in group gpu_nodes: look at the inventory"
+            return replace(played, ok=False, said=said)
         return played
 
     def _label(self, ticket: Ticket) -> str:

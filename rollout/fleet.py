@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rollout.policy import Policy
 
 ROOT = Path(__file__).resolve().parents[1]
+#: Whose nodes Temper's playbooks are for.
+GROUP = "gpu_nodes"
 #: Groups of Ansible's own, which say nothing of a node.
 BUILT_IN = frozenset({"all", "ungrouped"})
 

@@ -170,6 +170,18 @@ def test_a_node_that_was_given_back_is_leased_under_a_new_number(
     assert (numbers["free"], numbers["holders"]) == (1, "")
 
 
+def test_a_run_that_came_to_no_node_is_no_step_that_is_done(
+    executor: FleetExecutor, ansible: StandInAnsible, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_node_matches(*_: object) -> Played:
+        return Played(ok=True)
+
+    monkeypatch.setattr(ansible, "playbook", no_node_matches)
+    result = asyncio.run(executor.install(ticket(Step.INSTALL)))
+    assert result.outcome is Outcome.FAILED
+    assert "no gpu01 in group gpu_nodes" in result.reason
+
+
 def test_staging_notes_where_the_node_comes_from(executor: FleetExecutor, ansible: StandInAnsible) -> None:
     result = asyncio.run(executor.stage(ticket(Step.STAGE)))
     assert (result.outcome, result.facts) == (Outcome.DONE, {"former_stack": OLD})
