@@ -31,6 +31,7 @@ import asyncio
 import contextlib
 import getpass
 import json
+import os
 import shlex
 import signal
 import sys
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from rollout.model import Rollout
 
 USAGE_ERROR = 2
+#: As a shell says that Ctrl-C ended a program.
+INTERRUPTED = 130
 #: Threads that wait for nodes at the same time.
 MOST_AT_ONCE = 512
 FOLDER = ROOT / "reports" / "rollouts"
@@ -103,7 +106,7 @@ def rollback(given: argparse.Namespace) -> int:
     # Whoever took nodes out of service for the way there does so for the way back.
     policy = replace(load(given.policy) if given.policy else last.policy, kernel="")
     whose = str(given.policy) if given.policy else f"that of roll-out {last.number}, which is rolled back"
-    return _begin(given, stacks[0], ",".join(came_from), policy, f"Policy: {whose}.")
+    return _begin(given, stacks[0], "\n".join(came_from), policy, f"Policy: {whose}.")
 
 
 def resume(given: argparse.Namespace) -> int:
@@ -171,7 +174,7 @@ def schedule(given: argparse.Namespace) -> int:
     if given.cron:
         print(cron_line(shlex.join(words), shlex.quote(str(ROOT)), getpass.getuser()), end="")
         return 0
-    for name, text in systemd_units(shlex.join(words), str(ROOT)).items():
+    for name, text in systemd_units(shlex.join(words), str(ROOT), getpass.getuser()).items():
         print(f"# /etc/systemd/system/{name}\n{text}")
     return 0
 
@@ -313,14 +316,16 @@ def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
         # A terminal that closes, or systemd that stops: steps under way end, and the next run repeats them.
         loop = asyncio.get_running_loop()
         for one in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(one, task.cancel)
+            if signal.getsignal(one) is not signal.SIG_IGN:  # under nohup, a closed terminal ends nothing
+                loop.add_signal_handler(one, task.cancel)
         # A node that drains, or is worked on, is a thread that waits; Python's own pool has a few a core.
         loop.set_default_executor(ThreadPoolExecutor(MOST_AT_ONCE))
         return await engine.run(number)
 
     with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
         ending = asyncio.run(carry_out())
-        print(printable(status_text(_last(store), datetime.now(UTC))))
+        with contextlib.suppress(OSError):  # whoever read along may have gone
+            print(printable(status_text(_last(store), datetime.now(UTC))), flush=True)
         return ending.exit_status
     again = "`resume`" if _last(store).mode is Mode.RUNNING else store.finish_command
     print(f"Interrupted. The steps that were under way are repeated by {again}.", file=sys.stderr)
@@ -441,11 +446,19 @@ def main(arguments: list[str] | None = None) -> int:
         command(function).add_argument("--reason", required=True, help="for whoever reads the status")
     command(retry).add_argument("node", metavar="NODE")
     given = parser.parse_args(arguments)
+    exit_status = 1
     try:
-        return int(given.function(given))
+        exit_status = int(given.function(given))
+        sys.stdout.flush()
     except (FleetError, PolicyError, StoreError) as error:
         print(printable(str(error)), file=sys.stderr)
         return USAGE_ERROR
+    except KeyboardInterrupt:
+        print("Interrupted. `status` says whether a roll-out has begun.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read has gone, as with "| head"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exit_status
 
 
 if __name__ == "__main__":
