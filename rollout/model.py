@@ -255,7 +255,7 @@ KEEP_OUT = Transition(
     Step.KEEP_OUT, Course.KEEP_OUT, _S.ROLLING_BACK, _S.FAILED,
     "writes the reason into the drain, and leaves the node out of service",
     "writes the reason again",
-    out_of_service=True, attempts=2, pause_minutes=1,
+    out_of_service=True, attempts=5, pause_minutes=5,
 )  # fmt: skip
 #: Looks at a node that has returned, after its soak; it moves the node only where it finds an error.
 WATCH = Transition(
