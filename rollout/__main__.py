@@ -183,8 +183,23 @@ def status(given: argparse.Namespace) -> int:
     """Print how far the last roll-out is."""
     store = _store(given)
     last = _last(store)
-    print(printable(status_text(last, datetime.now(UTC), store.sentence(last.number))))
+    text = status_text(last, datetime.now(UTC), store.sentence(last.number))
+    print(printable("\n".join(filter(None, (text, _nobody_at_work(store, last))))))
     return verdict(last)
+
+
+def _nobody_at_work(store: Store, rollout: Rollout) -> str:
+    """What goes on with a roll-out that nobody works on, though there is something to do; else nothing."""
+    if store.at_work(datetime.now(UTC)):
+        return ""
+    if rollout.mode is Mode.RUNNING:
+        return (
+            "No controller is at work: `resume` goes on with it, and so does a timer in each window "
+            "(`schedule` prints it)."
+        )
+    if names := _on_the_way(rollout):
+        return f"No controller is at work: {store.finish_command} ends {some(names)}, and starts no other."
+    return ""
 
 
 def report(given: argparse.Namespace) -> int:
@@ -325,7 +340,10 @@ def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
     with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
         ending = asyncio.run(carry_out())
         with contextlib.suppress(OSError):  # whoever read along may have gone
-            print(printable(status_text(_last(store), datetime.now(UTC))), flush=True)
+            last = _last(store)
+            text = status_text(last, datetime.now(UTC))
+            by_hand = "" if getattr(given, "scheduled", False) else _nobody_at_work(store, last)
+            print(printable("\n".join(filter(None, (text, by_hand)))), flush=True)
         return ending.exit_status
     again = "`resume`" if _last(store).mode is Mode.RUNNING else store.finish_command
     print(f"Interrupted. The steps that were under way are repeated by {again}.", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -231,3 +232,26 @@ def test_who_resumes_beside_a_controller_at_work_hears_that_nodes_start_again(
     # Where nothing was held, it has changed nothing.
     assert controller.type("resume", "-i", "x") == 2
     assert f"is held by {owner}" in capsys.readouterr().err
+
+
+def test_the_status_says_that_a_controller_has_died(
+    controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else a node is being installed for ever."""
+    controller.begin(2)
+    controller.dies(Step.INSTALL)
+    capsys.readouterr()
+    controller.type("status")
+    assert "No controller is at work: `resume` goes on with it" in capsys.readouterr().out
+    controller.type("hold", "--reason", "the network")
+    capsys.readouterr()
+    controller.type("status")
+    assert "No controller is at work: `python3 -m rollout resume --finish" in capsys.readouterr().out
+    controller.store.acquire(replace(Owner.of_this_process(), host="elsewhere"), datetime.now(UTC))
+    controller.type("status")
+    assert "No controller" not in capsys.readouterr().out
+    controller.clock.time = datetime.now(UTC) + LEASE_TTL * 2
+    controller.type("resume", "-i", "x")
+    capsys.readouterr()
+    controller.type("status")
+    assert "No controller" not in capsys.readouterr().out
