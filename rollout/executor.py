@@ -506,9 +506,15 @@ def _write(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def _result(played: Played, *, otherwise: Outcome, facts: Mapping[str, str] | None = None) -> StepResult:
-    """A run of Ansible as a step's result; `otherwise` is what it comes to where it failed."""
+    """A run of Ansible as a step's result; `otherwise` is what it comes to where it failed.
+
+    A connection that breaks off is no failure of the node: the network of a whole fleet may be away for
+    minutes.
+    """
     if played.ok:
         return StepResult(Outcome.DONE, facts=facts or {})
+    if played.unreachable and otherwise is Outcome.FAILED:
+        return StepResult(Outcome.AGAIN, played.said)
     return StepResult(Outcome.REFUSED if played.refused else otherwise, played.said)
 
 

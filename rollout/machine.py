@@ -88,7 +88,8 @@ def after(record: Record, result: StepResult, now: datetime) -> Record:
         pause = now + timedelta(minutes=transition.pause_minutes)
         # Why the node is on its course stays its reason.
         reason = record.reason if record.course is not Course.FORWARD else result.reason
-        return replace(record, not_before=pause, reason=reason)
+        cut_off = record.cut_off or transition.changes_node
+        return replace(record, not_before=pause, reason=reason, cut_off=cut_off)
     record = replace(record, attempt=0, not_before=None)
     if transition is KEEP_OUT:
         if result.outcome is not Outcome.DONE:

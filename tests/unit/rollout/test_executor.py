@@ -376,6 +376,16 @@ def test_a_refused_installation_is_no_failed_one(executor: FleetExecutor, ansibl
     assert asyncio.run(executor.undo(ticket(Step.UNDO, course=Course.BACK))).outcome is Outcome.AGAIN
 
 
+@pytest.mark.parametrize(("step", "run"), [("install", "install"), ("reboot", "boot"), ("load", "load")])
+def test_a_connection_that_breaks_off_is_tried_again(
+    executor: FleetExecutor, ansible: StandInAnsible, step: str, run: str
+) -> None:
+    """A network that is away for a minute condemned every node on its way."""
+    ansible.answers[run] = Played(ok=False, said="no route to host", unreachable=True)
+    result = asyncio.run(getattr(executor, step)(ticket(Step(step))))
+    assert (result.outcome, result.reason) == (Outcome.AGAIN, "no route to host")
+
+
 def test_each_way_goes_to_its_own_stack(executor: FleetExecutor, ansible: StandInAnsible) -> None:
     asyncio.run(executor.install(ticket(Step.INSTALL)))
     asyncio.run(executor.reboot(ticket(Step.REBOOT)))

@@ -92,6 +92,14 @@ def test_an_installation_that_was_cut_off_before_may_have_changed_something() ->
     assert end(cut, REFUSED).state is State.ROLLED_BACK
 
 
+def test_an_installation_whose_connection_broke_off_may_have_changed_something() -> None:
+    record = step(reach(State.BASELINE), AGAIN)
+    assert record.state is State.BASELINE
+    assert end(record, DONE).state is State.RETURNED
+    assert not record.unchanged
+    assert end(record, REFUSED).state is State.ROLLED_BACK
+
+
 @pytest.mark.parametrize(
     "state", [State.BASELINE, State.INSTALLED, State.REBOOTED, State.LOADED, State.SETTLED]
 )
