@@ -31,6 +31,7 @@ import asyncio
 import contextlib
 import getpass
 import json
+import os
 import shlex
 import signal
 import sys
@@ -41,7 +42,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console.nodes import printable
-from rollout.fleet import ROOT, FleetError, candidates, groups_of, preflight, proposal
+from rollout.fleet import GROUP, ROOT, FleetError, candidates, groups_of, preflight, proposal
 from rollout.forecast import plan_text
 from rollout.machine import retried
 from rollout.model import Mode, Observation, State
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from rollout.model import Rollout
 
 USAGE_ERROR = 2
+#: As a shell says that Ctrl-C ended a program.
+INTERRUPTED = 130
 #: Threads that wait for nodes at the same time.
 MOST_AT_ONCE = 512
 FOLDER = ROOT / "reports" / "rollouts"
@@ -103,7 +106,7 @@ def rollback(given: argparse.Namespace) -> int:
     # Whoever took nodes out of service for the way there does so for the way back.
     policy = replace(load(given.policy) if given.policy else last.policy, kernel="")
     whose = str(given.policy) if given.policy else f"that of roll-out {last.number}, which is rolled back"
-    return _begin(given, stacks[0], ",".join(came_from), policy, f"Policy: {whose}.")
+    return _begin(given, stacks[0], "\n".join(came_from), policy, f"Policy: {whose}.")
 
 
 def resume(given: argparse.Namespace) -> int:
@@ -120,15 +123,40 @@ def resume(given: argparse.Namespace) -> int:
         raise StoreError(f"{what} has ended: `run` begins another one")
     if given.finish and not held:
         raise StoreError(f"{what} is {last.mode}: `hold` or `abort` it first, so that no other node starts")
+    _known(given, last)
     # A timer ends what was left on the way, and never goes on with what a person has held.
-    if held and not (given.finish or given.scheduled):
+    goes_on = held and not (given.finish or given.scheduled)
+    if goes_on:
         store.resume(last.number, getpass.getuser(), datetime.now(UTC))
     try:
         return _carry_out(given, store, last.number)
     except HeldError:
         if given.scheduled:
             return 0
+        if goes_on and (holder := store.holder()):
+            print(
+                printable(
+                    f"Roll-out {last.number} goes on: the controller of {holder.owner} starts nodes again."
+                )
+            )
+            return 0
         raise
+
+
+def _known(given: argparse.Namespace, rollout: Rollout) -> None:
+    """Raise FleetError for an inventory without a node that is on its way, or with none of those that wait.
+
+    Ansible would do nothing there, and not always fail: a node would be given up, or counted as changed.
+    """
+    groups = groups_of(_inventory(given))
+    known = {name for name, of in groups.items() if GROUP in of}
+    missing = [name for name in _on_the_way(rollout) if name not in known]
+    left = [name for name, record in rollout.records.items() if not record.ended]
+    if missing or (left and known.isdisjoint(left)):
+        raise FleetError(
+            f"{' '.join(map(str, given.inventory))}: expected in group {GROUP}, as when roll-out "
+            f"{rollout.number} began: {some(missing or left)}; nothing was done"
+        )
 
 
 def schedule(given: argparse.Namespace) -> int:
@@ -146,7 +174,7 @@ def schedule(given: argparse.Namespace) -> int:
     if given.cron:
         print(cron_line(shlex.join(words), shlex.quote(str(ROOT)), getpass.getuser()), end="")
         return 0
-    for name, text in systemd_units(shlex.join(words), str(ROOT)).items():
+    for name, text in systemd_units(shlex.join(words), str(ROOT), getpass.getuser()).items():
         print(f"# /etc/systemd/system/{name}\n{text}")
     return 0
 
@@ -155,8 +183,23 @@ def status(given: argparse.Namespace) -> int:
     """Print how far the last roll-out is."""
     store = _store(given)
     last = _last(store)
-    print(printable(status_text(last, datetime.now(UTC), store.sentence(last.number))))
+    text = status_text(last, datetime.now(UTC), store.sentence(last.number))
+    print(printable("\n".join(filter(None, (text, _nobody_at_work(store, last))))))
     return verdict(last)
+
+
+def _nobody_at_work(store: Store, rollout: Rollout) -> str:
+    """What goes on with a roll-out that nobody works on, though there is something to do; else nothing."""
+    if store.at_work(datetime.now(UTC)):
+        return ""
+    if rollout.mode is Mode.RUNNING:
+        return (
+            "No controller is at work: `resume` goes on with it, and so does a timer in each window "
+            "(`schedule` prints it)."
+        )
+    if names := _on_the_way(rollout):
+        return f"No controller is at work: {store.finish_command} ends {some(names)}, and starts no other."
+    return ""
 
 
 def report(given: argparse.Namespace) -> int:
@@ -288,14 +331,19 @@ def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
         # A terminal that closes, or systemd that stops: steps under way end, and the next run repeats them.
         loop = asyncio.get_running_loop()
         for one in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(one, task.cancel)
+            if signal.getsignal(one) is not signal.SIG_IGN:  # under nohup, a closed terminal ends nothing
+                loop.add_signal_handler(one, task.cancel)
         # A node that drains, or is worked on, is a thread that waits; Python's own pool has a few a core.
         loop.set_default_executor(ThreadPoolExecutor(MOST_AT_ONCE))
         return await engine.run(number)
 
     with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
         ending = asyncio.run(carry_out())
-        print(printable(status_text(_last(store), datetime.now(UTC))))
+        with contextlib.suppress(OSError):  # whoever read along may have gone
+            last = _last(store)
+            text = status_text(last, datetime.now(UTC))
+            by_hand = "" if getattr(given, "scheduled", False) else _nobody_at_work(store, last)
+            print(printable("\n".join(filter(None, (text, by_hand)))), flush=True)
         return ending.exit_status
     again = "`resume`" if _last(store).mode is Mode.RUNNING else store.finish_command
     print(f"Interrupted. The steps that were under way are repeated by {again}.", file=sys.stderr)
@@ -416,11 +464,19 @@ def main(arguments: list[str] | None = None) -> int:
         command(function).add_argument("--reason", required=True, help="for whoever reads the status")
     command(retry).add_argument("node", metavar="NODE")
     given = parser.parse_args(arguments)
+    exit_status = 1
     try:
-        return int(given.function(given))
+        exit_status = int(given.function(given))
+        sys.stdout.flush()
     except (FleetError, PolicyError, StoreError) as error:
         print(printable(str(error)), file=sys.stderr)
         return USAGE_ERROR
+    except KeyboardInterrupt:
+        print("Interrupted. `status` says whether a roll-out has begun.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read has gone, as with "| head"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exit_status
 
 
 if __name__ == "__main__":

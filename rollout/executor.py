@@ -364,6 +364,9 @@ class FleetExecutor:
         played = await self.ansible.playbook("upgrade_step", name, f"{self._label(ticket)}-{step}", variables)
         if fencing := played.result.get("fencing"):
             self.fencing[name] = int(fencing)
+        if played.ok and not played.result:  # Ansible ends well where it comes to no node
+            said = f"nothing was done, as Ansible has no {name} in group gpu_nodes: look at the inventory"
+            return replace(played, ok=False, said=said)
         return played
 
     def _label(self, ticket: Ticket) -> str:
@@ -503,9 +506,15 @@ def _write(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def _result(played: Played, *, otherwise: Outcome, facts: Mapping[str, str] | None = None) -> StepResult:
-    """A run of Ansible as a step's result; `otherwise` is what it comes to where it failed."""
+    """A run of Ansible as a step's result; `otherwise` is what it comes to where it failed.
+
+    A connection that breaks off is no failure of the node: the network of a whole fleet may be away for
+    minutes.
+    """
     if played.ok:
         return StepResult(Outcome.DONE, facts=facts or {})
+    if played.unreachable and otherwise is Outcome.FAILED:
+        return StepResult(Outcome.AGAIN, played.said)
     return StepResult(Outcome.REFUSED if played.refused else otherwise, played.said)
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rollout.policy import Policy
 
 ROOT = Path(__file__).resolve().parents[1]
+#: Whose nodes Temper's playbooks are for.
+GROUP = "gpu_nodes"
 #: Groups of Ansible's own, which say nothing of a node.
 BUILT_IN = frozenset({"all", "ungrouped"})
 
@@ -203,6 +205,7 @@ def preflight(
 
     Reads the nodes and changes nothing. Without `stack`, the inventory's is meant; without a `wish`, no node
     is asked for kernels (None). One that preflight refuses, or that is silent, has its problems, no kernel.
+    `limit` is as Ansible takes it, or has a node in each line.
 
     Raises FleetError where it made no plans at all.
     """
@@ -215,6 +218,9 @@ def preflight(
             **({"nvidia_stack_name": stack} if stack else {}),
             **({"kernel_preview_wish": wish, "kernel_preview_file": str(kernels)} if wish else {}),
         }
+        if "\n" in limit:  # the names of a large fleet are more than one word of a command line may have
+            (names := Path(folder) / "limit").write_text(limit, encoding="utf-8")
+            limit = f"@{names}"
         playbook = f"playbooks/{'kernel_preview' if wish else 'preflight'}.yml"
         arguments = [*_given(inventory), playbook, "-e", json.dumps(variables)]
         done = _ansible("ansible-playbook", *arguments, *(["--limit", limit] if limit else []))

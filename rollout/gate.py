@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rollout import gpu_settings
 from rollout.noise import Series
 from validation.model import checksums
 from validation.model.contract import Finding, State, StringEnum
@@ -257,7 +258,7 @@ def judge_settings(
             value = settings.get(f"pending {name}", was)
             if name not in now:
                 notes.append(f"GPU {gpu}: the new driver does not say its {name}, which was {value}.")
-            elif now[name] != value:
+            elif not gpu_settings.alike(name, value, now[name]):
                 lost.append(f"GPU {gpu}: {name} was {value}, and is {now[name]} since the upgrade.")
 
 

@@ -6,7 +6,9 @@ reads a node adds what it knows of them from elsewhere.
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
+from math import isclose
 
 #: Setting -> where it is; of several places, the first that has it. Pending values are what the next boot
 #: brings.
@@ -27,6 +29,8 @@ PLACES = {
     # No setting, but lost by a reboot all the same: until it is back, CUDA does not start.
     "registration with the NVLink fabric": ("fabric/state",),
 }
+INSTANCES = "MIG instances"
+MEMORY = re.compile(r"([0-9]+(?:\.[0-9]+)?) MiB")
 #: What stands for a setting that this GPU or driver does not have, in brackets or not.
 NONE = ("", "N/A", "Not Supported", "Requested functionality has been deprecated")
 
@@ -57,9 +61,24 @@ def parse(text: str) -> dict[str, dict[str, str]]:
             if value
         }
         if settings.get("MIG mode") == "Enabled":
-            settings["MIG instances"] = _instances(gpu)
+            settings[INSTANCES] = _instances(gpu)
         found[uuid] = settings
     return found
+
+
+def alike(name: str, was: str, now: str) -> bool:
+    """Whether a setting is what it was.
+
+    Of the same MIG instance, drivers leave more or less memory to its programs: of A100's 2g.10gb, published
+    reports of older ones have 9984 MiB, those of R535 9856 MiB. Instances with as many SMs and really another
+    memory have half of it, or twice as much.
+    """
+    if name != INSTANCES:
+        return was == now
+    memory = [[float(size) for size in MEMORY.findall(text)] for text in (was, now)]
+    return MEMORY.sub("", was) == MEMORY.sub("", now) and all(
+        isclose(one, other, rel_tol=0.1) for one, other in zip(*memory, strict=True)
+    )
 
 
 def _instances(gpu: ET.Element) -> str:

@@ -26,6 +26,9 @@ from rollout.model import (
 if TYPE_CHECKING:
     from datetime import datetime
 
+#: Of a node that failed, where its scheduler could not be told.
+NOT_TAKEN_OUT = "nobody has confirmed that it is out of service"
+
 _FORWARD = {row.before: row for row in FORWARD}
 _BACK = {row.before: row for row in BACK}
 
@@ -85,9 +88,12 @@ def after(record: Record, result: StepResult, now: datetime) -> Record:
         pause = now + timedelta(minutes=transition.pause_minutes)
         # Why the node is on its course stays its reason.
         reason = record.reason if record.course is not Course.FORWARD else result.reason
-        return replace(record, not_before=pause, reason=reason)
+        cut_off = record.cut_off or transition.changes_node
+        return replace(record, not_before=pause, reason=reason, cut_off=cut_off)
     record = replace(record, attempt=0, not_before=None)
     if transition is KEEP_OUT:
+        if result.outcome is not Outcome.DONE:
+            record = replace(record, reason=f"{record.reason}; {NOT_TAKEN_OUT}: {result.reason}")
         return replace(record, state=State.FAILED, stage=record.state, since=now)
     if result.outcome is Outcome.DONE:
         return _done(record, transition, now)

@@ -161,6 +161,8 @@ FORWARD: tuple[Transition, ...] = (
         "lets the package manager finish, and installs what is missing",
         out_of_service=True,
         changes_node=True,
+        attempts=3,
+        pause_minutes=5,
         limit_minutes=60,
     ),
     Transition(
@@ -172,6 +174,8 @@ FORWARD: tuple[Transition, ...] = (
         "compares the boot id with the recorded one, and reboots only where it is the same",
         out_of_service=True,
         changes_node=True,
+        attempts=3,
+        pause_minutes=5,
         limit_minutes=30,
     ),
     Transition(
@@ -255,7 +259,7 @@ KEEP_OUT = Transition(
     Step.KEEP_OUT, Course.KEEP_OUT, _S.ROLLING_BACK, _S.FAILED,
     "writes the reason into the drain, and leaves the node out of service",
     "writes the reason again",
-    out_of_service=True, attempts=2, pause_minutes=1,
+    out_of_service=True, attempts=5, pause_minutes=5,
 )  # fmt: skip
 #: Looks at a node that has returned, after its soak; it moves the node only where it finds an error.
 WATCH = Transition(
@@ -315,7 +319,7 @@ class Record:
     Of `wave` 0 are the canaries. `stage` is how far the way back is, and for a failed node the state in which
     it failed. `step` is under way since `step_since`; without one, the next try waits until `not_before`.
     `attempt` counts the tries of a step. `out` says that the node is not in service because of us, or did not
-    answer. `cut_off`: a step that changes the node was interrupted, so nobody can call it unchanged. `then`
+    answer. `cut_off`: a step that changes the node was broken off, so nobody can call it unchanged. `then`
     is where a release leads. `facts` are what steps leave for later ones (boot id, what the scheduler said
     before). `watched`: None not yet, else whether the look after the soak was good. `failures` counts how
     often the new stack did not prove itself here, in all tries; `accepted`: somebody has seen the last

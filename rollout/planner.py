@@ -375,10 +375,10 @@ class _Planner:
             end = max(record.since for record in returned.values())
             end += timedelta(minutes=self._soak_minutes(wave))
             if self.now < end:
-                self.sentences.append(f"{self._wave_name(wave)} soaks until {moment(end)}")
+                self.sentences.append(f"{self._wave_name(wave)}: soak until {moment(end)}")
                 self._soonest(end)
                 continue
-            self.sentences.append(f"{self._wave_name(wave)} is looked at after its soak")
+            self.sentences.append(f"{self._wave_name(wave)}: a look after the soak")
             for name, record in returned.items():
                 if record.not_before and self.now < record.not_before:
                     self._soonest(record.not_before)
@@ -430,7 +430,7 @@ class _Planner:
         if started:
             return started
         if opens:
-            self.sentences.append(f"{self._wave_name(wave)} waits for its window, {moment(opens)}")
+            self.sentences.append(f"{self._wave_name(wave)}: the next window is at {moment(opens)}")
             self._soonest(opens)
             self.closed = True
         for name in never:

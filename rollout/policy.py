@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
+WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 CLOCK = re.compile(r"([01]?[0-9]|2[0-4]):([0-5][0-9])")
 
 
@@ -151,11 +152,24 @@ class Policy:
         }
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice: YAML takes the last one, and says nothing of the others."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"found key {name} twice", key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
 def load(path: Path) -> Policy:
     """The policy of a file. Raises PolicyError."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a safe one
+    except (OSError, ValueError, yaml.YAMLError) as error:  # YAML's own word for the 30th of February
         reason = " ".join(str(error).split())
         raise PolicyError(
             [f"{path}: expected a policy in YAML, found none that can be read: {reason}"]
@@ -312,16 +326,17 @@ def _kernel(value: Any) -> str:
 
 
 def _days(value: Any) -> frozenset[int]:
-    """Weekdays by the first three letters of their English names; `mon-fri` is a range."""
+    """Weekdays by three or more letters of their English names; `mon-fri` is a range."""
     expected = _Wrong(f"a list of days out of {', '.join(DAYS)}, or ranges such as mon-fri")
     found: set[int] = set()
     for item in value if isinstance(value, list) else [value]:
         if not isinstance(item, str):
             raise expected
-        names = [name.strip().lower()[:3] for name in item.split("-")]
-        if len(names) > 2 or not set(names) <= set(DAYS):
+        names = [name.strip().lower() for name in item.split("-")]
+        days = [day for name in names for day, whole in enumerate(WEEKDAYS) if whole.startswith(name)]
+        if len(names) > 2 or len(days) != len(names) or min(map(len, names)) < 3:
             raise expected
-        first, last = DAYS.index(names[0]), DAYS.index(names[-1])
+        first, last = days[0], days[-1]
         found |= {(first + offset) % 7 for offset in range((last - first) % 7 + 1)}
     if not found:
         raise expected

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from console.nodes import counted, duration, printable
 from rollout.machine import upcoming
 from rollout.model import ENDED, Course, Mode, Record, Rollout, State, Step
-from rollout.planner import moment
+from rollout.planner import NAMED, moment
 from rollout.policy import aim
 
 if TYPE_CHECKING:
@@ -220,6 +220,14 @@ def status_text(rollout: Rollout, now: datetime, said: str = "") -> str:
         or record.facts.get("snapshot")  # it should be gone
         or record.withheld
     ]
+    waiting = {
+        reason: names
+        for reason, names in _reasons(rollout, State.PENDING).items()
+        if rollout.records[names[0]].out_since
+    }
+    lines += [f"{counted(names)}: {reason}" for reason, names in list(waiting.items())[:NAMED]]
+    if len(waiting) > NAMED:
+        lines.append(f"... and {len(waiting) - NAMED} more: `report --json` has all")
     for reason, names in _reasons(rollout, State.LEFT_OUT).items():
         lines.append(f"{counted(names)} left out: {reason}")
     return printable("\n".join(lines))

@@ -161,12 +161,12 @@ def _without(
         yield max(span[0], end), span[1]
 
 
-def systemd_units(command: str, folder: str) -> dict[str, str]:
+def systemd_units(command: str, folder: str, user: str = "root") -> dict[str, str]:
     """The service and the timer that have a controller look for an open window, by file name.
 
     The timer does not name the windows: systemd skips a local time that the clock jumps over, and a time in
     UTC would be wrong for half of the year. It fires every quarter of an hour; the command knows the windows
-    and ends at once outside them.
+    and ends at once outside them. It runs as the user whose SSH keys reach the nodes.
     """
     service = f"""\
 # Managed by Temper: rolling upgrades of the driver.
@@ -177,6 +177,7 @@ After=network-online.target
 
 [Service]
 Type=oneshot
+User={user}
 WorkingDirectory={folder}
 ExecStart={command}
 """

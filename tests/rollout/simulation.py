@@ -22,7 +22,7 @@ from datetime import time as time_of_day
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from rollout.machine import after, begun, interrupted, retried
+from rollout.machine import NOT_TAKEN_OUT, after, begun, interrupted, retried
 from rollout.model import (
     ALLOWED,
     ENDED,
@@ -431,7 +431,8 @@ class World:
             elif state is State.ROLLED_BACK:
                 must(truth.loaded == truth.proven == OLD and truth.drained_by != "us", f"{name}: {truth}")
             elif state is State.FAILED:
-                must(bool(truth.drained_by) or truth.dead, f"{name} failed, and is in service")
+                said = truth.drained_by or truth.dead or NOT_TAKEN_OUT in record.reason
+                must(bool(said), f"{name} failed, and is in service")
             elif state is State.PENDING or record.started_at is None:
                 must(truth.drained_by != "us", f"{name} is {state}, and drained by us")
                 must(truth.loaded == truth.installed != PARTIAL, f"{name} is {state}, and changed: {truth}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,6 +30,9 @@ class Controller:
         self.folder, self.store = folder, Store(folder / "rollouts.sqlite")
         self.script, self.clock = Script(), VirtualClock()
         monkeypatch.setattr(command, "_carry_out", self._carry_out)
+        #: What the inventory has.
+        self.groups = dict.fromkeys(nodes(9), ("gpu_nodes",))
+        monkeypatch.setattr(command, "groups_of", lambda _: self.groups)
 
     def _carry_out(self, given: argparse.Namespace, store: Store, number: int) -> int:
         engine = Engine(store, self.script, clock=self.clock, say=lambda _: None, owner=ME)
@@ -41,8 +45,7 @@ class Controller:
     def dies(self, step: Step) -> None:
         """It begins with gpu0, and is gone in the middle of a step."""
         self.script.answers = {("gpu0", step): [KeyboardInterrupt()]}
-        with pytest.raises(KeyboardInterrupt):
-            self.type("resume", "-i", "x")
+        assert self.type("resume", "-i", "x") == command.INTERRUPTED
         self.clock.time += LEASE_TTL * 2
         self.script.calls.clear()
 
@@ -176,3 +179,79 @@ def test_a_failed_node_is_tried_again_without_a_budget(controller: Controller) -
     assert controller.type("retry", "gpu0") == 0
     controller.type("resume", "-i", "x")
     assert controller.states() == [State.ROLLED_BACK]
+
+
+@pytest.mark.parametrize("group", ["", "storage"])
+@pytest.mark.parametrize("how", [[], ["--finish"], ["--scheduled"]])
+def test_an_inventory_without_a_node_on_its_way_is_refused(
+    controller: Controller, capsys: pytest.CaptureFixture[str], how: list[str], group: str
+) -> None:
+    """Ansible finds nothing to do for it: that would look like a step that failed, or even like one done."""
+    controller.begin(3)
+    controller.dies(Step.INSTALL)
+    if how:
+        controller.type("hold", "--reason", "the network")
+    controller.groups = {"gpu0": (group,)} if group else {}
+    controller.groups |= {"gpu1": ("gpu_nodes",), "gpu2": ("gpu_nodes",)}
+    before = controller.store.load()
+    assert controller.type("resume", "-i", "other", *how) == 2
+    said = capsys.readouterr().err
+    assert "other: expected in group gpu_nodes, as when roll-out 1 began: gpu0;" in said
+    assert controller.store.load() == before
+    assert controller.script.calls == []
+
+
+def test_the_inventory_of_another_fleet_is_refused_and_one_that_lacks_a_node_is_not(
+    controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    controller.begin(3)
+    controller.groups = {"other1": ("gpu_nodes",)}
+    assert controller.type("resume", "-i", "other") == 2
+    assert "roll-out 1 began: 3 nodes: gpu0-gpu2;" in capsys.readouterr().err
+    assert controller.states() == [State.PENDING] * 3
+    controller.groups |= {"gpu1": ("gpu_nodes",), "gpu2": ("gpu_nodes",)}
+    gone = StepResult(Outcome.REFUSED, "no hosts")
+    controller.script.answers = {("gpu0", Step.LEASE): [gone]}
+    assert controller.type("resume", "-i", "other") == 1
+    assert controller.states() == [State.LEFT_OUT, State.RETURNED, State.RETURNED]
+
+
+def test_who_resumes_beside_a_controller_at_work_hears_that_nodes_start_again(
+    controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    controller.begin(2)
+    controller.type("hold", "--reason", "the network")
+    owner = replace(Owner.of_this_process(), pid=1, host="elsewhere")
+    controller.store.acquire(owner, controller.clock.now())
+    capsys.readouterr()
+    assert controller.type("resume", "-i", "x") == 0
+    said = capsys.readouterr()
+    assert f"Roll-out 1 goes on: the controller of {owner}" in said.out
+    assert said.err == ""
+    assert controller.store.mode(1)[0] is Mode.RUNNING
+    # Where nothing was held, it has changed nothing.
+    assert controller.type("resume", "-i", "x") == 2
+    assert f"is held by {owner}" in capsys.readouterr().err
+
+
+def test_the_status_says_that_a_controller_has_died(
+    controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else a node is being installed for ever."""
+    controller.begin(2)
+    controller.dies(Step.INSTALL)
+    capsys.readouterr()
+    controller.type("status")
+    assert "No controller is at work: `resume` goes on with it" in capsys.readouterr().out
+    controller.type("hold", "--reason", "the network")
+    capsys.readouterr()
+    controller.type("status")
+    assert "No controller is at work: `python3 -m rollout resume --finish" in capsys.readouterr().out
+    controller.store.acquire(replace(Owner.of_this_process(), host="elsewhere"), datetime.now(UTC))
+    controller.type("status")
+    assert "No controller" not in capsys.readouterr().out
+    controller.clock.time = datetime.now(UTC) + LEASE_TTL * 2
+    controller.type("resume", "-i", "x")
+    capsys.readouterr()
+    controller.type("status")
+    assert "No controller" not in capsys.readouterr().out

@@ -170,6 +170,18 @@ def test_a_node_that_was_given_back_is_leased_under_a_new_number(
     assert (numbers["free"], numbers["holders"]) == (1, "")
 
 
+def test_a_run_that_came_to_no_node_is_no_step_that_is_done(
+    executor: FleetExecutor, ansible: StandInAnsible, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_node_matches(*_: object) -> Played:
+        return Played(ok=True)
+
+    monkeypatch.setattr(ansible, "playbook", no_node_matches)
+    result = asyncio.run(executor.install(ticket(Step.INSTALL)))
+    assert result.outcome is Outcome.FAILED
+    assert "no gpu01 in group gpu_nodes" in result.reason
+
+
 def test_staging_notes_where_the_node_comes_from(executor: FleetExecutor, ansible: StandInAnsible) -> None:
     result = asyncio.run(executor.stage(ticket(Step.STAGE)))
     assert (result.outcome, result.facts) == (Outcome.DONE, {"former_stack": OLD})
@@ -362,6 +374,16 @@ def test_a_refused_installation_is_no_failed_one(executor: FleetExecutor, ansibl
     ansible.answers["install"] = Played(ok=False, said="dpkg broke")
     assert asyncio.run(executor.install(ticket(Step.INSTALL))).outcome is Outcome.FAILED
     assert asyncio.run(executor.undo(ticket(Step.UNDO, course=Course.BACK))).outcome is Outcome.AGAIN
+
+
+@pytest.mark.parametrize(("step", "run"), [("install", "install"), ("reboot", "boot"), ("load", "load")])
+def test_a_connection_that_breaks_off_is_tried_again(
+    executor: FleetExecutor, ansible: StandInAnsible, step: str, run: str
+) -> None:
+    """A network that is away for a minute condemned every node on its way."""
+    ansible.answers[run] = Played(ok=False, said="no route to host", unreachable=True)
+    result = asyncio.run(getattr(executor, step)(ticket(Step(step))))
+    assert (result.outcome, result.reason) == (Outcome.AGAIN, "no route to host")
 
 
 def test_each_way_goes_to_its_own_stack(executor: FleetExecutor, ansible: StandInAnsible) -> None:

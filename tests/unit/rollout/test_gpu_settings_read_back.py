@@ -80,6 +80,19 @@ def test_instances_with_other_numbers_are_the_same() -> None:
     assert lost(before, after) == []
 
 
+@pytest.mark.parametrize(
+    ("memory", "same"), [("9984", True), ("10112", True), ("4864", False), ("19968", False)]
+)
+def test_instances_are_the_same_where_another_driver_keeps_more_memory_for_itself(
+    memory: str, same: bool
+) -> None:
+    """A100, 2g.10gb: 9984 MiB before R535, 9856 MiB with it."""
+    enabled = gpu_xml(current_mig="Enabled")
+    before = smi_xml(enabled.replace("</gpu>", MIG))
+    after = smi_xml(enabled.replace("</gpu>", MIG.replace("9856", memory)))
+    assert (lost(before, after) == []) is same
+
+
 @pytest.mark.parametrize("text", ["", "NVIDIA-SMI has failed", smi_xml(gpu_xml(uuid=""))])
 def test_what_is_no_report_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="nvidia-smi -q -x"):

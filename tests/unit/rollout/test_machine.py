@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout.machine import after, begun, interrupted, release, retried, upcoming
+from rollout.machine import NOT_TAKEN_OUT, after, begun, interrupted, keep_out, release, retried, upcoming
 from rollout.model import (
     ALLOWED,
     BACK,
@@ -89,6 +90,14 @@ def test_an_installation_that_was_cut_off_before_may_have_changed_something() ->
     cut = interrupted(begun(record, transition, NOW))
     assert not cut.unchanged
     assert end(cut, REFUSED).state is State.ROLLED_BACK
+
+
+def test_an_installation_whose_connection_broke_off_may_have_changed_something() -> None:
+    record = step(reach(State.BASELINE), AGAIN)
+    assert record.state is State.BASELINE
+    assert end(record, DONE).state is State.RETURNED
+    assert not record.unchanged
+    assert end(record, REFUSED).state is State.ROLLED_BACK
 
 
 @pytest.mark.parametrize(
@@ -253,3 +262,15 @@ def test_records_do_not_share_what_steps_leave() -> None:
     record = reach(State.INSTALLED)
     with_facts = step(record, replace(DONE, facts={"boot_id": "b"}))
     assert (record.facts, with_facts.facts) == ({}, {"boot_id": "b"})
+
+
+def test_a_failed_node_whose_scheduler_could_not_be_told_says_so() -> None:
+    """After an error in its soak it was in service: without the scheduler, it still is."""
+    away = StepResult(Outcome.AGAIN, "scontrol gave no answer within 30 s")
+    record = keep_out(replace(reach(State.RETURNED), state=State.ROLLING_BACK, course=Course.BACK), "xid-79")
+    tries = 0
+    while not record.ended:
+        assert not record.not_before or record.not_before - NOW >= timedelta(minutes=5)
+        record, tries = step(record, away), tries + 1
+    assert tries == 5, "a scheduler that restarts is back by then"
+    assert record.reason == f"xid-79; {NOT_TAKEN_OUT}: {away.reason}"

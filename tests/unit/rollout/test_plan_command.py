@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import contextlib
+import getpass
 import json
+import os
+import signal
 import subprocess
 import sys
 from datetime import UTC, date, datetime, time, timedelta
@@ -14,9 +19,10 @@ import pytest
 
 from rollout import __main__ as command
 from rollout import fleet
+from rollout.engine import Ending, Engine
 from rollout.fleet import FleetError, candidates, groups_of, proposal
 from rollout.forecast import forecast, plan_text
-from rollout.model import State
+from rollout.model import Mode, State
 from rollout.policy import Drain, Policy, Share
 from rollout.store import Store
 from rollout.windows import Window
@@ -334,6 +340,70 @@ def test_a_way_back_takes_the_policy_of_the_way_there(
     assert said in capsys.readouterr().out
 
 
+def test_the_names_of_a_large_fleet_go_to_ansible_in_a_file(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux takes 128 KiB for one word of a command line."""
+    real, given = fleet._ansible, []
+
+    def ansible(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        given.append(Path(arguments[arguments.index("--limit") + 1].removeprefix("@")).read_text())
+        return real(program, "--list-hosts", *arguments)
+
+    monkeypatch.setattr(fleet, "_ansible", ansible)
+    with pytest.raises(FleetError, match="made no plans"):  # --list-hosts makes none
+        fleet.preflight([str(inventory)], STACK, "node1\nnode3")
+    assert given == ["node1\nnode3"]
+
+
+def test_ctrl_c_before_the_first_step_is_one_sentence(
+    inventory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "preflight", interrupted)
+    assert command.main(["plan", "-i", str(inventory), "--stack", STACK]) == 130
+    assert capsys.readouterr().err.startswith("Interrupted.")
+
+
+def test_a_pipe_that_closes_is_no_error_of_the_program(tmp_path: Path) -> None:
+    rollout = begin(nodes(2000))
+    Store(tmp_path / "rollouts.sqlite").create(
+        rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW
+    )
+    words = [sys.executable, "-m", "rollout", "report", "--json", "--folder", str(tmp_path)]
+    with subprocess.Popen(
+        words, cwd=fleet.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as said:
+        assert said.stdout
+        assert said.stderr
+        said.stdout.close()
+        assert said.stderr.read() == ""
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_closed_terminal_ends_nothing_under_nohup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ignored: bool
+) -> None:
+    rollout = begin(nodes(1))
+    store = Store(tmp_path / "rollouts.sqlite")
+    store.create(rollout.stack, rollout.policy, rollout.nodes, rollout.records, NOW)
+
+    async def hang_up(*_: object) -> Ending:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.1)
+        return Ending(Mode.DONE, "")
+
+    monkeypatch.setattr(Engine, "run", hang_up)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        given = argparse.Namespace(folder=tmp_path, inventory=[])
+        assert command._carry_out(given, store, 1) == (0 if ignored else 1)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_without_a_roll_out_a_command_says_how_one_begins(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -383,6 +453,7 @@ def test_the_timer_names_the_inventory_and_never_resumes_what_a_person_has_held(
 ) -> None:
     assert command.main(["schedule", "-i", str(tmp_path / "a b"), "--folder", str(tmp_path)]) == 0
     service = capsys.readouterr().out
+    assert f"\nUser={getpass.getuser()}\n" in service  # root has neither the keys nor the records of others
     assert f"rollout resume --scheduled -i '{tmp_path}/a b' --folder {tmp_path}" in service
     assert command.main(["schedule", "--cron", "-i", "x", "--folder", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("*/15 * * * * ")

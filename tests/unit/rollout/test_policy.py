@@ -73,6 +73,24 @@ def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
     assert load(tmp_path / "policy.yml") == Policy()
 
 
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    """Of two lists of exclusions, YAML would take the last, and nodes would start in the holidays."""
+    (tmp_path / "policy.yml").write_text("failure_budget: 0\ncanaries: 2\nfailure_budget: 5\n")
+    with pytest.raises(PolicyError, match=r"policy\.yml.*failure_budget twice.*line 3"):
+        load(tmp_path / "policy.yml")
+
+
+def test_a_day_that_no_month_has_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "policy.yml").write_text("exclusions: [{from: 2027-02-30, to: 2027-03-01, zone: UTC}]\n")
+    with pytest.raises(PolicyError, match=r"policy\.yml: expected a policy.*day is out of range"):
+        load(tmp_path / "policy.yml")
+
+
+def test_days_may_be_written_out() -> None:
+    window = {"days": ["Monday", "thurs - Saturday"], "start": "1:00", "end": "2:00", "zone": "UTC"}
+    assert read({"windows": [window]}).windows[0].days == {0, 3, 4, 5}
+
+
 def test_what_the_store_keeps_is_the_policy(full: Policy) -> None:
     assert read(json.loads(json.dumps(as_document(full)))) == full
     assert read(json.loads(json.dumps(as_document(Policy())))) == Policy()
@@ -96,6 +114,11 @@ def test_what_the_store_keeps_is_the_policy(full: Policy) -> None:
         ({"work_minutes": 20, "measure_minutes": 15}, ["work_minutes", "measure_minutes"]),
         ({"windows": [{"days": ["mon"], "start": "22:00", "end": "04:00"}]}, ["windows", "zone"]),
         ({"windows": [{"days": ["mo"], "start": "1:00", "end": "2:00", "zone": "UTC"}]}, ["days", "mon"]),
+        (
+            {"windows": [{"days": "mon, wed", "start": "1:00", "end": "2:00", "zone": "UTC"}]},
+            ["days", "found 'mon, wed'"],
+        ),
+        ({"windows": [{"days": ["monkey"], "start": "1:00", "end": "2:00", "zone": "UTC"}]}, ["days"]),
         ({"windows": [{"days": "mon", "start": 22, "end": "2:00", "zone": "UTC"}]}, ["start", "found 22"]),
         (
             {"windows": [{"days": "mon", "start": "1:00", "end": "2:00", "zone": "Europe/Berlinn"}]},

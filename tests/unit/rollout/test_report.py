@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from rollout.model import Course, Mode, Record, State, Step
+from rollout.model import OUT_SINCE, Course, Mode, Record, State, Step
 from rollout.report import (
     SENTENCES,
     as_dict,
@@ -150,3 +150,14 @@ def test_a_failed_node_is_out_of_service_until_now() -> None:
     assert "gpu1: staged 10.0, rolling-back 10.0, failed; out of service for 297.0 min" in timeline_text(
         begin(nodes(3)), events, LATER
     )
+
+
+def test_the_status_says_why_nodes_that_wait_are_out_of_service() -> None:
+    """A name that the scheduler does not know looks like a node that somebody has drained."""
+    out = {OUT_SINCE: NOW.isoformat()}
+    why = "out of service by somebody else: gpu{} is not known to Slurm."
+    fields = {f"gpu{place}": {"facts": out, "reason": why.format(place)} for place in range(8)}
+    text = status_text(having(begin(nodes(9)), **fields), NOW)
+    assert "gpu1: out of service by somebody else: gpu1 is not known to Slurm." in text
+    assert "gpu7 is not" not in text
+    assert "and 2 more" in text
