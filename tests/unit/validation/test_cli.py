@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -307,6 +308,18 @@ def test_a_wrong_command_line_ends_with_status_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main(arguments)
     assert ended.value.code == 2
+
+
+def test_every_command_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main.main([*words, "--help"])
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    names = re.findall(r"^    ([a-z]+) ", said(), re.MULTILINE)
+    assert "batch" in names
+    assert [name for name in names if f"usage: validation {name}" not in said(name)] == []
 
 
 def test_an_old_result_is_not_left_to_be_taken_for_a_new_one(
