@@ -62,6 +62,10 @@ def tune(wishes: Wishes, say: Callable[[str], None], group: between.Group | None
     Raises TuneError, ChangeError, NotRunError and OSError.
     """
     started_at, started = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
+    if wishes.storage is not None and not wishes.storage.exists():
+        raise TuneError(
+            f"{wishes.storage}: no such file or folder to read from (--storage, autotune_storage_path)"
+        )
     seed = random.SystemRandom().randrange(1 << 32) if wishes.seed is None else wishes.seed
     with contextlib.ExitStack() as whole:
         whole.enter_context(burn_in.locked(wishes.journal if _may_note(wishes) else None))
