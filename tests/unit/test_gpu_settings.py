@@ -283,10 +283,24 @@ def test_a_memory_clock_without_a_graphics_clock_is_no_pair(driver: Driver) -> N
         settle(wish({"memory": 715}, locked=PASCAL))
 
 
-def test_a_gpu_that_reports_no_application_clocks_may_keep_its_default(driver: Driver) -> None:
+@pytest.mark.parametrize(("clocks", "said"), [("default", 0), ("max", 1)])
+def test_a_gpu_without_application_clocks_keeps_its_own_and_says_so(
+    driver: Driver, clocks: str, said: int
+) -> None:
+    """GeForce before Volta: "Setting applications clocks is not supported"."""
     driver.boot(P100 | {field: "[N/A]" for field in P100 if "applications" in field})
-    settle(wish("default", locked=PASCAL))
+    wanted = wish(clocks, locked=PASCAL)
+    settle(wanted)
     assert driver.setters() == ["0 -pm 1"]
+    assert len(gpu_settings.look(wanted).notes) == said
+
+
+@pytest.mark.parametrize("clocks", ["efficient", {"graphics": 1189}])
+def test_a_clock_for_a_gpu_that_takes_none_is_refused(driver: Driver, clocks: Any) -> None:
+    driver.boot(P100 | {field: "[N/A]" for field in P100 if "applications" in field})
+    with pytest.raises(SettingsError, match="neither be locked nor set as application clocks"):
+        settle(wish(clocks, locked=PASCAL))
+    assert driver.setters() == []
 
 
 # ---------------------------------------------------------------- what the driver forgets
