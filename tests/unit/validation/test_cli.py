@@ -262,6 +262,18 @@ def test_a_test_that_was_asked_for_by_name_must_run(
     assert main.main(["run", "--test=health"]) == 0
 
 
+def test_what_is_required_is_run_beside_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passing = Passing()
+    assert "gpu_amp" not in registry.in_plan("quick", NO_OPTIONS)
+    monkeypatch.setattr(runner, "CHECKS", {passing.id: passing, "gpu_amp": registry.CHECKS["gpu_amp"]})
+    monkeypatch.setattr(NodeProbe, "facts", lambda *_: Facts())
+    (tmp_path / "expect.json").write_text('{"required_tests": ["health", "gpu_amp"]}')
+    assert main.main(["run", "--plan=quick", f"--expect={tmp_path / 'expect.json'}"]) == 2
+    assert "gpu_amp is required and was not run: no NVIDIA GPU" in capsys.readouterr().out
+
+
 def test_where_there_is_a_gpu_it_must_be_measured_without_being_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
