@@ -248,7 +248,7 @@ def interfaces() -> list[dict[str, Any]]:
     That is the one of the best default route by IPv4, or by IPv6 where there is none by IPv4.
     """
     links = json.loads(run_text(["ip", "-json", "address", "show"]) or "[]")
-    routes = []
+    routes: list[dict[str, Any]] = []
     for family in ("-4", "-6"):
         routes = routes or json.loads(run_text(["ip", "-json", family, "route", "show", "default"]) or "[]")
     best = min((route.get("metric", 0) for route in routes), default=0)
