@@ -63,7 +63,7 @@ def test_the_interface_may_be_chosen(chosen: str) -> None:
 @pytest.mark.parametrize("chosen", ["ib0", "=eth", "=ib0,=eth0", "True"])
 @pytest.mark.parametrize("variable", ["nccl_socket_ifname", "nccl"])
 def test_an_interface_that_is_not_there_is_refused(variable: str, chosen: str) -> None:
-    value = {"NCCL_SOCKET_IFNAME": chosen} if variable == "nccl" else chosen
+    value: Any = {"NCCL_SOCKET_IFNAME": chosen} if variable == "nccl" else chosen
     assert_says(
         problem(**{f"compute_environment_{variable}": value}),
         f"compute_environment_{variable} ",

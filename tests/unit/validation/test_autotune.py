@@ -332,8 +332,8 @@ def test_the_guard_waits_for_the_lock_of_the_program_that_was_killed(
     holding = contextlib.ExitStack()
     holding.enter_context(burn_in.locked(path))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-    monkeypatch.setattr(journals.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(journals.time, "sleep", lambda _: holding.close())
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(time, "sleep", lambda _: holding.close())
     journals.guard(str(path))
     assert file.read_text() == "128"
     assert not path.exists()
