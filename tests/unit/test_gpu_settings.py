@@ -54,6 +54,8 @@ gpu = gpus[int(index)]
 if setter in state["unsupported"]:
     print(setter, "is not supported for GPU 00000000:0A:00.0.")
     print("Treating as warning and moving on.\\nAll done.")
+elif state.get("scope") and setter == "-pl":
+    print(state["scope"], "All done.", sep="\\n")
 elif setter not in state["ignored"]:
     if setter == "-pm":
         gpu["persistence_mode"] = "Enabled"
@@ -362,6 +364,13 @@ def test_a_refusal_with_status_0_is_an_error(driver: Driver, setter: str) -> Non
     driver.change(unsupported=[setter])
     with pytest.raises(SettingsError, match=f"{NAME[:5]}.*{setter} .* is not supported for GPU"):
         settle(wish({"graphics": 1410, "memory": 1593}, 500))
+
+
+def test_a_cloud_that_lets_nobody_change_a_limit_is_quoted(driver: Driver) -> None:
+    words = "Changing power management limit is not supported in current scope for GPU: 00000000:06:00.0."
+    driver.change(scope=words)
+    with pytest.raises(SettingsError, match="not supported in current scope"):
+        settle(wish("default", 500))
 
 
 def test_what_was_done_before_a_refusal_is_noted(driver: Driver) -> None:
