@@ -30,7 +30,7 @@ from validation.autotune.proposal import ProposalError
 from validation.autotune.search import Compared, Decision, Failed, KnobVerdict, Pair, Stage, Trial
 from validation.autotune.step import METRIC
 from validation.autotune.trials import Bench
-from validation.autotune.tune import TuneError, chosen, drive, refuse_unfit
+from validation.autotune.tune import TuneError, Wishes, chosen, drive, refuse_unfit, tune
 from validation.backends import storage
 from validation.backends.protocol import Shape
 from validation.checks.node import Node
@@ -272,6 +272,14 @@ def test_a_gpu_at_work_is_refused_and_its_user_named() -> None:
     facts = Facts(smi=nvidia_smi.parse(smi_xml(gpu_xml(processes=process))))
     with pytest.raises(TuneError, match=r"GPU 0 is in use by train \(pid 42\)"):
         refuse_unfit(node_of(facts=facts), ())
+
+
+def test_who_may_note_no_changes_is_told_what_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(TuneError, match=r"journal\.json: .* run it as root, or without them"):
+        tune(Wishes("gpu01", tmp_path / "journal.json", storage=tmp_path), print)
 
 
 def test_a_value_that_may_not_be_written_is_refused_before_anything_is_noted(tmp_path: Path) -> None:
