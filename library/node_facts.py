@@ -243,10 +243,16 @@ def run_text(command: list[str]) -> str:
 
 
 def interfaces() -> list[dict[str, Any]]:
-    """Network interfaces but loopback, with their addresses; `default_route` marks the one that leads out."""
+    """Network interfaces but loopback, with their addresses; `default_route` marks the one that leads out.
+
+    That is the one of the best default route by IPv4, or by IPv6 where there is none by IPv4.
+    """
     links = json.loads(run_text(["ip", "-json", "address", "show"]) or "[]")
-    routes = json.loads(run_text(["ip", "-json", "route", "show", "default"]) or "[]")
-    default = {route.get("dev") for route in routes}
+    routes: list[dict[str, Any]] = []
+    for family in ("-4", "-6"):
+        routes = routes or json.loads(run_text(["ip", "-json", family, "route", "show", "default"]) or "[]")
+    best = min((route.get("metric", 0) for route in routes), default=0)
+    default = {route.get("dev") for route in routes if route.get("metric", 0) == best}
     return [
         {
             "name": link["ifname"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import re
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from planning.facts import Interface, NodeFacts
     from planning.variables import ComputeEnvironment
 
+IFNAME = "NCCL_SOCKET_IFNAME"
 # A name of systemd: letters, digits and these signs (systemd.unit(5)).
 SERVICE = re.compile(r"[A-Za-z0-9:_.@-]+")
 # Systems whose systemd passes over ManagerEnvironment= (systemd's NEWS: new in 248).
@@ -29,7 +32,7 @@ def environment(node: NodeFacts, gpu_count: int, wanted: ComputeEnvironment, add
     """
     threads = wanted.omp_num_threads or max(1, node.cpu.physical // max(1, gpu_count))
     interface = wanted.nccl_socket_ifname or nccl_interface(node.interfaces, address)
-    nccl = {"NCCL_SOCKET_IFNAME": interface} if interface else {}
+    nccl = {IFNAME: interface} if interface else {}
     return Environment(threads, nccl | {name: str(value) for name, value in wanted.nccl.items()})
 
 
@@ -38,9 +41,28 @@ def nccl_interface(interfaces: Iterable[Interface], address: str) -> str | None:
 
     Written `=NAME`, which is an exact match in NCCL's syntax: a bare name is a prefix.
     """
+    with contextlib.suppress(ValueError):  # a name, which is on no interface
+        address = str(ipaddress.ip_address(address))  # as the node spells it
     up = [interface for interface in interfaces if interface.up]
     found = [item for item in up if address in item.addresses] or [item for item in up if item.default_route]
     return f"={found[0].name}" if found else None
+
+
+def interface_problems(wanted: ComputeEnvironment, interfaces: Collection[Interface]) -> list[str]:
+    """Where NCCL would find none of the interfaces that it is given, and start no job."""
+    given = str(wanted.nccl.get(IFNAME, wanted.nccl_socket_ifname))
+    names = ["lo", *(item.name for item in interfaces)]
+    if not given or given.startswith("^") or not interfaces or wanted.state == "absent":
+        return []
+    alike = str.__eq__ if given.startswith("=") else str.startswith
+    if any(alike(name, one) for one in given.removeprefix("=").split(",") for name in names):
+        return []
+    variable = "nccl" if IFNAME in wanted.nccl else "nccl_socket_ifname"
+    here = ", ".join(item.name for item in interfaces if item.addresses) or "none with an address"
+    return [
+        f"compute_environment_{variable} asks for the interface {given}, and this node has {here}: "
+        "NCCL would start no job; name one of them, or leave it out"
+    ]
 
 
 def portable(nccl: Mapping[str, str]) -> dict[str, str]:

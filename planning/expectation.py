@@ -41,6 +41,7 @@ def expectation(plan: NodePlan, variables: Variables, models: Mapping[str, Any])
         power_limit_w=wish.power_limit_w,
         power_limit_percent=wish.power_limit_percent,
         graphics_clock_mhz=clocks.get("graphics"),
+        lower_clocks=wish.clocks == "efficient" or bool(clocks),
         references=found,
     )
 

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from planning import distro_source, nvidia_source
 from planning.distributions import distribution_of
 from planning.driver_conflicts import driver_conflicts
-from planning.environment import environment, environment_problems, environment_warnings
+from planning.environment import (
+    environment,
+    environment_problems,
+    environment_warnings,
+    interface_problems,
+)
 from planning.hardware import (
     display_gpus,
     fabric_of,
@@ -57,6 +62,7 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
     warnings += fabric_warnings(gpus, fabric, tables, wanted)
     if distribution:
         problems += environment_problems(variables.compute_environment, distribution.name)
+    problems += interface_problems(variables.compute_environment, node.interfaces)
     warnings += environment_warnings(variables.compute_environment, tables.nccl_debug_variables)
 
     problems += tuning_problems(variables.os_tuning, node.tunables)

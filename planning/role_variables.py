@@ -131,9 +131,9 @@ def check_buffer(mib: int) -> None:
 
 
 def check_read_ahead(kib: int | None) -> None:
-    """Refuse a read-ahead that no drive has."""
-    if kib is not None and not 0 <= kib <= MOST_READ_AHEAD_KB:
-        raise RefusedError(f"expected KiB, 0 to {MOST_READ_AHEAD_KB}, found {kib}")
+    """Refuse a read-ahead that no drive has: the kernel counts it in pages of 4 KiB."""
+    if kib is not None and (not 0 <= kib <= MOST_READ_AHEAD_KB or kib % 4):
+        raise RefusedError(f"expected KiB in steps of 4, 0 to {MOST_READ_AHEAD_KB}, found {kib}")
 
 
 def check_nofile(count: int) -> None:
@@ -373,6 +373,9 @@ def validated(name: str, value: Any, spec: Mapping[str, Any]) -> tuple[Any, list
     if value is None and spec.get("default") is not None:
         # Ansible lets it pass for any type, and the roles would have to do with it.
         return None, [f"{name}: expected {kind(spec)}, found no value; give it one, or leave it out"]
+    if isinstance(value, bool) and spec.get("type") in ("int", "float"):
+        # Ansible takes true for 1.
+        return None, [f"{name}: expected {kind(spec)}, found {value}"]
     # The outer type first: Ansible's validator looks for options in whatever it is given.
     for part in ({key: item for key, item in spec.items() if key != "options"}, dict(spec)):
         result = ArgumentSpecValidator({name: part}).validate({name: value})

@@ -206,7 +206,13 @@ def clocks_wanted(
 ) -> tuple[int | None, int | None]:
     """Graphics and memory clock in MHz. Raises SettingsError for one that the GPU does not have."""
     graphics = memory = None
-    if clocks == "max":
+    if not settable(gpu, lockable):
+        if clocks not in ("max", "default"):
+            raise SettingsError(
+                f"{gpu}: its clocks can neither be locked nor set as application clocks; expected "
+                f"gpu_settings_clocks max or default, found {clocks}"
+            )
+    elif clocks == "max":
         graphics = gpu.graphics_max_mhz
     elif clocks == "efficient":
         graphics = efficient(gpu, supported)
@@ -225,6 +231,11 @@ def clocks_wanted(
             f"{gpu}: its application clocks are set in pairs; add `graphics` to gpu_settings_clocks"
         )
     return graphics, memory
+
+
+def settable(gpu: Gpu, lockable: dict[str, bool]) -> bool:
+    """Whether its clocks can be set: GeForce boards before Volta have not even application clocks."""
+    return lockable["graphics"] or gpu.application_graphics_mhz is not None
 
 
 def efficient(gpu: Gpu, supported: dict[int, list[int]]) -> int:
@@ -437,7 +448,11 @@ def look(settings: dict[str, Any], again: bool = False) -> Found:
         )
     locked = bool(settings["locked_clocks"]["graphics"])
     changes = compared(gpus, targets, locked, read_record(), again)
-    return Found(gpus, targets, changes, layouts, [*pending(gpus), *held_back(gpus, targets)])
+    notes = [*pending(gpus), *held_back(gpus, targets)]
+    if clocks == "max":
+        left = [gpu for gpu in gpus if not settable(gpu, settings["locked_clocks"])]
+        notes += [f"{gpu}: its clocks cannot be set; the driver chooses them" for gpu in left]
+    return Found(gpus, targets, changes, layouts, notes)
 
 
 def pending(gpus: list[Gpu]) -> list[str]:

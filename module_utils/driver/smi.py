@@ -15,8 +15,8 @@ else:
     import process
 
 COMMAND_TIMEOUT_S = 120
-# nvidia-smi's words, with status 0, after it has said what a GPU refuses.
-REFUSAL = "Treating as warning"
+# nvidia-smi's words, with status 0, where a GPU refuses; the second ones in machines of some clouds.
+REFUSALS = ("Treating as warning", "not supported in current scope")
 
 
 class SettingsError(Exception):
@@ -51,7 +51,7 @@ def nvidia_smi(*arguments: str, nothing: str = "") -> str:
 def set_one(label: str, index: int, *arguments: str) -> str:
     """Run a setter for one GPU, `label` in words. Raises SettingsError where the GPU refuses."""
     words = " ".join(nvidia_smi("-i", str(index), *arguments).split())
-    if REFUSAL in words:
+    if any(refusal in words for refusal in REFUSALS):
         raise SettingsError(f"{label}: `nvidia-smi {' '.join(arguments)}`: {words}")
     return words
 

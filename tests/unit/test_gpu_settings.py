@@ -54,6 +54,8 @@ gpu = gpus[int(index)]
 if setter in state["unsupported"]:
     print(setter, "is not supported for GPU 00000000:0A:00.0.")
     print("Treating as warning and moving on.\\nAll done.")
+elif state.get("scope") and setter == "-pl":
+    print(state["scope"], "All done.", sep="\\n")
 elif setter not in state["ignored"]:
     if setter == "-pm":
         gpu["persistence_mode"] = "Enabled"
@@ -283,10 +285,24 @@ def test_a_memory_clock_without_a_graphics_clock_is_no_pair(driver: Driver) -> N
         settle(wish({"memory": 715}, locked=PASCAL))
 
 
-def test_a_gpu_that_reports_no_application_clocks_may_keep_its_default(driver: Driver) -> None:
+@pytest.mark.parametrize(("clocks", "said"), [("default", 0), ("max", 1)])
+def test_a_gpu_without_application_clocks_keeps_its_own_and_says_so(
+    driver: Driver, clocks: str, said: int
+) -> None:
+    """GeForce before Volta: "Setting applications clocks is not supported"."""
     driver.boot(P100 | {field: "[N/A]" for field in P100 if "applications" in field})
-    settle(wish("default", locked=PASCAL))
+    wanted = wish(clocks, locked=PASCAL)
+    settle(wanted)
     assert driver.setters() == ["0 -pm 1"]
+    assert len(gpu_settings.look(wanted).notes) == said
+
+
+@pytest.mark.parametrize("clocks", ["efficient", {"graphics": 1189}])
+def test_a_clock_for_a_gpu_that_takes_none_is_refused(driver: Driver, clocks: Any) -> None:
+    driver.boot(P100 | {field: "[N/A]" for field in P100 if "applications" in field})
+    with pytest.raises(SettingsError, match="neither be locked nor set as application clocks"):
+        settle(wish(clocks, locked=PASCAL))
+    assert driver.setters() == []
 
 
 # ---------------------------------------------------------------- what the driver forgets
@@ -348,6 +364,13 @@ def test_a_refusal_with_status_0_is_an_error(driver: Driver, setter: str) -> Non
     driver.change(unsupported=[setter])
     with pytest.raises(SettingsError, match=f"{NAME[:5]}.*{setter} .* is not supported for GPU"):
         settle(wish({"graphics": 1410, "memory": 1593}, 500))
+
+
+def test_a_cloud_that_lets_nobody_change_a_limit_is_quoted(driver: Driver) -> None:
+    words = "Changing power management limit is not supported in current scope for GPU: 00000000:06:00.0."
+    driver.change(scope=words)
+    with pytest.raises(SettingsError, match="not supported in current scope"):
+        settle(wish("default", 500))
 
 
 def test_what_was_done_before_a_refusal_is_noted(driver: Driver) -> None:

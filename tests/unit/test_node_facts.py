@@ -340,7 +340,7 @@ def test_interfaces_but_loopback(program: Any) -> None:
     routes = [{"dst": "default", "gateway": "192.0.2.1", "dev": "eth0"}]
     program(
         "ip",
-        f"case $2 in address) echo '{json.dumps(ADDRESSES)}' ;; route) echo '{json.dumps(routes)}' ;; esac",
+        f"case $2 in address) echo '{json.dumps(ADDRESSES)}' ;; -4) echo '{json.dumps(routes)}' ;; esac",
     )
     assert node_facts.interfaces() == [
         {
@@ -352,6 +352,29 @@ def test_interfaces_but_loopback(program: Any) -> None:
         },
         {"name": "ib0", "mtu": 4092, "up": False, "addresses": [], "default_route": False},
     ]
+
+
+@pytest.mark.parametrize(
+    ("by_ipv4", "by_ipv6", "expected"),
+    [
+        ([("eth0", 200), ("eth1", 100)], [], "eth1"),
+        ([("eth0", None)], [("eth1", 1024)], "eth0"),
+        ([], [("eth1", 1024)], "eth1"),
+    ],
+)
+def test_the_default_route_is_the_best_one_of_ipv4_or_else_of_ipv6(
+    program: Any, by_ipv4: list[Any], by_ipv6: list[Any], expected: str
+) -> None:
+    def routes(of: list[Any]) -> str:
+        return json.dumps([{"dev": dev} | ({"metric": metric} if metric else {}) for dev, metric in of])
+
+    links = json.dumps([ADDRESSES[1] | {"ifname": name} for name in ("eth0", "eth1")])
+    program(
+        "ip",
+        f"case $2 in address) echo '{links}' ;; -4) echo '{routes(by_ipv4)}' ;; "
+        f"-6) echo '{routes(by_ipv6)}' ;; esac",
+    )
+    assert [one["name"] for one in node_facts.interfaces() if one["default_route"]] == [expected]
 
 
 @pytest.mark.skipif(not shutil.which("ip"), reason="needs iproute2")

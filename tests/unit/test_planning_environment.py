@@ -11,9 +11,11 @@ from planning.role_variables import role_variables
 from tests.unit.planning_nodes import (
     H100,
     L4,
+    assert_says,
     gpus,
     node,
     plan,
+    problem,
     system,
 )
 from tests.unit.tables import specs
@@ -44,9 +46,30 @@ def test_a_host_name_in_the_inventory_leads_to_the_default_route() -> None:
     assert plan(address="gpu01.example.org")["environment"]["nccl"] == {"NCCL_SOCKET_IFNAME": "=eth0"}
 
 
-def test_the_interface_may_be_chosen() -> None:
-    nccl = plan(address="192.0.2.7", compute_environment_nccl_socket_ifname="=ib0")["environment"]["nccl"]
-    assert nccl == {"NCCL_SOCKET_IFNAME": "=ib0"}
+def test_an_address_of_ipv6_may_be_written_otherwise_than_the_node_does() -> None:
+    facts = node(interfaces=[interface("a", "192.0.2.1", default_route=True), interface("b", "2001:db8::7")])
+    nccl = plan(facts, address="2001:0DB8:0::7")["environment"]["nccl"]
+    assert nccl == {"NCCL_SOCKET_IFNAME": "=b"}
+
+
+@pytest.mark.parametrize("chosen", ["=ib0", "ib", "=ib1,ib0", "^ib1", "=lo", "^=docker0"])
+def test_the_interface_may_be_chosen(chosen: str) -> None:
+    facts = node(interfaces=[interface("eth0", "192.0.2.7"), interface("ib0", "198.51.100.7", up=False)])
+    found = plan(facts, address="192.0.2.7", compute_environment_nccl_socket_ifname=chosen)
+    assert found["environment"]["nccl"] == {"NCCL_SOCKET_IFNAME": chosen}
+    assert found["problems"] == []
+
+
+@pytest.mark.parametrize("chosen", ["ib0", "=eth", "=ib0,=eth0", "True"])
+@pytest.mark.parametrize("variable", ["nccl_socket_ifname", "nccl"])
+def test_an_interface_that_is_not_there_is_refused(variable: str, chosen: str) -> None:
+    value: Any = {"NCCL_SOCKET_IFNAME": chosen} if variable == "nccl" else chosen
+    assert_says(
+        problem(**{f"compute_environment_{variable}": value}),
+        f"compute_environment_{variable} ",
+        chosen,
+        "this node has eth0",
+    )
 
 
 def test_a_number_of_nccl_is_text_as_in_its_file() -> None:
@@ -56,7 +79,7 @@ def test_a_number_of_nccl_is_text_as_in_its_file() -> None:
 
 
 def test_further_nccl_variables_win() -> None:
-    extra = {"NCCL_SOCKET_IFNAME": "bond", "NCCL_DEBUG": "WARN"}
+    extra = {"NCCL_SOCKET_IFNAME": "eth", "NCCL_DEBUG": "WARN"}
     assert plan(compute_environment_nccl=extra)["environment"]["nccl"] == extra
 
 

@@ -118,6 +118,13 @@ def test_limits_of_power_and_clocks_are_expected_under_load() -> None:
     assert (found.power_limit_w, found.graphics_clock_mhz) == (300, 1410)
 
 
+@pytest.mark.parametrize(
+    ("clocks", "lower"), [("max", False), ("default", False), ("efficient", True), ({"graphics": 1410}, True)]
+)
+def test_clocks_that_the_inventory_lowers_are_expected(clocks: Any, lower: bool) -> None:
+    assert expected(gpu_settings_clocks=clocks).lower_clocks is lower
+
+
 def test_a_limit_in_percent_is_expected_of_each_gpu_by_its_default() -> None:
     assert expected(gpu_settings_power_limit_percent=80).power_limit_percent == 80
 

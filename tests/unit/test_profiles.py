@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.vars.manager import VariableManager
@@ -118,6 +119,14 @@ def test_a_rendering_node_has_graphics_libraries_of_the_same_driver() -> None:
 
 def test_what_the_group_of_a_nodes_kind_says_wins_over_its_profile() -> None:
     assert "gpu_all_reduce" in variables("node01")["gpu_validation_required_tests"]
+
+
+@pytest.mark.parametrize("profile", NODES)
+def test_what_a_profile_requires_is_required_of_its_node(profile: str) -> None:
+    """The group of the node's kind may hide it."""
+    own = yaml.safe_load((EXAMPLE / "group_vars" / f"{profile}.yml").read_text(encoding="utf-8"))
+    required = "gpu_validation_required_tests"
+    assert set(own[required]) <= set(variables(NODES[profile][0])[required])
 
 
 def test_the_profile_wins_over_what_holds_for_all_nodes() -> None:

@@ -83,6 +83,7 @@ def test_a_name_without_the_prefix_of_a_role_is_none_of_our_business(name: str) 
     [
         ("firewall_log", "maybe", "firewall_log: expected bool, found 'maybe'"),
         ("firewall_rate", "five", "firewall_rate: expected int, found 'five'"),
+        ("firewall_rate", True, "firewall_rate: expected int, found True"),
         ("firewall_ports", "22,a", "firewall_ports: expected list of int, found '22,a'"),
         ("firewall_ssh_port", 0, "firewall_ssh_port: expected a port number from 1 to 65535, found 0"),
         (

@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 JOURNAL_VERSION = 1
+#: How long a killed program may still hold its lock: the kernel closes one file after the other.
+LOCK_PATIENCE_S = 10.0
 #: What a file of the kernel answers whose device is gone.
 GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO)
 #: Python imports from the current folder first, for which an empty entry stands; anybody may write to /tmp.
@@ -198,11 +201,15 @@ def guard(journal: str) -> None:
     # Nothing is ever written: the end of the pipe is the end of the program.
     with contextlib.suppress(OSError):
         sys.stdin.buffer.read()
-    if not Path(journal).exists():
-        return
-    try:
-        # Held by the next run, if there is one already: it has restored everything before it began.
-        with locked(Path(journal)):
-            restore(Path(journal))
-    except (OSError, ChangeError) as error:
-        sys.stderr.write(f"validation: {error}\n")
+    ends_at = time.monotonic() + LOCK_PATIENCE_S
+    while Path(journal).exists():
+        try:
+            # Held by the program until the kernel is done with it, or by the next run, if there is one
+            # already: that has restored everything before it began.
+            with locked(Path(journal)):
+                restore(Path(journal))
+        except (OSError, ChangeError) as error:
+            if isinstance(error, ChangeError) or time.monotonic() > ends_at:
+                sys.stderr.write(f"validation: {error}\n")
+                return
+            time.sleep(0.1)

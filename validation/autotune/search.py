@@ -35,6 +35,8 @@ LIKELY_Z = 2.0
 #: After how many pairs it is looked at whether a comparison is decided; after the last nothing more is tried.
 SCREEN_LOOKS = (6, 9, 13, 19, 28, 42, 63)
 CONFIRM_LOOKS = (10, 14, 20, 28, 40, 56, 80, 112)
+#: In the reason of a comparison that ended before it was decided.
+UNMEASURED = "could not be measured"
 #: Whether an objective loses that nothing was kept for.
 BYSTANDER_LOOKS = (20,)
 
@@ -159,9 +161,7 @@ def _tune(
     found = tuple(tried[value] for value in knob.candidates)
     verdict = KnobVerdict(knob.name, knob.objective, knob.start, None, "", found)
     if not promising:
-        reasons = {one.reason for one in found}
-        reason = reasons.pop() if len(reasons) == 1 else "no candidate is better"
-        return replace(verdict, reason=reason)
+        return replace(verdict, reason=_why_none(found))
     rates = {value: 1 + (tried[value].gain or 0.0) for value in promising}
     best = next(value for value in promising if rates[value] * (1 + LEAST_GAIN) >= max(rates.values()))
     plan = _Comparison(Stage.CONFIRM, knob.objective, best, confirm_z, CONFIRM_LOOKS)
@@ -170,6 +170,17 @@ def _tune(
     if not confirmed.better:
         return replace(verdict, reason=f"{best} looked better, and was not confirmed: {confirmed.reason}")
     return replace(verdict, kept=best, reason="better, and confirmed by fresh trials")
+
+
+def _why_none(tried: Sequence[Compared]) -> str:
+    """Why no candidate stood out; one that was not measured enough is not said to be no better."""
+    if len(reasons := {one.reason for one in tried}) == 1:
+        return reasons.pop()
+    if not (unknown := [one for one in tried if UNMEASURED in one.reason]):
+        return "no candidate is better"
+    values = ", ".join(one.value for one in unknown)
+    rest = ", and no other is better" if len(unknown) < len(tried) else ""
+    return f"not compared to the end: {values} ({unknown[0].reason}){rest}"
 
 
 def _finish(
@@ -241,9 +252,7 @@ class _Comparison:
                     if isinstance(answer, Failed) or not 0 < answer < inf:
                         why = answer.reason if isinstance(answer, Failed) else f"a rate of {answer}"
                         who = "the settings before it" if is_base else "it"
-                        return replace(
-                            compared, pairs=tuple(pairs), reason=f"{who} could not be measured: {why}"
-                        )
+                        return replace(compared, pairs=tuple(pairs), reason=f"{who} {UNMEASURED}: {why}")
                     rates[is_base] = answer
                 pairs.append(Pair(rates[True], rates[False], base_first))
             compared, decided = self._judged(tuple(pairs), last=count == self.looks[-1])

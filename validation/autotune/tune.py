@@ -62,6 +62,10 @@ def tune(wishes: Wishes, say: Callable[[str], None], group: between.Group | None
     Raises TuneError, ChangeError, NotRunError and OSError.
     """
     started_at, started = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
+    if wishes.storage is not None and not wishes.storage.exists():
+        raise TuneError(
+            f"{wishes.storage}: no such file or folder to read from (--storage, autotune_storage_path)"
+        )
     seed = random.SystemRandom().randrange(1 << 32) if wishes.seed is None else wishes.seed
     with contextlib.ExitStack() as whole:
         whole.enter_context(burn_in.locked(wishes.journal if _may_note(wishes) else None))
@@ -142,9 +146,18 @@ def _followed(told: dict[str, Any], order: Order, node: Node) -> Evidence:
 
 
 def _may_note(wishes: Wishes) -> bool:
-    """Whether there can be a journal: what changes nothing of the node may be run by anybody."""
+    """Whether there can be a journal: what changes nothing of the node may be run by anybody.
+
+    Raises TuneError where there must be one.
+    """
     place = next(place for place in wishes.journal.absolute().parents if place.exists())
-    return wishes.storage is not None or "gpu_clocks" in wishes.knobs or os.access(place, os.W_OK)
+    writable = os.access(place, os.W_OK)
+    if not writable and (wishes.storage is not None or "gpu_clocks" in wishes.knobs):
+        raise TuneError(
+            f"{wishes.journal}: what is changed for reads of storage and for clocks is noted there before, "
+            "and this user may not write it; run it as root, or without them"
+        )
+    return writable
 
 
 def chosen(setup: Setup, names: Sequence[str]) -> tuple[list[Knob], tuple[LeftOut, ...]]:

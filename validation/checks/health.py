@@ -96,7 +96,7 @@ def examine(node: Node) -> Iterator[Finding]:
         yield from _model(node, gpu)
         yield from _unanswered(gpu)
         yield from _memory(gpu)
-        yield from _clocks(gpu)
+        yield from _clocks(node, gpu)
         yield from pcie_link.examine(node, gpu)
         yield from _fabric(gpu)
         yield from _use(gpu)
@@ -207,9 +207,9 @@ def _memory(gpu: Gpu) -> Iterator[Finding]:
         )
 
 
-def _clocks(gpu: Gpu) -> Iterator[Finding]:
+def _clocks(node: Node, gpu: Gpu) -> Iterator[Finding]:
     clock, default = gpu.application_clock_mhz, gpu.application_clock_default_mhz
-    if clock and default and clock < default:
+    if clock and default and clock < default and not node.expectation.lower_clocks:
         yield finding("application-clock-low", gpu=gpu.index, clock_mhz=clock, default_mhz=default)
     for reason in SLOWDOWNS:
         if reason in gpu.event_reasons:

@@ -174,7 +174,7 @@ def parser() -> argparse.ArgumentParser:
     gigabytes = _number("GB, a number above 0", math.inf)
     batching.option(
         "--memory",
-        "what the step may take (default: 90 % of a GPU's free memory, half of a CPU's)",
+        "what the step may take (default: 90 %% of a GPU's free memory, half of a CPU's)",
         "GB",
         type=gigabytes,
     )

@@ -55,7 +55,9 @@ def run(options: argparse.Namespace) -> int:
         tensorflow=options.tensorflow,
         graphics=options.graphics,
     )
-    named = options.tests or registry.in_plan(options.plan, run_options)
+    # A plan may be without what is required of this node: what did not run would fail it each time.
+    required = [test for test in expectation.required_tests if test in registry.CHECKS]
+    named = options.tests or [*registry.in_plan(options.plan, run_options), *required]
     tests = dict.fromkeys([*named, *registry.asked_for(run_options)])
     if options.gpus is not None:
         if expectation.gpus is not None:

@@ -75,6 +75,8 @@ class Expectation:
     power_limit_percent: float | None = None
     #: Where graphics clocks are locked: what they must not exceed under load.
     graphics_clock_mhz: float | None = None
+    #: Whether the inventory may want less clock than a GPU has by itself.
+    lower_clocks: bool = False
     references: References = field(default_factory=References)
     #: Why the node was not measured at all: unreachable, refused by preflight, ...
     not_run: str | None = None

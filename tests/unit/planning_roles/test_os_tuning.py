@@ -377,6 +377,7 @@ def test_without_an_ofed_it_may_not_load_which_is_said(ofed: str, warned: bool) 
         ("os_tuning_network_buffer_mib", 2048, "2047"),
         ("os_tuning_network_buffer_mib", -1, "2047"),
         ("os_tuning_nvme_read_ahead_kb", -1, "65536"),
+        ("os_tuning_nvme_read_ahead_kb", 130, "steps of 4"),
         ("os_tuning_nvme_scheduler", "cfq", "mq-deadline"),
     ],
 )

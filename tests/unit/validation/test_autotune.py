@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from tests.unit.validation.samples import eventually, gpu_xml, measurement, smi_
 from tests.unit.validation.scripted import ScriptedBackend
 from validation.autotune import clocks, proposal, step, trials
 from validation.autotune import evidence as documents
+from validation.autotune import journal as journals
 from validation.autotune.evidence import AUTOTUNE_VERSION, Evidence, LeftOut
 from validation.autotune.journal import ChangeError, Changes, Journal, restore
 from validation.autotune.knobs import KINDS, TRAINING, Setup, environment_of, read_ahead_file
@@ -28,7 +30,7 @@ from validation.autotune.proposal import ProposalError
 from validation.autotune.search import Compared, Decision, Failed, KnobVerdict, Pair, Stage, Trial
 from validation.autotune.step import METRIC
 from validation.autotune.trials import Bench
-from validation.autotune.tune import TuneError, chosen, drive, refuse_unfit
+from validation.autotune.tune import TuneError, Wishes, chosen, drive, refuse_unfit, tune
 from validation.backends import storage
 from validation.backends.protocol import Shape
 from validation.checks.node import Node
@@ -43,6 +45,7 @@ from validation.probes.node_probe import Facts
 from validation.processes.child import Request
 from validation.processes.pool import ROOT, Ending, Outcome
 from validation.report.schema import documents as schemas
+from validation.run import burn_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -271,6 +274,14 @@ def test_a_gpu_at_work_is_refused_and_its_user_named() -> None:
         refuse_unfit(node_of(facts=facts), ())
 
 
+def test_who_may_note_no_changes_is_told_what_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(TuneError, match=r"journal\.json: .* run it as root, or without them"):
+        tune(Wishes("gpu01", tmp_path / "journal.json", storage=tmp_path), print)
+
+
 def test_a_value_that_may_not_be_written_is_refused_before_anything_is_noted(tmp_path: Path) -> None:
     journal = tmp_path / "journal.json"
     with Changes(journal) as changes, pytest.raises(ChangeError, match=r"gone: expected a value"):
@@ -282,7 +293,8 @@ HOLDER = """\
 import os, sys
 from pathlib import Path
 from validation.autotune.journal import Changes
-with Changes(Path(sys.argv[1])) as changes:
+from validation.run.burn_in import locked
+with locked(Path(sys.argv[1])), Changes(Path(sys.argv[1])) as changes:
     changes.allow(Path(sys.argv[2]), ["512"])
     changes.set(Path(sys.argv[2]), "512")
     print(changes._guard.pid, flush=True)
@@ -317,6 +329,22 @@ def test_kill_9_restores_what_trials_have_set(disk: Path, tmp_path: Path) -> Non
         process.wait()
         eventually(lambda: not journal.exists(), "the guard restores")
         assert file.read_text() == "128"
+
+
+def test_the_guard_waits_for_the_lock_of_the_program_that_was_killed(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = disk / "sys/devices/sda/queue/read_ahead_kb"
+    path = noted(tmp_path, file)
+    file.write_text("512")
+    holding = contextlib.ExitStack()
+    holding.enter_context(burn_in.locked(path))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(time, "sleep", lambda _: holding.close())
+    journals.guard(str(path))
+    assert file.read_text() == "128"
+    assert not path.exists()
 
 
 def test_the_next_start_restores_where_the_guard_was_killed_too(disk: Path, tmp_path: Path) -> None:
@@ -410,7 +438,7 @@ def test_a_journal_that_cannot_be_read_stays_and_is_named(tmp_path: Path) -> Non
     [
         (["--knob", "omp_num_threads"], "torch is not installed"),
         (["--knob", "read_ahead_kb"], "no folder or file"),
-        (["--knob", "read_ahead_kb", "--storage", "/nowhere/at/all"], "read_ahead_kb cannot be tuned"),
+        (["--storage", "/nowhere/at/all"], "/nowhere/at/all: no such file"),
     ],
 )
 def test_what_cannot_be_tuned_is_one_sentence_and_status_2(

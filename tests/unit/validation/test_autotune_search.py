@@ -225,6 +225,18 @@ def test_a_trial_that_fails_leaves_the_start_and_says_why(failing: str, words: s
     assert "no memory" in decision.knobs[0].reason
 
 
+@pytest.mark.parametrize(("measured", "rest"), [(4, False), (5, False), (15, True)])
+def test_candidates_that_no_time_was_left_for_are_not_said_to_be_no_better(measured: int, rest: bool) -> None:
+    asking = search([Knob("threads", "training", "", ("1", "2"))])
+    next(asking)
+    with pytest.raises(StopIteration) as done:
+        for number in range(200):
+            asking.send(100.0 if number < measured else Failed("the minutes are over"))
+    reason = done.value.value.knobs[0].reason
+    assert "the minutes are over" in reason
+    assert ("better" in reason) is rest
+
+
 @pytest.mark.parametrize("rate", [0.0, float("nan"), float("inf")])
 def test_a_rate_that_is_none_is_no_gain(rate: float) -> None:
     node = SimulatedNode(lambda trial: rate if trial.settings["knob0"] == "on" else 100)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -261,6 +262,18 @@ def test_a_test_that_was_asked_for_by_name_must_run(
     assert main.main(["run", "--test=health"]) == 0
 
 
+def test_what_is_required_is_run_beside_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passing = Passing()
+    assert "gpu_amp" not in registry.in_plan("quick", NO_OPTIONS)
+    monkeypatch.setattr(runner, "CHECKS", {passing.id: passing, "gpu_amp": registry.CHECKS["gpu_amp"]})
+    monkeypatch.setattr(NodeProbe, "facts", lambda *_: Facts())
+    (tmp_path / "expect.json").write_text('{"required_tests": ["health", "gpu_amp"]}')
+    assert main.main(["run", "--plan=quick", f"--expect={tmp_path / 'expect.json'}"]) == 2
+    assert "gpu_amp is required and was not run: no NVIDIA GPU" in capsys.readouterr().out
+
+
 def test_where_there_is_a_gpu_it_must_be_measured_without_being_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -307,6 +320,18 @@ def test_a_wrong_command_line_ends_with_status_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main(arguments)
     assert ended.value.code == 2
+
+
+def test_every_command_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main.main([*words, "--help"])
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    names = re.findall(r"^    ([a-z]+) ", said(), re.MULTILINE)
+    assert "batch" in names
+    assert [name for name in names if f"usage: validation {name}" not in said(name)] == []
 
 
 def test_an_old_result_is_not_left_to_be_taken_for_a_new_one(

@@ -329,6 +329,11 @@ def test_a_power_limit_that_was_asked_for_is_no_finding() -> None:
     assert result.findings == ()
 
 
+def test_a_clock_that_the_inventory_lowers_is_no_finding() -> None:
+    lowered = smi_xml(gpu_xml(application_clock="900 MHz"), SECOND)
+    assert Health().run(node(lowered, expectation=expectation(lower_clocks=True))).findings == ()
+
+
 @pytest.mark.parametrize(("limit_w", "codes"), [(560, []), (500, ["power-limit-low"])])
 def test_a_share_of_the_default_power_is_what_is_expected(limit_w: int, codes: list[str]) -> None:
     lowered = smi_xml(gpu_xml(current_power_limit=f"{limit_w}.00 W"), SECOND)
