@@ -12,6 +12,7 @@ from validation.checks import health
 from validation.checks.check import GPU, Check, Scope, not_run
 from validation.checks.cost import IdleNode, Step
 from validation.checks.measured import result
+from validation.findings.catalogue import finding
 from validation.probes.nvidia_smi import Report
 
 if TYPE_CHECKING:
@@ -52,14 +53,23 @@ class HealthAfter(Check):
         now = node.refreshed()
         if now.probe_failure:
             return result(self, [now.probe_failure])
-        before, narrowed = {_key(finding) for finding in health.examine(node)}, _narrowed(node, now)
-        findings = (
-            finding
-            for finding in health.examine(now)
-            if (finding.code == LINK and finding.device in narrowed)
-            or (finding.code not in PASSING and _key(finding) not in before)
+        before, narrowed = {_key(one) for one in health.examine(node)}, _narrowed(node, now)
+        came = (
+            one
+            for one in health.examine(now)
+            if (one.code == LINK and one.device in narrowed)
+            or (one.code not in PASSING and _key(one) not in before)
         )
-        return result(self, findings=findings)
+        return result(self, findings=[*_vanished(node, now), *came])
+
+
+def _vanished(node: Node, now: Node) -> Iterator[Finding]:
+    """The GPUs that nvidia-smi has listed and lists no more: their number alone would not say which."""
+    if isinstance(node.smi, Report) and isinstance(now.smi, Report):
+        listed = {gpu.pci_address for gpu in now.smi.gpus}
+        for gpu in node.smi.gpus:
+            if gpu.pci_address not in listed:
+                yield finding("gpu-vanished", gpu=gpu.index)
 
 
 def _narrowed(node: Node, now: Node) -> set[int]:
@@ -74,5 +84,5 @@ def _narrowed(node: Node, now: Node) -> set[int]:
     }
 
 
-def _key(finding: Finding) -> tuple[str, int | None, str]:
-    return finding.code, finding.device, finding.text if finding.code.startswith(COUNTED) else ""
+def _key(one: Finding) -> tuple[str, int | None, str]:
+    return one.code, one.device, one.text if one.code.startswith(COUNTED) else ""

@@ -42,12 +42,13 @@ def parts(node: Node, report: Report) -> Iterator[Finding]:
 
 
 def warning(report: Report) -> Iterator[Finding]:
-    """What nvidia-smi warns of beside a whole report."""
-    if report.status:
+    """What nvidia-smi warns of beside a whole report, each of the GPU that it names."""
+    for said in report.warnings:
         yield finding(
             "driver-warning",
-            "works" if report.status == CORRUPT_INFOROM else "broken",
-            warning=report.warning,
+            "works" if report.status in {0, CORRUPT_INFOROM} else "broken",
+            gpu=next((gpu.index for gpu in report.gpus if gpu.pci_address in said.lower()), None),
+            warning=said,
             status=report.status,
         )
 

@@ -53,11 +53,12 @@ HARMLESS = {
 #: the software that did it, or at the host.
 LINK_DOWN = {"NETIR_LINK_EVT", "NETIR_LINK_DOWN"}
 TAKEN_DOWN = {0b100110, 0b101000}
-#: `NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.`; while the driver is loaded, three lines: `NVRM: The
-#: NVIDIA GPU 0000:1b:00.0`, `NVRM: (PCI ID: 10de:2330) installed in this system has`, `NVRM: fallen off ...`
-#: (open-gpu-kernel-modules 595.45.04, osinit.c and osapi.c).
+#: `NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.`, in old drivers `NVRM: GPU at 0000:1b:00.0 has ...`;
+#: while the driver is loaded, three lines: `NVRM: The NVIDIA GPU 0000:1b:00.0`, `NVRM: (PCI ID: 10de:2330)
+#: installed in this system has`, `NVRM: fallen off ...` (open-gpu-kernel-modules 595.45.04, osinit.c and
+#: osapi.c).
 OFF_THE_BUS = re.compile(
-    r"NVRM: (?:GPU (?:at PCI:)?(?P<address>[0-9a-fA-F]+:[0-9a-fA-F:]+)\S*)?.*\bfallen off the bus"
+    r"NVRM: (?:GPU (?:at )?(?:PCI:)?(?P<address>[0-9a-fA-F]+:[0-9a-fA-F:]+)\S*)?.*\bfallen off the bus"
 )
 SUBJECT = re.compile(r"NVRM: The NVIDIA GPU (?P<address>[0-9a-fA-F]+:[0-9a-fA-F:]+)")
 #: `nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up`, or Non-fatal.

@@ -67,8 +67,16 @@ STATUSES = {
 #: The one of them with which a GPU still works, and the one that nvidia-smi itself has better words for.
 CORRUPT_INFOROM, INACCESSIBLE = 14, 15
 REPORT_END = "</nvidia_smi_log>"
-#: How nvidia-smi ends on a GPU that has gone, whatever error it names after that.
-NO_HANDLE = "Unable to determine the device handle"
+#: A report, whole or broken off.
+REPORT = re.compile(r"(?:<\?xml|<nvidia_smi_log>)(?:.*\n[ \t]*<)?[^\n]*", re.DOTALL)
+#: Where nvidia-smi says something beside a report; the name of a process may have any of these words.
+BESIDE = rf"(?:^|(?<={REPORT_END}))[ \t]*"
+WARNING = re.compile(rf"{BESIDE}(WARNING: .*)$", re.MULTILINE)
+#: Of a GPU that has gone, whatever error it names after that.
+NO_HANDLE = re.compile(rf"{BESIDE}(Unable to determine the device handle.*)$", re.MULTILINE)
+#: Instead of an answer, with status 0, too.
+NO_NVML = re.compile(rf"{BESIDE}Failed to initialize NVML", re.MULTILINE)
+NO_DEVICES = re.compile(rf"{BESIDE}No devices were found", re.MULTILINE)
 #: What no XML may have, and process names bring.
 NO_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 BARE_AMPERSAND = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)")
@@ -187,20 +195,21 @@ class Report:
     driver_version: str
     gpus: tuple[Gpu, ...]
     status: int = 0
-    #: What nvidia-smi said besides.
-    warning: str = ""
+    #: What nvidia-smi said of its GPUs besides, or what that status means.
+    warnings: tuple[str, ...] = ()
 
 
 def query() -> Report:
     """Ask nvidia-smi for everything. Raises NvidiaSmiError."""
     done = _finish(start(["-q", "-x"]), TIMEOUT_S)
     report = parse(_answer(done))
+    said = WARNING.findall(f"{done.output}\n{done.errors}")
     if done.status not in STATUSES:
-        return report
-    said = re.search(r"^WARNING: .*$", done.output + done.errors, re.MULTILINE)
-    return dataclasses.replace(
-        report, status=done.status, warning=said.group() if said else STATUSES[done.status]
-    )
+        # With status 0 it may also warn of the library that is installed.
+        said = [words for words in said if "infoROM is corrupted" in words]
+    elif not said:
+        said = [STATUSES[done.status]]
+    return dataclasses.replace(report, status=done.status, warnings=tuple(dict.fromkeys(said)))
 
 
 def parse(text: str) -> Report:
@@ -230,7 +239,7 @@ def parse(text: str) -> Report:
 def _escaped(xml: str) -> str:
     """The report as XML: nvidia-smi writes the names of processes as they are."""
     clean = BARE_AMPERSAND.sub("&amp;", NO_XML.sub("", xml))
-    return PROCESS_NAME.sub(lambda name: name.group().replace("<", "&lt;"), clean)
+    return PROCESS_NAME.sub(lambda name: name.group().replace("<", "&lt;").replace(">", "&gt;"), clean)
 
 
 def ask(arguments: list[str], timeout_s: float = TIMEOUT_S) -> str:
@@ -262,17 +271,23 @@ def _finish(asked: Running, timeout_s: float) -> Done:
 
 
 def _answer(done: Done) -> str:
-    """What it printed, if that is an answer: some faults of a GPU have their own status beside a report."""
-    output = done.output + done.errors
-    if done.status in STATUSES and REPORT_END in done.output and NO_HANDLE not in output:
+    """What it printed, if that is an answer: some faults of a GPU have their own status beside one."""
+    output = f"{done.output}\n{done.errors}"
+    if lost := NO_HANDLE.search(output):
+        # What there is of the GPUs before it may come first.
+        raise NvidiaSmiError("lost", f"nvidia-smi: {lost[1].strip()}")
+    if done.status in STATUSES and REPORT_END in done.output:
         return done.output
-    if done.status != 0 or "Failed to initialize NVML" in output or NO_HANDLE in output:
-        said = _first_line(output) if output.strip() else f"{done.ending} and said nothing"
-        said = said if done.status == INACCESSIBLE else STATUSES.get(done.status, said)
-        raise NvidiaSmiError(_kind(done.status, output), f"nvidia-smi: {said}")
-    if re.search(r"No devices were found", output):
+    answer = WARNING.sub("", done.output)
+    if done.status == CORRUPT_INFOROM and answer.strip():
+        return answer
+    if done.status != 0 or NO_NVML.search(output):
+        silent = STATUSES.get(done.status, f"{done.ending} and said nothing")
+        beside = REPORT.sub("", output)
+        raise NvidiaSmiError(_kind(done.status, beside), f"nvidia-smi: {_first_line(beside, silent)}")
+    if NO_DEVICES.search(output):
         raise NvidiaSmiError("no-devices", "nvidia-smi: No devices were found")
-    return done.output
+    return answer
 
 
 def _kind(status: int, output: str) -> str:
@@ -282,7 +297,7 @@ def _kind(status: int, output: str) -> str:
         return "no-driver"
     if status == 12:
         return "missing"
-    if status == INACCESSIBLE or "GPU is lost" in output or NO_HANDLE in output:
+    if status == INACCESSIBLE or "GPU is lost" in output:
         return "lost"
     return "no-devices" if status == 6 else "other"
 
@@ -423,5 +438,5 @@ def _pci_address(text: str) -> str:
     return text.lower()[-12:]
 
 
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "no output")
+def _first_line(text: str, silent: str = "no output") -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), silent)

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.validation.samples import gpu_xml, node, smi_xml
 from validation.checks.aftermath import HealthAfter
 from validation.model.contract import State
+from validation.model.expectations import Expectation
 from validation.probes import kernel_log, nvidia_smi
 from validation.probes.kernel_log import KernelLog
 from validation.probes.machine import PciGpu
@@ -74,7 +75,20 @@ def test_a_gpu_that_fell_off_the_bus_is_found() -> None:
     both = PciGpu("0000:1b:00.0", "2330"), PciGpu("0000:43:00.0", "2330")
     on_the_bus = [both, both[:1]]
     query = one_after_the_other(HEALTHY, smi_xml(gpu_xml()))
-    assert codes(query=query, pci_gpus=lambda: on_the_bus.pop(0)) == ["gpu-count"]
+    assert codes(query=query, pci_gpus=lambda: on_the_bus.pop(0)) == ["gpu-vanished", "gpu-count"]
+
+
+def test_a_gpu_that_nobody_lists_any_more_is_named_where_no_number_of_gpus_is_expected() -> None:
+    both = PciGpu("0000:1b:00.0", "2330"), PciGpu("0000:43:00.0", "2330")
+    on_the_bus = [both, both[1:]]
+    tested = node(
+        query=one_after_the_other(HEALTHY, smi_xml(SECOND)),
+        pci_gpus=lambda: on_the_bus.pop(0),
+        expectation=Expectation(),
+    )
+    tested.probe_now()
+    (found,) = HealthAfter().run(tested).findings
+    assert (found.code, found.state, found.device) == ("gpu-vanished", State.FAIL, 0)
 
 
 def test_a_driver_that_died_is_found() -> None:

@@ -470,13 +470,15 @@ def test_programs_that_compute_are_named_and_a_few_of_many(changes: dict[str, st
     assert [finding.text for finding in found] == ([text] if text else [])
 
 
-def test_a_warning_that_came_with_a_report_is_a_finding() -> None:
+def test_a_warning_that_came_with_a_report_is_a_finding_of_the_gpu_that_it_names() -> None:
     report = nvidia_smi.parse(smi_xml(gpu_xml(), SECOND))
-    for status, state in ((14, State.DEGRADED), (8, State.FAIL)):
-        warned = dataclasses.replace(report, status=status, warning="what it said")
-        (finding,) = Health().run(node(query=lambda warned=warned: warned)).findings
-        assert (finding.code, finding.state) == ("driver-warning", state)
-        assert "what it said" in finding.text
+    said = {"what it said": None, "WARNING: infoROM is corrupted at gpu 0000:43:00.0": 1}
+    for status, state in ((0, State.DEGRADED), (14, State.DEGRADED), (8, State.FAIL)):
+        warned = dataclasses.replace(report, status=status, warnings=tuple(said))
+        findings = Health().run(node(query=lambda warned=warned: warned)).findings
+        assert {(one.code, one.state) for one in findings} == {("driver-warning", state)}
+        assert [one.device for one in findings] == list(said.values())
+        assert all(words in one.text for words, one in zip(said, findings, strict=True))
 
 
 def log_of(*lines: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -115,7 +115,16 @@ def test_a_bank_that_will_be_remapped_waits_for_a_reset_as_a_row_does() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["a\x1b[31mb", "a\x00b", "sh -c a&&b", "tom & jerry", "R&amp;D", "cat <(ls) </dev/null", "a&#1;b&no;"],
+    [
+        "a\x1b[31mb",
+        "a\x00b",
+        "sh -c a&&b",
+        "tom & jerry",
+        "R&amp;D",
+        "cat <(ls) </dev/null",
+        "a&#1;b&no;",
+        "python3 -c a[b[0]]>1",
+    ],
 )
 def test_what_no_xml_may_have_loses_no_report(name: str) -> None:
     process = f"<process_info><pid>42</pid><process_name>{name}</process_name></process_info>"
@@ -244,6 +253,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (255, "Unknown Error", "other"),
         (14, "the infoROM of a GPU is corrupted", "other"),
         (15, "GPU 0000:DF:00.0 is gone", "lost"),
+        (8, "Unable to determine the device handle for GPU0000:DF:00.0: insufficient power", "lost"),
     ],
 )
 def test_a_failure_has_a_kind_and_the_first_line_as_its_message(
@@ -258,31 +268,90 @@ def test_a_failure_has_a_kind_and_the_first_line_as_its_message(
     assert output[:30] in str(caught.value)
 
 
+def says(fake: Path, status: int, text: str) -> None:
+    """Have nvidia-smi print this text, and end like that."""
+    (fake / "text").write_text(text)
+    program = fake / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n/bin/cat {fake}/text\nexit {status}\n")
+    program.chmod(0o755)
+
+
 @pytest.mark.parametrize(
-    ("status", "said", "warning"),
+    ("status", "said", "warnings"),
     [
-        (0, "", ""),
-        (
-            14,
-            "WARNING: infoROM is corrupted at gpu 0000:03:00.0",
-            "WARNING: infoROM is corrupted at gpu 0000:03:00.0",
-        ),
-        (14, "", "the infoROM of a GPU is corrupted"),
-        (8, "", "external power cables of a GPU are not attached"),
-        (15, "", "a GPU has fallen off the bus or has otherwise become inaccessible"),
+        (0, (), ()),
+        (0, ("WARNING: infoROM is corrupted at gpu 0000:03:00.0",), ...),
+        (0, ("WARNING: You should always run with libnvidia-ml.so that is installed",), ()),
+        (14, ("WARNING: infoROM is corrupted at gpu 0000:03:00.0",), ...),
+        (14, ("WARNING: infoROM is corrupted at gpu 0000:03:00.0", "WARNING: ... at gpu 0000:04:00.0"), ...),
+        (14, (), ("the infoROM of a GPU is corrupted",)),
+        (8, (), ("external power cables of a GPU are not attached",)),
+        (15, (), ("a GPU has fallen off the bus or has otherwise become inaccessible",)),
     ],
 )
 def test_a_status_that_comes_with_a_report_does_not_lose_it(
-    status: int, said: str, warning: str, fake: Path
+    status: int, said: tuple[str, ...], warnings: Any, fake: Path
 ) -> None:
-    (fake / "report").write_text(f"{smi_xml(gpu_xml())}\n{said}\n")
-    program = fake / "nvidia-smi"
-    program.write_text(
-        f'#!/bin/sh\nwhile read -r line; do echo "$line"; done < {fake}/report\nexit {status}\n'
-    )
-    program.chmod(0o755)
+    says(fake, status, "\n".join((smi_xml(gpu_xml()), *said, "")))
     report = nvidia_smi.query()
-    assert (len(report.gpus), report.status, report.warning) == (1, status, warning)
+    assert (len(report.gpus), report.status) == (1, status)
+    assert report.warnings == (said if warnings is ... else warnings)
+
+
+NO_HANDLE = "Unable to determine the device handle for GPU0000:02:00.0: Unknown Error"
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "message"),
+    [
+        # Of four GPUs the second is lost: what there is of the others comes before that.
+        (255, f"{smi_xml(gpu_xml())[:900]}\n{NO_HANDLE}\n", NO_HANDLE),
+        (0, f"{smi_xml(gpu_xml())}\n{NO_HANDLE}\n", NO_HANDLE),
+        (0, f"{smi_xml(gpu_xml())}{NO_HANDLE}", NO_HANDLE),
+        (255, f"WARNING: infoROM is corrupted at gpu 0000:03:00.0\n{NO_HANDLE}\n", NO_HANDLE),
+        (255, smi_xml(gpu_xml()), "it ended with exit status 255 and said nothing"),
+        (255, smi_xml(gpu_xml())[:900], "it ended with exit status 255 and said nothing"),
+        # Elements of newer drivers have their text on a line of its own.
+        (
+            255,
+            "<?xml?>\n<nvidia_smi_log>\n<gpu>\nNone\n</gpu>\n<g",
+            "it ended with exit status 255 and said nothing",
+        ),
+        (255, f"{smi_xml(gpu_xml())}\nUnknown Error\n", "Unknown Error"),
+        (255, f"<?xml?>\n<nvidia_smi_log>\n{NO_HANDLE}\n<gpu>\n</gpu></nvidia_smi_log>", NO_HANDLE),
+        (8, "", "external power cables of a GPU are not attached"),
+    ],
+)
+def test_a_failure_says_why_and_not_what_it_printed_before(
+    status: int, text: str, message: str, fake: Path
+) -> None:
+    says(fake, status, text)
+    with pytest.raises(NvidiaSmiError) as caught:
+        nvidia_smi.query()
+    assert str(caught.value) == f"nvidia-smi: {message}"
+
+
+@pytest.mark.parametrize("name", ["No devices were found", NO_HANDLE, "Failed to initialize NVML"])
+def test_a_process_that_is_named_like_a_failure_is_none(name: str, fake: Path) -> None:
+    process = f"<process_info><pid>42</pid><process_name>grep {name}</process_name></process_info>"
+    says(fake, 0, smi_xml(gpu_xml(processes=process)))
+    assert len(nvidia_smi.query().gpus) == 1
+
+
+SAMPLES = "0, 1980, 512.30, 61, 5, 16, 0x0, P0, 0\n1, 1980, 512.30, 61, 5, 16, 0x0, P0, 0\n"
+
+
+@pytest.mark.parametrize("status", [0, 14])
+def test_samples_of_gpus_of_which_one_has_a_corrupt_inforom_are_samples(status: int, fake: Path) -> None:
+    says(fake, status, f"{SAMPLES}WARNING: infoROM is corrupted at gpu 0000:03:00.0\n")
+    assert [one.index for one in gpu_samples.sample()] == [0, 1]
+
+
+def test_samples_of_gpus_of_which_one_is_lost_name_that_one(fake: Path) -> None:
+    says(fake, 255, f"{SAMPLES}{NO_HANDLE}\n[Unknown Error], [Unknown Error]\n")
+    with pytest.raises(NvidiaSmiError, match=NO_HANDLE) as caught:
+        gpu_samples.sample()
+    assert caught.value.kind == "lost"
 
 
 @pytest.mark.parametrize(

@@ -424,6 +424,7 @@ def test_an_error_that_was_not_fatal_hides_none_that_was() -> None:
     "lines",
     [
         ["NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus."],
+        ["NVRM: GPU at 0000:1b:00.0 has fallen off the bus."],
         [
             "NVRM: The NVIDIA GPU 0000:1b:00.0",
             "NVRM: (PCI ID: 10de:2330) installed in this system has",
