@@ -31,7 +31,7 @@ from fleet.__main__ import (
     recap,
     variables_of,
 )
-from fleet.bundle import ROOT
+from fleet.bundle import ROOT, python_version
 from fleet.inventory import from_listing
 from fleet.journal import Job, Journal, NodeRecord
 from fleet.run import HERE, Events, Run
@@ -387,14 +387,47 @@ def test_what_a_slice_sends_that_cannot_be_read_is_its_reason(
     assert all("is no run of Ansible" in reason for reason in run.board.left.values())
 
 
+def with_ssh(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this script take the place of ssh; its last argument is the command."""
+    (folder / "bin").mkdir()
+    ssh = folder / "bin" / "ssh"
+    ssh.write_text(f"#!/bin/sh\n{script}\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+
+
+def test_a_greeting_of_a_helper_is_not_taken_for_its_python(
+    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A banner of sshd, or a warning of ssh, as of a key exchange that is not what it recommends."""
+    answer = f"echo Authorized use only. >&2; echo {python_version()}; echo present"
+    with_ssh(answer, tmp_path, monkeypatch)
+    monkeypatch.setattr("fleet.run.bundle", lambda: ("bundle-0", b"content"))
+    run = carried_out(tmp_path, job(playbook), places=[Place("ctl1", 2)])
+    # It gets slices, of which this one here can make nothing.
+    assert all("expected Python" not in reason for reason in run.board.left.values())
+
+
+def test_a_helper_whose_disk_is_full_keeps_no_half_of_a_bundle_and_says_so_in_one_line(
+    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    tar = "tar() { touch half; for i in $(seq 9000); do echo no space left; done; return 2; }"
+    script = f'for last; do :; done; cd {home}; export HOME={home} XDG_CACHE_HOME=; {tar}; eval "$last"'
+    with_ssh(script, tmp_path, monkeypatch)
+    monkeypatch.setattr("fleet.run.bundle", lambda: ("bundle-0", b"content"))
+    run = carried_out(tmp_path, job(playbook), places=[Place("ctl1", 2)])
+    (reason,) = set(run.board.left.values())
+    assert "ctl1: it could not be given what it needs: no space left" in reason
+    assert len(reason) < 200
+    assert not list(home.rglob("bundle-*"))
+
+
 def test_a_helper_that_does_not_answer_gets_no_slice(
     playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "bin").mkdir()
-    ssh = tmp_path / "bin" / "ssh"
-    ssh.write_text("#!/bin/sh\nexec sleep 600\n")
-    ssh.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    with_ssh("exec sleep 600", tmp_path, monkeypatch)
     monkeypatch.setattr("fleet.run.SILENCE_S", 0.5)
     monkeypatch.setattr("fleet.run.bundle", lambda: ("bundle-0", b"content"))
     run = carried_out(tmp_path, job(playbook), places=[Place("ctl1", 2)])
