@@ -13,6 +13,7 @@ import importlib
 import json
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import sys
@@ -134,9 +135,9 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "-e", "--extra-vars", action="append", default=[], metavar="VARS", help="name=value, JSON, or @FILE"
     )
-    run.add_argument("-t", "--tags", help="as ansible-playbook takes it")
+    run.add_argument("-t", "--tags", action="append", default=[], help="as ansible-playbook takes it")
     run.add_argument("-C", "--check", action="store_true", help="change nothing, say what would change")
-    run.add_argument("-f", "--forks", type=int, help="nodes at a time in each slice")
+    run.add_argument("-f", "--forks", type=pulled.positive, help="nodes at a time in each slice")
     run.set_defaults(function=_run)
     resume = commands.add_parser("resume", help="go on with the nodes that a run has left")
     resume.set_defaults(function=_resume)
@@ -150,16 +151,18 @@ def parser() -> argparse.ArgumentParser:
             help="machines that run slices: 'ctl[1-4]'; without, this one does",
         )
         command.add_argument(
-            "--jobs", type=_positive, default=JOBS, help=f"slices at a time on each machine ({JOBS})"
+            "--jobs", type=pulled.positive, default=JOBS, help=f"slices at a time on each machine ({JOBS})"
         )
         command.add_argument(
             "--slice",
-            type=_positive,
+            type=pulled.positive,
             default=SLICE_NODES,
             metavar="NODES",
             help=f"nodes of a slice at most ({SLICE_NODES})",
         )
-        command.add_argument("--ssh-options", default="", help="for the connections to helpers: '-F FILE'")
+        command.add_argument(
+            "--ssh-options", type=_words, default="", help="for the connections to helpers: '-F FILE'"
+        )
     status = commands.add_parser("status", help="what a run came to, node by node")
     status.set_defaults(function=_status)
     for command in (resume, abort, status):
@@ -176,11 +179,13 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text}")
-    return number
+def _words(text: str) -> str:
+    """A text that a shell could split into words. Raises ArgumentTypeError."""
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected words as in a shell, found {text} ({error})") from error
+    return text
 
 
 def variables_of(texts: Sequence[str]) -> dict[str, Any]:
@@ -255,14 +260,16 @@ def _run(arguments: argparse.Namespace) -> int:
     playbook = playbook_of(arguments.playbook)
     variables = variables_of(arguments.extra_vars)
     known = inventory.read(arguments.inventory)
-    chosen = inventory.read(arguments.inventory, arguments.limit).nodes if arguments.limit else known.nodes
-    options = ["--tags", arguments.tags] if arguments.tags else []
+    chosen = inventory.read(arguments.inventory, arguments.limit) if arguments.limit else known
+    if chosen.unmatched:
+        _say(f"--limit: no host and no group matches {', '.join(chosen.unmatched)}")
+    options = ["--tags", ",".join(arguments.tags)] if arguments.tags else []
     options += ["--check", "--diff"] if arguments.check else []
     options += ["--forks", str(arguments.forks)] if arguments.forks else []
     sources = tuple(
         str(Path(path).resolve()) if Path(path).exists() else path for path in arguments.inventory
     )
-    job = Job(playbook, sources, arguments.limit, variables, tuple(options), tuple(chosen))
+    job = Job(playbook, sources, arguments.limit, variables, tuple(options), tuple(chosen.nodes))
     # Before the run is recorded: what cannot be is none that could be gone on with.
     known.require_same(job.nodes, variables, helpers=bool(helpers_of(arguments.helpers)))
     with _alone():
@@ -341,9 +348,14 @@ def _abort(arguments: argparse.Namespace) -> int:
             return 2
         given_back = [node for node, one in board.outcomes.items() if one.state == "changed"]
         ended = f"given up; {len(given_back)} of {len(job.nodes)} nodes were held, and given back"
+        silent = {node: one.reason for node, one in board.outcomes.items() if one.state in STATES[2:]}
+        if silent:
+            ended += f"; {len(silent)} could not be asked, and may be held: abort {name} asks them again"
         journal.finish(name, ended)
         _say(f"run {name}: {ended}")
-        return 0
+        for nodes, text in alike(silent, {}):
+            _say(f"  {counted(nodes)}: {text}")
+        return int(bool(silent))
 
 
 def _may_hold_nodes(journal: Journal, name: str, job: Job, ended: str) -> bool:
@@ -521,7 +533,7 @@ def _status(arguments: argparse.Namespace) -> int:
     records = journal.nodes(name)
     waiting = {node: "its slice has not begun" for node in job.nodes if node not in records}
     waiting |= {
-        node: f"attempt {one.attempt} on {one.place} is under way, or was cut off"
+        node: f"attempt {one.attempt} on {one.place} {'was' if ended else 'is under way, or was'} cut off"
         for node, one in records.items()
         if not one.state
     }

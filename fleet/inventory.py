@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,8 @@ OF_A_HELPER = (
         "which each helper answers by itself: write the value out, or run without --helpers",
     ),
 )
+#: Ansible's warning, which it breaks where its line is full.
+UNMATCHED = re.compile(r"not\s+match\s+supplied\s+host\s+pattern,\s+ignoring:\s+(\S+)")
 #: How JSON of Ansible's marks a text that is no template, and one that nobody can read here.
 MARKED = ({"__ansible_unsafe"}, {"__ansible_vault"})
 
@@ -58,10 +60,14 @@ class InventoryError(Exception):
 
 @dataclass(frozen=True)
 class Inventory:
-    """Hosts and groups, and each host's variables with those of its groups."""
+    """Hosts and groups, and each host's variables with those of its groups.
+
+    `unmatched`: patterns of the limit that are no host's and no group's.
+    """
 
     groups: Mapping[str, Mapping[str, Any]]
     variables: Mapping[str, Mapping[str, Any]]
+    unmatched: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> list[str]:
@@ -182,7 +188,7 @@ def read(sources: Sequence[str], limit: str = "") -> Inventory:
     if not found.nodes:
         chosen = f" that --limit {limit} chooses" if limit else ""
         raise InventoryError(f"{named}: expected nodes in the group {NODES}{chosen}, found none.")
-    return found
+    return replace(found, unmatched=tuple(dict.fromkeys(UNMATCHED.findall(done.stderr))))
 
 
 def addresses(

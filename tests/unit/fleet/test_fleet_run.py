@@ -761,6 +761,60 @@ def test_a_run_takes_the_place_of_those_that_hold_nothing(
     assert f"run {name} has taken its place" in capsys.readouterr().err
 
 
+def test_abort_names_the_nodes_that_it_could_not_ask(
+    cut_off: Journal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = {"ansible_host": "127.0.0.1", "ansible_port": 1}
+    listing = {"gpu_nodes": {"hosts": {NODES[0]: {}, NODES[2]: away}}}
+    (tmp_path / "hosts.json").write_text(json.dumps(listing))
+    assert main(["abort"]) == 1
+    said = capsys.readouterr().out
+    assert f"1 could not be asked, and may be held: abort {CUT_OFF} asks them again" in said
+    assert "gpu03" in said
+    assert "Connection refused" in said
+    assert not cut_off.unended()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"playbook": "site.yml"}', '{"playbook": 1}'])
+def test_a_record_that_cannot_be_read_is_one_sentence(
+    text: str, cut_off: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cut_off.store.writing() as connection:
+        connection.execute("UPDATE fleet_run SET job = ?", (text,))
+    assert main(["status"]) == 2
+    assert f"run {CUT_OFF} cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--ssh-options", "-F 'x"], "No closing quotation"),
+        (["--forks", "-1"], "a whole number"),
+        (["--forks", "0"], "a whole number"),
+        (["--jobs", "many"], "a whole number"),
+        (["--slice", "0"], "a whole number"),
+    ],
+)
+def test_an_option_of_another_form_is_refused_before_a_run_is_recorded(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "compliance", *options])
+    assert words in capsys.readouterr().err
+
+
+def test_tags_may_be_given_again_and_a_name_of_no_node_is_said(
+    cut_off: Journal, goes_well: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut_off.finish(CUT_OFF, "given up")
+    words = ["-i", str(tmp_path / "hosts.json"), "--limit", "gpu01,gpu0l", "-t", "pull", "-t", "firewall"]
+    assert main(["run", "tune", *words]) == 0
+    assert "matches gpu0l" in capsys.readouterr().out
+    last = cut_off.last(goes_well[0])
+    assert last
+    assert (last[1].nodes, last[1].options) == (("gpu01",), ("--tags", "pull,firewall"))
+
+
 def test_old_runs_are_forgotten_whole_and_those_that_have_not_ended_never(
     cut_off: Journal, goes_well: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
