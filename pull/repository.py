@@ -358,7 +358,10 @@ class Repository:
             path = Path(folder, "allowed_signers")
             path.write_text(keyring.allowed_signers(signers), encoding="ascii")
             setting = f"gpg.ssh.allowedSignersFile={path}"
-            answer = self.execute(["-c", setting, f"verify-{kind}", "--raw", name], GIT_TIMEOUT_S)
+            # git writes the signature into a file: a /tmp that jobs have filled must not make it a bad one.
+            answer = self.execute(
+                ["-c", setting, f"verify-{kind}", "--raw", name], GIT_TIMEOUT_S, temporary=folder
+            )
         said = GOOD.findall(answer.stderr + answer.stdout)
         # One sentence and success: neither alone is believed.
         names = {signer.name for signer in signers}
@@ -394,14 +397,15 @@ class Repository:
         return answer.stdout
 
     def execute(
-        self, arguments: list[str], timeout_s: float, *, inside: bool = True
+        self, arguments: list[str], timeout_s: float, *, inside: bool = True, temporary: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """A git command, whatever comes of it; one that takes too long is ended with all that it started."""
         settings = {**SETTINGS, **self.transport()}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         options += [f"--git-dir={self.folder}"] if inside else []
         try:
-            answer = run(["git", *options, *arguments], self.environment(), timeout_s)
+            environment = {**self.environment(), **({"TMPDIR": temporary} if temporary else {})}
+            answer = run(["git", *options, *arguments], environment, timeout_s)
         except subprocess.TimeoutExpired as error:
             raise GitTimeoutError(f"git {arguments[0]} did not end within {timeout_s:g} s.") from error
         return subprocess.CompletedProcess(

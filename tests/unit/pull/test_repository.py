@@ -68,6 +68,16 @@ def test_a_signed_commit_is_taken_and_its_signer_named(tmp_path: Path, source: O
     assert datetime.fromisoformat(found.time) <= datetime.now(UTC)
 
 
+def test_a_full_tmp_makes_no_signature_a_bad_one(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = source.commit(ada)
+    environment = Repository.environment
+    nowhere = {"TMPDIR": "/nonexistent"}
+    monkeypatch.setattr(Repository, "environment", lambda self: {**environment(self), **nowhere})
+    assert pulled(node(tmp_path, source)).commit == commit
+
+
 def test_an_unsigned_commit_is_refused_also_behind_a_signed_one(
     tmp_path: Path, source: Origin, ada: Path
 ) -> None:
