@@ -43,6 +43,8 @@ OTHER_SIGNATURE = re.compile("-----BEGIN (PGP SIGNATURE|PGP MESSAGE|SIGNED MESSA
 #: Lines that go on begin with a space.
 OWN_SIGNATURE = re.compile(r"^gpgsig(?:-sha256)? .*(?:\n .*)*", re.MULTILINE)
 GOOD = re.compile(r'^Good "git" signature for (\S+) with ', re.MULTILINE)
+#: What git warns of, and calls a success: of a shallow repository it takes nothing new.
+SHALLOW = "because shallow roots are not allowed to be updated"
 TAGS = "refs/temper/tags/"
 HEAD = "refs/temper/head"
 PROGRAMS = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -391,7 +393,7 @@ class Repository:
     def git(self, *arguments: str, timeout_s: float = GIT_TIMEOUT_S, inside: bool = True) -> str:
         """Standard output of a git command that has to succeed. Raises RepositoryError."""
         answer = self.execute(list(arguments), timeout_s, inside=inside)
-        if answer.returncode:
+        if answer.returncode or SHALLOW in answer.stderr:
             said = " ".join((answer.stderr or answer.stdout).split())[-500:] or f"status {answer.returncode}"
             raise RepositoryError(f"git {arguments[0]} failed: {said}")
         return answer.stdout

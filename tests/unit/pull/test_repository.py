@@ -521,6 +521,19 @@ def test_a_submodule_is_refused(tmp_path: Path, source: Origin, ada: Path) -> No
     assert not (tmp_path / "commits" / found.commit).exists()
 
 
+def test_a_shallow_repository_offers_nothing_and_that_is_told(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    """git ends with success; a node would keep to its commit for ever, and call that the newest."""
+    source.commit(ada)
+    pulled(node(tmp_path, source))
+    source.commit(ada)
+    shallow = tmp_path / "shallow"
+    source.git("clone", "--quiet", "--depth", "1", f"file://{source.folder}", str(shallow))
+    with pytest.raises(RepositoryError, match="shallow"):
+        node(tmp_path, source, url=f"file://{shallow}").fetch()
+
+
 def test_an_object_with_another_content_is_never_written(tmp_path: Path, source: Origin, ada: Path) -> None:
     """A loose object in the place of the signed one, after git has looked at all of them."""
     commit = source.commit(ada, text="signed\n")
