@@ -50,6 +50,8 @@ OF_A_HELPER = (
 )
 #: Ansible's warning, which it breaks where its line is full.
 UNMATCHED = re.compile(r"not\s+match\s+supplied\s+host\s+pattern,\s+ignoring:\s+(\S+)")
+#: Whatever the operator has set: the listing is one document, with the groups' variables at each host.
+LISTS = {"ANSIBLE_VERBOSITY": "0", "ANSIBLE_DEBUG": "0", "ANSIBLE_INVENTORY_EXPORT": "0"}
 #: How JSON of Ansible's marks a text that is no template, and one that nobody can read here.
 MARKED = ({"__ansible_unsafe"}, {"__ansible_vault"})
 
@@ -178,7 +180,7 @@ def read(sources: Sequence[str], limit: str = "") -> Inventory:
     program = Path(sys.executable).with_name("ansible-inventory")
     done = subprocess.run(
         [str(program), *words, "--list"], cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL,
+        env={**os.environ, **LISTS, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     named = ", ".join(sources) or "the default inventory"
     if done.returncode:

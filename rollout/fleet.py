@@ -236,7 +236,9 @@ def _ansible(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             [program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False,
-            env={**os.environ, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL,
+            # Where the operator has set more, a listing would not be JSON alone.
+            env={**os.environ, "ANSIBLE_VERBOSITY": "0", "ANSIBLE_DEBUG": "0", "LC_ALL": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except OSError as error:
         raise FleetError(f"{command} cannot be run: {error}; make setup installs it") from error

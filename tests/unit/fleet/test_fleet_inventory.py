@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fleet.inventory import Inventory, InventoryError, addresses, from_listing, read
+from rollout.fleet import groups_of
 
 INVENTORY = """
 all:
@@ -74,6 +75,16 @@ def test_every_node_has_its_address_in_every_slice(source: Path) -> None:
         ("gpu02", ""),
         ("gpu03", "192.0.2.3"),
     ]
+
+
+@pytest.mark.parametrize("name", ["ANSIBLE_VERBOSITY", "ANSIBLE_DEBUG", "ANSIBLE_INVENTORY_EXPORT"])
+def test_what_the_operator_has_set_for_ansible_changes_no_listing(
+    source: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = read([str(source)])
+    monkeypatch.setenv(name, "1")
+    assert read([str(source)]) == known
+    assert groups_of([str(source)]).keys() == known.variables.keys()
 
 
 def test_a_limit_chooses_nodes(source: Path) -> None:
