@@ -524,7 +524,7 @@ def test_a_submodule_is_refused(tmp_path: Path, source: Origin, ada: Path) -> No
 def test_a_shallow_repository_offers_nothing_and_that_is_told(
     tmp_path: Path, source: Origin, ada: Path
 ) -> None:
-    """git ends with success; a node would keep to its commit for ever, and call that the newest."""
+    """Git ends with success; a node would keep to its commit for ever, and call that the newest."""
     source.commit(ada)
     pulled(node(tmp_path, source))
     source.commit(ada)
