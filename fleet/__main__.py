@@ -326,7 +326,7 @@ def _abort(arguments: argparse.Namespace) -> int:
     """
     with _alone():
         journal = GivingUp(HISTORY)
-        name, job = _meant(journal, arguments.run)[:2] if arguments.run else _cut_off(journal)
+        name, job, before = _meant(journal, arguments.run) if arguments.run else (*_cut_off(journal), "")
         known = inventory.read(job.sources)
         attempts = {
             node: one.attempt for node, one in journal.nodes(name).items() if one.state not in STATES[:2]
@@ -334,6 +334,8 @@ def _abort(arguments: argparse.Namespace) -> int:
         held = [node for node in attempts if node in known.variables] if job.takes_nodes else []
         if gone := sorted(set(attempts) - set(known.variables)):
             _say(f"not in the inventory any more, and left alone: {counted(gone)}")
+        if before and not held:
+            raise UsageError(f"nothing is left of run {name}: {before}")
         board = Board.of(
             held, arguments.slice, places(helpers_of(arguments.helpers), arguments.jobs), attempts
         )
@@ -364,12 +366,17 @@ def _may_hold_nodes(journal: Journal, name: str, job: Job, ended: str) -> bool:
 
 
 class GivingUp(Journal):
-    """Records of nodes that are given back that the run did not come to its end on them."""
+    """Records of nodes that are given back that the run did not come to its end on them.
+
+    What a node had come to before stays: it says why.
+    """
 
     def end(self, run: str, records: Iterable[NodeRecord]) -> None:
         """Record a slice."""
-        reason = "given up before it was through"
-        super().end(run, [replace(one, state="failed", reason=reason) for one in records])
+        before, reason = self.nodes(run), "given up before it was through"
+        through = {node for node, one in before.items() if one.state}
+        left = [one for one in records if one.node not in through]
+        super().end(run, [replace(one, state="failed", reason=reason) for one in left])
 
 
 def _cut_off(journal: Journal, name: str = "") -> tuple[str, Job]:

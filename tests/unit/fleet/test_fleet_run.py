@@ -775,6 +775,23 @@ def test_abort_names_the_nodes_that_it_could_not_ask(
     assert not cut_off.unended()
 
 
+def test_abort_of_a_run_that_has_ended_leaves_what_is_known_of_it(
+    cut_off: Journal, goes_well: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = NodeRecord(NODES[2], 3, HERE, "unreachable", "no route to host")
+    cut_off.end(CUT_OFF, [away])
+    cut_off.finish(CUT_OFF, "3 of 3 nodes are through")
+    assert main(["abort", CUT_OFF]) == 0
+    assert goes_well == [CUT_OFF]
+    known = cut_off.nodes(CUT_OFF)[NODES[2]]
+    assert (known.state, known.reason, known.attempt) == ("unreachable", "no route to host", 4)
+    good = begun(cut_off, READING, "site.yml", "4 of 4 nodes are through")
+    cut_off.start(good, NODES, 1, HERE)
+    cut_off.end(good, [NodeRecord(node, 1, HERE, "ok") for node in NODES])
+    assert main(["abort", good]) == 2
+    assert f"nothing is left of run {good}: 4 of 4 nodes are through" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"playbook": "site.yml"}', '{"playbook": 1}'])
 def test_a_record_that_cannot_be_read_is_one_sentence(
     text: str, cut_off: Journal, capsys: pytest.CaptureFixture[str]
