@@ -86,9 +86,9 @@ class Inventory:
         """The hosts of each group, with those of the groups in it."""
         return {name: list(self._below(name)) for name in self.groups}
 
-    def addresses(self) -> list[tuple[str, str]]:
+    def addresses(self) -> list[tuple[str, Any]]:
         """Each node with its `ansible_host` as it stands in the inventory, or an empty text."""
-        return [(node, str(self.variables.get(node, {}).get("ansible_host", ""))) for node in self.nodes]
+        return [(node, self.variables.get(node, {}).get("ansible_host", "")) for node in self.nodes]
 
     def spans(self, nodes: Collection[str], variables: Mapping[str, Any]) -> bool:
         """Whether a template of these nodes, or of these variables for all, names other hosts or groups."""
@@ -198,7 +198,8 @@ def addresses(
 ) -> list[tuple[str, str]]:
     """Each node with its `ansible_host` as Ansible resolves it, or an empty text. Raises InventoryError."""
     plain = known.addresses()
-    if not any(list(templates("", host)) for _, host in plain):
+    # What is vaulted, or marked as no template, is no text here.
+    if all(isinstance(host, str) and not list(templates("", host)) for _, host in plain):
         return plain
     with tempfile.TemporaryDirectory() as folder:
         given, found = Path(folder, "variables.json"), Path(folder, "addresses.json")

@@ -171,6 +171,12 @@ def test_the_addresses_of_templates_are_those_that_ansible_connects_to(tmp_path:
         addresses(read([str(source)]), [absent], {})
 
 
+def test_an_address_that_is_no_template_is_the_one_that_ansible_connects_to(tmp_path: Path) -> None:
+    source = tmp_path / "inventory.yml"
+    source.write_text("gpu_nodes: {hosts: {gpu01: {ansible_host: !unsafe 192.0.2.7}, gpu02: {}}}\n")
+    assert addresses(read([str(source)]), [str(source)], {}) == [("gpu01", "192.0.2.7"), ("gpu02", "")]
+
+
 def one(**variables: Any) -> Inventory:
     return from_listing({"gpu_nodes": {"hosts": ["gpu01"]}, "_meta": {"hostvars": {"gpu01": variables}}})
 
