@@ -108,6 +108,15 @@ class Inventory:
                         raise InventoryError(
                             f"{source}: {name} is a template of {' '.join(found[0].split())}, {why}."
                         )
+        if not self.spans(nodes, variables):
+            return
+        for node in nodes:
+            # To Ansible's --limit, by which a slice of the whole inventory has its nodes, it is the group.
+            if node in self.groups and list(self._below(node)) != [node]:
+                raise InventoryError(
+                    f"{node}: it is a host and a group of others, and where templates name other hosts or "
+                    "groups, a slice could not have the one without the others: rename one."
+                )
 
     def slice(self, nodes: Collection[str]) -> dict[str, Any]:
         """An inventory of these nodes alone, in Ansible's own form, with their groups and variables."""

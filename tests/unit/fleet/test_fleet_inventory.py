@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -175,6 +176,29 @@ def test_an_address_that_is_no_template_is_the_one_that_ansible_connects_to(tmp_
     source = tmp_path / "inventory.yml"
     source.write_text("gpu_nodes: {hosts: {gpu01: {ansible_host: !unsafe 192.0.2.7}, gpu02: {}}}\n")
     assert addresses(read([str(source)]), [str(source)], {}) == [("gpu01", "192.0.2.7"), ("gpu02", "")]
+
+
+@pytest.mark.parametrize(
+    ("members", "value", "refused"),
+    [
+        (["gpu02", "gpu03"], "{{ groups.gpu_nodes }}", True),
+        (["gpu01"], "{{ groups.gpu_nodes }}", False),
+        (["gpu02", "gpu03"], "plain", False),
+    ],
+)
+def test_a_node_with_the_name_of_a_group_of_others_is_refused_where_a_slice_would_have_those(
+    members: list[str], value: str, refused: bool
+) -> None:
+    nodes = ["gpu01", "gpu02", "gpu03"]
+    known = from_listing(
+        {
+            "gpu_nodes": {"hosts": nodes},
+            "gpu01": {"hosts": members},
+            "_meta": {"hostvars": {"gpu01": {"peers": value}}},
+        }
+    )
+    with pytest.raises(InventoryError, match="gpu01") if refused else contextlib.nullcontext():
+        known.require_same(nodes, {}, helpers=False)
 
 
 def one(**variables: Any) -> Inventory:
