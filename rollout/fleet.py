@@ -62,8 +62,14 @@ def candidates(
     """
     tables = load_tables(DATA) if previews is not None else None
     found = []
+    others = {group for node, own in groups.items() for group in own if group != node}
     for name, document in sorted(documents.items()):
         given = tuple(groups.get(name, ()))
+        if name in others:
+            # Each step is taken with --limit, to which it is the group.
+            problem = "a group of other hosts has its name, and a step would be theirs: rename one"
+            found.append(Candidate(name, given, problems=(problem,)))
+            continue
         if previews is None or not tables or document.get("problems") or not document.get("driver"):
             found.append(_candidate(name, document, given))
             continue
