@@ -491,10 +491,16 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
     silent |= left
     sources = job.sources or (str(ROOT / "inventory" / "lab"),)
     reports = [plans(folders, silent)] if Path(job.playbook).stem != "compliance" else []
-    reports += [validation(folders, silent), compliance(folders, silent, sources, known)]
+    validated = validation(folders, silent)
+    reports += [validated, compliance(folders, silent, sources, known)]
     said = [report for report in reports if report]
     for report in said:
         _say(report.text)
+    if validated and (apart := _apart(job, known)):
+        _say(
+            f"gpu_validation_fabric: {counted(apart)} not measured with others, which slices cannot do: run "
+            "playbooks/validate.yml as one process (docs/scale.md)."
+        )
     _say(recap(records, left))
     sentence = f"{len(board.outcomes)} of {len(job.nodes)} nodes are through"
     if left:
@@ -506,6 +512,13 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
         [one.status for one in said]
         + [int(any(record.state not in STATES[:2] for record in records.values()))]
     )
+
+
+def _apart(job: Job, known: inventory.Inventory) -> list[str]:
+    """The nodes that were to be measured with others."""
+    name, no = "gpu_validation_fabric", ("false", "no", "off", "n", "f", "0", "0.0", "none", "")
+    wanted = {node: {**known.variables.get(node, {}), **job.variables}.get(name, False) for node in job.nodes}
+    return [node for node, value in wanted.items() if str(value).lower() not in no]
 
 
 def recap(records: Mapping[str, NodeRecord], left: Mapping[str, str]) -> str:

@@ -32,6 +32,7 @@ from fleet.__main__ import (
     variables_of,
 )
 from fleet.bundle import ROOT, python_version
+from fleet.collected import Said
 from fleet.inventory import from_listing
 from fleet.journal import Job, Journal, NodeRecord
 from fleet.run import HERE, Events, Run
@@ -773,6 +774,29 @@ def test_abort_names_the_nodes_that_it_could_not_ask(
     assert "gpu03" in said
     assert "Connection refused" in said
     assert not cut_off.unended()
+
+
+@pytest.mark.parametrize(
+    ("given", "apart"),
+    [({"gpu01": True}, "gpu01"), ({"gpu01": "{{ x }}"}, "gpu01"), ({"gpu01": False, "gpu02": "no"}, "")],
+)
+def test_nodes_that_were_to_be_measured_with_others_are_named(
+    given: dict[str, Any],
+    apart: str,
+    cut_off: Journal,
+    goes_well: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Else a fleet has passed, and nobody knows that a part of what it asked for was left out."""
+    monkeypatch.setattr("fleet.__main__.validation", lambda *_: Said("Verdict: pass.", 0))
+    hosts = {node: {"gpu_validation_fabric": given.get(node, False)} for node in NODES}
+    (tmp_path / "hosts.json").write_text(json.dumps({"gpu_nodes": {"hosts": hosts}}))
+    assert main(["resume"]) == 0
+    said = capsys.readouterr().out
+    assert ("gpu_validation_fabric" in said) is bool(apart)
+    assert apart in said
 
 
 def test_abort_of_a_run_that_has_ended_leaves_what_is_known_of_it(
