@@ -13,6 +13,7 @@ import importlib
 import json
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import sys
@@ -134,9 +135,9 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "-e", "--extra-vars", action="append", default=[], metavar="VARS", help="name=value, JSON, or @FILE"
     )
-    run.add_argument("-t", "--tags", help="as ansible-playbook takes it")
+    run.add_argument("-t", "--tags", action="append", default=[], help="as ansible-playbook takes it")
     run.add_argument("-C", "--check", action="store_true", help="change nothing, say what would change")
-    run.add_argument("-f", "--forks", type=int, help="nodes at a time in each slice")
+    run.add_argument("-f", "--forks", type=pulled.positive, help="nodes at a time in each slice")
     run.set_defaults(function=_run)
     resume = commands.add_parser("resume", help="go on with the nodes that a run has left")
     resume.set_defaults(function=_resume)
@@ -150,16 +151,18 @@ def parser() -> argparse.ArgumentParser:
             help="machines that run slices: 'ctl[1-4]'; without, this one does",
         )
         command.add_argument(
-            "--jobs", type=_positive, default=JOBS, help=f"slices at a time on each machine ({JOBS})"
+            "--jobs", type=pulled.positive, default=JOBS, help=f"slices at a time on each machine ({JOBS})"
         )
         command.add_argument(
             "--slice",
-            type=_positive,
+            type=pulled.positive,
             default=SLICE_NODES,
             metavar="NODES",
             help=f"nodes of a slice at most ({SLICE_NODES})",
         )
-        command.add_argument("--ssh-options", default="", help="for the connections to helpers: '-F FILE'")
+        command.add_argument(
+            "--ssh-options", type=_words, default="", help="for the connections to helpers: '-F FILE'"
+        )
     status = commands.add_parser("status", help="what a run came to, node by node")
     status.set_defaults(function=_status)
     for command in (resume, abort, status):
@@ -176,11 +179,13 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text}")
-    return number
+def _words(text: str) -> str:
+    """A text that a shell could split into words. Raises ArgumentTypeError."""
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected words as in a shell, found {text} ({error})") from error
+    return text
 
 
 def variables_of(texts: Sequence[str]) -> dict[str, Any]:
@@ -255,14 +260,16 @@ def _run(arguments: argparse.Namespace) -> int:
     playbook = playbook_of(arguments.playbook)
     variables = variables_of(arguments.extra_vars)
     known = inventory.read(arguments.inventory)
-    chosen = inventory.read(arguments.inventory, arguments.limit).nodes if arguments.limit else known.nodes
-    options = ["--tags", arguments.tags] if arguments.tags else []
+    chosen = inventory.read(arguments.inventory, arguments.limit) if arguments.limit else known
+    if chosen.unmatched:
+        _say(f"--limit: no host and no group matches {', '.join(chosen.unmatched)}")
+    options = ["--tags", ",".join(arguments.tags)] if arguments.tags else []
     options += ["--check", "--diff"] if arguments.check else []
     options += ["--forks", str(arguments.forks)] if arguments.forks else []
     sources = tuple(
         str(Path(path).resolve()) if Path(path).exists() else path for path in arguments.inventory
     )
-    job = Job(playbook, sources, arguments.limit, variables, tuple(options), tuple(chosen))
+    job = Job(playbook, sources, arguments.limit, variables, tuple(options), tuple(chosen.nodes))
     # Before the run is recorded: what cannot be is none that could be gone on with.
     known.require_same(job.nodes, variables, helpers=bool(helpers_of(arguments.helpers)))
     with _alone():
@@ -319,7 +326,7 @@ def _abort(arguments: argparse.Namespace) -> int:
     """
     with _alone():
         journal = GivingUp(HISTORY)
-        name, job = _meant(journal, arguments.run)[:2] if arguments.run else _cut_off(journal)
+        name, job, before = _meant(journal, arguments.run) if arguments.run else (*_cut_off(journal), "")
         known = inventory.read(job.sources)
         attempts = {
             node: one.attempt for node, one in journal.nodes(name).items() if one.state not in STATES[:2]
@@ -327,6 +334,8 @@ def _abort(arguments: argparse.Namespace) -> int:
         held = [node for node in attempts if node in known.variables] if job.takes_nodes else []
         if gone := sorted(set(attempts) - set(known.variables)):
             _say(f"not in the inventory any more, and left alone: {counted(gone)}")
+        if before and not held:
+            raise UsageError(f"nothing is left of run {name}: {before}")
         board = Board.of(
             held, arguments.slice, places(helpers_of(arguments.helpers), arguments.jobs), attempts
         )
@@ -341,9 +350,14 @@ def _abort(arguments: argparse.Namespace) -> int:
             return 2
         given_back = [node for node, one in board.outcomes.items() if one.state == "changed"]
         ended = f"given up; {len(given_back)} of {len(job.nodes)} nodes were held, and given back"
+        silent = {node: one.reason for node, one in board.outcomes.items() if one.state in STATES[2:]}
+        if silent:
+            ended += f"; {len(silent)} could not be asked, and may be held: abort {name} asks them again"
         journal.finish(name, ended)
         _say(f"run {name}: {ended}")
-        return 0
+        for nodes, text in alike(silent, {}):
+            _say(f"  {counted(nodes)}: {text}")
+        return int(bool(silent))
 
 
 def _may_hold_nodes(journal: Journal, name: str, job: Job, ended: str) -> bool:
@@ -352,12 +366,17 @@ def _may_hold_nodes(journal: Journal, name: str, job: Job, ended: str) -> bool:
 
 
 class GivingUp(Journal):
-    """Records of nodes that are given back that the run did not come to its end on them."""
+    """Records of nodes that are given back that the run did not come to its end on them.
+
+    What a node had come to before stays: it says why.
+    """
 
     def end(self, run: str, records: Iterable[NodeRecord]) -> None:
         """Record a slice."""
-        reason = "given up before it was through"
-        super().end(run, [replace(one, state="failed", reason=reason) for one in records])
+        before, reason = self.nodes(run), "given up before it was through"
+        through = {node for node, one in before.items() if one.state}
+        left = [one for one in records if one.node not in through]
+        super().end(run, [replace(one, state="failed", reason=reason) for one in left])
 
 
 def _cut_off(journal: Journal, name: str = "") -> tuple[str, Job]:
@@ -472,10 +491,16 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
     silent |= left
     sources = job.sources or (str(ROOT / "inventory" / "lab"),)
     reports = [plans(folders, silent)] if Path(job.playbook).stem != "compliance" else []
-    reports += [validation(folders, silent), compliance(folders, silent, sources, known)]
+    validated = validation(folders, silent)
+    reports += [validated, compliance(folders, silent, sources, known)]
     said = [report for report in reports if report]
     for report in said:
         _say(report.text)
+    if validated and (apart := _apart(job, known)):
+        _say(
+            f"gpu_validation_fabric: {counted(apart)} not measured with others, which slices cannot do: run "
+            "playbooks/validate.yml as one process (docs/scale.md)."
+        )
     _say(recap(records, left))
     sentence = f"{len(board.outcomes)} of {len(job.nodes)} nodes are through"
     if left:
@@ -487,6 +512,13 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
         [one.status for one in said]
         + [int(any(record.state not in STATES[:2] for record in records.values()))]
     )
+
+
+def _apart(job: Job, known: inventory.Inventory) -> list[str]:
+    """The nodes that were to be measured with others."""
+    name, no = "gpu_validation_fabric", ("false", "no", "off", "n", "f", "0", "0.0", "none", "")
+    wanted = {node: {**known.variables.get(node, {}), **job.variables}.get(name, False) for node in job.nodes}
+    return [node for node, value in wanted.items() if str(value).lower() not in no]
 
 
 def recap(records: Mapping[str, NodeRecord], left: Mapping[str, str]) -> str:
@@ -521,7 +553,7 @@ def _status(arguments: argparse.Namespace) -> int:
     records = journal.nodes(name)
     waiting = {node: "its slice has not begun" for node in job.nodes if node not in records}
     waiting |= {
-        node: f"attempt {one.attempt} on {one.place} is under way, or was cut off"
+        node: f"attempt {one.attempt} on {one.place} {'was' if ended else 'is under way, or was'} cut off"
         for node, one in records.items()
         if not one.state
     }

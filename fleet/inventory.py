@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,10 @@ OF_A_HELPER = (
         "which each helper answers by itself: write the value out, or run without --helpers",
     ),
 )
+#: Ansible's warning, which it breaks where its line is full.
+UNMATCHED = re.compile(r"not\s+match\s+supplied\s+host\s+pattern,\s+ignoring:\s+(\S+)")
+#: Whatever the operator has set: the listing is one document, with the groups' variables at each host.
+LISTS = {"ANSIBLE_VERBOSITY": "0", "ANSIBLE_DEBUG": "0", "ANSIBLE_INVENTORY_EXPORT": "0"}
 #: How JSON of Ansible's marks a text that is no template, and one that nobody can read here.
 MARKED = ({"__ansible_unsafe"}, {"__ansible_vault"})
 
@@ -58,10 +62,14 @@ class InventoryError(Exception):
 
 @dataclass(frozen=True)
 class Inventory:
-    """Hosts and groups, and each host's variables with those of its groups."""
+    """Hosts and groups, and each host's variables with those of its groups.
+
+    `unmatched`: patterns of the limit that are no host's and no group's.
+    """
 
     groups: Mapping[str, Mapping[str, Any]]
     variables: Mapping[str, Mapping[str, Any]]
+    unmatched: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> list[str]:
@@ -78,9 +86,9 @@ class Inventory:
         """The hosts of each group, with those of the groups in it."""
         return {name: list(self._below(name)) for name in self.groups}
 
-    def addresses(self) -> list[tuple[str, str]]:
+    def addresses(self) -> list[tuple[str, Any]]:
         """Each node with its `ansible_host` as it stands in the inventory, or an empty text."""
-        return [(node, str(self.variables.get(node, {}).get("ansible_host", ""))) for node in self.nodes]
+        return [(node, self.variables.get(node, {}).get("ansible_host", "")) for node in self.nodes]
 
     def spans(self, nodes: Collection[str], variables: Mapping[str, Any]) -> bool:
         """Whether a template of these nodes, or of these variables for all, names other hosts or groups."""
@@ -100,6 +108,15 @@ class Inventory:
                         raise InventoryError(
                             f"{source}: {name} is a template of {' '.join(found[0].split())}, {why}."
                         )
+        if not self.spans(nodes, variables):
+            return
+        for node in nodes:
+            # To Ansible's --limit, by which a slice of the whole inventory has its nodes, it is the group.
+            if node in self.groups and list(self._below(node)) != [node]:
+                raise InventoryError(
+                    f"{node}: it is a host and a group of others, and where templates name other hosts or "
+                    "groups, a slice could not have the one without the others: rename one."
+                )
 
     def slice(self, nodes: Collection[str]) -> dict[str, Any]:
         """An inventory of these nodes alone, in Ansible's own form, with their groups and variables."""
@@ -172,7 +189,7 @@ def read(sources: Sequence[str], limit: str = "") -> Inventory:
     program = Path(sys.executable).with_name("ansible-inventory")
     done = subprocess.run(
         [str(program), *words, "--list"], cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL,
+        env={**os.environ, **LISTS, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     named = ", ".join(sources) or "the default inventory"
     if done.returncode:
@@ -182,7 +199,7 @@ def read(sources: Sequence[str], limit: str = "") -> Inventory:
     if not found.nodes:
         chosen = f" that --limit {limit} chooses" if limit else ""
         raise InventoryError(f"{named}: expected nodes in the group {NODES}{chosen}, found none.")
-    return found
+    return replace(found, unmatched=tuple(dict.fromkeys(UNMATCHED.findall(done.stderr))))
 
 
 def addresses(
@@ -190,7 +207,8 @@ def addresses(
 ) -> list[tuple[str, str]]:
     """Each node with its `ansible_host` as Ansible resolves it, or an empty text. Raises InventoryError."""
     plain = known.addresses()
-    if not any(list(templates("", host)) for _, host in plain):
+    # What is vaulted, or marked as no template, is no text here.
+    if all(isinstance(host, str) and not list(templates("", host)) for _, host in plain):
         return plain
     with tempfile.TemporaryDirectory() as folder:
         given, found = Path(folder, "variables.json"), Path(folder, "addresses.json")

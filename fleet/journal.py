@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleet.slices import Outcome
 from planning.convert import build
-from validation.processes.store import Part, Store
+from validation.processes.store import DAMAGED, HistoryError, Part, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -122,7 +122,10 @@ class Journal:
         return None if row is None else (row[0], self._job(*row[:2]), row[2])
 
     def _job(self, run: str, text: str) -> Job:
-        return build(Job, json.loads(text), f"{self.store.path}: run {run}")
+        try:
+            return build(Job, json.loads(text), "job")
+        except ValueError as error:
+            raise HistoryError(f"{self.store.path}: run {run} cannot be read: {error}; {DAMAGED}") from error
 
     def unended(self) -> list[tuple[str, Job]]:
         """The runs that have not ended, the newest first."""

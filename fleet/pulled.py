@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import stat
 import sys
 from collections import Counter, defaultdict
@@ -38,6 +39,8 @@ CLOSE = timedelta(minutes=15)
 #: A node works for some time before it hands its result back.
 WORK = timedelta(minutes=15)
 USAGE_ERROR = 2
+#: SHA-1, or in newer repositories SHA-256.
+COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 NEVER = "1970-01-01T00:00:00Z"
 VERDICTS = ("compliant", "not-compliant", "not-checked")
 
@@ -308,6 +311,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--commit",
+        type=commit_name,
         default="",
         help="commit that every node shall have, in full; the newest that a node has accepted",
     )
@@ -319,6 +323,15 @@ def positive(text: str) -> int:
     if not text.isdecimal() or len(text) > 6 or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 999999, found {text}")
     return int(text)
+
+
+def commit_name(text: str) -> str:
+    """A commit's name in full: a part of it is what no node has. Raises ArgumentTypeError."""
+    if text and not COMMIT.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"expected a commit in full, as `git rev-parse {text}` says it, found {text}"
+        )
+    return text
 
 
 def expected(groups: Mapping[str, Iterable[str]], group: str) -> list[str]:

@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -52,6 +53,8 @@ SLOWEST_BYTES_S = 100_000
 #: How long a node's lease outlasts a slice that has not given it back: as long as site.yml may take, and the
 #: time that a measurement may take besides: a burn-in goes on for days.
 LEASE_S = 6 * 3600.0
+#: How a helper says which Python it has (fleet.bundle.python_version).
+VERSION = re.compile(r"\d+\.\d+-\w+")
 #: Settings of the environment that go to helpers; a path is one of theirs.
 PASSED_ON = ("ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_VAULT_IDENTITY_LIST")
 
@@ -254,6 +257,11 @@ class Run:
 
     def _prepare(self, helpers: list[str]) -> None:
         """Bring the bundle to the helpers that do not have it; one that cannot be used gets no slice."""
+
+        def exclude(helper: str, why: str) -> None:
+            self.board.exclude(helper, why)
+            self.say(f"{helper} cannot be used: {why}")
+
         name, content = bundle()
         home = f'"${{XDG_CACHE_HOME:-$HOME/.cache}}"/temper/{name}'
         look = (
@@ -265,25 +273,31 @@ class Run:
         missing = []
         for helper in helpers:
             status, lines = answers[helper]
-            version = lines[0] if lines else "no answer"
+            # What stands before it is of ssh, or a greeting: banners and warnings come with every connection.
+            version = next((line for line in lines if VERSION.fullmatch(line)), "")
             if status or version != python_version():
-                wanted = f"expected Python {python_version()} as here, found {version}"
-                why = (" ".join(lines) or version) if status else wanted
-                self.board.exclude(helper, why)
-                self.say(f"{helper} cannot be used: {why}")
+                said = " ".join(lines) or "no answer"
+                wanted = f"expected Python {python_version()} as here, found {version or said}"
+                exclude(helper, said if status else wanted)
             elif "present" not in lines:
                 missing.append(helper)
         if missing:
             unpack = (
-                f"umask 077; d={home}; mkdir -p $d.$$ && tar xzf - -C $d.$$ && "
-                "{ mv -T $d.$$ $d 2>/dev/null || rm -rf $d.$$; }; "
+                f"umask 077; d={home}; if mkdir -p $d.$$ && tar xzf - -C $d.$$; "
+                "then mv -T $d.$$ $d 2>/dev/null || rm -rf $d.$$; "
+                # Where the disk is full, half of it would take what room comes free, at each try.
+                "else rm -rf $d.$$; exit 1; fi; "
                 # Where there is a new one, an old one may go. That it cannot is no reason to stop.
                 "cd $d && { python3 -m fleet.bundle || true; }"
             )
-            for helper, (status, lines) in self._ask(missing, unpack, content).items():
+            given = self._ask(missing, unpack, content)
+            for helper, (status, lines) in given.items():
                 if status:
-                    self.board.exclude(helper, f"it could not be given what it needs: {' '.join(lines)}")
-            self.say(f"{len(content) / 2**20:.1f} MiB sent to {counted(missing)}")
+                    # A full disk is said once for each file.
+                    said = " ".join(lines[-LAST_LINES:]) or "no answer"
+                    exclude(helper, f"it could not be given what it needs: {said}")
+            if taken := [helper for helper, (status, _) in given.items() if not status]:
+                self.say(f"{len(content) / 2**20:.1f} MiB sent to {counted(taken)}")
         for helper in helpers:
             paths = [f"{home}", f"{home}/site-packages"]
             self.commands[helper] = (

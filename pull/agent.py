@@ -56,11 +56,6 @@ class Paths:
     lease: Path = lease.PATH if not TYPE_CHECKING else Path("/var/lib/temper/lease.json")
 
     @property
-    def lock(self) -> Path:
-        """Held for as long as a run takes."""
-        return self.state / "lock"
-
-    @property
     def accepted(self) -> Path:
         """The last commit that was verified, and the tags: what no later run goes behind."""
         return self.state / "accepted.json"
@@ -92,10 +87,13 @@ class Paths:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other runs out; the kernel ends a lock with its process. Raises LockedError, OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other runs out; the kernel ends a lock with its process. Raises LockedError, OSError.
+
+    Nothing is written for it: that the disk takes nothing is for the result to say.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,7 +120,7 @@ class Agent:
             OSError: the result cannot be written on the node itself. It was handed back all the same, if it
                 could be, and says so.
         """
-        with locked(self.paths.lock):
+        with locked(self.paths.state):
             started = Result(
                 self.wanted.node,
                 FAILED,
@@ -154,7 +152,8 @@ class Agent:
             with contextlib.suppress(OSError):  # the caller tells it, too
                 files.replace(self.paths.undelivered, problem)
             return problem
-        self.paths.undelivered.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that takes nothing is told in the result
+            self.paths.undelivered.unlink(missing_ok=True)
         return ""
 
     def undelivered(self) -> str:

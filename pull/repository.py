@@ -43,6 +43,8 @@ OTHER_SIGNATURE = re.compile("-----BEGIN (PGP SIGNATURE|PGP MESSAGE|SIGNED MESSA
 #: Lines that go on begin with a space.
 OWN_SIGNATURE = re.compile(r"^gpgsig(?:-sha256)? .*(?:\n .*)*", re.MULTILINE)
 GOOD = re.compile(r'^Good "git" signature for (\S+) with ', re.MULTILINE)
+#: What git warns of, and calls a success: of a shallow repository it takes nothing new.
+SHALLOW = "because shallow roots are not allowed to be updated"
 TAGS = "refs/temper/tags/"
 HEAD = "refs/temper/head"
 PROGRAMS = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -358,7 +360,10 @@ class Repository:
             path = Path(folder, "allowed_signers")
             path.write_text(keyring.allowed_signers(signers), encoding="ascii")
             setting = f"gpg.ssh.allowedSignersFile={path}"
-            answer = self.execute(["-c", setting, f"verify-{kind}", "--raw", name], GIT_TIMEOUT_S)
+            # git writes the signature into a file: a /tmp that jobs have filled must not make it a bad one.
+            answer = self.execute(
+                ["-c", setting, f"verify-{kind}", "--raw", name], GIT_TIMEOUT_S, temporary=folder
+            )
         said = GOOD.findall(answer.stderr + answer.stdout)
         # One sentence and success: neither alone is believed.
         names = {signer.name for signer in signers}
@@ -388,20 +393,21 @@ class Repository:
     def git(self, *arguments: str, timeout_s: float = GIT_TIMEOUT_S, inside: bool = True) -> str:
         """Standard output of a git command that has to succeed. Raises RepositoryError."""
         answer = self.execute(list(arguments), timeout_s, inside=inside)
-        if answer.returncode:
+        if answer.returncode or SHALLOW in answer.stderr:
             said = " ".join((answer.stderr or answer.stdout).split())[-500:] or f"status {answer.returncode}"
             raise RepositoryError(f"git {arguments[0]} failed: {said}")
         return answer.stdout
 
     def execute(
-        self, arguments: list[str], timeout_s: float, *, inside: bool = True
+        self, arguments: list[str], timeout_s: float, *, inside: bool = True, temporary: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """A git command, whatever comes of it; one that takes too long is ended with all that it started."""
         settings = {**SETTINGS, **self.transport()}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         options += [f"--git-dir={self.folder}"] if inside else []
         try:
-            answer = run(["git", *options, *arguments], self.environment(), timeout_s)
+            environment = {**self.environment(), **({"TMPDIR": temporary} if temporary else {})}
+            answer = run(["git", *options, *arguments], environment, timeout_s)
         except subprocess.TimeoutExpired as error:
             raise GitTimeoutError(f"git {arguments[0]} did not end within {timeout_s:g} s.") from error
         return subprocess.CompletedProcess(

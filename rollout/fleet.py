@@ -64,8 +64,14 @@ def candidates(
     """
     tables = load_tables(DATA) if previews is not None else None
     found = []
+    others = {group for node, own in groups.items() for group in own if group != node}
     for name, document in sorted(documents.items()):
         given = tuple(groups.get(name, ()))
+        if name in others:
+            # Each step is taken with --limit, to which it is the group.
+            problem = "a group of other hosts has its name, and a step would be theirs: rename one"
+            found.append(Candidate(name, given, problems=(problem,)))
+            continue
         if previews is None or not tables or document.get("problems") or not document.get("driver"):
             found.append(_candidate(name, document, given))
             continue
@@ -242,7 +248,9 @@ def _ansible(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             [program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False,
-            env={**os.environ, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL,
+            # Where the operator has set more, a listing would not be JSON alone.
+            env={**os.environ, "ANSIBLE_VERBOSITY": "0", "ANSIBLE_DEBUG": "0", "LC_ALL": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except OSError as error:
         raise FleetError(f"{command} cannot be run: {error}; make setup installs it") from error

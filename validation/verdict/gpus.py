@@ -99,7 +99,7 @@ def counts(nodes: Iterable[tuple[str, Sequence[GpuVerdict]]]) -> str:
     parts = [f"{passed} of {total} pass"]
     for state in (State.DEGRADED, State.FAIL, State.NOT_RUN):
         if found := where.get(state):
-            names = "; ".join(f"{node}: {', '.join(indices)}" for node, indices in found.items())
+            names = _few([f"{node}: {', '.join(indices)}" for node, indices in found.items()], "; ")
             parts.append(f"{sum(map(len, found.values()))} {state} ({names})")
     return f"GPUs: {', '.join(parts)}."
 
@@ -111,11 +111,11 @@ def unknown_models(nodes: Iterable[tuple[str, Sequence[GpuVerdict]]]) -> str:
         for name in sorted({gpu.name for gpu in gpus if not gpu.model}):
             where.setdefault(name, []).append(node)
     return " ".join(
-        f"No reference for {name} (on {_few(found)}): compared only with the fleet and its own past."
+        f"No reference for {name} (on {_few(found, ', ')}): compared only with the fleet and its own past."
         for name, found in where.items()
     )
 
 
-def _few(names: list[str], most: int = 8) -> str:
+def _few(names: list[str], between: str, most: int = 8) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return between.join(names[:most]) + more

@@ -93,6 +93,7 @@ def test_a_helper_prunes_what_lies_beside_the_bundle_that_it_runs_from(tmp_path:
     folders = bundles(tmp_path, KEPT + 1)
     for name in ("__init__.py", "bundle.py"):
         shutil.copy(ROOT / "fleet" / name, folders[0] / "fleet")
+    shutil.copytree(ROOT / "console", folders[0] / "console")
     for number, folder in enumerate(folders):
         used_s = time.time() - (number + 2) * DAY_S
         os.utime(folder, (used_s, used_s))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from fleet.inventory import Inventory, InventoryError, addresses, from_listing, read
+from rollout.fleet import groups_of
 
 INVENTORY = """
 all:
@@ -74,6 +76,16 @@ def test_every_node_has_its_address_in_every_slice(source: Path) -> None:
         ("gpu02", ""),
         ("gpu03", "192.0.2.3"),
     ]
+
+
+@pytest.mark.parametrize("name", ["ANSIBLE_VERBOSITY", "ANSIBLE_DEBUG", "ANSIBLE_INVENTORY_EXPORT"])
+def test_what_the_operator_has_set_for_ansible_changes_no_listing(
+    source: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = read([str(source)])
+    monkeypatch.setenv(name, "1")
+    assert read([str(source)]) == known
+    assert groups_of([str(source)]).keys() == known.variables.keys()
 
 
 def test_a_limit_chooses_nodes(source: Path) -> None:
@@ -158,6 +170,35 @@ def test_the_addresses_of_templates_are_those_that_ansible_connects_to(tmp_path:
     absent = str(tmp_path / "absent.yml")
     with pytest.raises(InventoryError, match=r"expected an ansible_host that can be resolved .*absent"):
         addresses(read([str(source)]), [absent], {})
+
+
+def test_an_address_that_is_no_template_is_the_one_that_ansible_connects_to(tmp_path: Path) -> None:
+    source = tmp_path / "inventory.yml"
+    source.write_text("gpu_nodes: {hosts: {gpu01: {ansible_host: !unsafe 192.0.2.7}, gpu02: {}}}\n")
+    assert addresses(read([str(source)]), [str(source)], {}) == [("gpu01", "192.0.2.7"), ("gpu02", "")]
+
+
+@pytest.mark.parametrize(
+    ("members", "value", "refused"),
+    [
+        (["gpu02", "gpu03"], "{{ groups.gpu_nodes }}", True),
+        (["gpu01"], "{{ groups.gpu_nodes }}", False),
+        (["gpu02", "gpu03"], "plain", False),
+    ],
+)
+def test_a_node_with_the_name_of_a_group_of_others_is_refused_where_a_slice_would_have_those(
+    members: list[str], value: str, refused: bool
+) -> None:
+    nodes = ["gpu01", "gpu02", "gpu03"]
+    known = from_listing(
+        {
+            "gpu_nodes": {"hosts": nodes},
+            "gpu01": {"hosts": members},
+            "_meta": {"hostvars": {"gpu01": {"peers": value}}},
+        }
+    )
+    with pytest.raises(InventoryError, match="gpu01") if refused else contextlib.nullcontext():
+        known.require_same(nodes, {}, helpers=False)
 
 
 def one(**variables: Any) -> Inventory:

@@ -31,7 +31,8 @@ from fleet.__main__ import (
     recap,
     variables_of,
 )
-from fleet.bundle import ROOT
+from fleet.bundle import ROOT, python_version
+from fleet.collected import Said
 from fleet.inventory import from_listing
 from fleet.journal import Job, Journal, NodeRecord
 from fleet.run import HERE, Events, Run
@@ -387,14 +388,47 @@ def test_what_a_slice_sends_that_cannot_be_read_is_its_reason(
     assert all("is no run of Ansible" in reason for reason in run.board.left.values())
 
 
+def with_ssh(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this script take the place of ssh; its last argument is the command."""
+    (folder / "bin").mkdir()
+    ssh = folder / "bin" / "ssh"
+    ssh.write_text(f"#!/bin/sh\n{script}\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+
+
+def test_a_greeting_of_a_helper_is_not_taken_for_its_python(
+    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A banner of sshd, or a warning of ssh, as of a key exchange that is not what it recommends."""
+    answer = f"echo Authorized use only. >&2; echo {python_version()}; echo present"
+    with_ssh(answer, tmp_path, monkeypatch)
+    monkeypatch.setattr("fleet.run.bundle", lambda: ("bundle-0", b"content"))
+    run = carried_out(tmp_path, job(playbook), places=[Place("ctl1", 2)])
+    # It gets slices, of which this one here can make nothing.
+    assert all("expected Python" not in reason for reason in run.board.left.values())
+
+
+def test_a_helper_whose_disk_is_full_keeps_no_half_of_a_bundle_and_says_so_in_one_line(
+    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    tar = "tar() { touch half; for i in $(seq 9000); do echo no space left; done; return 2; }"
+    script = f'for last; do :; done; cd {home}; export HOME={home} XDG_CACHE_HOME=; {tar}; eval "$last"'
+    with_ssh(script, tmp_path, monkeypatch)
+    monkeypatch.setattr("fleet.run.bundle", lambda: ("bundle-0", b"content"))
+    run = carried_out(tmp_path, job(playbook), places=[Place("ctl1", 2)])
+    (reason,) = set(run.board.left.values())
+    assert "ctl1: it could not be given what it needs: no space left" in reason
+    assert len(reason) < 200
+    assert not list(home.rglob("bundle-*"))
+
+
 def test_a_helper_that_does_not_answer_gets_no_slice(
     playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "bin").mkdir()
-    ssh = tmp_path / "bin" / "ssh"
-    ssh.write_text("#!/bin/sh\nexec sleep 600\n")
-    ssh.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    with_ssh("exec sleep 600", tmp_path, monkeypatch)
     monkeypatch.setattr("fleet.run.SILENCE_S", 0.5)
     monkeypatch.setattr("fleet.run.bundle", lambda: ("bundle-0", b"content"))
     run = carried_out(tmp_path, job(playbook), places=[Place("ctl1", 2)])
@@ -726,6 +760,100 @@ def test_a_run_takes_the_place_of_those_that_hold_nothing(
     )
     assert main(["resume", reading]) == 2
     assert f"run {name} has taken its place" in capsys.readouterr().err
+
+
+def test_abort_names_the_nodes_that_it_could_not_ask(
+    cut_off: Journal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = {"ansible_host": "127.0.0.1", "ansible_port": 1}
+    listing = {"gpu_nodes": {"hosts": {NODES[0]: {}, NODES[2]: away}}}
+    (tmp_path / "hosts.json").write_text(json.dumps(listing))
+    assert main(["abort"]) == 1
+    said = capsys.readouterr().out
+    assert f"1 could not be asked, and may be held: abort {CUT_OFF} asks them again" in said
+    assert "gpu03" in said
+    assert "Connection refused" in said
+    assert not cut_off.unended()
+
+
+@pytest.mark.parametrize(
+    ("given", "apart"),
+    [({"gpu01": True}, "gpu01"), ({"gpu01": "{{ x }}"}, "gpu01"), ({"gpu01": False, "gpu02": "no"}, "")],
+)
+def test_nodes_that_were_to_be_measured_with_others_are_named(
+    given: dict[str, Any],
+    apart: str,
+    cut_off: Journal,
+    goes_well: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Else a fleet has passed, and nobody knows that a part of what it asked for was left out."""
+    monkeypatch.setattr("fleet.__main__.validation", lambda *_: Said("Verdict: pass.", 0))
+    hosts = {node: {"gpu_validation_fabric": given.get(node, False)} for node in NODES}
+    (tmp_path / "hosts.json").write_text(json.dumps({"gpu_nodes": {"hosts": hosts}}))
+    assert main(["resume"]) == 0
+    said = capsys.readouterr().out
+    assert ("gpu_validation_fabric" in said) is bool(apart)
+    assert apart in said
+
+
+def test_abort_of_a_run_that_has_ended_leaves_what_is_known_of_it(
+    cut_off: Journal, goes_well: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = NodeRecord(NODES[2], 3, HERE, "unreachable", "no route to host")
+    cut_off.end(CUT_OFF, [away])
+    cut_off.finish(CUT_OFF, "3 of 3 nodes are through")
+    assert main(["abort", CUT_OFF]) == 0
+    assert goes_well == [CUT_OFF]
+    known = cut_off.nodes(CUT_OFF)[NODES[2]]
+    assert (known.state, known.reason, known.attempt) == ("unreachable", "no route to host", 4)
+    good = begun(cut_off, READING, "site.yml", "4 of 4 nodes are through")
+    cut_off.start(good, NODES, 1, HERE)
+    cut_off.end(good, [NodeRecord(node, 1, HERE, "ok") for node in NODES])
+    assert main(["abort", good]) == 2
+    assert f"nothing is left of run {good}: 4 of 4 nodes are through" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"playbook": "site.yml"}', '{"playbook": 1}'])
+def test_a_record_that_cannot_be_read_is_one_sentence(
+    text: str, cut_off: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cut_off.store.writing() as connection:
+        connection.execute("UPDATE fleet_run SET job = ?", (text,))
+    assert main(["status"]) == 2
+    assert f"run {CUT_OFF} cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--ssh-options", "-F 'x"], "No closing quotation"),
+        (["--forks", "-1"], "a whole number"),
+        (["--forks", "0"], "a whole number"),
+        (["--jobs", "many"], "a whole number"),
+        (["--slice", "0"], "a whole number"),
+    ],
+)
+def test_an_option_of_another_form_is_refused_before_a_run_is_recorded(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "compliance", *options])
+    assert words in capsys.readouterr().err
+
+
+def test_tags_may_be_given_again_and_a_name_of_no_node_is_said(
+    cut_off: Journal, goes_well: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut_off.finish(CUT_OFF, "given up")
+    words = ["-i", str(tmp_path / "hosts.json"), "--limit", "gpu01,gpu0l", "-t", "pull", "-t", "firewall"]
+    assert main(["run", "tune", *words]) == 0
+    assert "matches gpu0l" in capsys.readouterr().out
+    last = cut_off.last(goes_well[0])
+    assert last
+    assert (last[1].nodes, last[1].options) == (("gpu01",), ("--tags", "pull,firewall"))
 
 
 def test_old_runs_are_forgotten_whole_and_those_that_have_not_ended_never(

@@ -186,6 +186,14 @@ def test_a_commit_that_the_operator_names_is_asked_of_all(tmp_path: Path) -> Non
     assert judge(tmp_path, ["gpu01"], 3, NOW, commit=OLD).nodes[0].standing is Standing.BEHIND
 
 
+@pytest.mark.parametrize("text", [NEW[:12], "main", NEW.upper()])
+def test_a_commit_is_named_in_full_as_a_part_of_it_is_on_no_node(given: list[str], text: str) -> None:
+    """The judgement for people shows twelve digits, which are near at hand to be typed."""
+    with pytest.raises(SystemExit):
+        command([*given, "--commit", text])
+    assert command([*given, "--commit", NEW]) == 0
+
+
 @pytest.mark.parametrize(
     "values",
     [

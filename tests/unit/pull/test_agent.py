@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from ansible.module_utils import lease
 
 from console.run import Note, Run, Stage
 from pull import delivery, files
-from pull.agent import Agent, LockedError, Paths
+from pull.agent import Agent, LockedError, Paths, locked
 from pull.playbooks import FIXED
 from pull.result import MOST_CONTROLS, Control, Result
 from tests.unit.pull.origin import Origin, configuration, key, line, origin
@@ -276,11 +276,8 @@ def test_a_lease_that_nobody_can_read_holds_the_node(world: World) -> None:
 
 
 def test_a_second_run_at_the_same_time_does_nothing(world: World) -> None:
-    world.paths.state.mkdir()
-    with world.paths.lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(LockedError):
-            world.run()
+    with locked(world.paths.state), pytest.raises(LockedError):
+        world.run()
     assert not world.paths.result.exists()
     assert world.run().state == "checked"
 
@@ -369,6 +366,24 @@ def test_a_result_that_the_disk_does_not_take_is_handed_back(
     assert (sent["state"], sent["code"]) == ("failed", "disk")
     assert "No space left" in sent["reason"]
     assert sent["finished_at"]
+
+
+def test_a_disk_that_became_read_only_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As file systems do at an error. Nothing can be written then, no lock either."""
+    world.run()
+    sent: list[Any] = []
+    monkeypatch.setattr(delivery, "deliver", lambda text, _: sent.append(json.loads(text)))
+    opened = os.open
+
+    def read_only(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        if flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR) and str(path).startswith(str(world.paths.state)):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return opened(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(OSError, match="Read-only"):
+        world.run()
+    assert [(one["state"], one["code"]) for one in sent] == [("failed", "disk")]
 
 
 def test_a_full_disk_does_not_hide_that_a_commit_was_refused(

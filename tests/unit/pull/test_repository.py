@@ -68,6 +68,16 @@ def test_a_signed_commit_is_taken_and_its_signer_named(tmp_path: Path, source: O
     assert datetime.fromisoformat(found.time) <= datetime.now(UTC)
 
 
+def test_a_full_tmp_makes_no_signature_a_bad_one(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = source.commit(ada)
+    environment = Repository.environment
+    nowhere = {"TMPDIR": "/nonexistent"}
+    monkeypatch.setattr(Repository, "environment", lambda self: {**environment(self), **nowhere})
+    assert pulled(node(tmp_path, source)).commit == commit
+
+
 def test_an_unsigned_commit_is_refused_also_behind_a_signed_one(
     tmp_path: Path, source: Origin, ada: Path
 ) -> None:
@@ -509,6 +519,19 @@ def test_a_submodule_is_refused(tmp_path: Path, source: Origin, ada: Path) -> No
         check_out(repository, found.commit, tmp_path / "commits")
     assert caught.value.code == "submodule"
     assert not (tmp_path / "commits" / found.commit).exists()
+
+
+def test_a_shallow_repository_offers_nothing_and_that_is_told(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    """Git ends with success; a node would keep to its commit for ever, and call that the newest."""
+    source.commit(ada)
+    pulled(node(tmp_path, source))
+    source.commit(ada)
+    shallow = tmp_path / "shallow"
+    source.git("clone", "--quiet", "--depth", "1", f"file://{source.folder}", str(shallow))
+    with pytest.raises(RepositoryError, match="shallow"):
+        node(tmp_path, source, url=f"file://{shallow}").fetch()
 
 
 def test_an_object_with_another_content_is_never_written(tmp_path: Path, source: Origin, ada: Path) -> None:

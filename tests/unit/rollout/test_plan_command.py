@@ -101,6 +101,16 @@ def test_each_reason_why_a_node_is_left_out_is_kept() -> None:
     assert rollout.records["fine"].wave == 0
 
 
+def test_a_node_with_the_name_of_a_group_of_others_is_left_out() -> None:
+    """To `--limit` it is the group: the others would be upgraded, and nobody has drained them."""
+    plans = {"gpu01": document(), "gpu02": document()}
+    (first, second) = candidates(plans, {"gpu01": ("gpu01", "rack"), "gpu02": ("gpu01",)})
+    assert "group of other hosts" in first.problems[0]
+    assert not second.problems
+    (alone,) = candidates({"gpu01": document()}, {"gpu01": ("gpu01",), "gpu02": ("rack",)})
+    assert not alone.problems
+
+
 @pytest.mark.parametrize(
     "policy",
     [

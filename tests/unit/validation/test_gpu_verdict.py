@@ -92,6 +92,10 @@ def test_the_gpus_of_a_fleet_are_counted_by_state_and_named() -> None:
     expected = "GPUs: 1 of 6 pass, 1 degraded (b: 1), 3 fail (a: 1, 2; b: 0), 1 not-run (c: 0)."
     assert counts(fleet) == expected
     assert counts([]) == ""
+    # It is the last line of a run, also of one over thousands of nodes.
+    many = [(f"n{number}", gpus(State.FAIL)) for number in range(9)]
+    named = "; ".join(f"n{number}: 0" for number in range(8))
+    assert counts(many) == f"GPUs: 0 of 9 pass, 9 fail ({named} and 1 more)."
 
 
 def test_a_model_that_the_table_does_not_know_is_in_the_verdict_itself() -> None:
