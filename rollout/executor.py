@@ -366,7 +366,7 @@ class FleetExecutor:
             self.fencing[name] = int(fencing)
         if played.ok and not played.result:  # Ansible ends well where it comes to no node
             said = f"nothing was done, as Ansible has no {name} in group gpu_nodes: look at the inventory"
-            return replace(played, ok=False, said=said)
+            return replace(played, ok=False, said=said, unreachable=True)
         return played
 
     def _label(self, ticket: Ticket) -> str:
@@ -509,7 +509,7 @@ def _result(played: Played, *, otherwise: Outcome, facts: Mapping[str, str] | No
     """A run of Ansible as a step's result; `otherwise` is what it comes to where it failed.
 
     A connection that breaks off is no failure of the node: the network of a whole fleet may be away for
-    minutes.
+    minutes. Nor is an inventory that cannot be read now.
     """
     if played.ok:
         return StepResult(Outcome.DONE, facts=facts or {})

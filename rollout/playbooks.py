@@ -35,6 +35,7 @@ class Played:
     """What a run came to. `result` is what the playbook's task RESULT has said.
 
     `refused`: nothing was changed on the node. `said` is the last failure in the words of its task.
+    `unreachable`: it did not come to the node, or not to an end there, and no task has failed.
     """
 
     ok: bool
@@ -135,10 +136,10 @@ class Ansible:
             shutil.rmtree(private, ignore_errors=True)
         (folder / f"{label}.log").write_text(output, encoding="utf-8")
         ok = run.status == "successful"
-        # It ended before it came to the node, for example over an inventory that cannot be read.
-        said = (
-            events.said or f"{last_words(output)} (Ansible ended with {run.status}: see {folder / label}.log)"
-        )
         if ok:
             return Played(ok, result=events.result)
-        return Played(ok, said, events.refused, events.unreachable, events.result)
+        if events.said:
+            return Played(ok, events.said, events.refused, events.unreachable, events.result)
+        # No task has failed: the inventory cannot be read now, or this machine has ended Ansible.
+        said = f"{last_words(output)} (Ansible ended with {run.status}: see {folder / label}.log)"
+        return Played(ok, said, unreachable=True, result=events.result)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from tests.lab.settings import Node
     from validation.model.contract import Finding
 
-INVENTORY = [str(CHECKOUT / "inventory" / "lab")]
 OLD, NEW = "r580-cuda13.0", "r595-cuda13.2"
 DRIVERS = {OLD: "580.178.04", NEW: "595.91.07"}
 SCATTER = 0.005  # of the made-up runs of a GPU
@@ -49,13 +50,21 @@ RUNS = 5
 
 @contextlib.contextmanager
 def booted(fleet: Fleet) -> Iterator[None]:
-    """New nodes, which Ansible as the executor runs it finds, too; nothing is left of them afterwards."""
+    """New nodes, which Ansible as the executor runs it finds, too; nothing is left of them afterwards.
+
+    The lab's own inventory has the nodes that run. This one keeps those without power,
+    as a fleet's does.
+    """
     fleet.command("down")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         for name, value in fleet.environment.items():
             patch.setenv(name, value)
         try:
             fleet.command("up")
+            kept = f"{folder}/hosts.yml"
+            command = [f"{CHECKOUT}/.venv/bin/ansible-inventory", "--list", "--yaml", "--output", kept]
+            subprocess.run([*command, "-i", CHECKOUT / "inventory/lab"], check=True, cwd=CHECKOUT)
+            patch.setenv("ANSIBLE_INVENTORY", kept)
             yield
         finally:
             fleet.command("down")
@@ -75,7 +84,7 @@ class Way:
         ansible: Ansible | None = None,
     ) -> None:
         self.executor = FleetExecutor(
-            ansible or Ansible(folder, INVENTORY), Idle(), folder, identity, rules=gate.Rules(runs=2)
+            ansible or Ansible(folder), Idle(), folder, identity, rules=gate.Rules(runs=2)
         )
         self.node, self.stack, self.policy = RolloutNode(node.name, ""), stack, policy or Policy()
         self.facts: dict[str, str] = {}
@@ -159,7 +168,7 @@ class LabExecutor(FleetExecutor):
         identity: str = "upgrade-campaign",
     ) -> None:
         super().__init__(
-            Ansible(folder, INVENTORY),
+            Ansible(folder),
             drainer,
             folder,
             identity,

@@ -58,7 +58,7 @@ class Copies(Way):
     """What a roll-out does with the node's snapshot; each one is another try of another folder."""
 
     def __init__(self, folder: Path, policy: Policy = BTRFS) -> None:
-        super().__init__(folder, NODE, policy=policy, ansible=OnMount(folder, rollouts.INVENTORY))
+        super().__init__(folder, NODE, policy=policy, ansible=OnMount(folder))
 
     @property
     def place(self) -> str:

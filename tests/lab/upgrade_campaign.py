@@ -46,7 +46,7 @@ from tests.lab import repositories as shared_repositories
 from tests.lab.cutoff import CampaignError, failure, lab_command, note
 from tests.lab.fleet import Fleet, loaded_driver
 from tests.lab.repository_faults import Repositories
-from tests.lab.rollouts import DRIVERS, INVENTORY, NEW, OLD, LabExecutor, Numbers, carry_out
+from tests.lab.rollouts import DRIVERS, NEW, OLD, LabExecutor, Numbers, carry_out
 from tests.lab.settings import CHECKOUT, Lab
 from tests.lab.upgrade_faults import BACK, FAULTS, FORWARD, POLICY, Scheduler, Trial
 
@@ -66,8 +66,8 @@ SOAK_MINUTES = 10  # which nobody waits for: see SkippingClock
 def propose(store: Store, stack: str, policy: Policy) -> tuple[int, str]:
     """Record a roll-out of all nodes to a stack; its number, and what `plan` says."""
     now = datetime.now(UTC)
-    plans, _ = preflight(INVENTORY, stack)
-    found = candidates(plans, groups_of(INVENTORY))
+    plans, _ = preflight([], stack)
+    found = candidates(plans, groups_of([]))
     proposed = proposal(found, policy, stack, now)
     number = store.create(stack, policy, proposed.nodes, proposed.records, now)
     return number, plan_text(proposed, found, now)

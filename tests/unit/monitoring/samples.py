@@ -58,7 +58,7 @@ def _fails(kind: str) -> Callable[[], Node]:
 
 def _warns(status: int) -> Callable[[], Node]:
     def query() -> Report:
-        return replace(parse(smi_xml(gpu_xml(), SECOND)), status=status, warning="WARNING: something")
+        return replace(parse(smi_xml(gpu_xml(), SECOND)), status=status, warnings=("WARNING: something",))
 
     return lambda: node(query=query)
 

@@ -133,3 +133,13 @@ def test_a_run_that_ends_by_itself_says_what_it_came_to(
         (False, "GPU 3 is gone", {"fencing": "7"}),
     ]
     assert "Say what came of the step" in Path(logs, NODE, "load.log").read_text()
+
+
+def test_an_inventory_that_cannot_be_read_now_is_no_failure_of_the_node(tmp_path: Path) -> None:
+    """One that asks a server which is away: the node was taken back for it."""
+    inventory = tmp_path / "hosts.sh"
+    inventory.write_text("#!/bin/sh\necho the server is away >&2\nexit 1\n")
+    inventory.chmod(0o755)
+    played = asyncio.run(Ansible(tmp_path, [str(inventory)]).playbook("upgrade_step", NODE, "step", {}))
+    assert (played.ok, played.refused, played.unreachable) == (False, False, True)
+    assert "step.log" in played.said
