@@ -36,14 +36,16 @@ class Ubuntu(Debian):
     BUILT_HERE = re.compile(r"nvidia-dkms-\d+(-server)?(-open)?")
 
     def driver_packages(self, stack: Stack, modules: str) -> dict[str, str]:
-        """Libraries, modules and nvidia-smi, which has a package of its own where names end in the branch."""
+        """Libraries with nvidia-smi, and modules.
+
+        nvidia-utils-580 is a transitional package after 580.65.06, the last that had nvidia-smi (NVIDIA's
+        k8s-test-infra, deployments/nvml-mock/Dockerfile, 2026).
+        """
         version, number = self.driver_version(stack), stack.branch
         opened = "-open" if modules == "open" else ""
         common = dict.fromkeys(("nvidia-persistenced", "nvidia-modprobe"), version)
         if self.named_by_branch(number):
-            # Published scripts of 2026 for ubuntu2204 install all three at 580.159.04-1ubuntu1.
-            parts = ("libnvidia-compute", "nvidia-utils")
-            names = (*(f"{part}-{number}" for part in parts), f"nvidia-dkms-{number}{opened}")
+            names = (f"libnvidia-compute-{number}", f"nvidia-dkms-{number}{opened}")
             return dict.fromkeys(names, version) | common
         # The metapackages accept anything newer; this package is NVIDIA's own pin against that.
         pinning = {f"nvidia-driver-pinning-{stack.driver}": ""}

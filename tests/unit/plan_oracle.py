@@ -239,8 +239,6 @@ def expected_packages(
     else:
         suffix = f"-{number}" if number < 590 else ""
         names = [f"libnvidia-compute{suffix}", f"nvidia-dkms{suffix}{'-open' if opened else ''}"]
-        # nvidia-smi: from 590 on it is in libnvidia-compute.
-        names += [f"nvidia-utils{suffix}"] if suffix else []
         if number >= 590:
             yield f"nvidia-driver-pinning-{driver['version']}", ""
     if joined != "none":

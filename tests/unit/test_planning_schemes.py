@@ -57,7 +57,6 @@ def test_up_to_580_ubuntus_names_end_in_the_branch(release: str) -> None:
     assert driver(found) == {
         "libnvidia-compute-580",
         "nvidia-dkms-580-open",
-        "nvidia-utils-580",
         "nvidia-persistenced",
         "nvidia-modprobe",
     }
