@@ -14,6 +14,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,7 +34,6 @@ from validation.model.contract import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
-    from pathlib import Path
 
     from rollout.drain.base import Drainer
     from rollout.engine import Ending
@@ -48,23 +48,25 @@ SCATTER = 0.005  # of the made-up runs of a GPU
 RUNS = 5
 
 
+def kept_inventory(folder: Path) -> str:
+    """A file with the inventory as it is now: the lab's own has only nodes that run, and a fleet's has all."""
+    file = folder / "hosts.yml"
+    program = f"{CHECKOUT}/.venv/bin/ansible-inventory"
+    command = [program, "-i", f"{CHECKOUT}/inventory/lab", "--list", "--yaml", "--output", str(file)]
+    subprocess.run(command, check=True, cwd=CHECKOUT)
+    return str(file)
+
+
 @contextlib.contextmanager
 def booted(fleet: Fleet) -> Iterator[None]:
-    """New nodes, which Ansible as the executor runs it finds, too; nothing is left of them afterwards.
-
-    The lab's own inventory has the nodes that run. This one keeps those without power,
-    as a fleet's does.
-    """
+    """New nodes, which Ansible as the executor runs it finds, too; nothing is left of them afterwards."""
     fleet.command("down")
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         for name, value in fleet.environment.items():
             patch.setenv(name, value)
         try:
             fleet.command("up")
-            kept = f"{folder}/hosts.yml"
-            command = [f"{CHECKOUT}/.venv/bin/ansible-inventory", "--list", "--yaml", "--output", kept]
-            subprocess.run([*command, "-i", CHECKOUT / "inventory/lab"], check=True, cwd=CHECKOUT)
-            patch.setenv("ANSIBLE_INVENTORY", kept)
+            patch.setenv("ANSIBLE_INVENTORY", kept_inventory(Path(folder)))
             yield
         finally:
             fleet.command("down")

@@ -46,7 +46,7 @@ from tests.lab import repositories as shared_repositories
 from tests.lab.cutoff import CampaignError, failure, lab_command, note
 from tests.lab.fleet import Fleet, loaded_driver
 from tests.lab.repository_faults import Repositories
-from tests.lab.rollouts import DRIVERS, NEW, OLD, LabExecutor, Numbers, carry_out
+from tests.lab.rollouts import DRIVERS, NEW, OLD, LabExecutor, Numbers, carry_out, kept_inventory
 from tests.lab.settings import CHECKOUT, Lab
 from tests.lab.upgrade_faults import BACK, FAULTS, FORWARD, POLICY, Scheduler, Trial
 
@@ -178,6 +178,8 @@ def _meet_all(faults: Sequence[Fault], size: int, logs: Path, *, keep: bool) -> 
             lab_command(fleet, "down")
             many_nodes.boot(fleet)
             make(fleet, nodes)
+        logs.mkdir(parents=True, exist_ok=True)
+        os.environ["ANSIBLE_INVENTORY"] = kept_inventory(logs)
         shared_repositories.publish(fleet.lab)  # whatever an earlier campaign has left
         repositories = Repositories(fleet.lab)
         try:
