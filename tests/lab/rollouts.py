@@ -49,7 +49,7 @@ RUNS = 5
 
 
 def kept_inventory(folder: Path) -> str:
-    """A file with the inventory as it is now: the lab's own has only nodes that run, and a fleet's has all."""
+    """A file with the inventory as it is now: the lab's own has running nodes alone, a fleet's has all."""
     file = folder / "hosts.yml"
     program = f"{CHECKOUT}/.venv/bin/ansible-inventory"
     command = [program, "-i", f"{CHECKOUT}/inventory/lab", "--list", "--yaml", "--output", str(file)]
