@@ -179,8 +179,16 @@ def _full_disk(trial: Trial) -> None:
 
 
 def _power_cut(trial: Trial) -> None:
-    """The node goes off in a minute's time of work: the install finds it silent."""
+    """The node goes off: the step finds it silent."""
     machine.stop(trial.node)
+
+
+def _stays_off(trial: Trial) -> None:
+    """The next reboot switches the node off, and only that one: the folder is emptied with it."""
+    trial.run(
+        "mkdir -p /run/systemd/system && ln -s /lib/systemd/system/poweroff.target "
+        "/run/systemd/system/reboot.target && systemctl daemon-reload"
+    )
 
 
 def _power_back(trial: Trial) -> None:
@@ -341,7 +349,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "install: the power is cut",
         State.FAILED,
-        "install",
+        "^install: .*reached",
         Step.INSTALL,
         inject=_power_cut,
         mend=_power_back,
@@ -350,7 +358,16 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "reboot: the node never comes back",
         State.FAILED,
-        "reboot",
+        "^reboot: .*(back|answer|reach)",
+        Step.REBOOT,
+        inject=_stays_off,
+        mend=_power_back,
+        then=State.ROLLED_BACK,
+    ),
+    Fault(
+        "load: the node is silent",
+        State.FAILED,
+        "^load: .*reached",
         Step.LOAD,
         inject=_power_cut,
         mend=_power_back,
