@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "data"
 MODULE_UTILS = ROOT / "module_utils"
+CDI_NCCL = MODULE_UTILS / "engines" / "cdi_nccl.py"
 PULL = ROOT / "pull"
 
 
@@ -46,7 +47,7 @@ def programs() -> dict[str, str]:
     """The programs that a node runs by itself, and what they import, by their paths in their folders."""
     names = ("gpu_settings", "holders", "mig", "smi")
     driver = [MODULE_UTILS / "driver" / f"{name}.py" for name in names]
-    paths = (*driver, MODULE_UTILS / "process.py", MODULE_UTILS / "engines" / "cdi_nccl.py")
+    paths = (*driver, MODULE_UTILS / "process.py", MODULE_UTILS / "rank.py", CDI_NCCL)
     shared = (MODULE_UTILS / "files.py", MODULE_UTILS / "lease.py")
     texts = {path.name: path.read_text(encoding="utf-8") for path in (*paths, *shared)}
     return texts | {f"pull/{path.name}": path.read_text(encoding="utf-8") for path in PULL.glob("*.py")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planning.environment import portable
+from planning.environment import OLD_PYTHON, portable
 from planning.node_plan import Reaction, RoleOptions, RolePlan, Stage
 from planning.roles.container_engines import TOOLKIT
 from planning.roles.settings import file, render
@@ -18,6 +18,7 @@ ROLE = "compute_environment"
 PROGRAMS = "/usr/local/lib/temper"
 MANAGER = "/etc/systemd/system.conf.d/91-temper-compute.conf"
 TASK_PROLOG = f"{PROGRAMS}/slurm-task-prolog"
+RANK = "/usr/local/bin/temper-rank"
 CDI_SERVICE = "nvidia-cdi-refresh.service"
 CDI_PROGRAM = f"{PROGRAMS}/cdi_nccl.py"
 CDI_DROP_IN = f"/etc/systemd/system/{CDI_SERVICE}.d/50-temper.conf"
@@ -50,6 +51,12 @@ def role_plan(context: Context) -> RolePlan:
 def always(context: Context) -> tuple[PlannedSetting, ...]:
     """What is read only by NCCL, or by those who ask for it."""
     environment = context.plan.environment
+    why = "A rank whose command asks for it runs on the CPUs beside its GPU"
+    rank = (
+        ()
+        if context.plan.system in OLD_PYTHON
+        else (file(RANK, context.programs["rank.py"], why, mode="0755"),)
+    )
     return (
         file(
             "/etc/nccl.conf",
@@ -61,6 +68,7 @@ def always(context: Context) -> tuple[PlannedSetting, ...]:
             render(ROLE, "compute.env", omp_num_threads=environment.omp_num_threads),
             "Processes share the cores instead of fighting for them",
         ),
+        *rank,
     )
 
 

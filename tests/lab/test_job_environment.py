@@ -226,6 +226,34 @@ def test_slurms_task_has_them_up_to_its_cpus_and_its_own_win(node: Node) -> None
 
 
 @pytest.mark.usefixtures("settled")
+@each_node
+def test_a_rank_has_the_threads_up_to_its_cores_and_its_own_win(node: Node) -> None:
+    """The lab's GPUs are none of the kernel's: /sys says nothing of them, and the command runs unbound."""
+    cores = int(ssh(node, "cat /sys/devices/system/cpu/cpu*/topology/thread_siblings_list | sort -u | wc -l"))
+    assert ssh(node, f"temper-rank sh -c '{SHOW}' 2>/dev/null") == str(min(int(THREADS), cores))
+    assert ssh(node, f"OMP_NUM_THREADS={OWN} temper-rank sh -c '{SHOW}' 2>/dev/null") == OWN
+    assert ssh(node, "temper-rank true 2>&1").startswith("temper-rank: not bound: ")
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_rank_runs_on_the_cpus_beside_its_gpu() -> None:
+    """The simulated nvidia-smi, and a /sys of the test's that has the GPU beside the last CPU."""
+    cpu = int(ssh(PROVISIONED, "nproc --all")) - 1
+    query = "nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader"
+    address = ssh(PROVISIONED, query).lower().removeprefix("0000")
+    device = f"/var/tmp/root/sys/bus/pci/devices/{address}"
+    on_node(
+        PROVISIONED, f"mkdir -p {device}; echo {cpu} >{device}/local_cpulist; ln -s /etc /var/tmp/root/etc"
+    )
+    rank = "TEMPER_RANK_ROOT=/var/tmp/root LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 temper-rank"
+    shown = ssh(
+        PROVISIONED, f"{rank} sh -c 'taskset -cp $$ | cut -d: -f2; echo $OMP_NUM_THREADS' 2>&1 | xargs"
+    )
+    assert shown == f"{cpu} 1"
+    assert ssh(PROVISIONED, f"{rank} --print").startswith(f"rank 0 of 1: GPU {address}, CPUs {cpu}; ")
+
+
+@pytest.mark.usefixtures("settled")
 def test_a_login_shell_finds_cudas_compiler_where_it_is_installed() -> None:
     assert ssh(PROVISIONED, script="command -v nvcc") == "/usr/local/cuda/bin/nvcc"
     assert "/usr/local/cuda" not in ssh(BARE, script="echo $PATH")
@@ -290,7 +318,8 @@ def test_the_second_run_changes_nothing_and_what_nobody_wants_any_more_goes(sett
     assert gone.status == 0, gone.output
     for node in NODES:
         left = (
-            "/etc/nccl.conf /etc/temper/*.env /etc/environment.d/*temper* /etc/profile.d/temper-* " + PROLOG
+            "/etc/nccl.conf /etc/temper/*.env /etc/environment.d/*temper* /etc/profile.d/temper-* "
+            "/usr/local/bin/temper-rank " + PROLOG
         )
         # containerd's 50-temper.conf is another role's.
         drop_ins = "/etc/systemd/system/*.d/50-temper-compute* /etc/systemd/system/nvidia-cdi*.d/50-temper*"

@@ -29,6 +29,7 @@ PROGRAMS = {
         "smi",
         "process",
         "cdi_nccl",
+        "rank",
         "files",
         "lease",
         "pull/agent",

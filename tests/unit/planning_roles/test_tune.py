@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from planning.node_plan import Kind, Reaction
-from tests.unit.planning_roles.plans import PROGRAMS, contents, planned, wanted
+from tests.unit.planning_nodes import system
+from tests.unit.planning_roles.plans import HGX, PROGRAMS, contents, planned, wanted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,8 +96,16 @@ def test_threads_and_nccl_are_those_of_the_plan() -> None:
         "/etc/temper/compute.env": (
             "# Managed by Temper. One process a GPU: physical cores divided by GPUs.\nOMP_NUM_THREADS=4\n"
         ),
+        "/usr/local/bin/temper-rank": PROGRAMS["rank.py"],
         "/etc/profile.d/temper-cuda.sh": CUDA,
     }
+
+
+def test_the_launcher_is_a_program_where_the_systems_python_can_run_it() -> None:
+    path = "/usr/local/bin/temper-rank"
+    for release in ("10.0", "9.6"):
+        assert wanted(planned(ROLE, system("rhel", release, pci=HGX)), Kind.FILE)[path]["mode"] == "0755"
+    assert path not in contents(planned(ROLE, system("rhel", "8.10", pci=HGX)))
 
 
 def test_what_users_start_gets_the_threads_where_they_are_wanted() -> None:
