@@ -20,8 +20,6 @@ IFNAME = "NCCL_SOCKET_IFNAME"
 SERVICE = re.compile(r"[A-Za-z0-9:_.@-]+")
 # Systems whose systemd passes over ManagerEnvironment= (systemd's NEWS: new in 248).
 OLD_SYSTEMD = {"rhel-8": 239}
-# Systems whose /usr/bin/python3 is older than the 3.9 of our programs.
-OLD_PYTHON = frozenset({"rhel-8"})
 # What of NCCL's settings is true of one host alone: names of its interfaces, its files, its plugins.
 HOST_SUFFIXES = ("_IFNAME", "_FILE", "_PLUGIN")
 HOST_NAMES = frozenset({"NCCL_NET"})

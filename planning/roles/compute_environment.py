@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planning.environment import OLD_PYTHON, portable
+from planning.environment import portable
 from planning.node_plan import Reaction, RoleOptions, RolePlan, Stage
 from planning.roles.container_engines import TOOLKIT
+from planning.roles.context import PYTHON
 from planning.roles.settings import file, render
 from planning.slurm import cgroup_value, gres, gres_lines
 
@@ -52,11 +53,7 @@ def always(context: Context) -> tuple[PlannedSetting, ...]:
     """What is read only by NCCL, or by those who ask for it."""
     environment = context.plan.environment
     why = "A rank whose command asks for it runs on the CPUs beside its GPU"
-    rank = (
-        ()
-        if context.plan.system in OLD_PYTHON
-        else (file(RANK, context.programs["rank.py"], why, mode="0755"),)
-    )
+    rank = context.programs["rank.py"].replace(PYTHON, context.python, 1)
     return (
         file(
             "/etc/nccl.conf",
@@ -68,7 +65,7 @@ def always(context: Context) -> tuple[PlannedSetting, ...]:
             render(ROLE, "compute.env", omp_num_threads=environment.omp_num_threads),
             "Processes share the cores instead of fighting for them",
         ),
-        *rank,
+        file(RANK, rank, why, mode="0755"),
     )
 
 
@@ -144,5 +141,5 @@ def in_containers(context: Context) -> tuple[PlannedSetting, ...]:
     return (
         file(CONTAINER_NCCL, render(ROLE, "nccl.conf", nccl=given), why),
         file(CDI_PROGRAM, context.programs["cdi_nccl.py"], why, mode="0755"),
-        file(CDI_DROP_IN, render(ROLE, "cdi.conf", program=CDI_PROGRAM), why),
+        file(CDI_DROP_IN, render(ROLE, "cdi.conf", python=context.python, program=CDI_PROGRAM), why),
     )

@@ -10,11 +10,24 @@ from planning.os_controls import Hardening, hardening
 from planning.slurm import SlurmGpu, slurm_gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from planning.facts import NodeFacts, Socket, Tunables
     from planning.node_plan import NodePlan
     from planning.variables import Variables
+
+
+PYTHON = "/usr/bin/python3"
+OLDEST_PYTHON = (3, 9)
+
+
+def programs_python(versions: Sequence[str]) -> str:
+    """What runs our programs on a node with these Pythons in /usr/bin, that of python3 first.
+
+    It is python3, but where that is too old, as on Enterprise Linux 8, and a newer one is beside it.
+    """
+    usable = [text for text in versions if tuple(map(int, text.split("."))) >= OLDEST_PYTHON]
+    return f"/usr/bin/python{usable[0]}" if usable and usable[0] != versions[0] else PYTHON
 
 
 @dataclass(frozen=True)
@@ -33,7 +46,8 @@ class Context:
     node's own words, `gpus` its GPUs for jobs, `sockets` its processors. `controls` are those of
     data/os_controls by id, `models` is the content of data/gpu_models.yml. `mok_certificate` is the
     operator's certificate as PEM, empty without one. `programs` has the text of each program that the node
-    runs by itself, by its path in the folder of its role. `name` is the node's in the inventory.
+    runs by itself, by its path in the folder of its role, and `python` runs them. `name` is the
+    node's in the inventory.
     """
 
     plan: NodePlan
@@ -49,6 +63,7 @@ class Context:
     fleet: Fleet = field(default_factory=Fleet)
     mok_certificate: str = ""
     programs: Mapping[str, str] = field(default_factory=dict)
+    python: str = PYTHON
     name: str = ""
 
     @classmethod
@@ -65,6 +80,7 @@ class Context:
             tunables=node.tunables,
             gpus=slurm_gpus(node, names, plan.undriven_gpus),
             sockets=node.cpu.sockets,
+            python=programs_python(node.pythons),
             **known,
         )
 

@@ -23,6 +23,7 @@ IMPORTED = ("holders.py", "mig.py", "smi.py", "process.py")
 def role_plan(context: Context) -> RolePlan:
     """The unit that applies the settings at boot, and the settings themselves."""
     wanted = wanted_settings(context)
+    service = render(ROLE, "temper-gpu-settings.service", python=context.python, mig=wanted.get("mig"))
     at_boot = "No such setting survives a reboot"
     programs = [
         file(
@@ -36,7 +37,7 @@ def role_plan(context: Context) -> RolePlan:
         (
             file(WANTED, json.dumps(wanted, indent=4, sort_keys=True) + "\n", at_boot),
             *programs,
-            file(UNIT, render(ROLE, "temper-gpu-settings.service", mig=wanted.get("mig")), at_boot),
+            file(UNIT, service, at_boot),
             *(unit(name, "The hardware needs it to compute") for name in context.plan.services),
             unit("temper-gpu-settings", at_boot, restart_on=[WANTED, UNIT]),
             *(

@@ -36,6 +36,7 @@ def role_plan(context: Context) -> RolePlan:
     service = render(
         ROLE,
         "temper-metrics.service",
+        python=context.python,
         payload=PAYLOAD,
         interval_s=wish.interval_s,
         expectation=EXPECTATION,

@@ -51,7 +51,7 @@ def role_plan(context: Context) -> RolePlan:
             file(CONFIGURATION, configuration("" if context.plan.image else context.name, wish), why),
             file(KEYRING, "".join(["# Managed by Temper.\n", *map(keyring_line, wish.signers)]), trusted),
             file(KNOWN_HOSTS, "".join(f"{line}\n" for line in wish.known_hosts), trusted),
-            file(SERVICE, render(ROLE, "temper-pull.service", programs=PROGRAMS), why),
+            file(SERVICE, render(ROLE, "temper-pull.service", python=context.python, programs=PROGRAMS), why),
             file(TIMER, timer, why),
             unit("temper-pull.timer", why, restart_on=[TIMER]),
         ),

@@ -21,7 +21,7 @@ from tools.bare_node import pci
 
 CONTROLS = {name: control for area in control_docs.controls().values() for name, control in area.items()}
 PROGRAMS = {
-    f"{name}.py": f"print({name!r})\n"
+    f"{name}.py": f"#!/usr/bin/python3 -IS\nprint({name!r})\n"
     for name in (
         "gpu_settings",
         "holders",

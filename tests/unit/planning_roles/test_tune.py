@@ -101,11 +101,19 @@ def test_threads_and_nccl_are_those_of_the_plan() -> None:
     }
 
 
-def test_the_launcher_is_a_program_where_the_systems_python_can_run_it() -> None:
-    path = "/usr/local/bin/temper-rank"
-    for release in ("10.0", "9.6"):
-        assert wanted(planned(ROLE, system("rhel", release, pci=HGX)), Kind.FILE)[path]["mode"] == "0755"
-    assert path not in contents(planned(ROLE, system("rhel", "8.10", pci=HGX)))
+def test_programs_run_by_a_python_that_is_new_enough() -> None:
+    """Enterprise Linux 8 has 3.6 as /usr/bin/python3, and 3.11 beside it for Ansible and the payload."""
+    node = system("rhel", "8.10", pci=HGX)
+    for pythons, python in (
+        (("3.6", "3.11"), "/usr/bin/python3.11"),
+        (("3.9", "3.11"), "/usr/bin/python3"),
+        (("3.6",), "/usr/bin/python3"),  # where Ansible has another one elsewhere
+        ((), "/usr/bin/python3"),
+    ):
+        here = node | {"pythons": list(pythons)}
+        assert f"ExecStart={python} -B " in (contents(planned("gpu_settings", here))[UNIT] or "")
+        rank = contents(planned(ROLE, here))["/usr/local/bin/temper-rank"]
+        assert (rank or "").startswith(f"#!{python} -IS\n")
 
 
 def test_what_users_start_gets_the_threads_where_they_are_wanted() -> None:
