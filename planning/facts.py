@@ -84,13 +84,18 @@ class PciDevice:
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface; `default_route` marks the one that leads out."""
+    """A network interface; `default_route` marks the one that leads out.
+
+    It may be up and have no `carrier`. `speed_mbit_s` is None where its driver does not say.
+    """
 
     name: str
     mtu: int
     up: bool
     addresses: tuple[str, ...]
     default_route: bool
+    carrier: bool = True
+    speed_mbit_s: int | None = None
 
 
 @dataclass(frozen=True)

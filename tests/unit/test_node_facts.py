@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pytest
 from ansible.module_utils import process
 from ansible.module_utils.driver import loaded_state
 
+from planning.facts import Interface
 from tests.unit.tables import specs
 
 if TYPE_CHECKING:
@@ -336,22 +338,54 @@ ADDRESSES = [
 ]
 
 
-def test_interfaces_but_loopback(program: Any) -> None:
+def test_interfaces_but_loopback(program: Any, root: Root) -> None:
+    root.write("sys/class/net/eth0/speed", "25000\n")
     routes = [{"dst": "default", "gateway": "192.0.2.1", "dev": "eth0"}]
     program(
         "ip",
         f"case $2 in address) echo '{json.dumps(ADDRESSES)}' ;; -4) echo '{json.dumps(routes)}' ;; esac",
     )
-    assert node_facts.interfaces() == [
+    assert node_facts.interfaces(root.path) == [
         {
             "name": "eth0",
             "mtu": 1500,
             "up": True,
+            "carrier": True,
+            "speed_mbit_s": 25000,
             "addresses": ["192.0.2.7", "2001:db8::7"],
             "default_route": True,
         },
-        {"name": "ib0", "mtu": 4092, "up": False, "addresses": [], "default_route": False},
+        {
+            "name": "ib0",
+            "mtu": 4092,
+            "up": False,
+            "carrier": True,
+            "speed_mbit_s": None,
+            "addresses": [],
+            "default_route": False,
+        },
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("400000\n", 400000), ("-1\n", None), ("0\n", None), ("4294967295\n", None), ("\n", None)],
+)
+def test_a_speed_that_the_kernel_does_not_know_is_none(root: Root, text: str, expected: int | None) -> None:
+    root.write("sys/class/net/eth0/speed", text)
+    assert node_facts.link_speed(root.path, "eth0") == expected
+
+
+def test_a_speed_that_refuses_to_be_read_is_none(root: Root) -> None:
+    (root.path / "sys/class/net/eth0/speed").mkdir(parents=True)
+    assert node_facts.link_speed(root.path, "eth0") is None
+
+
+def test_an_interface_without_a_cable_has_no_carrier(program: Any) -> None:
+    link = ADDRESSES[1] | {"flags": ["NO-CARRIER", "BROADCAST", "UP"]}
+    program("ip", f"[ $2 != address ] || echo '{json.dumps([link])}'")
+    (found,) = node_facts.interfaces()
+    assert (found["up"], found["carrier"]) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -380,7 +414,7 @@ def test_the_default_route_is_the_best_one_of_ipv4_or_else_of_ipv6(
 @pytest.mark.skipif(not shutil.which("ip"), reason="needs iproute2")
 def test_the_real_ip_is_understood() -> None:
     for interface in node_facts.interfaces():
-        assert interface.keys() == {"name", "mtu", "up", "addresses", "default_route"}
+        assert interface.keys() == {field.name for field in fields(Interface)}
 
 
 @pytest.mark.parametrize("script", [f"echo '{json.dumps(ADDRESSES)}'; exit 1", "", None])
