@@ -121,7 +121,7 @@ def test_nccl_gets_each_nodes_own_name_of_the_interface_in_the_fleets_first_netw
     cable = {BOOKWORM: "eth1", TRIXIE: "fast0"}
     network.create_cable(cable, "10.255.76.")
     tune = ["ansible-playbook", "playbooks/tune.yml", "--tags", "compute_environment", "--extra-vars"]
-    wanted = {"compute_environment_fleet_networks": ["10.255.76.0/24", LAB.network]}
+    wanted: dict[str, Any] = {"compute_environment_fleet_networks": ["10.255.76.0/24", LAB.network]}
     try:
         run = FLEET.run([*tune, json.dumps(wanted)])
         assert run.status == 0, run.output
@@ -133,7 +133,7 @@ def test_nccl_gets_each_nodes_own_name_of_the_interface_in_the_fleets_first_netw
             assert f"{name} (10 Gb/s) in 10.255.76.0/24 before eth0 (10 Gb/s) in {LAB.network}" in run.said
         # One end is down, and the other has nobody to talk to.
         on_node(TRIXIE, "ip link set fast0 down")
-        run, document = preflight(tmp_path / "plan.json", **wanted)
+        run, document = preflight(tmp_path / "plan.json", None, **wanted)
         for node, said in ((BOOKWORM, "eth1 with the address 10.255.76.1"), (TRIXIE, "fast0")):
             (problem,) = document["nodes"][node.name]["problems"]
             assert said in problem

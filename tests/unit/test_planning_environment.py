@@ -284,6 +284,10 @@ def test_a_firewall_that_closes_the_chosen_interface_is_said() -> None:
     (found,) = firewalled()
     assert_says(found, "interface b", FABRIC)
     assert firewalled(firewall_peer_addresses=["192.0.2.0/24"])
+    assert any(
+        f"interface eth0: name {MANAGEMENT} in firewall_peer_addresses" in text
+        for text in joined(ETH0, networks=[MANAGEMENT], firewall_peer_addresses=[FABRIC])["warnings"]
+    )
 
 
 @pytest.mark.parametrize(
