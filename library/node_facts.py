@@ -208,6 +208,8 @@ def pci_devices(root: Path) -> list[dict[str, Any]]:
     for device in sorted((root / "sys/bus/pci/devices").glob("*")):
         if read(device / "vendor").removeprefix("0x") != NVIDIA_VENDOR_ID:
             continue
+        information = root / f"proc/driver/nvidia/gpus/{device.name}/information"
+        name = re.search(r"^Model:\s*(\S.*)$", read(information), re.MULTILINE)
         devices.append(
             {
                 "address": device.name,
@@ -216,11 +218,11 @@ def pci_devices(root: Path) -> list[dict[str, Any]]:
                 "class_id": read(device / "class").removeprefix("0x")[:4],
                 "subsystem_vendor_id": read(device / "subsystem_vendor").removeprefix("0x"),
                 "subsystem_device_id": read(device / "subsystem_device").removeprefix("0x"),
-                # The kernel's word for none is -1. The number of /dev/nvidia* is the loaded driver's to say.
+                # The kernel's word for none is -1.
                 "numa_node": number_in(device / "numa_node", r"^(\d+)$"),
-                "minor": number_in(
-                    root / f"proc/driver/nvidia/gpus/{device.name}/information", r"^Device Minor:\s*(\d+)"
-                ),
+                # The number of /dev/nvidia* and the product's name are the loaded driver's to say.
+                "minor": number_in(information, r"^Device Minor:\s*(\d+)"),
+                "name": name[1].strip() if name else "",
             }
         )
     return devices

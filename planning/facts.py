@@ -71,8 +71,8 @@ class Disk:
 class PciDevice:
     """A PCI device of NVIDIA; ids are hexadecimal digits in lower case.
 
-    `minor` is the number of its device file, known once the driver is loaded; `numa_node` is None where the
-    firmware does not say.
+    `minor` is the number of its device file, and `name` that of the product, known once the driver is loaded;
+    `numa_node` is None where the firmware does not say.
     """
 
     address: str
@@ -80,6 +80,7 @@ class PciDevice:
     class_id: str
     numa_node: int | None = None
     minor: int | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from planning.convert import plain
 from planning.node_plan import NodePlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from planning.model import FleetNetworks
 
@@ -179,7 +179,8 @@ class FleetPlan:
                 lines += [f"  {difference}" for difference in found[:DIFFERENCES_SHOWN]]
             if len(found) > DIFFERENCES_SHOWN:
                 lines.append(f"  and {len(found) - DIFFERENCES_SHOWN} more, see the file")
-        lines += [f"warning: {warning}" for warning in network_warnings(self.plans)]
+        warnings = (*network_warnings(self.plans), *mig_warnings(self.plans.values()))
+        lines += [f"warning: {warning}" for warning in warnings]
         return CREDENTIALS.sub("***@", "\n".join(lines))
 
 
@@ -262,6 +263,18 @@ def network_warnings(plans: Mapping[str, NodePlan]) -> Iterator[str]:
             f"{where}; leave in compute_environment_fleet_networks what joins all nodes ({remedy}), or mend "
             "the links of the others"
         )
+
+
+def mig_warnings(plans: Collection[NodePlan]) -> Iterator[str]:
+    """A sentence for each product of gpu_settings_mig that no node has: of one node it may be another's."""
+    for key in sorted({key for plan in plans for key in plan.mig_products}):
+        asked = [plan for plan in plans if key in plan.mig_products]
+        if not any(plan.mig_products[key] for plan in asked):
+            here = ", ".join(sorted({gpu.name for plan in asked for gpu in plan.gpus})) or "none"
+            yield (
+                f"gpu_settings_mig names the product {key!r}, which no node of this run has (they have "
+                f"{here}); correct it, unless it is that of other nodes"
+            )
 
 
 def some(names: Sequence[str]) -> str:

@@ -303,7 +303,8 @@ def test_nvidia_devices_are_found_by_their_ids(root: Root) -> None:
     root.pci("0000:00:02.0", "0x8086", "0x46a6", "0x030000")
     root.write("sys/bus/pci/devices/0000:1b:00.0/numa_node", "1\n")
     root.write("sys/bus/pci/devices/0000:07:00.0/numa_node", "-1\n")
-    root.write("proc/driver/nvidia/gpus/0000:1b:00.0/information", "Model: \t H100\nDevice Minor: \t 4\n")
+    folder = "proc/driver/nvidia/gpus/0000:1b:00.0"
+    root.write(f"{folder}/information", "Model: \t NVIDIA H100 PCIe\nDevice Minor: \t 4\n")
     assert node_facts.pci_devices(root.path) == [
         {
             "address": address,
@@ -314,10 +315,11 @@ def test_nvidia_devices_are_found_by_their_ids(root: Root) -> None:
             "subsystem_device_id": "12ab",
             "numa_node": node,
             "minor": minor,
+            "name": name,
         }
-        for address, device, kind, node, minor in (
-            ("0000:07:00.0", "22a3", "0680", None, None),
-            ("0000:1b:00.0", "2330", "0302", 1, 4),
+        for address, device, kind, node, minor, name in (
+            ("0000:07:00.0", "22a3", "0680", None, None, ""),
+            ("0000:1b:00.0", "2330", "0302", 1, 4, "NVIDIA H100 PCIe"),
         )
     ]
 
