@@ -116,6 +116,8 @@ GOVERNORS = {
     for name in ("performance", "powersave", "ondemand", "conservative", "schedutil")
 }
 SCHEDULERS = {"mq-deadline": "block/mq-deadline", "kyber": "block/kyber-iosched", "bfq": "block/bfq"}
+# The kernel's word for a speed that is not known (SPEED_UNKNOWN, -1), where a driver makes it positive.
+UNKNOWN_SPEED = 0xFFFFFFFF
 # States of a unit file whose unit is started at boot, by itself or by another.
 STARTED = ("enabled", "enabled-runtime", "static", "alias", "indirect", "generated")
 
@@ -206,6 +208,8 @@ def pci_devices(root: Path) -> list[dict[str, Any]]:
     for device in sorted((root / "sys/bus/pci/devices").glob("*")):
         if read(device / "vendor").removeprefix("0x") != NVIDIA_VENDOR_ID:
             continue
+        information = root / f"proc/driver/nvidia/gpus/{device.name}/information"
+        name = re.search(r"^Model:\s*(\S.*)$", read(information), re.MULTILINE)
         devices.append(
             {
                 "address": device.name,
@@ -214,11 +218,11 @@ def pci_devices(root: Path) -> list[dict[str, Any]]:
                 "class_id": read(device / "class").removeprefix("0x")[:4],
                 "subsystem_vendor_id": read(device / "subsystem_vendor").removeprefix("0x"),
                 "subsystem_device_id": read(device / "subsystem_device").removeprefix("0x"),
-                # The kernel's word for none is -1. The number of /dev/nvidia* is the loaded driver's to say.
+                # The kernel's word for none is -1.
                 "numa_node": number_in(device / "numa_node", r"^(\d+)$"),
-                "minor": number_in(
-                    root / f"proc/driver/nvidia/gpus/{device.name}/information", r"^Device Minor:\s*(\d+)"
-                ),
+                # The number of /dev/nvidia* and the product's name are the loaded driver's to say.
+                "minor": number_in(information, r"^Device Minor:\s*(\d+)"),
+                "name": name[1].strip() if name else "",
             }
         )
     return devices
@@ -242,7 +246,17 @@ def run_text(command: list[str]) -> str:
     return completed.stdout if completed.returncode == 0 else ""
 
 
-def interfaces() -> list[dict[str, Any]]:
+def link_speed(root: Path, name: str) -> int | None:
+    """An interface's speed in Mb/s; None where its driver does not say.
+
+    Of InfiniBand it is the port's, of a VLAN that of the interface below it, of a bond the sum of its active
+    members, of a bridge that of its fastest port (get_link_ksettings of each in the kernel).
+    """
+    speed = number_in(root / f"sys/class/net/{name}/speed", r"^(\d+)$") or 0  # -1: SPEED_UNKNOWN
+    return speed if 0 < speed < UNKNOWN_SPEED else None
+
+
+def interfaces(root: Path = Path("/")) -> list[dict[str, Any]]:
     """Network interfaces but loopback, with their addresses; `default_route` marks the one that leads out.
 
     That is the one of the best default route by IPv4, or by IPv6 where there is none by IPv4.
@@ -258,6 +272,8 @@ def interfaces() -> list[dict[str, Any]]:
             "name": link["ifname"],
             "mtu": link["mtu"],
             "up": "UP" in link["flags"],
+            "carrier": "NO-CARRIER" not in link["flags"],
+            "speed_mbit_s": link_speed(root, link["ifname"]),
             "addresses": [address["local"] for address in link["addr_info"]],
             "default_route": link["ifname"] in default,
         }
@@ -474,7 +490,7 @@ def gather(
         "disks": disks(root),
         "pci": pci_devices(root),
         "nvlink_switch_managed": nvlink_switch_managed(root),
-        "interfaces": interfaces(),
+        "interfaces": interfaces(root),
         "packages": family,
         "broken_packages": broken,
         "apt_sources": debian_sources(),

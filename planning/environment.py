@@ -7,13 +7,16 @@ import ipaddress
 import re
 from typing import TYPE_CHECKING
 
-from planning.model import Environment
+from planning.facts import Interface
+from planning.fleet_networks import in_order, links, reason
+from planning.fleet_networks import problems as network_problems
+from planning.model import Environment, FleetNetworks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from planning.facts import Interface, NodeFacts
-    from planning.variables import ComputeEnvironment
+    from planning.facts import NodeFacts
+    from planning.variables import ComputeEnvironment, Firewall
 
 IFNAME = "NCCL_SOCKET_IFNAME"
 # A name of systemd: letters, digits and these signs (systemd.unit(5)).
@@ -28,12 +31,31 @@ HOST_NAMES = frozenset({"NCCL_NET"})
 def environment(node: NodeFacts, gpu_count: int, wanted: ComputeEnvironment, address: str) -> Environment:
     """Thread counts for one process a GPU, and NCCL's settings.
 
-    NCCL's sockets use the interface that carries the node's inventory address.
+    NCCL's sockets use the interface that the inventory names, else the fastest one in the fleet's networks,
+    else the one that carries the node's inventory address.
     """
     threads = wanted.omp_num_threads or max(1, node.cpu.physical // max(1, gpu_count))
-    interface = wanted.nccl_socket_ifname or nccl_interface(node.interfaces, address)
+    by_address = nccl_interface(node.interfaces, address)
+    networks, why = None, ""
+    interface = wanted.nccl_socket_ifname or by_address
+    if wanted.fleet_networks:
+        found = links(node.interfaces, wanted.fleet_networks)
+        preferred = (by_address or "").removeprefix("=")
+        ordered = in_order(found, wanted.fleet_networks, preferred)
+        used = ""
+        if variable := naming(wanted):
+            why = f"as {variable} says, whatever compute_environment_fleet_networks would give"
+            names = {item.name for item in selected(given(wanted), node.interfaces)}
+            used = next((link.network for link in ordered if {link.interface.name} == names), "")
+        elif ordered:
+            interface, why = f"={ordered[0].interface.name}", reason(ordered, preferred)
+            used = ordered[0].network
+        reached = {link.network for link in found if link.works}
+        spelled = tuple(str(ipaddress.ip_network(text)) for text in wanted.fleet_networks)
+        networks = FleetNetworks(spelled, tuple(sorted(reached)), used)
     nccl = {IFNAME: interface} if interface else {}
-    return Environment(threads, nccl | {name: str(value) for name, value in wanted.nccl.items()})
+    nccl |= {name: str(value) for name, value in wanted.nccl.items()}
+    return Environment(threads, nccl, why, networks)
 
 
 def nccl_interface(interfaces: Iterable[Interface], address: str) -> str | None:
@@ -48,20 +70,62 @@ def nccl_interface(interfaces: Iterable[Interface], address: str) -> str | None:
     return f"={found[0].name}" if found else None
 
 
+def naming(wanted: ComputeEnvironment) -> str:
+    """The variable of the inventory that names NCCL's interface; empty where none does."""
+    if IFNAME in wanted.nccl:
+        return "compute_environment_nccl"
+    return "compute_environment_nccl_socket_ifname" if wanted.nccl_socket_ifname else ""
+
+
+def given(wanted: ComputeEnvironment) -> str:
+    """What the inventory names as NCCL's interface; empty where it names none."""
+    return str(wanted.nccl.get(IFNAME, wanted.nccl_socket_ifname))
+
+
+def selected(text: str, interfaces: Iterable[Interface]) -> list[Interface]:
+    """The interfaces that NCCL would take for this value, which leaves none out (^)."""
+    alike = str.__eq__ if text.startswith("=") else str.startswith
+    names = text.removeprefix("=").split(",")
+    return [item for item in interfaces if any(alike(item.name, name) for name in names)]
+
+
 def interface_problems(wanted: ComputeEnvironment, interfaces: Collection[Interface]) -> list[str]:
     """Where NCCL would find none of the interfaces that it is given, and start no job."""
-    given = str(wanted.nccl.get(IFNAME, wanted.nccl_socket_ifname))
-    names = ["lo", *(item.name for item in interfaces)]
-    if not given or given.startswith("^") or not interfaces or wanted.state == "absent":
+    if not interfaces or wanted.state == "absent":
         return []
-    alike = str.__eq__ if given.startswith("=") else str.startswith
-    if any(alike(name, one) for one in given.removeprefix("=").split(",") for name in names):
+    variable, text = naming(wanted), given(wanted)
+    if not variable and wanted.fleet_networks:
+        return network_problems(interfaces, wanted.fleet_networks)
+    loopback = Interface("lo", 0, up=True, addresses=(), default_route=False)
+    if not text or text.startswith("^") or selected(text, [loopback, *interfaces]):
         return []
-    variable = "nccl" if IFNAME in wanted.nccl else "nccl_socket_ifname"
     here = ", ".join(item.name for item in interfaces if item.addresses) or "none with an address"
     return [
-        f"compute_environment_{variable} asks for the interface {given}, and this node has {here}: "
+        f"{variable} asks for the interface {text}, and this node has {here}: "
         "NCCL would start no job; name one of them, or leave it out"
+    ]
+
+
+def firewall_warnings(plan: Environment, by_address: str | None, firewall: Firewall) -> list[str]:
+    """Where the firewall would keep the nodes' own traffic from the interface that was chosen for it.
+
+    Without `firewall_peer_addresses` it lets in the nodes' inventory addresses, which are on `by_address`.
+    """
+    interface = plan.nccl.get(IFNAME, "")
+    if firewall.state == "absent" or not plan.networks or not plan.networks.used:
+        return []
+    network = ipaddress.ip_network(plan.networks.used)
+    let_in = [*(firewall.peer_addresses or ()), *(text for rule in firewall.rules for text in rule.sources)]
+    sources = [ipaddress.ip_network(text, strict=False) for text in let_in]
+    if (
+        (firewall.peer_addresses is None and interface == by_address)
+        or interface.removeprefix("=") in firewall.trusted_interfaces
+        or any(source.version == network.version and source.overlaps(network) for source in sources)
+    ):
+        return []
+    return [
+        f"role firewall would let no node in by NCCL's interface {interface.removeprefix('=')}: name "
+        f"{network} in firewall_peer_addresses, beside the nodes' other addresses or networks"
     ]
 
 

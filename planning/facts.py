@@ -71,8 +71,8 @@ class Disk:
 class PciDevice:
     """A PCI device of NVIDIA; ids are hexadecimal digits in lower case.
 
-    `minor` is the number of its device file, known once the driver is loaded; `numa_node` is None where the
-    firmware does not say.
+    `minor` is the number of its device file, and `name` that of the product, known once the driver is loaded;
+    `numa_node` is None where the firmware does not say.
     """
 
     address: str
@@ -80,17 +80,23 @@ class PciDevice:
     class_id: str
     numa_node: int | None = None
     minor: int | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface; `default_route` marks the one that leads out."""
+    """A network interface; `default_route` marks the one that leads out.
+
+    It may be up and have no `carrier`. `speed_mbit_s` is None where its driver does not say.
+    """
 
     name: str
     mtu: int
     up: bool
     addresses: tuple[str, ...]
     default_route: bool
+    carrier: bool = True
+    speed_mbit_s: int | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ from planning.convert import plain
 from planning.node_plan import NodePlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from planning.model import FleetNetworks
 
 SCHEMA_VERSION = 2
 NODES_SHOWN = 4
@@ -177,6 +179,8 @@ class FleetPlan:
                 lines += [f"  {difference}" for difference in found[:DIFFERENCES_SHOWN]]
             if len(found) > DIFFERENCES_SHOWN:
                 lines.append(f"  and {len(found) - DIFFERENCES_SHOWN} more, see the file")
+        warnings = (*network_warnings(self.plans), *mig_warnings(self.plans.values()))
+        lines += [f"warning: {warning}" for warning in warnings]
         return CREDENTIALS.sub("***@", "\n".join(lines))
 
 
@@ -208,9 +212,12 @@ def aspects(plan: NodePlan) -> dict[str, dict[str, str]]:
         "services": ", ".join(plan.services),
         "in place": "yes" if plan.settled else "no",
     }
-    threads = {"OMP_NUM_THREADS": str(plan.environment.omp_num_threads)}
+    environment = {"OMP_NUM_THREADS": str(plan.environment.omp_num_threads)} | plan.environment.nccl
+    if (networks := plan.environment.networks) and networks.used:
+        # Names of interfaces may differ from node to node, where their network is the same.
+        environment["NCCL_SOCKET_IFNAME"] = f"in {networks.used}"
     return {aspect: {"": value} for aspect, value in whole.items()} | {
-        "environment": threads | plan.environment.nccl,
+        "environment": environment,
         "packages": plan.packages,
     }
 
@@ -231,6 +238,43 @@ def differences(plans: dict[str, NodePlan]) -> Iterator[Difference]:
                     ordered = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[0]))
                     values = tuple(Shared(value, tuple(holders)) for value, holders in ordered)
                     yield Difference(f"{aspect}: {part}" if part else aspect, values)
+
+
+def network_warnings(plans: Mapping[str, NodePlan]) -> Iterator[str]:
+    """A sentence for nodes with the same fleet's networks whose NCCL would use different ones of them.
+
+    It is no refusal, and no node's choice depends on another's: then it would on --limit and on slices, too.
+    """
+    fleets: dict[tuple[str, ...], dict[str, FleetNetworks]] = defaultdict(dict)
+    for name, plan in plans.items():
+        if (found := plan.environment.networks) and found.used and not plan.problems:
+            fleets[found.wanted][name] = found
+    for wanted, nodes in fleets.items():
+        by_network: dict[str, list[str]] = defaultdict(list)
+        for name, found in nodes.items():
+            by_network[found.used].append(name)
+        if len(by_network) == 1:
+            continue
+        where = "; ".join(f"{used} on {some(names)}" for used, names in sorted(by_network.items()))
+        common = [text for text in wanted if all(text in found.reached for found in nodes.values())]
+        remedy = f"{common[0]} works on all of them" if common else "none of them works on all of these nodes"
+        yield (
+            "a job over these nodes would not start, because their NCCL uses different networks: "
+            f"{where}; leave in compute_environment_fleet_networks what joins all nodes ({remedy}), or mend "
+            "the links of the others"
+        )
+
+
+def mig_warnings(plans: Collection[NodePlan]) -> Iterator[str]:
+    """A sentence for each product of gpu_settings_mig that no node has: of one node it may be another's."""
+    for key in sorted({key for plan in plans for key in plan.mig_products}):
+        asked = [plan for plan in plans if key in plan.mig_products]
+        if not any(plan.mig_products[key] for plan in asked):
+            here = ", ".join(sorted({gpu.name for plan in asked for gpu in plan.gpus})) or "none"
+            yield (
+                f"gpu_settings_mig names the product {key!r}, which no node of this run has (they have "
+                f"{here}); correct it, unless it is that of other nodes"
+            )
 
 
 def some(names: Sequence[str]) -> str:

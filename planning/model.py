@@ -97,11 +97,26 @@ class Payload:
 
 
 @dataclass(frozen=True)
+class FleetNetworks:
+    """The networks that join the fleet's nodes, in CIDR notation.
+
+    `wanted` are those of the inventory, `reached` those in which the node has an interface that works, `used`
+    is that of NCCL's interface: empty where the inventory names one in none of them, or more than one.
+    """
+
+    wanted: tuple[str, ...]
+    reached: tuple[str, ...]
+    used: str
+
+
+@dataclass(frozen=True)
 class Environment:
-    """Thread counts and NCCL's settings."""
+    """Thread counts and NCCL's settings; `why` this interface, where the fleet's networks are given."""
 
     omp_num_threads: int
     nccl: dict[str, str]
+    why: str = ""
+    networks: FleetNetworks | None = None
 
 
 @dataclass(frozen=True)

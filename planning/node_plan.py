@@ -165,6 +165,8 @@ class NodePlan:
     unknown_gpus: tuple[str, ...] = ()
     # PCI ids of GPUs for a monitor that the driver leaves alone
     undriven_gpus: tuple[str, ...] = ()
+    # Products that gpu_settings_mig names, and whether the node has them
+    mig_products: dict[str, bool] = field(default_factory=dict)
     fabric: str = "none"
     locked_clocks: LockedClocks = field(default_factory=lambda: LockedClocks(graphics=False, memory=False))
     environment: Environment = field(default_factory=lambda: Environment(1, {}))

@@ -12,7 +12,9 @@ from planning.environment import (
     environment,
     environment_problems,
     environment_warnings,
+    firewall_warnings,
     interface_problems,
+    nccl_interface,
 )
 from planning.hardware import (
     display_gpus,
@@ -29,6 +31,7 @@ from planning.machine import (
     secure_boot_problems,
     signs_modules,
 )
+from planning.mig_products import matches, misspelt
 from planning.model import Offer, Request
 from planning.node_plan import NodePlan
 from planning.preview import one_line
@@ -64,6 +67,12 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         problems += environment_problems(variables.compute_environment, distribution.name)
     problems += interface_problems(variables.compute_environment, node.interfaces)
     warnings += environment_warnings(variables.compute_environment, tables.nccl_debug_variables)
+    settings = environment(node, hardware.count, variables.compute_environment, target.address)
+    by_address = nccl_interface(node.interfaces, target.address)
+    warnings += firewall_warnings(settings, by_address, variables.firewall)
+
+    layouts = variables.gpu_settings.mig or {}
+    problems += misspelt(layouts, node.pci, tables)
 
     problems += tuning_problems(variables.os_tuning, node.tunables)
     if not image:
@@ -121,11 +130,12 @@ def node_plan(node: NodeFacts, tables: Tables, variables: Variables, target: Tar
         gpus=hardware.known + display,
         unknown_gpus=hardware.unknown,
         undriven_gpus=undriven_ids(hardware, display, tables),
+        mig_products=matches(layouts, node.pci, tables),
         fabric=fabric,
         locked_clocks=LockedClocks(
             graphics=all(lock.graphics for lock in locks), memory=all(lock.memory for lock in locks)
         ),
-        environment=environment(node, hardware.count, variables.compute_environment, target.address),
+        environment=settings,
         mok=builds and signs_modules(node, target.mok_sha256),
         settled=settled,
     )

@@ -28,6 +28,7 @@ from ansible.module_utils.driver.smi import SettingsError
 from ansible.module_utils.settings import tmpfs
 from ansible.module_utils.settings.base import RefusedError
 
+from planning import fleet_networks
 from planning.contradictions import instance_problems, profile_problems, slurm_problems
 from planning.os_controls import load_controls, waiver_problems
 from planning.tables import read_yaml
@@ -183,6 +184,12 @@ def check_ifname(text: str) -> None:
         raise RefusedError(f"expected names of interfaces with commas and no blanks, found {text!r}")
 
 
+def check_fleet_networks(texts: list[str]) -> None:
+    """Refuse networks that cannot join nodes."""
+    if problem := fleet_networks.list_problem(texts):
+        raise RefusedError(problem)
+
+
 def check_threads(count: int) -> None:
     """Refuse a number of threads that no program can start."""
     if count < 0:
@@ -251,6 +258,7 @@ def pull_problems(values: Mapping[str, Any]) -> list[str]:
 # What the modules would refuse on the node, in the middle of a run, as far as it does not depend on the node.
 CONTENTS: dict[str, Callable[[Any], object]] = {
     "admin_accounts_users": parse_users,
+    "compute_environment_fleet_networks": check_fleet_networks,
     "compute_environment_nccl": check_nccl,
     "compute_environment_nccl_socket_ifname": check_ifname,
     "compute_environment_omp_num_threads": check_threads,

@@ -105,6 +105,7 @@ class GpuModel:
     nvswitch_system_possible: bool = False
     form_factor: str | None = None
     display: bool = False
+    product_names: tuple[str, ...] = ()  # as nvidia-smi prints them
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ def plan_text(plan: NodePlan, node: NodeFacts, not_tuned: Sequence[str] = ()) ->
         return "\n".join([*lines, *(f"warning: {warning}" for warning in plan.warnings)])
     nccl = " ".join(f"{key}={value}" for key, value in plan.environment.nccl.items())
     lines.append(f"environment: OMP_NUM_THREADS={plan.environment.omp_num_threads} {nccl}".rstrip())
+    if plan.environment.why:
+        lines.append(f"NCCL's interface: {plan.environment.why}")
     if plan.payload:
         python = f" on Python {plan.payload.python}" if plan.payload.python else ""
         lines.append(f"payload: torch {plan.payload.torch}{python}")

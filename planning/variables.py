@@ -56,6 +56,7 @@ class ComputeEnvironment:
     state: State
     nccl: dict[str, Any]
     nccl_socket_ifname: str
+    fleet_networks: tuple[str, ...]
     omp_num_threads: int
     profile: bool
     services: tuple[str, ...]

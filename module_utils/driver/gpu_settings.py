@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING or __package__:
     from ansible.module_utils.driver import mig
     from ansible.module_utils.driver.holders import DAEMONS, holders
-    from ansible.module_utils.driver.smi import SettingsError, integer, number, nvidia_smi, set_one
+    from ansible.module_utils.driver.smi import REFUSALS, SettingsError, integer, number, nvidia_smi, set_one
 else:
     # The program of the boot unit: what it needs is installed beside it, and the node needs no Ansible.
     import mig
     from holders import DAEMONS, holders
-    from smi import SettingsError, integer, number, nvidia_smi, set_one
+    from smi import REFUSALS, SettingsError, integer, number, nvidia_smi, set_one
 
 RECORD = Path("/run/temper/gpu-settings.json")
 # How far a live clock may be from a locked one: clocks move in steps of 15 MHz.
@@ -38,6 +38,10 @@ EFFICIENT_SHARE = 0.7
 # clocks_event_reasons.active (nvml.h, nvmlClocksEventReasons*): power cap 0x4, slowdown 0x8, sync boost 0x10,
 # heat 0x20 and 0x40, power brake 0x80. Its older name is known to every driver.
 SLOWED = 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80
+# What nvidia-smi says where the driver leaves clocks to the host of a machine or container: with status 4,
+# "The current user does not have permission to change clocks for GPU 00000000:0F:00.0."
+FORBIDDEN = ("permission", "Permission", *REFUSALS)
+CLOCK_SETTERS = ("-lgc", "-lmc", "-ac")
 # Compute modes: nvidia-smi's words for them, and its numbers.
 COMPUTE_MODES = {"default": ("Default", "0"), "exclusive_process": ("Exclusive_Process", "3")}
 COMPUTE_MODE, ECC_MODE, MIG_LAYOUT = "compute mode", "ECC mode at the next boot", "MIG layout"
@@ -391,7 +395,15 @@ def set_gpu(gpu: Gpu, wanted: Target, changes: dict[str, str]) -> None:
     """
 
     def run(*arguments: str) -> None:
-        set_one(str(gpu), gpu.index, *arguments)
+        try:
+            set_one(str(gpu), gpu.index, *arguments)
+        except SettingsError as error:
+            if arguments[0] not in CLOCK_SETTERS or not any(words in str(error) for words in FORBIDDEN):
+                raise
+            raise SettingsError(
+                f"{str(error).rstrip('.')}; where a cloud, hypervisor or container lets nobody set clocks, "
+                "set gpu_settings_clocks: default for the node"
+            ) from error
 
     if "persistence mode" in changes:
         run("-pm", "1")

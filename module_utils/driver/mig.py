@@ -106,6 +106,15 @@ def check(wish: typing.Any) -> None:
             f"gpu_settings_mig: expected GPUs and layouts, as {{all: [3g.40gb, 3g.40gb]}}, found {wish!r}"
         )
     for gpu, layout in wish.items():
+        key = str(gpu)
+        # A product's name has letters, and no driver begins it with GPU, as people begin indexes and UUIDs.
+        if not (key.isdigit() or key == EVERY) and (
+            not re.search(r"[A-Za-z]", key) or re.match(rf"(?i)gpu|{EVERY}$", key)
+        ):
+            raise SettingsError(
+                "gpu_settings_mig: expected the index of a GPU, a product as nvidia-smi names it, or "
+                f"{EVERY}, found {gpu!r}"
+            )
         names = layout if isinstance(layout, list) else []
         if layout != DISABLED and (
             not names or any(not isinstance(name, str) or set(name) & set(", :") for name in names)

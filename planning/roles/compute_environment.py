@@ -58,7 +58,9 @@ def always(context: Context) -> tuple[PlannedSetting, ...]:
         file(
             "/etc/nccl.conf",
             render(ROLE, "nccl.conf", nccl=environment.nccl),
-            "NCCL chooses its interface by the inventory's address",
+            f"NCCL's interface: {environment.why}"
+            if environment.why
+            else "NCCL chooses its interface by the inventory's address",
         ),
         file(
             "/etc/temper/compute.env",

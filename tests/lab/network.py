@@ -95,6 +95,18 @@ def create_node(node: Node) -> None:
     )
 
 
+def create_cable(ends: dict[Node, str], network: str) -> None:
+    """Join two nodes by a pair of interfaces, each with its node's name for it; it ends with either.
+
+    The network ("10.255.77.") is the first three numbers of its addresses, of which the nodes get 1 and 2.
+    """
+    (first, near), (second, far) = ((node.unique_name, name) for node, name in ends.items())
+    run(["ip", "link", "add", near, "netns", first, "type", "veth", "peer", "name", far, "netns", second])
+    for number, (name, interface) in enumerate(((first, near), (second, far)), 1):
+        run(["ip", "-netns", name, "address", "add", f"{network}{number}/24", "dev", interface])
+        run(["ip", "-netns", name, "link", "set", interface, "up"])
+
+
 def remove_node(node: Node) -> None:
     """Remove what there is of a node's network."""
     _remove_link(node.unique_name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from tests.lab import network
 from tests.lab.fleet import Fleet, on_node
 from tests.lab.settings import CHECKOUT, Lab
 from validation.autotune import evidence as documents
@@ -35,14 +36,11 @@ def ip(*arguments: str) -> None:
 
 def wire() -> None:
     """Join the nodes by a cable, and limit the network that they had. Both end with the nodes."""
-    first, second = (node.unique_name for node in NODES)
-    ends = ("type", "veth", "peer", "name", CABLE[1], "netns", second)
-    ip("link", "add", CABLE[0], "netns", first, *ends)
-    for number, (name, interface) in enumerate(zip((first, second), CABLE, strict=True), 1):
+    network.create_cable(dict(zip(NODES, CABLE, strict=True)), "10.255.77.")
+    for name in (node.unique_name for node in NODES):
         ip("-netns", name, "link", "add", "docker0", "type", "bridge")
-        for link, address in ((interface, f"10.255.77.{number}/24"), ("docker0", "172.17.0.1/16")):
-            ip("-netns", name, "address", "add", address, "dev", link)
-            ip("-netns", name, "link", "set", link, "up")
+        ip("-netns", name, "address", "add", "172.17.0.1/16", "dev", "docker0")
+        ip("-netns", name, "link", "set", "docker0", "up")
         # The node's end on the host has its name: what it receives is limited.
         limit = "tbf rate 400mbit burst 256kb latency 200ms"
         subprocess.run(["tc", "qdisc", "add", "dev", name, "root", *limit.split()], check=True)

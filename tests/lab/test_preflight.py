@@ -1,6 +1,6 @@
 """Preflight on bare nodes: the simulated transaction, what it refuses, and the file with all plans.
 
-One lab of two bare nodes for the whole file; no test changes them.
+One lab of two bare nodes for the whole file; no test leaves them changed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.lab import network
 from tests.lab.fleet import Fleet, Run, on_node
 from tests.lab.repository_faults import Repositories
 from tests.lab.settings import Lab, Node
@@ -113,3 +114,31 @@ def test_a_system_that_is_not_what_it_says_is_refused_before_it_is_touched(
     assert plan["problems"]
     assert said in " ".join(plan["problems"])
     assert state(TRIXIE) == before
+
+
+def test_nccl_gets_each_nodes_own_name_of_the_interface_in_the_fleets_first_network(tmp_path: Path) -> None:
+    """A cable beside the lab's network. Of both veth says 10 Gb/s, so that their order decides."""
+    cable = {BOOKWORM: "eth1", TRIXIE: "fast0"}
+    network.create_cable(cable, "10.255.76.")
+    tune = ["ansible-playbook", "playbooks/tune.yml", "--tags", "compute_environment", "--extra-vars"]
+    wanted: dict[str, Any] = {"compute_environment_fleet_networks": ["10.255.76.0/24", LAB.network]}
+    try:
+        run = FLEET.run([*tune, json.dumps(wanted)])
+        assert run.status == 0, run.output
+        for node, name in cable.items():
+            assert f"NCCL_SOCKET_IFNAME=={name}\n" in on_node(node, "cat /etc/nccl.conf")
+            assert on_node(node, f"cat /sys/class/net/{name}/speed /sys/class/net/eth0/speed").split() == (
+                ["10000", "10000"]
+            )
+            assert f"{name} (10 Gb/s) in 10.255.76.0/24 before eth0 (10 Gb/s) in {LAB.network}" in run.said
+        # One end is down, and the other has nobody to talk to.
+        on_node(TRIXIE, "ip link set fast0 down")
+        run, document = preflight(tmp_path / "plan.json", None, **wanted)
+        for node, said in ((BOOKWORM, "eth1 with the address 10.255.76.1"), (TRIXIE, "fast0")):
+            (problem,) = document["nodes"][node.name]["problems"]
+            assert said in problem
+        assert {name: row["failed"] for name, row in run.recap.items()} == {BOOKWORM.name: 1, TRIXIE.name: 1}
+    finally:
+        on_node(TRIXIE, "ip link delete fast0")
+        FLEET.run([*tune, json.dumps({"compute_environment_state": "absent"})])
+    assert [on_node(node, "ls /etc/nccl.conf 2>/dev/null || true") for node in cable] == ["", ""]

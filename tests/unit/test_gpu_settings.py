@@ -54,6 +54,10 @@ gpu = gpus[int(index)]
 if setter in state["unsupported"]:
     print(setter, "is not supported for GPU 00000000:0A:00.0.")
     print("Treating as warning and moving on.\\nAll done.")
+elif setter in state.get("forbidden", []):
+    print("The current user does not have permission to change clocks for GPU 00000000:0A:00.0.")
+    print("Terminating early due to previous errors.")
+    sys.exit(4)
 elif state.get("scope") and setter == "-pl":
     print(state["scope"], "All done.", sep="\\n")
 elif setter not in state["ignored"]:
@@ -371,6 +375,32 @@ def test_a_cloud_that_lets_nobody_change_a_limit_is_quoted(driver: Driver) -> No
     driver.change(scope=words)
     with pytest.raises(SettingsError, match="not supported in current scope"):
         settle(wish("default", 500))
+
+
+@pytest.mark.parametrize("behaviour", ["forbidden", "unsupported"])
+@pytest.mark.parametrize(
+    ("setter", "clocks", "locked"),
+    [
+        ("-lgc", "max", HOPPER),
+        ("-lmc", {"memory": 1593}, HOPPER),
+        ("-ac", {"graphics": 1410, "memory": 2619}, PASCAL),
+    ],
+)
+def test_where_nobody_may_set_clocks_the_way_out_is_named(
+    driver: Driver, behaviour: str, setter: str, clocks: Any, locked: dict[str, bool]
+) -> None:
+    driver.change(**{behaviour: [setter]})
+    with pytest.raises(SettingsError, match=f"{setter}.* GPU 0000.*gpu_settings_clocks: default") as error:
+        settle(wish(clocks, locked=locked))
+    assert "\n" not in str(error.value)
+    assert settle(wish("default", locked=locked)) == {}
+
+
+def test_only_a_refusal_of_clocks_names_the_clocks_way_out(driver: Driver) -> None:
+    driver.change(unsupported=["-pl"])
+    with pytest.raises(SettingsError) as error:
+        settle(wish("default", 500))
+    assert "gpu_settings_clocks" not in str(error.value)
 
 
 def test_what_was_done_before_a_refusal_is_noted(driver: Driver) -> None:

@@ -281,6 +281,10 @@ def test_clocks_that_a_reset_took_are_locked_again(machine: Callable[..., Machin
         ({"Tesla T4": ["7g.80gb"]}, "gpu_settings_mig: none of Tesla T4 is here; this node has GPU 0"),
         ({0: []}, "gpu_settings_mig: expected for 0 a list of profiles, or disabled, found []"),
         ({0: ["3g.40gb, 3g.40gb"]}, "gpu_settings_mig: expected for 0 a list of profiles, or disabled"),
+        *(
+            ({key: ["7g.80gb"], 0: ["7g.80gb"]}, "gpu_settings_mig: expected the index of a GPU, a product")
+            for key in ("All", "gpu1", "GPU-0f1e2d3c", "0-3", -1, "")
+        ),
         (["7g.80gb"], "gpu_settings_mig: expected GPUs and layouts"),
     ],
 )

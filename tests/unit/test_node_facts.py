@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pytest
 from ansible.module_utils import process
 from ansible.module_utils.driver import loaded_state
 
+from planning.facts import Interface
 from tests.unit.tables import specs
 
 if TYPE_CHECKING:
@@ -301,7 +303,8 @@ def test_nvidia_devices_are_found_by_their_ids(root: Root) -> None:
     root.pci("0000:00:02.0", "0x8086", "0x46a6", "0x030000")
     root.write("sys/bus/pci/devices/0000:1b:00.0/numa_node", "1\n")
     root.write("sys/bus/pci/devices/0000:07:00.0/numa_node", "-1\n")
-    root.write("proc/driver/nvidia/gpus/0000:1b:00.0/information", "Model: \t H100\nDevice Minor: \t 4\n")
+    folder = "proc/driver/nvidia/gpus/0000:1b:00.0"
+    root.write(f"{folder}/information", "Model: \t NVIDIA H100 PCIe\nDevice Minor: \t 4\n")
     assert node_facts.pci_devices(root.path) == [
         {
             "address": address,
@@ -312,10 +315,11 @@ def test_nvidia_devices_are_found_by_their_ids(root: Root) -> None:
             "subsystem_device_id": "12ab",
             "numa_node": node,
             "minor": minor,
+            "name": name,
         }
-        for address, device, kind, node, minor in (
-            ("0000:07:00.0", "22a3", "0680", None, None),
-            ("0000:1b:00.0", "2330", "0302", 1, 4),
+        for address, device, kind, node, minor, name in (
+            ("0000:07:00.0", "22a3", "0680", None, None, ""),
+            ("0000:1b:00.0", "2330", "0302", 1, 4, "NVIDIA H100 PCIe"),
         )
     ]
 
@@ -336,22 +340,54 @@ ADDRESSES = [
 ]
 
 
-def test_interfaces_but_loopback(program: Any) -> None:
+def test_interfaces_but_loopback(program: Any, root: Root) -> None:
+    root.write("sys/class/net/eth0/speed", "25000\n")
     routes = [{"dst": "default", "gateway": "192.0.2.1", "dev": "eth0"}]
     program(
         "ip",
         f"case $2 in address) echo '{json.dumps(ADDRESSES)}' ;; -4) echo '{json.dumps(routes)}' ;; esac",
     )
-    assert node_facts.interfaces() == [
+    assert node_facts.interfaces(root.path) == [
         {
             "name": "eth0",
             "mtu": 1500,
             "up": True,
+            "carrier": True,
+            "speed_mbit_s": 25000,
             "addresses": ["192.0.2.7", "2001:db8::7"],
             "default_route": True,
         },
-        {"name": "ib0", "mtu": 4092, "up": False, "addresses": [], "default_route": False},
+        {
+            "name": "ib0",
+            "mtu": 4092,
+            "up": False,
+            "carrier": True,
+            "speed_mbit_s": None,
+            "addresses": [],
+            "default_route": False,
+        },
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("400000\n", 400000), ("-1\n", None), ("0\n", None), ("4294967295\n", None), ("\n", None)],
+)
+def test_a_speed_that_the_kernel_does_not_know_is_none(root: Root, text: str, expected: int | None) -> None:
+    root.write("sys/class/net/eth0/speed", text)
+    assert node_facts.link_speed(root.path, "eth0") == expected
+
+
+def test_a_speed_that_refuses_to_be_read_is_none(root: Root) -> None:
+    (root.path / "sys/class/net/eth0/speed").mkdir(parents=True)
+    assert node_facts.link_speed(root.path, "eth0") is None
+
+
+def test_an_interface_without_a_cable_has_no_carrier(program: Any) -> None:
+    link = ADDRESSES[1] | {"flags": ["NO-CARRIER", "BROADCAST", "UP"]}
+    program("ip", f"[ $2 != address ] || echo '{json.dumps([link])}'")
+    (found,) = node_facts.interfaces()
+    assert (found["up"], found["carrier"]) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -380,7 +416,7 @@ def test_the_default_route_is_the_best_one_of_ipv4_or_else_of_ipv6(
 @pytest.mark.skipif(not shutil.which("ip"), reason="needs iproute2")
 def test_the_real_ip_is_understood() -> None:
     for interface in node_facts.interfaces():
-        assert interface.keys() == {"name", "mtu", "up", "addresses", "default_route"}
+        assert interface.keys() == {field.name for field in fields(Interface)}
 
 
 @pytest.mark.parametrize("script", [f"echo '{json.dumps(ADDRESSES)}'; exit 1", "", None])

@@ -21,8 +21,11 @@ from tests.unit.planning_nodes import (
 from tests.unit.tables import specs
 
 
-def interface(name: str, *addresses: str, up: bool = True, default_route: bool = False) -> dict[str, Any]:
-    return {"name": name, "addresses": list(addresses), "up": up, "default_route": default_route, "mtu": 1500}
+def interface(
+    name: str, *addresses: str, up: bool = True, default_route: bool = False, **more: Any
+) -> dict[str, Any]:
+    found = {"name": name, "addresses": list(addresses), "up": up, "default_route": default_route}
+    return found | {"mtu": 1500} | more
 
 
 @pytest.mark.parametrize(
@@ -139,3 +142,164 @@ def test_what_no_job_could_read_is_refused(name: str, value: object, words: str)
     (problem,) = role_variables({f"compute_environment_{name}": value}, specs())["problems"]
     assert f"compute_environment_{name}" in problem
     assert words in problem
+
+
+# ---------------------------------------------------------------- the fleet's networks
+
+
+MANAGEMENT, FABRIC, SIXTH = "192.0.2.0/24", "10.1.0.0/16", "fd00:1::/64"
+
+
+def link(name: str, *addresses: str, gbit_s: float | None = None, **more: Any) -> dict[str, Any]:
+    return interface(name, *addresses, speed_mbit_s=gbit_s and int(gbit_s * 1000), **more)
+
+
+ETH0 = link("eth0", "192.0.2.7", gbit_s=25, default_route=True)
+
+
+def joined(*interfaces: dict[str, Any], networks: list[str], **values: Any) -> dict[str, Any]:
+    """The plan of a node with these interfaces, whose fleet is joined by these networks."""
+    facts = node(interfaces=list(interfaces))
+    return plan(facts, address="192.0.2.7", compute_environment_fleet_networks=networks, **values)
+
+
+def chosen(*interfaces: dict[str, Any], networks: list[str], **values: Any) -> str:
+    found = joined(*interfaces, networks=networks, **values)
+    assert found["problems"] == []
+    return str(found["environment"]["nccl"]["NCCL_SOCKET_IFNAME"])
+
+
+def test_nccl_uses_the_fastest_interface_in_the_fleets_networks() -> None:
+    slow, fast = link("a", "10.1.0.7", gbit_s=100), link("b", "10.1.1.7", gbit_s=400)
+    storage = link("store", "10.9.0.7", gbit_s=800)
+    assert chosen(ETH0, slow, fast, storage, networks=[MANAGEMENT, FABRIC]) == "=b"
+
+
+def test_a_network_of_ipv6_counts_as_one_of_ipv4() -> None:
+    fast = link("ib0", "fd00:1::7", "fe80::1", gbit_s=400)
+    assert chosen(ETH0, fast, networks=[MANAGEMENT, "fd00:1:0:0::/64"]) == "=ib0"
+
+
+def test_an_unknown_speed_is_the_slowest() -> None:
+    assert chosen(link("a", "10.1.0.7"), ETH0, networks=[FABRIC, MANAGEMENT]) == "=eth0"
+
+
+def test_of_equally_fast_interfaces_the_first_network_wins() -> None:
+    fast = link("zz", "10.1.0.7", gbit_s=25)
+    assert chosen(ETH0, fast, networks=[FABRIC, MANAGEMENT]) == "=zz"
+    assert chosen(ETH0, fast, networks=[MANAGEMENT, FABRIC]) == "=eth0"
+
+
+def test_in_one_network_the_interface_of_the_inventory_address_wins_and_then_the_first_name() -> None:
+    other = link("a", "192.0.2.8", gbit_s=25)
+    assert chosen(other, ETH0, networks=[MANAGEMENT]) == "=eth0"
+    rails = [link(name, f"10.1.0.{place}", gbit_s=400) for place, name in enumerate(("r2", "r1"))]
+    assert chosen(ETH0, *rails, networks=[FABRIC]) == "=r1"
+
+
+def test_an_interface_in_two_networks_keeps_its_place_by_the_first() -> None:
+    both = link("b", "10.1.0.7", "fd00:1::7", gbit_s=400)
+    second = link("a", "fd00:1::8", gbit_s=400)
+    found = joined(ETH0, both, second, networks=[FABRIC, SIXTH])["environment"]
+    assert found["nccl"]["NCCL_SOCKET_IFNAME"] == "=b"
+    assert found["networks"] == {"wanted": [FABRIC, SIXTH], "reached": [FABRIC, SIXTH], "used": FABRIC}
+    assert "before a " in found["why"]
+
+
+@pytest.mark.parametrize(
+    "named", [{"nccl_socket_ifname": "=eth0"}, {"nccl": {"NCCL_SOCKET_IFNAME": "=eth0"}}], ids=str
+)
+def test_an_interface_that_the_inventory_names_wins_over_the_fleets_networks(named: dict[str, Any]) -> None:
+    values = {f"compute_environment_{name}": value for name, value in named.items()}
+    fast = link("b", "10.1.0.7", gbit_s=400)
+    found = joined(ETH0, fast, networks=[MANAGEMENT, FABRIC], **values)
+    assert found["environment"]["nccl"]["NCCL_SOCKET_IFNAME"] == "=eth0"
+    assert found["environment"]["networks"]["used"] == MANAGEMENT
+    assert next(iter(values)) in found["environment"]["why"]
+    assert joined(ETH0, networks=["10.7.0.0/16"], **values)["problems"] == []
+
+
+def test_reports_without_speeds_are_planned_by_the_order_of_networks() -> None:
+    fast = interface("b", "10.1.0.7")
+    assert chosen(interface("eth0", "192.0.2.7"), fast, networks=[FABRIC, MANAGEMENT]) == "=b"
+
+
+def test_a_node_in_none_of_the_fleets_networks_is_refused_with_what_it_has() -> None:
+    pods = [link(f"cali{number}", "fe80::1") for number in range(99)]
+    storage = link("store", "10.9.0.7", "2001:db8::7", gbit_s=100)
+    (found,) = joined(ETH0, *pods, storage, networks=[FABRIC, SIXTH])["problems"]
+    assert_says(
+        found,
+        "compute_environment_fleet_networks",
+        f"{FABRIC} or {SIXTH}",
+        "found eth0 (192.0.2.7), store (10.9.0.7, 2001:db8::7);",
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "said"), [({"up": False}, "is down"), ({"carrier": False}, "has no carrier")], ids=str
+)
+@pytest.mark.parametrize("networks", [[FABRIC], [MANAGEMENT, FABRIC]], ids=str)
+def test_an_interface_that_is_down_is_refused_even_where_another_network_works(
+    state: dict[str, bool], said: str, networks: list[str]
+) -> None:
+    (found,) = joined(ETH0, link("b", "10.1.0.7", gbit_s=400, **state), networks=networks)["problems"]
+    assert_says(found, "compute_environment_fleet_networks", "b ", "10.1.0.7", FABRIC, said)
+
+
+def test_one_of_several_interfaces_in_a_network_may_be_down() -> None:
+    rails = [link("r1", "10.1.0.1", gbit_s=400, up=False), link("r2", "10.1.0.2", gbit_s=400)]
+    assert chosen(ETH0, *rails, networks=[FABRIC]) == "=r2"
+
+
+def test_what_takes_the_role_back_asks_no_network() -> None:
+    assert joined(ETH0, networks=[FABRIC], compute_environment_state="absent")["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("networks", "words"),
+    [
+        (["10.1.0.5/16"], ["10.1.0.5/16", "its network is 10.1.0.0/16"]),
+        (["fabric"], ["expected a network such as", "'fabric'"]),
+        ([""], ["expected a network such as", "''"]),
+        ([FABRIC, "10.1.0.5"], ["10.1.0.5", "prefix length"]),
+        ([FABRIC, "10.1.2.0/24"], [FABRIC, "10.1.2.0/24", "overlap"]),
+        (["fe80::/64"], ["fe80::/64"]),
+        (["0.0.0.0/0"], ["0.0.0.0/0"]),
+    ],
+    ids=str,
+)
+def test_what_joins_no_nodes_is_refused(networks: list[str], words: list[str]) -> None:
+    (found,) = role_variables({"compute_environment_fleet_networks": networks}, specs())["problems"]
+    assert_says(found, "compute_environment_fleet_networks", *words)
+
+
+def firewalled(**values: Any) -> list[str]:
+    fast = link("b", "10.1.0.7", gbit_s=400)
+    found = joined(ETH0, fast, networks=[MANAGEMENT, FABRIC], **values)
+    return [text for text in found["warnings"] if "firewall_peer_addresses" in text]
+
+
+def test_a_firewall_that_closes_the_chosen_interface_is_said() -> None:
+    (found,) = firewalled()
+    assert_says(found, "interface b", FABRIC)
+    assert firewalled(firewall_peer_addresses=["192.0.2.0/24"])
+    assert any(
+        f"interface eth0: name {MANAGEMENT} in firewall_peer_addresses" in text
+        for text in joined(ETH0, networks=[MANAGEMENT], firewall_peer_addresses=[FABRIC])["warnings"]
+    )
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"firewall_state": "absent"},
+        {"firewall_peer_addresses": ["192.0.2.0/24", "10.0.0.0/8"]},
+        {"firewall_trusted_interfaces": ["b"]},
+        {"firewall_rules": [{"name": "jobs", "ports": ["1024-65535"], "sources": [FABRIC]}]},
+        {"compute_environment_nccl_socket_ifname": "=eth0"},
+    ],
+    ids=str,
+)
+def test_a_firewall_that_lets_the_nodes_in_by_the_chosen_interface_is_not(values: dict[str, Any]) -> None:
+    assert firewalled(**values) == []

@@ -155,3 +155,84 @@ def test_what_is_said_of_many_nodes_alike_is_said_once() -> None:
     texts = {"a": "one\nplan", "b": "another", "c": "one\nplan", "lost": ""}
     assert grouped(texts).splitlines() == ["a, c:", "  one", "  plan", "b:", "  another"]
     assert grouped({f"gpu{number}": "same" for number in range(1000)}).endswith("and 996 more:\n  same")
+
+
+MANAGEMENT, FABRIC = "192.0.2.0/24", "10.1.0.0/16"
+
+
+def joined(*interfaces: tuple[str, str, int], networks: tuple[str, ...], **values: Any) -> dict[str, Any]:
+    """The plan of a node with interfaces (name, address, Mb/s), whose fleet is joined by these networks."""
+    links = [
+        {
+            "name": name,
+            "addresses": [address],
+            "speed_mbit_s": speed,
+            "up": True,
+            "mtu": 1500,
+            "default_route": False,
+        }
+        for name, address, speed in interfaces
+    ]
+    return plan(node(interfaces=links), compute_environment_fleet_networks=list(networks), **values)
+
+
+ETH0, FAST, SLOW = ("eth0", "192.0.2.7", 25000), ("fab", "10.1.0.7", 400_000), ("fab", "10.1.0.7", 1000)
+
+
+def said(found: FleetPlan) -> list[str]:
+    return [line for line in found.text().splitlines() if line.startswith("warning: ")]
+
+
+def test_nodes_whose_nccl_uses_different_networks_are_named_with_the_network_that_joins_them() -> None:
+    networks = (FABRIC, MANAGEMENT)
+    found = fleet(
+        a=joined(ETH0, FAST, networks=networks),
+        b=joined(ETH0, SLOW, networks=networks),
+        c=joined(ETH0, networks=networks),
+    )
+    (line,) = said(found)
+    for words in (f"{FABRIC} on a;", f"{MANAGEMENT} on b, c;", f"({MANAGEMENT} works on all of them)"):
+        assert words in line
+
+
+def test_nodes_that_no_network_joins_are_told_so() -> None:
+    networks = (FABRIC, MANAGEMENT)
+    (line,) = said(fleet(a=joined(FAST, networks=networks), b=joined(ETH0, networks=networks)))
+    assert "none of them works on all" in line
+
+
+def test_nodes_that_meet_are_not_warned_of_whatever_their_interfaces_are_called() -> None:
+    networks = (FABRIC, MANAGEMENT)
+    other = ("ib0", "10.1.0.9", 200_000)
+    found = fleet(a=joined(ETH0, FAST, networks=networks), b=joined(ETH0, other, networks=networks))
+    assert said(found) == []
+    assert differing(found) == {}
+
+
+def test_fleets_with_networks_of_their_own_need_not_meet() -> None:
+    assert said(fleet(a=joined(ETH0, networks=(MANAGEMENT,)), b=joined(FAST, networks=(FABRIC,)))) == []
+
+
+def test_a_refused_node_is_not_said_to_be_in_another_network() -> None:
+    networks = (FABRIC, MANAGEMENT)
+    found = joined(ETH0, networks=networks, nvidia_stack_name="r999")
+    assert said(fleet(a=joined(ETH0, FAST, networks=networks), b=found)) == []
+
+
+def test_an_interface_that_one_nodes_inventory_names_is_compared_by_its_network() -> None:
+    networks = (FABRIC, MANAGEMENT)
+    named = joined(ETH0, FAST, networks=networks, compute_environment_nccl_socket_ifname="=eth0")
+    (line,) = said(fleet(a=joined(ETH0, FAST, networks=networks), b=named))
+    assert f"{MANAGEMENT} on b;" in line
+
+
+def test_networks_that_do_not_meet_are_said_of_a_fleet_of_several_runs() -> None:
+    networks = (FABRIC, MANAGEMENT)
+    parts = [
+        FleetPlan.from_dict({name: fact}).part()
+        for name, fact in (
+            ("a", joined(ETH0, FAST, networks=networks)),
+            ("b", joined(ETH0, networks=networks)),
+        )
+    ]
+    assert len(said(FleetPlan.merged(json.loads(json.dumps(parts))))) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -53,6 +54,42 @@ def test_text_of_a_bare_node() -> None:
         "environment: OMP_NUM_THREADS=4 NCCL_SOCKET_IFNAME==eth0",
         "payload: torch 2.11.0 on Python 3.11",
     ]
+
+
+@pytest.mark.parametrize(
+    ("eth0", "networks", "why"),
+    [
+        (25000, ["10.1.0.0/16"], "fab (400 Gb/s) in 10.1.0.0/16, the only interface in the fleet's networks"),
+        (
+            2500,
+            ["192.0.2.0/24", "10.1.0.0/16"],
+            "fab (400 Gb/s) in 10.1.0.0/16, the fastest in the fleet's networks; next is eth0 (2.5 Gb/s) in "
+            "192.0.2.0/24",
+        ),
+        (
+            400_000,
+            ["192.0.2.0/24", "10.1.0.0/16"],
+            "eth0 (400 Gb/s) in 192.0.2.0/24 before fab (400 Gb/s) in 10.1.0.0/16: no slower, and its "
+            "network comes first",
+        ),
+    ],
+    ids=["only", "fastest", "first"],
+)
+def test_text_and_the_files_reason_say_which_interface_how_fast_and_why(
+    eth0: int, networks: list[str], why: str
+) -> None:
+    bare = {"up": True, "mtu": 1500, "default_route": False}
+    facts = node(
+        interfaces=[
+            bare | {"name": "eth0", "addresses": ["192.0.2.7"], "speed_mbit_s": eth0},
+            bare | {"name": "fab", "addresses": ["10.1.0.7"], "speed_mbit_s": 400_000},
+        ]
+    )
+    values = {"compute_environment_fleet_networks": networks}
+    assert f"NCCL's interface: {why}" in text(facts, **values)
+    role = json.loads(preflight_plan(collected(facts), values, KNOWN)["roles"]["compute_environment"])
+    reasons = {setting["key"]: setting["why"] for setting in role["settings"]}
+    assert reasons["/etc/nccl.conf"] == f"NCCL's interface: {why}"
 
 
 def test_text_of_a_settled_node() -> None:

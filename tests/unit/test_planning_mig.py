@@ -1,0 +1,73 @@
+"""Products that gpu_settings_mig names: misspelt ones, other nodes' ones, and those that nobody has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planning.fleet import FleetPlan
+from tests.unit.planning_nodes import H100, L4, assert_says, gpus, node, plan, problem
+
+LAYOUT = ["3g.40gb", "3g.40gb"]
+HOPPER = "NVIDIA H100 80GB HBM3"
+
+
+def driven(*names: str, device_id: str = H100) -> dict[str, Any]:
+    """A node whose loaded driver calls its GPUs so."""
+    found = gpus(*[device_id] * len(names))
+    return node(pci=[gpu | {"name": name} for gpu, name in zip(found, names, strict=True)])
+
+
+def layouts(*keys: str) -> dict[str, Any]:
+    return dict.fromkeys(keys, LAYOUT)
+
+
+@pytest.mark.parametrize("key", ["NVIDIA H100 80GB HMB3", "nvidia h100 80gb hbm3", "H100 80GB HBM3"])
+def test_a_misspelt_product_beside_a_right_one_is_refused_with_the_nodes_own(key: str) -> None:
+    found = problem(driven(HOPPER, HOPPER), gpu_settings_mig=layouts("0", HOPPER, key))
+    assert_says(found, "gpu_settings_mig", repr(key), f"2x {HOPPER};", f"did you mean {HOPPER}?")
+
+
+def test_one_inventory_may_name_the_products_of_other_nodes_however_alike() -> None:
+    others = ("NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA A100-SXM4-40GB", "NVIDIA RTX PRO 7000")
+    assert plan(driven(HOPPER), gpu_settings_mig=layouts(HOPPER, *others))["problems"] == []
+    alike = driven("NVIDIA A100-SXM4-80GB", device_id="20b2")
+    assert plan(alike, gpu_settings_mig=layouts("NVIDIA A100-SXM4-40GB", "all"))["problems"] == []
+
+
+def test_a_product_that_the_driver_names_and_no_table_does_is_no_typo() -> None:
+    assert (
+        plan(driven("NVIDIA H100 80GB HBM3e"), gpu_settings_mig=layouts("NVIDIA H100 80GB HBM3e"))["problems"]
+        == []
+    )
+
+
+def test_before_the_driver_is_loaded_nothing_is_refused_for_its_name() -> None:
+    found = plan(node(pci=gpus(H100)), gpu_settings_mig=layouts(HOPPER, "NVIDIA H100 80GB HMB3"))
+    assert found["problems"] == []
+    assert found["mig_products"] == {HOPPER: True, "NVIDIA H100 80GB HMB3": False}
+
+
+def warnings(**plans: dict[str, Any]) -> list[str]:
+    found = FleetPlan.from_dict({name: fact | {"roles": {}} for name, fact in plans.items()})
+    return [line for line in found.text().splitlines() if "gpu_settings_mig" in line]
+
+
+def test_a_product_that_no_node_of_the_run_has_is_warned_of() -> None:
+    wish = layouts(HOPPER, "NVIDIA A100-SXM4-40GB")
+    one, other = node(pci=gpus(H100)), node(pci=gpus(L4))
+    (line,) = warnings(a=plan(one, gpu_settings_mig=wish), b=plan(other, gpu_settings_mig=wish))
+    assert_says(line, "warning: ", "'NVIDIA A100-SXM4-40GB'", "H100 SXM 80 GB, L4")
+
+
+def test_a_product_of_another_node_of_the_run_is_not() -> None:
+    wish = layouts(HOPPER, "NVIDIA L4", "0", "all")
+    one, other = node(pci=gpus(H100)), node(pci=gpus(L4))
+    assert warnings(a=plan(one, gpu_settings_mig=wish), b=plan(other, gpu_settings_mig=wish)) == []
+
+
+def test_a_gpu_that_is_in_no_table_may_be_the_product() -> None:
+    unknown = node(pci=gpus("ffff"))
+    found = plan(unknown, gpu_settings_mig=layouts("NVIDIA X1"), preflight_unknown_gpu_ok=True)
+    assert warnings(a=found) == []
