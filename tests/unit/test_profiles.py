@@ -68,6 +68,14 @@ def plan(profile: str, **changes: Any) -> NodePlan:
     return whole_plan(facts, **own(name))
 
 
+def test_a_clouds_machine_gets_what_its_image_says() -> None:
+    facts = node(pci=gpus(*[H100] * 8), apt_sources=[DEBIAN])
+    (role,) = (one for one in whole_plan(facts, **own("node31")).roles if one.role == "compute_environment")
+    lines = (contents(role)["/etc/nccl.conf"] or "").splitlines()
+    image = {"NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml", "NCCL_IB_PCI_RELAXED_ORDERING=1"}
+    assert image <= set(lines), lines
+
+
 def test_every_profile_has_a_node_in_the_example_and_a_test_here() -> None:
     hosts, _ = inventory()
     assert sorted(NODES) == PROFILES == sorted(name for name in hosts.groups if name.startswith(PROFILE))
