@@ -162,6 +162,8 @@ def own_gpu(gpus: list[Gpu], rank: Rank) -> Gpu:
         raise UnboundError("no GPU is visible")
     if rank.number is None:
         raise UnboundError(f"no launcher says which rank this is, and {len(gpus)} GPUs are visible")
+    if rank.ranks == 1 and rank.variable != "LOCAL_RANK":  # a torchrun of srun's, a server over all GPUs
+        raise UnboundError(f"the node's only rank, and {len(gpus)} GPUs are visible: it may use them all")
     if rank.number >= len(gpus):
         raise UnboundError(f"rank {rank.number} has no GPU of its own: {len(gpus)} are visible")
     return gpus[rank.number]

@@ -415,6 +415,17 @@ def test_a_rank_beyond_the_gpus_is_not_bound(asked: Machine) -> None:
     )
 
 
+@pytest.mark.parametrize("launcher", ["slurm", "open-mpi", "hydra"])
+def test_one_task_that_sees_several_gpus_is_not_bound_to_the_first(asked: Machine, launcher: str) -> None:
+    """A torchrun that srun starts, or a server over all GPUs: its workers would share the CPUs of one."""
+    asked.gpus("0", "0")
+    size = {"open-mpi": "OMPI_COMM_WORLD_LOCAL_SIZE", "hydra": "MPI_LOCALNRANKS"}.get(launcher)
+    alone = {size: "1"} if size else {"SLURM_GTIDS": "4"}
+    assert rank.Plan({**as_rank(0, launcher), **alone}).unbound == (
+        "the node's only rank, and 2 GPUs are visible: it may use them all"
+    )
+
+
 def test_several_models_are_told_apart_by_uuid_or_in_the_order_of_pci(asked: Machine) -> None:
     asked.gpus("0", "0", names=["NVIDIA L4", H100])
     for given in ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {"CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1"}):
