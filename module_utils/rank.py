@@ -37,6 +37,7 @@ LAUNCHERS = (
 THREADS = "OMP_NUM_THREADS"
 ROOT = Path(os.environ.get("TEMPER_RANK_ROOT", "/"))  # tests give another /sys and /etc
 ANSWER_S = 60  # nvidia-smi, of all ranks at once, without persistence mode
+CORRUPTED_INFOROM = 14  # nvidia-smi's status beside a whole answer and a warning (nvidia-smi(1))
 QUERY = "uuid,pci.bus_id,mig.mode.current,name"
 
 
@@ -119,7 +120,7 @@ def nvidia_smi(*options: str) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             program.wait(1)  # and no longer: it may hang in the driver
         raise UnboundError(f"nvidia-smi did not answer in {ANSWER_S} s") from error
-    if program.returncode:
+    if program.returncode not in (0, CORRUPTED_INFOROM):
         raise UnboundError(f"nvidia-smi: {' '.join(output.split()) or f'status {program.returncode}'}")
     return output
 
@@ -238,7 +239,9 @@ class Plan:
     def bind(self) -> None:
         """Find the rank's GPU, and the CPUs beside it. Raises UnboundError, OSError and ValueError."""
         listed = nvidia_smi(f"--query-gpu={QUERY}", "--format=csv,noheader")
-        self.gpus = visible([Gpu(line) for line in listed.splitlines() if line.strip()], self.environment)
+        self.gpus = visible(
+            [Gpu(line) for line in listed.splitlines() if line.startswith("GPU-")], self.environment
+        )
         gpu = own_gpu(self.gpus, self.rank)
         near = beside(gpu) & self.before
         if not near:
@@ -260,9 +263,10 @@ class Plan:
             together = os.sched_getaffinity(self.launcher) | self.cpus
         peers = self.ranks
         if self.gpu and len(self.gpus) >= self.ranks > 1:  # every rank's GPU is known
-            near = beside(self.gpu)
-            peers = sum(bool(beside(gpu) & near) for gpu in self.gpus[: self.ranks])
-            together = together & near | self.cpus
+            with contextlib.suppress(OSError, ValueError):
+                near = beside(self.gpu)
+                peers = sum(bool(beside(gpu) & near) for gpu in self.gpus[: self.ranks])
+                together = together & near | self.cpus
         # A launcher may have bound each rank to CPUs of its own already, which nobody shares.
         sharing = max(1, math.ceil(peers * len(self.cpus) / len(together)))
         most = [cores(self.cpus) // sharing, math.floor(min(quota() / self.ranks, len(self.cpus)))]

@@ -38,7 +38,7 @@ def environment(node: NodeFacts, gpu_count: int, wanted: ComputeEnvironment, add
     by_address = nccl_interface(node.interfaces, address)
     networks, why = None, ""
     interface = wanted.nccl_socket_ifname or by_address
-    if wanted.fleet_networks:
+    if wanted.fleet_networks and wanted.state == "present":
         found = links(node.interfaces, wanted.fleet_networks)
         preferred = (by_address or "").removeprefix("=")
         ordered = in_order(found, wanted.fleet_networks, preferred)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,8 @@ def misspelt(layouts: Mapping[str, object], pci: Iterable[PciDevice], tables: Ta
     """A sentence for each name that is nearly that of a GPU of this node, as its driver calls it.
 
     One inventory may name products of several kinds of nodes, so a name that is no GPU's here is no fault by
-    itself; nor is one that the tables know of another GPU, however alike.
+    itself; nor is one that the tables know of another GPU, however alike, or one with other numbers: products
+    that no table knows differ in these (A100 and A800, 40GB and 64GB).
     """
     here = Counter(device.name for device in pci if device.class_id in GPU_CLASSES and device.name)
     others = {name for model in tables.models.values() for name in (model.name, *model.product_names)}
@@ -36,7 +38,7 @@ def misspelt(layouts: Mapping[str, object], pci: Iterable[PciDevice], tables: Ta
     problems = []
     for key in products(layouts):
         close = difflib.get_close_matches(key.lower(), spelled, n=1, cutoff=ALIKE)
-        if key in here or key in others or not close:
+        if key in here or key in others or not close or numbers(close[0]) != numbers(key):
             continue
         found = ", ".join(f"{count}x {name}" for name, count in sorted(here.items()))
         problems.append(
@@ -44,6 +46,11 @@ def misspelt(layouts: Mapping[str, object], pci: Iterable[PciDevice], tables: Ta
             f"has {found}; did you mean {spelled[close[0]]}?"
         )
     return problems
+
+
+def numbers(name: str) -> list[str]:
+    """The numbers in a product's name."""
+    return re.findall(r"\d+", name)
 
 
 def matches(layouts: Mapping[str, object], pci: Iterable[PciDevice], tables: Tables) -> dict[str, bool]:

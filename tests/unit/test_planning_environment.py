@@ -253,7 +253,8 @@ def test_one_of_several_interfaces_in_a_network_may_be_down() -> None:
 
 
 def test_what_takes_the_role_back_asks_no_network() -> None:
-    assert joined(ETH0, networks=[FABRIC], compute_environment_state="absent")["problems"] == []
+    found = joined(ETH0, networks=[FABRIC], compute_environment_state="absent")
+    assert (found["problems"], found["environment"]["why"]) == ([], "")
 
 
 @pytest.mark.parametrize(

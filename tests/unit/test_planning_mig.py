@@ -32,6 +32,9 @@ def test_a_misspelt_product_beside_a_right_one_is_refused_with_the_nodes_own(key
 def test_one_inventory_may_name_the_products_of_other_nodes_however_alike() -> None:
     others = ("NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA A100-SXM4-40GB", "NVIDIA RTX PRO 7000")
     assert plan(driven(HOPPER), gpu_settings_mig=layouts(HOPPER, *others))["problems"] == []
+    # In no table: only their numbers say that they are others.
+    unknown = ("NVIDIA H800 80GB HBM3", "NVIDIA H100 64GB HBM2")
+    assert plan(driven(HOPPER), gpu_settings_mig=layouts(HOPPER, *unknown))["problems"] == []
     alike = driven("NVIDIA A100-SXM4-80GB", device_id="20b2")
     assert plan(alike, gpu_settings_mig=layouts("NVIDIA A100-SXM4-40GB", "all"))["problems"] == []
 

@@ -408,6 +408,15 @@ def test_a_rank_without_a_gpu_is_not_bound(asked: Machine, visible: str) -> None
     assert rank.Plan({"CUDA_VISIBLE_DEVICES": visible, **as_rank(0)}).unbound == "no GPU is visible"
 
 
+@pytest.mark.parametrize("status", [0, 14])
+def test_a_warning_of_nvidia_smi_is_no_gpu(asked: Machine, status: int) -> None:
+    asked.gpus("0", "0")
+    warning = "WARNING: infoROM is corrupted at gpu 0000:1B:00.0"
+    asked.program("nvidia-smi", f"#!/bin/sh\ncat {asked.root}/listed\necho '{warning}'\nexit {status}\n")
+    plan = rank.Plan(as_rank(1))
+    assert (plan.unbound, plan.gpu and plan.gpu.address) == ("", asked.addresses[1])
+
+
 def test_a_rank_beyond_the_gpus_is_not_bound(asked: Machine) -> None:
     asked.gpus("0", "0")
     assert rank.Plan({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"}).unbound == (
