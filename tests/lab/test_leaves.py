@@ -178,11 +178,14 @@ def test_a_node_that_hangs_is_named_in_a_leaf_of_two(healthy_gb_s: float, tmp_pa
 
 @contextlib.contextmanager
 def losing_packets(node: Node) -> Iterator[None]:
-    """Let a node lose a part of what it sends over TCP, but not to whom speaks SSH with it."""
+    """Let a node lose a part of what reaches it over TCP, but not of SSH.
+
+    On its way in: of a packet that is dropped on its way out its sender hears at once, so that none is lost.
+    """
     rules = f"""table inet lossy {{
-    chain output {{
-        type filter hook output priority 0
-        meta l4proto tcp tcp sport != 22 numgen random mod 100 < {LOST_PERCENT} drop
+    chain input {{
+        type filter hook input priority 0
+        meta l4proto tcp tcp dport != 22 numgen random mod 100 < {LOST_PERCENT} drop
     }}
 }}
 """
