@@ -98,8 +98,8 @@ def validation(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | Non
         [sys.executable, *argv],
         cwd=ROOT, input=b'{"slices": [' + parts + b"]}", capture_output=True, check=False,
     )  # fmt: skip
-    if done.returncode:
-        # Where it could not read a slice, that one is named.
+    if done.returncode and not done.stdout:
+        # It has no verdict. Where it could not read a slice, that one is named.
         documents(folders, "validation")
     # One that was killed has no status of its own, and is no success.
     status = done.returncode if done.returncode >= 0 else 2
