@@ -141,6 +141,8 @@ def release(folder: Path, job: dict[str, Any]) -> None:
         envvars=job.get("envvars"),
         ident="release",
         quiet=True,
+        # Else it has signals for itself, and a second one ends it: nodes would stay taken.
+        cancel_callback=lambda: False,
     )
 
 

@@ -37,8 +37,8 @@ from fleet.inventory import from_listing
 from fleet.journal import Job, Journal, NodeRecord
 from fleet.run import HERE, Events, Run
 from fleet.slices import Board, Outcome, Place, Slice
-from fleet.worker import slim
-from rollout.guard import end_descendants
+from fleet.worker import release, slim
+from rollout.guard import STOPS, end_descendants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -367,6 +367,36 @@ def stop_when(condition: Callable[[], bool]) -> None:
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_signal_does_not_end_what_gives_the_nodes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the second one of a terminal, or that of a guard which Receptor has killed."""
+    begun, python = tmp_path / "begun", tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ntouch {begun}\nsleep 3\necho '{{}}'\n")
+    python.chmod(0o755)
+    own = {"ansible_connection": "local", "ansible_become": False, "ansible_python3_interpreter": str(python)}
+    given = {
+        "env/extravars": {"__preflight_lease": {"owner": "one", "attempt": 1}},
+        # How long ansible-runner waits for a word before it looks whether it is to end.
+        "env/settings": {"pexpect_timeout": 1},
+        "slice.json": {"gpu_nodes": {"hosts": {"gpu01": own}}},
+    }
+    (tmp_path / "env").mkdir()
+    for name, content in given.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    heard: list[int] = []
+    before = {number: signal.signal(number, lambda got, _: heard.append(got)) for number in STOPS}
+    try:
+        threading.Thread(target=stop_when, args=(begun.exists,)).start()
+        release(tmp_path, {"inventory": str(tmp_path / "slice.json")})
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert (tmp_path / "artifacts/release/status").read_text() == "successful"
+    assert heard == [signal.SIGINT]
 
 
 def test_a_slice_that_says_something_else_is_lost_and_the_run_goes_on(
