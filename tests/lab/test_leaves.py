@@ -74,7 +74,7 @@ def lab() -> Iterator[None]:
     """Six bare nodes, and nothing left of them afterwards."""
     with FLEET.booted():
         for node in LAB.nodes(6):
-            # The host's may hardly mind losses, as bbr does; no namespace may choose cubic, its default.
+            # The host's may hardly mind losses, as bbr does, and cubic is not for a namespace to choose.
             choose = ["sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno"]
             run(["ip", "netns", "exec", node.unique_name, *choose])
         yield
