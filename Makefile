@@ -111,6 +111,10 @@ bench: packages controller payload ## Time a ping, site.yml and the hardening ro
 	$(BIN)/python -m tests.bench.slices
 	$(BIN)/python -m tests.bench $(ARGS)
 
+.PHONY: os-values
+os-values: packages setup payload ## Measure what values of the operating system bring on this machine, which it changes and restores: half an hour
+	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/python -m tests.bench.os_values $(ARGS)
+
 ##@ The repository
 
 .PHONY: setup

@@ -206,13 +206,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "names", nargs="*", choices=[*EXPERIMENTS, []], metavar="NAME", help=", ".join(EXPERIMENTS)
-    )
+    parser.add_argument("names", nargs="*", choices=EXPERIMENTS, metavar="NAME", default=list(EXPERIMENTS))
     parser.add_argument("--rounds", type=int, default=12)
     options = parser.parse_args()
+    if os.geteuid():
+        parser.error("this changes values of the kernel: run it as root")
     print("| Value | Workload | Kernel's | Other | Gain (95 %) | Pairs |\n|---|---|---|---|---|---|")
-    for name in options.names or EXPERIMENTS:
+    for name in options.names:
         with tempfile.TemporaryDirectory() as folder:
             choices = EXPERIMENTS[name](Path(folder))
             for line in lines(name, choices, carry_out(choices, options.rounds)):
