@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     #: What to measure with each choice, the kernel's own first.
     Choices = Mapping[str, Callable[[], Rates]]
 
+#: Names a Python with torch.
+PYTHON = "TEMPER_PAYLOAD_PYTHON"
 ROOT = Path(__file__).resolve().parents[2]
 FILE_BYTES = 2 << 30
 #: Normally distributed values lie within so many standard deviations with 95 % confidence.
@@ -43,19 +45,15 @@ Z95 = 1.96
 def workload(
     *words: object, before: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
 ) -> Rates:
-    """Rates of tests/bench/os_workloads.py in a process of its own; `before` stands in front of its command.
-
-    One that fails has no rates, and has said why.
-    """
-    python = os.environ.get("TEMPER_PAYLOAD_PYTHON", sys.executable)
+    """Rates of tests/bench/os_workloads.py in a process of its own; `before` stands in front of its command."""
     done = subprocess.run(
-        [*before, python, "-W", "ignore", "-m", "tests.bench.os_workloads", *map(str, words)],
+        [*before, os.environ[PYTHON], "-W", "ignore", "-m", "tests.bench.os_workloads", *map(str, words)],
         cwd=ROOT,
         env={**os.environ, **(environment or {})},
         stdout=subprocess.PIPE,
-        check=False,
+        check=True,
     )
-    rates: Rates = json.loads(done.stdout) if done.returncode == 0 else {}
+    rates: Rates = json.loads(done.stdout)
     return rates
 
 
@@ -211,6 +209,8 @@ def main() -> int:
     options = parser.parse_args()
     if os.geteuid():
         parser.error("this changes values of the kernel: run it as root")
+    if not os.environ.get(PYTHON):
+        parser.error(f"{PYTHON} names no Python with torch; see the Makefile")
     print("| Value | Workload | Kernel's | Other | Gain (95 %) | Pairs |\n|---|---|---|---|---|---|")
     for name in options.names:
         with tempfile.TemporaryDirectory() as folder:
