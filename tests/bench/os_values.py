@@ -45,7 +45,7 @@ Z95 = 1.96
 def workload(
     *words: object, before: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
 ) -> Rates:
-    """Rates of tests/bench/os_workloads.py in a process of its own; `before` stands in front of its command."""
+    """Rates of os_workloads.py in a process of its own; `before` stands in front of its command."""
     done = subprocess.run(
         [*before, os.environ[PYTHON], "-W", "ignore", "-m", "tests.bench.os_workloads", *map(str, words)],
         cwd=ROOT,
