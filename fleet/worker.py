@@ -141,7 +141,7 @@ def release(folder: Path, job: dict[str, Any]) -> None:
         envvars=job.get("envvars"),
         ident="release",
         quiet=True,
-        # Else it has signals for itself, and a second one ends it: nodes would stay taken.
+        # Without it ansible-runner takes signals for itself, and ends at one: nodes would stay taken.
         cancel_callback=lambda: False,
     )
 

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.lab.process import run
@@ -91,6 +92,8 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
 def namespaces() -> Iterator[None]:
     """Both, with nothing in them yet."""
     for name in SIDES:
+        if Path("/run/netns", name).exists():  # of a run that was killed
+            run(["ip", "netns", "delete", name])
         run(["ip", "netns", "add", name])
     try:
         for name in SIDES:
@@ -193,23 +196,8 @@ def reached() -> dict[str, float]:
     """How many answers come of 3,000 addresses of a network that are each asked three times."""
     with namespaces():
         first, second = SIDES
-        run(
-            [
-                "ip",
-                "link",
-                "add",
-                "eth0",
-                "netns",
-                first,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                second,
-            ]
-        )
+        ends = ["netns", first, "type", "veth", "peer", "name", "eth0", "netns", second]
+        run(["ip", "link", "add", "eth0", *ends])
         for number, name in enumerate(SIDES, 1):
             run(["ip", "-netns", name, "address", "add", f"10.253.255.{number}/16", "dev", "eth0"])
             run(["ip", "-netns", name, "link", "set", "eth0", "up"])

@@ -93,13 +93,12 @@ def read_ahead(folder: Path) -> Choices:
 
 def scheduler(folder: Path) -> Choices:
     """os_tuning_nvme_scheduler, of the disk that the folder is on."""
-    ahead = read_ahead_file(folder)
     number = folder.stat().st_dev
     block = Path("/sys/dev/block", f"{os.major(number)}:{os.minor(number)}").resolve()
     path = next(
         (one / "queue/scheduler" for one in (block, block.parent) if (one / "queue/scheduler").exists()), None
     )
-    if ahead is None or path is None:
+    if path is None:
         raise SystemExit(f"{folder} is on no disk with a scheduler; TMPDIR names another folder.")
     measure = partial(workload, "drive", _large_file(folder))
     offered = path.read_text().replace("[", "").replace("]", "").split()
@@ -204,7 +203,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", choices=EXPERIMENTS, metavar="NAME", default=list(EXPERIMENTS))
+    parser.add_argument(
+        "names",
+        nargs="*",
+        choices=EXPERIMENTS,
+        metavar="NAME",
+        default=list(EXPERIMENTS),
+        help=", ".join(EXPERIMENTS),
+    )
     parser.add_argument("--rounds", type=int, default=12)
     options = parser.parse_args()
     if os.geteuid():
