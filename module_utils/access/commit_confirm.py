@@ -148,7 +148,8 @@ class Change:
             if node.check_mode:
                 node.warn("An earlier change still waits for its confirmation; a run would undo it first.")
             else:
-                _undo(script.parent, "another run began before it was confirmed")
+                earlier = Change(script.parent.name, self.subject, self.state, self.units)
+                earlier.undo("another run began before it was confirmed")
         if past := self.past_rollback(keep=node.check_mode):
             node.warn(past)
 
@@ -203,8 +204,16 @@ class Change:
             self._stop_timer()
 
     def undo(self, reason: str) -> None:
-        """Restore now, without waiting for the timer, which then finds nothing left to do."""
-        _undo(self.directory, reason)
+        """Restore now, without waiting for the timer; raise CommandError where that fails."""
+        try:
+            run(["/bin/sh", str(self.directory / "undo"), reason])
+        except CommandError:
+            if self.pending:  # else another one did it meanwhile
+                raise
+        with self._lock():
+            # The timer would find nothing left to do; one that another run has started is not this one.
+            if not self.pending:
+                self._stop_timer()
 
     def _undo_failed(self, error: BaseException) -> None:
         why = f"it failed: {error}" if isinstance(error, Exception) else "it was broken off"
@@ -354,12 +363,3 @@ class ConfirmedSetting(Setting, Generic[Outlook]):
         with self.pending.armed(way_in.files, way_in.live, self.rollback_after_s, self.login):
             self.apply()
         return {"confirm": self.change_name}
-
-
-def _undo(directory: Path, reason: str) -> None:
-    """Run a saved undo; raise CommandError where it fails, unless another one did it meanwhile."""
-    try:
-        run(["/bin/sh", str(directory / "undo"), reason])
-    except CommandError:
-        if directory.is_dir():
-            raise

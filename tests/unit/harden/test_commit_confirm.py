@@ -71,6 +71,29 @@ def test_undo_restores_content_mode_and_absence_and_makes_it_effective(node: Nod
     assert not node.change.pending
 
 
+def test_undo_ends_its_timer_and_not_that_of_a_change_that_came_after_it(
+    node: Node, timers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = "systemctl --quiet stop temper-rollback-ssh.timer"
+    node.apply("after")
+    timers.clear()
+    real = commit_confirm.run  # type: ignore[attr-defined]
+
+    def run(command: list[str]) -> object:
+        monkeypatch.setattr(commit_confirm, "run", real)
+        done = real(command)
+        node.apply("of another run")
+        timers.clear()
+        return done
+
+    monkeypatch.setattr(commit_confirm, "run", run)
+    node.change.undo("another run began")
+    assert node.change.pending
+    assert timers == []
+    node.change.undo("the timer ran out")
+    assert stop in timers
+
+
 def test_undo_is_told_once_with_its_reason(node: Node) -> None:
     node.apply("after")
     node.change.undo("the timer ran out")
@@ -260,12 +283,14 @@ class Module:
         self.warnings.append(text)
 
 
-def test_change_of_another_name_is_undone_first_too(node: Node) -> None:
+def test_change_of_another_name_is_undone_first_too(node: Node, timers: list[str]) -> None:
     """A firewall that fits a port which sshd is about to leave again would lock everybody out."""
     node.apply("after")
     firewall = Change("firewall", "the firewall", state=node.change.state, units=node.units)
+    timers.clear()
     firewall.settle_the_past(Module(), 120)
     assert node.file.read_text() == "before"
+    assert timers[0] == "systemctl --quiet stop temper-rollback-ssh.timer"
     module = Module()
     node.change.settle_the_past(module, 120)
     assert len(module.warnings) == 1
