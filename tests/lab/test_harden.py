@@ -212,6 +212,8 @@ def test_change_of_a_killed_controller_is_undone(
 def test_run_after_a_killed_controller_starts_over(fleet: Fleet) -> None:
     fleet.harden_and_kill("ssh", ssh_hardening_max_auth_tries=3)
     fleet.assert_told("another run began before it was confirmed")
+    timers = fleet.side_door("systemctl list-timers --no-legend 'temper-rollback-*'")
+    assert not any(timers.values()), timers
     fleet.assert_everybody_gets_in()
 
 
