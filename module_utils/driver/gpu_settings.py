@@ -186,7 +186,9 @@ def check_clocks(clocks: Any) -> None:
         isinstance(clocks, dict)
         and clocks
         and clocks.keys() <= {"graphics", "memory"}
-        and all(type(clock) is int and clock > 0 for clock in clocks.values())
+        # Ansible's own numbers are of a type of its own, which is one of int.
+        and all(isinstance(clock, int) and clock > 0 for clock in clocks.values())
+        and not any(isinstance(clock, bool) for clock in clocks.values())
     ):
         return
     raise SettingsError(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleUndefinedVariable
+from ansible.parsing.dataloader import DataLoader
 
 from planning.role_variables import argument_specs, role_variables, unknown_variables
 from tests.unit.tables import specs
@@ -312,6 +313,42 @@ def test_what_a_module_would_refuse_is_found_before_anything_is_changed(
     (found,) = role_variables({name: value}, specs())["problems"]
     assert found.startswith(f"{name}: ")
     assert problem in found
+
+
+#: Of each kind of value that a module looks at itself.
+DOCUMENTED = """
+- gpu_settings_clocks: {graphics: 1755}
+- gpu_settings_clocks: {graphics: 1410, memory: 1593}
+- gpu_settings_clocks: efficient
+- gpu_settings_power_limit_percent: 80
+- gpu_settings_compute_mode: exclusive_process
+- gpu_settings_mig: {all: [3g.40gb, 3g.40gb]}
+- gpu_settings_mig: {0: [1g.10gb, 1g.10gb, 2g.20gb], 1: disabled}
+- gpu_settings_mig: {"NVIDIA A100-SXM4-40GB": [3g.20gb, 3g.20gb]}
+- compute_environment_fleet_networks: [10.1.0.0/16, "fd00:1::/64"]
+- compute_environment_nccl: {NCCL_IB_TC: 106}
+- compute_environment_omp_num_threads: 8
+- compute_environment_slurm_cgroup: {ConstrainDevices: true, ConstrainCores: true, ConstrainRAMSpace: true}
+- firewall_rules: [{name: web, ports: [80, 443], sources: [192.0.2.0/24]}]
+- firewall_services: {slurmd: [192.0.2.7]}
+- firewall_peer_addresses: [10.1.0.0/16]
+- gpu_validation_hours: 0.5
+- gpu_validation_fabric_pair_rounds: 3
+- os_hardening_waivers: [{id: core-dumps, reason: a debugger needs them}]
+- os_tuning_memlock: unlimited
+- os_tuning_network_buffer_mib: 64
+- os_tuning_nofile: 1048576
+- os_tuning_nvme_read_ahead_kb: 1024
+- os_tuning_shm: 75%
+- os_tuning_stack_kib: 8192
+- os_tuning_sysctls: {vm.swappiness: 10}
+"""
+
+
+@pytest.mark.parametrize("given", DataLoader().load(DOCUMENTED), ids=str)
+def test_values_are_taken_as_ansible_reads_them_from_a_file(given: dict[str, Any]) -> None:
+    """Its numbers and texts are of types of its own."""
+    assert role_variables(given, specs())["problems"] == []
 
 
 # ---------------------------------------------------------------- together
