@@ -106,3 +106,12 @@ def test_after_a_reboot_everything_is_there_again_before_containers_start() -> N
     gate.judge_settings(before, gpu_settings.parse(on_node(NODE, "nvidia-smi -q -x")), lost, [])
     assert lost == []
     assert tune().changed(NODE) == 0
+
+
+def test_clocks_in_mhz_are_those_that_the_gpu_lists() -> None:
+    refused = tune(gpu_settings_clocks={"graphics": 1757})
+    assert refused.status != 0
+    assert "expected a graphics clock that it has, found 1757 MHz; nearest: 1755 and 1770 MHz" in refused.said
+    run = tune(gpu_settings_clocks={"graphics": 1755})
+    assert run.status == 0, run.output
+    assert query("clocks.gr") == [["1755"]] * 8
