@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ansible.module_utils import lease
 from ansible.module_utils.common import warnings
+from ansible.module_utils.engines import busy
 from ansible.module_utils.packaging import node, packages, repositories
 from ansible.module_utils.settings import record
 from ansible.module_utils.testing import patch_module_args
@@ -37,6 +38,10 @@ def run_module(
     # Once a test has loaded a part of the controller, warnings would be displayed and not returned.
     monkeypatch.setattr("ansible.module_utils._internal.is_controller", False)
     monkeypatch.setattr(lease, "SETTINGS_LOCK", tmp_path_factory.getbasetemp() / "settings")
+    # This machine may have containers with GPUs.
+    processes = tmp_path_factory.mktemp("proc")
+    (processes / "self" / "root").mkdir(parents=True)
+    monkeypatch.setattr(busy, "PROC", processes)
 
     def run(main: Callable[[], None], *, check_mode: bool = False, **parameters: Any) -> dict[str, Any]:
         # On a node each module has a process of its own.

@@ -12,7 +12,6 @@ import pytest
 from ansible.module_utils.access.commit_confirm import Change, ConfirmedSetting
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.driver.loaded import LoadedDriver
-from ansible.module_utils.engines import busy
 from ansible.module_utils.settings import kinds, record, system
 from ansible.module_utils.settings.base import Difference, RefusedError, Setting, SettingError, WayIn
 
@@ -141,7 +140,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(record, "FORMER", {"os_hardening": tmp_path / "os_hardening.json"})
     monkeypatch.setattr(system, "PROC_SYS", tmp_path / "proc-sys")
     monkeypatch.setattr(system, "SYSCTL_DIRECTORIES", ())
-    monkeypatch.setattr(busy, "gpu_processes", list)  # this machine may have containers with GPUs
     return world
 
 
