@@ -186,9 +186,8 @@ def check_clocks(clocks: Any) -> None:
         isinstance(clocks, dict)
         and clocks
         and clocks.keys() <= {"graphics", "memory"}
-        # Ansible's own numbers are of a type of its own, which is one of int.
-        and all(isinstance(clock, int) and clock > 0 for clock in clocks.values())
-        and not any(isinstance(clock, bool) for clock in clocks.values())
+        # Ansible's numbers are of a subclass of int; so is True, which is none.
+        and all(isinstance(one, int) and not isinstance(one, bool) and one > 0 for one in clocks.values())
     ):
         return
     raise SettingsError(

@@ -281,6 +281,8 @@ def test_a_variable_of_the_operator_s_own_is_left_alone() -> None:
         ("os_hardening_waivers", [{"id": "core-dump", "reason": "x"}], "did you mean core-dumps?"),
         ("os_hardening_waivers", [{"id": "core-dumps", "reason": ""}], "expected a reason, found none"),
         ("gpu_settings_clocks", "fast", "expected max, default, efficient, or graphics and memory in MHz"),
+        ("gpu_settings_clocks", {"graphics": True}, "in MHz, found {'graphics': True}"),
+        ("gpu_settings_clocks", {"graphics": 0}, "in MHz, found {'graphics': 0}"),
         ("gpu_settings_compute_mode", "prohibited", "would let no program use the GPUs"),
         ("gpu_settings_mig", {"all": []}, "expected for all a list of profiles, or disabled, found []"),
         ("gpu_settings_mig", {"0": "7g.80gb"}, "expected for 0 a list of profiles, or disabled"),

@@ -77,7 +77,7 @@ def test_undo_ends_its_timer_and_not_that_of_a_change_that_came_after_it(
     stop = "systemctl --quiet stop temper-rollback-ssh.timer"
     node.apply("after")
     timers.clear()
-    real = commit_confirm.run  # type: ignore[attr-defined]
+    real = processes.run
 
     def run(command: list[str]) -> object:
         monkeypatch.setattr(commit_confirm, "run", real)
