@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,8 +59,13 @@ class Store:
             with closing(
                 sqlite3.connect(self.path, timeout=self.patience_s, isolation_level=None)
             ) as connection:
+                # Of one moment: another may be making the tables.
+                connection.execute("BEGIN")
                 self._refuse_strangers(connection)
-                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("COMMIT")
+                # SQLite waits for nobody here: where several begin a file, one of them sees to it.
+                with suppress(sqlite3.OperationalError):
+                    connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("BEGIN IMMEDIATE")
                 self._make_tables(connection)
                 yield connection

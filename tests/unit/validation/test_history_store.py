@@ -10,7 +10,9 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -215,6 +217,21 @@ def test_writers_at_once_lose_nothing(history: History) -> None:
     ]
     assert [writer.wait() for writer in writers] == [0, 0, 0]
     assert [len(runs(history, f"gpu{number}")) for number in range(3)] == [10, 10, 10]
+
+
+def test_several_may_begin_a_history_at_once(tmp_path: Path) -> None:
+    """Each waits for the others; none takes a file that is being made for a stranger's."""
+    for attempt in range(25):
+        begun = History(tmp_path / f"{attempt}.sqlite")
+        together = Barrier(4)
+
+        def write(number: int, begun: History = begun, together: Barrier = together) -> int:
+            together.wait()
+            return begun.append([run(1, f"gpu{number}")])
+
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(write, range(4))) == [1, 1, 1, 1]
+        assert [len(runs(begun, f"gpu{number}")) for number in range(4)] == [1, 1, 1, 1]
 
 
 def test_a_writer_that_is_killed_leaves_what_was_there(history: History) -> None:
