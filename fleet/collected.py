@@ -78,29 +78,27 @@ def validation(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | Non
 
     Raises CollectedError.
     """
-    texts = {path: path.read_bytes() for folder in folders if (path := folder / "validation.json").is_file()}
-    if not texts:
+    paths = [path for folder in folders if (path := folder / "validation.json").is_file()]
+    if not paths:
         return None
-    first, text = next(iter(texts.items()))
     try:
-        argv = json.loads(text)["argv"]
+        argv = json.loads(paths[0].read_bytes())["argv"]
     except (ValueError, KeyError, TypeError) as error:
-        raise _unreadable(first, error) from error
+        raise _unreadable(paths[0], error) from error
     bare = {
         name: {"schema_version": EXPECTATIONS_VERSION, "gpus": None, "not_run": reason}
         for name, reason in silent.items()
     }
     expectations = {"schema_version": EXPECTATIONS_VERSION, "nodes": bare}
-    unheard = {"document": {"expectations": expectations, "results": {}, "fabric": None}}
-    # What slices say comes after what is known without them. Results of a fleet are too much to read twice.
-    parts = b",".join([json.dumps(unheard).encode(), *texts.values()])
+    # What slices say holds before what is known without them.
+    given = {
+        "document": {"expectations": expectations, "results": {}},
+        "slices": [str(path.absolute()) for path in paths],
+    }
     done = subprocess.run(
         [sys.executable, *argv],
-        cwd=ROOT, input=b'{"slices": [' + parts + b"]}", capture_output=True, check=False,
+        cwd=ROOT, input=json.dumps(given).encode(), capture_output=True, check=False,
     )  # fmt: skip
-    if done.returncode and not done.stdout:
-        # It has no verdict. Where it could not read a slice, that one is named.
-        documents(folders, "validation")
     # One that was killed has no status of its own, and is no success.
     status = done.returncode if done.returncode >= 0 else 2
     said = (done.stdout or done.stderr).decode(errors="replace").strip()

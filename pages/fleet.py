@@ -142,8 +142,8 @@ def changed_on(report: Report) -> list[Change]:
     return sorted(found, key=lambda change: (change.rank, change.node))
 
 
-def page_of(report: Report, numbers: FleetNumbers, changed: list[Change]) -> FleetPage:
-    """The page of a fleet."""
+def page_of(report: Report, numbers: FleetNumbers, changed: list[Change], last_measured: str) -> FleetPage:
+    """The page of a fleet. `last_measured` is when its last result began, empty where there is none."""
     verdict = report.validation.verdict if report.validation else None
     statement = report.compliance
     judged = {node.node: node for node in verdict.nodes} if verdict else {}
@@ -162,7 +162,7 @@ def page_of(report: Report, numbers: FleetNumbers, changed: list[Change]) -> Fle
     spreads = list(_spreads(numbers))
     return FleetPage(
         label=report.label,
-        verdicts=tuple(_verdicts(report)),
+        verdicts=tuple(_verdicts(report, last_measured)),
         kind=kind(
             *(str(one.state) for one in [verdict] if one), *(str(one.verdict) for one in [statement] if one)
         ),
@@ -192,11 +192,10 @@ def page_of(report: Report, numbers: FleetNumbers, changed: list[Change]) -> Fle
     )
 
 
-def _verdicts(report: Report) -> Iterator[tuple[str, str, str, str]]:
+def _verdicts(report: Report, last: str) -> Iterator[tuple[str, str, str, str]]:
     """Of each part: what it is, its state, its sentence, and where and when it comes from."""
     if report.validation:
-        verdict, results = report.validation.verdict, report.validation.results
-        last = max((result.started_at for result in results.values()), default="")
+        verdict = report.validation.verdict
         yield "Validation", verdict.state, _said(verdict.sentence), f"measured {moment(last)}" if last else ""
     if report.compliance:
         made = report.compliance

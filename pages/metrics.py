@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from array import array
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,7 @@ from validation.model.quantities import of_gpus
 from validation.verdict.references import Standards, standards_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from validation.model.contract import GpuIdentity, Measurement, NodeResult, TestResult
 
@@ -70,46 +71,62 @@ class Beside:
     words: str
 
 
-class FleetNumbers:
-    """The numbers of all nodes of a report.
+#: What numbers are pooled by.
+Key = tuple[Kind, Metric]
 
-    What the table of GPU models says of a model is the same for all nodes of one report, so it is looked up
-    once for each metric and kind.
-    """
 
-    def __init__(self, results: Mapping[str, NodeResult], references: Mapping[str, References]) -> None:
+@dataclass
+class Pool:
+    """All numbers of a metric on one kind of hardware, of some of a fleet's nodes."""
+
+    conditions: dict[str, int | str]
+    standards: Standards
+    values: array[float]
+    least: float
+    lowest: Place
+
+    def add(self, value: float, node: str, gpu: int | None) -> None:
+        """Take one number more."""
+        self.values.append(value)
+        if value < self.least:
+            self.least, self.lowest = value, Place(node, gpu)
+
+    def extend(self, other: Pool) -> None:
+        """Take those of other nodes."""
+        self.values.extend(other.values)
+        if other.least < self.least:
+            self.least, self.lowest = other.least, other.lowest
+
+
+class Hardware:
+    """What numbers are of, and what is published of that."""
+
+    def __init__(self, references: Mapping[str, References]) -> None:
         self._references = references
-        self._beside: dict[tuple[Kind, int, Metric], Beside] = {}
         self._kinds: dict[tuple[str, int | None], Kind] = {}
-        values: dict[tuple[Kind, Metric], list[float]] = {}
-        lowest: dict[tuple[Kind, Metric], tuple[float, Place]] = {}
-        first: dict[tuple[Kind, Metric], tuple[TestResult, Measurement, NodeResult]] = {}
+
+    def pools(self, results: Mapping[str, NodeResult]) -> dict[Key, Pool]:
+        """The numbers of some nodes."""
+        found: dict[Key, Pool] = {}
         for node, result in results.items():
             for test, measurement, key in self._numbers_of(result):
-                if not is_number(measurement.value):
+                value = measurement.value
+                if not is_number(value):
                     continue
-                if key not in values:
-                    values[key], first[key] = [], (test, measurement, result)
-                values[key].append(measurement.value)
-                if key not in lowest or measurement.value < lowest[key][0]:
-                    lowest[key] = measurement.value, Place(node, measurement.device)
-        self.distributions = {
-            key: Distribution(
-                key[1],
-                key[0],
-                {name: value for name, value in first[key][1].conditions.items() if name != OF_PAIRS},
-                tuple(sorted(found)),
-                lowest[key][1],
-                self._standards(*first[key]),
-            )
-            for key, found in values.items()
-        }
-        #: A model with several links is named with them.
-        self.links = Counter(name for name, _ in {key[0] for key in values})
+                if key in found:
+                    found[key].add(value, node, measurement.device)
+                    continue
+                conditions = measurement.conditions
+                found[key] = Pool(
+                    {name: said for name, said in conditions.items() if name != OF_PAIRS},
+                    self.standards(test, measurement, result),
+                    array("d", [value]),
+                    value,
+                    Place(node, measurement.device),
+                )
+        return found
 
-    def _numbers_of(
-        self, result: NodeResult
-    ) -> Iterator[tuple[TestResult, Measurement, tuple[Kind, Metric]]]:
+    def _numbers_of(self, result: NodeResult) -> Iterator[tuple[TestResult, Measurement, Key]]:
         kinds: dict[tuple[bool, int | None], Kind] = {}
         for test in result.tests:
             gpus = of_gpus(test)
@@ -126,28 +143,64 @@ class FleetNumbers:
         place = result.node, measurement.device
         if place not in self._kinds:
             gpus = result.gpus_of(measurement.device)
-            names = " and ".join(sorted({self.model(gpu, result) for gpu in gpus}))
+            names = " and ".join(sorted({self._model(gpu, result) for gpu in gpus}))
             self._kinds[place] = Kind(names or "GPUs that nobody named", _link(gpus))
         return self._kinds[place]
 
-    def model(self, gpu: GpuIdentity, result: NodeResult) -> str:
+    def _model(self, gpu: GpuIdentity, result: NodeResult) -> str:
         """A GPU's name in the table of models, or its own."""
-        model = self.references_of(result).model_of(gpu.pci_id)
+        model = self._references_of(result).model_of(gpu.pci_id)
         return str(model["name"]) if model else gpu.name
 
-    def references_of(self, result: NodeResult) -> References:
+    def _references_of(self, result: NodeResult) -> References:
         """The published numbers that a node was held against."""
         return self._references.get(result.node) or References()
 
-    def _standards(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Standards:
-        return standards_of(test, measurement, result, self.references_of(result))
+    def standards(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Standards:
+        """What is published of a number's hardware."""
+        return standards_of(test, measurement, result, self._references_of(result))
+
+
+def distributions(parts: Iterable[Mapping[Key, Pool]]) -> dict[Key, Distribution]:
+    """The numbers of a whole fleet; of its parts the pools are used up."""
+    pools: dict[Key, Pool] = {}
+    for part in parts:
+        for key, pool in part.items():
+            if key in pools:
+                pools[key].extend(pool)
+            else:
+                pools[key] = pool
+    return {
+        key: Distribution(
+            key[1], key[0], pool.conditions, tuple(sorted(pool.values)), pool.lowest, pool.standards
+        )
+        for key, pool in pools.items()
+    }
+
+
+class FleetNumbers:
+    """The numbers of all nodes of a report, and what one of a node stands beside.
+
+    What the table of GPU models says of a model is the same for all nodes of one report, so it is looked up
+    once for each metric and kind.
+    """
+
+    def __init__(self, hardware: Hardware, found: Mapping[Key, Distribution]) -> None:
+        self._hardware = hardware
+        self._beside: dict[tuple[Kind, int, Metric], Beside] = {}
+        self.distributions = found
+
+    @cached_property
+    def links(self) -> Counter[str]:
+        """In how many kinds of links there are GPUs of a model: one with several is named with them."""
+        return Counter(name for name, _ in {kind for kind, _ in self.distributions})
 
     def beside(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Beside:
         """What a number stands beside: its floor, what is published, and the fleet's numbers."""
-        kind, metric = self.kind(test, measurement, result), pooled(test, measurement)
+        kind, metric = self._hardware.kind(test, measurement, result), pooled(test, measurement)
         key = kind, len(result.gpus), metric
         if key not in self._beside:
-            standards = self._standards(test, measurement, result)
+            standards = self._hardware.standards(test, measurement, result)
             equals = self.distributions.get((kind, metric))
             median = equals.median if equals and len(equals.values) > 1 else None
             shared = (

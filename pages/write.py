@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import pkgutil
+from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jinja2
 from markupsafe import Markup
@@ -14,15 +15,16 @@ from markupsafe import Markup
 from compliance.alike import Once
 from pages import fleet, node, words
 from pages.inputs import Report, no_past
-from pages.metrics import FleetNumbers
+from pages.metrics import FleetNumbers, Hardware, distributions
 from validation.processes.files import write_all, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from compliance.model import ControlResult
     from pages.changes import Change
+    from pages.metrics import Distribution, Key
 
 #: A report of so many nodes is one file, where that has at most so many bytes; mail and browsers take it.
 MOST_IN_ONE_FILE = 30
@@ -33,20 +35,46 @@ MOST_WITH_PAGES = 1000
 FOLDER = "nodes"
 
 
+class Nodes(Protocol):
+    """What makes the pages of nodes."""
+
+    def pages_of(self, names: Collection[str]) -> dict[str, node.NodePage]:
+        """What their pages show, by name; of those that it has."""
+
+    def write(self, folder: Path, names: Collection[str], index: str) -> list[Path]:
+        """Write the pages of those that it has; returns the files. `index` is what leads to them."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What a report knows of its nodes where others have their results, each a part of the fleet.
+
+    `last_measured` is when the last result began. `nodes` makes the pages, with all that has changed.
+    """
+
+    numbers: Mapping[Key, Distribution]
+    last_measured: str
+    nodes: Callable[[list[Change]], Nodes]
+
+
 def write(
-    directory: Path, report: Report, name: str = "report.html", wanted: Collection[str] = ()
+    directory: Path,
+    report: Report,
+    name: str = "report.html",
+    wanted: Collection[str] = (),
+    elsewhere: Elsewhere | None = None,
 ) -> list[Path]:
     """Write the report; returns its files. Raises OSError.
 
     The pages of the nodes are written before the index that leads to them. `wanted` are nodes that have one
-    in any case.
+    in any case. `elsewhere` are the nodes' results where they are not in the report.
     """
-    made = Pages(report, wanted)
+    made = Pages(report, wanted, elsewhere)
     whole = made.whole()
     if whole is not None:
         write_atomically(directory / name, whole)
         return [directory / name]
-    written = write_all((directory / FOLDER / file, text) for file, text in made.nodes(name))
+    written = made.nodes.write(directory / FOLDER, made.with_page, f"../{name}")
     write_atomically(directory / name, made.index())
     return [*written, directory / name]
 
@@ -54,41 +82,50 @@ def write(
 class Pages:
     """The pages of a report as text."""
 
-    def __init__(self, report: Report, wanted: Collection[str] = ()) -> None:
-        validation, statement = report.validation, report.compliance
+    def __init__(
+        self, report: Report, wanted: Collection[str] = (), elsewhere: Elsewhere | None = None
+    ) -> None:
+        validation = report.validation
         self._report = report
         self._wanted = wanted
-        self._numbers = FleetNumbers(
-            validation.results if validation else {}, validation.references if validation else {}
-        )
-        # Hundreds of rows on each page are the same for nodes that are alike.
-        parts: Any = _environment().get_template("parts.html.j2").module
-        self._rows = {
-            "control_rows": _Rows(parts.control_row),
-            "relaxed_rows": _Rows(parts.relaxed_row),
-        }
         self._changed = fleet.changed_on(report)
-        self._by_node: dict[str, list[Change]] = {}
-        for change in self._changed:
-            self._by_node.setdefault(change.node, []).append(change)
-        self._verdicts = {one.node: one for one in validation.verdict.nodes} if validation else {}
-        self._statements = {one.node: one for one in statement.nodes} if statement else {}
-        self.names = sorted({*self._verdicts, *self._statements})
+        if elsewhere:
+            self._numbers = FleetNumbers(Hardware({}), elsewhere.numbers)
+            self._last_measured = elsewhere.last_measured
+            self.nodes: Nodes = elsewhere.nodes(self._changed)
+        else:
+            results = validation.results if validation else {}
+            hardware = Hardware(validation.references if validation else {})
+            self._numbers = FleetNumbers(hardware, distributions([hardware.pools(results)]))
+            self._last_measured = max((result.started_at for result in results.values()), default="")
+            self.nodes = NodePages(report, self._numbers, self._changed)
+        self.names = sorted(_names(report))
 
     def whole(self) -> str | None:
         """All in one file; None where that is too much for one."""
         if len(self.names) > MOST_IN_ONE_FILE:
             return None
-        found = [self.page_of(name) for name in self.names]
-        text = self._render(
-            "fleet.html.j2", page=self._fleet, nodes=found, address="#node-", linked=self.names
+        found = self.nodes.pages_of(self.names)
+        text = _render(
+            self._report,
+            "fleet.html.j2",
+            page=self._fleet,
+            nodes=[found[name] for name in self.names],
+            address="#node-",
+            linked=self.names,
+            **_rows(),
         )
         return text if len(text.encode()) <= MOST_BYTES else None
 
     def index(self) -> str:
         """The page of the fleet, with links to those of the nodes."""
-        return self._render(
-            "fleet.html.j2", page=self._fleet, nodes=[], address=f"{FOLDER}/", linked=set(self.with_page)
+        return _render(
+            self._report,
+            "fleet.html.j2",
+            page=self._fleet,
+            nodes=[],
+            address=f"{FOLDER}/",
+            linked=set(self.with_page),
         )
 
     @cached_property
@@ -97,20 +134,49 @@ class Pages:
         if len(self.names) <= MOST_WITH_PAGES:
             return self.names
         page = self._fleet
-        others = {*self._by_node, *self._wanted}
+        others = {*(change.node for change in self._changed), *self._wanted}
         lowest = {spread.lowest_slug for spread in page.spreads}
         return [
             row.name for row in page.rows if row.kind != "good" or row.slug in lowest or row.name in others
         ]
 
-    def nodes(self, index: str) -> Iterator[tuple[str, str]]:
-        """The page of each node that has one, by its file's name. `index` is the file of the fleet's page."""
-        for name in self.with_page:
-            page = self.page_of(name)
-            yield f"{page.slug}.html", self._render("node.html.j2", node=page, index=f"../{index}")
+    @cached_property
+    def _fleet(self) -> fleet.FleetPage:
+        return fleet.page_of(self._report, self._numbers, self._changed, self._last_measured)
 
-    def page_of(self, name: str) -> node.NodePage:
-        """What the page of a node shows."""
+
+class NodePages:
+    """The pages of nodes, of a whole report or of a part of its fleet."""
+
+    def __init__(self, report: Report, numbers: FleetNumbers, changed: Iterable[Change]) -> None:
+        validation, statement = report.validation, report.compliance
+        self._report = report
+        self._numbers = numbers
+        self._changed: dict[str, list[Change]] = {}
+        for change in changed:
+            self._changed.setdefault(change.node, []).append(change)
+        self._verdicts = {one.node: one for one in validation.verdict.nodes} if validation else {}
+        self._statements = {one.node: one for one in statement.nodes} if statement else {}
+        self._names = _names(report)
+
+    def pages_of(self, names: Collection[str]) -> dict[str, node.NodePage]:
+        """What their pages show, by name; of those that are of this report."""
+        return {name: self._page_of(name) for name in names if name in self._names}
+
+    def texts(self, names: Collection[str], index: str) -> Iterator[tuple[str, str]]:
+        """The page of each node, by its file's name. `index` is what leads to it."""
+        rows = _rows()
+        for name in names:
+            if name in self._names:
+                page = self._page_of(name)
+                text = _render(self._report, "node.html.j2", node=page, index=index, **rows)
+                yield f"{page.slug}.html", text
+
+    def write(self, folder: Path, names: Collection[str], index: str) -> list[Path]:
+        """Write the page of each node; returns the files. Raises OSError."""
+        return write_all((folder / file, text) for file, text in self.texts(names, index))
+
+    def _page_of(self, name: str) -> node.NodePage:
         validation = self._report.validation
         result = validation.results.get(name) if validation else None
         past = validation.past if validation else no_past
@@ -119,18 +185,27 @@ class Pages:
             self._verdicts.get(name),
             result,
             self._statements.get(name),
-            tuple(self._by_node.get(name, ())),
+            tuple(self._changed.get(name, ())),
         )
         return node.page_of(known, self._numbers, past(result) if result else None)
 
-    @cached_property
-    def _fleet(self) -> fleet.FleetPage:
-        return fleet.page_of(self._report, self._numbers, self._changed)
 
-    def _render(self, template: str, **values: Any) -> str:
-        # A lone surrogate of a damaged name has no bytes: shown as what cannot be shown.
-        text = _environment().get_template(template).render(label=self._report.label, **self._rows, **values)
-        return text.encode("utf-8", "replace").decode()
+def _names(report: Report) -> set[str]:
+    verdicts = report.validation.verdict.nodes if report.validation else ()
+    statements = report.compliance.nodes if report.compliance else ()
+    return {*(one.node for one in verdicts), *(one.node for one in statements)}
+
+
+def _rows() -> dict[str, _Rows]:
+    """What makes hundreds of rows on each page, which are the same for nodes that are alike."""
+    parts: Any = _environment().get_template("parts.html.j2").module
+    return {"control_rows": _Rows(parts.control_row), "relaxed_rows": _Rows(parts.relaxed_row)}
+
+
+def _render(report: Report, template: str, **values: Any) -> str:
+    # A lone surrogate of a damaged name has no bytes: shown as what cannot be shown.
+    text = _environment().get_template(template).render(label=report.label, **values)
+    return text.encode("utf-8", "replace").decode()
 
 
 class _Rows:

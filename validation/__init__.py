@@ -9,7 +9,7 @@ holds for late imports and for those of types, too; a test reads the list from h
 
     model       what every folder speaks of: results and their JSON form, plans, expectations, numbers, shapes
     findings    the catalogue of findings: a code and facts become a sentence with severity and remedy
-    processes   programs, measuring processes, files, the history's database, within bounds that hold
+    processes   programs, measuring processes, parts of a fleet, files, the history's database, within bounds
     probes      what is read from a node: machine, driver, nvidia-smi, links, counters, kernel log
     backends    where a measurement runs (CPU, CUDA, storage), and how something is timed
     checks      the tests, one a module, and the node that they run on

@@ -119,7 +119,8 @@ def parser() -> argparse.ArgumentParser:
     judging.path("--fabric", "what was measured between nodes, as JSON")
     judging.flag(
         "--fleet",
-        'instead read {"expectations": ..., "results": {node: ...}} from standard input',
+        'instead read {"expectations": ..., "results": {node: ...}} from standard input, or '
+        '{"document": such a one, "slices": [file, ...]}, each with such a document of its own',
     )
     judging.path("--output", "folder to write the report to", "DIR", required=True)
     judging.path("--history", "the nodes' earlier numbers: compare with them, and add these")

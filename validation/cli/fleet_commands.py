@@ -3,49 +3,45 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import json
 import secrets
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from validation.checks.node import Node
-from validation.checks.registry import HEADLINES, TESTS
+from validation.checks.registry import TESTS
 from validation.cli.commands import STDIN, UsageError, read, results_in
+from validation.cli.fleet_part import FleetPart, Known, Shown, Wanted, is_document, pages_can_be_made
 from validation.fabric import tree_search
 from validation.fabric.groups import Fleet, Order, make_orders
 from validation.fabric.measure import run_part
 from validation.fabric.outlook import outlook
 from validation.fabric.verdict import judge_fabric
-from validation.metrics import fleet_metrics
-from validation.model.contract import ContractError, decode, dumps, encode, loads, node_result, parse
-from validation.model.expectations import Expectation, FleetExpectations, fleet_from, read_fleet
+from validation.model.contract import ContractError, decode, dumps, encode, loads, parse
+from validation.model.expectations import Expectation, read_fleet
 from validation.model.plans import PLANS
-from validation.processes import files
 from validation.processes.garbage import uncollected
+from validation.processes.parts import Parts, usable_cpus
 from validation.report import fleet_report
-from validation.verdict import cohort, history
-from validation.verdict.baseline import Comparison
-from validation.verdict.history import Past
-from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet, judge_node
+from validation.verdict.cohort import Cohorts
+from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet
 from validation.verdict.verdicts import FleetVerdict
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
-    from validation.model.contract import NodeResult
-    from validation.verdict.history import PastRun
+    from pages.changes import Change
+    from pages.node import NodePage
+    from validation.cli.fleet_part import Heard
 
-
-@dataclass(frozen=True)
-class _Fleet:
-    """What a report is made from."""
-
-    expectations: FleetExpectations
-    results: dict[str, NodeResult]
-    between_nodes: Fleet | None
+A = TypeVar("A")
+R = TypeVar("R")
+#: A part of less than this costs more than it spares: half a second of one CPU to take it over.
+LEAST_BYTES = 8 << 20
 
 
 @uncollected()
@@ -53,110 +49,167 @@ def judge(options: argparse.Namespace) -> int:
     """Judge the results of a fleet and write the report."""
     if options.fleet == bool(options.results and options.expectations):
         raise UsageError("report needs either --results DIR and --expectations FILE, or --fleet")
-    given = _from_stdin() if options.fleet else _from_files(options)
-    if unknown_nodes := sorted(given.results.keys() - given.expectations.nodes.keys()):
-        raise UsageError(
-            f"there is a result of {unknown_nodes[0]}, but nothing is expected of a node of this name"
-        )
-    own_past = _OwnPast(options.history)
-    compared = own_past.compare(given.expectations.nodes, given.results)
+    given = _from_stdin(options) if options.fleet else _from_files(options)
+    taken_over, unusable = _take_over(options.history)
     between_nodes = judge_fabric(given.between_nodes) if given.between_nodes else {}
-    among_equals: dict[str, dict[str, Comparison]] = {}
-    for (node, test), comparison in cohort.compare(given.results).items():
-        among_equals.setdefault(node, {})[test] = comparison
-    fleet = judge_fleet(
-        judge_node(
-            name,
-            given.results.get(name),
-            expectation,
-            HEADLINES,
-            more_tests=(between_nodes[name],) if name in between_nodes else (),
-            comparisons=_comparisons(name, among_equals.get(name, {}), compared),
-            fail_on_degraded=options.fail_on_degraded,
-        )
-        for name, expectation in given.expectations.nodes.items()
-    )
-    page = _page(given, fleet, options, own_past)
-    fleet_report.write(options.output, fleet, given.results, given.expectations, given.between_nodes, page)
-    own_past.add(fleet, given.results)
-    if options.metrics:
-        files.write_all(
-            (
-                options.metrics / f"temper-validation-{verdict.node}.prom",
-                fleet_metrics.text(
-                    verdict, _last_measured(given.results.get(verdict.node), compared.get(verdict.node))
-                ),
-            )
-            for verdict in fleet.nodes
-        )
+    before = functools.cache(functools.partial(_report_before, options.output))
+    with Parts(given.parts) as parts:
+
+        def each(work: Callable[[FleetPart, A], R], asked: A) -> list[R]:
+            return parts.each(work, [asked] * len(parts))
+
+        heard = parts.each(FleetPart.hear, _elsewhere(parts.each(FleetPart.read, given.sources)))
+        cohorts = Cohorts.of(one.numbers for one in heard)
+        known = Known(cohorts, between_nodes, unusable)
+        judged = parts.each(FleetPart.judge, [known] * len(parts), meanwhile=before)
+        unusable = next((one.unusable for one in judged if one.unusable), "")
+        fleet = judge_fleet(verdict for one in judged for verdict in one.verdicts)
+        page = _page(parts, heard, fleet, before)
+        fleet_report.write(options.output, fleet, (one.inputs for one in judged), given.between_nodes, page)
+        unusable = next(filter(None, each(FleetPart.finish, unusable)), "")
     if options.latest:
         fleet_report.point_latest_to(options.output)
     report = options.output / ("report.html" if page else "report.txt")
     text = fleet_report.text(fleet, f"Report: {report}")
-    print(own_past.taken_over, end="")
+    print(taken_over, end="")
+    problem = f"{unusable}\n" if unusable else ""
     # What ends the run is said last.
-    print(*((own_past.problem, text) if fleet.exit_status else (text, own_past.problem)), sep="", end="")
-    return fleet.exit_status or (EXIT_ENVIRONMENT if own_past.problem else EXIT_PASS)
+    print(*((problem, text) if fleet.exit_status else (text, problem)), sep="", end="")
+    return fleet.exit_status or (EXIT_ENVIRONMENT if problem else EXIT_PASS)
 
 
-class _OwnPast:
-    """The nodes' own past. A history that cannot be used costs no verdict; it is said, and so is the status.
+@dataclass(frozen=True)
+class _Given:
+    """What a report is made from: parts of the fleet, and what each of them has to read."""
 
-    `taken_over` and `problem` are lines for the operator, empty where there is nothing to say.
+    parts: list[FleetPart]
+    sources: list[list[Path | dict[str, Any]]]
+    between_nodes: Fleet | None = None
+
+
+def _from_files(options: argparse.Namespace) -> _Given:
+    part = FleetPart(options)
+    part.hold(read_fleet(options.expectations, TESTS).nodes, results_in(options.results))
+    return _Given([part], [[]], loads(Fleet, options.fabric.read_bytes()) if options.fabric else None)
+
+
+def _from_stdin(options: argparse.Namespace) -> _Given:
+    """A document with expectations, results and what was measured between nodes, or the files of slices.
+
+    What is known without the slices stands beside them, in a document of its own. What was measured between
+    nodes no slice has.
     """
+    given = parse(read(STDIN))
+    slices = given.get("slices") if isinstance(given, dict) else None
+    document = given.get("document") if isinstance(slices, list) else given
+    if not is_document(document) or not all(isinstance(path, str) for path in slices or ()):
+        raise UsageError('standard input is not {"expectations": {...}, "results": {node: ...}}')
+    if slices is None:
+        between_nodes = decode(Fleet, given["fabric"], "fabric") if given.get("fabric") else None
+        return _Given([FleetPart(options)], [[document]], between_nodes)
+    sources = _shares([Path(path) for path in slices])
+    sources[0].insert(0, document)
+    return _Given([FleetPart(options) for _ in sources], sources)
 
-    def __init__(self, path: Path | None) -> None:
-        # Late: a node measures without SQLite.
-        from validation.processes.store import HistoryError
-        from validation.verdict.history_store import History
 
-        if path and path.is_dir():
-            raise UsageError(
-                f"--history {path} is a folder; expected one file, such as {path}.sqlite, which takes over "
-                "what is in that folder"
-            )
-        self._history = History(path) if path else None
-        self._unusable = HistoryError
-        self.taken_over = ""
-        self.problem = ""
+def _shares(paths: list[Path]) -> list[list[Path | dict[str, Any]]]:
+    """The files for each part: in their order, parts of like size, as many as there are CPUs to read them."""
+    sizes = [path.stat().st_size for path in paths]
+    whole = max(1, sum(sizes))
+    count = max(1, min(usable_cpus(), len(paths), whole // LEAST_BYTES))
+    shares: list[list[Path | dict[str, Any]]] = [[] for _ in range(count)]
+    before = 0
+    for path, size in zip(paths, sizes, strict=True):
+        shares[before * count // whole].append(path)
+        before += size
+    return shares
 
-    def compare(self, nodes: Iterable[str], results: dict[str, NodeResult]) -> dict[str, _Compared]:
-        """What the past of each node says of its result; nothing where no history was named."""
-        from validation.verdict.history_files import take_over
 
-        nodes = list(nodes)
-        if self._history is None:
-            return {}
-        try:
-            path = self._history.path
-            self.taken_over = take_over(self._history, path.with_suffix("")).text(path)
-            return {
-                node: _compared(results.get(node), past) for node, past in self._history.past(nodes, results)
-            }
-        except self._unusable as error:
-            self.problem = f"{error}\n"
-            unknown = Past(notes=(f"not compared with its own past: {error}",))
-            return {node: _compared(results.get(node), unknown) for node in nodes}
+def _elsewhere(names: list[list[str]]) -> list[set[str]]:
+    """The nodes that each part has and a later one has, too: there they stay. `names` are those of each."""
+    found: list[set[str]] = []
+    later: set[str] = set()
+    for those in map(set, reversed(names)):
+        found.append(those & later)
+        later |= those
+    return found[::-1]
 
-    def runs(self, result: NodeResult) -> tuple[PastRun, ...]:
-        """The earlier runs that a result is compared with; none where the history cannot be used."""
-        if self._history is None or self.problem:
-            return ()
-        return next(self._history.past([result.node], {result.node: result}))[1].runs
 
-    def add(self, fleet: FleetVerdict, results: dict[str, NodeResult]) -> None:
-        """Add this run of each node."""
-        if self._history is None or self.problem:
-            return
-        runs = [
-            history.run_of(results[verdict.node], verdict)
-            for verdict in fleet.nodes
-            if verdict.node in results
-        ]
-        try:
-            self._history.append([run for run in runs if run])
-        except self._unusable as error:
-            self.problem = f"{error}\n"
+def _take_over(path: Path | None) -> tuple[str, str]:
+    """Take a history of an earlier form over: a line that says so, and why the history cannot be used.
+
+    Both are empty where there is nothing to say. Raises UsageError.
+    """
+    if path is None:
+        return "", ""
+    if path.is_dir():
+        raise UsageError(
+            f"--history {path} is a folder; expected one file, such as {path}.sqlite, which takes over "
+            "what is in that folder"
+        )
+    # Late: a node measures without SQLite.
+    from validation.processes.store import HistoryError
+    from validation.verdict.history_files import take_over
+    from validation.verdict.history_store import History
+
+    try:
+        return take_over(History(path), path.with_suffix("")).text(path), ""
+    except HistoryError as error:
+        return "", str(error)
+
+
+def _page(
+    parts: Parts[FleetPart],
+    heard: list[Heard],
+    fleet: FleetVerdict,
+    before: Callable[[], tuple[FleetVerdict | None, str]],
+) -> Callable[[Path], object] | None:
+    """What writes the report that people look at; None where this copy of the program has no templates.
+
+    `before` reads the last report. Raises OSError.
+    """
+    if not pages_can_be_made():
+        return None
+    from pages.inputs import Report, Validation
+    from pages.metrics import distributions
+    from pages.write import Elsewhere, write
+
+    numbers = distributions(one.pools for one in heard)
+    last_measured = max(one.last_measured for one in heard)
+
+    def nodes(changed: list[Change]) -> _Nodes:
+        parts.each(FleetPart.show, [Shown(numbers, changed)] * len(parts))
+        return _Nodes(parts)
+
+    last, name = before()
+    report = Report(Validation(fleet, {}, before=last, before_name=name))
+    return lambda folder: write(folder, report, elsewhere=Elsewhere(numbers, last_measured, nodes))
+
+
+class _Nodes:
+    """The pages of all nodes, made where their results are."""
+
+    def __init__(self, parts: Parts[FleetPart]) -> None:
+        self._parts = parts
+
+    def pages_of(self, names: Collection[str]) -> dict[str, NodePage]:
+        """What they show, by name."""
+        found = self._parts.each(FleetPart.pages_of, [list(names)] * len(self._parts))
+        return {name: page for one in found for name, page in one.items()}
+
+    def write(self, folder: Path, names: Collection[str], index: str) -> list[Path]:
+        """Write them; returns the files. Raises OSError."""
+        wanted = Wanted(folder, list(names), index)
+        return list(chain(*self._parts.each(FleetPart.write_pages, [wanted] * len(self._parts))))
+
+
+def _report_before(output: Path) -> tuple[FleetVerdict | None, str]:
+    """The verdict of the last report beside this one, and its name; none where there is none to read."""
+    latest = output.parent / "latest"
+    try:
+        return loads(FleetVerdict, (latest / "summary.json").read_bytes()), latest.resolve().name
+    except (OSError, ContractError):
+        return None, ""
 
 
 def accept(options: argparse.Namespace) -> int:
@@ -175,140 +228,6 @@ def accept(options: argparse.Namespace) -> int:
             raise UsageError(f"{options.history} has no run of {node} that counts")
         print(f"{node}: {count} earlier runs stay in the history and no longer count.")
     return EXIT_PASS
-
-
-@dataclass(frozen=True)
-class _Compared:
-    """What a node's past says of its tests, and when the node was measured before (ISO 8601), if ever."""
-
-    tests: dict[str, Comparison]
-    before: str | None
-
-
-def _compared(result: NodeResult | None, past: Past) -> _Compared:
-    return _Compared(
-        history.compare(result, past) if result else {}, past.runs[-1].started_at if past.runs else None
-    )
-
-
-def _page(
-    given: _Fleet, fleet: FleetVerdict, options: argparse.Namespace, own_past: _OwnPast
-) -> Callable[[Path], object] | None:
-    """What writes the report that people look at; None where this copy of the program has no templates.
-
-    Those are in Temper's checkout, and not in the one-file build. Raises OSError.
-    """
-    try:
-        from pages.inputs import Report, Validation
-        from pages.past import of_runs
-        from pages.write import write
-    except ModuleNotFoundError as error:
-        if error.name not in {"pages", "jinja2"}:
-            raise
-        return None
-    before, name = _report_before(options.output)
-    validation = Validation(
-        fleet,
-        given.results,
-        {node: expectation.references for node, expectation in given.expectations.nodes.items()},
-        lambda result: of_runs(own_past.runs(result), result),
-        before,
-        name,
-    )
-    return lambda directory: write(directory, Report(validation))
-
-
-def _report_before(output: Path) -> tuple[FleetVerdict | None, str]:
-    """The verdict of the last report beside this one, and its name; none where there is none to read."""
-    latest = output.parent / "latest"
-    try:
-        return loads(FleetVerdict, (latest / "summary.json").read_bytes()), latest.resolve().name
-    except (OSError, ContractError):
-        return None, ""
-
-
-def _last_measured(result: NodeResult | None, compared: _Compared | None) -> str | None:
-    """When a node was measured last, as ISO 8601 has it; None where nobody knows of any time."""
-    return result.started_at if result else compared.before if compared else None
-
-
-def _comparisons(
-    name: str, among_equals: dict[str, Comparison], own: dict[str, _Compared]
-) -> dict[str, Comparison]:
-    """What the fleet and the node's own past say of each test of a node."""
-    said = dict(among_equals)
-    for test, comparison in own[name].tests.items() if name in own else ():
-        said[test] = said.get(test, Comparison()) + comparison
-    return said
-
-
-def _from_files(options: argparse.Namespace) -> _Fleet:
-    return _Fleet(
-        read_fleet(options.expectations, TESTS),
-        results_in(options.results),
-        loads(Fleet, options.fabric.read_bytes()) if options.fabric else None,
-    )
-
-
-def _from_stdin() -> _Fleet:
-    """Expectations, results and what was measured between nodes, in one piece.
-
-    A node whose result is none was not measured: one bad result costs the others no verdict.
-    """
-    given = _together(parse(read(STDIN)))
-    if given is None:
-        raise UsageError('standard input is not {"expectations": {...}, "results": {node: ...}}')
-    expectations = fleet_from(given["expectations"], TESTS)
-    results, unreadable = {}, {}
-    for name, value in given["results"].items():
-        try:
-            results[name] = _result_of(name, value)
-        except ContractError as error:
-            if name not in expectations.nodes:
-                raise
-            expected = expectations.nodes[name]
-            unreadable[name] = dataclasses.replace(expected, not_run=f"its result cannot be read: {error}")
-    return _Fleet(
-        dataclasses.replace(expectations, nodes=expectations.nodes | unreadable),
-        results,
-        decode(Fleet, given["fabric"], "fabric") if given.get("fabric") else None,
-    )
-
-
-def _together(given: Any) -> dict[str, Any] | None:
-    """What was given, or what the slices of a run have handed over as one; None where it is neither.
-
-    Of slices, a later one holds. What was measured between nodes no slice has.
-    """
-    if isinstance(given, dict) and isinstance(given.get("slices"), list):
-        parts: list[Any] = [
-            part.get("document") if isinstance(part, dict) else None for part in given["slices"]
-        ]
-        if not parts or not all(map(_is_whole, parts)):
-            return None
-        nodes: dict[str, Any] = {}
-        results: dict[str, Any] = {}
-        for part in parts:
-            found = part["expectations"].get("nodes")
-            if not isinstance(found, dict):
-                return None
-            nodes |= found
-            results |= part["results"]
-        return {"expectations": {**parts[0]["expectations"], "nodes": nodes}, "results": results}
-    return given if _is_whole(given) else None
-
-
-def _is_whole(given: Any) -> bool:
-    return isinstance(given, dict) and all(
-        isinstance(given.get(part), dict) for part in ("expectations", "results")
-    )
-
-
-def _result_of(name: str, value: Any) -> NodeResult:
-    result = node_result(value, TESTS)
-    if result.node != name:
-        raise ContractError(f"it is one of node {result.node}")
-    return result
 
 
 def take_part(options: argparse.Namespace) -> int:

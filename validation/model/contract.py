@@ -172,6 +172,11 @@ class GpuIdentity:
     pcie_generation_max: int | None = None
     pcie_width_max: int | None = None
 
+    @functools.cached_property
+    def kind(self) -> tuple[str, str, int | None, int | None]:
+        """What GPUs have in common of which the same is known."""
+        return (self.pci_id, self.name, self.pcie_generation_max, self.pcie_width_max)
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -308,7 +313,10 @@ def _pieces(value: Any, lists: int, line: str) -> typing.Iterator[str]:
 
 def _fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass; unlike asdict it copies nothing."""
-    return {name: getattr(value, name) for name in _names(typing.cast("typing.Hashable", type(value)))}
+    names = _names(typing.cast("typing.Hashable", type(value)))
+    found: dict[str, Any] = vars(value)
+    # Other attributes are what it has been asked for, and keeps.
+    return found if len(found) == len(names) else {name: found[name] for name in names}
 
 
 @functools.cache
@@ -370,6 +378,8 @@ class _MisfitError(Exception):
 
 #: What makes of a value of the json module one of a type. Raises _MisfitError.
 _Decoder = typing.Callable[[Any], Any]
+#: What makes the value of a field that is missing.
+_Default = typing.Callable[[], Any]
 
 
 @functools.cache
@@ -394,40 +404,48 @@ def _decoder(kind: Any) -> _Decoder:
 
 
 @functools.cache
-def _fields_of(kind: typing.Hashable) -> tuple[tuple[str, str, _Decoder, bool], ...]:
-    """The name of each field of a dataclass, its step, its decoder, and whether it may be missing."""
+def _fields_of(
+    kind: typing.Hashable,
+) -> tuple[tuple[str, str, _Decoder, typing.Callable[[], Any] | None], ...]:
+    """The name of each field of a dataclass, its step, its decoder, and what makes it where it is missing."""
     hints = typing.get_type_hints(kind)
+    assert not hasattr(kind, "__post_init__"), "_dataclass would leave it out"
     return tuple(
-        (
-            one.name,
-            f".{one.name}",
-            _decoder(hints[one.name]),
-            one.default is not dataclasses.MISSING or one.default_factory is not dataclasses.MISSING,
-        )
+        (one.name, f".{one.name}", _decoder(hints[one.name]), _default(one))
         for one in dataclasses.fields(typing.cast("Any", kind))
     )
+
+
+def _default(one: dataclasses.Field[Any]) -> _Default | None:
+    if one.default_factory is not dataclasses.MISSING:
+        return one.default_factory
+    return None if one.default is dataclasses.MISSING else lambda: one.default
 
 
 def _dataclass(kind: Any, value: Any) -> Any:
     if not isinstance(value, dict):
         raise _MisfitError(f"expected an object, found {_show(value)}")
-    known = _fields_of(kind)
-    arguments = {}
-    step = ""
+    # Without its __init__, which would take as long as all the rest.
+    made = kind.__new__(kind)
+    found = vars(made)
+    step, missing = "", 0
     try:
-        for name, step, decoder, optional in known:  # noqa: B007 - used where it fails
+        for name, step, decoder, default in _fields_of(kind):  # noqa: B007 - used where it fails
             if name in value:
-                arguments[name] = decoder(value[name])
-            elif not optional:
+                found[name] = decoder(value[name])
+            elif default is None:
                 raise _MisfitError("missing")
+            else:
+                found[name] = default()
+                missing += 1
     except _MisfitError as error:
         # A field that is not known is said before anything else.
         _refuse_unknown(kind, value)
         error.steps.append(step)
         raise
-    if len(arguments) < len(value):
+    if len(found) - missing < len(value):
         _refuse_unknown(kind, value)
-    return kind(**arguments)
+    return made
 
 
 def _refuse_unknown(kind: Any, value: dict[str, Any]) -> None:

@@ -105,16 +105,19 @@ def read_fleet(path: Path, known_tests: tuple[str, ...]) -> FleetExpectations:
     return fleet_from(parse(path.read_bytes()), known_tests)
 
 
-def fleet_from(value: Any, known_tests: tuple[str, ...]) -> FleetExpectations:
+def fleet_from(
+    value: Any, known_tests: tuple[str, ...], known: dict[bytes, Expectation] | None = None
+) -> FleetExpectations:
     """The expectations of a fleet from what the json module gives. Raises ContractError.
 
-    The same is expected of most nodes: they have the same object, which is decoded and checked once.
+    The same is expected of most nodes: they have the same object, which is decoded and checked once. `known`
+    are those of earlier calls, and gets the new ones.
     """
     nodes = value.get("nodes") if isinstance(value, dict) else None
     if not isinstance(nodes, dict):
         return decode(FleetExpectations, value, "expectations")
     fleet = decode(FleetExpectations, {**value, "nodes": {}}, "expectations")
-    known: dict[bytes, Expectation] = {}
+    known = {} if known is None else known
     for name, expected in nodes.items():
         file_name(name)
         # Its bytes and not the value: to Python, true is 1. Nothing makes bytes of values as fast.

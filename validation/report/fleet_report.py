@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from validation.model.contract import State, dumps, encoded, json_text
+from validation.model.contract import EXPECTATIONS_VERSION, State, dumps, encoded, json_text
 from validation.processes.files import write_all, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from validation.fabric.groups import Fleet as Fabric
-    from validation.model.contract import NodeResult
-    from validation.model.expectations import FleetExpectations
+    from validation.model.contract import Encoded, NodeResult
+    from validation.model.expectations import Expectation
     from validation.verdict.verdicts import FleetVerdict, NodeVerdict, TestVerdict
 
 MOST_NAMES = 8
@@ -124,40 +125,60 @@ def _names(nodes: Iterable[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What a report was made from, as JSON: what is expected of each node, and what each was judged to be."""
+
+    expectations: Mapping[str, Encoded]
+    verdicts: Mapping[str, Encoded]
+
+
+def inputs_of(expectations: Mapping[str, Expectation], verdicts: Iterable[NodeVerdict]) -> Inputs:
+    """The JSON of some nodes; that of nodes of which the same is expected is the same text."""
+    texts: dict[int, Encoded] = {}
+    for expected in expectations.values():
+        if id(expected) not in texts:
+            texts[id(expected)] = encoded(expected)
+    return Inputs(
+        {name: texts[id(expected)] for name, expected in expectations.items()},
+        {verdict.node: encoded(verdict) for verdict in verdicts},
+    )
+
+
+def write_results(directory: Path, results: Mapping[str, NodeResult]) -> None:
+    """Write what was found on some nodes. Raises OSError."""
+    folder = directory / "results"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_all((folder / f"{name}.json", dumps(result)) for name, result in results.items())
+
+
 def write(
     directory: Path,
     fleet: FleetVerdict,
-    results: Mapping[str, NodeResult],
-    expectations: FleetExpectations,
+    parts: Iterable[Inputs],
     between_nodes: Fabric | None = None,
     page: Callable[[Path], object] | None = None,
 ) -> None:
-    """Write the whole report: what was found, what was expected, the verdict for programs and for people.
+    """Write the report beside its results: what was expected, the verdict for programs and for people.
 
     `results/` and `expectations.json` are the inputs, so that a report can be made again from its own
     folder. `page` writes into the folder what people look at. Raises OSError.
     """
-    folder = directory / "results"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_all((folder / f"{name}.json", dumps(result)) for name, result in results.items())
-    write_atomically(directory / "expectations.json", _expectations(expectations))
+    expected: dict[str, Encoded] = {}
+    verdicts: dict[str, Encoded] = {}
+    for part in parts:
+        expected.update(part.expectations)
+        verdicts.update(part.verdicts)
+    expectations = {"schema_version": EXPECTATIONS_VERSION, "nodes": dict(sorted(expected.items()))}
+    write_atomically(directory / "expectations.json", json_text(expectations))
     if between_nodes:
         write_atomically(directory / "fabric.json", dumps(between_nodes))
     write_atomically(directory / "report.txt", text(fleet))
     if page:
         page(directory)
     # Last: whoever finds the summary finds a whole report.
-    write_atomically(directory / "summary.json", dumps(fleet))
-
-
-def _expectations(expectations: FleetExpectations) -> Iterator[str]:
-    """Their JSON: that of nodes of which the same is expected is the same text."""
-    texts: dict[int, str] = {}
-    for expected in expectations.nodes.values():
-        if id(expected) not in texts:
-            texts[id(expected)] = encoded(expected)
-    nodes = {name: texts[id(expected)] for name, expected in expectations.nodes.items()}
-    return json_text({"schema_version": expectations.schema_version, "nodes": nodes})
+    summary = vars(fleet) | {"nodes": [verdicts[node.node] for node in fleet.nodes]}
+    write_atomically(directory / "summary.json", json_text(summary))
 
 
 def point_latest_to(directory: Path) -> None:

@@ -16,7 +16,7 @@ from validation.model.contract import Finding, State
 from validation.model.quantities import held_back, label, noise, number, of_gpus, on_gpu, quantity, unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from validation.model.contract import Measurement, TestResult
 
@@ -119,9 +119,17 @@ class BaselineJudge:
     cpu: Sensitivity = Sensitivity(degraded=0.20, fail=None)
 
     def judge(
-        self, test: TestResult, measurement: Measurement, baseline: Baseline, whose: str, more: str = ""
+        self,
+        test: TestResult,
+        measurement: Measurement,
+        baseline: Baseline,
+        whose: str,
+        more: Callable[[], str] = str,
     ) -> Comparison:
-        """What it says of one number; `whose` says what the baseline is, `more` stands behind its median."""
+        """What it says of one number; `whose` says what the baseline is.
+
+        `more` says what stands behind its median. Of nearly all numbers nothing is said, and it is not asked.
+        """
         on_gpu_test = of_gpus(test)
         sensitivity = self.gpu if on_gpu_test else self.cpu
         below = baseline.is_below(measurement.value, sensitivity)
@@ -134,7 +142,7 @@ class BaselineJudge:
             "deficit": baseline.deficit(measurement.value),
             "whose": whose,
             "median": f"{number(baseline.median)} {unit(measurement.name)}",
-            "context": f"{more}{noise(measurement)}{held_back(test, measurement.device)}",
+            "context": f"{more()}{noise(measurement)}{held_back(test, measurement.device)}",
         }
         if on_gpu_test and state is not State.PASS:
             return Comparison((finding(self.code, gpu=measurement.device, state=state, **facts),))

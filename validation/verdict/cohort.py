@@ -9,15 +9,16 @@ half of the fleet may be broken without bending. Fewer than four equals are not 
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from validation.model.quantities import conditions_key, is_rate, of_gpus
 from validation.verdict import fleet_checksums
 from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
 
     from validation.model.contract import Measurement, NodeResult, TestResult
 
@@ -27,61 +28,109 @@ LEAST_MEMBERS = 4
 JUDGE = BaselineJudge("below-fleet", Sensitivity(degraded=0.03, fail=0.10))
 
 
-@dataclass(frozen=True)
-class _Member:
-    node: str
+class _Member(NamedTuple):
     test: TestResult
     measurement: Measurement
-    kind: Hashable
     noun: str  # what the equals are: "GPUs", "nodes"
 
 
-def compare(results: Mapping[str, NodeResult]) -> dict[tuple[str, str], Comparison]:
-    """What the fleet says of each test (node, test id) that measured something."""
-    cohorts: dict[Hashable, list[_Member]] = {}
-    for name, result in results.items():
-        for member in _members(name, result):
-            measurement = member.measurement
-            key = (
-                member.test.id,
-                member.test.method,
-                result.plan,
-                measurement.name,
-                conditions_key(measurement.conditions),
-                member.kind,
-            )
-            cohorts.setdefault(key, []).append(member)
-    said: dict[tuple[str, str], list[Comparison]] = {}
-    for members in cohorts.values():
-        baseline = Baseline.of([member.measurement.value for member in members])
-        whose = f"the median of {len(members)} equal {members[0].noun}"
-        for member in members:
-            said.setdefault((member.node, member.test.id), []).append(_judge(member, baseline, whose))
-    for place, comparison in fleet_checksums.among_nodes(results).items():
-        said.setdefault(place, []).append(comparison)
-    return {place: Comparison.of(parts) for place, parts in said.items()}
+@dataclass(frozen=True)
+class Numbers:
+    """What of some nodes' results compares with those of others: values and checksums by what makes equal."""
+
+    values: dict[Hashable, array[float]]
+    checksums: fleet_checksums.Checksums
 
 
-def _members(node: str, result: NodeResult) -> Iterator[_Member]:
+@dataclass(frozen=True)
+class Cohorts:
+    """The whole fleet's numbers by what makes them equal, and what its checksums say (node, test id)."""
+
+    baselines: dict[Hashable, Baseline]
+    checksums: dict[tuple[str, str], Comparison]
+
+    @classmethod
+    def of(cls, parts: Iterable[Numbers]) -> Cohorts:
+        """The cohorts of a fleet; its parts may come in any order."""
+        parts = tuple(parts)
+        values: dict[Hashable, array[float]] = {}
+        for part in parts:
+            for key, found in part.values.items():
+                values.setdefault(key, array("d")).extend(found)
+        return cls(
+            {key: Baseline.of(found) for key, found in values.items()},
+            fleet_checksums.among_nodes(part.checksums for part in parts),
+        )
+
+
+class Members:
+    """Some nodes of a fleet: all of them, or a part that knows nothing of the others."""
+
+    def __init__(self, results: Mapping[str, NodeResult]) -> None:
+        self._checksums = fleet_checksums.checksums_of(results)
+        self._members: dict[str, dict[Hashable, list[_Member]]] = {}
+        for name, result in results.items():
+            of_node = self._members[name] = {}
+            for key, member in _members(result):
+                of_node.setdefault(key, []).append(member)
+
+    def numbers(self) -> Numbers:
+        """What the others are to know of these nodes."""
+        values: dict[Hashable, array[float]] = {}
+        for of_node in self._members.values():
+            for key, members in of_node.items():
+                values.setdefault(key, array("d")).extend(one.measurement.value for one in members)
+        return Numbers(values, self._checksums)
+
+    def compare(self, fleet: Cohorts) -> dict[str, dict[str, Comparison]]:
+        """What the fleet says of each of these nodes' tests that measured something, by node and test."""
+        said: dict[str, dict[str, list[Comparison]]] = {}
+        for name, of_node in self._members.items():
+            of_tests = said[name] = {}
+            for key, members in of_node.items():
+                baseline = fleet.baselines[key]
+                whose = f"the median of {len(baseline.values)} equal {members[0].noun}"
+                for member in members:
+                    of_tests.setdefault(member.test.id, []).append(_judge(member, baseline, whose))
+        for (name, test), comparison in fleet.checksums.items():
+            if name in said:
+                said[name].setdefault(test, []).append(comparison)
+        return {
+            name: {test: Comparison.of(parts) for test, parts in of_tests.items()}
+            for name, of_tests in said.items()
+        }
+
+
+def compare(results: Mapping[str, NodeResult]) -> dict[str, dict[str, Comparison]]:
+    """What a whole fleet says of its nodes' tests that measured something, by node and test."""
+    members = Members(results)
+    return members.compare(Cohorts.of([members.numbers()]))
+
+
+def _members(result: NodeResult) -> Iterator[tuple[Hashable, _Member]]:
+    """Each number that compares, with what makes it equal to others."""
     torch, driver = result.machine.torch, (result.machine.driver or "").partition(".")[0]
     limits = _power_limits(result)
     alike: dict[int | None, Hashable] = {}
+    cpu = (result.machine.cpu_model, result.machine.cpus, torch)
     for test in result.tests:
         for measurement in filter(is_rate, test.measurements):
-            if not of_gpus(test):
-                kind: Hashable = (result.machine.cpu_model, result.machine.cpus, torch)
-                yield _Member(node, test, measurement, kind, "nodes")
-                continue
             device = measurement.device
-            if device not in alike:
+            if not of_gpus(test):
+                kind: Hashable = cpu
+            elif device in alike:
+                kind = alike[device]
+            else:
                 gpus = sorted(
                     (g.pci_id, g.pcie_generation_max or 0, g.pcie_width_max or 0, limits.get(g.index, 0.0))
                     for g in result.gpus
                     if device in {None, g.index}
                 )
-                alike[device] = (tuple(gpus), torch, driver)
-            noun = "nodes" if device is None else "GPUs"
-            yield _Member(node, test, measurement, alike[device], noun)
+                kind = alike[device] = (tuple(gpus), torch, driver)
+            conditions = conditions_key(measurement.conditions)
+            noun = "GPUs" if of_gpus(test) and device is not None else "nodes"
+            key = (test.id, test.method, result.plan, measurement.name, conditions, kind)
+            yield key, _Member(test, measurement, noun)
 
 
 def _power_limits(result: NodeResult) -> dict[int, float]:

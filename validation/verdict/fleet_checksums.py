@@ -7,80 +7,109 @@ say which is wrong. Nobody fails for other bits alone, because another kernel ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from validation.findings.catalogue import finding
 from validation.model.checksums import Standing, computes_wrong, gpu_of, product, standings
+from validation.model.contract import Digest
 from validation.model.quantities import conditions_key
 from validation.verdict.baseline import Comparison
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from validation.model.contract import Digest, Finding, NodeResult, TestResult
+    from validation.model.contract import Finding, NodeResult
 
 LEAST_MEMBERS = 3
 
 
-@dataclass(frozen=True)
-class _Member:
+class Product(NamedTuple):
+    """What must have the same bits wherever it was computed."""
+
+    test: str
+    method: int
+    name: str
+    conditions: tuple[tuple[str, str], ...]
+    pci_id: str
+    model: str
+
+
+class Member(NamedTuple):
+    """The checksum of a product on one GPU. `wrong`: that GPU is known to compute wrongly."""
+
     node: str
-    test: TestResult
-    digest: Digest
+    gpu: int | None
+    value: str
     driver: str | None
+    wrong: bool
 
 
-def among_nodes(results: Mapping[str, NodeResult]) -> dict[tuple[str, str], Comparison]:
+#: The checksums of some nodes of a fleet, by what they are of.
+Checksums = dict[Product, list[Member]]
+
+
+def checksums_of(results: Mapping[str, NodeResult]) -> Checksums:
+    """The checksums in some nodes' results."""
+    found: Checksums = {}
+    for node, result in results.items():
+        for of, member in _members(node, result):
+            found.setdefault(of, []).append(member)
+    return found
+
+
+def among_nodes(parts: Iterable[Checksums]) -> dict[tuple[str, str], Comparison]:
     """What the products of the fleet say of each test (node, test id) that took checksums."""
-    equals: dict[Hashable, list[_Member]] = {}
-    for name in sorted(results):
-        for key, member in _members(name, results[name]):
-            equals.setdefault(key, []).append(member)
+    equals: Checksums = {}
+    for part in parts:
+        for of, members in part.items():
+            equals.setdefault(of, []).extend(members)
     said: dict[tuple[str, str], Comparison] = {}
-    for members in equals.values():
-        for member, found in zip(members, _judge(members), strict=True):
-            place = (member.node, member.test.id)
+    # The order in which a fleet is cut into parts says nothing.
+    for of in sorted(equals):
+        members = sorted(equals[of], key=lambda member: member.node)
+        for member, found in zip(members, _judge(of, members), strict=True):
+            place = (member.node, of.test)
             said[place] = said.get(place, Comparison()) + found
     return said
 
 
-def _members(node: str, result: NodeResult) -> Iterator[tuple[Hashable, _Member]]:
+def _members(node: str, result: NodeResult) -> Iterator[tuple[Product, Member]]:
     for test in result.tests:
         for digest in test.digests:
             if gpu := gpu_of(digest, result):
-                key = (
-                    test.id,
-                    test.method,
-                    digest.name,
-                    conditions_key(digest.conditions),
-                    gpu.pci_id,
-                    gpu.name,
+                conditions = conditions_key(digest.conditions)
+                wrong = computes_wrong(digest.device, test.findings)
+                yield (
+                    Product(test.id, test.method, digest.name, conditions, gpu.pci_id, gpu.name),
+                    Member(node, digest.device, digest.value, result.machine.driver, wrong),
                 )
-                yield key, _Member(node, test, digest, result.machine.driver)
 
 
-def _judge(members: list[_Member]) -> list[Comparison]:
+def _judge(of: Product, members: list[Member]) -> list[Comparison]:
     """What is to be said of each of these equals."""
     if len({member.node for member in members}) == 1:
         # Its own GPUs have been compared where they were measured.
         return [_not_compared("no other node has equal GPUs with the same software")] * len(members)
-    found = standings([member.digest.value for member in members])
+    found = standings([member.value for member in members])
     if len(members) < LEAST_MEMBERS and set(found) == {Standing.USUAL}:
         why = f"fewer than {LEAST_MEMBERS} equal GPUs with the same software"
         return [_not_compared(why)] * len(members)
     usual = [member for member, one in zip(members, found, strict=True) if one is Standing.USUAL]
     return [
-        Comparison() if one is Standing.USUAL else Comparison((_differs(member, usual, len(members)),))
+        Comparison() if one is Standing.USUAL else Comparison((_differs(of, member, usual, len(members)),))
         for member, one in zip(members, found, strict=True)
     ]
 
 
-def _differs(member: _Member, usual: list[_Member], count: int) -> Finding:
+def _differs(of: Product, member: Member, usual: list[Member], count: int) -> Finding:
     """What to say of one that differs from the `usual` of so many, or from the rest where none are usual."""
-    facts: dict[str, Any] = {"node": member.node, "product": product(member.digest), "count": count}
-    gpu, drivers = member.digest.device, sorted({str(other.driver) for other in usual})
-    if computes_wrong(gpu, member.test.findings):
+    facts: dict[str, Any] = {
+        "node": member.node,
+        "product": product(Digest(of.name, member.value, conditions=dict(of.conditions))),
+        "count": count,
+    }
+    gpu, drivers = member.gpu, sorted({str(other.driver) for other in usual})
+    if member.wrong:
         return finding("differs-from-fleet", "wrong", gpu=gpu, **facts)
     if not usual:
         return finding("differs-from-fleet", "undecided", gpu=gpu, **facts)

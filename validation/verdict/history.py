@@ -166,9 +166,11 @@ def basis(
 
 
 def _with_enough(
-    rates: set[_Kind], places: Iterable[int], numbers: Callable[[int], tuple[PastNumber, ...]]
+    rates: set[_Kind], places: Sequence[int], numbers: Callable[[int], tuple[PastNumber, ...]]
 ) -> set[int]:
     """The first of these runs, until there are as many numbers of each kind as a median is taken of."""
+    if rates and len(places) <= MOST_RUNS:
+        return set(places)
     found: set[int] = set()
     left = dict.fromkeys(rates, MOST_RUNS)
     for place in places:
@@ -347,7 +349,7 @@ def _hold_against(
     whose: str,
 ) -> Comparison:
     baseline = Baseline.of([one.value for _, one in found])
-    return JUDGE.judge(test, measurement, baseline, whose, _other_driver(result, found))
+    return JUDGE.judge(test, measurement, baseline, whose, lambda: _other_driver(result, found))
 
 
 def _other_driver(result: NodeResult, found: list[tuple[PastRun, PastNumber]]) -> str:
@@ -359,6 +361,5 @@ def _other_driver(result: NodeResult, found: list[tuple[PastRun, PastNumber]]) -
 
 def _where(result: NodeResult, measurement: Measurement) -> str:
     """The UUID of the GPU that a number is of, empty for the node as a whole."""
-    if measurement.device is None:
-        return ""
-    return next((gpu.uuid for gpu in result.gpus_of(measurement.device)), "")
+    gpus = result.gpus_of(measurement.device)
+    return gpus[0].uuid if gpus and measurement.device is not None else ""

@@ -70,7 +70,7 @@ def _once(
 ) -> _T:
     """What looking into the table finds, looked up once for all numbers of a fleet that are alike."""
     gpus = result.gpus_of(measurement.device)
-    alike = tuple((gpu.pci_id, gpu.name, gpu.pcie_generation_max, gpu.pcie_width_max) for gpu in gpus)
+    alike = tuple([gpu.kind for gpu in gpus])
     # The sentence on a GPU that nobody named has its index.
     unnamed = None if any(gpu.name for gpu in gpus) else measurement.device
     key = (look, measurement.name, tuple(measurement.conditions.items()), alike, unnamed)

@@ -35,8 +35,7 @@ from tests.unit.compliance.fleets import (
 )
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
-from validation.model.contract import EXPECTATIONS_VERSION, ContractError, loads
-from validation.model.expectations import FleetExpectations
+from validation.model.contract import ContractError, loads
 from validation.report import fleet_report
 
 if TYPE_CHECKING:
@@ -232,9 +231,8 @@ def test_for_a_node_that_was_never_measured_no_verdict_on_others_is_read(
         made = made_up.validation(3, "quick")
         names = sorted(made.results)
         expected = {name: made_up.expectation() for name in names}
-        fleet_report.write(
-            folder, made.verdict, made.results, FleetExpectations(EXPECTATIONS_VERSION, expected)
-        )
+        fleet_report.write_results(folder, made.results)
+        fleet_report.write(folder, made.verdict, [fleet_report.inputs_of(expected, made.verdict.nodes)])
     (tmp_path / "2026-11-23T09-14-00Z").mkdir()
     read: list[bytes] = []
 
@@ -254,7 +252,8 @@ def test_of_a_validation_state_moment_and_driver_are_known_and_a_damaged_result_
     names = sorted(made.results)
     expected = {name: made_up.expectation() for name in names}
     folder = tmp_path / "2026-11-22T09-14-00Z"
-    fleet_report.write(folder, made.verdict, made.results, FleetExpectations(EXPECTATIONS_VERSION, expected))
+    fleet_report.write_results(folder, made.results)
+    fleet_report.write(folder, made.verdict, [fleet_report.inputs_of(expected, made.verdict.nodes)])
     (folder / "results" / f"{names[1]}.json").write_text('{"started_at": ')
     (folder / "results" / f"{names[2]}.json").write_text("{}")
     result = made.results[names[0]]

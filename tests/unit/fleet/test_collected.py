@@ -63,7 +63,12 @@ def test_a_slice_whose_results_cannot_be_read_is_named(tmp_path: Path) -> None:
     part = {"argv": argv, "document": {"expectations": nodes, "results": {}, "fabric": None}}
     given = folders(tmp_path, "validation", part, part)
     (given[1] / "validation.json").write_text('{"argv": [')
-    with pytest.raises(collected.CollectedError, match=r"1/validation\.json: expected"):
+    said = collected.validation(given, {})
+    assert said
+    assert said.status == 2
+    assert f"{given[1]}/validation.json: expected what a slice has handed over: not JSON" in said.text
+    (given[0] / "validation.json").write_text("{}")
+    with pytest.raises(collected.CollectedError, match=r"0/validation\.json: expected"):
         collected.validation(given, {})
 
 

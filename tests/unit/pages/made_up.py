@@ -334,7 +334,7 @@ def judged(results: dict[str, NodeResult], nodes: list[str]) -> FleetVerdict:
             results.get(name),
             expectation(not_run=refused if name == REFUSED else None),
             HEADLINES,
-            comparisons={test: said for (node, test), said in among.items() if node == name},
+            comparisons=among.get(name),
         )
         for name in nodes
     )

@@ -12,14 +12,13 @@ import pytest
 from pages import __main__ as command
 from pages import advice, changes, svg
 from pages.inputs import PastValue, Report, Validation, metric_of
-from pages.metrics import FleetNumbers
+from pages.metrics import Hardware, distributions
 from pages.past import MOST_VALUES, of_runs
 from pages.words import conditions, difference, duration, kind, number, quantity, size, slug
-from pages.write import MOST_BYTES, MOST_IN_ONE_FILE, Pages, write
+from pages.write import MOST_BYTES, MOST_IN_ONE_FILE, NodePages, Pages, write
 from tests.unit.pages import made_up
 from validation.checks.registry import CHECKS
-from validation.model.contract import EXPECTATIONS_VERSION, Measurement, State, TestResult, dumps
-from validation.model.expectations import FleetExpectations
+from validation.model.contract import Measurement, State, TestResult, dumps
 from validation.report import fleet_report
 from validation.verdict import history
 from validation.verdict.judge import judge_fleet, judge_node
@@ -48,8 +47,14 @@ def index(pages: Pages) -> str:
     return pages.index()
 
 
+def texts(pages: Pages, *names: str) -> dict[str, str]:
+    """The pages of nodes by the names of their files: of all that have one, unless named."""
+    assert isinstance(pages.nodes, NodePages)
+    return dict(pages.nodes.texts(names or pages.with_page, "../report.html"))
+
+
 def page(pages: Pages, name: str) -> str:
-    return next(text for file, text in pages.nodes("report.html") if file == f"{name}.html")
+    return texts(pages, name)[f"{name}.html"]
 
 
 def test_what_changed_stands_before_all_else(index: str) -> None:
@@ -153,12 +158,12 @@ def test_a_node_without_a_result_is_there_with_its_reason() -> None:
 
 def test_hostile_words_are_escaped_everywhere(tmp_path: Path) -> None:
     made = Pages(made_up.hostile())
-    for text in (made.whole() or "", *(text for _, text in made.nodes("report.html"))):
+    pages = texts(made)
+    for text in (made.whole() or "", *pages.values()):
         assert text.count("<script") == 1, "our own"
         assert "<img" not in text
-    files = [name for name, _ in made.nodes("report.html")]
-    assert len(set(files)) == len(made_up.HOSTILE)
-    assert all(len(name) < 128 and "/" not in name for name in files)
+    assert len(pages) == len(made_up.HOSTILE)
+    assert all(len(name) < 128 and "/" not in name for name in pages)
 
 
 def test_the_same_report_gives_the_same_bytes(report: Report) -> None:
@@ -254,12 +259,9 @@ def test_a_median_is_over_equal_hardware_only() -> None:
         other, gpus=tuple(dataclasses.replace(gpu, pci_id="20b2") for gpu in other.gpus)
     )
     results = {"gpu-001": one, "gpu-002": other}
-    numbers = FleetNumbers(results, dict.fromkeys(results, made_up.references()))
-    found = {
-        key[0].name: len(one.values)
-        for key, one in numbers.distributions.items()
-        if key[1].name == "bf16_tflops"
-    }
+    hardware = Hardware(dict.fromkeys(results, made_up.references()))
+    numbers = distributions([hardware.pools(results)])
+    found = {key[0].name: len(one.values) for key, one in numbers.items() if key[1].name == "bf16_tflops"}
     assert found == {"H100 SXM 80 GB": 8, "A100 SXM 80 GB": 8}
 
 
@@ -349,10 +351,10 @@ def test_pages_are_made_again_from_the_folders_of_reports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, statement = made_up.validation(3, "quick"), made_up.statement(3)
-    expectations = FleetExpectations(
-        EXPECTATIONS_VERSION, {node.node: made_up.expectation() for node in made.verdict.nodes}
-    )
-    fleet_report.write(tmp_path / "reports/now", made.verdict, made.results, expectations)
+    expectations = {node.node: made_up.expectation() for node in made.verdict.nodes}
+    fleet_report.write_results(tmp_path / "reports/now", made.results)
+    inputs = fleet_report.inputs_of(expectations, made.verdict.nodes)
+    fleet_report.write(tmp_path / "reports/now", made.verdict, [inputs])
     (tmp_path / "compliance").mkdir()
     (tmp_path / "compliance/statement.json").write_text(dumps(statement))
     folders = [f"--validation={tmp_path / 'reports/now'}", f"--compliance={tmp_path / 'compliance'}"]

@@ -40,6 +40,18 @@ def changed(result: NodeResult, **changes: Any) -> NodeResult:
     )
 
 
+def compared(*parts: dict[str, NodeResult]) -> Said:
+    """What is said of each test of a fleet, which may be cut into parts."""
+    members = [cohort.Members(part) for part in parts]
+    fleet = cohort.Cohorts.of(one.numbers() for one in members)
+    return {
+        (node, test): comparison
+        for one in members
+        for node, tests in one.compare(fleet).items()
+        for test, comparison in tests.items()
+    }
+
+
 def findings(said: Said) -> dict[str, Finding]:
     """The only finding of each node that has one."""
     return {node: comparison.findings[0] for (node, _), comparison in said.items() if comparison.findings}
@@ -47,7 +59,7 @@ def findings(said: Said) -> dict[str, Finding]:
 
 @pytest.mark.parametrize(("value", "state"), [(612.0, State.FAIL), (690.0, State.DEGRADED)])
 def test_a_gpu_below_its_equals_is_named_with_the_reason(value: float, state: State) -> None:
-    found = findings(cohort.compare(fleet_of(730, 731, 728, 735, value)))
+    found = findings(compared(fleet_of(730, 731, 728, 735, value)))
     assert found.keys() == {"gpu04"}
     assert (found["gpu04"].code, found["gpu04"].state) == ("below-fleet", state)
     assert found["gpu04"].text == (
@@ -62,29 +74,29 @@ def test_what_telemetry_saw_stands_beside_a_low_number() -> None:
     telemetry = [{"device": 0, "event_reason_shares": {"sw_power_cap": 0.38}}]
     test = dataclasses.replace(test, details={"telemetry": telemetry})
     results["gpu04"] = dataclasses.replace(results["gpu04"], tests=(test,))
-    (finding,) = findings(cohort.compare(results)).values()
+    (finding,) = findings(compared(results)).values()
     assert finding.text.endswith("; sw power cap was active 38% of the time")
 
 
 def test_a_fast_gpu_is_no_fault() -> None:
-    assert findings(cohort.compare(fleet_of(730, 731, 728, 735, 990))) == {}
+    assert findings(compared(fleet_of(730, 731, 728, 735, 990))) == {}
 
 
 def test_a_hair_below_equals_that_are_all_alike_is_no_fault() -> None:
-    assert findings(cohort.compare(fleet_of(730, 730, 730, 730, 712))) == {}
+    assert findings(compared(fleet_of(730, 730, 730, 730, 712))) == {}
 
 
 def test_a_wide_scatter_excuses_what_a_narrow_one_does_not() -> None:
-    said = cohort.compare(fleet_of(640, 690, 730, 770, 820, 660))
+    said = compared(fleet_of(640, 690, 730, 770, 820, 660))
     assert findings(said) == {}
     assert all("told from chance" in " ".join(comparison.notes) for comparison in said.values())
-    assert findings(cohort.compare(fleet_of(728, 729, 730, 731, 732, 660))).keys() == {"gpu05"}
+    assert findings(compared(fleet_of(728, 729, 730, 731, 732, 660))).keys() == {"gpu05"}
 
 
 def test_a_noisy_number_blames_nobody() -> None:
     results = fleet_of(730, 731, 728, 735, 660)
     results["gpu04"] = changed(results["gpu04"], spread=0.3)
-    said = cohort.compare(results)
+    said = compared(results)
     assert findings(said) == {}
     (note,) = said["gpu04", "gpu_matmul"].notes
     assert note.startswith("bf16 660 TFLOP/s on GPU 0, 10% below the median of 5 equal GPUs")
@@ -97,7 +109,7 @@ def test_the_noise_of_a_number_that_would_fail_excuses_it_only_to_degraded(
 ) -> None:
     results = fleet_of(730, 731, 728, 735, value)
     results["gpu04"] = changed(results["gpu04"], spread=0.3, attempts=3)
-    (finding,) = findings(cohort.compare(results)).values()
+    (finding,) = findings(compared(results)).values()
     assert finding.state is state
     assert finding.text.endswith("; its runs spread by 30%, measured 3 times")
 
@@ -108,11 +120,11 @@ def test_a_lower_power_limit_is_another_kind_of_gpu() -> None:
         limit = 500.0 if name == "gpu04" else 700.0
         health = one_test("health", details={"gpus": [{"device": 0, "power_limit_w": limit}]})
         results[name] = dataclasses.replace(result, tests=(health, *result.tests))
-    assert findings(cohort.compare(results)) == {}
+    assert findings(compared(results)) == {}
 
 
 def test_fewer_than_four_are_not_compared_and_that_is_said() -> None:
-    said = cohort.compare(fleet_of(730, 731, 100))
+    said = compared(fleet_of(730, 731, 100))
     assert findings(said) == {}
     assert {note for comparison in said.values() for note in comparison.notes} == {
         "not compared with the fleet: fewer than 4 GPUs of the same kind"
@@ -123,7 +135,7 @@ def test_gpus_of_one_node_are_equals_too() -> None:
     values = [730, 731, 728, 735, 731, 612, 729, 733]
     numbers = (measurement(value=value, device=device) for device, value in enumerate(values))
     result = node_result(one_test("gpu_matmul", State.PASS, *numbers), gpus=8)
-    (finding,) = cohort.compare({"gpu01": result})["gpu01", "gpu_matmul"].findings
+    (finding,) = compared({"gpu01": result})["gpu01", "gpu_matmul"].findings
     assert finding.device == 5
 
 
@@ -143,14 +155,14 @@ def test_only_equals_compare(other: str) -> None:
         "plan": dataclasses.replace(result, plan="standard"),
         "conditions": changed(result, conditions={"m": 4096}),
     }[other]
-    said = cohort.compare(results)
+    said = compared(results)
     assert findings(said) == {}
     assert said["gpu04", "gpu_matmul"].notes
     assert not said["gpu00", "gpu_matmul"].notes
 
 
 def test_a_slow_cpu_is_noted_and_blamed_on_nobody() -> None:
-    said = cohort.compare(fleet_of(100, 101, 99, 102, 40, test="cpu_matmul", metric="fp32_gflops"))
+    said = compared(fleet_of(100, 101, 99, 102, 40, test="cpu_matmul", metric="fp32_gflops"))
     assert findings(said) == {}
     assert said["gpu04", "cpu_matmul"].notes == (
         "fp32 40.0 GFLOP/s, 60% below the median of 5 equal nodes (100 GFLOP/s)",
@@ -162,17 +174,18 @@ anything = st.floats(min_value=1, max_value=2000)
 
 
 @given(st.lists(anything, max_size=12), st.randoms(use_true_random=False))
-def test_the_order_of_nodes_does_not_matter(values: list[float], random: Any) -> None:
+def test_neither_the_order_of_nodes_nor_parts_matter(values: list[float], random: Any) -> None:
     results = list(fleet_of(*values).items())
-    said = cohort.compare(dict(results))
+    said = compared(dict(results))
     random.shuffle(results)
-    assert cohort.compare(dict(results)) == said
+    cut = random.randint(0, len(results))
+    assert compared(dict(results[:cut]), dict(results[cut:])) == said
 
 
 @given(st.lists(healthy, min_size=1, max_size=12), st.lists(healthy, max_size=12))
 def test_more_healthy_nodes_make_no_healthy_one_bad(values: list[float], more: list[float]) -> None:
-    assert findings(cohort.compare(fleet_of(*values))) == {}
-    assert findings(cohort.compare(fleet_of(*values, *more))) == {}
+    assert findings(compared(fleet_of(*values))) == {}
+    assert findings(compared(fleet_of(*values, *more))) == {}
 
 
 @given(st.lists(healthy, min_size=5, max_size=15), st.lists(st.floats(1, 500), max_size=7))
@@ -180,13 +193,13 @@ def test_while_broken_ones_are_a_minority_they_are_found_and_only_they(
     values: list[float], broken: list[float]
 ) -> None:
     broken = broken[: (len(values) - 1) // 3]
-    found = findings(cohort.compare(fleet_of(*values, *broken)))
+    found = findings(compared(fleet_of(*values, *broken)))
     assert found.keys() == {f"gpu{number:02}" for number in range(len(values), len(values) + len(broken))}
 
 
 @given(st.lists(anything, min_size=4, max_size=12), st.sampled_from([1e-3, 0.5, 8.0, 1e3]))
 def test_the_unit_does_not_matter(values: list[float], factor: float) -> None:
-    states = {node: finding.state for node, finding in findings(cohort.compare(fleet_of(*values))).items()}
+    states = {node: finding.state for node, finding in findings(compared(fleet_of(*values))).items()}
     scaled = fleet_of(*(value * factor for value in values))
     # Values at a limit may fall to either side of it when they are rounded.
     near = any(
@@ -197,4 +210,4 @@ def test_the_unit_does_not_matter(values: list[float], factor: float) -> None:
         if limit is not None
     )
     if not near:
-        assert {node: f.state for node, f in findings(cohort.compare(scaled)).items()} == states
+        assert {node: f.state for node, f in findings(compared(scaled)).items()} == states

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
-from validation.model.contract import EXPECTATIONS_VERSION, Finding, State
-from validation.model.expectations import Expectation, FleetExpectations
+from validation.model.contract import Finding, State
+from validation.model.expectations import Expectation
 from validation.processes import files
 from validation.processes.garbage import uncollected
 from validation.processes.pool import ROOT
@@ -114,14 +114,14 @@ def test_an_empty_fleet_is_said_to_be_empty() -> None:
 
 
 def test_a_report_is_written_whole(fleet: FleetVerdict, tmp_path: Path) -> None:
-    expectations = FleetExpectations(EXPECTATIONS_VERSION, {"gpu01": expectation()})
-    results = {"gpu01": node_result(one_test("health"))}
+    inputs = fleet_report.inputs_of({"gpu01": expectation()}, fleet.nodes)
 
     def page(folder: Path) -> None:
         assert not (folder / "summary.json").exists(), "whoever finds the summary finds a whole report"
         (folder / "report.html").write_text("a page")
 
-    fleet_report.write(tmp_path / "r", fleet, results, expectations, page=page)
+    fleet_report.write_results(tmp_path / "r", {"gpu01": node_result(one_test("health"))})
+    fleet_report.write(tmp_path / "r", fleet, [inputs], page=page)
     assert sorted(
         path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
     ) == [
