@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from validation.checks.node import Node
 from validation.checks.registry import TESTS
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from pages.node import NodePage
     from validation.cli.fleet_part import Heard
 
-A = TypeVar("A")
-R = TypeVar("R")
 #: A part of less than this costs more than it spares: half a second of one CPU to take it over.
 LEAST_BYTES = 8 << 20
 
@@ -54,22 +52,21 @@ def judge(options: argparse.Namespace) -> int:
     between_nodes = judge_fabric(given.between_nodes) if given.between_nodes else {}
     before = functools.cache(functools.partial(_report_before, options.output))
     with Parts(given.parts) as parts:
-
-        def each(work: Callable[[FleetPart, A], R], asked: A) -> list[R]:
-            return parts.each(work, [asked] * len(parts))
-
         heard = parts.each(FleetPart.hear, _elsewhere(parts.each(FleetPart.read, given.sources)))
         cohorts = Cohorts.of(one.numbers for one in heard)
         known = Known(cohorts, between_nodes, unusable)
         judged = parts.each(FleetPart.judge, [known] * len(parts), meanwhile=before)
         unusable = next((one.unusable for one in judged if one.unusable), "")
         fleet = judge_fleet(verdict for one in judged for verdict in one.verdicts)
-        page = _page(parts, heard, fleet, before)
-        fleet_report.write(options.output, fleet, (one.inputs for one in judged), given.between_nodes, page)
-        unusable = next(filter(None, each(FleetPart.finish, unusable)), "")
+        if has_pages := pages_can_be_made():
+            _write_pages(parts, heard, fleet, before, options.output)
+        inputs = [one.inputs for one in judged]
+        write = functools.partial(fleet_report.write, options.output, fleet, inputs, given.between_nodes)
+        ended = parts.each(FleetPart.finish, [unusable] * len(parts), meanwhile=write)
+        unusable = next(filter(None, ended), "")
     if options.latest:
         fleet_report.point_latest_to(options.output)
-    report = options.output / ("report.html" if page else "report.txt")
+    report = options.output / ("report.html" if has_pages else "report.txt")
     text = fleet_report.text(fleet, f"Report: {report}")
     print(taken_over, end="")
     problem = f"{unusable}\n" if unusable else ""
@@ -158,18 +155,14 @@ def _take_over(path: Path | None) -> tuple[str, str]:
         return "", str(error)
 
 
-def _page(
+def _write_pages(
     parts: Parts[FleetPart],
     heard: list[Heard],
     fleet: FleetVerdict,
     before: Callable[[], tuple[FleetVerdict | None, str]],
-) -> Callable[[Path], object] | None:
-    """What writes the report that people look at; None where this copy of the program has no templates.
-
-    `before` reads the last report. Raises OSError.
-    """
-    if not pages_can_be_made():
-        return None
+    output: Path,
+) -> None:
+    """Write the report that people look at. `before` reads the last one. Raises OSError."""
     from pages.inputs import Report, Validation
     from pages.metrics import distributions
     from pages.write import Elsewhere, write
@@ -183,7 +176,7 @@ def _page(
 
     last, name = before()
     report = Report(Validation(fleet, {}, before=last, before_name=name))
-    return lambda folder: write(folder, report, elsewhere=Elsewhere(numbers, last_measured, nodes))
+    write(output, report, elsewhere=Elsewhere(numbers, last_measured, nodes))
 
 
 class _Nodes:

@@ -10,7 +10,7 @@ from validation.model.contract import EXPECTATIONS_VERSION, State, dumps, encode
 from validation.processes.files import write_all, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from validation.fabric.groups import Fleet as Fabric
@@ -157,12 +157,11 @@ def write(
     fleet: FleetVerdict,
     parts: Iterable[Inputs],
     between_nodes: Fabric | None = None,
-    page: Callable[[Path], object] | None = None,
 ) -> None:
-    """Write the report beside its results: what was expected, the verdict for programs and for people.
+    """Write beside results and pages what was expected, and the verdict for programs and for people.
 
     `results/` and `expectations.json` are the inputs, so that a report can be made again from its own
-    folder. `page` writes into the folder what people look at. Raises OSError.
+    folder. Raises OSError.
     """
     expected: dict[str, Encoded] = {}
     verdicts: dict[str, Encoded] = {}
@@ -174,8 +173,6 @@ def write(
     if between_nodes:
         write_atomically(directory / "fabric.json", dumps(between_nodes))
     write_atomically(directory / "report.txt", text(fleet))
-    if page:
-        page(directory)
     # Last: whoever finds the summary finds a whole report.
     summary = vars(fleet) | {"nodes": [verdicts[node.node] for node in fleet.nodes]}
     write_atomically(directory / "summary.json", json_text(summary))

@@ -116,17 +116,12 @@ def test_an_empty_fleet_is_said_to_be_empty() -> None:
 def test_a_report_is_written_whole(fleet: FleetVerdict, tmp_path: Path) -> None:
     inputs = fleet_report.inputs_of({"gpu01": expectation()}, fleet.nodes)
 
-    def page(folder: Path) -> None:
-        assert not (folder / "summary.json").exists(), "whoever finds the summary finds a whole report"
-        (folder / "report.html").write_text("a page")
-
     fleet_report.write_results(tmp_path / "r", {"gpu01": node_result(one_test("health"))})
-    fleet_report.write(tmp_path / "r", fleet, [inputs], page=page)
+    fleet_report.write(tmp_path / "r", fleet, [inputs])
     assert sorted(
         path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
     ) == [
         "r/expectations.json",
-        "r/report.html",
         "r/report.txt",
         "r/results/gpu01.json",
         "r/summary.json",
