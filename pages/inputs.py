@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from validation.model.quantities import conditions_key
-
 if TYPE_CHECKING:
     from compliance.model import Statement
     from validation.model.contract import Measurement, NodeResult, TestResult
@@ -26,7 +24,7 @@ class Metric(NamedTuple):
 
 def metric_of(test: TestResult, measurement: Measurement) -> Metric:
     """The metric of a number."""
-    return Metric(test.id, test.method, measurement.name, conditions_key(measurement.conditions))
+    return Metric(test.id, test.method, measurement.name, measurement.taken)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pages.inputs import Metric, PastValue
-from validation.model.quantities import conditions_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +26,6 @@ def of_runs(runs: Iterable[PastRun], result: NodeResult) -> Past:
             result.machine.torch,
         ):
             for one in run.numbers:
-                metric = Metric(one.test, one.method, one.name, conditions_key(one.conditions))
+                metric = Metric(one.test, one.method, one.name, one.taken)
                 found.setdefault((metric, one.where), []).append(PastValue(run.started_at, one.value))
     return {key: values[-MOST_VALUES:] for key, values in found.items()}

@@ -16,7 +16,6 @@ from validation.model import checksums, shapes
 from validation.model.checksums import Standing
 from validation.model.contract import Digest, Finding
 from validation.model.plans import Timing
-from validation.model.quantities import conditions_key
 from validation.model.shapes import MatmulShape
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ def odd_ones_out(outcomes: list[Outcome], gpus: tuple[GpuIdentity, ...]) -> list
     equals: dict[Hashable, list[tuple[Outcome, Digest]]] = {}
     for outcome in outcomes:
         for digest in outcome.measured.digests:
-            key = (names.get(outcome.request.device), digest.name, conditions_key(digest.conditions))
+            key = (names.get(outcome.request.device), digest.name, digest.taken)
             equals.setdefault(key, []).append((outcome, digest))
     findings = []
     for members in equals.values():

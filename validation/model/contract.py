@@ -93,8 +93,30 @@ class Finding:
     machine_action: MachineAction | None = None
 
 
+class UnderConditions:
+    """What was taken under conditions, which are its own."""
+
+    conditions: dict[str, int | str]
+
+    @functools.cached_property
+    def taken(self) -> tuple[tuple[str, str], ...]:
+        """Its conditions, to tell whether it was taken in the same way as another."""
+        if not self.conditions:
+            return ()
+        # With the types: to Python, true is 1.
+        return _taken(tuple(self.conditions.items()), tuple(map(type, self.conditions.values())))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _taken(
+    conditions: tuple[tuple[str, int | str], ...], _types: tuple[type, ...]
+) -> tuple[tuple[str, str], ...]:
+    """The same object for all of a fleet that was taken in the same way."""
+    return tuple(sorted((name, str(value)) for name, value in conditions))
+
+
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(UnderConditions):
     """A number: the median of `samples`.
 
     The unit is the end of its name (_tflops, _gflops, _gb_s; 1 GB = 1e9 bytes).
@@ -113,7 +135,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Digest:
+class Digest(UnderConditions):
     """A checksum of every bit of a result.
 
     `conditions` say what the bits depend on, all that is known of it: where they are equal, the checksums

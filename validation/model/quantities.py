@@ -1,8 +1,8 @@
-"""How a measured number is written, what its name says of it, and when two numbers compare."""
+"""How a measured number is written, and what its name says of it."""
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,20 +36,6 @@ def has_unit(measurement: Measurement) -> bool:
 def is_rate(measurement: Measurement) -> bool:
     """Whether more is better, so that it compares."""
     return measurement.value > 0 and has_unit(measurement)
-
-
-def conditions_key(conditions: dict[str, int | str]) -> tuple[tuple[str, str], ...]:
-    """Conditions, to tell whether two numbers were taken in the same way."""
-    # With the types: to Python, true is 1.
-    return _key(tuple(conditions.items()), tuple(map(type, conditions.values()))) if conditions else ()
-
-
-@lru_cache(maxsize=1 << 16)
-def _key(
-    conditions: tuple[tuple[str, int | str], ...], _types: tuple[type, ...]
-) -> tuple[tuple[str, str], ...]:
-    """The same object for all numbers of a fleet that were taken in the same way."""
-    return tuple(sorted((name, str(value)) for name, value in conditions))
 
 
 def on_gpu(device: int | None) -> str:

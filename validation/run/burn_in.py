@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from validation.findings.catalogue import finding
 from validation.model import checksums
 from validation.model.contract import ContractError, Finding, State, TestResult, dumps, loads, worst
-from validation.model.quantities import conditions_key, is_rate
+from validation.model.quantities import is_rate
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def merge(before: TestResult | None, now: TestResult) -> TestResult:
     new = tuple(one for one in now.findings if (one.code, one.device, one.state) not in seen)
     lowest: dict[object, Measurement] = {}
     for one in (*before.measurements, *now.measurements):
-        key = one.name, one.device, conditions_key(one.conditions)
+        key = one.name, one.device, one.taken
         other = lowest.get(key)
         if other is None or (is_rate(one) and one.value < other.value):
             lowest[key] = one
@@ -90,9 +90,9 @@ def merge(before: TestResult | None, now: TestResult) -> TestResult:
 
 def _other_bits(before: TestResult, now: TestResult) -> Iterator[Finding]:
     """What one GPU computed in two rounds of one run, and not the same."""
-    was = {(one.name, one.device, conditions_key(one.conditions)): one for one in before.digests}
+    was = {(one.name, one.device, one.taken): one for one in before.digests}
     for digest in now.digests:
-        other = was.get((digest.name, digest.device, conditions_key(digest.conditions)))
+        other = was.get((digest.name, digest.device, digest.taken))
         if other and other.value != digest.value:
             yield finding(
                 "not-repeatable",

@@ -13,7 +13,7 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from validation.model.quantities import conditions_key, is_rate, of_gpus
+from validation.model.quantities import is_rate, of_gpus
 from validation.verdict import fleet_checksums
 from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
 
@@ -127,7 +127,7 @@ def _members(result: NodeResult) -> Iterator[tuple[Hashable, _Member]]:
                     if device in {None, g.index}
                 )
                 kind = alike[device] = (tuple(gpus), torch, driver)
-            conditions = conditions_key(measurement.conditions)
+            conditions = measurement.taken
             noun = "GPUs" if of_gpus(test) and device is not None else "nodes"
             key = (test.id, test.method, result.plan, measurement.name, conditions, kind)
             yield key, _Member(test, measurement, noun)

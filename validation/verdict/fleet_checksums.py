@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from validation.findings.catalogue import finding
 from validation.model.checksums import Standing, computes_wrong, gpu_of, product, standings
 from validation.model.contract import Digest
-from validation.model.quantities import conditions_key
 from validation.verdict.baseline import Comparison
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def _members(node: str, result: NodeResult) -> Iterator[tuple[Product, Member]]:
     for test in result.tests:
         for digest in test.digests:
             if gpu := gpu_of(digest, result):
-                conditions = conditions_key(digest.conditions)
+                conditions = digest.taken
                 wrong = computes_wrong(digest.device, test.findings)
                 yield (
                     Product(test.id, test.method, digest.name, conditions, gpu.pci_id, gpu.name),

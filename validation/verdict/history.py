@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from validation.findings.catalogue import finding
 from validation.model import checksums
-from validation.model.contract import State
-from validation.model.quantities import conditions_key, is_rate
+from validation.model.contract import State, UnderConditions
+from validation.model.quantities import is_rate
 from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
 
 if TYPE_CHECKING:
@@ -39,19 +39,18 @@ GONE = "gpu-gone"
 NO_EARLIER_RUN = Comparison(notes=("not compared with its own past: no earlier run of the same kind passed",))
 
 
-class _Comparable:
+class _Comparable(UnderConditions):
     """What of a number or a digest says with which it compares."""
 
     test: str
     method: int
     name: str
     where: str
-    conditions: dict[str, int | str]
 
     @cached_property
     def kind(self) -> _Kind:
         """What makes it compare."""
-        return (self.test, self.method, self.name, self.where, conditions_key(self.conditions))
+        return (self.test, self.method, self.name, self.where, self.taken)
 
 
 @dataclass(frozen=True)
@@ -263,7 +262,7 @@ def _is_like(run: PastRun, result: NodeResult) -> bool:
 
 
 def _kind(test: TestResult, one: Measurement | Digest, where: str) -> _Kind:
-    return (test.id, test.method, one.name, where, conditions_key(one.conditions))
+    return (test.id, test.method, one.name, where, one.taken)
 
 
 def _same_bits(

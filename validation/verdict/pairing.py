@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from validation.model import checksums
-from validation.model.quantities import conditions_key, is_rate
+from validation.model.quantities import is_rate
 
 if TYPE_CHECKING:
     from validation.model.contract import Digest, Measurement, NodeResult, TestResult
@@ -47,7 +47,7 @@ def numbers(test: TestResult, result: NodeResult, *, by_uuid: bool) -> dict[Numb
     return {
         NumberKey(
             one.name,
-            conditions_key(one.conditions),
+            one.taken,
             gpus.get(one.device) if one.device is not None else None,
         ): one
         for one in filter(is_rate, test.measurements)
@@ -60,7 +60,7 @@ def digests(test: TestResult, result: NodeResult, *, by_uuid: bool) -> dict[Dige
         DigestKey(
             test.method,
             one.name,
-            conditions_key(one.conditions),
+            one.taken,
             gpu.pci_id,
             gpu.uuid if by_uuid else gpu.index,
         ): one
