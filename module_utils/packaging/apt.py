@@ -58,7 +58,7 @@ PRINTED_URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) ?(?P<ha
 INTERRUPTED = "dpkg was interrupted"
 # apt says who holds its lock while it waits, and no more when it gives up.
 LOCKED = re.compile(r"^E: (?:Unable to acquire|Unable to lock|Could not get lock)", re.MULTILINE)
-HOLDER = re.compile(r"Could not get lock \S+ It is held by (process \d+ \([^)\n]*\))")
+HOLDER = re.compile(r"Could not get lock \S+ It is held by (process \d+(?: \([^)\n]*\))?)")
 FULL_DISK = re.compile(r"No space left on device|don't have enough free space")
 # gpgv's and sqv's words for a signature that the keyring cannot verify.
 UNVERIFIED = re.compile(r"NO_PUBKEY|EXPKEYSIG|REVKEYSIG|KEYEXPIRED|is not signed|returned an error code")

@@ -131,9 +131,18 @@ def test_who_holds_apts_lock_is_said(settle: Run, machine: Machine, monkeypatch:
     with (machine.root / "var/lib/dpkg/lock-frontend").open("w") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         result = settle(DRIVER)
-    assert f"It is held by process {os.getpid()} (" in result["msg"]
+    assert f"It is held by process {os.getpid()}" in result["msg"]
     assert result["msg"].endswith("Nothing was installed; run again when the lock is free.")
     assert machine.versions() == {}
+
+
+@pytest.mark.parametrize("holder", ["process 7 (apt)", "process 7"])
+def test_whoever_holds_apts_lock_is_said_also_without_a_name(holder: str) -> None:
+    # apt leaves the name out where it cannot read it.
+    lock = "/var/lib/dpkg/lock-frontend"
+    waited = f"Waiting for cache lock: Could not get lock {lock}. It is held by {holder}...\n"
+    given_up = f"E: Unable to acquire the dpkg frontend lock ({lock}), is another process using it?"
+    assert apt.lines_that_explain(waited + given_up) == f"{given_up} It is held by {holder}."
 
 
 def test_a_lock_that_apt_waited_for_and_got_is_not_blamed() -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pages.node import NodePage
     from validation.cli.fleet_part import Heard
 
-#: A part of less than this costs more than it spares: half a second of one CPU to take it over.
+#: A part of less than this, some 250 nodes, is not worth a process of its own.
 LEAST_BYTES = 8 << 20
 
 
