@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from compliance.model import ControlResult, NodeStatement
     from pages.changes import Change
     from pages.inputs import Report
-    from pages.metrics import FleetNumbers
+    from pages.metrics import Distribution, Key
     from validation.verdict.verdicts import NodeVerdict
 
 #: Controls have areas: what stands before the slash of their name. Those of the hardening have none.
@@ -142,7 +142,9 @@ def changed_on(report: Report) -> list[Change]:
     return sorted(found, key=lambda change: (change.rank, change.node))
 
 
-def page_of(report: Report, numbers: FleetNumbers, changed: list[Change], last_measured: str) -> FleetPage:
+def page_of(
+    report: Report, numbers: Mapping[Key, Distribution], changed: list[Change], last_measured: str
+) -> FleetPage:
     """The page of a fleet. `last_measured` is when its last result began, empty where there is none."""
     verdict = report.validation.verdict if report.validation else None
     statement = report.compliance
@@ -346,15 +348,17 @@ def _controls(nodes: Iterable[NodeStatement]) -> list[Failing]:
     )
 
 
-def _spreads(numbers: FleetNumbers) -> Iterator[Spread]:
+def _spreads(numbers: Mapping[Key, Distribution]) -> Iterator[Spread]:
     """Each metric over the fleet, in the order in which tests run."""
     order = {test: place for place, test in enumerate(CHECKS)}
-    found = [one for one in numbers.distributions.values() if unit(one.metric.name)]
+    found = [one for one in numbers.values() if unit(one.metric.name)]
+    # A model with several links is named with them.
+    links = Counter(name for name, _ in {kind for kind, _ in numbers})
     for one in sorted(found, key=lambda one: (order.get(one.metric.test, len(order)), one.kind)):
         name = one.metric.name
         of = (
             f"{one.kind.name}, {one.kind.link}"
-            if one.kind.link and numbers.links[one.kind.name] > 1
+            if one.kind.link and links[one.kind.name] > 1
             else one.kind.name
         )
         title = f"{label(name)} of {one.metric.test} on {of}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from array import array
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -86,13 +85,13 @@ class Pool:
     lowest: Place
 
     def add(self, value: float, node: str, gpu: int | None) -> None:
-        """Take one number more."""
+        """Add one number."""
         self.values.append(value)
         if value < self.least:
             self.least, self.lowest = value, Place(node, gpu)
 
     def extend(self, other: Pool) -> None:
-        """Take those of other nodes."""
+        """Add the numbers of other nodes."""
         self.values.extend(other.values)
         if other.least < self.least:
             self.least, self.lowest = other.least, other.lowest
@@ -162,7 +161,7 @@ class Hardware:
 
 
 def distributions(parts: Iterable[Mapping[Key, Pool]]) -> dict[Key, Distribution]:
-    """The numbers of a whole fleet; of its parts the pools are used up."""
+    """The numbers of a whole fleet. Changes the pools of its first parts."""
     pools: dict[Key, Pool] = {}
     for part in parts:
         for key, pool in part.items():
@@ -178,22 +177,30 @@ def distributions(parts: Iterable[Mapping[Key, Pool]]) -> dict[Key, Distribution
     }
 
 
+@dataclass(frozen=True)
+class Middle:
+    """What a number of a node stands beside of the fleet's: their median, and how many there are."""
+
+    median: float
+    count: int
+
+
+def middles(found: Mapping[Key, Distribution]) -> dict[Key, Middle]:
+    """What the pages of nodes need of the fleet's numbers."""
+    return {key: Middle(one.median, len(one.values)) for key, one in found.items()}
+
+
 class FleetNumbers:
-    """The numbers of all nodes of a report, and what one of a node stands beside.
+    """What the numbers of nodes stand beside.
 
     What the table of GPU models says of a model is the same for all nodes of one report, so it is looked up
     once for each metric and kind.
     """
 
-    def __init__(self, hardware: Hardware, found: Mapping[Key, Distribution]) -> None:
+    def __init__(self, hardware: Hardware, fleet: Mapping[Key, Middle]) -> None:
         self._hardware = hardware
+        self._fleet = fleet
         self._beside: dict[tuple[Kind, int, Metric], Beside] = {}
-        self.distributions = found
-
-    @cached_property
-    def links(self) -> Counter[str]:
-        """In how many kinds of links there are GPUs of a model: one with several is named with them."""
-        return Counter(name for name, _ in {kind for kind, _ in self.distributions})
 
     def beside(self, test: TestResult, measurement: Measurement, result: NodeResult) -> Beside:
         """What a number stands beside: its floor, what is published, and the fleet's numbers."""
@@ -201,15 +208,15 @@ class FleetNumbers:
         key = kind, len(result.gpus), metric
         if key not in self._beside:
             standards = self._hardware.standards(test, measurement, result)
-            equals = self.distributions.get((kind, metric))
-            median = equals.median if equals and len(equals.values) > 1 else None
+            equals = self._fleet.get((kind, metric))
+            median = equals.median if equals and equals.count > 1 else None
             shared = (
                 ("floor", standards.floor),
                 ("published", standards.published),
                 ("fleet median", median),
             )
             said = [f"{name} {quantity(one, metric.name)}" for name, one in shared if one is not None]
-            said += [f"of {len(equals.values)} equal numbers"] if equals and median is not None else []
+            said += [f"of {equals.count} equal numbers"] if equals and median is not None else []
             self._beside[key] = Beside(standards, median, ", ".join(said))
         return self._beside[key]
 

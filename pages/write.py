@@ -15,7 +15,7 @@ from markupsafe import Markup
 from compliance.alike import Once
 from pages import fleet, node, words
 from pages.inputs import Report, no_past
-from pages.metrics import FleetNumbers, Hardware, distributions
+from pages.metrics import FleetNumbers, Hardware, distributions, middles
 from validation.processes.files import write_all, write_atomically
 
 if TYPE_CHECKING:
@@ -90,15 +90,16 @@ class Pages:
         self._wanted = wanted
         self._changed = fleet.changed_on(report)
         if elsewhere:
-            self._numbers = FleetNumbers(Hardware({}), elsewhere.numbers)
+            self._numbers: Mapping[Key, Distribution] = elsewhere.numbers
             self._last_measured = elsewhere.last_measured
             self.nodes: Nodes = elsewhere.nodes(self._changed)
         else:
             results = validation.results if validation else {}
             hardware = Hardware(validation.references if validation else {})
-            self._numbers = FleetNumbers(hardware, distributions([hardware.pools(results)]))
+            self._numbers = distributions([hardware.pools(results)])
             self._last_measured = max((result.started_at for result in results.values()), default="")
-            self.nodes = NodePages(report, self._numbers, self._changed)
+            numbers = FleetNumbers(hardware, middles(self._numbers))
+            self.nodes = NodePages(report, numbers, self._changed)
         self.names = sorted(_names(report))
 
     def whole(self) -> str | None:

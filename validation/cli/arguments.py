@@ -120,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
     judging.flag(
         "--fleet",
         'instead read {"expectations": ..., "results": {node: ...}} from standard input, or '
-        '{"document": such a one, "slices": [file, ...]}, each with such a document of its own',
+        '{"document": the same, "slices": [file, ...]}; each file has a "document", too',
     )
     judging.path("--output", "folder to write the report to", "DIR", required=True)
     judging.path("--history", "the nodes' earlier numbers: compare with them, and add these")

@@ -47,22 +47,33 @@ def judge(options: argparse.Namespace) -> int:
     """Judge the results of a fleet and write the report."""
     if options.fleet == bool(options.results and options.expectations):
         raise UsageError("report needs either --results DIR and --expectations FILE, or --fleet")
+    if options.history and options.history.is_dir():
+        raise UsageError(
+            f"--history {options.history} is a folder; expected one file, such as {options.history}.sqlite, "
+            "which takes over what is in that folder"
+        )
     given = _from_stdin(options) if options.fleet else _from_files(options)
-    taken_over, unusable = _take_over(options.history)
     between_nodes = judge_fabric(given.between_nodes) if given.between_nodes else {}
     before = functools.cache(functools.partial(_report_before, options.output))
+    has_pages = pages_can_be_made()
     with Parts(given.parts) as parts:
-        heard = parts.each(FleetPart.hear, _elsewhere(parts.each(FleetPart.read, given.sources)))
-        cohorts = Cohorts.of(one.numbers for one in heard)
-        known = Known(cohorts, between_nodes, unusable)
-        judged = parts.each(FleetPart.judge, [known] * len(parts), meanwhile=before)
+        names = parts.each(FleetPart.read, given.sources)
+        given.sources.clear()
+        heard = parts.each(FleetPart.hear, _elsewhere(names))
+        taken_over, unusable = _take_over(options.history)
+        known = Known(Cohorts.of(one.numbers for one in heard), between_nodes, unusable)
+        judged = parts.each(FleetPart.judge, [known] * len(parts), before if has_pages else None)
         unusable = next((one.unusable for one in judged if one.unusable), "")
         fleet = judge_fleet(verdict for one in judged for verdict in one.verdicts)
-        if has_pages := pages_can_be_made():
-            _write_pages(parts, heard, fleet, before, options.output)
         inputs = [one.inputs for one in judged]
-        write = functools.partial(fleet_report.write, options.output, fleet, inputs, given.between_nodes)
-        ended = parts.each(FleetPart.finish, [unusable] * len(parts), meanwhile=write)
+        write = functools.cache(
+            functools.partial(fleet_report.write, options.output, fleet, inputs, given.between_nodes)
+        )
+        if has_pages:
+            _write_pages(parts, heard, fleet, before, options.output, write)
+        write()
+        fleet_report.conclude(options.output, fleet, inputs)
+        ended = parts.each(FleetPart.finish, [unusable] * len(parts))
         unusable = next(filter(None, ended), "")
     if options.latest:
         fleet_report.point_latest_to(options.output)
@@ -100,7 +111,10 @@ def _from_stdin(options: argparse.Namespace) -> _Given:
     slices = given.get("slices") if isinstance(given, dict) else None
     document = given.get("document") if isinstance(slices, list) else given
     if not is_document(document) or not all(isinstance(path, str) for path in slices or ()):
-        raise UsageError('standard input is not {"expectations": {...}, "results": {node: ...}}')
+        raise UsageError(
+            'standard input is not {"expectations": {...}, "results": {node: ...}}, and not '
+            '{"document": {...}, "slices": [file, ...]} either'
+        )
     if slices is None:
         between_nodes = decode(Fleet, given["fabric"], "fabric") if given.get("fabric") else None
         return _Given([FleetPart(options)], [[document]], between_nodes)
@@ -117,7 +131,8 @@ def _shares(paths: list[Path]) -> list[list[Path | dict[str, Any]]]:
     shares: list[list[Path | dict[str, Any]]] = [[] for _ in range(count)]
     before = 0
     for path, size in zip(paths, sizes, strict=True):
-        shares[before * count // whole].append(path)
+        # Files at the end may be empty.
+        shares[min(before * count // whole, count - 1)].append(path)
         before += size
     return shares
 
@@ -135,15 +150,10 @@ def _elsewhere(names: list[list[str]]) -> list[set[str]]:
 def _take_over(path: Path | None) -> tuple[str, str]:
     """Take a history of an earlier form over: a line that says so, and why the history cannot be used.
 
-    Both are empty where there is nothing to say. Raises UsageError.
+    Both are empty where there is nothing to say.
     """
     if path is None:
         return "", ""
-    if path.is_dir():
-        raise UsageError(
-            f"--history {path} is a folder; expected one file, such as {path}.sqlite, which takes over "
-            "what is in that folder"
-        )
     # Late: a node measures without SQLite.
     from validation.processes.store import HistoryError
     from validation.verdict.history_files import take_over
@@ -161,18 +171,22 @@ def _write_pages(
     fleet: FleetVerdict,
     before: Callable[[], tuple[FleetVerdict | None, str]],
     output: Path,
+    meanwhile: Callable[[], object],
 ) -> None:
-    """Write the report that people look at. `before` reads the last one. Raises OSError."""
+    """Write the report that people look at. Raises OSError.
+
+    `before` reads the last one. `meanwhile` is what is done while pages of nodes are written.
+    """
     from pages.inputs import Report, Validation
-    from pages.metrics import distributions
+    from pages.metrics import distributions, middles
     from pages.write import Elsewhere, write
 
     numbers = distributions(one.pools for one in heard)
     last_measured = max(one.last_measured for one in heard)
 
     def nodes(changed: list[Change]) -> _Nodes:
-        parts.each(FleetPart.show, [Shown(numbers, changed)] * len(parts))
-        return _Nodes(parts)
+        parts.each(FleetPart.show, [Shown(middles(numbers), changed)] * len(parts))
+        return _Nodes(parts, meanwhile)
 
     last, name = before()
     report = Report(Validation(fleet, {}, before=last, before_name=name))
@@ -182,8 +196,9 @@ def _write_pages(
 class _Nodes:
     """The pages of all nodes, made where their results are."""
 
-    def __init__(self, parts: Parts[FleetPart]) -> None:
+    def __init__(self, parts: Parts[FleetPart], meanwhile: Callable[[], object]) -> None:
         self._parts = parts
+        self._meanwhile = meanwhile
 
     def pages_of(self, names: Collection[str]) -> dict[str, NodePage]:
         """What they show, by name."""
@@ -193,7 +208,8 @@ class _Nodes:
     def write(self, folder: Path, names: Collection[str], index: str) -> list[Path]:
         """Write them; returns the files. Raises OSError."""
         wanted = Wanted(folder, list(names), index)
-        return list(chain(*self._parts.each(FleetPart.write_pages, [wanted] * len(self._parts))))
+        asked = [wanted] * len(self._parts)
+        return list(chain(*self._parts.each(FleetPart.write_pages, asked, self._meanwhile)))
 
 
 def _report_before(output: Path) -> tuple[FleetVerdict | None, str]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pages.changes import Change
-    from pages.metrics import Distribution, Hardware, Key, Pool
+    from pages.metrics import Hardware, Key, Middle, Pool
     from pages.node import NodePage
     from pages.write import NodePages
     from validation.verdict.history import PastRun
@@ -70,13 +70,13 @@ class Judged:
 class Shown:
     """What the pages of a part's nodes show of the fleet."""
 
-    numbers: Mapping[Key, Distribution]
+    numbers: Mapping[Key, Middle]
     changed: Sequence[Change]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The pages to write: into which folder, of which nodes, and what leads to them."""
+    """The pages to write: into which folder, of which nodes, and the address of the index."""
 
     folder: Path
     names: Sequence[str]
@@ -120,7 +120,7 @@ class FleetPart:
             if isinstance(source, Path):
                 try:
                     self._take(_document_in(source), known)
-                except ContractError as error:
+                except (ContractError, UsageError) as error:
                     raise UsageError(
                         f"{source}: expected what a slice has handed over: {error}. Begin a new run."
                     ) from error

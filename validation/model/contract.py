@@ -94,7 +94,7 @@ class Finding:
 
 
 class UnderConditions:
-    """What was taken under conditions, which are its own."""
+    """Something with the conditions that it was taken under."""
 
     conditions: dict[str, int | str]
 
@@ -196,7 +196,7 @@ class GpuIdentity:
 
     @functools.cached_property
     def kind(self) -> tuple[str, str, int | None, int | None]:
-        """What GPUs have in common of which the same is known."""
+        """What the table of models is asked by."""
         return (self.pci_id, self.name, self.pcie_generation_max, self.pcie_width_max)
 
 

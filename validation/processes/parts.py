@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import signal
 import traceback
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkProcess
+    from types import FrameType
 
 P = TypeVar("P")
 A = TypeVar("A")
@@ -65,7 +67,7 @@ class Parts(Generic[P]):
             process.join()
 
     def each(
-        self, work: Callable[[P, A], R], asked: Iterable[A], meanwhile: Callable[[], object] = bool
+        self, work: Callable[[P, A], R], asked: Iterable[A], meanwhile: Callable[[], object] | None = None
     ) -> list[R]:
         """What `work` makes of each part and of what is asked of it, in the order of the parts.
 
@@ -75,25 +77,30 @@ class Parts(Generic[P]):
         ended from outside.
         """
         if not self._workers:
-            meanwhile()
+            if meanwhile:
+                meanwhile()
             return [work(part, one) for part, one in zip(self._parts, asked, strict=True)]
         for (_, connection), one in zip(self._workers, asked, strict=True):
             # One that has ended says so below.
             with contextlib.suppress(BrokenPipeError):
                 connection.send((work, one))
-        meanwhile()
+        if meanwhile:
+            meanwhile()
         return [_answer(*worker) for worker in self._workers]
 
 
 def _answer(process: ForkProcess, connection: Connection) -> Any:
     try:
-        answer, error, told = pickle.loads(connection.recv_bytes())  # noqa: S301 - of a copy of this process
-    except (EOFError, ConnectionResetError):
+        content = connection.recv_bytes()
+    except (EOFError, OSError):
         process.join()
+        killed = process.exitcode == -signal.SIGKILL
+        why = " by SIGKILL, as a machine without memory does" if killed else f": status {process.exitcode}"
         raise ChildProcessError(
-            f"a process that worked on a part of the fleet ended with status {process.exitcode}; -9 is what "
-            "a machine without memory does to it. Nothing is lost: free memory, and run it again"
+            f"a process that worked on a part of the fleet was ended{why}. Run it again when the cause is "
+            "gone"
         ) from None
+    answer, error, told = pickle.loads(content)  # noqa: S301 - of a copy of this process
     if error is not None:
         raise error from RuntimeError(told)
     return answer
@@ -103,16 +110,38 @@ def _serve(part: P, connection: Connection, others: Iterable[Connection]) -> Non
     """Work for the process that this one is a copy of, until that closes the connection or ends."""
     for other in others:
         other.close()
+    # Of what a terminal tells all of them, the other one tells this one once more.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stop)
+    status = 1
     try:
         while True:
             work, asked = connection.recv()
             try:
                 answer = pickle.dumps((work(part, asked), None, ""))
             except Exception as error:  # noqa: BLE001 - raised again where the answer is awaited
-                answer = pickle.dumps((None, error, traceback.format_exc()))
+                answer = pickle.dumps((None, _portable(error), traceback.format_exc()))
             connection.send_bytes(answer)
-    except (EOFError, OSError, KeyboardInterrupt):
-        pass  # the other one has ended or is told of the same signal, and says so
+    except (EOFError, OSError):
+        status = 0  # there is nobody to work for any more
+    except KeyboardInterrupt:
+        status = -signal.SIGTERM
     finally:
         # At once: what the other one has to clean up is not this one's.
-        os._exit(0)
+        os._exit(status & 0xFF)
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
+    # Once: what is being cleaned up is not to be interrupted.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _portable(error: Exception) -> Exception:
+    """The error itself, or what it says where it is of a kind that cannot be sent."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+    except Exception:  # noqa: BLE001 - whatever it is that does not work
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -63,9 +63,12 @@ class Store:
                 connection.execute("BEGIN")
                 self._refuse_strangers(connection)
                 connection.execute("COMMIT")
-                # SQLite waits for nobody here: where several begin a file, one of them sees to it.
-                with suppress(sqlite3.OperationalError):
+                try:
                     connection.execute("PRAGMA journal_mode = WAL")
+                except sqlite3.OperationalError as error:
+                    # SQLite does not wait here. Beside another writer this is left to a later one.
+                    if "locked" not in str(error):
+                        raise
                 connection.execute("BEGIN IMMEDIATE")
                 self._make_tables(connection)
                 yield connection

@@ -158,22 +158,22 @@ def write(
     parts: Iterable[Inputs],
     between_nodes: Fabric | None = None,
 ) -> None:
-    """Write beside results and pages what was expected, and the verdict for programs and for people.
+    """Write beside the results what was expected, and the verdict in words.
 
     `results/` and `expectations.json` are the inputs, so that a report can be made again from its own
     folder. Raises OSError.
     """
-    expected: dict[str, Encoded] = {}
-    verdicts: dict[str, Encoded] = {}
-    for part in parts:
-        expected.update(part.expectations)
-        verdicts.update(part.verdicts)
+    expected = {name: text for part in parts for name, text in part.expectations.items()}
     expectations = {"schema_version": EXPECTATIONS_VERSION, "nodes": dict(sorted(expected.items()))}
     write_atomically(directory / "expectations.json", json_text(expectations))
     if between_nodes:
         write_atomically(directory / "fabric.json", dumps(between_nodes))
     write_atomically(directory / "report.txt", text(fleet))
-    # Last: whoever finds the summary finds a whole report.
+
+
+def conclude(directory: Path, fleet: FleetVerdict, parts: Iterable[Inputs]) -> None:
+    """Write the verdict for programs, last: whoever finds it finds a whole report. Raises OSError."""
+    verdicts = {name: text for part in parts for name, text in part.verdicts.items()}
     summary = vars(fleet) | {"nodes": [verdicts[node.node] for node in fleet.nodes]}
     write_atomically(directory / "summary.json", json_text(summary))
 

@@ -7,7 +7,7 @@ fleet (cohort.py) and the node's own past (history.py). Each is pure: the same i
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ class Sensitivity:
 class Baseline:
     """Comparable numbers: their median and how far they scatter."""
 
-    values: tuple[float, ...] = field(repr=False)
+    count: int
     median: float
     sigma: float
 
@@ -75,7 +75,7 @@ class Baseline:
         """The baseline of one or more values."""
         median = statistics.median(values)
         deviation = statistics.median(abs(value - median) for value in values)
-        return cls(tuple(values), median, max(MAD_TO_SIGMA * deviation, LEAST_SIGMA * median))
+        return cls(len(values), median, max(MAD_TO_SIGMA * deviation, LEAST_SIGMA * median))
 
     def state_of(self, measurement: Measurement, sensitivity: Sensitivity) -> State:
         """Whether a number lies so far below that neither chance nor its own noise explains it.

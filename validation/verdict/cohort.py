@@ -89,7 +89,7 @@ class Members:
             of_tests = said[name] = {}
             for key, members in of_node.items():
                 baseline = fleet.baselines[key]
-                whose = f"the median of {len(baseline.values)} equal {members[0].noun}"
+                whose = f"the median of {baseline.count} equal {members[0].noun}"
                 for member in members:
                     of_tests.setdefault(member.test.id, []).append(_judge(member, baseline, whose))
         for (name, test), comparison in fleet.checksums.items():
@@ -144,7 +144,7 @@ def _power_limits(result: NodeResult) -> dict[int, float]:
 
 
 def _judge(member: _Member, baseline: Baseline, whose: str) -> Comparison:
-    if len(baseline.values) < LEAST_MEMBERS:
+    if baseline.count < LEAST_MEMBERS:
         note = f"not compared with the fleet: fewer than {LEAST_MEMBERS} {member.noun} of the same kind"
         return Comparison(notes=(note,))
     return JUDGE.judge(member.test, member.measurement, baseline, whose)

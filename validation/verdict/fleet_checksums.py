@@ -7,6 +7,8 @@ say which is wrong. Nobody fails for other bits alone, because another kernel ma
 
 from __future__ import annotations
 
+from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from validation.findings.catalogue import finding
@@ -34,9 +36,13 @@ class Product(NamedTuple):
 
 
 class Member(NamedTuple):
-    """The checksum of a product on one GPU. `wrong`: that GPU is known to compute wrongly."""
+    """The checksum of a product on one GPU. `wrong`: that GPU is known to compute wrongly.
+
+    `place` is its place among the checksums of its test.
+    """
 
     node: str
+    place: int
     gpu: int | None
     value: str
     driver: str | None
@@ -62,25 +68,29 @@ def among_nodes(parts: Iterable[Checksums]) -> dict[tuple[str, str], Comparison]
     for part in parts:
         for of, members in part.items():
             equals.setdefault(of, []).extend(members)
-    said: dict[tuple[str, str], Comparison] = {}
-    # The order in which a fleet is cut into parts says nothing.
-    for of in sorted(equals):
-        members = sorted(equals[of], key=lambda member: member.node)
+    said: dict[tuple[str, str], list[tuple[int, list[Comparison]]]] = {}
+    for of, members in equals.items():
+        of_nodes: dict[str, tuple[int, list[Comparison]]] = {}
         for member, found in zip(members, _judge(of, members), strict=True):
-            place = (member.node, of.test)
-            said[place] = said.get(place, Comparison()) + found
-    return said
+            of_nodes.setdefault(member.node, (member.place, []))[1].append(found)
+        for node, of_node in of_nodes.items():
+            said.setdefault((node, of.test), []).append(of_node)
+    # As they were measured: the order in which a fleet is cut into parts says nothing.
+    return {
+        where: Comparison.of(chain.from_iterable(found for _, found in sorted(products, key=itemgetter(0))))
+        for where, products in said.items()
+    }
 
 
 def _members(node: str, result: NodeResult) -> Iterator[tuple[Product, Member]]:
     for test in result.tests:
-        for digest in test.digests:
+        for place, digest in enumerate(test.digests):
             if gpu := gpu_of(digest, result):
                 conditions = digest.taken
                 wrong = computes_wrong(digest.device, test.findings)
                 yield (
                     Product(test.id, test.method, digest.name, conditions, gpu.pci_id, gpu.name),
-                    Member(node, digest.device, digest.value, result.machine.driver, wrong),
+                    Member(node, place, digest.device, digest.value, result.machine.driver, wrong),
                 )
 
 

@@ -355,6 +355,7 @@ def test_pages_are_made_again_from_the_folders_of_reports(
     fleet_report.write_results(tmp_path / "reports/now", made.results)
     inputs = fleet_report.inputs_of(expectations, made.verdict.nodes)
     fleet_report.write(tmp_path / "reports/now", made.verdict, [inputs])
+    fleet_report.conclude(tmp_path / "reports/now", made.verdict, [inputs])
     (tmp_path / "compliance").mkdir()
     (tmp_path / "compliance/statement.json").write_text(dumps(statement))
     folders = [f"--validation={tmp_path / 'reports/now'}", f"--compliance={tmp_path / 'compliance'}"]

@@ -53,9 +53,11 @@ def slices(folder: Path, day: str) -> list[str]:
         names = NAMES[number::4]
         nodes = {name: SILENT if name == NAMES[5] else expected for name in names}
         results = {name: found[name] for name in names if name != NAMES[5]}
+        # Of these, a later slice, of another part, says something else.
         if number == 1:
-            # A later slice, of another part, says something else.
             nodes[NAMES[3]] = SILENT
+        if number == 3:
+            nodes[NAMES[4]] = expected
         document = {
             "expectations": {"schema_version": EXPECTATIONS_VERSION, "nodes": nodes},
             "results": results,
@@ -132,7 +134,7 @@ def test_parts_make_the_report_that_one_process_makes(tmp_path: Path) -> None:
         node["node"]: node["state"] for node in json.loads(written[0]["2026-11-23/summary.json"])["nodes"]
     }
     # Silent, unreadable, and what the last slice says of a node.
-    assert [states[name] for name in ("zz", NAMES[5], NAMES[11])] == ["not-run"] * 3
+    assert [states[name] for name in ("zz", NAMES[5], NAMES[11], NAMES[4])] == ["not-run"] * 4
     assert states[NAMES[3]] != "not-run"
     assert states[NAMES[0]] != "not-run"
     assert len(states) == len(NAMES) + 1
@@ -166,6 +168,7 @@ def test_few_nodes_of_several_parts_are_one_page(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (b'{"document": ', "3.json: expected what a slice has handed over: not JSON"),
+        (b"", "3.json: expected what a slice has handed over: not JSON"),
         (b'{"document": {"results": {}}}', "it has no document with expectations and results"),
         (
             b'{"document": {"expectations": {"schema_version": 3, "nodes": []}, "results": {}}}',
@@ -203,7 +206,7 @@ fleet_part.FleetPart.show = killed
     paths = slices(tmp_path, DAYS[0])
     done = judge(tmp_path, 3, paths, DAYS[0], more)
     assert done.returncode == 2
-    assert b"ended with status -9" in done.stderr
+    assert b"was ended by SIGKILL, as a machine without memory does" in done.stderr
     assert done.stderr.count(b"\n") == 1
     assert not (tmp_path / DAYS[0] / "summary.json").exists()
     assert not (tmp_path / "latest").exists()
@@ -226,17 +229,42 @@ fleet_part._OwnPast.compare = past
     assert not (tmp_path / "history.sqlite").exists()
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_disk_that_becomes_full_leaves_neither_history_nor_metrics_of_no_report(
+    tmp_path: Path, parts: int
+) -> None:
+    more = """
+def full(*_):
+    raise OSError("no space left")
+fleet_commands.fleet_report.conclude = full
+"""
+    done = judge(tmp_path, parts, slices(tmp_path, DAYS[0]), DAYS[0], more)
+    assert (done.returncode, done.stderr) == (2, b"validation: no space left\n")
+    assert not (tmp_path / "history.sqlite").exists()
+    assert not (tmp_path / "metrics").exists()
+
+
+@pytest.mark.parametrize("place", ["fleet_part.FleetPart.show", "fleet_part.fleet_report.dumps"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
-def test_no_process_outlives_the_one_that_began_it(tmp_path: Path, number: signal.Signals) -> None:
+def test_no_process_outlives_the_one_that_began_it(
+    tmp_path: Path, number: signal.Signals, place: str
+) -> None:
+    """Nor does a draft, where it could still be removed."""
     more = f"""
 import os, time
-def wait(part, asked):
+calls = []
+def wait(*_):
+    calls.append(1)
+    if len(calls) == 3 - {place.endswith("show")} * 2:
+        hang()
+    return ""
+def hang():
     folder = fleet_part.Path({str(tmp_path)!r})
     (folder / f"pid-{{os.getpid()}}").touch()
     while not (folder / "go on").exists():
         time.sleep(0.01)
 wait.__qualname__, wait.__module__ = "FleetPart.show", fleet_part.__name__
-fleet_part.FleetPart.show = wait
+{place} = wait
 """
     with subprocess.Popen(
         arguments(tmp_path, DAYS[0], 3, more),
@@ -266,8 +294,16 @@ fleet_part.FleetPart.show = wait
         select.select([descriptor], [], [])
         os.close(descriptor)
     assert b"Traceback" not in said
-    assert [path for path in tmp_path.rglob(".*") if path.is_file()] == [], "drafts"
+    if number is not signal.SIGKILL:
+        assert [path for path in tmp_path.rglob(".*") if path.is_file()] == [], "drafts"
     assert not (tmp_path / DAYS[0] / "summary.json").exists()
+
+
+class OddError(Exception):
+    """It cannot be made of what it is pickled as."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
 
 
 class Counter:
@@ -280,6 +316,10 @@ class Counter:
     def hear(self, word: str) -> tuple[str, list[str], int]:
         if word == "fail":
             raise ValueError(f"{self.name} fails")
+        if word == "odd":
+            raise OddError(self.name, "cannot be sent")
+        if word == "end":
+            os._exit(3)
         self.heard.append(word)
         return self.name, self.heard, os.getpid()
 
@@ -306,3 +346,16 @@ def test_the_first_part_that_fails_says_so() -> None:
     with pytest.raises(ValueError, match="b fails") as raised, Parts([*map(Counter, "abc")]) as parts:
         hear(["1", "fail", "fail"])(parts)
     assert "in hear" in str(raised.value.__cause__), "where it failed"
+
+
+def test_an_error_that_cannot_be_sent_is_said_all_the_same() -> None:
+    with (
+        pytest.raises(RuntimeError, match="OddError: b cannot be sent"),
+        Parts([*map(Counter, "ab")]) as parts,
+    ):
+        hear(["1", "odd"])(parts)
+
+
+def test_a_part_that_ends_by_itself_is_not_blamed_on_memory() -> None:
+    with pytest.raises(ChildProcessError, match="was ended: status 3"), Parts([*map(Counter, "ab")]) as parts:
+        hear(["1", "end"])(parts)

@@ -118,6 +118,7 @@ def test_a_report_is_written_whole(fleet: FleetVerdict, tmp_path: Path) -> None:
 
     fleet_report.write_results(tmp_path / "r", {"gpu01": node_result(one_test("health"))})
     fleet_report.write(tmp_path / "r", fleet, [inputs])
+    fleet_report.conclude(tmp_path / "r", fleet, [inputs])
     assert sorted(
         path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
     ) == [
