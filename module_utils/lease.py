@@ -166,13 +166,14 @@ def acquire(
                 f"This node is held by {held.holder(now)}. Wait until it is through, or end it "
                 f"(python3 -m rollout abort, python3 -m fleet abort RUN)."
             )
-        if owner in (held.owner, held.former) and attempt < held.attempt:
+        same = held.owner == owner and fencing == held.fencing
+        # Each attempt has a number of its own: who has the number of now is the attempt of now.
+        if owner in (held.owner, held.former) and attempt < held.attempt and not same:
             does = "works" if held.owner else "has worked"
             raise LeaseError(
                 f"Attempt {attempt} of {owner} comes too late: attempt {held.attempt} {does} on this node. "
                 f"Nothing is to be done."
             )
-        same = held.owner == owner and fencing == held.fencing
         if held.owner and held.owner != owner and fencing == held.fencing:
             raise LeaseError(
                 f"Fencing number {fencing} belongs to {held.owner}, whose lease has expired: {owner} needs "
@@ -185,7 +186,8 @@ def acquire(
             )
         number = fencing if fencing is not None else held.fencing + 1
         since = held.since if same else now.utc
-        taken = Lease(owner, number, ttl_s, since, now.utc, now.boot_id, now.boottime_s, attempt)
+        of = held.attempt if same else attempt
+        taken = Lease(owner, number, ttl_s, since, now.utc, now.boot_id, now.boottime_s, of)
         if not check:
             _write(path, taken)
         return taken

@@ -72,6 +72,17 @@ def test_helpers_carry_out_what_one_process_would() -> None:
     assert (one.changed(FIRST), one.changed(SECOND)) == (0, 0), one.output
 
 
+def test_slices_measure_their_nodes_and_one_report_has_all_of_them() -> None:
+    there = places(HELPER)
+    status, said = run("run", "playbooks/validate.yml", "--limit", TARGETS, "--slice", "1", *there)
+    # Good or bad, as far as they are set up: they were measured, and are judged together.
+    assert status in {0, 1}, said
+    assert "of 2 nodes" in said.partition("Verdict: ")[2], said
+    assert all(f"{node.name} " in said for node in (FIRST, SECOND))
+    assert "GFLOP/s" in said, said
+    assert helpers.lease_owner(FIRST) == helpers.lease_owner(SECOND) == ""
+
+
 def test_compliance_of_slices_is_one_statement_and_takes_no_node(tmp_path: Path) -> None:
     held = on_node(FIRST, "stat -c %Y /var/lib/temper/lease.json")
     folders = ("compliance_reports_directory", "gpu_validation_reports_directory")

@@ -251,6 +251,19 @@ def test_an_earlier_attempt_is_refused_also_where_a_later_one_has_given_the_node
     assert (other.attempt, other.former) == (0, "")
 
 
+def test_a_heartbeat_is_known_by_its_number_and_keeps_the_attempt(
+    path: Path, clock: Clock, on_node: Callable[..., dict[str, Any]]
+) -> None:
+    """What a role knows of its lease are owner and number."""
+    first = acquire("run 1", TTL_S, attempt=1, path=path)
+    assert on_node(owner="run 1", fencing=first.fencing)["changed"] is False
+    assert read(path).attempt == 1
+    second = acquire("run 1", TTL_S, attempt=2, path=path)
+    with pytest.raises(LeaseError, match="is out of date"):
+        acquire("run 1", TTL_S, first.fencing, path=path)
+    assert acquire("run 1", TTL_S, second.fencing, path=path).attempt == 2
+
+
 def test_a_node_is_not_given_back_while_a_step_is_at_work_on_it(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
