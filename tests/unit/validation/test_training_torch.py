@@ -158,6 +158,8 @@ def test_operands_that_tensor_cores_cut_off_to_tf32_are_far_from_the_tolerance()
             with CutOff():
                 return super()._probe(way)
 
+    # The products are looked at through random vectors, and the error scatters by a fifth.
+    torch.manual_seed(0)
     product = CutOffProduct(cpu, "tf32", MatmulShape(1024, 1024, 1024)).error()
     step = CutOffStep(cpu, Shape(layers=4, width=256, heads=4, tokens=64, batch=4), "tf32").error()
     answer = [product, matmul.TOLERANCE["tf32"], step, precision.TOLERANCE["tf32"]]
