@@ -23,8 +23,9 @@ from validation.fabric.verdict import judge_fabric
 from validation.model.contract import ContractError, decode, dumps, encode, loads, parse
 from validation.model.expectations import Expectation, read_fleet
 from validation.model.plans import PLANS
+from validation.probes.machine import available_cpus
 from validation.processes.garbage import uncollected
-from validation.processes.parts import Parts, usable_cpus
+from validation.processes.parts import Parts
 from validation.report import fleet_report
 from validation.verdict.cohort import Cohorts
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet
@@ -127,7 +128,7 @@ def _shares(paths: list[Path]) -> list[list[Path | dict[str, Any]]]:
     """The files for each part: in their order, parts of like size, as many as there are CPUs to read them."""
     sizes = [path.stat().st_size for path in paths]
     whole = max(1, sum(sizes))
-    count = max(1, min(usable_cpus(), len(paths), whole // LEAST_BYTES))
+    count = max(1, min(available_cpus(), len(paths), whole // LEAST_BYTES))
     shares: list[list[Path | dict[str, Any]]] = [[] for _ in range(count)]
     before = 0
     for path, size in zip(paths, sizes, strict=True):

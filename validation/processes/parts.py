@@ -24,11 +24,6 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
-def usable_cpus() -> int:
-    """On how many CPUs this process may run."""
-    return len(os.sched_getaffinity(0))
-
-
 class Parts(Generic[P]):
     """Objects of one kind, each in a process of its own; a single one stays in this process.
 
@@ -126,10 +121,10 @@ def _serve(part: P, connection: Connection, others: Iterable[Connection]) -> Non
     except (EOFError, OSError):
         status = 0  # there is nobody to work for any more
     except KeyboardInterrupt:
-        status = -signal.SIGTERM
+        pass  # who has told this one to end knows why
     finally:
         # At once: what the other one has to clean up is not this one's.
-        os._exit(status & 0xFF)
+        os._exit(status)
 
 
 def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:

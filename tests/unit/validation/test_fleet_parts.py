@@ -30,7 +30,7 @@ import sys
 from validation.cli import fleet_commands, fleet_part
 from validation.cli.main import main
 fleet_commands.LEAST_BYTES = 1
-fleet_commands.usable_cpus = lambda: {parts}
+fleet_commands.available_cpus = lambda: {parts}
 {more}
 raise SystemExit(main(sys.argv[1:]))
 """
