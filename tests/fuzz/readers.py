@@ -89,6 +89,7 @@ from validation.probes import counters, drives, gpu_samples, kernel_log, machine
 from validation.processes.command import Done
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 # What each reader reads, where that is more than one call.
@@ -149,10 +150,16 @@ def logical_volumes() -> object:
 
 
 def cluster(found: Any) -> object:
-    """Look at a node and its pods as kubectl shows them."""
-    with patch.object(kubernetes, "ask", lambda *_: Answer(0, mutations.as_text(found), "")):
+    """Look at a node and its pods as kubectl shows them, and a few budgets."""
+    items = found.get("items") if isinstance(found, dict) else None
+    few = {"items": items[:50] if isinstance(items, list) else items}
+
+    def answer(command: Sequence[str], *_: object) -> Answer:
+        return Answer(0, mutations.as_text(few if "poddisruptionbudgets" in command else found), "")
+
+    with patch.object(kubernetes, "ask", answer):
         drainer = kubernetes.Kubernetes("night-7")
-        return drainer.look("gpu01"), drainer._pods("gpu01"), drainer.survey(["gpu01"])
+        return drainer.look("gpu01"), drainer.empty("gpu01", 1), drainer.survey(["gpu01"])
 
 
 def mig_lists() -> list[str]:
@@ -173,6 +180,11 @@ def payload_output(found: Any) -> object:
 def payload_result(found: Any) -> object:
     """Read a result, as the report does."""
     return read_result(parse(mutations.as_text(found)), TESTS)
+
+
+def checked_variables(found: Any) -> object:
+    """Check variables as a node's inventory has them."""
+    return role_variables(found if isinstance(found, dict) else {}, specs())
 
 
 def defaults() -> list[Any]:
@@ -456,7 +468,7 @@ READERS = (
     ),
     Reader("facts to plan", planned, lambda: [node()], (ValueError,), weight=6),
     Reader("plan of a node", NodePlan.from_fact, lambda: [json_of(planned(node()))], (ContractError,)),
-    Reader("variables of the inventory", lambda found: role_variables(found, specs()), defaults, weight=3),
+    Reader("variables of the inventory", checked_variables, defaults, weight=3),
     Reader("waivers", lambda found: waivers.read(found, set()), of("waivers")),
     Reader("statement", lambda found: document.read(mutations.as_text(found)), statements, (ContractError,)),
     Reader("expectations", lambda found: fleet_from(found, TESTS), expectations, (ContractError,)),
