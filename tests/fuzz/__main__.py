@@ -72,17 +72,19 @@ def repeat(reader: guard.Reader, seed: int) -> int:
     """Give one input to a reader in this process, and say what comes of it."""
     given = reader.input(seed)
     print(f"{given!r:.4000}")
+    guard.bound()
     with tempfile.TemporaryDirectory() as folder:
         tempfile.tempdir = folder
         try:
-            found = reader.read(given)
+            with guard.limited():
+                found = reader.read(given)
         except reader.errors as error:
             print(f"{type(error).__name__}: {error}")
             return 0
-        except Exception:  # noqa: BLE001 - it is what is looked for
+        except (Exception, guard.HangError):  # noqa: BLE001 - it is what is looked for
             traceback.print_exc()
             return 1
-    said = reader.wrong(given, found) if reader.wrong else ""
+        said = reader.wrong(given, found) if reader.wrong else ""
     print(said or f"{found!r:.2000}")
     return 1 if said else 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import json
 import mmap
 import os
@@ -180,7 +179,8 @@ def _child(
 
 def _work(reader: Reader, seeds: range, cpu_s: float, place: mmap.mmap, folder: str, sending: int) -> None:
     """Read inputs in the child, and write each fault to the pipe."""
-    prepare(folder)
+    quiet(folder)
+    bound()
     for seed in seeds:
         if time.process_time() > cpu_s:  # a new process begins with 0
             return
@@ -190,29 +190,40 @@ def _work(reader: Reader, seeds: range, cpu_s: float, place: mmap.mmap, folder: 
             os.write(sending, (json.dumps([kind, where, seed]) + "\n").encode())
 
 
-def prepare(folder: str) -> None:
-    """Bound this process, and have it say nothing and write into `folder` alone."""
-    faulthandler.disable()
+def quiet(folder: str) -> None:
+    """Have this process say nothing, and write into `folder` alone."""
     tempfile.tempdir = folder
-    with Path("/proc/self/statm").open() as statm:
-        now = int(statm.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (now + MOST_BYTES, resource.RLIM_INFINITY))
-    signal.signal(signal.SIGPROF, _hang)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
 
 
-def one(reader: Reader, seed: int) -> tuple[str, str]:
-    """Read the input of a seed within its time."""
+def bound() -> None:
+    """Bound the memory of this process, and have `one` end what takes too long."""
+    with Path("/proc/self/statm").open() as statm:
+        now = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + MOST_BYTES, resource.RLIM_INFINITY))
+    signal.signal(signal.SIGPROF, _hang)
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """Raise HangError where the body takes too long."""
     # Again and again: the first one may come where Python takes no exception.
     signal.setitimer(signal.ITIMER_PROF, LONGEST_S, 1.0)
     try:
-        return reader.fault(seed)
-    except HangError as error:
-        return "hang", place_of(error)
+        yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def one(reader: Reader, seed: int) -> tuple[str, str]:
+    """Read the input of a seed within its time."""
+    try:
+        with limited():
+            return reader.fault(seed)
+    except HangError as error:
+        return "hang", place_of(error)
 
 
 def _hang(_signal: int, _frame: object) -> None:

@@ -41,6 +41,18 @@ WORDS = (
     "x" * 100_000,
     'a \\"\\"' * 40,
 )
+#: What another program says, or the same one where it fails.
+OTHERS = (
+    "",
+    "Segmentation fault (core dumped)\n",
+    "usage: program [OPTION]... [FILE]...\nTry --help.\n",
+    "<!DOCTYPE html><html><body>502 Bad Gateway</body></html>",
+    "Traceback (most recent call last):\n  File \"x\", line 1\nKeyError: 'x'\n",
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n",
+    "{}",
+    "[]",
+    "null",
+)
 NESTED = ("[" * 100_000, '{"a":' * 100_000, "<a>" * 10_000, "(" * 5000, '"' * 999)
 TIMES = (
     "9999-12-31T23:59:59+00:00",
@@ -138,7 +150,7 @@ def _change(random: Random, found: str, samples: Sequence[str]) -> str:
     if kind == 10 and random.random() < 0.2:  # costs every reader time
         return found[:place] + random.choice(NESTED) + found[place:]
     if kind == 11 and random.random() < 0.1:
-        return random.choice(("", "\n" * 1000, found * 20))
+        return random.choice((*OTHERS, "\n" * 1000, found * 20))
     end = random.randint(place, len(found))
     return found[:place] + found[end:]
 
