@@ -422,7 +422,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         return Fault(
             f"the running sshd has not read its configuration since {path} changed at {moment}: what is in "
             "force now is what stood there before",
-            [f"systemctl reload {service}" for service in SERVICES if is_active(service)][:1],
+            [["reload", service] for service in SERVICES if is_active(service)][:1],
         )
 
     def way_in(self) -> WayIn | None:

@@ -47,7 +47,7 @@ class _Findings:
     state: dict[str, typing.Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     # Commands for the node that take away what somebody else has put in the way.
-    repair: list[str] = field(default_factory=list)
+    repair: list[typing.Sequence[str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     # Units of the CDI specification that no engine of ours needs any more.
     switch_off: list[str] = field(default_factory=list)

@@ -135,8 +135,8 @@ def differences(wanted: Wanted, status: dict[str, str], live: list[Rule]) -> lis
     return found
 
 
-def compare(files: Iterable[str]) -> tuple[str, list[str]]:
-    """Why the kernel's rules are not those of these files, and the commands that load them; "" if they are.
+def compare(files: Iterable[str]) -> tuple[str, list[list[str]]]:
+    """Why the kernel's rules are not those of these files, and the repairs that load them; "" if they are.
 
     Raises AuditError, NoAuditError, OSError, subprocess.TimeoutExpired.
     """
@@ -151,5 +151,5 @@ def compare(files: Iterable[str]) -> tuple[str, list[str]]:
         return "", []
     if status.get("enabled") == "2":
         return f"{'; '.join(found)}; rules are locked, and only a reboot loads those of the files", []
-    switch_on = ["auditctl -e 1"] if status.get("enabled") == "0" else []
-    return "; ".join(found), ["augenrules --load", *switch_on]
+    switch_on = [["switch-audit-on"]] if status.get("enabled") == "0" else []
+    return "; ".join(found), [["load-audit-rules"], *switch_on]

@@ -214,15 +214,15 @@ def overruled(setting: Sysctl, file: str) -> dict[str, Any]:
     value = value_in(Path(file), setting.name)
     if value != setting.value:
         change = {"name": setting.key, "before": f"{value} at every boot", "after": setting.value, "diff": ""}
-        pattern = re.escape(setting.name).replace(r"\.", "[./]")
+        pattern = re.sub("[./]", "[./]", setting.name)
         return {
             "state": "fail",
             "reason": f"{file} comes later and sets {value} at every boot",
             "changes": [change],
-            "repair": [f"sed -i -E '/^ *-? *{pattern} *=/d' {file}"],
+            "repair": [["drop-sysctl", pattern, file]],
         }
     if not setting.settled():
-        repair = [f"sysctl --write '{setting.name}={setting.value}'"]
+        repair = [["set-sysctl", setting.name, setting.value]]
         return {"state": "fail", "changes": shown(setting), "repair": repair}
     return {}
 

@@ -245,15 +245,15 @@ class Unit(Setting):
         if complete(["systemctl", "is-enabled", self.name]).stdout.strip() != "enabled-runtime":
             return None
         reason = f"{self.name} is enabled until the next boot only, which does not start it"
-        return Fault(reason, [f"systemctl enable --no-reload {self.name}"])
+        return Fault(reason, [["enable", self.name]])
 
-    def unmask(self) -> list[str]:
-        """The command that takes a mask away, where one keeps the unit from running."""
+    def unmask(self) -> list[list[str]]:
+        """The repair that takes a mask away, where one keeps the unit from running."""
         if not self.obstacle():
             return []
         # A mask in /run is another one than that in /etc.
-        options = ["--runtime"] if self._show()["UnitFileState"] == "masked-runtime" else []
-        return [" ".join(["systemctl", "unmask", *options, self.name])]
+        runtime = self._show()["UnitFileState"] == "masked-runtime"
+        return [["unmask-runtime" if runtime else "unmask", self.name]]
 
     def apply(self) -> None:
         """Enable and start (or restart), or disable and stop."""
