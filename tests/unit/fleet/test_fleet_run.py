@@ -418,6 +418,28 @@ def test_what_a_slice_sends_that_cannot_be_read_is_its_reason(
     assert all("is no run of Ansible" in reason for reason in run.board.left.values())
 
 
+def test_a_line_without_an_end_ends_its_slice(
+    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.run._command", lambda *_: "tr '\\0' x < /dev/zero")
+    monkeypatch.setattr("fleet.run.LOOK_S", 0.2)
+    monkeypatch.setattr("fleet.stream.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("fleet.stream.MOST_BYTES_A_NODE", 0)
+    run = carried_out(tmp_path, job(playbook), size=4)
+    assert all("a line without an end" in reason for reason in run.board.left.values())
+
+
+def test_a_slice_that_gives_signs_of_life_for_ever_is_ended(
+    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive = """while :; do echo '{"event": "keepalive"}'; sleep 0.1; done"""
+    monkeypatch.setattr("fleet.run._command", lambda *_: alive)
+    monkeypatch.setattr("fleet.run.LOOK_S", 0.2)
+    monkeypatch.setattr("fleet.run.LONGEST_S", 1.0)
+    run = carried_out(tmp_path, job(playbook), size=4)
+    assert all("has not ended within" in reason for reason in run.board.left.values())
+
+
 def with_ssh(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this script take the place of ssh; its last argument is the command."""
     (folder / "bin").mkdir()
