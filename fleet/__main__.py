@@ -29,7 +29,7 @@ from console.nodes import alike, counted, printable
 from console.run import STATES
 from fleet import inventory, pulled
 from fleet.bundle import ROOT, BundleError
-from fleet.collected import CollectedError, compliance, plans, validation
+from fleet.collected import CHOSEN, CollectedError, compliance, defaults, plans, validation
 from fleet.journal import Job, Journal
 from fleet.run import Run, places
 from fleet.slices import Board
@@ -491,8 +491,10 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
     silent |= left
     sources = job.sources or (str(ROOT / "inventory" / "lab"),)
     reports = [plans(folders, silent)] if Path(job.playbook).stem != "compliance" else []
-    validated = validation(folders, silent)
-    reports += [validated, compliance(folders, silent, sources, known)]
+    given = inventory.values(known, job.sources, job.variables, job.nodes[0], CHOSEN) if folders else {}
+    chosen = defaults() | given
+    validated = validation(folders, silent, chosen)
+    reports += [validated, compliance(folders, silent, sources, known, chosen)]
     said = [report for report in reports if report]
     for report in said:
         _say(report.text)
