@@ -18,7 +18,7 @@ from compliance.fleet import check, checked_nodes, elsewhere, settings_of, unpac
 from compliance.model import Verdict
 from planning.fleet import FleetPlan
 from validation.model.contract import EXPECTATIONS_VERSION
-from validation.processes.files import write_atomically
+from validation.processes.files import own, write_atomically
 from validation.processes.store import HistoryError
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def plans(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
     refused = {name: {"problems": [reason]} for name, reason in silent.items() if name not in known}
     fleet = FleetPlan.merged([{"nodes": refused, "settings": {}, "waived": {}}, *parts])
     path = ROOT / PLANS
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(fleet.as_dict(), indent=1) + "\n")
+    own(path.parent)
+    write_atomically(path, json.dumps(fleet.as_dict(), indent=1) + "\n", 0o600)
     return Said(f"{fleet.text()}\nPlans: {path}", 0)
 
 
