@@ -48,6 +48,9 @@ CHOSEN = (
 TRUE = ("true", "yes", "on", "y", "t", "1", "1.0")
 
 
+UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError)
+
+
 class CollectedError(Exception):
     """What a slice has handed over cannot be read; the message is a sentence."""
 
@@ -94,7 +97,7 @@ def plans(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
         return None
     known = {name for part in parts for name in part["nodes"]}
     refused = {name: {"problems": [reason]} for name, reason in silent.items() if name not in known}
-    fleet = FleetPlan.merged([{"nodes": refused, "settings": {}, "waived": {}}, *parts])
+    fleet = FleetPlan.merged([{"nodes": refused, "settings": {}, "waived": {}}, *map(readable, parts)])
     path = ROOT / PLANS
     own(path.parent)
     write_atomically(path, json.dumps(fleet.as_dict(), indent=1) + "\n", 0o600)
@@ -112,6 +115,27 @@ def report_command(chosen: Mapping[str, Any], now: datetime) -> list[str]:
         *(["--fail-on-degraded"] if strict else []),
         *([f"--metrics={metrics}"] if metrics else []),
     ]
+
+
+def readable(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Plans of a slice; where one is of another form, the nodes are refused with that as their reason."""
+    try:
+        FleetPlan.merged([part])
+        for fact in part["nodes"].values():
+            " ".join(fact["problems"])  # texts, and nothing else
+    except UNREADABLE as error:
+        why = {"problems": [f"its plan, as a slice handed it over, cannot be read: {error}"]}
+        return {"nodes": dict.fromkeys(part["nodes"], why), "settings": {}, "waived": {}}
+    return part
+
+
+def answers(part: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What nodes of a slice answered; where that is of another form, they have that as their problem."""
+    try:
+        return unpacked(part)
+    except UNREADABLE as error:
+        why = {"problem": f"its answer, as a slice handed it over, cannot be read: {error!r}"}
+        return [{"name": node["name"], "groups": [], "answer": why, "waivers": []} for node in part["nodes"]]
 
 
 def validation(folders: Sequence[Path], silent: Mapping[str, str], chosen: Mapping[str, Any]) -> Said | None:
@@ -150,7 +174,7 @@ def compliance(
     parts = documents(folders, "compliance")
     if not parts:
         return None
-    asked = [node for part in parts for node in unpacked(part)]
+    asked = [node for part in parts for node in answers(part)]
     heard = {node["name"] for node in asked}
     asked += [
         {"name": name, "groups": [], "answer": {"problem": reason}, "waivers": []}

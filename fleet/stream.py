@@ -28,6 +28,7 @@ MOST_ENTRIES = 10_000
 #: Files that roles hand over. A name that begins with a dot is hidden from whoever looks.
 HANDED_OVER = re.compile(rf"{COLLECTED}/[\w][\w.-]{{0,100}}", re.ASCII)
 MOST_HANDED_OVER = 100
+PLANS = f"{COLLECTED}/plan.json"
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -132,8 +133,19 @@ def require_plain(entry: zipfile.ZipInfo) -> None:
 def require_own(name: str, text: bytes, nodes: Collection[str]) -> None:
     """Refuse a document that says something of nodes of other slices. Raises StreamError, `UNREADABLE`."""
     named = NODES_IN.get(name)
-    if named and (others := sorted(set(named(json.loads(text))) - set(nodes))):
+    if not named:
+        return
+    document = json.loads(text)
+    if others := sorted(set(named(document)) - set(nodes)):
         raise StreamError(f"its {name} is about {str(others[0])[:100]!r}, which is not one of its nodes")
+    if name == PLANS:
+        # Late: the worker of a slice has no plans.
+        from planning.fleet import digest
+
+        # Slices share these by their digests.
+        for shared in ("settings", "waived"):
+            if any(digest(json.dumps(value)) != key for key, value in document[shared].items()):
+                raise StreamError(f"its {name} has {shared} under another name than their own")
 
 
 def _validated(document: Any) -> list[str]:
@@ -144,6 +156,6 @@ def _validated(document: Any) -> list[str]:
 #: The nodes that a document is about.
 NODES_IN: Mapping[str, Callable[[Any], list[str]]] = {
     f"{COLLECTED}/compliance.json": lambda document: [node["name"] for node in document["nodes"]],
-    f"{COLLECTED}/plan.json": lambda document: list(document["nodes"]),
+    PLANS: lambda document: list(document["nodes"]),
     f"{COLLECTED}/validation.json": _validated,
 }

@@ -170,6 +170,23 @@ def test_a_wrong_waiver_in_any_slice_keeps_the_statement_from_being_written(tmp_
     assert not list(tmp_path.rglob("2*/statement.json"))
 
 
+def test_a_slice_whose_plans_or_answers_have_another_form_costs_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collected, "ROOT", tmp_path)
+    good = {"nodes": {"gpu01": {"problems": ["no GPU"]}}, "settings": {}, "waived": {}}
+    bad = {"nodes": {"gpu02": {"problems": 5}}, "settings": {}, "waived": {}}
+    other = {"nodes": {"gpu03": {"architecture": "x", "problems": []}}, "settings": {}, "waived": {}}
+    given = folders(tmp_path, "plan", good, bad, other)
+    assert collected.plans(given, {})
+    document = json.loads((tmp_path / "reports" / "plan.json").read_text())
+    assert document["nodes"]["gpu01"] == {"problems": ["no GPU"]}
+    for node in ("gpu02", "gpu03"):
+        assert "cannot be read" in document["nodes"][node]["problems"][0]
+    strange = {"nodes": [{"name": "gpu02", "answer": 5}], "answers": []}
+    assert [node["name"] for node in collected.answers(strange)] == ["gpu02"]
+
+
 def test_plans_of_slices_are_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collected, "ROOT", tmp_path)
 

@@ -15,12 +15,17 @@ from ansible_runner.utils.streaming import stream_dir  # type: ignore[import-unt
 
 from fleet import stream
 from fleet.stream import Received, StreamError
+from planning.fleet import FleetPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
 NODES = ("gpu01", "gpu02")
+
+
+#: As preflight hands plans over: nodes name settings by their digests.
+PLAN = FleetPlan.from_dict({"gpu01": {"problems": [], "roles": {"x": '{"a": ["\\u00e4", 1.5]}'}}}).part()
 
 
 def received(folder: Path, lines: Iterable[bytes]) -> Received:
@@ -57,7 +62,7 @@ def entry(name: str, mode: int) -> zipfile.ZipInfo:
 def test_what_ansible_runner_sends_of_a_folder_arrives(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "collected").mkdir(parents=True)
-    (source / "collected" / "plan.json").write_text('{"nodes": {"gpu01": {}}}')
+    (source / "collected" / "plan.json").write_text(json.dumps(PLAN))
     (source / "stdout").write_text("ok")
     (source / "rc").write_text("0")
     output = io.BytesIO()
@@ -101,6 +106,9 @@ EVIL = {
     "plan of others": packed(("collected/plan.json", b'{"nodes": {"gpu03": {}}}')),
     "statement of others": packed(("collected/compliance.json", b'{"nodes": [{"name": "gpu03"}]}')),
     "results of others": packed(("collected/validation.json", RESULTS)),
+    "settings of others": packed(
+        ("collected/plan.json", b'{"nodes": {}, "settings": {"0123456789abcdef": {}}, "waived": {}}')
+    ),
     "deep": packed(("collected/plan.json", b"[" * 100_000)),
     "another form": packed(("collected/plan.json", b"[]")),
     "no archive": b"no archive",
