@@ -176,7 +176,11 @@ def test_a_slice_whose_plans_or_answers_have_another_form_costs_others_nothing(
     monkeypatch.setattr(collected, "ROOT", tmp_path)
     good = {"nodes": {"gpu01": {"problems": ["no GPU"]}}, "settings": {}, "waived": {}}
     bad = {"nodes": {"gpu02": {"problems": 5}}, "settings": {}, "waived": {}}
-    other = {"nodes": {"gpu03": {"architecture": "x", "problems": []}}, "settings": {}, "waived": {}}
+    other = {
+        "nodes": {"gpu03": {"architecture": "x", "gpus": 5, "problems": []}},
+        "settings": {},
+        "waived": {},
+    }
     given = folders(tmp_path, "plan", good, bad, other)
     assert collected.plans(given, {})
     document = json.loads((tmp_path / "reports" / "plan.json").read_text())
