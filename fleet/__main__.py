@@ -386,8 +386,8 @@ def _abort(arguments: argparse.Namespace) -> int:
             held, arguments.slice, places(helpers_of(arguments.helpers), arguments.jobs), attempts
         )
         if held:
-            own = variables_of(arguments.extra_vars)
-            giving = replace(job, playbook="playbooks/release.yml", variables=own, options=())
+            again = variables_of(arguments.extra_vars)
+            giving = replace(job, playbook="playbooks/release.yml", variables=again, options=())
             Run(
                 *(name, giving, known, board, journal, FOLDER / name, {}, True, _say),
                 ssh_options=arguments.ssh_options,
