@@ -136,6 +136,18 @@ ExecStart=/usr/bin/touch /etc/ssh/.temper-first-boot
 ExecStart=/usr/bin/ssh-keygen -A
 ExecStart=/usr/bin/sync --file-system /etc/ssh
 ExecStart=/usr/bin/rm --force /etc/ssh/.temper-first-boot
+MemoryMax=256M
+TasksMax=32
+OOMScoreAdjust=0
+CapabilityBoundingSet=CAP_CHOWN CAP_FOWNER CAP_FSETID CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH
+RestrictAddressFamilies=AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+SystemCallFilter=~@clock @cpu-emulation @module @mount @obsolete @raw-io @reboot @swap
+SystemCallErrorNumber=EPERM
 
 [Install]
 WantedBy=multi-user.target

@@ -57,6 +57,10 @@ Type=oneshot
 ExecStart=/bin/sh -c 'for undo in {state}/*/undo; do \\
     /bin/sh "$undo" "the node went down before a new connection confirmed it" || failed=1; done; \\
     exit $${{failed:-0}}'
+# It brings the way in back, with whatever that takes: nothing else is limited.
+OOMScoreAdjust=-500
+TasksMax=1024
+MemoryMax=4G
 
 [Install]
 WantedBy=sysinit.target

@@ -5,19 +5,51 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
-    from pathlib import Path
     from typing import TextIO
 
     #: What a file gets; a long text may come in pieces.
     Content = bytes | str | Iterable[str]
 
+#: Where reports go unless somebody says otherwise.
+REPORTS = Path(__file__).resolve().parents[2] / "reports"
 #: How many files the disk is asked to keep at a time; it does those together.
 AT_ONCE = 16
+
+
+def own(folder: Path) -> None:
+    """Make a folder of reports for this account alone; what is in them is for nobody else. Raises OSError.
+
+    That of the checkout loses what other accounts may. Another one that is there keeps its mode: its operator
+    may publish it.
+    """
+    for one in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
+        with suppress(FileExistsError):
+            one.mkdir(mode=0o700)
+    if REPORTS.is_dir() and folder.resolve().is_relative_to(REPORTS.resolve()):
+        _narrow(REPORTS)
+
+
+def own_file(path: Path) -> None:
+    """Make a file for this account alone, or take from one that is there what others may. Raises OSError."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if path.is_file():
+            _narrow(path)
+
+
+def _narrow(path: Path) -> None:
+    mode = path.stat().st_mode
+    if mode & 0o077:
+        # Whoever else works with it does so by the rights of its owner.
+        with suppress(PermissionError):
+            path.chmod(mode & 0o7700)
 
 
 def ensure_writable(path: Path) -> None:

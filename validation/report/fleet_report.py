@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from validation.model.contract import EXPECTATIONS_VERSION, State, dumps, encoded, json_text
-from validation.processes.files import write_all, write_atomically
+from validation.processes.files import own, write_all, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -147,6 +147,7 @@ def inputs_of(expectations: Mapping[str, Expectation], verdicts: Iterable[NodeVe
 
 def write_results(directory: Path, results: Mapping[str, NodeResult]) -> None:
     """Write what was found on some nodes. Raises OSError."""
+    own(directory.parent)
     folder = directory / "results"
     folder.mkdir(parents=True, exist_ok=True)
     write_all((folder / f"{name}.json", dumps(result)) for name, result in results.items())
