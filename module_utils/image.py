@@ -7,13 +7,12 @@ to know of the tree, to do no more than is needed and to take it back one day, s
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ansible.module_utils import process
+from ansible.module_utils import process, records
 from ansible.module_utils.driver.kernel_modules import installed_kernels
 from ansible.module_utils.files import File
 from ansible.module_utils.packaging import services
@@ -206,8 +205,8 @@ def unfinished(root: Path) -> list[str]:
     found = []
     for path in sorted((root / RECORDS / "settings").glob("*.json")):
         try:
-            pending = json.loads(path.read_text(encoding="utf-8")).get("pending")
-        except (ValueError, AttributeError):
+            pending = records.load(path, {})[1].get("pending")
+        except records.RecordError:
             pending = True
         if pending:
             found.append(path.stem)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.engines.busy import containers_with_gpus
-from ansible.module_utils.process import CommandError, run, succeeds, which
+from ansible.module_utils.process import MISREAD, CommandError, run, succeeds, which
+from ansible.module_utils.records import RecordError, damaged
 from ansible.module_utils.settings import system
 from ansible.module_utils.settings.base import Difference, RefusedError, SettingError
 from ansible.module_utils.settings.files import PamProfile, WholeFile
 from ansible.module_utils.settings.kinds import EARLY, RECORDED, build, kind_of, rebuild
-from ansible.module_utils.settings.record import Record
+from ansible.module_utils.settings.record import Record, check_records
 from ansible.module_utils.settings.sysfs import SysfsValue
 from ansible.module_utils.settings.system import Sysctl, Unit, of_temper, overruled_by, overruling
 from ansible.module_utils.units import stop_lost, unit_states
@@ -383,7 +384,10 @@ class Role:
             stop_lost([setting.name for setting in self.unsettled if isinstance(setting, Unit)])
         # Once more for PAM: a profile that was taken out counts as new when the next one is, and comes back.
         for setting in [*self.unwanted, *(s for s in self.unwanted if isinstance(s, PamProfile))]:
-            setting.restore(self.record.originals[setting.key]["state"])
+            try:
+                setting.restore(self.record.originals[setting.key]["state"])
+            except MISREAD as error:
+                raise damaged(self.record.path, f"the state of {setting.key}: {error!r}") from error
         made: list[Setting] = []
         needs: dict[str, Any] = {}
         try:
@@ -538,7 +542,7 @@ def carry_out(
     to change, the roles in `ahead` are read: what a change makes of them, their own stages see.
     """
     result: dict[str, Any] = {"changed": False, "roles": {}, "ahead": {}}
-    for plan in plans:
+    for plan in unnoted(plans) or plans:
         try:
             options = {**plan["options"], "after_boot_s": after_boot_s}
             outcome = Role(node, {**plan, "options": options}, secrets).settle()
@@ -546,7 +550,7 @@ def carry_out(
             subject = "A file of this node could not be read or written; mend that and run again"
             result["roles"][plan["role"]] = {
                 "failed": True,
-                "refused": isinstance(error, RefusedError),
+                "refused": isinstance(error, (RefusedError, RecordError)),
                 "changed": False,
                 "msg": told(error, subject),
                 # What a package manager printed.
@@ -561,6 +565,16 @@ def carry_out(
         if not result["changed"]:
             result["ahead"] = read_ahead(node, ahead or [], secrets)
     return result
+
+
+def unnoted(plans: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the first role whose record on this node cannot be read: then no role is begun."""
+    for plan in plans:
+        try:
+            check_records(plan["role"])
+        except RecordError:
+            return [plan]
+    return []
 
 
 def read_ahead(

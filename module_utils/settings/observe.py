@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.process import CommandError, complete, which
+from ansible.module_utils.records import RecordError
 from ansible.module_utils.settings import audit
 from ansible.module_utils.settings.base import RefusedError, SettingError
 from ansible.module_utils.settings.engine import path_of, told
@@ -302,7 +303,11 @@ def forbidden_modules(setting: Setting) -> list[str]:
 
 def left_behind(role: str, keys: set[str], later: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """A run that was cut off, and what an earlier one has made that nobody asks for any more."""
-    record = Record(role)
+    try:
+        record = Record(role)
+    except RecordError as error:
+        yield unread("record", [], error)
+        return
     if record.pending:
         reason = f"a run was cut off while it changed {', '.join(record.pending)}"
         yield result("interrupted", [], "fail", reason)

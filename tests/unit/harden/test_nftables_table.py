@@ -14,6 +14,7 @@ from ansible.module_utils.access.listeners import Listener
 from ansible.module_utils.access.nftables_rules import Limits, Rule, networks, parse_rule
 from ansible.module_utils.access.ssh_login import Login
 from ansible.module_utils.files import File
+from ansible.module_utils.records import RecordError
 from ansible.module_utils.settings.base import RefusedError
 
 EVERYONE = ["0.0.0.0/0", "::/0"]
@@ -525,4 +526,5 @@ def test_nothing_is_ended_unasked(node: Path) -> None:
 
 def test_record_that_nobody_can_read_is_refused_with_what_to_do(node: Path) -> None:
     other_firewall.ENDED.write_text("{}")
-    assert str(other_firewall.ENDED) in (allowed(state="absent").obstacle() or "")
+    with pytest.raises(RecordError, match=str(other_firewall.ENDED)):
+        allowed(state="absent").obstacle()
