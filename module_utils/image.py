@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from ansible.module_utils import process, records
 from ansible.module_utils.driver.kernel_modules import installed_kernels
 from ansible.module_utils.files import File
+from ansible.module_utils.mounts import mounts
 from ansible.module_utils.packaging import services
-from ansible.module_utils.snapshots import mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -263,12 +263,12 @@ def crossed(root: Path, path: Path) -> list[tuple[str, str]]:
     A mount of the same device as the tree's is another one, too: what the builder binds into it.
     """
     try:
-        text = (root / MOUNTINFO).read_text(encoding="utf-8")
+        mounted = mounts(root / MOUNTINFO)
     except FileNotFoundError:
         return []
     place = path.parent.resolve() / path.name  # the path itself may be a link, which is what would go
     found = []
-    for mount in mounts(text):
+    for mount in mounted:
         point = root / mount.point.lstrip("/")
         if point != root and (point in (place, *place.parents) or place in point.parents):
             found.append((mount.point, mount.kind))

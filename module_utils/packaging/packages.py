@@ -298,18 +298,26 @@ def attempt(command: Sequence[str], environment: Mapping[str, str]) -> subproces
             f"`{shlex.join(command)}` has not come to an end within {TRANSACTION_TIMEOUT_S // 3600} hours. "
             "Look for what holds it on the node, then run again: that completes what was left half-way."
         ) from error
+    except process.OutputError as error:
+        raise PackageError(str(error)) from error
 
 
 def parse_dpkg(text: str, native: str = "") -> Packages:
-    """Parse `dpkg-query -W -f QUERY_FORMAT`; what is not of the native architecture is NAME:ARCHITECTURE."""
-    packages: Packages = {}
-    for line in text.splitlines():
+    """Parse `dpkg-query -W -f QUERY_FORMAT`; what is not of the native architecture is NAME:ARCHITECTURE.
+
+    Raises OutputError.
+    """
+
+    def package(line: str) -> Package:
         name, version, want, status, *architecture = line.split("\t")
         if native and architecture and architecture[0] not in ("", "all", native):
             name = f"{name}:{architecture[0]}"
-        package = Package(name, version, want, status)
-        if name not in packages or package.installed:
-            packages[name] = package
+        return Package(name, version, want, status)
+
+    packages: Packages = {}
+    for one in process.each_line("dpkg-query -W", text, package):
+        if one.name not in packages or one.installed:
+            packages[one.name] = one
     return packages
 
 

@@ -34,7 +34,8 @@ UNIT_DIRECTORIES = ("/etc/systemd/system/", "/usr/local/lib/systemd/system/")
 REEXECUTE = ["systemctl", "daemon-reexec"]
 #: An initramfs for every kernel takes minutes on a slow disk.
 REACTION_TIMEOUT_S = 1800
-FAILURES = (SettingError, CommandError, OSError)
+#: A file with a text in no encoding is one of those that cannot be read.
+FAILURES = (SettingError, CommandError, OSError, UnicodeDecodeError)
 
 
 @dataclass
@@ -495,7 +496,7 @@ def matches(path: str, patterns: list[str]) -> bool:
 
 def told(error: BaseException, subject: str) -> str:
     """An error as a sentence: of an OSError, what could not be done."""
-    return f"{subject}: {error}." if isinstance(error, OSError) else str(error)
+    return f"{subject}: {error}." if isinstance(error, (OSError, UnicodeDecodeError)) else str(error)
 
 
 def is_back(setting: Setting, state: State) -> bool:

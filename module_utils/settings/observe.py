@@ -14,11 +14,11 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.process import CommandError, complete, which
+from ansible.module_utils.process import complete, which
 from ansible.module_utils.records import RecordError
 from ansible.module_utils.settings import audit
-from ansible.module_utils.settings.base import RefusedError, SettingError
-from ansible.module_utils.settings.engine import path_of, told
+from ansible.module_utils.settings.base import RefusedError
+from ansible.module_utils.settings.engine import FAILURES, path_of, told
 from ansible.module_utils.settings.files import Keyword
 from ansible.module_utils.settings.kinds import MEMBER_OF, build, kind_of
 from ansible.module_utils.settings.record import Record
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from ansible.module_utils.settings.base import Setting
 
-UNREADABLE = (SettingError, CommandError, OSError)
+UNREADABLE = FAILURES
 #: Of a file that differs, lines of its diff, and characters of a line: a report is no copy of the node.
 MOST_LINES = 40
 MOST_CHARACTERS = 300

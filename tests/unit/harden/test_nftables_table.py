@@ -299,7 +299,8 @@ def test_a_unit_that_runs_without_its_file_is_stopped_before_the_file_comes_back
     systemctl = tmp_path / "bin/systemctl"
     systemctl.parent.mkdir()
     systemctl.write_text(f"""#!/bin/sh
-[ "$1" = show ] && printf 'LoadState=not-found\\nActiveState=active\\n' && exit
+[ "$1" = show ] && printf 'LoadState=not-found\\nActiveState=active\\nUnitFileState=\\n' &&
+    printf 'ConditionResult=no\\nConditionTimestampMonotonic=0\\n' && exit
 [ -e {tmp_path}/UNIT_FILE ] && file=there || file=gone
 echo "$1 $3 while its file is $file" >>{tmp_path}/told
 """)
