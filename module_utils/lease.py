@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import time
 from dataclasses import asdict, dataclass, replace
@@ -140,7 +141,7 @@ def acquire(
     Raises:
         LeaseError: somebody else holds it, or has held it since with a higher number.
     """
-    if not owner or ttl_s <= 0:
+    if not owner or not 0 < ttl_s < math.inf:  # nor is what is no number
         raise LeaseError(
             f"A lease needs an owner and a time to live above 0 s, found {owner!r} and {ttl_s:g} s."
         )

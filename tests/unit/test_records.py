@@ -126,6 +126,12 @@ def test_lease_is_written_without_a_field_that_older_programs_refuse(tmp_path: P
     assert "version" not in records.load(tmp_path / "lease.json", {})[1]
 
 
+@pytest.mark.parametrize("ttl_s", [float("nan"), float("inf"), 0.0, -1.0])
+def test_lease_that_would_never_end_is_refused(tmp_path: Path, ttl_s: float) -> None:
+    with pytest.raises(LeaseError, match="time to live"):
+        lease.acquire("me", ttl_s, path=tmp_path / "lease.json")
+
+
 def test_only_drafts_of_writers_that_are_gone_are_removed(tmp_path: Path) -> None:
     old, live, other = (
         tmp_path / name for name in (".a.json.abcdefgh", ".a.json.12345678", ".b.json.abcdefgh")
