@@ -166,6 +166,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.packaging import apt_preview, dnf_preview, dnf_staging, repositories, staging
 from ansible.module_utils.packaging.dnf import Dnf
 from ansible.module_utils.packaging.packages import Wish
+from ansible.module_utils.records import RecordError
 from ansible.module_utils.settings.base import SettingError
 from ansible.module_utils.settings.engine import carry_out
 
@@ -174,7 +175,10 @@ def refusals(module: AnsibleModule, part: str) -> list[str]:
     """Why the engines would not take their settings."""
     # Never more than asked, however this module was called.
     module.check_mode = True
-    outcomes = carry_out(module, [json.loads(part)] if part else [], {})["roles"].values()
+    try:
+        outcomes = carry_out(module, [json.loads(part)] if part else [], {})["roles"].values()
+    except RecordError as error:
+        return [str(error)]
     return [outcome["msg"] for outcome in outcomes if outcome.get("failed")]
 
 

@@ -541,9 +541,14 @@ def carry_out(
 
     Ends behind the first that needs the controller, or fails, which is part of its result. Where nothing had
     to change, the roles in `ahead` are read: what a change makes of them, their own stages see.
+
+    Raises:
+        RecordError: what is noted on the node for one of all these roles cannot be read. Nothing was changed.
     """
     result: dict[str, Any] = {"changed": False, "roles": {}, "ahead": {}}
-    for plan in unnoted(plans) or plans:
+    for plan in [*plans, *(ahead or [])]:
+        check_records(plan["role"])
+    for plan in plans:
         try:
             options = {**plan["options"], "after_boot_s": after_boot_s}
             outcome = Role(node, {**plan, "options": options}, secrets).settle()
@@ -566,16 +571,6 @@ def carry_out(
         if not result["changed"]:
             result["ahead"] = read_ahead(node, ahead or [], secrets)
     return result
-
-
-def unnoted(plans: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the first role whose record on this node cannot be read: then no role is begun."""
-    for plan in plans:
-        try:
-            check_records(plan["role"])
-        except RecordError:
-            return [plan]
-    return []
 
 
 def read_ahead(

@@ -64,3 +64,7 @@ def check_records(role: str) -> None:
         from ansible.module_utils.access import other_firewall
 
         other_firewall.ended()
+    elif role == "nvidia_stack":
+        from ansible.module_utils.packaging import packages
+
+        packages.recorded_holds()

@@ -144,15 +144,16 @@ def test_only_drafts_of_writers_that_are_gone_are_removed(tmp_path: Path) -> Non
     assert (old.exists(), live.exists(), other.exists()) == (False, True, True)
 
 
+@pytest.mark.parametrize("later", ["roles", "ahead"])
 def test_no_role_is_begun_where_the_record_of_a_later_one_is_damaged(
-    readers: Readers, tmp_path: Path, run_module: Callable[..., dict[str, Any]]
+    readers: Readers, tmp_path: Path, run_module: Callable[..., dict[str, Any]], later: str
 ) -> None:
     (tmp_path / "os_tuning.json").write_text("{")
-    plans = [
-        role_plan("preflight", [item("file", str(tmp_path / "new"), {"content": "x\n"})]),
-        role_plan("os_tuning", []),
-    ]
-    result = run_module(node_settings.main, roles=json.dumps(plans))
-    assert list(result["roles"]) == ["os_tuning"]
-    assert result["roles"]["os_tuning"]["refused"]
+    new = role_plan("compute_environment", [item("file", str(tmp_path / "new"), {"content": "x\n"})])
+    parts = {"roles": [new], "ahead": []}
+    parts[later].append(role_plan("os_tuning", []))
+    result = run_module(node_settings.main, **{name: json.dumps(plans) for name, plans in parts.items()})
+    assert result["failed"]
+    assert result["refused"]
+    assert str(tmp_path / "os_tuning.json") in result["msg"]
     assert not (tmp_path / "new").exists()
