@@ -278,7 +278,9 @@ def crossed(root: Path, path: Path) -> list[tuple[str, str]]:
 def foreign(root: Path) -> list[str]:
     """Mounts with something that a seal would take away: whether they are its own, nobody can tell."""
     paths = [*logs(root), *temporary(root), *(path for paths in personal(root).values() for path in paths)]
-    return sorted({f"{point} ({kind})" for path in paths for point, kind in crossed(root, path)})
+    return sorted(
+        {f"{process.printable(point)} ({kind})" for path in paths for point, kind in crossed(root, path)}
+    )
 
 
 def seal(root: Path, *, check: bool) -> Sealed:

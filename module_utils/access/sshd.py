@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ansible.module_utils.access.listeners import UNKNOWN, sockets
-from ansible.module_utils.process import CommandError, parsed, run, succeeds
+from ansible.module_utils.process import CommandError, parsed, run, shown, succeeds
 from ansible.module_utils.settings.base import RefusedError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def candidate_configuration(main: str, directory: Path, drop_in: Path, replaceme
         if not include or in_match:
             lines.append(line)
             continue
-        for pattern in shlex.split(include[1], comments=True):
+        for pattern in included(include[1]):
             path = directory / pattern
             if not fnmatch.fnmatchcase(str(drop_in), str(path)):
                 lines.append(f'Include "{path}"')
@@ -110,6 +110,17 @@ def candidate_configuration(main: str, directory: Path, drop_in: Path, replaceme
             f"`Include {drop_in.parent}/*.conf` at its top (Debian's default) and run again."
         )
     return "\n".join(lines) + "\n"
+
+
+def included(text: str) -> list[str]:
+    """Return the patterns of an Include line. Raises RefusedError."""
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError as error:
+        raise RefusedError(
+            f"sshd's configuration has an Include line that cannot be read ({error}): {shown(text)}. "
+            "Correct it and run again."
+        ) from error
 
 
 class Sshd:
@@ -268,7 +279,7 @@ def configuration_files(main: Path = MAIN) -> list[Path]:
         except OSError:
             continue
         includes = [match[1] for line in lines if (match := re.match(r"\s*Include[\s=]+(.+)", line, re.I))]
-        for pattern in [name for text in includes for name in shlex.split(text, comments=True)]:
+        for pattern in [name for text in includes for name in included(text)]:
             matching = main.parent / pattern
             names = [Path(name) for name in glob.glob(str(matching))]  # noqa: PTH207 - as above
             new = [name for name in names if name not in found]

@@ -9,12 +9,13 @@ import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ansible.module_utils.process import CommandError, parsed, run
+from ansible.module_utils.process import CommandError, parsed, printable, run
 from ansible.module_utils.settings.base import RefusedError
 
 RUNTIME = "/usr/bin/nvidia-container-runtime"
 HEADER = "# Managed by Temper."
 PROC = Path("/proc")
+MOST_OF_JOURNAL = 2000
 RESTART_TIMEOUT_S = 300  # Docker may wait for containers that do not want to end
 
 
@@ -145,7 +146,8 @@ def journal_of(unit: str) -> str:
         lines = run(["journalctl", "--no-pager", "--output=cat", "--lines=8", f"--unit={unit}"]).split()
     except CommandError:
         return ""
-    return f" Its journal: {' '.join(lines)}" if lines else ""
+    # A daemon's journal has words of those who use it.
+    return f" Its journal: {printable(' '.join(lines), MOST_OF_JOURNAL)}" if lines else ""
 
 
 def read_units(names: list[str]) -> dict[str, Unit]:

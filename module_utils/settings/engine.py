@@ -8,6 +8,7 @@ nobody asks for any more returns to it.
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ REEXECUTE = ["systemctl", "daemon-reexec"]
 #: An initramfs for every kernel takes minutes on a slow disk.
 REACTION_TIMEOUT_S = 1800
 #: A file with a text in no encoding is one of those that cannot be read.
-FAILURES = (SettingError, CommandError, OSError, UnicodeDecodeError)
+FAILURES = (SettingError, CommandError, OSError, UnicodeDecodeError, subprocess.TimeoutExpired)
 
 
 @dataclass
