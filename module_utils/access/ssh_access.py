@@ -14,12 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.files import read_regular
-
 if TYPE_CHECKING:
     from ansible.module_utils.access.sshd import Effective
 SECONDS_PER_DAY = 86400
-MOST_KEY_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -123,13 +120,12 @@ def has_key(
         return None
     for file in key_files(user, effective):
         try:
-            # sshd follows links as well. A pipe, or a sparse file of a terabyte, is a user's to put there.
-            text = read_regular(file, MOST_KEY_BYTES, follow=True).decode(errors="replace")
+            lines = file.read_text(errors="replace").splitlines()
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError:  # root may not read a home on a file server
             return None
-        for line in text.splitlines():
+        for line in lines:
             if line.strip() and not line.lstrip().startswith("#") and revoked.isdisjoint(line.split()):
                 return True
     return False

