@@ -88,12 +88,19 @@ def complete(known: Mapping[str, Any]) -> bool:
     if not all(type(known.get(name)) is bool for name in ("created", "present", "sudo")):
         return False
     files, groups, shadow = (known.get(name) for name in ("keys", "groups", "shadow"))
-    return known["created"] or (
-        records.is_of(groups, (list, str))
-        and records.is_of(shadow, (list, str))
-        and len(shadow or ()) == len(("last_change", "maximum_days", "expiry_day"))
-        and isinstance(files, list)
-        and all(file is None or list(map(type, file))[:2] == [str, int] for file in files)
+    return (
+        known["created"]
+        or (
+            records.is_of(groups, (list, str))
+            and records.is_of(shadow, (list, str))
+            and len(shadow or ()) == len(("last_change", "maximum_days", "expiry_day"))
+            and isinstance(files, list)
+            # A text and a mode; None where there was no file.
+            and all(
+                file is None or (isinstance(file, list) and [*map(type, file[:2])] == [str, int])
+                for file in files
+            )
+        )
     )
 
 

@@ -74,6 +74,15 @@ def test_record_that_cannot_be_read_is_named_and_left_alone(readers: Readers, co
         assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize("keys", [5, [5], [["text"]], [[384, "text"]], {"a": []}])
+def test_account_that_could_not_be_given_back_is_damage(tmp_path: Path, keys: object) -> None:
+    known = {"created": False, "present": True, "sudo": True, "groups": [], "shadow": ["", "", ""]}
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"version": 2, "accounts": {"ada": {**known, "keys": keys}}}))
+    with pytest.raises(RecordError, match=str(path)):
+        accounts.Record(path)
+
+
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_record_that_is_no_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "record.json"
