@@ -15,6 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -133,19 +134,13 @@ def complete(
         given, output, errors = files
         given.write(text)
         given.seek(0)
-        process = subprocess.Popen(
-            list(command), stdin=given, stdout=output, stderr=errors, env=variables, start_new_session=True
-        )
+        process = subprocess.Popen(list(command), stdin=given, stdout=output, stderr=errors, env=variables)
         try:
             _wait_and_watch(process, command, timeout_s, (output.fileno(), errors.fileno()))
-        except OutputError:
-            # With the children that it has started: they print, too.
-            os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(KILL_TIMEOUT_S)
-            raise
-        except BaseException:
+        except BaseException as error:
             process.kill()
+            if isinstance(error, OutputError):
+                _kill_writers(output.fileno(), errors.fileno())
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(KILL_TIMEOUT_S)
             raise
@@ -173,6 +168,17 @@ def _wait_and_watch(
                 f"`{shlex.join(command)[:MOST_SHOWN]}` printed more than {MOST_BYTES // 2**20} MiB, which "
                 "nobody expects of it, and was ended; run it on the node to see why."
             )
+
+
+def _kill_writers(*outputs: int) -> None:
+    """End the children of a program that was ended: they print, too."""
+    files = [os.fstat(output) for output in outputs]
+    for process in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - names are all there is to know
+        for descriptor in ("1", "2"):
+            with contextlib.suppress(OSError):  # it has ended
+                status = Path("/proc", process, "fd", descriptor).stat()
+                if any(os.path.samestat(status, file) for file in files):
+                    os.kill(int(process), signal.SIGKILL)
 
 
 def run(

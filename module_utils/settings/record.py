@@ -32,7 +32,7 @@ class Record:
             for key, original in self.originals.items():
                 if "state" not in original or not rebuild(key, original["spec"]):
                     raise ValueError(f"{key} has no state")
-        except MISREAD as error:
+        except (*MISREAD, OSError) as error:  # a path may be longer than any file's
             raise records.damaged(path, repr(error)) from error
 
     def save(self) -> None:

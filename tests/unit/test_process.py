@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -55,8 +56,15 @@ def test_program_that_prints_without_end_is_ended_with_its_children(
     with pytest.raises(process.OutputError, match="`sh -c"):
         process.run(["sh", "-c", f"yes & echo $! > {tmp_path}/pid; wait"], timeout_s=60)
     child = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
-    # Nobody may have taken its status yet.
-    assert not child.exists() or child.read_text().split()[2] == "Z"
+
+    def ended() -> bool:
+        # Nobody may have taken its status yet.
+        return not child.exists() or child.read_text().split()[2] == "Z"
+
+    deadline = time.monotonic() + 10
+    while not ended() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ended()
 
 
 def test_line_that_cannot_be_read_is_named_with_its_program() -> None:
