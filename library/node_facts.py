@@ -275,8 +275,9 @@ def interfaces(root: Path = Path("/")) -> list[dict[str, Any]]:
     """
     default: set[str] = set()
     for family in ("-4", "-6"):
-        routes = run_text(["ip", "-json", family, "route", "show", "default"])
-        default = default or process.parsed("ip -json route show default", routes or "[]", best_routes)
+        if not default:
+            routes = run_text(["ip", "-json", family, "route", "show", "default"])
+            default = process.parsed("ip -json route show default", routes or "[]", best_routes)
 
     def read_links(text: str) -> list[dict[str, Any]]:
         return [

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.engines.busy import containers_with_gpus
 from ansible.module_utils.process import MISREAD, CommandError, run, succeeds, which
-from ansible.module_utils.records import RecordError, damaged
+from ansible.module_utils.records import damaged
 from ansible.module_utils.settings import system
 from ansible.module_utils.settings.base import Difference, RefusedError, SettingError
 from ansible.module_utils.settings.files import PamProfile, WholeFile
@@ -557,7 +557,7 @@ def carry_out(
             subject = "A file of this node could not be read or written; mend that and run again"
             result["roles"][plan["role"]] = {
                 "failed": True,
-                "refused": isinstance(error, (RefusedError, RecordError)),
+                "refused": isinstance(error, RefusedError),
                 "changed": False,
                 "msg": told(error, subject),
                 # What a package manager printed.
