@@ -42,7 +42,9 @@ def read(text: str) -> Dump:
             following = [value]
             while depth > 0:
                 if (more := next(lines, None)) is None:
-                    raise OutputError(f"the configuration that is printed ends in a list: {shown(value)}")
+                    raise OutputError(
+                        f"the configuration that the engine prints ends within a list: {shown(value)}"
+                    )
                 if not more.strip().startswith("#"):
                     following.append(more.strip())
                     depth += _depth(more)
