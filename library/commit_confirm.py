@@ -42,7 +42,7 @@ def main() -> None:
     name = module.params["name"]
     try:
         Change(name, SUBJECTS[name]).confirm(ssh_login())
-    except NotConfirmedError as error:
+    except (NotConfirmedError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=True)
 

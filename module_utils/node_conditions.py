@@ -53,7 +53,11 @@ def reboot(pending: Sequence[str] = ()) -> dict[str, Any]:
     """Whether the node runs what is installed: nothing asks for a reboot, no newer kernel waits."""
     if REBOOT_REQUIRED.exists():
         packages = Path(f"{REBOOT_REQUIRED}.pkgs")
-        names = sorted(set(packages.read_text(encoding="utf-8").split())) if packages.exists() else []
+        names = (
+            sorted(set(packages.read_text(encoding="utf-8", errors="replace").split()))
+            if packages.exists()
+            else []
+        )
         asked = f" for {', '.join(names)}" if names else ""
         return condition("reboot", "fail", f"the distribution asks for a reboot{asked}")
     running = os.uname().release

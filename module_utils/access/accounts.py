@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import grp
-import json
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils import records
 from ansible.module_utils.access.administrators import (
     HEADER,
     KEY_FILES,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 SUDOERS = Path("/etc/sudoers.d/temper_admins")
 RECORD = Path("/var/lib/temper/admin_accounts.json")
+RECORD_VERSION = 2
 USER_DEFAULTS: dict[str, Any] = {"keys": [], "sudo": True, "groups": [], "state": "present"}
 
 
@@ -82,15 +83,37 @@ def entry(account: Account | None) -> dict[str, Any]:
     }
 
 
+def complete(known: Mapping[str, Any]) -> bool:
+    """Return whether a record's entry is enough to give an account back."""
+    if not all(type(known.get(name)) is bool for name in ("created", "present", "sudo")):
+        return False
+    files, groups, shadow = (known.get(name) for name in ("keys", "groups", "shadow"))
+    return (
+        known["created"]
+        or (
+            records.is_of(groups, (list, str))
+            and records.is_of(shadow, (list, str))
+            and len(shadow or ()) == len(("last_change", "maximum_days", "expiry_day"))
+            and isinstance(files, list)
+            # A text and a mode; None where there was no file.
+            and all(
+                file is None or (isinstance(file, list) and [*map(type, file[:2])] == [str, int])
+                for file in files
+            )
+        )
+    )
+
+
 class Record:
     """What was there before the first run, by account, so that it can be given back."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self.accounts: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            self.accounts = {}
+        # In version 1 the accounts' names are the fields, and an account may be called `version`.
+        version, fields = records.load(path, {"version": (dict,)}, RECORD_VERSION)
+        self.accounts: dict[str, dict[str, Any]] = fields if version == 1 else fields.get("accounts", {})
+        if not records.is_of(self.accounts, (dict, dict)) or not all(map(complete, self.accounts.values())):
+            raise records.damaged(path, "expected for each account what it was before the first run")
 
     def remember(self, user: User, account: Account | None) -> None:
         """Note an account as it is, unless it is known, and what it is given."""
@@ -100,7 +123,7 @@ class Record:
     def write(self) -> None:
         """Write it; remove it where nothing is left to remember."""
         if self.accounts:
-            File(str(self.path), json.dumps(self.accounts, indent=2) + "\n", "0600").write()
+            records.store(self.path, {"accounts": self.accounts}, version=RECORD_VERSION)
         else:
             self.path.unlink(missing_ok=True)
 

@@ -258,7 +258,9 @@ def strong_moduli(minimum_bits: int, moduli: Path = MODULI) -> str:
     return "".join(
         line
         for line, columns in fields
-        if len(columns) > MODULUS_SIZE_COLUMN and int(columns[MODULUS_SIZE_COLUMN]) + 1 >= minimum_bits
+        if len(columns) > MODULUS_SIZE_COLUMN
+        and re.fullmatch("[0-9]{1,6}", columns[MODULUS_SIZE_COLUMN])
+        and int(columns[MODULUS_SIZE_COLUMN]) + 1 >= minimum_bits
     )
 
 

@@ -80,7 +80,7 @@ def parse(text: str, where: str) -> Document:
         return {}
     try:
         document = json.loads(text, object_pairs_hook=once)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RefusedError(
             f"{where} is not valid JSON ({error}); dockerd would not start with it. Correct it and run "
             "again.",
@@ -204,7 +204,7 @@ def _same(found: typing.Any, wanted: typing.Any) -> bool:
 
 def size_bytes(text: str) -> int | None:
     """Bytes of a size as Docker writes it (1G, 512m, 64MB, 1GiB), or None where it is no size."""
-    match = re.fullmatch(r"(\d+)\s*([kmgt]?)(i?b)?", text.strip().lower())
+    match = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)(i?b)?", text.strip().lower())
     if not match:
         return None
     return int(match[1]) * int(1024 ** " kmgt".index(match[2] or " "))

@@ -439,6 +439,7 @@ def test_only_keys_that_are_given_back_are_saved_first(
 ) -> None:
     accounts["alice"] = AS_WANTED
     entry = {"created": False, "present": True, "sudo": True, "keys": [[ALICE.key_file, 0o600], None]}
+    entry |= {"groups": [], "shadow": ["19000", "99999", ""]}
     node_accounts.RECORD.write_text(json.dumps({name: entry}))
     assert administer(absent=True)["needs"] == {"confirm": "accounts"}
     assert Saved.files == [node_accounts.SUDOERS, node_accounts.RECORD, *own_keys]

@@ -151,13 +151,23 @@ def test_what_cannot_be_read_costs_itself_alone(
 
 def test_a_run_that_was_cut_off_and_what_it_left_are_found(node: Path) -> None:
     original = {"spec": {"path": "/x", "content": "", "directories": []}, "state": None}
-    kept = {"originals": {"file:/x": original, "sysctl:net.gone": {}}, "pending": ["file:/x"]}
+    gone = {"spec": {"name": "net.gone", "value": "1"}, "state": "0"}
+    kept = {"originals": {"file:/x": original, "sysctl:net.gone": gone}, "pending": ["file:/x"]}
     (node / "records" / "os_tuning.json").write_text(json.dumps(kept))
     found = seen(sysctl())
     assert {key: one["state"] for key, one in found.items()} == {
         "sysctl:net.one": "pass",
         "interrupted": "fail",
         "file:/x": "fail",
+    }
+
+
+def test_damaged_record_is_not_checked_and_costs_no_setting(node: Path) -> None:
+    (node / "records" / "os_tuning.json").write_text("{")
+    found = seen(sysctl())
+    assert {key: one["state"] for key, one in found.items()} == {
+        "sysctl:net.one": "pass",
+        "record": "not-checked",
     }
 
 
