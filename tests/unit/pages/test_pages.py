@@ -365,7 +365,7 @@ def test_pages_are_made_again_from_the_folders_of_reports(
     assert "not-compliant" in text
     assert 'id="numbers"' in text
     assert command.main([f"--validation={tmp_path / 'none'}", f"--output={tmp_path / 'x'}"]) == 2
-    assert "No such file" in capsys.readouterr().err
+    assert "no such folder" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 
