@@ -10,7 +10,7 @@ from validation.autotune.knobs import KINDS, UNSET
 from validation.autotune.search import Decision
 from validation.autotune.trials import METRICS
 from validation.model.bounds import Moment, Name, Seconds  # noqa: TC001 - the reader looks at fields' types
-from validation.model.contract import ContractError, Machine, loads
+from validation.model.contract import MOST_RESULT_BYTES, ContractError, Machine, loads
 from validation.model.printable import one_line
 from validation.model.quantities import number, unit
 
@@ -80,7 +80,7 @@ def as_another(evidence: Evidence, knob: str, names: Mapping[str, str]) -> Evide
 
 def read(text: str | bytes) -> Evidence:
     """Evidence from JSON. Raises ContractError."""
-    found = loads(Evidence, text)
+    found = loads(Evidence, text, MOST_RESULT_BYTES)
     if found.schema_version != AUTOTUNE_VERSION:
         raise ContractError(
             f"evidence of schema version {found.schema_version}; this program reads {AUTOTUNE_VERSION}"

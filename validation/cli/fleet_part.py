@@ -102,12 +102,12 @@ class FleetPart:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._own_past = _OwnPast(options.history)
+        self._unshown = Unshown()
+        self._own_past = _OwnPast(options.history, self._unshown)
         self._expectations: dict[str, Expectation] = {}
         self._results: dict[str, NodeResult] = {}
         self._compared: dict[str, _Compared] = {}
         self._verdicts: list[NodeVerdict] = []
-        self._unshown = Unshown()
         self._now = datetime.now(timezone.utc)
 
     def hold(
@@ -286,7 +286,8 @@ class FleetPart:
 class _OwnPast:
     """The nodes' own past. A history that cannot be used costs no verdict; then `unusable` says why."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, unshown: Unshown) -> None:
+        self._unshown = unshown
         # Late: a node measures without SQLite.
         from validation.processes.store import HistoryError
         from validation.verdict.history_store import History
@@ -302,7 +303,12 @@ class _OwnPast:
         if not self.unusable:
             try:
                 return {
-                    node: _compared(results.get(node), past)
+                    node: self._unshown.attempt(
+                        node,
+                        "the comparison with its own past",
+                        partial(_compared, results.get(node), past),
+                        lambda _why: _Compared({}, None),
+                    )
                     for node, past in self._history.past(nodes, results)
                 }
             except self._error as error:
@@ -321,7 +327,14 @@ class _OwnPast:
         if self._history is None or self.unusable:
             return
         runs = [
-            history.run_of(results[verdict.node], verdict) for verdict in verdicts if verdict.node in results
+            self._unshown.attempt(
+                verdict.node,
+                "its entry in the history",
+                partial(history.run_of, results[verdict.node], verdict),
+                lambda _why: None,
+            )
+            for verdict in verdicts
+            if verdict.node in results
         ]
         try:
             self._history.append([run for run in runs if run])

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Annotated
 
-#: The defaults: characters of a text and of a name in an object, items of a list or an object, whole numbers
-#: either way (counters of drivers have 64 bits), other numbers either way, and how deep free values may nest.
+#: The defaults: characters of a text and of a name in an object (a path is one), items of a list or object,
+#: whole numbers either way (counters of drivers have 64 bits), other numbers either way, and how deep free
+#: values may nest.
 MOST_CHARACTERS = 64 << 10
-MOST_KEY = 256
+MOST_KEY = 4 << 10
 MOST_ITEMS = 100_000
 MOST_WHOLE = 2**64
 MOST_NUMBER = 1e18
@@ -39,7 +40,7 @@ class Bounds:
 
 
 #: A name, version or identifier.
-Name = Annotated[str, Bounds(MOST_KEY)]
+Name = Annotated[str, Bounds(256)]
 #: A time with a zone. It is read as the same time in UTC, so that two of them compare as text.
 Moment = Annotated[str, Bounds(40, moment=True)]
 #: The index of a GPU.

@@ -59,6 +59,8 @@ MOST_DOCUMENT_BYTES = 4 << 30
 MOST_RESULT_BYTES = 16 << 20
 #: In one result: of numbers, findings and checksums each. A standard run on eight GPUs has 250 numbers.
 MOST_OF_A_KIND = 10_000
+#: Of a node; the largest servers of today have 16.
+MOST_GPUS = 64
 #: How far the clock of a node may be ahead of this machine's.
 MOST_AHEAD = timedelta(minutes=15)
 
@@ -126,7 +128,7 @@ class Finding:
 
 
 #: What a number or a checksum was taken under, by name.
-Conditions = Annotated[dict[str, int | Annotated[str, Bounds(1024)]], Bounds(64)]
+Conditions = Annotated[dict[str, int | Annotated[str, Bounds(MOST_KEY)]], Bounds(64)]
 
 
 class UnderConditions:
@@ -239,8 +241,10 @@ class TestResult:
         """The known fields of the objects in a list of the details."""
         listed = self.details.get(name, [])
         place = f"details.{name} of {self.id}"
-        if not isinstance(listed, list) or len(listed) > MOST_KEY:
-            raise ContractError(f"{place}: expected a list of at most {MOST_KEY} GPUs, found {_show(listed)}")
+        if not isinstance(listed, list) or len(listed) > MOST_GPUS:
+            raise ContractError(
+                f"{place}: expected a list of at most {MOST_GPUS} GPUs, found {_show(listed)}"
+            )
         known = _names(typing.cast("typing.Hashable", kind))
         return tuple(
             decode(
@@ -298,8 +302,8 @@ class NodeResult:
     started_at: Moment
     duration_s: Seconds
     machine: Machine
-    gpus: Annotated[tuple[GpuIdentity, ...], Bounds(64)]
-    tests: Annotated[tuple[TestResult, ...], Bounds(MOST_KEY)]
+    gpus: Annotated[tuple[GpuIdentity, ...], Bounds(MOST_GPUS)]
+    tests: Annotated[tuple[TestResult, ...], Bounds(256)]
 
     def gpus_of(self, device: int | None) -> tuple[GpuIdentity, ...]:
         """The GPUs that a number is of: the one with this index, or all where it is of the node."""
