@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if options.storage_floor is not None and not options.storage:
         raise UsageError("--storage-floor needs a --storage to read from; name one, or leave it out")
     run_options = RunOptions(
-        storage_paths=tuple(options.storage),
+        storage_paths=tuple(dict.fromkeys(options.storage)),
         storage_floor_gb_s=options.storage_floor,
         traces=options.traces,
         tensorflow=options.tensorflow,

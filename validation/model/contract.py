@@ -10,6 +10,7 @@ be a wrong verdict, and a document may come from a machine that somebody has tak
 
 from __future__ import annotations
 
+import collections
 import collections.abc
 import dataclasses
 import functools
@@ -286,7 +287,7 @@ class Machine:
     kernel: Name
     cpu_model: Name
     cpus: Count
-    memory_bytes: int
+    memory_bytes: Annotated[int, Bounds(1 << 60, 0)]
     python: Name
     torch: Name | None
     driver: Name | None
@@ -340,6 +341,7 @@ def node_result(value: Any, known_tests: typing.Collection[str] | None = None) -
         for path, ones in (("measurements", test.measurements), ("digests", test.digests)):
             if len({(one.name, one.device, one.taken) for one in ones}) < len(ones):
                 _refuse_twice(f"{path} of {test.id}", ((one.name, one.device, one.taken) for one in ones))
+        # Every verdict reads them: what is wrong with them is found here.
         _ = test.power_limits
         if known_tests is not None and test.id not in known_tests:
             raise ContractError(f"tests: {test.id} is no test that this program knows")
@@ -471,8 +473,8 @@ def parse(text: str | bytes, most_bytes: int = MOST_DOCUMENT_BYTES) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        counts = collections.Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise ContractError(
             f"{_show(twice)} is twice in one object; which of the two holds is anybody's guess"
         )
@@ -527,7 +529,8 @@ def _decoder(kind: Any, bounds: Bounds | None = None) -> _Decoder:
     if kind is Any:
         return _free
     if origin in (types.UnionType, typing.Union):
-        return functools.partial(_one_of, _by_json_type(arguments), _decoder(arguments[0]))
+        choices = tuple(_decoder(choice) for choice in arguments if choice is not type(None))
+        return functools.partial(_one_of, _by_json_type(arguments), functools.partial(_first_of, choices))
     if dataclasses.is_dataclass(kind):
         return functools.partial(_dataclass, kind)
     if origin is tuple:
@@ -628,11 +631,11 @@ def _refuse_unknown(kind: Any, value: dict[str, Any]) -> None:
         raise _MisfitError(f"no such field in {kind.__name__}", f".{_key(unknown[0])}")
 
 
-def _one_of(by_type: dict[type, _Decoder], first: _Decoder, value: Any) -> Any:
-    return by_type.get(type(value), first)(value)
+def _one_of(by_type: dict[type, _Decoder], any_of_them: _Decoder, value: Any) -> Any:
+    return by_type.get(type(value), any_of_them)(value)
 
 
-def _first_of(decoders: list[_Decoder], value: Any) -> Any:
+def _first_of(decoders: typing.Sequence[_Decoder], value: Any) -> Any:
     errors = []
     for decoder in decoders:
         try:

@@ -51,12 +51,12 @@ SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 def documents() -> dict[str, str]:
     """The content of each schema file by its name."""
     return {
-        f"{name}.schema.json": document(f"Temper validation: {name}", kind, version)
+        f"{name}.schema.json": document(f"Temper validation: {name}", kind, version, DEFAULTS)
         for name, (kind, version) in FILES.items()
     }
 
 
-def document(title: str, kind: type, version: int) -> str:
+def document(title: str, kind: type, version: int, comment: str = "") -> str:
     """The content of the schema file of a dataclass that has a field `schema_version`."""
     definitions: dict[str, Any] = {}
     reference = _schema(kind, definitions)
@@ -64,7 +64,7 @@ def document(title: str, kind: type, version: int) -> str:
     content = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"{title}, version {version}",
-        "$comment": DEFAULTS,
+        **({"$comment": comment} if comment else {}),
         **reference,
         "$defs": definitions,
     }
