@@ -15,11 +15,13 @@ from tests.unit.validation.hostile_results import EVIL, OTHERS, REMOVED, as_json
 from tests.unit.validation.samples import expectation, measurement, node_result, one_test
 from validation.cli import arguments, fleet_part
 from validation.metrics import fleet_metrics
-from validation.model.contract import MOST_AHEAD, ContractError, State, dumps, refuse_future
+from validation.model.contract import MOST_AHEAD, ContractError, Finding, State, dumps, loads, refuse_future
 from validation.model.contract import node_result as read
+from validation.model.expectations import FleetExpectations
 from validation.report.fleet_report import text
 from validation.verdict.cohort import Cohorts
 from validation.verdict.judge import judge_fleet, judge_node
+from validation.verdict.verdicts import FleetVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from tests.unit.validation.hostile_results import Made
 
 #: Of the mutations that are refused, and of those that are read, each so-manieth is made a report of.
-REFUSED_STEP, READ_STEP = 401, 17
+REFUSED_STEP, READ_STEP = 401, 29
 
 
 @pytest.fixture(scope="module")
@@ -211,3 +213,15 @@ def test_names_too_long_for_a_file_cost_nobody_the_report(tmp_path: Path) -> Non
     part.finish("")
     assert len(list((tmp_path / "report/results").iterdir())) == len(long)
     assert len(list((tmp_path / "metrics").iterdir())) == len(long)
+
+
+def test_no_words_of_a_node_make_the_summary_unreadable(tmp_path: Path) -> None:
+    numbers = [measurement(f"{'n' * 230}{number}_tflops", 0.0) for number in range(500)]
+    words = Finding("wrong-result", State.FAIL, "x" * 60_000, "y" * 60_000, 0)
+    evil = one_test("gpu_matmul", State.FAIL, *numbers, findings=(words,), reason="z" * 60_000)
+    gpus = node_result(name=EVIL, gpus=64).gpus
+    named = tuple(dataclasses.replace(gpu, name=f"{'g' * 250}{gpu.index}", pci_id="ffff") for gpu in gpus)
+    made = report(tmp_path, as_json(dataclasses.replace(node_result(evil, name=EVIL), gpus=named)))
+    assert made.verdicts[EVIL]["state"] == "fail"
+    assert len(loads(FleetVerdict, made.files["report/summary.json"]).nodes) == len(hostile.NAMES)
+    assert loads(FleetExpectations, made.files["report/expectations.json"])
