@@ -30,6 +30,9 @@ TIMED_OUT_STATUS = 124
 #: What it says of one that it knows nothing of.
 JOB_LOST = "could not find job"
 
+#: Characters of what a node says why it has no result.
+MOST_WORDS = 2000
+
 Values = Mapping[str, Any]
 
 
@@ -44,11 +47,13 @@ def validation_outcome(run: Values) -> dict[str, Any]:
     """A node's result from what the task that ran the payload returned, or why there is none."""
     if run.get("unreachable"):
         return {"problem": f"the connection broke while it was measured: {_one_line(run.get('msg', ''))}"}
+    said = contract()
     try:
-        result = json.loads(run.get("stdout") or "")
-    except json.JSONDecodeError:
-        return {"problem": _why_no_result(run)}
-    return {"result": result}
+        return {"result": said.bounded(said.parse(str(run.get("stdout") or ""), said.MOST_RESULT_BYTES))}
+    except said.ContractError as error:
+        if isinstance(error.__cause__, json.JSONDecodeError):
+            return {"problem": _why_no_result(run)}
+        return {"problem": f"its result cannot be read: {error}"}
 
 
 def _why_no_result(run: Values) -> str:
@@ -84,7 +89,7 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
         if "result" in outcome:
             results[node] = outcome["result"]
         else:
-            expectations[node]["not_run"] = outcome["problem"]
+            expectations[node]["not_run"] = _short(outcome["problem"])
     return {
         "expectations": {"schema_version": contract().EXPECTATIONS_VERSION, "nodes": expectations},
         "results": results,
@@ -196,7 +201,7 @@ def validation_attempt(run: Values, order: Values) -> dict[str, Any]:
     return {
         "group": [member["name"] for member in order["group"]],
         "part": outcome.get("result"),
-        "problem": outcome.get("problem", ""),
+        "problem": _short(outcome.get("problem", "")),
         "step": order.get("step", ""),
     }
 
@@ -219,6 +224,12 @@ def _bare_expectation(plan: Values) -> dict[str, Any]:
 
 def _one_line(text: Any) -> str:
     return " ".join(str(text).split()).rstrip(".")
+
+
+def _short(text: Any) -> str:
+    """A node's words, which may be any."""
+    words: str = importlib.import_module("validation.model.printable").one_line(str(text)[:MOST_WORDS])
+    return words
 
 
 class FilterModule:
