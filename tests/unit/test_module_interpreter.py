@@ -22,7 +22,7 @@ def test_every_module_runs_with_the_python_that_the_inventory_names(tmp_path: Pa
     python, log, play = (tmp_path / name for name in ("another-python", "log", "play.json"))
     python.write_text(PYTHON.format(log=log))
     python.chmod(0o755)
-    tasks = [{name: {}} for name in MODULES]
+    tasks: list[dict[str, dict[str, str]]] = [{name: {}} for name in MODULES]
     play.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
     program = str(Path(sys.executable).with_name("ansible-playbook"))
     options = ["-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={python}"]
