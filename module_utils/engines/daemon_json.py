@@ -71,7 +71,7 @@ def taking_out(where: str, keys: typing.Sequence[tuple[str, ...]] = ()) -> list[
     """The command for a node that takes keys out of its file, and keeps the file as it was beside it."""
     keep = shlex.join(["cp", "--archive", where, f"{where}.before-repair"])
     names = ["/".join(key) for key in keys]
-    return [f"{keep} && {shlex.join(['python3', '-c', TAKE_OUT, where, *names])}"]
+    return [f"{keep} && {shlex.join(['python3', '-I', '-c', TAKE_OUT, where, *names])}"]
 
 
 def moving_away(where: str) -> list[str]:
