@@ -355,6 +355,12 @@ class Accounts(ConfirmedSetting[Outlook]):
             self.remember()
         finally:  # also on a disk where nothing can be noted
             self.ensure([user for user in there if not user.present])
+        # Before the file is saved to be put back, where a change of Ansible's own account is not confirmed.
+        losing = {user.name for user in outlook.users if not (user.present and user.sudo)}
+        rules = SUDOERS.read_text(encoding="utf-8").splitlines(keepends=True) if SUDOERS.is_file() else []
+        kept = [rule for rule in rules if rule.partition(" ")[0] not in losing]
+        if kept != rules:
+            File(str(SUDOERS), "".join(kept), "0440", public=True).write()
         self.ensure(there)
 
     def remember(self) -> None:

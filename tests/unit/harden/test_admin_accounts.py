@@ -589,6 +589,24 @@ def test_rights_are_gone_before_anything_is_described(
 
 
 @needs_root
+def test_a_rule_of_sudo_that_is_taken_back_is_in_no_file_that_is_saved(
+    administer: Run, revocable: Path, accounts: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever made its revocation fail would get the rule back with the undoing of it."""
+    node_accounts.SUDOERS.write_text(node_accounts.sudoers(["alice", "ops"]) or "")
+    saved = []
+
+    @contextlib.contextmanager
+    def armed(*_: object) -> Iterator[None]:
+        saved.append(node_accounts.SUDOERS.read_text())
+        yield
+
+    monkeypatch.setattr(Saved, "armed", armed)
+    administer(item(state="absent"), item(name="ops", keys=[KEY, OTHER]))
+    assert [("alice" in text, "ops" in text) for text in saved] == [(False, True)]
+
+
+@needs_root
 def test_keys_that_cannot_be_described_cost_the_text_alone(
     administer: Run, revocable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
