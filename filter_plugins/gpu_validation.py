@@ -36,6 +36,14 @@ MOST_WORDS = 2000
 Values = Mapping[str, Any]
 
 
+def pip_configuration(arguments: str) -> str:
+    """See planning/pip_options.py. Imported late, as below."""
+    if ROOT not in sys.path:
+        sys.path.append(ROOT)
+    text: str = importlib.import_module("planning.pip_options").configuration(arguments)
+    return text
+
+
 def contract() -> Any:
     """The payload's documents, imported late: Ansible loads this file for each task of each node."""
     if ROOT not in sys.path:
@@ -238,6 +246,7 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """Return the filters by the names that playbooks use."""
         return {
+            "pip_configuration": pip_configuration,
             "autotune_order": autotune_order,
             "validation_attempt": validation_attempt,
             "validation_fabric": validation_fabric,

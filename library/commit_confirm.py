@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """Confirm a change of sshd or the firewall through the connection that runs this."""
 
 from __future__ import annotations

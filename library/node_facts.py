@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """Read a node once, before anything is planned or changed."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """What a node shall be: the settings of any number of roles, made, proven and taken back in one call."""
 
 from __future__ import annotations

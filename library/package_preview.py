@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """What installing a set of packages would do to a node, before anything on the node is changed."""
 
 from __future__ import annotations

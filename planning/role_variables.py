@@ -31,6 +31,7 @@ from ansible.module_utils.settings.base import RefusedError
 from planning import fleet_networks
 from planning.contradictions import instance_problems, profile_problems, slurm_problems
 from planning.os_controls import load_controls, waiver_problems
+from planning.pip_options import configuration
 from planning.tables import read_yaml
 from validation.fabric.tree import Tree, TreeError, find_places, read_tree, tree_of_groups
 from validation.model.plans import MOST_HOURS, PLANS
@@ -84,6 +85,14 @@ def check_waivers(waivers: list[Mapping[str, Any]]) -> None:
     """Refuse waivers that name no control or give no reason."""
     if problems := waiver_problems(load_controls(ROOT / "data" / "os_controls"), waivers):
         raise RefusedError("; ".join(problems))
+
+
+def check_pip_args(arguments: str) -> None:
+    """Refuse what pip's configuration file cannot say."""
+    try:
+        configuration(arguments)
+    except ValueError as error:
+        raise RefusedError(str(error)) from None
 
 
 def check_hours(hours: float) -> None:
@@ -274,6 +283,7 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "gpu_validation_fabric_floor_gb_s": check_floor,
     "gpu_validation_fabric_most_rounds": check_most_rounds,
     "gpu_validation_fabric_pair_rounds": check_rounds,
+    "gpu_validation_pip_args": check_pip_args,
     "gpu_validation_storage_floor_gb_s": check_floor,
     "pull_branch": check_ref,
     "pull_signers": check_signers,

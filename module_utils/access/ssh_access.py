@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ansible.module_utils.access.ssh_keys import read_regular
+
 if TYPE_CHECKING:
     from ansible.module_utils.access.sshd import Effective
 SECONDS_PER_DAY = 86400
@@ -120,12 +122,12 @@ def has_key(
         return None
     for file in key_files(user, effective):
         try:
-            lines = file.read_text(errors="replace").splitlines()
+            found = read_regular(file, follow=True)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError:  # root may not read a home on a file server
             return None
-        for line in lines:
+        for line in found[0].decode(errors="replace").split("\n") if found else ():
             if line.strip() and not line.lstrip().startswith("#") and revoked.isdisjoint(line.split()):
                 return True
     return False

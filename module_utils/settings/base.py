@@ -118,6 +118,12 @@ class Setting:
         """What keeps it from being in force although it is settled: a daemon that has not read its files."""
         return None
 
+    def withdraw(self) -> None:
+        """Take rights away that nobody shall have any more, before anything of theirs is described.
+
+        What goes wrong here, `apply` says. Raises SettingError, OSError where nothing can be noted.
+        """
+
     def apply(self) -> None:
         """Make the setting. Raises SettingError, CommandError, OSError."""
         raise NotImplementedError

@@ -223,6 +223,9 @@ class Role:
         commands, reload = self.due_commands(), self.reloads_systemd()
         self.refuse_to_disturb(reload or self.rereads_units() or REEXECUTE in commands)
         self.warn()
+        if not self.node.check_mode:
+            for setting in self.unsettled:
+                setting.withdraw()
         outcome = self.planned(commands, reload)
         if self.node.check_mode or not outcome.changed:
             outcome.results = self.results()

@@ -318,6 +318,7 @@ def test_a_variable_of_the_operator_s_own_is_left_alone() -> None:
         ("gpu_settings_power_limit_percent", 0, "expected more than 0 % of the GPU's default, found 0"),
         ("gpu_validation_hours", -1, "expected hours, 0 (what the plan says) to 1000, found -1"),
         ("gpu_validation_hours", float("nan"), "found nan"),
+        ("gpu_validation_pip_args", "--no-binary :all:", "--no-binary has no place here"),
         ("gpu_validation_storage_floor_gb_s", -1, "expected GB/s, 0 (no floor) or above, found -1"),
         ("gpu_validation_fabric_floor_gb_s", -1, "expected GB/s, 0 (no floor) or above, found -1"),
         ("gpu_validation_fabric_floor_gb_s", "fast", "expected float, found 'fast'"),

@@ -378,7 +378,7 @@ def test_a_signal_does_not_end_what_gives_the_nodes_back(
     begun, python = tmp_path / "begun", tmp_path / "python"
     python.write_text(f"#!/bin/sh\ntouch {begun}\nsleep 3\necho '{{}}'\n")
     python.chmod(0o755)
-    own = {"ansible_connection": "local", "ansible_become": False, "ansible_python3_interpreter": str(python)}
+    own = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": str(python)}
     given = {
         "env/extravars": {"__preflight_lease": {"owner": "one", "attempt": 1}},
         # How long ansible-runner waits for a word before it looks whether it is to end.

@@ -389,7 +389,7 @@ def test_home_that_root_may_not_read_decides_nothing(tmp_path: Path, monkeypatch
     def refuse(*_args: Any, **_options: Any) -> str:
         raise PermissionError
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(ssh_access, "read_regular", refuse)
     user = pwd.getpwnam("nobody")
     assert ssh_access.has_key(user, OPEN) is None
 
