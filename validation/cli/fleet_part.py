@@ -7,7 +7,7 @@ process of its own, and a small one is a single part. The report is the same.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from validation.checks.registry import HEADLINES, TESTS
 from validation.cli.commands import UsageError
+from validation.findings.catalogue import advised
 from validation.metrics import fleet_metrics
 from validation.model.contract import ContractError, NodeResult, node_result, parse, refuse_future
 from validation.model.expectations import Expectation, fleet_from
@@ -397,4 +398,8 @@ def _result_of(name: str, value: Any) -> NodeResult:
     result = node_result(value, TESTS)
     if result.node != name:
         raise ContractError(f"it is one of node {one_line(result.node)}")
-    return result
+    tests = tuple(
+        replace(test, findings=tuple(map(advised, test.findings))) if test.findings else test
+        for test in result.tests
+    )
+    return replace(result, tests=tests)
