@@ -146,6 +146,10 @@ requirements: setup ## Renew the pins and hashes in requirements/*.txt from pypr
 		../pyproject.toml "$$@"; } && \
 	pin --output-file controller.txt && pin --constraint controller.txt --group ../pyproject.toml:dev --output-file dev.txt
 
+.PHONY: torch-requirements
+torch-requirements: setup ## Pin what is installed with a torch that is new in data/, with hashes; ARGS="2.11.0" renews one
+	$(BIN)/python -m tools.torch_requirements $(ARGS)
+
 .PHONY: clean
 clean: ## Remove the virtual environment and the tools' caches from the checkout; keeps reports/ and the lab
 	rm -rf .venv .venv.lock .ansible .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache

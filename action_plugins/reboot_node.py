@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action.reboot import ActionModule as Reboot
+
+# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
+ROOT = str(Path(__file__).resolve().parents[1])
+if ROOT not in sys.path:
+    sys.path.append(ROOT)
+
+from planning.module_answers import failure  # noqa: E402 - needs the path above
 
 #: The status of a module that has failed by itself. One that the reboot has ended has another.
 FAILED = 1
@@ -36,6 +45,5 @@ class ActionModule(Reboot):  # type: ignore[misc]  # Ansible ships no types
             answer = {}
         start = datetime.now(UTC)
         if answer.get("failed") and answer.get("rc", FAILED) == FAILED:
-            kept = {key: answer[key] for key in ("msg", "refused", "module_stderr") if key in answer}
-            return {"failed": True, "rebooted": False, "start": start, **kept}
+            return {**failure(answer), "rebooted": False, "start": start}
         return {"failed": False, "start": start}

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
+
+# Ansible loads this file by its path, so that the repository's packages are not importable by themselves.
+ROOT = str(Path(__file__).resolve().parents[1])
+if ROOT not in sys.path:
+    sys.path.append(ROOT)
+
+from planning.module_answers import AnswerError, failure, role_answers, warnings  # noqa: E402 - needs the path above
 
 #: Play variable with the roles of a stage, in their order.
 TOGETHER = "settle_together"
@@ -42,24 +50,38 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         variables = task_vars or {}
         role = str(self._task.args["role"])
         parts = self.parts(variables)
+        # A fact: a node may have set it, but has no proof.
         before = variables.get("ansible_facts", {}).get(DONE) or {}
-        done = dict(before)
-        kept = done.pop(role, {"proof": None})
-        if kept["proof"] not in (self.proof(parts[role], self.play), self.proof(parts[role])):
+        done = dict(before) if isinstance(before, dict) else {}
+        kept = done.pop(role, None)
+        proofs = (self.proof(parts[role], self.play), self.proof(parts[role]))
+        if not isinstance(kept, dict) or kept.get("proof") not in proofs:
             executed = self.carry_out(role, parts, variables)
-            if "roles" not in executed:
-                return result | executed
             # Ansible shows them with the task that had the work done.
-            result |= {"warnings": executed.get("warnings", [])}
-            done = {
-                name: {"proof": self.proof(parts[name], play), "result": outcome}
-                for key, play in (("roles", self.play), ("ahead", ""))
-                for name, outcome in executed[key].items()
-            }
+            result |= warnings(executed)
+            if "roles" not in executed:
+                return result | failure(executed)
+            done = self.answered(executed, parts)
+            if role not in done:
+                raise AnsibleActionFail(f"The node answered node_settings, and said nothing of role {role}.")
             kept = done.pop(role)
         facts = {DONE: done} if done or before else {}
         own: dict[str, Any] = kept["result"]
         return result | own | ({"ansible_facts": facts} if facts else {})
+
+    def answered(self, executed: dict[str, Any], parts: dict[str, str]) -> dict[str, Any]:
+        """Return what the node has answered of each role, with the proof of what that is of."""
+        try:
+            return {
+                name: {"proof": self.proof(parts[name], play), "result": outcome}
+                for key, play in (("roles", self.play), ("ahead", ""))
+                for name, outcome in role_answers(executed, key, parts).items()
+            }
+        except AnswerError as error:
+            raise AnsibleActionFail(
+                f"The node answered node_settings in another form than expected: {error}. Nothing more is "
+                "done on it in this run: see who works on the node, and run again."
+            ) from None
 
     @property
     def play(self) -> str:

@@ -19,6 +19,7 @@ from compliance.waivers import utc
 from planning.node_plan import NodePlan
 from planning.os_controls import load_controls
 from validation.model.contract import ContractError, Machine, decode, loads
+from validation.processes.files import own
 from validation.report.fleet_report import point_latest_to
 from validation.verdict.verdicts import FleetVerdict
 
@@ -249,7 +250,8 @@ def check(
         previous_sha256,
     )
     folder = settings.directory / utc(now).replace(":", "-")
-    folder.mkdir(parents=True)
+    own(folder.parent)
+    folder.mkdir()
     try:
         report.write(folder, made)
         history.record(made, folder.name, evidence.seal(folder, manifest, settings.key), previous)

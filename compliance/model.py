@@ -61,8 +61,8 @@ class Change:
 class Observation:
     """One setting of a node, as module node_compliance compared it. `controls` are those that ask for it.
 
-    `repair` are commands for a shell on the node that must come before Temper can repair it, because they
-    change what somebody else has made.
+    `repair` names what must come before Temper can repair it, because it changes what somebody else has made:
+    words that compliance/repairs.py makes a command of.
     """
 
     key: str
@@ -70,7 +70,7 @@ class Observation:
     state: State
     reason: str
     changes: tuple[Change, ...] = ()
-    repair: tuple[str, ...] = ()
+    repair: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from compliance.model import (
     Verdict,
     WaivedBy,
 )
+from compliance.repairs import command_of
 from compliance.waivers import Use, Waiver, faults, utc
 from planning.os_controls import OPERATOR, demanded, references
 
@@ -272,7 +273,7 @@ def remedy_of(by: RolePlan | Observation | None, rules: Rules, node: CheckedNode
     if by is None:
         return playbook("preflight", rules, node)
     if isinstance(by, Observation):
-        return " && ".join(on_node(command, rules, node) for command in by.repair) or reboot(rules, node)
+        return reboot(rules, node) if by.key == REBOOT else " && ".join(on_node(by.repair, rules, node))
     return repair(rules, node, by)
 
 
@@ -447,9 +448,9 @@ def repair(rules: Rules, node: CheckedNode, role: RolePlan) -> str:
     """
     assert node.observations is not None
     observations = node.observations.get(role.role, ())
-    commands = dict.fromkeys(command for one in observations for command in one.repair)
-    run = f"{playbook(role.stage, rules, node)} --tags {role.role}"
-    return " && ".join([*(on_node(command, rules, node) for command in commands), run])
+    repairs = dict.fromkeys(words for one in observations for words in one.repair)
+    run = f"{playbook(role.stage, rules, node)} --tags {shlex.quote(role.role)}"
+    return " && ".join([*on_node(repairs, rules, node), run])
 
 
 def reboot(rules: Rules, node: CheckedNode) -> str:
@@ -458,18 +459,21 @@ def reboot(rules: Rules, node: CheckedNode) -> str:
     Whether jobs run there is the operator's to know. Where nobody can answer, nothing happens.
     """
     question = shlex.quote(f"{node.name} will reboot. Is it drained? Type its name: ")
-    command = f"ansible{rules.inventory} {node.name} --become --module-name reboot"
-    return f'printf %s {question} && read -r answer && test "$answer" = {node.name} && {command}'
+    name = shlex.quote(node.name)
+    command = f"ansible{rules.inventory} {name} --become --module-name reboot"
+    return f'printf %s {question} && read -r answer && test "$answer" = {name} && {command}'
 
 
 def playbook(name: str, rules: Rules, node: CheckedNode) -> str:
     """A playbook for one node, as one types it on the controller."""
-    return f"ansible-playbook{rules.inventory} playbooks/{name}.yml --limit {node.name}"
+    return f"ansible-playbook{rules.inventory} playbooks/{name}.yml --limit {shlex.quote(node.name)}"
 
 
-def on_node(command: str, rules: Rules, node: CheckedNode) -> str:
-    """A command for a node, as one types it on the controller."""
-    return f"ansible{rules.inventory} {node.name} --become --module-name shell --args {shlex.quote(command)}"
+def on_node(repairs: Iterable[Sequence[str]], rules: Rules, node: CheckedNode) -> list[str]:
+    """Return the commands of those repairs that Temper knows, as one types them on the controller."""
+    shell = f"ansible{rules.inventory} {shlex.quote(node.name)} --become --module-name shell --args"
+    known = filter(None, map(command_of, repairs))
+    return [f"{shell} {shlex.quote(command)}" for command in known]
 
 
 def with_waiver(control: ControlResult, node: CheckedNode, now: datetime) -> ControlResult:

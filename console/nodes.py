@@ -6,21 +6,15 @@ import re
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
+# Words of nodes are made printable here and in the payload by one function.
+from validation.model.printable import printable as printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 #: What stands for a node's own name and address in a text that several nodes share.
 NODE = "NODE"
 UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-# Control characters would let a node's words move the cursor, and bidirectional ones reorder them. Half of a
-# surrogate pair, which JSON and file names may have, cannot be written at all.
-UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def printable(text: str) -> str:
-    """The text without what a terminal would act on; lines and tabs stay."""
-    text = re.sub("\r\n?", "\n", text)
-    return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def ranges(names: Iterable[str]) -> str:

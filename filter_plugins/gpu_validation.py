@@ -30,7 +30,18 @@ TIMED_OUT_STATUS = 124
 #: What it says of one that it knows nothing of.
 JOB_LOST = "could not find job"
 
+#: Characters of what a node says why it has no result.
+MOST_WORDS = 2000
+
 Values = Mapping[str, Any]
+
+
+def pip_configuration(arguments: str) -> str:
+    """See planning/pip_options.py. Imported late, as below."""
+    if ROOT not in sys.path:
+        sys.path.append(ROOT)
+    text: str = importlib.import_module("planning.pip_options").configuration(arguments)
+    return text
 
 
 def contract() -> Any:
@@ -44,11 +55,13 @@ def validation_outcome(run: Values) -> dict[str, Any]:
     """A node's result from what the task that ran the payload returned, or why there is none."""
     if run.get("unreachable"):
         return {"problem": f"the connection broke while it was measured: {_one_line(run.get('msg', ''))}"}
+    said = contract()
     try:
-        result = json.loads(run.get("stdout") or "")
-    except json.JSONDecodeError:
-        return {"problem": _why_no_result(run)}
-    return {"result": result}
+        return {"result": said.bounded(said.parse(str(run.get("stdout") or ""), said.MOST_RESULT_BYTES))}
+    except said.ContractError as error:
+        if isinstance(error.__cause__, json.JSONDecodeError):
+            return {"problem": _why_no_result(run)}
+        return {"problem": f"its result cannot be read: {error}"}
 
 
 def _why_no_result(run: Values) -> str:
@@ -84,7 +97,7 @@ def validation_fleet(hostvars: Values, nodes: Iterable[str], fabric: Values | No
         if "result" in outcome:
             results[node] = outcome["result"]
         else:
-            expectations[node]["not_run"] = outcome["problem"]
+            expectations[node]["not_run"] = _short(outcome["problem"])
     return {
         "expectations": {"schema_version": contract().EXPECTATIONS_VERSION, "nodes": expectations},
         "results": results,
@@ -196,7 +209,7 @@ def validation_attempt(run: Values, order: Values) -> dict[str, Any]:
     return {
         "group": [member["name"] for member in order["group"]],
         "part": outcome.get("result"),
-        "problem": outcome.get("problem", ""),
+        "problem": _short(outcome.get("problem", "")),
         "step": order.get("step", ""),
     }
 
@@ -221,12 +234,19 @@ def _one_line(text: Any) -> str:
     return " ".join(str(text).split()).rstrip(".")
 
 
+def _short(text: Any) -> str:
+    """A node's words, which may be any."""
+    words: str = importlib.import_module("validation.model.printable").one_line(str(text)[:MOST_WORDS])
+    return words
+
+
 class FilterModule:
     """Filters of this file."""
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by the names that playbooks use."""
         return {
+            "pip_configuration": pip_configuration,
             "autotune_order": autotune_order,
             "validation_attempt": validation_attempt,
             "validation_fabric": validation_fabric,

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import yaml
 
@@ -29,10 +29,11 @@ from console.nodes import alike, counted, printable
 from console.run import STATES
 from fleet import inventory, pulled
 from fleet.bundle import ROOT, BundleError
-from fleet.collected import CollectedError, compliance, plans, validation
-from fleet.journal import Job, Journal
+from fleet.collected import CHOSEN, CollectedError, compliance, defaults, plans, validation
+from fleet.journal import Job, Journal, same, sealed
 from fleet.run import Run, places
 from fleet.slices import Board
+from validation.processes.files import own
 from validation.processes.store import HistoryError
 
 if TYPE_CHECKING:
@@ -132,9 +133,6 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("-i", "--inventory", action="append", default=[], help="as ansible-playbook takes it")
     run.add_argument("-l", "--limit", default="", help="as ansible-playbook takes it")
-    run.add_argument(
-        "-e", "--extra-vars", action="append", default=[], metavar="VARS", help="name=value, JSON, or @FILE"
-    )
     run.add_argument("-t", "--tags", action="append", default=[], help="as ansible-playbook takes it")
     run.add_argument("-C", "--check", action="store_true", help="change nothing, say what would change")
     run.add_argument("-f", "--forks", type=pulled.positive, help="nodes at a time in each slice")
@@ -144,6 +142,13 @@ def parser() -> argparse.ArgumentParser:
     abort = commands.add_parser("abort", help="give back the nodes that a run has left, as they are")
     abort.set_defaults(function=_abort)
     for command in (run, resume, abort):
+        command.add_argument(
+            *("-e", "--extra-vars"),
+            action="append",
+            default=[],
+            metavar="VARS",
+            help="name=value, JSON, or @FILE, which nobody sees among the processes; values are not recorded",
+        )
         command.add_argument(
             "--helpers",
             default="",
@@ -195,30 +200,66 @@ def variables_of(texts: Sequence[str]) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     for text in texts:
+        # A value may be a secret.
+        name = re.match(r"\{?\s*['\"]?(\w+)['\"]?\s*[=:]", text)
+        shown = text if text.startswith("@") else f"{name[1]}=..." if name else "..."
         if text.startswith(("@", "{")):
             try:
                 content = Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
                 given = yaml.safe_load(content)
-            except (OSError, yaml.YAMLError) as error:
+            except OSError as error:
+                raise UsageError(f"-e {shown}: expected a file with variables: {error.strerror}") from error
+            except (ValueError, yaml.YAMLError) as error:
+                mark = getattr(error, "problem_mark", None)
+                where = f", line {mark.line + 1}" if mark else ""
+                problem = getattr(error, "problem", None) or "it is none"
                 raise UsageError(
-                    f"-e {text}: expected variables in JSON or YAML: {' '.join(str(error).split())}"
-                ) from error
+                    f"-e {shown}: expected variables in JSON or YAML{where}: {problem}"
+                ) from None
             if not isinstance(given, dict):
-                raise UsageError(f"-e {text}: expected names with values, found {type(given).__name__}.")
+                raise UsageError(f"-e {shown}: expected names with values, found {type(given).__name__}.")
             found |= given
         else:
             try:
                 pairs = parse_kv(text)
-            except AnsibleError as error:
-                raise UsageError(f"-e {text}: expected name=value: {error}") from error
+            except AnsibleError:
+                raise UsageError(f"-e {shown}: expected name=value, with quotes that end.") from None
             if not pairs or not all(name.isidentifier() and name != "_raw_params" for name in pairs):
-                raise UsageError(f"-e {text}: expected name=value, JSON in braces, or @FILE.")
+                raise UsageError(f"-e {shown}: expected name=value, JSON in braces, or @FILE.")
             found |= pairs
     try:
         plain: dict[str, Any] = json.loads(json.dumps(found, default=_day))
     except (TypeError, ValueError) as error:
         raise UsageError(f"-e: expected values that JSON has: {error}") from error
     return plain
+
+
+def told(texts: Sequence[str]) -> tuple[str, ...]:
+    """What is recorded of `-e`: files by their paths, and of all else the names. Raises UsageError."""
+    return tuple(
+        word
+        for text in texts
+        for word in ([f"@{Path(text[1:]).resolve()}"] if text.startswith("@") else variables_of([text]))
+    )
+
+
+def variables_again(name: str, job: Job, texts: Sequence[str]) -> dict[str, Any]:
+    """The variables of a run that was cut off: those of `-e`, or of the files that it was begun with.
+
+    Raises UsageError where they are others, or were given without a file.
+    """
+    again = f"give resume the same -e again: python3 -m fleet resume {name} -e ..."
+    if not texts and any(not word.startswith("@") for word in job.extra):
+        raise UsageError(
+            f"run {name} was begun with -e of {', '.join(job.extra)}, whose values are not recorded: {again}"
+        )
+    found = variables_of(texts or job.extra)
+    if job.seal and not same(job.seal, found):
+        raise UsageError(
+            f"run {name} was begun with other values of -e ({', '.join(job.extra)}) than found now: {again}, "
+            f"or python3 -m fleet abort {name} gives its nodes back."
+        )
+    return found
 
 
 def _day(value: object) -> str:
@@ -269,11 +310,15 @@ def _run(arguments: argparse.Namespace) -> int:
     sources = tuple(
         str(Path(path).resolve()) if Path(path).exists() else path for path in arguments.inventory
     )
-    job = Job(playbook, sources, arguments.limit, variables, tuple(options), tuple(chosen.nodes))
+    seal = sealed(variables) if variables else ""
+    job = Job(
+        *(playbook, sources, arguments.limit, variables, tuple(options), tuple(chosen.nodes)),
+        *(told(arguments.extra_vars), seal),
+    )
     # Before the run is recorded: what cannot be is none that could be gone on with.
     known.require_same(job.nodes, variables, helpers=bool(helpers_of(arguments.helpers)))
     with _alone():
-        journal = Journal(HISTORY)
+        journal = _without_values(Journal(HISTORY))
         before = journal.last()
         unended = journal.unended()
         for other, cut_off in unended:
@@ -311,8 +356,9 @@ def name_of_run(now: datetime, before: str) -> str:
 def _resume(arguments: argparse.Namespace) -> int:
     """Go on with a run."""
     with _alone():
-        journal = Journal(HISTORY)
+        journal = _without_values(Journal(HISTORY))
         name, job = _cut_off(journal, arguments.run)
+        job = replace(job, variables=variables_again(name, job, arguments.extra_vars))
         known = inventory.read(job.sources)
         # The inventory and the helpers may be others by now.
         known.require_same(job.nodes, job.variables, helpers=bool(helpers_of(arguments.helpers)))
@@ -325,7 +371,7 @@ def _abort(arguments: argparse.Namespace) -> int:
     One that was named may have ended: a node that went away under it could not give its lease back.
     """
     with _alone():
-        journal = GivingUp(HISTORY)
+        journal = _without_values(GivingUp(HISTORY))
         name, job, before = _meant(journal, arguments.run) if arguments.run else (*_cut_off(journal), "")
         known = inventory.read(job.sources)
         attempts = {
@@ -340,7 +386,8 @@ def _abort(arguments: argparse.Namespace) -> int:
             held, arguments.slice, places(helpers_of(arguments.helpers), arguments.jobs), attempts
         )
         if held:
-            giving = replace(job, playbook="playbooks/release.yml", variables={}, options=())
+            again = variables_of(arguments.extra_vars)
+            giving = replace(job, playbook="playbooks/release.yml", variables=again, options=())
             Run(
                 *(name, giving, known, board, journal, FOLDER / name, {}, True, _say),
                 ssh_options=arguments.ssh_options,
@@ -358,6 +405,16 @@ def _abort(arguments: argparse.Namespace) -> int:
         for nodes, text in alike(silent, {}):
             _say(f"  {counted(nodes)}: {text}")
         return int(bool(silent))
+
+
+AnyJournal = TypeVar("AnyJournal", bound=Journal)
+
+
+def _without_values(journal: AnyJournal) -> AnyJournal:
+    """The journal, from which values of `-e` that an earlier Temper recorded are gone."""
+    if runs := journal.forget_values():
+        _say(f"removed the values of -e recorded with {', '.join(runs)}: change those that are secret.")
+    return journal
 
 
 def _may_hold_nodes(journal: Journal, name: str, job: Job, ended: str) -> bool:
@@ -426,7 +483,7 @@ def _name_others(journal: Journal, run: str) -> None:
 @contextmanager
 def _alone() -> Iterator[None]:
     """One run at a time from this checkout. Raises UsageError where there is another."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
+    own(FOLDER)
     # Variables of the command line and all that Ansible said are in it.
     FOLDER.chmod(0o700)
     with (FOLDER / "lock").open("w") as lock:
@@ -491,8 +548,10 @@ def _report(name: str, job: Job, journal: Journal, known: inventory.Inventory, b
     silent |= left
     sources = job.sources or (str(ROOT / "inventory" / "lab"),)
     reports = [plans(folders, silent)] if Path(job.playbook).stem != "compliance" else []
-    validated = validation(folders, silent)
-    reports += [validated, compliance(folders, silent, sources, known)]
+    given = inventory.values(known, job.sources, job.variables, job.nodes[0], CHOSEN) if folders else {}
+    chosen = defaults() | given
+    validated = validation(folders, silent, chosen)
+    reports += [validated, compliance(folders, silent, sources, known, chosen)]
     said = [report for report in reports if report]
     for report in said:
         _say(report.text)

@@ -10,13 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from compliance import report
 from compliance.evidence import EvidenceError
-from compliance.fleet import WaiverError, check, checked_nodes, elsewhere, settings_of, unpacked
+from compliance.fleet import check, checked_nodes, elsewhere, settings_of, unpacked
 from compliance.model import Verdict
 from planning.fleet import FleetPlan
 from validation.model.contract import EXPECTATIONS_VERSION
-from validation.processes.files import write_atomically
+from validation.processes.files import own, write_atomically
 from validation.processes.store import HistoryError
 
 if TYPE_CHECKING:
@@ -26,6 +28,27 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 PLANS = "reports/plan.json"
+
+
+#: What a report on compliance is made with (roles/compliance/tasks/main.yml), by the role's variables.
+STATEMENT = {
+    "directory": "compliance_reports_directory",
+    "validations": "gpu_validation_reports_directory",
+    "validation_max_age_days": "compliance_validation_max_age_days",
+    "key": "compliance_signing_key",
+    "metrics": "compliance_metrics_directory",
+}
+#: All variables that say how reports are made: on this machine, whatever slices say of them.
+CHOSEN = (
+    *STATEMENT.values(),
+    "gpu_validation_fail_on_degraded",
+    "gpu_validation_metrics_directory",
+)
+#: What Ansible takes for true.
+TRUE = ("true", "yes", "on", "y", "t", "1", "1.0")
+
+
+UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 
 
 class CollectedError(Exception):
@@ -38,6 +61,14 @@ class Said:
 
     text: str
     status: int
+
+
+def defaults() -> dict[str, Any]:
+    """The roles' own values of `CHOSEN`."""
+    found: dict[str, Any] = {}
+    for role in ("compliance", "gpu_validation"):
+        found |= yaml.safe_load((ROOT / "roles" / role / "defaults" / "main.yml").read_text(encoding="utf-8"))
+    return {name: found[name] for name in CHOSEN}
 
 
 def documents(folders: Sequence[Path], name: str) -> list[Any]:
@@ -66,25 +97,52 @@ def plans(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
         return None
     known = {name for part in parts for name in part["nodes"]}
     refused = {name: {"problems": [reason]} for name, reason in silent.items() if name not in known}
-    fleet = FleetPlan.merged([{"nodes": refused, "settings": {}, "waived": {}}, *parts])
+    fleet = FleetPlan.merged([{"nodes": refused, "settings": {}, "waived": {}}, *map(readable, parts)])
     path = ROOT / PLANS
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(fleet.as_dict(), indent=1) + "\n")
+    own(path.parent)
+    write_atomically(path, json.dumps(fleet.as_dict(), indent=1) + "\n", 0o600)
     return Said(f"{fleet.text()}\nPlans: {path}", 0)
 
 
-def validation(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | None:
-    """Judge all results together. `silent` nodes are named with their reasons.
+def report_command(chosen: Mapping[str, Any], now: datetime) -> list[str]:
+    """What judges validation on this machine, as roles/gpu_validation/vars/main.yml starts it."""
+    folder = chosen["gpu_validation_reports_directory"]
+    strict = str(chosen["gpu_validation_fail_on_degraded"]).lower() in TRUE
+    metrics = chosen["gpu_validation_metrics_directory"]
+    return [
+        *("-m", "validation", "report", "--fleet", "--latest", f"--history={folder}/history.sqlite"),
+        f"--output={folder}/{now:%Y-%m-%dT%H-%M-%SZ}",
+        *(["--fail-on-degraded"] if strict else []),
+        *([f"--metrics={metrics}"] if metrics else []),
+    ]
 
-    Raises CollectedError.
-    """
+
+def readable(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Plans of a slice; where one is of another form, the nodes are refused with that as their reason."""
+    try:
+        FleetPlan.merged([part])
+        for fact in part["nodes"].values():
+            " ".join(fact["problems"])  # texts, and nothing else
+    except UNREADABLE as error:
+        why = {"problems": [f"its plan, as a slice handed it over, cannot be read: {error}"]}
+        return {"nodes": dict.fromkeys(part["nodes"], why), "settings": {}, "waived": {}}
+    return part
+
+
+def answers(part: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What nodes of a slice answered; where that is of another form, they have that as their problem."""
+    try:
+        return unpacked(part)
+    except UNREADABLE as error:
+        why = {"problem": f"its answer, as a slice handed it over, cannot be read: {error!r}"}
+        return [{"name": node["name"], "groups": [], "answer": why, "waivers": []} for node in part["nodes"]]
+
+
+def validation(folders: Sequence[Path], silent: Mapping[str, str], chosen: Mapping[str, Any]) -> Said | None:
+    """Judge all results together. `silent` nodes are named with their reasons."""
     paths = [path for folder in folders if (path := folder / "validation.json").is_file()]
     if not paths:
         return None
-    try:
-        argv = json.loads(paths[0].read_bytes())["argv"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise _unreadable(paths[0], error) from error
     bare = {
         name: {"schema_version": EXPECTATIONS_VERSION, "gpus": None, "not_run": reason}
         for name, reason in silent.items()
@@ -96,7 +154,7 @@ def validation(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | Non
         "slices": [str(path.absolute()) for path in paths],
     }
     done = subprocess.run(
-        [sys.executable, *argv],
+        [sys.executable, *report_command(chosen, datetime.now(UTC))],
         cwd=ROOT, input=json.dumps(given).encode(), capture_output=True, check=False,
     )  # fmt: skip
     # One that was killed has no status of its own, and is no success.
@@ -106,13 +164,17 @@ def validation(folders: Sequence[Path], silent: Mapping[str, str]) -> Said | Non
 
 
 def compliance(
-    folders: Sequence[Path], silent: Mapping[str, str], sources: Sequence[str], known: Inventory
+    folders: Sequence[Path],
+    silent: Mapping[str, str],
+    sources: Sequence[str],
+    known: Inventory,
+    chosen: Mapping[str, Any],
 ) -> Said | None:
     """State the compliance of all nodes. `sources` are the inventories, `known` is what they say."""
     parts = documents(folders, "compliance")
     if not parts:
         return None
-    asked = [node for part in parts for node in unpacked(part)]
+    asked = [node for part in parts for node in answers(part)]
     heard = {node["name"] for node in asked}
     asked += [
         {"name": name, "groups": [], "answer": {"problem": reason}, "waivers": []}
@@ -121,10 +183,12 @@ def compliance(
     ]
     try:
         nodes = checked_nodes(asked, known.names)
-        settings = settings_of(parts[0]["arguments"], sources, ROOT)
+        wanted = {word: chosen[name] for word, name in STATEMENT.items()}
+        wanted["validation_max_age_days"] = int(chosen["compliance_validation_max_age_days"])
+        settings = settings_of(wanted, sources, ROOT)
         # Of silent nodes neither groups nor waivers were heard: they are not checked, too.
         statement, folder = check(nodes, settings, datetime.now(UTC), elsewhere(known.members, heard))
-    except (WaiverError, OSError, HistoryError, EvidenceError) as error:
+    except (ValueError, OSError, HistoryError, EvidenceError) as error:
         return Said(f"The report of compliance could not be written: {error}", 2)
     text = f"{report.text(statement)}Report: {folder}/report.html"
     return Said(text, 0 if statement.verdict is Verdict.COMPLIANT else 1)

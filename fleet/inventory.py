@@ -207,27 +207,54 @@ def addresses(
 ) -> list[tuple[str, str]]:
     """Each node with its `ansible_host` as Ansible resolves it, or an empty text. Raises InventoryError."""
     plain = known.addresses()
-    # What is vaulted, or marked as no template, is no text here.
-    if all(isinstance(host, str) and not list(templates("", host)) for _, host in plain):
+    if all(_plain(host) for _, host in plain):
         return plain
+    hosts = "groups.gpu_nodes | map('extract', hostvars) | map(attribute='ansible_host', default='')"
+    pairs = _resolved(sources, variables, f"{{{{ groups.gpu_nodes | zip({hosts}) | list | to_json }}}}")
+    return [(str(node), str(host)) for node, host in pairs]
+
+
+def values(
+    known: Inventory, sources: Sequence[str], variables: Mapping[str, Any], node: str, names: Collection[str]
+) -> dict[str, Any]:
+    """Variables of a node by name, as Ansible resolves them; one that is nowhere set is left out.
+
+    Raises InventoryError.
+    """
+    given = {**known.variables.get(node, {}), **variables}
+    found = {name: given[name] for name in names if name in given}
+    if all(_plain(value) for value in found.values()):
+        return found
+    own = f"hostvars[{json.dumps(node)}]"
+    asked = f"{json.dumps(list(found))} | zip({json.dumps(list(found))} | map('extract', {own}))"
+    return dict(_resolved(sources, variables, f"{{{{ {asked} | list | to_json }}}}"))
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value is itself. What is vaulted, or marked as no template, is none here."""
+    return isinstance(value, str | int | float | None) and not list(templates("", value))
+
+
+def _resolved(sources: Sequence[str], variables: Mapping[str, Any], template: str) -> Any:
+    """What Ansible makes of a template of ours, which gives JSON. Raises InventoryError."""
     with tempfile.TemporaryDirectory() as folder:
-        given, found = Path(folder, "variables.json"), Path(folder, "addresses.json")
+        given, found = Path(folder, "variables.json"), Path(folder, "found.json")
         here = {
             "ansible_connection": "local",
             "ansible_become": False,
             "ansible_python_interpreter": sys.executable,
-            "__fleet_addresses": str(found),
+            "__fleet_wanted": template,
+            "__fleet_found": str(found),
         }
         given.write_text(json.dumps({**variables, **here}), encoding="utf-8")
         program = Path(sys.executable).with_name("ansible-playbook")
         words = [word for source in sources for word in ("-i", source)]
         done = subprocess.run(
-            [str(program), *words, "fleet/addresses.yml", "--extra-vars", f"@{given}"],
+            [str(program), *words, "fleet/resolve.yml", "--extra-vars", f"@{given}"],
             cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
             env={**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_NOCOLOR": "1"},
         )  # fmt: skip
         if done.returncode:
             said = " ".join(f"{done.stdout}{done.stderr}".split())[-500:]
-            raise InventoryError(f"expected an ansible_host that can be resolved for each node: {said}")
-        pairs = json.loads(found.read_text(encoding="utf-8"))
-    return [(str(node), str(host)) for node, host in pairs]
+            raise InventoryError(f"expected variables that Ansible can resolve on this machine: {said}")
+        return json.loads(found.read_text(encoding="utf-8"))

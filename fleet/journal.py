@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
-from dataclasses import asdict, dataclass
+import secrets
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +34,11 @@ TABLES = (
 
 @dataclass(frozen=True)
 class Job:
-    """What was asked for, as far as going on with it needs: the command line, and who takes part."""
+    """What was asked for, as far as going on with it needs: the command line, and who takes part.
+
+    The values of `variables` may be secrets, and are never recorded. `extra` says where they came from: names
+    of variables, or @FILE; `seal` tells others from them.
+    """
 
     playbook: str
     sources: tuple[str, ...]
@@ -39,6 +46,8 @@ class Job:
     variables: dict[str, Any]
     options: tuple[str, ...]
     nodes: tuple[str, ...]
+    extra: tuple[str, ...] = ()
+    seal: str = ""
 
     @property
     def takes_nodes(self) -> bool:
@@ -72,6 +81,22 @@ class NodeRecord:
         return Outcome(self.state, self.reason, self.attempt, self.place)
 
 
+def sealed(variables: Mapping[str, Any], salt: str = "") -> str:
+    """What tells these variables from others, and nobody what they are: a salt, and a hash that is slow."""
+    salt = salt or secrets.token_hex(16)
+    text = json.dumps(variables, sort_keys=True).encode()
+    return f"{salt}-{hashlib.scrypt(text, salt=salt.encode(), n=1 << 14, r=8, p=1, dklen=32).hex()}"
+
+
+def same(seal: str, variables: Mapping[str, Any]) -> bool:
+    """Whether these are the variables that were sealed."""
+    return hmac.compare_digest(seal, sealed(variables, seal.partition("-")[0]))
+
+
+def _recorded(job: Job) -> str:
+    return json.dumps({name: value for name, value in asdict(job).items() if name != "variables"})
+
+
 class Journal:
     """Runs and their nodes. Raises HistoryError throughout."""
 
@@ -80,7 +105,7 @@ class Journal:
 
     def begin(self, run: str, job: Job, instead_of: Iterable[str] = ()) -> None:
         """Record a run before anything of it is started. Those whose place it takes have ended with that."""
-        values = (run, json.dumps(asdict(job)))
+        values = (run, _recorded(job))
         with self.store.writing() as connection:
             connection.execute("INSERT INTO fleet_run (id, job) VALUES (?, ?)", values)
             connection.executemany(
@@ -123,9 +148,27 @@ class Journal:
 
     def _job(self, run: str, text: str) -> Job:
         try:
-            return build(Job, json.loads(text), "job")
-        except ValueError as error:
+            data = json.loads(text)
+            # Of a Temper that recorded values: `forget_values` takes them away.
+            names = tuple(data.get("variables") or ())
+            return build(Job, {"extra": names, **data, "variables": {}}, "job")
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise HistoryError(f"{self.store.path}: run {run} cannot be read: {error}; {DAMAGED}") from error
+
+    def forget_values(self) -> list[str]:
+        """Remove the values of variables that an earlier Temper recorded; returns the runs that had some."""
+        old = []
+        with self.store.reading() as connection:
+            rows = connection.execute("SELECT id, job FROM fleet_run").fetchall() if connection else []
+        for run, text in rows:
+            job = self._job(run, text)
+            if values := json.loads(text).get("variables"):
+                old.append((_recorded(replace(job, seal=sealed(values))), run))
+        if old:
+            with self.store.writing() as connection:
+                connection.executemany("UPDATE fleet_run SET job = ? WHERE id = ?", old)
+            self.store.rewrite()
+        return [run for _, run in old]
 
     def unended(self) -> list[tuple[str, Job]]:
         """The runs that have not ended, the newest first."""

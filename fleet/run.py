@@ -6,24 +6,20 @@ with it, because their standard input ends; whoever goes on comes as a later att
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ansible_runner.streaming import Processor, Transmitter  # type: ignore[import-untyped]  # ships no types
+from ansible_runner.streaming import Transmitter  # type: ignore[import-untyped]  # ships no types
 from ClusterShell.Event import EventHandler
 from ClusterShell.NodeSet import NodeSet
 from ClusterShell.Task import task_self
@@ -32,7 +28,8 @@ from console.nodes import counted, duration, printable
 from fleet.bundle import ROOT, bundle, python_version
 from fleet.journal import NodeRecord
 from fleet.slices import Board, Outcome, Place, Slice
-from fleet.worker import COLLECTED, FAILED, IDENT, STATS, UNREACHABLE
+from fleet.stream import COLLECTED, OUTPUT, Received, StreamError
+from fleet.worker import FAILED, IDENT, STATS, UNREACHABLE
 from rollout.playbooks import LAST_LINES, REFUSES, failure, last_words
 
 if TYPE_CHECKING:
@@ -45,6 +42,12 @@ if TYPE_CHECKING:
 HERE = "this machine"
 #: A slice gives a sign of life every 15 s (fleet.worker): it is lost when none has come for so long.
 SILENCE_S = 120.0
+#: No slice takes longer, whatever signs of life come: a burn-in goes on for days.
+LONGEST_S = 14 * 24 * 3600.0
+#: Of what a slice says for people.
+LONGEST_LINE = 4000
+MOST_LINES = 100
+ARTIFACTS = "artifacts"
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_S = 5.0
 CONNECT_S = 20
@@ -71,12 +74,16 @@ class Events:
         """Take an event; False: it needs no file of its own."""
         data, kind = event.get("event_data") or {}, event.get("event")
         if kind == STATS:
-            self.stats = {key: value for key, value in data.items() if isinstance(value, dict)}
+            self.stats = {
+                key: {node: count for node, count in value.items() if type(count) is int}
+                for key, value in data.items()
+                if isinstance(value, dict)
+            }
         elif kind in (FAILED, UNREACHABLE):
             if not data.get("ignore_errors"):
                 task, result = str(data.get("task")), data.get("res") or {}
                 refused = bool(result.get("refused")) or task.startswith(REFUSES)
-                self.reasons[str(data.get("host"))] = failure(task, result), refused
+                self.reasons[str(data.get("host"))] = failure(task, result)[:LONGEST_LINE], refused
         else:
             self.task = str(data.get("task") or "")
         return False
@@ -101,48 +108,33 @@ class Events:
 
 
 class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
-    """A slice under way: what its worker writes goes to ansible-runner, which reads in its own thread."""
+    """A slice under way, and what its worker has sent."""
 
     def __init__(self, part: Slice, place: str, folder: Path, ended: Callable[[Stream], None]) -> None:
         self.part, self.place, self.folder, self.ended = part, place, folder, ended
         self.events = Events()
-        self.heard_s = time.monotonic()
+        self.begun_s = self.heard_s = time.monotonic()
         self.status: int | None = None
         self.errors: list[str] = []
-        self.whole = False
         self.worker: Any = None
-        reader, writer = os.pipe()
-        self._pipe = os.fdopen(writer, "wb")
-        self._received = os.fdopen(reader, "rb")
-        self._processor = Processor(
-            _input=self._received,
-            private_data_dir=str(folder),
-            event_handler=self.events,
-            artifacts_handler=self._arrived,
-            quiet=True,
-        )
-        self._thread = threading.Thread(target=self._process, daemon=True)
-        self._thread.start()
+        (folder / ARTIFACTS).mkdir()
+        self.received = Received(folder / ARTIFACTS, part.nodes, self.events)
+        self._lost = False
 
-    def _process(self) -> None:
-        with self._received:
-            try:
-                self._processor.run()
-            except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-                self.errors.append(f"what it sent is no run of Ansible: {error}")
-
-    def _arrived(self, _folder: str) -> None:
-        self.whole = True
+    @property
+    def whole(self) -> bool:
+        """Whether all that the run has left is here, and nothing came that no slice sends."""
+        return self.received.whole and not self._lost
 
     @property
     def collected(self) -> Path:
         """What the slice has handed over."""
-        return self.folder / "artifacts" / COLLECTED
+        return self.folder / ARTIFACTS / COLLECTED
 
     @property
     def output(self) -> Path:
         """What Ansible has written."""
-        return self.folder / "artifacts" / "stdout"
+        return self.folder / ARTIFACTS / OUTPUT
 
     def last_words(self) -> str:
         """The end of what Ansible wrote, of a run that came to no node."""
@@ -154,16 +146,29 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
     def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
         """A line."""
         self.heard_s = time.monotonic()
-        if self._pipe.closed:  # given up in the middle of what was read at once
+        if self._lost:  # given up in the middle of what was read at once
             return
         if sname == "stdout":
             try:
-                self._pipe.write(msg + b"\n")
-                self._pipe.flush()
-            except OSError:
-                worker.abort()
+                self.received.line(msg)
+            except (StreamError, OSError) as error:
+                self.give_up(str(error))
         else:
-            self.errors = [*self.errors, msg.decode(errors="replace")][-LAST_LINES:]
+            self._note(msg.decode(errors="replace"))
+
+    def _note(self, said: str) -> None:
+        self.errors = [*self.errors, said[:LONGEST_LINE]][-LAST_LINES:]
+
+    def give_up(self, why: str) -> None:
+        """End the slice, because of what came or did not come."""
+        self._lost = True
+        self._note(why)
+        self.worker.abort()
+
+    def pending(self) -> int:
+        """How many bytes of a line have come that has no end yet."""
+        clients = self.worker._engine_clients()
+        return max((len(stream.rbuf) for one in clients for stream in one.streams.values()), default=0)
 
     def ev_hup(self, worker: Any, node: str, rc: int) -> None:
         """The command has ended."""
@@ -171,10 +176,6 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
 
     def ev_close(self, worker: Any, timedout: bool) -> None:
         """Nothing more comes."""
-        # What could not be written is tried once more.
-        with contextlib.suppress(BrokenPipeError):
-            self._pipe.close()
-        self._thread.join()
         self.ended(self)
 
     def why(self) -> str:
@@ -185,6 +186,18 @@ class Stream(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
         if time.monotonic() - self.heard_s > SILENCE_S:
             return f"{self.place} has been silent for {SILENCE_S:.0f} s"
         return f"{self.place}: the connection or the run there was ended (status {self.status})"
+
+
+class Answers(EventHandler):  # type: ignore[misc]  # ClusterShell ships no types
+    """The last lines that each helper has said, for people and for `VERSION`."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, list[str]] = {}
+
+    def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
+        """A line."""
+        line = printable(msg[:LONGEST_LINE].decode(errors="replace"))
+        self.lines[node] = [*self.lines.get(node, []), line][-MOST_LINES:]
 
 
 def transmission(files: Mapping[str, Any], job: Mapping[str, Any]) -> bytes:
@@ -218,6 +231,9 @@ class Run:
     def __post_init__(self) -> None:
         self.task = task_self()
         self.task.set_default("stderr", True)
+        # What comes goes to handlers, which have bounds.
+        for kept in ("stdout_msgtree", "stderr_msgtree"):
+            self.task.set_default(kept, False)
         self.task.set_info("fanout", 1024)
         self.task.set_info("connect_timeout", CONNECT_S)
         if self.ssh_options:
@@ -314,7 +330,8 @@ class Run:
         """
         timeout_s = SILENCE_S + len(content) / SLOWEST_BYTES_S
         nodes = NodeSet.fromlist(list(helpers))
-        worker = self.task.shell(command, nodes=nodes, stderr=False, timeout=timeout_s)
+        said = Answers()
+        worker = self.task.shell(command, nodes=nodes, stderr=False, timeout=timeout_s, handler=said)
         if content:
             worker.write(content)
         worker.set_write_eof()
@@ -325,9 +342,7 @@ class Run:
                 status = worker.node_retcode(helper)
             except KeyError:  # it was ended
                 status = None
-            said = worker.node_buffer(helper) or b""
-            lines = printable(said.decode(errors="replace")).splitlines()
-            found[helper] = (255 if status is None else status, lines)
+            found[helper] = (255 if status is None else status, said.lines.get(helper, []))
         return found
 
     def _start(self) -> None:
@@ -378,6 +393,10 @@ class Run:
         for stream in list(self.streams.values()):
             if now_s - stream.heard_s > SILENCE_S:
                 stream.worker.abort()
+            elif now_s - stream.begun_s > LONGEST_S:
+                stream.give_up(f"it has not ended within {duration(LONGEST_S)}")
+            elif stream.pending() > max(stream.received.left, LONGEST_LINE):
+                stream.give_up("it has sent a line without an end")
 
     def _ended(self, stream: Stream) -> None:
         """A slice has ended, whole or not: record it, and begin what can begin now."""
@@ -385,7 +404,6 @@ class Run:
         del self.streams[part]
         if self.stopping:
             return
-        shutil.rmtree(stream.folder / "artifacts" / "job_events", ignore_errors=True)
         found = {node: stream.events.outcome(node, part, stream.place) for node in part.nodes}
         outcomes = {node: outcome for node, outcome in found.items() if outcome}
         if stream.whole and outcomes:

@@ -27,14 +27,13 @@ from ansible_runner import run  # type: ignore[import-untyped]  # it ships no ty
 from ansible_runner.streaming import Worker  # type: ignore[import-untyped]  # likewise
 
 from fleet.bundle import ROOT, in_use
+from fleet.stream import COLLECTED
 from rollout.guard import STOPS, end_descendants, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 IDENT = "slice"
-#: In the artifacts of a slice: what roles hand to the controller of the fleet.
-COLLECTED = "collected"
 #: How often a run that has nothing to say gives a sign of life.
 KEEPALIVE_S = 15
 STATS, FAILED, UNREACHABLE, TASK = (

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """Confirm a change of sshd or the firewall through the connection that runs this."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
     name = module.params["name"]
     try:
         Change(name, SUBJECTS[name]).confirm(ssh_login())
-    except NotConfirmedError as error:
+    except (NotConfirmedError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=True)
 

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """Who holds the GPUs of a node."""
 
 from __future__ import annotations

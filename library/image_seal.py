@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """The last step of an image: nothing of its builder stays, and a first boot makes what each machine needs."""
 
 from __future__ import annotations

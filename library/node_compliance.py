@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """How a node compares with its plan, setting by setting, in one call that changes nothing."""
 
 from __future__ import annotations

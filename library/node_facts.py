@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """Read a node once, before anything is planned or changed."""
 
 from __future__ import annotations
@@ -82,9 +82,13 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.driver.kernel_modules import dkms_records, installed_kernels
 from ansible.module_utils.driver.loaded_state import nvidia_state, read, wait_for_driver
 from ansible.module_utils.driver.secure_boot import enrolled_keys, secure_boot
+from ansible.module_utils.mounts import mounts
 from ansible.module_utils.packaging import apt_sources, node, packages
 from ansible.module_utils.settings import sysfs
+from ansible.module_utils.settings.base import SettingError
 
+#: No kernel counts more (CONFIG_NR_CPUS).
+MOST_CPUS = 65536
 NVIDIA_VENDOR_ID = "10de"
 # The part that says in its VPD that it manages NVLink switches: HGX B200 and later, where the switches are no
 # PCI devices of their own. NVIDIA's gpu-driver-container and nvidia-fabricmanager-start.sh test the same.
@@ -147,7 +151,10 @@ def cpu(root: Path) -> dict[str, Any]:
     """
     base = root / "sys/devices/system"
     nodes = sorted(int(path.name[len("node") :]) for path in (base / "node").glob("node[0-9]*"))
-    node_of = {number: node for node in nodes for number in numbers(read(base / f"node/node{node}/cpulist"))}
+    lists = {node: read(base / f"node/node{node}/cpulist") for node in nodes}
+    node_of = {
+        number: node for node, text in lists.items() for number in process.parsed("cpulist", text, numbers)
+    }
     cores: dict[str, set[str]] = {}
     near: dict[str, set[int]] = {}
     logical = sorted(
@@ -170,9 +177,11 @@ def cpu(root: Path) -> dict[str, Any]:
 
 
 def numbers(text: str) -> list[int]:
-    """The numbers of a list of the kernel's: 0-3,8 -> 0, 1, 2, 3, 8."""
+    """The numbers of a list of the kernel's: 0-3,8 -> 0, 1, 2, 3, 8. Raises ValueError."""
     found: list[int] = []
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        if int(last or first) > MOST_CPUS:
+            raise ValueError(f"expected numbers up to {MOST_CPUS}, found {last or first}")
         found += range(int(first), int(last or first) + 1)
     return found
 
@@ -238,7 +247,10 @@ def nvlink_switch_managed(root: Path) -> bool:
 
 
 def run_text(command: list[str]) -> str:
-    """Standard output of a command that only reads; empty where the command is missing or fails."""
+    """Standard output of a command that only reads; empty where the command is missing or fails.
+
+    Raises OutputError where it prints more than anybody expects.
+    """
     try:
         completed = process.complete(command)
     except (OSError, subprocess.TimeoutExpired):
@@ -261,25 +273,36 @@ def interfaces(root: Path = Path("/")) -> list[dict[str, Any]]:
 
     That is the one of the best default route by IPv4, or by IPv6 where there is none by IPv4.
     """
-    links = json.loads(run_text(["ip", "-json", "address", "show"]) or "[]")
-    routes: list[dict[str, Any]] = []
+    default: set[str] = set()
     for family in ("-4", "-6"):
-        routes = routes or json.loads(run_text(["ip", "-json", family, "route", "show", "default"]) or "[]")
+        if not default:
+            routes = run_text(["ip", "-json", family, "route", "show", "default"])
+            default = process.parsed("ip -json route show default", routes or "[]", best_routes)
+
+    def read_links(text: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": link["ifname"],
+                "mtu": link["mtu"],
+                "up": "UP" in link["flags"],
+                "carrier": "NO-CARRIER" not in link["flags"],
+                "speed_mbit_s": link_speed(root, link["ifname"]),
+                "addresses": [address["local"] for address in link["addr_info"]],
+                "default_route": link["ifname"] in default,
+            }
+            for link in json.loads(text)
+            if "LOOPBACK" not in link["flags"]
+        ]
+
+    links = run_text(["ip", "-json", "address", "show"])
+    return process.parsed("ip -json address show", links or "[]", read_links)
+
+
+def best_routes(text: str) -> set[str]:
+    """Return the interfaces of the routes with the lowest metric."""
+    routes = json.loads(text)
     best = min((route.get("metric", 0) for route in routes), default=0)
-    default = {route.get("dev") for route in routes if route.get("metric", 0) == best}
-    return [
-        {
-            "name": link["ifname"],
-            "mtu": link["mtu"],
-            "up": "UP" in link["flags"],
-            "carrier": "NO-CARRIER" not in link["flags"],
-            "speed_mbit_s": link_speed(root, link["ifname"]),
-            "addresses": [address["local"] for address in link["addr_info"]],
-            "default_route": link["ifname"] in default,
-        }
-        for link in links
-        if "LOOPBACK" not in link["flags"]
-    ]
+    return {route.get("dev") for route in routes if route.get("metric", 0) == best}
 
 
 def package_state() -> tuple[dict[str, str], list[str], dict[str, str], str]:
@@ -351,9 +374,9 @@ def in_all(offers: list[list[str]]) -> list[str]:
 
 
 def is_tmpfs(root: Path, path: str) -> bool:
-    """Whether a tmpfs is mounted there, see proc(5)."""
-    lines = (line.split() for line in read(root / "proc/self/mountinfo").splitlines())
-    return any(fields[4] == path and "tmpfs" in fields[fields.index("-") + 1 :][:1] for fields in lines)
+    """Whether a tmpfs is mounted there."""
+    table = root / "proc/self/mountinfo"
+    return table.exists() and any((one.point, one.kind) == (path, "tmpfs") for one in mounts(table))
 
 
 def has_rdma(root: Path) -> bool:
@@ -536,7 +559,10 @@ def main() -> None:
     if module.params["driver_timeout_s"]:
         wait_for_driver(module.params["driver_timeout_s"])
     image_kernel = module.params["image_kernel"] if module.params["image"] else None
-    facts["temper"] = gather(payload=module.params["payload_python"], image_kernel=image_kernel)
+    try:
+        facts["temper"] = gather(payload=module.params["payload_python"], image_kernel=image_kernel)
+    except (process.CommandError, SettingError, OSError) as error:
+        module.fail_json(msg=f"This node cannot be read, and nothing was changed: {error}")
     module.exit_json(changed=False, ansible_facts=facts)
 
 

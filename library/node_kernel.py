@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """Bring a node to another kernel, step by step, with a way back."""
 
 from __future__ import annotations

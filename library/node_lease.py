@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """Take, renew, look at or give back the lease of a node."""
 
 from __future__ import annotations

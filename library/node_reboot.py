@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """Begin the reboot of a node, where it is still this run's."""
 
 from __future__ import annotations

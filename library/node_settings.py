@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """What a node shall be: the settings of any number of roles, made, proven and taken back in one call."""
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ import json
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.lease import LeaseError, working
+from ansible.module_utils.records import RecordError
 from ansible.module_utils.settings.base import RefusedError
 from ansible.module_utils.settings.engine import carry_out
 
@@ -102,7 +103,7 @@ def main() -> None:
     try:
         with working(**module.params["lease"] or {}, check=module.check_mode):
             result = carry_out(module, plans, module.params["secrets"], module.params["after_boot_s"], ahead)
-    except (RefusedError, LeaseError) as error:
+    except (RefusedError, RecordError, LeaseError) as error:
         module.fail_json(msg=str(error), refused=True)
     module.exit_json(**result)
 

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """Take, check or remove a snapshot of a node's file system."""
 
 from __future__ import annotations

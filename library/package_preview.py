@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python
 """What installing a set of packages would do to a node, before anything on the node is changed."""
 
 from __future__ import annotations
@@ -165,7 +165,9 @@ from ansible.module_utils import process
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.packaging import apt_preview, dnf_preview, dnf_staging, repositories, staging
 from ansible.module_utils.packaging.dnf import Dnf
-from ansible.module_utils.packaging.packages import PackageError, Wish
+from ansible.module_utils.packaging.packages import Wish
+from ansible.module_utils.records import RecordError
+from ansible.module_utils.settings.base import SettingError
 from ansible.module_utils.settings.engine import carry_out
 
 
@@ -173,7 +175,10 @@ def refusals(module: AnsibleModule, part: str) -> list[str]:
     """Why the engines would not take their settings."""
     # Never more than asked, however this module was called.
     module.check_mode = True
-    outcomes = carry_out(module, [json.loads(part)] if part else [], {})["roles"].values()
+    try:
+        outcomes = carry_out(module, [json.loads(part)] if part else [], {})["roles"].values()
+    except RecordError as error:
+        return [str(error)]
     return [outcome["msg"] for outcome in outcomes if outcome.get("failed")]
 
 
@@ -219,18 +224,17 @@ def main() -> None:
     former: dict[str, str] = {}
     fetches = parameters["stage"] and not module.check_mode
     dnf = None if process.which("apt-get") else Dnf(pins, parameters["module_streams"])
-    if fetches:
-        try:
-            if dnf is None:
-                preview, former = staging.stage(wish, wanted, pins)
-            else:
-                preview, former = dnf_staging.stage(wish, wanted, dnf)
-        except PackageError as error:
-            module.fail_json(msg=str(error), output=error.output)
-    elif dnf is None:
-        preview = apt_preview.preview(wish, wanted, pins, from_bare=bare)
-    else:
-        preview = dnf_preview.preview(wish, wanted, dnf, from_bare=bare)
+    try:
+        if dnf is None and fetches:
+            preview, former = staging.stage(wish, wanted, pins)
+        elif dnf is None:
+            preview = apt_preview.preview(wish, wanted, pins, from_bare=bare)
+        elif fetches:
+            preview, former = dnf_staging.stage(wish, wanted, dnf)
+        else:
+            preview = dnf_preview.preview(wish, wanted, dnf, from_bare=bare)
+    except (SettingError, process.CommandError) as error:
+        module.fail_json(msg=str(error), output=getattr(error, "output", []))
     refused = refusals(module, parameters["engines"])
     module.exit_json(changed=False, refused=refused, former=former, **preview.as_dict())
 

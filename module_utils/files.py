@@ -17,6 +17,8 @@ else:
     # Beside the program by which a node pulls (pull/), which needs no Ansible.
     from process import succeeds, which
 
+#: Far more than a file of settings, of keys or of records has.
+MOST_BYTES = 16 * 2**20
 SELINUX = Path("/sys/fs/selinux/enforce")
 HIDDEN = "(not shown: not everybody may read this file)\n"
 HIDDEN_NEW = "(other content or mode, not shown)\n"
@@ -95,6 +97,25 @@ def replace_file(path: Path, data: bytes, mode: int, uid: int = 0, gid: int = 0)
     if SELINUX.exists() and (restorecon := which("restorecon")):
         # It fails where the file system has no labels (NFS, say), and nothing is amiss there.
         succeeds([restorecon, str(path)])
+
+
+def read_regular(path: Path, most_bytes: int = MOST_BYTES, *, follow: bool = False) -> bytes:
+    """Return the content of a file that somebody else may have put there.
+
+    A pipe does not hold the reader up, and a sparse file of a terabyte costs nothing. A link is followed only
+    where `follow` says so.
+
+    Raises:
+        OSError: it is missing, a link, no regular file, or longer than `most_bytes`.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    with os.fdopen(os.open(path, flags), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "expected a regular file", str(path))
+        content = stream.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"expected at most {most_bytes} bytes", str(path))
+    return content
 
 
 def saved(path: Path) -> dict[str, Any] | None:

@@ -7,17 +7,16 @@ to know of the tree, to do no more than is needed and to take it back one day, s
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ansible.module_utils import process
+from ansible.module_utils import process, records
 from ansible.module_utils.driver.kernel_modules import installed_kernels
 from ansible.module_utils.files import File
+from ansible.module_utils.mounts import mounts
 from ansible.module_utils.packaging import services
-from ansible.module_utils.snapshots import mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,6 +135,18 @@ ExecStart=/usr/bin/touch /etc/ssh/.temper-first-boot
 ExecStart=/usr/bin/ssh-keygen -A
 ExecStart=/usr/bin/sync --file-system /etc/ssh
 ExecStart=/usr/bin/rm --force /etc/ssh/.temper-first-boot
+MemoryMax=256M
+TasksMax=32
+OOMScoreAdjust=0
+CapabilityBoundingSet=CAP_CHOWN CAP_FOWNER CAP_FSETID CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH
+RestrictAddressFamilies=AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+SystemCallFilter=~@clock @cpu-emulation @module @mount @obsolete @raw-io @reboot @swap
+SystemCallErrorNumber=EPERM
 
 [Install]
 WantedBy=multi-user.target
@@ -206,8 +217,8 @@ def unfinished(root: Path) -> list[str]:
     found = []
     for path in sorted((root / RECORDS / "settings").glob("*.json")):
         try:
-            pending = json.loads(path.read_text(encoding="utf-8")).get("pending")
-        except (ValueError, AttributeError):
+            pending = records.load(path, {})[1].get("pending")
+        except records.RecordError:
             pending = True
         if pending:
             found.append(path.stem)
@@ -264,12 +275,12 @@ def crossed(root: Path, path: Path) -> list[tuple[str, str]]:
     A mount of the same device as the tree's is another one, too: what the builder binds into it.
     """
     try:
-        text = (root / MOUNTINFO).read_text(encoding="utf-8")
+        mounted = mounts(root / MOUNTINFO)
     except FileNotFoundError:
         return []
     place = path.parent.resolve() / path.name  # the path itself may be a link, which is what would go
     found = []
-    for mount in mounts(text):
+    for mount in mounted:
         point = root / mount.point.lstrip("/")
         if point != root and (point in (place, *place.parents) or place in point.parents):
             found.append((mount.point, mount.kind))
@@ -279,7 +290,9 @@ def crossed(root: Path, path: Path) -> list[tuple[str, str]]:
 def foreign(root: Path) -> list[str]:
     """Mounts with something that a seal would take away: whether they are its own, nobody can tell."""
     paths = [*logs(root), *temporary(root), *(path for paths in personal(root).values() for path in paths)]
-    return sorted({f"{point} ({kind})" for path in paths for point, kind in crossed(root, path)})
+    return sorted(
+        {f"{process.printable(point)} ({kind})" for path in paths for point, kind in crossed(root, path)}
+    )
 
 
 def seal(root: Path, *, check: bool) -> Sealed:

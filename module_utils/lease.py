@@ -14,24 +14,31 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
+import math
 import os
 import time
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or __package__:
-    from ansible.module_utils.files import make_directories, replace_file
+    from ansible.module_utils import records
+    from ansible.module_utils.files import make_directories
 else:
     # Beside the program by which a node pulls (pull/), which needs no Ansible.
-    from files import make_directories, replace_file
+    import records
+    from files import make_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PATH = Path("/var/lib/temper/lease.json")
+WORDS = dict.fromkeys(("owner", "since", "heartbeat", "boot_id", "former"), (str,))
+REMEDY = (
+    "nobody can tell who works on this node, and nothing was started; make sure that no roll-out does, then "
+    "remove the file"
+)
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: The file is locked for as long as it takes to read and to replace it.
 LOCK_TIMEOUT_S = 10.0
@@ -105,28 +112,13 @@ class Lease:
 def read(path: Path = PATH) -> Lease:
     """The lease as it is. Raises LeaseError where the file is damaged: then nobody knows who works here."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return Lease()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LeaseError(
-            f"The lease {path} cannot be read ({error}), so nothing was started on this node."
-        ) from error
-    try:
-        values: dict[str, Any] = json.loads(text)
-        lease = Lease(**values)
+        _, fields = records.load(path, WORDS, remedy=REMEDY)
+        lease = Lease(**fields)
         numbers = (float(lease.ttl_s), float(lease.beat_s), int(lease.fencing), int(lease.attempt))
-        if not all(
-            isinstance(word, str)
-            for word in (lease.owner, lease.since, lease.heartbeat, lease.boot_id, lease.former)
-        ):
-            raise TypeError("a name or a time is no text")
-    except (ValueError, TypeError) as error:
-        raise LeaseError(
-            f"The lease {path} is damaged ({error}), so nobody can tell who works on this node: make sure "
-            f"that no "
-            f"roll-out does, then remove the file."
-        ) from error
+    except records.RecordError as error:
+        raise LeaseError(str(error)) from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise LeaseError(str(records.damaged(path, error, REMEDY))) from error
     return replace(lease, ttl_s=numbers[0], beat_s=numbers[1], fencing=numbers[2], attempt=numbers[3])
 
 
@@ -149,7 +141,7 @@ def acquire(
     Raises:
         LeaseError: somebody else holds it, or has held it since with a higher number.
     """
-    if not owner or ttl_s <= 0:
+    if not owner or not 0 < ttl_s < math.inf:  # nor is what is no number
         raise LeaseError(
             f"A lease needs an owner and a time to live above 0 s, found {owner!r} and {ttl_s:g} s."
         )
@@ -255,7 +247,8 @@ def working(owner: str = "", fencing: int = 0, *, check: bool = False) -> Iterat
 
 def _write(path: Path, lease: Lease) -> None:
     try:
-        replace_file(path, (json.dumps(asdict(lease), indent=1) + "\n").encode(), 0o644)
+        # Nodes may pull by the program of an earlier version, which refuses a field that it does not know.
+        records.store(path, asdict(lease), 0o644, version=None)
     except OSError as error:
         raise LeaseError(f"The lease {path} cannot be written ({error}), so nothing was started.") from error
 
@@ -269,7 +262,7 @@ def _locked(path: Path, *, check: bool, patience_s: float = LOCK_TIMEOUT_S) -> I
     lock = path.with_name(f"{path.name}.lock")
     try:
         make_directories(lock.parent)
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise LeaseError(
             f"{lock} cannot be opened ({error}), so nothing was started on this node."

@@ -22,17 +22,11 @@ APT_LISTS = Path("/var/lib/apt/lists")
 LISTS_MAX_AGE_DAYS = 7
 # "Inst openssl [3.0.15-1] (3.0.17-1 Debian-Security:12/stable-security [amd64])"
 SECURITY_UPDATE = re.compile(r"^Inst (\S+) .*\(\S+ [^)]*-security\b", re.IGNORECASE)
-#: Asks nothing, keeps changed configuration files, and restarts no service beyond what packages do by
-#: themselves: that is the operator's to choose.
-APT_INSTALL = (
-    "DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=l apt-get --yes --only-upgrade "
-    "--option=Dpkg::Options::=--force-confold install"
-)
 ADMINISTRATORS = ("sudo", "wheel", "admin")
 
 
-def condition(key: str, state: str, reason: str = "", repair: Sequence[str] = ()) -> dict[str, Any]:
-    """In the form of `settings.observe`. `repair` are commands for this node."""
+def condition(key: str, state: str, reason: str = "", repair: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
+    """In the form of `settings.observe`, with the repairs by their names (compliance/repairs.py)."""
     found = {"key": key, "controls": [], "state": state, "reason": reason}
     return {**found, "changes": [], "repair": list(repair)}
 
@@ -59,7 +53,11 @@ def reboot(pending: Sequence[str] = ()) -> dict[str, Any]:
     """Whether the node runs what is installed: nothing asks for a reboot, no newer kernel waits."""
     if REBOOT_REQUIRED.exists():
         packages = Path(f"{REBOOT_REQUIRED}.pkgs")
-        names = sorted(set(packages.read_text(encoding="utf-8").split())) if packages.exists() else []
+        names = (
+            sorted(set(packages.read_text(encoding="utf-8", errors="replace").split()))
+            if packages.exists()
+            else []
+        )
         asked = f" for {', '.join(names)}" if names else ""
         return condition("reboot", "fail", f"the distribution asks for a reboot{asked}")
     running = os.uname().release
@@ -81,7 +79,7 @@ def security_updates() -> dict[str, Any]:
         if which("dnf"):
             output = run(["dnf", "--quiet", "--cacheonly", "updateinfo", "list", "--security"])
             found = sorted({line.split()[-1] for line in output.splitlines() if line.strip()})
-            return updates(key, found, "dnf --assumeyes upgrade --security")
+            return updates(key, found, ["security-updates-dnf"])
     except (CommandError, OSError) as error:
         return condition(key, "not-checked", str(error))
     return condition(key, "not-checked", "neither apt nor dnf is here")
@@ -92,19 +90,21 @@ def apt_updates(key: str) -> dict[str, Any]:
     stamps = [path.stat().st_mtime for path in (APT_LISTS, *APT_LISTS.glob("*Release")) if path.exists()]
     if len(stamps) < 2:
         reason = "there are no package lists; `apt-get update` fetches them"
-        return condition(key, "not-checked", reason, ["apt-get update"])
+        return condition(key, "not-checked", reason, [["update-apt-lists"]])
     age_days = (time.time() - max(stamps)) / 86400
     if age_days > LISTS_MAX_AGE_DAYS:
         reason = f"the package lists are {age_days:.0f} days old (expected at most {LISTS_MAX_AGE_DAYS})"
-        return condition(key, "not-checked", f"{reason}; `apt-get update` renews them", ["apt-get update"])
+        return condition(
+            key, "not-checked", f"{reason}; `apt-get update` renews them", [["update-apt-lists"]]
+        )
     output = run(["apt-get", "--simulate", "--quiet", "--option=Debug::NoLocking=true", "dist-upgrade"])
     lines = [SECURITY_UPDATE.match(line) for line in output.splitlines()]
     names = sorted(match[1] for match in lines if match)
-    return updates(key, names, f"{APT_INSTALL} {' '.join(names)}")
+    return updates(key, names, ["security-updates-apt", *names])
 
 
-def updates(key: str, names: list[str], install: str) -> dict[str, Any]:
-    """Pass where no update waits; `install` is the command that installs them."""
+def updates(key: str, names: list[str], install: list[str]) -> dict[str, Any]:
+    """Pass where no update waits; `install` is the repair that installs them."""
     if not names:
         return condition(key, "pass")
     return condition(key, "fail", f"{len(names)} security updates wait: {', '.join(names)}", [install])
@@ -127,7 +127,7 @@ def unlisted_administrators(listed: Sequence[str] | None) -> dict[str, Any]:
         return condition(key, "pass")
     reason = f"can become root, and admin_accounts_users does not list them: {', '.join(unlisted)}"
     repair = [
-        f"gpasswd --delete {name} {group}"
+        ["leave-group", name, group]
         for group, names in groups.items()
         for name in sorted(names & set(unlisted))
     ]

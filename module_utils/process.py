@@ -11,20 +11,67 @@ import os
 import select
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
-from typing import TYPE_CHECKING, Any
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 TIMEOUT_S = 90
 KILL_TIMEOUT_S = 2
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
+#: Far more than any program prints that is asked here, and little beside a node's memory.
+MOST_BYTES = 64 * 2**20
+#: How often the size of a running program's output is looked at.
+LOOK_S = 0.1
+MOST_SHOWN = 200
+MOST_COMPLAINT = 4000
+#: What reading a text that is of another form than expected raises.
+MISREAD = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+Value = TypeVar("Value")
 
 
 class CommandError(Exception):
     """A program failed; the message names it, its status and its complaint."""
+
+
+class OutputError(CommandError):
+    """A program printed what cannot be read, or too much; the message names the program and the line."""
+
+
+def parsed(program: str, text: str, read: Callable[[str], Value]) -> Value:
+    """Return what `read` makes of a text that a program printed. Raises OutputError where it fails."""
+    try:
+        return read(text)
+    except MISREAD as error:
+        raise OutputError(
+            f"`{program}` printed what cannot be read ({str(error)[:MOST_SHOWN]}): {shown(text)}; run it on "
+            "the node to see why."
+        ) from error
+
+
+def each_line(program: str, text: str, read: Callable[[str], Value]) -> list[Value]:
+    """Return what `read` makes of each line that is not blank. Raises OutputError with the line.
+
+    Only a line feed ends a line: names in a line may have what str.splitlines takes for an end as well.
+    """
+    return [parsed(program, line, read) for line in text.split("\n") if line.strip()]
+
+
+def shown(text: str) -> str:
+    """Return the beginning of a text in quotes, without control characters."""
+    return ascii(text[:MOST_SHOWN]) + (" ..." if len(text) > MOST_SHOWN else "")
+
+
+def printable(text: str, most: int = MOST_SHOWN) -> str:
+    """Return a name that somebody else has chosen in a form for people: one line, bounded."""
+    clean = "".join(letter if letter.isprintable() else "?" for letter in text[:most])
+    return clean + ("..." if len(text) > most else "")
 
 
 def search_path() -> str:
@@ -69,6 +116,7 @@ def complete(
     Raises:
         OSError: it is not installed, or cannot be started.
         subprocess.TimeoutExpired: it took longer than `timeout_s` and was killed.
+        OutputError: it printed more than MOST_BYTES and was killed.
     """
     variables = {
         **os.environ,
@@ -78,15 +126,21 @@ def complete(
         **(environment or {}),
     }
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(tempfile.TemporaryFile("w+", errors="replace")) for _ in range(3)]
+        # Only a line feed ends a line, also where a name in it has a carriage return.
+        files = [
+            stack.enter_context(tempfile.TemporaryFile("w+", -1, "utf-8", "\n", errors="replace"))
+            for _ in range(3)
+        ]
         given, output, errors = files
         given.write(text)
         given.seek(0)
         process = subprocess.Popen(list(command), stdin=given, stdout=output, stderr=errors, env=variables)
         try:
-            wait(process, timeout_s)
-        except BaseException:
+            _wait_and_watch(process, command, timeout_s, (output.fileno(), errors.fileno()))
+        except BaseException as error:
             process.kill()
+            if isinstance(error, OutputError):
+                _kill_writers(output.fileno(), errors.fileno())
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(KILL_TIMEOUT_S)
             raise
@@ -95,20 +149,52 @@ def complete(
         return subprocess.CompletedProcess(list(command), process.returncode, output.read(), errors.read())
 
 
+def _wait_and_watch(
+    process: subprocess.Popen[Any], command: Sequence[str], timeout_s: float, outputs: Sequence[int]
+) -> None:
+    """Wait for the end as `wait` does. Raises OutputError where an output grows beyond the bound."""
+    deadline = time.monotonic() + timeout_s
+    ended = False
+    while not ended:
+        left_s = deadline - time.monotonic()
+        try:
+            wait(process, max(0.0, min(LOOK_S, left_s)))
+            ended = True
+        except subprocess.TimeoutExpired:
+            if left_s <= LOOK_S:
+                raise subprocess.TimeoutExpired(list(command), timeout_s) from None
+        if max(os.fstat(output).st_size for output in outputs) > MOST_BYTES:
+            raise OutputError(
+                f"`{shlex.join(command)[:MOST_SHOWN]}` printed more than {MOST_BYTES // 2**20} MiB, which "
+                "nobody expects of it, and was ended; run it on the node to see why."
+            )
+
+
+def _kill_writers(*outputs: int) -> None:
+    """End the children of a program that was ended: they print, too."""
+    files = [os.fstat(output) for output in outputs]
+    for process in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - names are all there is to know
+        for descriptor in ("1", "2"):
+            with contextlib.suppress(OSError):  # it has ended
+                status = Path("/proc", process, "fd", descriptor).stat()
+                if any(os.path.samestat(status, file) for file in files):
+                    os.kill(int(process), signal.SIGKILL)
+
+
 def run(
     command: Sequence[str], timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] | None = None
 ) -> str:
     """What the command prints; raises CommandError with its complaint when it fails, hangs or is missing."""
-    shown = shlex.join(command)
+    words = shlex.join(command)
     try:
         completed = complete(command, timeout_s, environment)
     except FileNotFoundError as error:
         raise CommandError(f"`{command[0]}` is not installed on this node") from error
     except subprocess.TimeoutExpired as error:
-        raise CommandError(f"`{shown}` has not come to an end within {timeout_s:g} s") from error
+        raise CommandError(f"`{words}` has not come to an end within {timeout_s:g} s") from error
     if completed.returncode:
-        complaint = " ".join((completed.stderr or completed.stdout).split())
-        raise CommandError(f"`{shown}` failed with status {completed.returncode}: {complaint}")
+        complaint = " ".join((completed.stderr or completed.stdout).split())[-MOST_COMPLAINT:]
+        raise CommandError(f"`{words}` failed with status {completed.returncode}: {complaint}")
     return completed.stdout
 
 
@@ -116,5 +202,5 @@ def succeeds(command: Sequence[str]) -> bool:
     """Whether the command is there and ends with status 0, in time."""
     try:
         return complete(command).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired, OutputError):
         return False

@@ -11,18 +11,20 @@ LVM and ZFS are used by the command lines of their manuals: lvcreate(8), lvs(8),
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ansible.module_utils import process
+from ansible.module_utils.mounts import Mount, mounts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 MOUNTS = Path("/proc/self/mountinfo")
 #: LVM and ZFS both take such a name, and it is never an option or a path.
@@ -39,21 +41,15 @@ LVS = "vg_name,lv_name,origin,lv_attr,lv_tags,data_percent,metadata_percent,pool
 GIB = 2**30
 
 
+Value = TypeVar("Value")
+
+
 class SnapshotError(Exception):
     """There is none that can be relied on, or none can be taken; the message is a sentence."""
 
 
 class OtherKindError(SnapshotError):
     """The file system is of another kind than the wanted one: it has no such snapshot."""
-
-
-@dataclass(frozen=True)
-class Mount:
-    """A line of mountinfo: `source` is the device or the dataset, `kind` the file system."""
-
-    point: str
-    kind: str
-    source: str
 
 
 @dataclass(frozen=True)
@@ -77,22 +73,6 @@ class Snapshot:
         return datetime.fromtimestamp(self.created_s, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")  # noqa: UP017 - not in Python 3.9
 
 
-def mounts(text: str) -> list[Mount]:
-    """All mounts, in the order of proc_pid_mountinfo(5)."""
-    found = []
-    for line in text.splitlines():
-        before, _, after = line.partition(" - ")
-        if len(before.split()) > 4 and len(after.split()) > 1:
-            kind, source = after.split()[:2]
-            found.append(Mount(_plain(before.split()[4]), kind, _plain(source)))
-    return found
-
-
-def _plain(word: str) -> str:
-    """Blanks and backslashes are octal there."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)
-
-
 def device_of(path: str) -> int:
     """The file system of a path; each subvolume of btrfs counts as one."""
     return os.stat(path).st_dev  # noqa: PTH116 - a number, and tests give their own
@@ -103,7 +83,7 @@ class Root:
 
     def __init__(self, kind: str, point: str = "/") -> None:
         self.point = point
-        self.all = mounts(MOUNTS.read_text(encoding="utf-8"))
+        self.all = mounts(MOUNTS)
         # The last one hides those before it.
         here = [one for one in self.all if one.point == point]
         if not here:
@@ -128,8 +108,10 @@ class Root:
             if one.point.startswith(f"{self.point.rstrip('/')}/")
             and (one.source.startswith("/dev/") or one.kind in ("btrfs", "zfs"))
             and one.kind not in READ_ONLY
+            # A user's, who may name any device, and need not answer whoever asks for the folder.
+            and not one.kind.startswith("fuse")
         ]
-        return sorted({one.point for one in below if not self._has(one.point)})
+        return sorted({process.printable(one.point) for one in below if not self._has(one.point)})
 
     def missing(self) -> list[str]:
         """What a way back needs, and a snapshot of this file system has not."""
@@ -168,8 +150,12 @@ class Btrfs:
                 f"{path} is no read-only snapshot of {self.point}: it is not Temper's, and is left alone. "
                 "Move it away."
             )
-        created = datetime.strptime(shown["Creation time"], "%Y-%m-%d %H:%M:%S %z")
-        return Snapshot(name, "btrfs", str(path), created.timestamp())
+        created_s = _value(
+            "btrfs subvolume show",
+            shown.get("Creation time", ""),
+            lambda text: datetime.strptime(text, "%Y-%m-%d %H:%M:%S %z").timestamp(),
+        )
+        return Snapshot(name, "btrfs", str(path), created_s)
 
     def take(self, name: str, room_bytes: int) -> None:
         """Take it, where so much is free: what is replaced stays."""
@@ -190,7 +176,7 @@ class Btrfs:
             self.folder.rmdir()
 
     def _show(self, path: str) -> dict[str, str]:
-        lines = _run(["btrfs", "subvolume", "show", path]).splitlines()
+        lines = _run(["btrfs", "subvolume", "show", path]).split("\n")
         pairs = (line.strip().partition(":") for line in lines if ":" in line)
         return {key: value.strip() for key, _, value in pairs}
 
@@ -225,7 +211,7 @@ class Lvm:
                 f"{TAG}: it is not Temper's, and is left alone. Rename or remove it."
             )
         void, used = _state(found, volumes)
-        return Snapshot(name, "lvm", place, float(found["lv_time"]), void, used)
+        return Snapshot(name, "lvm", place, _value("lvs", found["lv_time"], _finite), void, used)
 
     def take(self, name: str, room_bytes: int) -> None:
         """Take it: of so much, or in the thin pool, where so much has to be free."""
@@ -240,13 +226,15 @@ class Lvm:
         group, pool_name = self.origin["vg_name"], self.origin["pool_lv"]
         if not pool_name:
             # More than the origin's size is never used.
-            wanted = min(room_bytes, int(self.origin["lv_size"]))
-            _enough(int(self.origin["vg_free"]), wanted, f"in volume group {group}")
+            wanted = min(room_bytes, _value("lvs", self.origin["lv_size"], int))
+            _enough(_value("lvs", self.origin["vg_free"], int), wanted, f"in volume group {group}")
             return
-        pool = next(one for one in _lvs(group) if one["lv_name"] == pool_name)
+        pool = next((one for one in _lvs(group) if one["lv_name"] == pool_name), None)
+        if pool is None:
+            raise SnapshotError(f"Expected the thin pool {group}/{pool_name} from `lvs`, found none.")
         if full := _pool_is_full(pool):
             raise SnapshotError(f"No snapshot is taken: {full}.")
-        free = int(pool["lv_size"]) * (100.0 - float(pool["data_percent"] or 100)) / 100.0
+        free = _value("lvs", pool["lv_size"], int) * (100.0 - _percent(pool["data_percent"] or "100")) / 100.0
         _enough(int(free), room_bytes, f"in thin pool {group}/{pool_name}")
 
     def remove(self, found: Snapshot) -> None:
@@ -274,7 +262,7 @@ class Zfs:
                 f"The snapshot {place} has not the property {PROPERTY}=yes: it is not Temper's, and is left "
                 "alone. Rename or destroy it."
             )
-        return Snapshot(name, "zfs", place, float(created))
+        return Snapshot(name, "zfs", place, _value("zfs list", created, _finite))
 
     def take(self, name: str, room_bytes: int) -> None:
         """Take it, where so much is free: what is replaced stays."""
@@ -284,7 +272,7 @@ class Zfs:
     def check_room(self, room_bytes: int) -> None:
         """Raise SnapshotError where there is not enough."""
         available = _run(["zfs", "list", "-H", "-p", "-o", "available", self.dataset])
-        _enough(int(available), room_bytes, f"for dataset {self.dataset}")
+        _enough(_value("zfs list", available, int), room_bytes, f"for dataset {self.dataset}")
 
     def remove(self, found: Snapshot) -> None:
         """Remove it. Only what has this name after the @ goes, here and below."""
@@ -366,8 +354,8 @@ def _lvs(what: str) -> list[dict[str, str]]:
     text = _run(["lvs", *options, "--options", LVS, what])
     try:
         report: dict[str, Any] = json.loads(text)
-        return [dict(one) for one in report["report"][0]["lv"]]
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+        return [{name: str(one[name]) for name in LVS.split(",")} for one in report["report"][0]["lv"]]
+    except process.MISREAD as error:
         raise SnapshotError(f"Expected JSON from `lvs`, found {' '.join(text.split())[:80]!r}.") from error
 
 
@@ -376,7 +364,7 @@ def _state(found: dict[str, str], volumes: dict[str, dict[str, str]]) -> tuple[s
     if found["pool_lv"]:
         pool = volumes.get(found["pool_lv"])
         return (_pool_is_full(pool) if pool else ""), None
-    used = float(found["data_percent"]) if found["data_percent"] else None
+    used = _percent(found["data_percent"]) if found["data_percent"] else None
     # lvs(8): the fifth character is the state; I and S are invalid snapshots.
     if found["lv_attr"][4:5] in ("I", "S") or (used is not None and used >= 100):
         return "it has run full, and LVM has dropped what it held", used
@@ -390,11 +378,29 @@ def _pool_is_full(pool: dict[str, str]) -> str:
     place = f"thin pool {pool['vg_name']}/{pool['lv_name']}"
     if not pool["data_percent"]:
         return f"{place} is not active, so LVM does not say how full it is"
-    if float(pool["data_percent"]) >= 100:
+    if _percent(pool["data_percent"]) >= 100:
         return f"{place} is full"
-    if float(pool["metadata_percent"] or 0) >= METADATA_LIMIT_PERCENT:
+    if _percent(pool["metadata_percent"] or "0") >= METADATA_LIMIT_PERCENT:
         return f"the metadata of {place} are full to {pool['metadata_percent']} %"
     return ""
+
+
+def _percent(text: str) -> float:
+    return _value("lvs", text, _finite)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("expected a finite number")
+    return number
+
+
+def _value(program: str, text: str, read: Callable[[str], Value]) -> Value:
+    try:
+        return process.parsed(program, text, read)
+    except process.OutputError as error:
+        raise SnapshotError(str(error)) from error
 
 
 def _run(command: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.process import run
+from ansible.module_utils.process import parsed, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,10 +19,15 @@ def unit_states(names: Sequence[str]) -> dict[str, dict[str, str]]:
     if not names:
         return {}
     output = run(["systemctl", "show", f"--property={PROPERTIES}", "--", *names])
-    blocks = [
-        dict(line.split("=", 1) for line in block.splitlines()) for block in output.strip().split("\n\n")
-    ]
-    return dict(zip(names, blocks))  # noqa: B905 - strict= is not in Python 3.9
+    return parsed("systemctl show", output, lambda text: blocks(text, names, PROPERTIES.split(",")))
+
+
+def blocks(text: str, names: Sequence[str], properties: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Read the properties of units from `systemctl show`. Raises ValueError where any is missing."""
+    found = [dict(line.split("=", 1) for line in block.split("\n")) for block in text.strip().split("\n\n")]
+    if len(found) != len(names) or not all(name in block for block in found for name in properties):
+        raise ValueError(f"expected {', '.join(properties)} of {len(names)} units")
+    return dict(zip(names, found))  # noqa: B905 - strict= is not in Python 3.9
 
 
 def stop_lost(names: Sequence[str]) -> None:

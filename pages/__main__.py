@@ -8,20 +8,19 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from compliance import document
 from pages.inputs import Report, Validation
 from pages.past import of_runs
 from pages.write import write
-from validation.model.contract import ContractError, NodeResult, loads
+from validation.cli.commands import UsageError, results_in
+from validation.model.contract import ContractError, loads
 from validation.model.expectations import FleetExpectations
+from validation.model.printable import one_line, printable
 from validation.processes.store import HistoryError
+from validation.report.unshown import Unshown
 from validation.verdict.history_store import History
 from validation.verdict.verdicts import FleetVerdict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 USAGE_ERROR = 2
 
@@ -36,21 +35,20 @@ def read(options: argparse.Namespace) -> Report:
 
 def _validation(options: argparse.Namespace) -> Validation:
     folder: Path = options.validation
+    results, unreadable = results_in(folder / "results")
+    for why in unreadable.values():
+        print(one_line(f"left out: {why}"), file=sys.stderr)
     expectations = loads(FleetExpectations, (folder / "expectations.json").read_bytes())
     before = options.before
     history = History(options.history or folder.resolve().parent / "history.sqlite")
     return Validation(
         loads(FleetVerdict, (folder / "summary.json").read_bytes()),
-        _results(folder / "results"),
+        results,
         {name: expectation.references for name, expectation in expectations.nodes.items()},
         lambda result: of_runs(next(history.past([result.node], {result.node: result}))[1].runs, result),
         loads(FleetVerdict, (before / "summary.json").read_bytes()) if before else None,
         before.resolve().name if before else "",
     )
-
-
-def _results(folder: Path) -> Mapping[str, NodeResult]:
-    return {path.stem: loads(NodeResult, path.read_bytes()) for path in sorted(folder.glob("*.json"))}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,13 +66,15 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if not given.validation and not given.compliance:
         parser.error("expected --validation DIR, --compliance DIR, or both")
+    unshown = Unshown()
     try:
-        files = write(given.output, read(given), "index.html", given.node)
-    except (OSError, ContractError, HistoryError) as error:
-        print(error, file=sys.stderr)
+        files = write(given.output, read(given), "index.html", given.node, unshown=unshown)
+    except (OSError, ContractError, HistoryError, UsageError) as error:
+        print(printable(str(error)), file=sys.stderr)
         return USAGE_ERROR
+    print(unshown.text(), end="", file=sys.stderr)
     print(files[-1])
-    return 0
+    return USAGE_ERROR if unshown.said else 0
 
 
 if __name__ == "__main__":

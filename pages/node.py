@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -28,13 +28,15 @@ from pages.words import (
 )
 from validation.checks.measured import HW_SLOWDOWN, SLOWDOWNS
 from validation.checks.registry import CHECKS
+from validation.model.contract import ContractError
 from validation.model.quantities import label, unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
     from compliance.model import ControlResult, NodeStatement
     from pages.changes import Change
+    from validation.model import telemetry
     from validation.model.contract import Measurement, NodeResult, TestResult
     from validation.verdict.verdicts import NodeVerdict, TestVerdict
 
@@ -234,6 +236,30 @@ def page_of(known: Known, fleet: FleetNumbers, past: Past | None = None) -> Node
     )
 
 
+def unshown(known: Known, why: str) -> NodePage:
+    """The page of a node whose result, or something else of it, could not be shown."""
+    verdict, statement = known.verdict, known.statement
+    return NodePage(
+        name=known.name,
+        slug=slug(known.name),
+        kind="unknown",
+        state=verdict.state if verdict else "",
+        compliance=statement.verdict if statement else "",
+        sentence=f"Its result could not be shown: {why}.",
+        facts=(),
+        changed=(),
+        moved=(),
+        faults=(),
+        reasons=(),
+        gpus=(),
+        advice=(),
+        tests=(),
+        controls=(),
+        to_show=(),
+        relaxed=(),
+    )
+
+
 def _sentence(verdict: NodeVerdict | None, statement: NodeStatement | None) -> str:
     parts = []
     if verdict:
@@ -296,6 +322,7 @@ class Numbers:
 
     def __init__(self, result: NodeResult, fleet: FleetNumbers, past: Past) -> None:
         self._result, self._fleet, self._past = result, fleet, past
+        self.gpus = {gpu.index for gpu in result.gpus}
         self._uuids: dict[int | None, str] = {gpu.index: gpu.uuid for gpu in result.gpus}
 
     def floor(self, test: TestResult, measurement: Measurement) -> float | None:
@@ -354,6 +381,12 @@ def _test(judged: TestVerdict, test: TestResult | None, numbers: Numbers | None)
     check = CHECKS.get(judged.id)
     groups: tuple[Group, ...] = ()
     charts: tuple[tuple[Markup, tuple[Group, ...]], ...] = ()
+    notes, course = judged.notes, None
+    if test:
+        try:
+            course = _course(test)
+        except ContractError as error:
+            notes = (*notes, f"its telemetry could not be shown: {error}")
     if test and numbers:
         drawn = (BUS_BANDWIDTH, LOADING, PAIRS)
         groups = numbers.groups(
@@ -373,11 +406,11 @@ def _test(judged: TestVerdict, test: TestResult | None, numbers: Numbers | None)
         headline=judged.headline,
         reason=judged.reason,
         took=duration(test.duration_s) if test else "",
-        notes=judged.notes,
+        notes=notes,
         groups=groups,
         charts=charts,
-        matrix=_matrix(test) if test else None,
-        course=_course(test) if test else None,
+        matrix=_matrix(test, numbers.gpus) if test and numbers else None,
+        course=course,
     )
 
 
@@ -415,8 +448,10 @@ def _charts(test: TestResult, numbers: Numbers) -> Iterator[tuple[Markup, tuple[
 
 
 def _series(found: list[Measurement], condition: str) -> dict[str, tuple[svg.Point, ...]]:
-    names = dict.fromkeys(one.name for one in found)
-    return {name: _points([one for one in found if one.name == name], condition) for name in names}
+    by_name: dict[str, list[Measurement]] = {}
+    for one in found:
+        by_name.setdefault(one.name, []).append(one)
+    return {name: _points(ones, condition) for name, ones in by_name.items()}
 
 
 def _points(found: list[Measurement], condition: str) -> tuple[svg.Point, ...]:
@@ -428,14 +463,15 @@ def _points(found: list[Measurement], condition: str) -> tuple[svg.Point, ...]:
     return tuple(sorted(points))
 
 
-def _matrix(test: TestResult) -> Matrix | None:
-    """Rates from each GPU (row) to each other one (column)."""
-    found = {
-        (one.device, to): one.value
+def _matrix(test: TestResult, there: Container[object]) -> Matrix | None:
+    """Rates from each of these GPUs (row) to each other one (column)."""
+    found: dict[tuple[int, int], float] = {
+        (one.device or 0, to): one.value
         for one in test.measurements
         if one.name == PAIRS
-        and one.device is not None
+        and one.device in there
         and isinstance(to := one.conditions.get(OF_PAIRS), int)
+        and to in there
     }
     known = [value for value in found.values() if is_number(value)]
     if not known:
@@ -463,28 +499,27 @@ def _matrix(test: TestResult) -> Matrix | None:
 
 def _course(test: TestResult) -> Course | None:
     """Clocks, power, temperature and throttling over the time of a test, as far as the result has them."""
-    seen = [one for one in test.details.get("telemetry", ()) if isinstance(one, dict)]
-    series = [one for one in test.details.get("telemetry_series", ()) if isinstance(one, dict)]
+    seen, series = test.telemetry, test.telemetry_series
     if not seen and not series:
         return None
     rows = tuple(
         (
-            f"GPU {one.get('device')}",
-            f"{number(one.get('sm_clock_mhz_median'))} MHz",
-            f"{number(one.get('power_w_max'))} W",
-            f"{number(one.get('temperature_c_max'))} °C",
+            f"GPU {one.device}",
+            f"{number(one.sm_clock_mhz_median)} MHz",
+            f"{number(one.power_w_max)} W",
+            f"{number(one.temperature_c_max)} °C",
             ", ".join(
                 f"{reason.replace('_', ' ')} {percent(part)}"
-                for reason, part in (one.get("event_reason_shares") or {}).items()
+                for reason, part in one.event_reason_shares.items()
             )
             or "none",
         )
         for one in seen
     )
     charts = []
-    for name, title, measure in COURSES if any(len(one.get("seconds", ())) > 1 for one in series) else ():
+    for name, title, measure in COURSES if any(len(one.seconds) > 1 for one in series) else ():
         found = [
-            svg.Line(f"GPU {one.get('device')}", tuple(zip(one["seconds"], one.get(name, ()), strict=False)))
+            svg.Line(f"GPU {one.device}", tuple(zip(one.seconds, getattr(one, name), strict=False)))
             for one in series
         ]
         charts.append(
@@ -501,17 +536,17 @@ def _course(test: TestResult) -> Course | None:
     )
 
 
-def _held_back(series: list[dict[str, Any]]) -> Iterator[tuple[bool, str]]:
+def _held_back(series: Iterable[telemetry.Course]) -> Iterator[tuple[bool, str]]:
     """When which GPUs were held back, by what, and whether that is a fault: a power limit is none."""
     found: dict[tuple[str, str], list[str]] = {}
     for one in series:
         spans: dict[str, list[float]] = {}
-        for at, reasons in zip(one.get("seconds", ()), one.get("event_reasons", ()), strict=False):
+        for at, reasons in zip(one.seconds, one.event_reasons, strict=False):
             for reason in reasons:
                 spans.setdefault(reason, []).append(at)
         for reason, moments in spans.items():
             first, last = number(moments[0]), number(moments[-1])
             span = f"at {first} s" if first == last else f"between {first} and {last} s"
-            found.setdefault((reason, span), []).append(str(one.get("device")))
+            found.setdefault((reason, span), []).append(str(one.device))
     for (reason, span), gpus in found.items():
         yield reason in FAULTS, f"{reason.replace('_', ' ')} {span} on GPU {', '.join(gpus)}"

@@ -154,6 +154,10 @@ SIZES = Axis("message size", powers=True, text=lambda bytes_: size(int(bytes_)))
 
 def lines(series: Sequence[Line], x: Axis, y: Axis, title: str, floors: Sequence[Point] = ()) -> Markup:
     """Several series over one axis, told apart by colour, dashes and a legend; floors where they hold."""
+    if x.powers:
+        # A logarithmic axis has no place for 0 and what is below.
+        series = [Line(line.name, tuple(one for one in line.drawn if one[0] > 0)) for line in series]
+        floors = [one for one in floors if one[0] > 0]
     drawn = [(place, line) for place, line in enumerate(series) if line.drawn]
     if not drawn:
         return Markup("")
@@ -256,7 +260,8 @@ def _within(part: float) -> float:
 
 def _ticks(low: float, high: float) -> list[float]:
     """About four round numbers that reach from below `low` to above `high`."""
-    room = high - low or abs(high) or 1.0
+    # Less room is none: it has no logarithm.
+    room = max(high - low or abs(high) or 1.0, 1e-12)
     step = 10 ** math.floor(math.log10(room / 4))
     step = next(step * factor for factor in (1, 2, 2.5, 5, 10) if room / (step * factor) <= 4.5)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)

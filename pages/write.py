@@ -6,8 +6,8 @@ import base64
 import hashlib
 import pkgutil
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import jinja2
 from markupsafe import Markup
@@ -16,7 +16,9 @@ from compliance.alike import Once
 from pages import fleet, node, words
 from pages.inputs import Report, no_past
 from pages.metrics import FleetNumbers, Hardware, distributions, middles
+from validation.model.printable import printable
 from validation.processes.files import write_all, write_atomically
+from validation.report.unshown import Unshown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from pages.changes import Change
     from pages.metrics import Distribution, Key
 
+T = TypeVar("T")
 #: A report of so many nodes is one file, where that has at most so many bytes; mail and browsers take it.
 MOST_IN_ONE_FILE = 30
 MOST_BYTES = 10_000_000
@@ -63,13 +66,15 @@ def write(
     name: str = "report.html",
     wanted: Collection[str] = (),
     elsewhere: Elsewhere | None = None,
+    unshown: Unshown | None = None,
 ) -> list[Path]:
     """Write the report; returns its files. Raises OSError.
 
     The pages of the nodes are written before the index that leads to them. `wanted` are nodes that have one
-    in any case. `elsewhere` are the nodes' results where they are not in the report.
+    in any case. `elsewhere` are the nodes' results where they are not in the report. `unshown` gets what
+    cannot be shown of a node.
     """
-    made = Pages(report, wanted, elsewhere)
+    made = Pages(report, wanted, elsewhere, unshown)
     whole = made.whole()
     if whole is not None:
         write_atomically(directory / name, whole)
@@ -83,7 +88,11 @@ class Pages:
     """The pages of a report as text."""
 
     def __init__(
-        self, report: Report, wanted: Collection[str] = (), elsewhere: Elsewhere | None = None
+        self,
+        report: Report,
+        wanted: Collection[str] = (),
+        elsewhere: Elsewhere | None = None,
+        unshown: Unshown | None = None,
     ) -> None:
         validation = report.validation
         self._report = report
@@ -99,7 +108,7 @@ class Pages:
             self._numbers = distributions([hardware.pools(results)])
             self._last_measured = max((result.started_at for result in results.values()), default="")
             numbers = FleetNumbers(hardware, middles(self._numbers))
-            self.nodes = NodePages(report, numbers, self._changed)
+            self.nodes = NodePages(report, numbers, self._changed, Unshown() if unshown is None else unshown)
         self.names = sorted(_names(report))
 
     def whole(self) -> str | None:
@@ -149,10 +158,14 @@ class Pages:
 class NodePages:
     """The pages of nodes, of a whole report or of a part of its fleet."""
 
-    def __init__(self, report: Report, numbers: FleetNumbers, changed: Iterable[Change]) -> None:
+    def __init__(
+        self, report: Report, numbers: FleetNumbers, changed: Iterable[Change], unshown: Unshown
+    ) -> None:
+        """`unshown` gets what cannot be shown of a node, which costs that alone."""
         validation, statement = report.validation, report.compliance
         self._report = report
         self._numbers = numbers
+        self._unshown = unshown
         self._changed: dict[str, list[Change]] = {}
         for change in changed:
             self._changed.setdefault(change.node, []).append(change)
@@ -167,11 +180,19 @@ class NodePages:
     def texts(self, names: Collection[str], index: str) -> Iterator[tuple[str, str]]:
         """The page of each node, by its file's name. `index` is what leads to it."""
         rows = _rows()
+
+        def text(page: node.NodePage) -> str:
+            return _render(self._report, "node.html.j2", node=page, index=index, **rows)
+
         for name in names:
             if name in self._names:
                 page = self._page_of(name)
-                text = _render(self._report, "node.html.j2", node=page, index=index, **rows)
-                yield f"{page.slug}.html", text
+                yield (
+                    f"{page.slug}.html",
+                    self._attempt(
+                        name, partial(text, page), lambda known, why: text(node.unshown(known, why))
+                    ),
+                )
 
     def write(self, folder: Path, names: Collection[str], index: str) -> list[Path]:
         """Write the page of each node; returns the files. Raises OSError."""
@@ -179,16 +200,27 @@ class NodePages:
 
     def _page_of(self, name: str) -> node.NodePage:
         validation = self._report.validation
-        result = validation.results.get(name) if validation else None
         past = validation.past if validation else no_past
-        known = node.Known(
+        known = self._known(name)
+        result = known.result
+        return self._attempt(
+            name,
+            lambda: node.page_of(known, self._numbers, past(result) if result else None),
+            node.unshown,
+        )
+
+    def _attempt(self, name: str, make: Callable[[], T], instead: Callable[[node.Known, str], T]) -> T:
+        return self._unshown.attempt(name, "its page", make, partial(instead, self._known(name)))
+
+    def _known(self, name: str) -> node.Known:
+        validation = self._report.validation
+        return node.Known(
             name,
             self._verdicts.get(name),
-            result,
+            validation.results.get(name) if validation else None,
             self._statements.get(name),
             tuple(self._changed.get(name, ())),
         )
-        return node.page_of(known, self._numbers, past(result) if result else None)
 
 
 def _names(report: Report) -> set[str]:
@@ -204,9 +236,7 @@ def _rows() -> dict[str, _Rows]:
 
 
 def _render(report: Report, template: str, **values: Any) -> str:
-    # A lone surrogate of a damaged name has no bytes: shown as what cannot be shown.
-    text = _environment().get_template(template).render(label=report.label, **values)
-    return text.encode("utf-8", "replace").decode()
+    return printable(_environment().get_template(template).render(label=report.label, **values))
 
 
 class _Rows:

@@ -11,6 +11,7 @@ from typing import Any
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 
+from planning.module_answers import warnings
 from planning.os_controls import load_controls
 from planning.preflight import DATA
 from planning.role_variables import planned_variables
@@ -41,7 +42,7 @@ class NodeAction(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         except AnsibleError as error:
             self.reached = not isinstance(error, AnsibleConnectionFailure)
             return {"msg": str(error), "unreachable": not self.reached}
-        self.warnings += found.get("warnings", [])
+        self.warnings += warnings(found)["warnings"]
         return found
 
     def unseen(self, variables: dict[str, Any], own: Any) -> list[str]:

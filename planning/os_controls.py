@@ -55,6 +55,19 @@ Before=systemd-tmpfiles-setup.service sysinit.target shutdown.target
 Type=oneshot
 RemainAfterExit=yes
 {commands}
+MemoryMax=256M
+TasksMax=32
+OOMScoreAdjust=0
+# No file systems of its own: the mounts that it changes are the node's.
+CapabilityBoundingSet=CAP_SYS_ADMIN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH
+RestrictAddressFamilies=AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+SystemCallFilter=~@clock @cpu-emulation @module @obsolete @raw-io @reboot @swap
+SystemCallErrorNumber=EPERM
 
 [Install]
 WantedBy=sysinit.target

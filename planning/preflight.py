@@ -48,7 +48,7 @@ def programs() -> dict[str, str]:
     names = ("gpu_settings", "holders", "mig", "smi")
     driver = [MODULE_UTILS / "driver" / f"{name}.py" for name in names]
     paths = (*driver, MODULE_UTILS / "process.py", MODULE_UTILS / "rank.py", CDI_NCCL)
-    shared = (MODULE_UTILS / "files.py", MODULE_UTILS / "lease.py")
+    shared = (MODULE_UTILS / "files.py", MODULE_UTILS / "lease.py", MODULE_UTILS / "records.py")
     texts = {path.name: path.read_text(encoding="utf-8") for path in (*paths, *shared)}
     return texts | {f"pull/{path.name}": path.read_text(encoding="utf-8") for path in PULL.glob("*.py")}
 

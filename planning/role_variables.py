@@ -31,6 +31,7 @@ from ansible.module_utils.settings.base import RefusedError
 from planning import fleet_networks
 from planning.contradictions import instance_problems, profile_problems, slurm_problems
 from planning.os_controls import load_controls, waiver_problems
+from planning.pip_options import configuration
 from planning.tables import read_yaml
 from validation.fabric.tree import Tree, TreeError, find_places, read_tree, tree_of_groups
 from validation.model.plans import MOST_HOURS, PLANS
@@ -84,6 +85,14 @@ def check_waivers(waivers: list[Mapping[str, Any]]) -> None:
     """Refuse waivers that name no control or give no reason."""
     if problems := waiver_problems(load_controls(ROOT / "data" / "os_controls"), waivers):
         raise RefusedError("; ".join(problems))
+
+
+def check_pip_args(arguments: str) -> None:
+    """Refuse what pip's configuration file cannot say."""
+    try:
+        configuration(arguments)
+    except ValueError as error:
+        raise RefusedError(str(error)) from None
 
 
 def check_hours(hours: float) -> None:
@@ -244,8 +253,6 @@ def pull_problems(values: Mapping[str, Any]) -> list[str]:
         text = values.get(name) or ""
         if text and not re.fullmatch(rf"({'|'.join(known)})://[^\s\x00-\x1f]+", text):
             problems.append(f"{name}: expected {', '.join(f'{one}://' for one in known)}..., found {text!r}")
-        elif re.match(r"https://[^/]*@", text):
-            problems.append(f"{name}: a name or password in an address would be in every plan; leave it out")
     if not str(values.get("pull_python") or "/").startswith("/"):
         problems.append(f"pull_python: expected a path of the node, found {values['pull_python']!r}")
     if str(values.get("pull_inventory") or "").startswith("/") or ".." in (
@@ -276,6 +283,7 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "gpu_validation_fabric_floor_gb_s": check_floor,
     "gpu_validation_fabric_most_rounds": check_most_rounds,
     "gpu_validation_fabric_pair_rounds": check_rounds,
+    "gpu_validation_pip_args": check_pip_args,
     "gpu_validation_storage_floor_gb_s": check_floor,
     "pull_branch": check_ref,
     "pull_signers": check_signers,
@@ -291,6 +299,40 @@ CONTENTS: dict[str, Callable[[Any], object]] = {
     "ssh_hardening_revoked_keys": lambda texts: public_keys("revoked keys", texts),
     "ssh_hardening_user_ca_keys": lambda texts: public_keys("user CA keys", texts),
 }
+
+
+# A login in an address: a name and a password, or, over HTTP, a name alone, which may be a token.
+LOGIN = re.compile(r"(?i)(?<=://)(?:(?<=http://)|(?<=https://)|(?=[^/\s@]*:))[^/\s]+@")
+# How a login is given instead, by what the names of variables begin with.
+INSTEAD = {
+    "gpu_validation_pip_args": "in root's ~/.netrc on the node, which pip reads",
+    "nvidia_stack_": "on the node, in /etc/apt/auth.conf.d (apt_auth.conf) or as username and password in "
+    "/etc/dnf/dnf.conf; a key is no secret, and its address needs none",
+    "pull_report_to": "as pull_report_token_file, or with ssh:// and pull_report_ssh_key",
+    "pull_url": "with ssh:// and pull_ssh_key",
+}
+
+
+def without_logins(value: Any) -> Any:
+    """The value with logins taken out of all addresses in it; the same object where there are none."""
+    if isinstance(value, str):
+        return LOGIN.sub("", value) if LOGIN.search(value) else value
+    if not isinstance(value, dict | list | tuple):
+        return value
+    items = list(value.values() if isinstance(value, dict) else value)
+    found = [without_logins(item) for item in items]
+    if all(one is other for one, other in zip(found, items, strict=True)):
+        return value
+    return dict(zip(value, found, strict=True)) if isinstance(value, dict) else found
+
+
+def login_problems(name: str) -> list[str]:
+    """The sentence about a login in an address, which does not repeat it."""
+    way = next((way for start, way in INSTEAD.items() if name.startswith(start)), "in a file of the node")
+    return [
+        f"{name}: expected an address without a login, found one with a name or password, which plans and "
+        f"files on the node would show to everybody; give it {way}"
+    ]
 
 
 def content_problems(name: str, value: Any) -> list[str]:
@@ -457,7 +499,10 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
         if name not in given:
             values[name] = spec.get("default")
             continue
-        values[name], errors = validated(name, given[name], spec)
+        found = without_logins(given[name])
+        if found is not given[name]:
+            problems += login_problems(name)
+        values[name], errors = validated(name, found, spec)
         errors = errors or convention_problems(name, values[name]) or content_problems(name, values[name])
         if errors:
             # The plan is made with the default, only so that all other problems are found in the same run.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 FIRST_PYTHON = "3.10"
 # An index of PyTorch's for one CUDA, or a mirror with the same folders.
 INDEX_OF = re.compile(r"/whl/(?P<variant>cu\d{3})\b")
+REQUIREMENTS = "requirements/torch/{}.txt"
 CUDA_LABEL = re.compile(r"cu\d{3}")
 
 
@@ -127,9 +128,10 @@ def payload_plan(situation: Situation) -> tuple[Payload, list[str], list[str]]:
             f"torch {torch} is in no table: whether it has wheels for this node's Python and kernels for its "
             "GPUs shows only when it is installed"
         )
-        return payload_of(torch, situation.pythons[0], situation), [], [warning]
+        payload = payload_of(torch, situation.pythons[0], situation)
+        return payload, [], [warning, *without_hashes(payload)]
     if found := choice([named] if named else situation.releases, situation):
-        return found[0], [], found[1]
+        return found[0], [], [*found[1], *without_hashes(found[0])]
     return Payload(torch), [refusal(torch, situation)], []
 
 
@@ -160,11 +162,33 @@ def same_torch(found: str, wanted: str) -> bool:
 
 def payload_of(torch: str, python: str, situation: Situation) -> Payload:
     """The payload with a torch that is to be installed."""
+    hashes = requirements(torch, situation)
     if situation.node.payload_python:
-        return Payload(torch, python)
+        return Payload(torch, python, requirements=hashes)
     default = python in situation.node.pythons[:1]
     packages = situation.distribution.environment_packages(python, default=default)
-    return Payload(torch, python, f"/usr/bin/python{python}", packages)
+    return Payload(torch, python, f"/usr/bin/python{python}", packages, hashes)
+
+
+def requirements(torch: str, situation: Situation) -> str:
+    """The file with the hashes of a torch and of what comes with it: the operator's, else ours.
+
+    Ours are of the newest patch of each release on PyPI; PyTorch's own indexes have other files.
+    """
+    known = any(row.last == torch for row in situation.tables.torch_releases.values())
+    own = REQUIREMENTS.format(torch) if known and not INDEX_OF.search(situation.wanted.pip_args) else ""
+    return situation.wanted.torch_requirements or own
+
+
+def without_hashes(payload: Payload) -> list[str]:
+    """A warning of what nobody has pinned."""
+    if payload.requirements:
+        return []
+    return [
+        f"torch {payload.torch} and what comes with it would be installed without hashes, so that the "
+        "package index chooses what root runs; name a requirements file that has them in "
+        "gpu_validation_torch_requirements"
+    ]
 
 
 def has_kernels(capabilities: Iterable[str], capability: str) -> bool:

@@ -156,6 +156,7 @@ class GpuValidation:
     fail_on_degraded: bool
     python: str
     torch_version: str
+    torch_requirements: str
     pip_args: str
     fabric: bool
     fabric_library: str

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pull import configuration
-from pull.agent import Agent, LockedError, Paths
+from pull.agent import Agent, LockedError, Paths, StoppedError
 from pull.result import CHECKED, HELD
+
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,9 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--configuration", type=Path, default=configuration.PATH, help="%(default)s")
     given = parser.parse_args(arguments)
     os.umask(0o022)
+    signal.signal(signal.SIGTERM, stop)
     try:
         result, undelivered = Agent(configuration.Configuration.load(given.configuration), Paths()).run()
-    except (configuration.ConfigurationError, LockedError) as error:
+    except (configuration.ConfigurationError, LockedError, StoppedError) as error:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
@@ -34,6 +41,12 @@ def main(arguments: list[str] | None = None) -> int:
     if undelivered:
         print(undelivered, file=sys.stderr)
     return int(bool(undelivered) or result.state not in (CHECKED, HELD))
+
+
+def stop(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """End the work with a result that says why; a second signal ends the program. Raises StoppedError."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise StoppedError("The run was ended before it was through (SIGTERM).")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import traceback
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -36,12 +37,18 @@ else:
 STATE = Path("/var/lib/temper/pull")
 #: As long as a repair can take, and some.
 LEASE_S = PLAY_TIMEOUT_S + 600.0
+#: Of accepted.json; a record without one is of the first version.
+ACCEPTED_VERSION = 1
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 TAG = re.compile(r"[^\s\x00-\x1f]+")
 
 
 class LockedError(Exception):
     """Another run of this program is under way; the message is a sentence."""
+
+
+class StoppedError(Exception):
+    """Somebody ends the program, as systemd does after its time; the message is a sentence."""
 
 
 class StateError(Exception):
@@ -195,6 +202,12 @@ class Agent:
             return replace(known, code="state", reason=short(str(error)))
         except OSError as error:
             return replace(known, code="disk", reason=short(f"A file cannot be read or written: {error}."))
+        except StoppedError as error:
+            return replace(known, code="stopped", reason=short(str(error)))
+        except Exception as error:  # noqa: BLE001 - a node without a result looks silent
+            traceback.print_exc()
+            said = "The program has a fault, which the node's journal has in full (journalctl -u temper-pull)"
+            return replace(known, code="fault", reason=short(f"{said}: {error!r}."))
 
     def holder(self) -> str:
         """Who else works on this node; empty where nobody does. Raises LeaseError."""
@@ -221,13 +234,18 @@ class Agent:
         path = self.paths.accepted
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
+            if (version := values.get("schema_version", ACCEPTED_VERSION)) != ACCEPTED_VERSION:
+                raise StateError(
+                    f"{path} is of version {version!r}, and this program reads version {ACCEPTED_VERSION}: "
+                    "playbooks/tune.yml --tags pull brings the program of the newer Temper that wrote it."
+                )
             found = Accepted(values["commit"], tuple((name, tag) for name, tag in values["tags"].items()))
             ids = [found.commit, *(tag for _, tag in found.tags)]
             if not all(COMMIT.fullmatch(one) for one in ids):
                 raise ValueError("a name of an object has another form")
         except FileNotFoundError:
             return Accepted()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StateError(
                 f"{path} is damaged ({error}), so nobody can tell what this node has applied. Make sure what "
                 "it is to have, then remove the file: the next run takes what is signed."
@@ -270,7 +288,12 @@ class Agent:
     def applied(self, verified: Verified) -> Path:
         """The checkout of a commit that is verified; noted before anything uses it."""
         checkout = check_out(self.repository, verified.commit, self.paths.commits)
-        text = json.dumps({"commit": verified.commit, "tags": dict(verified.tags)}, indent=1, sort_keys=True)
+        known = {
+            "commit": verified.commit,
+            "schema_version": ACCEPTED_VERSION,
+            "tags": dict(verified.tags),
+        }
+        text = json.dumps(known, indent=1, sort_keys=True)
         if not self.paths.accepted.exists() or self.paths.accepted.read_text(encoding="utf-8") != text:
             files.replace(self.paths.accepted, text)
         switch(self.paths.current, checkout)

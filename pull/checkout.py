@@ -10,20 +10,24 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from itertools import dropwhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pull import files
-from pull.repository import GIT_TIMEOUT_S, RefusedError, RepositoryError, run
+from pull.processes import OutputError, run
+from pull.repository import GIT_TIMEOUT_S, GitOutputError, RefusedError, RepositoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import BinaryIO
 
     from pull.repository import Repository
 
 MOST_FILES = 100_000
-MOST_BYTES = 1 << 30
+#: With the line that git writes before each, less than the largest file.
+MOST_BYTES = 1 << 29
 FILE, PROGRAM, LINK, SUBMODULE = "100644", "100755", "120000", "160000"
 
 
@@ -70,7 +74,10 @@ def switch(current: Path, target: Path) -> None:
 
 def tree(repository: Repository, commit: str) -> Iterator[tuple[str, str, PurePosixPath]]:
     """Mode, object and path of each file. Raises RefusedError, RepositoryError."""
-    listing = repository.git("ls-tree", "-r", "-z", "--full-tree", commit).split("\0")[:-1]
+    try:
+        listing = repository.git("ls-tree", "-r", "-z", "--full-tree", commit).split("\0")[:-1]
+    except GitOutputError:
+        listing = [""] * (MOST_FILES + 1)
     if len(listing) > MOST_FILES:
         raise RefusedError("too-large", f"Commit {commit} has more than {MOST_FILES} files.")
     for line in listing:
@@ -89,37 +96,46 @@ def tree(repository: Repository, commit: str) -> Iterator[tuple[str, str, PurePo
 
 
 def blobs(repository: Repository, objects: list[str]) -> Iterator[bytes]:
-    """The contents of objects, in their order. Raises RefusedError, RepositoryError."""
-    sizes = repository_batch(repository, "--batch-check=%(objecttype) %(objectsize)", objects).decode()
-    found = [line.split(" ") for line in sizes.splitlines()]
-    wrong = [name for name, words in zip(objects, found) if words[0] != "blob" or not words[1].isdigit()]
-    if wrong or len(found) != len(objects):
-        raise RepositoryError(f"git has no file of the object {(wrong or ['?'])[0]}.")
-    if sum(int(size) for _, size in found) > MOST_BYTES:
-        raise RefusedError("too-large", f"The commit's files are larger than {MOST_BYTES >> 20} MiB.")
-    data = repository_batch(repository, "--batch=%(objectsize)", objects)
-    place = 0
-    for name in objects:
-        end = data.index(b"\n", place)
-        size = int(data[place:end])
-        content = data[end + 1 : end + 1 + size]
-        place = end + 1 + size + 1
-        if git_hash(content, len(name)) != name:
-            raise RepositoryError(f"The object {name} has another content than its name says.")
-        yield content
+    """The contents of objects, in their order, one in memory at a time.
+
+    Raises RefusedError, RepositoryError, OSError.
+    """
+    with tempfile.TemporaryFile(dir=repository.folder.parent) as spool:
+        batch(repository, "--batch-check=%(objecttype) %(objectsize)", objects, spool)
+        found = [line.rstrip(b"\n").split(b" ") for line in spool]
+        wrong = [
+            name for name, words in zip(objects, found) if words[0] != b"blob" or not words[-1].isdigit()
+        ]
+        if wrong or len(found) != len(objects):
+            raise RepositoryError(f"git has no file of the object {(wrong or ['?'])[0]}.")
+        if sum(int(size) for _, size in found) > MOST_BYTES:
+            raise RefusedError("too-large", f"The commit's files are larger than {MOST_BYTES >> 20} MiB.")
+    with tempfile.TemporaryFile(dir=repository.folder.parent) as spool:
+        batch(repository, "--batch=%(objectsize)", objects, spool)
+        for name, (_, size) in zip(objects, found):
+            head, content = spool.readline(80), spool.read(int(size))
+            if head != size + b"\n" or git_hash(content, len(name)) != name:
+                raise RepositoryError(f"The object {name} has another content than its name says.")
+            spool.read(1)
+            yield content
 
 
-def repository_batch(repository: Repository, option: str, objects: list[str]) -> bytes:
-    """What `git cat-file` prints of many objects. Raises RepositoryError."""
+def batch(repository: Repository, option: str, objects: list[str], spool: BinaryIO) -> None:
+    """Write what `git cat-file` prints of many objects into a file, to be read from its start.
+
+    Raises RepositoryError, OSError.
+    """
     command = ["git", f"--git-dir={repository.folder}", "cat-file", option]
     given = "".join(f"{name}\n" for name in objects).encode()
     try:
-        answer = run(command, repository.environment(), GIT_TIMEOUT_S, given)
+        answer = run(command, repository.environment(), GIT_TIMEOUT_S, given, into=spool)
     except subprocess.TimeoutExpired as error:
         raise RepositoryError(f"git cat-file did not end within {GIT_TIMEOUT_S} s.") from error
+    except OutputError as error:
+        raise RepositoryError(f"git cat-file: {error}.") from error
     if answer.returncode:
         raise RepositoryError(f"git cat-file failed: {answer.stderr.decode(errors='replace').strip()}")
-    return answer.stdout
+    spool.seek(0)
 
 
 def git_hash(content: bytes, digits: int) -> str:

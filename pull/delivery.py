@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import signal
 import ssl
 import subprocess
 import urllib.error
@@ -11,9 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from pull.repository import PROGRAMS, run, ssh_command
+from pull.processes import PROGRAMS, OutputError, run
+from pull.repository import ssh_command
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+    from typing import NoReturn
+
     from pull.configuration import Configuration
 
 TIMEOUT_S = 60.0
@@ -60,7 +67,7 @@ def over_ssh(text: str, wanted: Configuration) -> None:
     ]
     try:
         answer = run(command, {"PATH": PROGRAMS, "LC_ALL": "C.UTF-8"}, TIMEOUT_S, text.encode())
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, OutputError, subprocess.TimeoutExpired) as error:
         raise DeliveryError(f"The result was not taken by {wanted.report_to}: {error}.") from error
     if answer.returncode:
         said = " ".join(answer.stderr.decode(errors="replace").split())[-300:]
@@ -83,7 +90,7 @@ def put(text: str, wanted: Configuration) -> None:
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), NoRedirect()
         )
-        with opener.open(request, timeout=TIMEOUT_S) as answer:
+        with within(TIMEOUT_S), opener.open(request, timeout=TIMEOUT_S) as answer:
             answer.read(1024)
     except urllib.error.HTTPError as error:
         error.close()
@@ -93,6 +100,25 @@ def put(text: str, wanted: Configuration) -> None:
         # line break. Its text would repeat it.
         said = "the token file holds no token" if isinstance(error, ValueError) else str(error)
         raise DeliveryError(f"The result was not taken by {address}: {said}.") from None
+
+
+@contextlib.contextmanager
+def within(timeout_s: float) -> Iterator[None]:
+    """End the work in the block after a time: that of a socket begins anew with each byte.
+
+    Raises TimeoutError.
+    """
+
+    def ended(_signal: int, _frame: FrameType | None) -> NoReturn:
+        raise TimeoutError(f"it did not end within {timeout_s:g} s")
+
+    before = signal.signal(signal.SIGALRM, ended)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pull.repository import PROGRAMS, run
+from pull.processes import PROGRAMS, OutputError, run
 from pull.result import Control, from_statement
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ PLAY_TIMEOUT_S = 1800
 VERSION_TIMEOUT_S = 120
 #: What the checkout's callback displays of a refusal or failure: whom it is about, then why, indented.
 COMPLAINT = re.compile(r"^(?:refused|failed|unreachable): .*\n((?:(?:  .*)?\n)+)", re.MULTILINE)
+#: What is kept of each of Ansible's streams, at least.
+MOST_WORDS = 1 << 20
 #: Of what Ansible wrote, where it has no better reason.
 LAST_LINES = 3
 #: What no inventory can make of a node that pulls: a repair disturbs no job, and leaves the driver alone.
@@ -80,7 +82,7 @@ class Playbooks:
         code = "from ansible.release import __version__; print(__version__)"
         try:
             answer = run([str(python), "-c", code], self.environment(), VERSION_TIMEOUT_S)
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except (OSError, OutputError, subprocess.TimeoutExpired) as error:
             raise PlaybookError(f"pull_python: {python} cannot be run: {error}.") from error
         version = re.match(r"(\d+)\.(\d+)", answer.stdout.decode(errors="replace"))
         if not version or (int(version[1]), int(version[2])) < OLDEST_ANSIBLE:
@@ -135,7 +137,15 @@ class Playbooks:
             *("--limit", self.wanted.node, "--extra-vars", json.dumps(extra), *options),
         ]
         try:
-            answer = run(command, self.environment(), PLAY_TIMEOUT_S, cwd=self.checkout)
+            answer = run(
+                command,
+                self.environment(),
+                PLAY_TIMEOUT_S,
+                cwd=self.checkout,
+                # A repair is not ended halfway for its words.
+                most=MOST_WORDS,
+                tail=True,
+            )
         except OSError as error:
             raise PlaybookError(f"{program} cannot be run: {error}.") from error
         except subprocess.TimeoutExpired as error:

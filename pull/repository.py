@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import resource
 import shlex
 import shutil
-import signal
 import stat
 import subprocess
 import tempfile
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pull import keyring, versions
+from pull.processes import MOST_OUTPUT, PROGRAMS, OutputError, folder_bytes, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,8 +35,10 @@ FETCH_TIMEOUT_S = 600
 GIT_TIMEOUT_S = 300
 #: Each fetch that brings something leaves a pack, which repeats much of the others. git fsck reads them all.
 MOST_PACKS = 20
-#: No file that git writes may be larger: a repository of text has no such pack.
-LARGEST_FILE = 1 << 30
+#: What a fetch may say: a server's words come with it, and git is told to be quiet.
+MOST_WORDS = 1 << 20
+#: What the clone may come to have: whoever answers for the server can send what nobody has signed.
+LARGEST_CLONE = 2 << 30
 SSH_SIGNATURE = "-----BEGIN SSH SIGNATURE-----"
 OTHER_SIGNATURE = re.compile("-----BEGIN (PGP SIGNATURE|PGP MESSAGE|SIGNED MESSAGE)-----")
 #: Lines that go on begin with a space.
@@ -47,8 +48,9 @@ GOOD = re.compile(r'^Good "git" signature for (\S+) with ', re.MULTILINE)
 SHALLOW = "because shallow roots are not allowed to be updated"
 TAGS = "refs/temper/tags/"
 HEAD = "refs/temper/head"
-PROGRAMS = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 SETTINGS = {
+    # git reads what is larger piece by piece, and not as a whole into memory.
+    "core.bigFileThreshold": "32m",
     "core.hooksPath": "/dev/null",
     "core.attributesFile": "/dev/null",
     "core.fsmonitor": "false",
@@ -80,6 +82,10 @@ class RepositoryError(Exception):
 
 class GitTimeoutError(RepositoryError):
     """git took too long, and was ended: nobody knows what it would have found. The message is a sentence."""
+
+
+class GitOutputError(RepositoryError):
+    """git said or wrote more than it may, and was ended. The message is a sentence."""
 
 
 class RefusedError(Exception):
@@ -196,7 +202,7 @@ class Repository:
         target = f"{TAGS}{wanted.tags}" if wanted.tags else HEAD
         options = ["--quiet", "--no-tags", "--prune", "--no-recurse-submodules", "--no-write-fetch-head"]
         command = ["fetch", *options, "--refmap=", "--", wanted.url, f"+{source}:{target}"]
-        self.git(*command, timeout_s=FETCH_TIMEOUT_S)
+        self.git(*command, timeout_s=FETCH_TIMEOUT_S, most=MOST_WORDS, bounded=True)
         # A server of files alone is asked for each of them, and git looks at those less closely.
         if self.contents() != before and not self.sound():
             raise RepositoryError(f"What came from {wanted.url} is damaged.")
@@ -229,12 +235,12 @@ class Repository:
         (self.folder / "config").write_text("[core]\nrepositoryformatversion = 0\nbare = true\n")
 
     def sound(self) -> bool:
-        """Whether all objects are whole, and what git needs of them is there.
+        """Whether all objects are whole, what git needs of them is there, and nobody has filled it.
 
         Raises:
             RepositoryError: it could not be found out in time, which is no damage.
         """
-        if not (self.folder / "HEAD").is_file():
+        if not (self.folder / "HEAD").is_file() or folder_bytes(self.folder) > LARGEST_CLONE:
             return False
         try:
             self.clean()
@@ -308,7 +314,14 @@ class Repository:
         if accepted.commit and candidate.commit != accepted.commit:
             self.require_descendant(candidate.commit, accepted.commit)
         seconds = self.git("show", "--no-patch", "--no-notes", "--format=%ct", candidate.commit).strip()
-        time = datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        try:
+            time = datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        except (ValueError, OverflowError, OSError) as error:
+            raise RefusedError(
+                "wrong-time",
+                f"Commit {candidate.commit} claims to be made {seconds} s after 1970, which is no day that "
+                "a calendar has: make it again with a clock that is right.",
+            ) from error
         remark = " ".join(
             f"{said}: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
             for said, names in (
@@ -390,16 +403,33 @@ class Repository:
         command = ["merge-base", "--is-ancestor", older, newer]
         return self.execute(command, GIT_TIMEOUT_S).returncode == 0
 
-    def git(self, *arguments: str, timeout_s: float = GIT_TIMEOUT_S, inside: bool = True) -> str:
-        """Standard output of a git command that has to succeed. Raises RepositoryError."""
-        answer = self.execute(list(arguments), timeout_s, inside=inside)
+    def git(
+        self,
+        *arguments: str,
+        timeout_s: float = GIT_TIMEOUT_S,
+        inside: bool = True,
+        most: int = MOST_OUTPUT,
+        bounded: bool = False,
+    ) -> str:
+        """Standard output of a git command that has to succeed; `bounded`: the clone's size, too.
+
+        Raises RepositoryError.
+        """
+        answer = self.execute(list(arguments), timeout_s, inside=inside, most=most, bounded=bounded)
         if answer.returncode or SHALLOW in answer.stderr:
             said = " ".join((answer.stderr or answer.stdout).split())[-500:] or f"status {answer.returncode}"
             raise RepositoryError(f"git {arguments[0]} failed: {said}")
         return answer.stdout
 
     def execute(
-        self, arguments: list[str], timeout_s: float, *, inside: bool = True, temporary: str = ""
+        self,
+        arguments: list[str],
+        timeout_s: float,
+        *,
+        inside: bool = True,
+        temporary: str = "",
+        most: int = MOST_OUTPUT,
+        bounded: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """A git command, whatever comes of it; one that takes too long is ended with all that it started."""
         settings = {**SETTINGS, **self.transport()}
@@ -407,9 +437,12 @@ class Repository:
         options += [f"--git-dir={self.folder}"] if inside else []
         try:
             environment = {**self.environment(), **({"TMPDIR": temporary} if temporary else {})}
-            answer = run(["git", *options, *arguments], environment, timeout_s)
+            grows = (self.folder, LARGEST_CLONE) if bounded else None
+            answer = run(["git", *options, *arguments], environment, timeout_s, most=most, grows=grows)
         except subprocess.TimeoutExpired as error:
             raise GitTimeoutError(f"git {arguments[0]} did not end within {timeout_s:g} s.") from error
+        except OutputError as error:
+            raise GitOutputError(f"git {arguments[0]}: {error}.") from error
         return subprocess.CompletedProcess(
             answer.args,
             answer.returncode,
@@ -472,7 +505,7 @@ def require_git() -> None:
     """Refuse a git that cannot verify SSH signatures. Raises RepositoryError."""
     try:
         said = run(["git", "--version"], {"PATH": PROGRAMS}, GIT_TIMEOUT_S).stdout.decode()
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, OutputError, subprocess.TimeoutExpired) as error:
         raise RepositoryError(f"git cannot be run ({error}): install it on this node.") from error
     found = re.search(r"(\d+)\.(\d+)", said)
     if not found or (int(found[1]), int(found[2])) < OLDEST_GIT:
@@ -480,56 +513,3 @@ def require_git() -> None:
             f"Expected git {OLDEST_GIT[0]}.{OLDEST_GIT[1]} or newer, which verifies SSH signatures; found "
             f"{said.strip() or 'none'}."
         )
-
-
-def run(
-    command: list[str],
-    environment: Mapping[str, str],
-    timeout_s: float,
-    given: bytes = b"",
-    cwd: Path = Path("/"),
-) -> subprocess.CompletedProcess[bytes]:
-    """Run a program, which ends with all that it has started when it takes longer than `timeout_s`.
-
-    Raises:
-        OSError: it cannot be started.
-        subprocess.TimeoutExpired: it was ended.
-    """
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=dict(environment),
-        cwd=cwd,
-        start_new_session=True,
-        preexec_fn=limit_files,  # noqa: PLW1509 - this program has one thread
-    ) as process:
-        try:
-            out, err = process.communicate(given, timeout_s)
-        except BaseException:
-            # Ansible's processes for nodes have sessions of their own, and would go on with the repair.
-            below = descendants(process.pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            for one in below:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(one, signal.SIGKILL)
-            process.communicate()
-            raise
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
-
-
-def descendants(process_id: int) -> list[int]:
-    """The processes that a process has started, and those that they have."""
-    found = []
-    for path in Path(f"/proc/{process_id}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # it has ended
-            for child in map(int, path.read_text().split()):
-                found += [child, *descendants(child)]
-    return found
-
-
-def limit_files() -> None:
-    """Keep what is started from filling the disk with one file."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))

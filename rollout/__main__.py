@@ -51,6 +51,7 @@ from rollout.policy import Drain, Policy, PolicyError, aim, load, read
 from rollout.report import as_dict, status_text, timeline_text, verdict
 from rollout.store import HeldError, Store, StoreError
 from rollout.windows import cron_line, systemd_units
+from validation.processes.files import own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -352,7 +353,7 @@ def _carry_out(given: argparse.Namespace, store: Store, number: int) -> int:
 
 def _progress(log: Path) -> Callable[[str], None]:
     """Says what happens on the terminal, and with its time in a log, which outlives the terminal."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    own(log.parent)
 
     def say(text: str) -> None:
         line = printable(text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import sys
 import threading
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console.nodes import printable
+from planning.convert import checked, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +29,48 @@ RESULT = "Say what came of the step"
 REFUSES = "Refuse a node"
 #: Of what Ansible wrote, where it has no better reason.
 LAST_LINES = 3
+#: Characters of a node's reason to fail.
+MOST_CHARACTERS = 4096
+#: A boot id, the release of a kernel, the name of a stack: some become extra variables of the next run, which
+#: Ansible renders as templates.
+WORD = re.compile(r"[A-Za-z0-9_.+~:-]{0,128}")
 FAILED, UNREACHABLE, OK = "runner_on_failed", "runner_on_unreachable", "runner_on_ok"
+
+
+@dataclass(frozen=True)
+class KernelSaid:
+    """What module node_kernel says of the kernel that a node would get."""
+
+    release: str = ""
+    settled: str = ""
+
+
+@dataclass(frozen=True)
+class StepSaid:
+    """What the task RESULT says; most of it are the node's own words."""
+
+    fencing: int | None = None
+    boot_id: str = ""
+    stack: str = ""
+    source: str = ""
+    system: str = ""
+    settled: bool | None = None
+    kernel: KernelSaid = field(default_factory=KernelSaid)
+    said: str = ""
+    holders: tuple[str, ...] = ()
+    settings: str = ""
+    snapshot: str = ""
+    health: str = ""
+
+
+def step_said(value: object) -> dict[str, Any]:
+    """Return the fields of StepSaid from the task's message. Raises ValueError, which says where."""
+    found = checked(StepSaid, value, RESULT)
+    assert isinstance(found, StepSaid)
+    for name, word in (("boot_id", found.boot_id), ("stack", found.stack), ("kernel", found.kernel.release)):
+        if not WORD.fullmatch(word):
+            raise ValueError(f"{RESULT}: expected {name} of letters, digits and ._+~:-, found {word[:60]!r}")
+    return dict(plain(found))
 
 
 @dataclass(frozen=True)
@@ -53,13 +96,18 @@ class Events:
     said: str = ""
     refused: bool = False
     unreachable: bool = False
+    #: Why what the playbook's task has said cannot be used.
+    wrong: str = ""
 
     def __call__(self, event: Mapping[str, Any]) -> bool:
         """Take an event; False: it need not be kept in a file of its own."""
         data = event.get("event_data") or {}
         task, result, kind = str(data.get("task")), data.get("res") or {}, event.get("event")
         if kind == OK and task == RESULT:
-            self.result = dict(result["msg"])
+            try:
+                self.result = step_said(result.get("msg"))
+            except ValueError as error:
+                self.wrong = printable(f"The node answered in another form than expected: {error}.")
         elif kind in (FAILED, UNREACHABLE) and not data.get("ignore_errors"):
             self.said = failure(task, result)
             self.refused = bool(result.get("refused")) or task.startswith(REFUSES)
@@ -70,8 +118,10 @@ class Events:
 def failure(task: str, result: Mapping[str, Any]) -> str:
     """Why a task failed, in one line."""
     # One that failed by its own condition (failed_when) has no message, but may name its problems.
-    words = " ".join(result.get("problems") or ()) or result.get("msg") or result.get("stderr") or task
-    return " ".join(str(words).split())
+    problems = result.get("problems")
+    listed = " ".join(map(str, problems)) if isinstance(problems, list) else ""
+    words = listed or result.get("msg") or result.get("stderr") or task
+    return " ".join(printable(str(words)[:MOST_CHARACTERS]).split())
 
 
 def last_words(output: str) -> str:
@@ -136,6 +186,8 @@ class Ansible:
             shutil.rmtree(private, ignore_errors=True)
         (folder / f"{label}.log").write_text(output, encoding="utf-8")
         ok = run.status == "successful"
+        if events.wrong:
+            return Played(False, events.wrong)
         if ok:
             return Played(ok, result=events.result)
         if events.said:

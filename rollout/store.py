@@ -35,6 +35,7 @@ from rollout.model import (
 )
 from rollout.planner import moment, some
 from rollout.policy import as_document, read
+from validation.processes.files import own, own_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -172,7 +173,8 @@ class Store:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            own(self.path.parent)
+            own_file(self.path)
             # Transactions begin where the code says so.
             with closing(sqlite3.connect(self.path, timeout=PATIENCE_S, isolation_level=None)) as connection:
                 (version,) = connection.execute("PRAGMA user_version").fetchone()

@@ -180,6 +180,15 @@ Type=oneshot
 User={user}
 WorkingDirectory={folder}
 ExecStart={command}
+MemoryMax=80%
+TasksMax=8192
+# Nodes are on their way: what else this machine does is ended first.
+OOMScoreAdjust=-100
+UMask=0077
+ProtectSystem=full
+ReadWritePaths="{folder}"
+ProtectControlGroups=yes
+# Nothing by which systemd would forbid new rights to an account: drains and vaults' passwords may need sudo.
 """
     timer = f"""\
 # Managed by Temper: rolling upgrades of the driver.

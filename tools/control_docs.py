@@ -59,7 +59,7 @@ unmasked. Unmask it, or waive its control.
 passwords close no way in by key. Before a change is kept, the account that Ansible came through must
 still become root; else all that the run changed is undone.
 
-**The way back.** What each setting was before is in `/var/lib/temper/os_hardening.json` on the node.
+**The way back.** What each setting was before is in `/var/lib/temper/settings/os_hardening.json` on the node.
 `os_hardening_state: absent`, another profile, or a waiver restores it. Packages that came stay
 installed, their services off; so do logs, the journal in `/var/log/journal` among them.
 """

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
-import json
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils import records
 from ansible.module_utils.access.administrators import (
     HEADER,
     KEY_FILES,
+    SUDO_GROUPS,
     Account,
     KeyFile,
     User,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 SUDOERS = Path("/etc/sudoers.d/temper_admins")
 RECORD = Path("/var/lib/temper/admin_accounts.json")
+RECORD_VERSION = 2
 USER_DEFAULTS: dict[str, Any] = {"keys": [], "sudo": True, "groups": [], "state": "present"}
 
 
@@ -76,10 +79,31 @@ def entry(account: Account | None) -> dict[str, Any]:
     shadow = account.shadow
     return {
         "created": False,
-        "keys": [[file.text, file.mode] if file else None for file in account.key_files],
+        "keys": [file.saved if file else None for file in account.key_files],
         "groups": sorted(account.groups),
         "shadow": [shadow.last_change, shadow.maximum_days, shadow.expiry_day],
     }
+
+
+def complete(known: Mapping[str, Any]) -> bool:
+    """Return whether a record's entry is enough to give an account back."""
+    if not all(type(known.get(name)) is bool for name in ("created", "present", "sudo")):
+        return False
+    files, groups, shadow = (known.get(name) for name in ("keys", "groups", "shadow"))
+    return (
+        known["created"]
+        or (
+            records.is_of(groups, (list, str))
+            and records.is_of(shadow, (list, str))
+            and len(shadow or ()) == len(("last_change", "maximum_days", "expiry_day"))
+            and isinstance(files, list)
+            # A text and a mode; None where there was no file.
+            and all(
+                file is None or (isinstance(file, list) and [*map(type, file[:2])] == [str, int])
+                for file in files
+            )
+        )
+    )
 
 
 class Record:
@@ -87,10 +111,11 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self.accounts: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            self.accounts = {}
+        # In version 1 the accounts' names are the fields, and an account may be called `version`.
+        version, fields = records.load(path, {"version": (dict,)}, RECORD_VERSION)
+        self.accounts: dict[str, dict[str, Any]] = fields if version == 1 else fields.get("accounts", {})
+        if not records.is_of(self.accounts, (dict, dict)) or not all(map(complete, self.accounts.values())):
+            raise records.damaged(path, "expected for each account what it was before the first run")
 
     def remember(self, user: User, account: Account | None) -> None:
         """Note an account as it is, unless it is known, and what it is given."""
@@ -100,13 +125,13 @@ class Record:
     def write(self) -> None:
         """Write it; remove it where nothing is left to remember."""
         if self.accounts:
-            File(str(self.path), json.dumps(self.accounts, indent=2) + "\n", "0600").write()
+            records.store(self.path, {"accounts": self.accounts}, version=RECORD_VERSION)
         else:
             self.path.unlink(missing_ok=True)
 
 
-def ensure_user(user: User, account: Account | None) -> None:
-    """Bring one account to the wanted state."""
+def ensure_user(user: User, account: Account | None, *, own: bool) -> None:
+    """Bring one account to the wanted state. `own` is the one that Ansible comes by."""
     if not user.present:
         if account:
             revoke(account)
@@ -119,6 +144,8 @@ def ensure_user(user: User, account: Account | None) -> None:
         run(["useradd", *options, user.name])
         account = read_account(user.name)
         assert account is not None
+    if account.has_foreign or account.texts != (user.key_file, None):
+        replace_keys(user, account, own=own)
     if account.expired:
         run(["chage", "--expiredate", "-1", user.name])
     if account.shadow.ages:
@@ -133,21 +160,50 @@ def ensure_user(user: User, account: Account | None) -> None:
                 run(["gpasswd", "--add", user.name, group])
     for group in sorted(superfluous_groups(user, account)):
         run(["gpasswd", "--delete", user.name, group])
-    if account.texts != (user.key_file, None):
-        write_key_files(account, (KeyFile(user.key_file, 0o600), None))
+
+
+def replace_keys(user: User, account: Account, *, own: bool) -> None:
+    """Give an account its keys; a former one that cannot be replaced is removed, but never Ansible's `own`.
+
+    A disk or a quota that is full, and which the account itself can fill, needs no space to remove a file.
+    """
+    wanted = (KeyFile(user.key_file, 0o600), None)
+    try:
+        write_key_files(account, wanted)
+    except CommandError:
+        former = account.has_foreign or not blobs(account.keys) <= {key.blob for key in user.keys}
+        if own or not former:
+            raise
+        write_key_files(account, (None, None))
+        write_key_files(account, wanted)
 
 
 def revoke(account: Account) -> None:
-    """Take keys away and let the account expire, which keeps certificates and passwords out, too.
+    """Let the account expire, which keeps certificates and passwords out, too; take its keys and sudo away.
 
-    An account of a directory service cannot expire here.
+    Nothing that one of these meets keeps the others from being done. An account of a directory service cannot
+    expire here, and its groups may be the directory's.
     """
+    name, local = account.name, account.shadow.local
+    groups = sorted(set(SUDO_GROUPS) & account.groups)
+    commands = [["chage", "--expiredate", "1", name]] if local else []
+    commands += [["gpasswd", "--delete", name, group] for group in groups if local]
+    problems = []
+    for command in commands:
+        try:
+            run(command)
+        except CommandError as error:
+            problems.append(str(error))
     try:
-        if account.keys and Path(account.home).is_dir():
-            write_key_files(account, (KeyFile(HEADER, 0o600), None))
-    finally:
-        if account.shadow.local:
-            run(["chage", "--expiredate", "1", account.name])
+        # Taken away and not emptied: that needs no space on a disk that the account may have filled.
+        if any(file and file.lets_in for file in account.key_files):
+            write_key_files(account, (None, None))
+    except CommandError as error:
+        problems.append(str(error))
+    for group in () if local else groups:
+        succeeds(["gpasswd", "--delete", name, group])
+    if problems:
+        raise CommandError("; ".join(problems))
 
 
 def take_back(names: Mapping[str, dict[str, Any]]) -> None:
@@ -176,6 +232,15 @@ def give_back(account: Account, before: dict[str, Any]) -> None:
     if Path(account.home).is_dir():
         write_key_files(account, (KeyFile(*saved) if saved else None for saved in before["keys"]))
         remove_empty_ssh(account)
+
+
+def has_processes(uid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether any process runs as this account."""
+    for process in proc.glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if process.stat().st_uid == uid:
+                return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -209,6 +274,8 @@ class Accounts(ConfirmedSetting[Outlook]):
         super().__init__(rollback_after_s, login)
         self.users = users
         self.present = present
+        #: What came of the accounts that this run has worked on: what went wrong, by name.
+        self.done: dict[str, str] = {}
 
     @classmethod
     def from_items(cls, items: Mapping[str, Any], options: Mapping[str, Any]) -> Accounts:
@@ -225,13 +292,15 @@ class Accounts(ConfirmedSetting[Outlook]):
         """Everything that is written, shown and refused comes from here."""
         record = Record(RECORD)
         name = self.login.account if self.login else "root"
-        own = read_account(name) if name != "root" else None
+        # Its links are followed: what sshd accepts of the account that we came by must not be cut off.
+        own = read_account(name, follow=True) if name != "root" else None
         return self._present(record, own) if self.present else self._absent(record, own)
 
     def _present(self, record: Record, own: Account | None) -> Outlook:
         users = parse_users(self.users)
         check_groups(users)
-        accounts = {user.name: read_account(user.name) for user in users}
+        # Whatever keeps files of an account from being read must not keep it from being revoked.
+        accounts = {user.name: read_account(user.name, tolerant=not user.present) for user in users}
         check_shells(users, accounts)
         if refusal := login_refusal(users, own):
             raise RefusedError(f"This would lock Ansible out; nothing was changed: {refusal}.")
@@ -298,18 +367,57 @@ class Accounts(ConfirmedSetting[Outlook]):
         keys = [Path(outlook.own.home) / name for name in KEY_FILES if with_keys]
         return WayIn(self.change_name, self.subject, [*files, *keys])
 
+    def withdraw(self) -> None:
+        """Take from everybody but Ansible's own account what they shall no longer have."""
+        outlook = self.outlook
+        if not self.present or not outlook.differing:
+            return
+        own = outlook.own.name if outlook.own else None
+        there = [user for user in outlook.differing if outlook.accounts[user.name] and user.name != own]
+        try:
+            self.remember()
+        finally:  # also on a disk where nothing can be noted
+            self.ensure([user for user in there if not user.present])
+        # Before the file is saved to be put back, where a change of Ansible's own account is not confirmed.
+        losing = {user.name for user in outlook.users if not (user.present and user.sudo)}
+        rules = SUDOERS.read_text(encoding="utf-8").splitlines(keepends=True) if SUDOERS.is_file() else []
+        kept = [rule for rule in rules if rule.partition(" ")[0] not in losing]
+        if kept != rules:
+            File(str(SUDOERS), "".join(kept), "0440", public=True).write()
+        self.ensure(there)
+
+    def remember(self) -> None:
+        """Note what was there."""
+        outlook = self.outlook
+        for user in outlook.users:
+            if user.present or outlook.accounts[user.name]:
+                outlook.record.remember(user, outlook.accounts[user.name])
+        outlook.record.write()
+
+    def ensure(self, users: Sequence[User]) -> None:
+        """Bring accounts to the wanted state, unless this run has; one that fails costs no other its turn."""
+        own = self.outlook.own
+        for user in users:
+            if user.name in self.done:
+                continue
+            self.done[user.name] = ""
+            try:
+                ensure_user(
+                    user, self.outlook.accounts[user.name], own=own is not None and own.name == user.name
+                )
+            except (CommandError, OSError) as error:
+                self.done[user.name] = str(error)
+
     def apply(self) -> None:
         """Note what was there, then give rights and take them; or give all back."""
         outlook = self.outlook
         try:
             if self.present:
-                for user in outlook.users:
-                    if user.present or outlook.accounts[user.name]:
-                        outlook.record.remember(user, outlook.accounts[user.name])
-                outlook.record.write()
+                self.remember()
                 outlook.drop_in.write()
-                for user in outlook.differing:
-                    ensure_user(user, outlook.accounts[user.name])
+                self.ensure(outlook.differing)
+                if problems := [problem for problem in self.done.values() if problem]:
+                    raise CommandError("; ".join(problems))
             else:
                 outlook.drop_in.write()
                 take_back(outlook.record.accounts)
@@ -343,6 +451,16 @@ class Accounts(ConfirmedSetting[Outlook]):
             for user in outlook.users
             if not user.present and (account := outlook.accounts[user.name]) and not account.shadow.local
         ]
+        working = [
+            user.name
+            for user in outlook.users
+            if not user.present and (account := outlook.accounts[user.name]) and has_processes(account.uid)
+        ]
+        if working:
+            lines.append(
+                f"{', '.join(working)}: shall not log in any more, and has processes. An open SSH connection "
+                f"lets new sessions in: `loginctl terminate-user {working[0]}` ends it, and jobs with it."
+            )
         if of_directory:
             lines.append(
                 f"{', '.join(of_directory)}: of a directory service, and cannot be made to expire on this "

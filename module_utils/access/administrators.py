@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.access.ssh_access import SECONDS_PER_DAY
-from ansible.module_utils.access.ssh_keys import PublicKey, parse_public_key
+from ansible.module_utils.access.ssh_keys import (
+    LARGEST_FILE_BYTES,
+    PublicKey,
+    parse_public_key,
+    read_regular,
+)
 from ansible.module_utils.files import replace_file
 from ansible.module_utils.process import CommandError
 from ansible.module_utils.settings.base import Difference, RefusedError
@@ -38,6 +43,8 @@ NO_KEY_FILE = (
     errno.ELOOP,
     errno.ENXIO,  # a socket
 )
+# Of an account's keys, how many are described.
+MOST_LINES = 200
 # What login.defs has where passwords do not age: 273 years.
 NEVER_DAYS = 99999
 
@@ -60,10 +67,25 @@ class User:
 
 @dataclass(frozen=True)
 class KeyFile:
-    """A file of keys as the account itself can read it."""
+    """A file of keys as the account itself can read it.
+
+    Where a link leads (`target`) is not read, and a large file is read up to a limit (`cut`).
+    """
 
     text: str
     mode: int
+    target: str = ""
+    cut: bool = False
+
+    @property
+    def saved(self) -> list[str | int]:
+        """What makes this object again, for the record."""
+        return [self.text, self.mode, *([self.target] if self.target else [])]
+
+    @property
+    def lets_in(self) -> bool:
+        """Whether there may be a key in it."""
+        return bool(self.target) or self.cut or bool(key_lines([self.text]))
 
 
 @dataclass(frozen=True)
@@ -129,6 +151,11 @@ class Account:
         return tuple(file.text if file else None for file in self.key_files)
 
     @property
+    def has_foreign(self) -> bool:
+        """Whether a file of keys is a link, or was not read as a whole: not one that Temper has written."""
+        return any(file and (file.target or file.cut) for file in self.key_files)
+
+    @property
     def keys(self) -> list[str]:
         """The lines of its key files that are not comments."""
         return key_lines(self.texts)
@@ -136,7 +163,7 @@ class Account:
 
 def key_lines(texts: Iterable[str | None]) -> list[str]:
     """Return the lines of key files that are not comments."""
-    lines = [line.strip() for text in texts for line in (text or "").splitlines()]
+    lines = [line.strip(" \t\r") for text in texts for line in (text or "").split("\n")]
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -193,6 +220,8 @@ def acting_as(uid: int, gid: int) -> Iterator[None]:
     """Touch files as an account.
 
     Its links lead nowhere then that it could not go itself, and a home on NFS, where root is nobody, is open.
+    A file system that the account itself has mounted (FUSE) refuses us, as root is still our real number, and
+    sshd likewise: so it cannot make us wait.
     """
     if os.geteuid() != 0:
         yield
@@ -210,22 +239,27 @@ def acting_as(uid: int, gid: int) -> Iterator[None]:
         os.umask(umask)
 
 
-def read_key_file(path: Path) -> KeyFile | None:
-    """Read a file of keys; None where sshd, as the account, would find none either."""
+def read_key_file(path: Path, *, follow: bool = False, tolerant: bool = False) -> KeyFile | None:
+    """Read a file of keys; None where sshd, as the account, would find none either.
+
+    With `tolerant`, one that cannot be read counts as one that may let somebody in. Else raises OSError.
+    """
     try:
-        # A pipe must not make us wait.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        found = read_regular(path, follow=follow)
     except OSError as error:
+        if error.errno == errno.ELOOP and not follow:
+            with contextlib.suppress(OSError):  # the link may be in a folder's place
+                return KeyFile("", 0, target=os.readlink(path))  # noqa: PTH115 - as it stands there
         if error.errno in NO_KEY_FILE:
             return None
+        if tolerant or error.errno == errno.EAGAIN:  # its owner holds a lease on it
+            return KeyFile("", 0, cut=True)
         raise
-    status = os.fstat(handle)
-    # fdopen takes no directory.
-    if not stat.S_ISREG(status.st_mode):
-        os.close(handle)
+    if not found:
         return None
-    with os.fdopen(handle, "rb") as stream:
-        return KeyFile(stream.read().decode(errors="surrogateescape"), stat.S_IMODE(status.st_mode))
+    data, status = found
+    text, mode = data.decode(errors="surrogateescape"), stat.S_IMODE(status.st_mode)
+    return KeyFile(text, mode, cut=len(data) >= LARGEST_FILE_BYTES)
 
 
 def write_key_files(account: Account, files: Iterable[KeyFile | None]) -> None:
@@ -237,19 +271,30 @@ def write_key_files(account: Account, files: Iterable[KeyFile | None]) -> None:
     try:
         with acting_as(account.uid, account.gid):
             for name, file in zip(KEY_FILES, files):  # noqa: B905 - strict= is not in Python 3.9
-                _write_key_file(Path(account.home) / name, file)
+                path = Path(account.home) / name
+                try:
+                    _write_key_file(path, file)
+                except PermissionError:
+                    # Who owns a folder can take the right to write from everybody, and so keep a key in it.
+                    with contextlib.suppress(OSError):
+                        path.parent.chmod(0o700)
+                    _write_key_file(path, file)
     except OSError as error:
         raise CommandError(f"{account.name} cannot write its keys in {account.home}: {error}") from error
 
 
 def _write_key_file(path: Path, file: KeyFile | None) -> None:
-    if file is None:
+    if file is None or file.target:
         # A directory of that name holds no keys.
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             path.unlink()
+    if file is None:
         return
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    replace_file(path, file.text.encode(errors="surrogateescape"), file.mode)
+    if file.target:
+        path.symlink_to(file.target)
+    else:
+        replace_file(path, file.text.encode(errors="surrogateescape"), file.mode)
 
 
 def remove_empty_ssh(account: Account) -> None:
@@ -276,13 +321,14 @@ def exists(name: str) -> bool:
     return True
 
 
-def read_account(name: str) -> Account | None:
-    """Return what the node has; None without such an account."""
+def read_account(name: str, *, follow: bool = False, tolerant: bool = False) -> Account | None:
+    """Return what the node has; None without such an account. `follow` and `tolerant` are read_key_file's."""
     if not exists(name):
         return None
     user = pwd.getpwnam(name)
     with acting_as(user.pw_uid, user.pw_gid):
-        key_files = tuple(read_key_file(Path(user.pw_dir) / file) for file in KEY_FILES)
+        paths = [Path(user.pw_dir) / file for file in KEY_FILES]
+        key_files = tuple(read_key_file(path, follow=follow, tolerant=tolerant) for path in paths)
     groups = frozenset(group.gr_name for group in grp.getgrall() if name in group.gr_mem)
     return Account(
         name, user.pw_dir, user.pw_shell, user.pw_uid, user.pw_gid, key_files, groups, read_shadow(name)
@@ -318,19 +364,26 @@ def login_refusal(users: list[User], account: Account | None) -> str | None:
 
 
 def superfluous_groups(user: User, account: Account) -> set[str]:
-    """Groups that give sudo to an account that is to have none."""
+    """Groups that give sudo to an account that is to have none. Those of a directory service are its own."""
+    if not user.present:
+        return set(SUDO_GROUPS) & account.groups if account.shadow.local else set()
     return set() if user.sudo else set(SUDO_GROUPS) & account.groups - set(user.groups)
 
 
 def differs(user: User, account: Account | None) -> bool:
     """Whether an account is not as wanted."""
     if not user.present:
-        return account is not None and (bool(account.keys) or (account.shadow.local and not account.expired))
+        return account is not None and (
+            any(file and file.lets_in for file in account.key_files)
+            or (account.shadow.local and not account.expired)
+            or bool(superfluous_groups(user, account))
+        )
     if not account:
         return True
     return (
         account.expired
         or account.shadow.ages
+        or account.has_foreign
         or account.texts != (user.key_file, None)
         or not account.groups.issuperset(user.groups)
         or bool(superfluous_groups(user, account))
@@ -340,18 +393,32 @@ def differs(user: User, account: Account | None) -> bool:
 def describe(keys: list[str]) -> str:
     """Return key lines as fingerprints, one a line, for --diff."""
     lines = []
-    for line in keys:
+    for line in keys[:MOST_LINES]:
         try:
-            # What is not UTF-8 in a comment must not keep the result from being printed.
-            lines.append(parse_public_key(line).summary.encode(errors="replace").decode())
+            # What is not UTF-8 in a comment, or no letter, must not keep the result from being printed.
+            summary = parse_public_key(line).summary
+            lines.append("".join(letter if letter.isprintable() else "?" for letter in summary))
         except ValueError:
             lines.append("a line that is no public key")
-    return "".join(f"{line}\n" for line in sorted(lines))
+    more = [f"and {len(keys) - MOST_LINES} more lines"] if len(keys) > MOST_LINES else []
+    return "".join(f"{line}\n" for line in sorted(lines) + more)
+
+
+def described(account: Account) -> str:
+    """Return an account's keys for --diff, with a line for each file that was not read."""
+    try:
+        text = describe(account.keys)
+    except Exception as error:  # noqa: BLE001 - what an account has written must not keep its rights in place
+        text = f"its keys cannot be shown: {type(error).__name__}\n"
+    files = dict(zip(KEY_FILES, account.key_files))  # noqa: B905 - strict= is not in Python 3.9
+    links = [f"{name} is a link\n" for name, file in files.items() if file and file.target]
+    cut = [f"{name} was not read to its end\n" for name, file in files.items() if file and file.cut]
+    return "".join([text, *links, *cut])
 
 
 def diff(user: User, account: Account | None) -> Difference:
     """Before and after of one account, for --diff."""
     after = [key.line for key in user.keys] if user.present else []
     note = " (revoked)" if not user.present else "" if account else " (missing)"
-    before = describe(account.keys) if account else ""
+    before = described(account) if account else ""
     return Difference(f"account {user.name}{note}", before, describe(after))

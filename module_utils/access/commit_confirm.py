@@ -57,6 +57,10 @@ Type=oneshot
 ExecStart=/bin/sh -c 'for undo in {state}/*/undo; do \\
     /bin/sh "$undo" "the node went down before a new connection confirmed it" || failed=1; done; \\
     exit $${{failed:-0}}'
+# It brings the way in back, with whatever that takes: nothing else is limited.
+OOMScoreAdjust=-500
+TasksMax=1024
+MemoryMax=4G
 
 [Install]
 WantedBy=sysinit.target
@@ -123,7 +127,7 @@ class Change:
     def past_rollback(self, keep: bool = False) -> str | None:
         """Return the sentence that the last undo left behind, if any, and forget it unless `keep`."""
         try:
-            sentence = self.report.read_text(encoding="utf-8").strip()
+            sentence = self.report.read_text(encoding="utf-8", errors="replace").strip()
         except FileNotFoundError:
             return None
         if not keep:
@@ -193,7 +197,7 @@ class Change:
             if not self.pending:
                 past = self.past_rollback(keep=True) or "there is no trace of it"
                 raise NotConfirmedError(f"Nothing is left to confirm ({past}). Run again.")
-            if login and repr(login) == (self.directory / "login").read_text(encoding="utf-8"):
+            if login and repr(login).encode() == (self.directory / "login").read_bytes():
                 raise NotConfirmedError(
                     f"The confirmation of {self.subject} came through the connection that made the change, "
                     "which proves nothing. Take ControlPath out of Ansible's SSH arguments and run again."
@@ -205,6 +209,7 @@ class Change:
 
     def undo(self, reason: str) -> None:
         """Restore now, without waiting for the timer; raise CommandError where that fails."""
+        before = self._identity()
         try:
             run(["/bin/sh", str(self.directory / "undo"), reason])
         except CommandError:
@@ -214,6 +219,19 @@ class Change:
             # The timer would find nothing left to do; one that another run has started is not this one.
             if not self.pending:
                 self._stop_timer()
+            elif before == self._identity():
+                # A script that is empty or damaged, as after a power cut, succeeds and does nothing.
+                raise CommandError(
+                    f"{self.directory}/undo is damaged: it ran, and the saved state is still there. Put back "
+                    f"what is in {self.directory} by hand, and remove that folder"
+                )
+
+    def _identity(self) -> int | None:
+        """Return what tells the saved state from that of another run; None where there is none."""
+        try:
+            return self.directory.stat().st_ino
+        except OSError:
+            return None
 
     def _undo_failed(self, error: BaseException) -> None:
         why = f"it failed: {error}" if isinstance(error, Exception) else "it was broken off"

@@ -24,6 +24,7 @@ from ansible.module_utils.access.nftables_rules import (
     parse_service,
     port_ranges,
     render,
+    shortened,
 )
 from ansible.module_utils.access.other_firewall import (
     ENDED,
@@ -37,7 +38,7 @@ from ansible.module_utils.access.other_firewall import (
 from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.access.sshd import listening_ports, parse_effective
 from ansible.module_utils.files import File, put_back, saved
-from ansible.module_utils.process import CommandError, run, which
+from ansible.module_utils.process import CommandError, parsed, run, which
 from ansible.module_utils.settings.base import Difference, RefusedError, WayIn
 from ansible.module_utils.units import stop_lost
 
@@ -56,6 +57,8 @@ LINK = UNITS / "sysinit.target.wants" / UNIT
 FLUSHING_UNIT = "nftables.service"
 FLUSHING_DROP_IN = UNITS / f"{FLUSHING_UNIT}.d" / "temper.conf"
 OUR_FILES = (RULES, FLUSHING_DROP_IN, LINK, UNIT_FILE)
+#: A user may listen on thousands of ports.
+MOST_LISTED = 40
 LIMITS = tuple(limit.name for limit in fields(Limits))
 
 REMOVE = f"add table {TABLE}; delete table {TABLE};"  # "add" first: deleting a missing table is an error
@@ -88,6 +91,19 @@ RemainAfterExit=yes
 ExecStart=/usr/sbin/nft -f {RULES}
 ExecReload=/usr/sbin/nft -f {RULES}
 ExecStop=/usr/sbin/nft '{REMOVE}'
+# The rules of 10,000 nodes have room; jobs that fill the memory are ended first.
+MemoryMax=4G
+TasksMax=64
+OOMScoreAdjust=-500
+CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH
+RestrictAddressFamilies=AF_UNIX AF_NETLINK AF_INET AF_INET6
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+SystemCallFilter=~@clock @cpu-emulation @module @mount @obsolete @raw-io @reboot @swap
+SystemCallErrorNumber=EPERM
 
 [Install]
 WantedBy=sysinit.target
@@ -140,7 +156,7 @@ def sshd_ports() -> list[int]:
         dump = run(["sshd", "-T"])
     except CommandError:
         return [22]
-    return [int(port) for port in listening_ports(parse_effective(dump))]
+    return [parsed("sshd -T", port, int) for port in listening_ports(parse_effective(dump))]
 
 
 def ssh_rule(wanted: Parameters, login: Login | None) -> Rule:
@@ -184,9 +200,15 @@ def own_addresses() -> list[str]:
     """Return the node's addresses, without those of loopback and of links alone."""
     if not which("ip"):
         return []
+    text = run(["ip", "-json", "address", "show"])
+    return parsed("ip -json address show", text, addresses_everywhere)
+
+
+def addresses_everywhere(text: str) -> list[str]:
+    """Return the addresses that `ip -json address show` prints and that hold beyond the link."""
     return [
-        entry["local"]
-        for interface in json.loads(run(["ip", "-json", "address", "show"]))
+        str(ipaddress.ip_address(entry["local"]))
+        for interface in json.loads(text)
         for entry in interface.get("addr_info", [])
         if entry.get("scope") == "global"
     ]
@@ -208,11 +230,7 @@ def report(rules: list[Rule], found: list[Listener]) -> list[str]:
     def reaches(rule: Rule, one: Listener) -> bool:
         return rule.protocol == one.protocol and any(first <= one.port <= last for first, last in rule.ports)
 
-    closed = [
-        f"{one.protocol} {one.port} ({one.process})"
-        for one in found
-        if not any(reaches(rule, one) for rule in rules)
-    ]
+    closed = [str(one) for one in found if not any(reaches(rule, one) for rule in rules)]
     silent = [
         f"{rule.protocol} {first if first == last else f'{first}-{last}'} ({rule.name})"
         for rule in rules
@@ -221,7 +239,7 @@ def report(rules: list[Rule], found: list[Listener]) -> list[str]:
     ]
     lines = []
     if closed:
-        lines.append(f"Listening, but open to nobody outside of the fleet: {', '.join(closed)}.")
+        lines.append(f"Listening, but open to nobody outside of the fleet: {shortened(closed, MOST_LISTED)}.")
     if silent:
         lines.append(f"Open, but nothing listens there: {', '.join(silent)}.")
     return lines

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ansible.module_utils import records
 from ansible.module_utils.access.sshd import is_active
-from ansible.module_utils.files import replace_file
 from ansible.module_utils.process import run, succeeds, which
 from ansible.module_utils.settings.base import RefusedError
 
@@ -85,24 +85,24 @@ def refuse(other: OtherFirewall) -> None:
 
 
 def ended() -> OtherFirewall | None:
-    """The one that was ended here, if any. Raises RefusedError where nobody can tell which."""
-    try:
-        data = json.loads(ENDED.read_text(encoding="utf-8"))
-        return known(data["name"], at_boot=bool(data["at_boot"]))
-    except FileNotFoundError:
+    """The one that was ended here, if any. Raises RecordError where nobody can tell which."""
+    remedy = (
+        "bring the firewall that Temper has ended here back yourself (`ufw enable`, or `systemctl enable "
+        "--now firewalld`), remove the file, and run again"
+    )
+    _, data = records.load(ENDED, {"name": (str,), "at_boot": (bool,)}, remedy=remedy)
+    if not os.path.lexists(ENDED):
         return None
-    except (KeyError, TypeError, ValueError) as error:
-        raise RefusedError(
-            f"{ENDED}: expected the firewall that Temper has ended here, found {error!r}. Bring it back "
-            "yourself (`ufw enable`, or `systemctl enable --now firewalld`), remove the file, and run again."
-        ) from error
+    try:
+        return known(data["name"], at_boot=data["at_boot"])
+    except KeyError as error:
+        raise records.damaged(ENDED, f"expected a firewall's name, found {error}", remedy) from error
 
 
 def note_end(other: OtherFirewall) -> None:
     """Write down which one is about to be ended, unless another is written there already."""
-    if not ENDED.exists():
-        text = json.dumps({"name": other.name, "at_boot": other.at_boot})
-        replace_file(ENDED, text.encode(), 0o600)
+    if not os.path.lexists(ENDED):
+        records.store(ENDED, {"name": other.name, "at_boot": other.at_boot})
 
 
 def end(other: OtherFirewall) -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ansible.module_utils.access.ssh_keys import read_regular
+
 if TYPE_CHECKING:
     from ansible.module_utils.access.sshd import Effective
 SECONDS_PER_DAY = 86400
@@ -120,12 +122,12 @@ def has_key(
         return None
     for file in key_files(user, effective):
         try:
-            lines = file.read_text(errors="replace").splitlines()
+            found = read_regular(file, follow=True)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError:  # root may not read a home on a file server
             return None
-        for line in lines:
+        for line in found[0].decode(errors="replace").split("\n") if found else ():
             if line.strip() and not line.lstrip().startswith("#") and revoked.isdisjoint(line.split()):
                 return True
     return False
@@ -143,15 +145,15 @@ def read_account(
     for gid in os.getgrouplist(name, user.pw_gid):
         with contextlib.suppress(KeyError):  # a group of a file server may have no name here
             groups.append(grp.getgrgid(gid).gr_name)
-    entries = [line.split(":") for line in shadow.read_text(encoding="utf-8").splitlines()]
-    entry = next((entry for entry in entries if entry[0] == name), [name, "*", *[""] * 7])
-    today = int(time.time() // SECONDS_PER_DAY)
+    entries = [line.split(":") for line in shadow.read_text(encoding="utf-8", errors="replace").split("\n")]
+    entry = [*next((entry for entry in entries if entry[0] == name), [name, "*"]), *[""] * 7]
+    today, expiry = int(time.time() // SECONDS_PER_DAY), _days(entry[7])
     return Account(
         name=name,
         uid=user.pw_uid,
         groups=tuple(groups),
         locked=entry[1].startswith("!"),
-        expired=bool(entry[7]) and int(entry[7]) <= today,
+        expired=expiry is not None and expiry <= today,
         password_expired=_password_expired(last_change=entry[2], maximum_days=entry[4], today=today),
         has_key=has_key(user, effective, revoked),
     )
@@ -159,8 +161,12 @@ def read_account(
 
 def _password_expired(last_change: str, maximum_days: str, today: int) -> bool:
     """shadow(5): 0 asks for a change at the next login; an empty field switches ageing off."""
-    if not last_change:
+    changed, most = _days(last_change), _days(maximum_days)
+    if changed is None:
         return False
-    if int(last_change) == 0:
-        return True
-    return bool(maximum_days) and 0 <= int(maximum_days) < today - int(last_change)
+    return changed == 0 or (most is not None and 0 <= most < today - changed)
+
+
+def _days(text: str) -> int | None:
+    """Read a field of shadow(5) that counts days; None where it is empty or damaged."""
+    return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else None

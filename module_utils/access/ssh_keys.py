@@ -5,10 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import os
 import re
+import stat
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ansible.module_utils.settings.base import RefusedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # RequiredRSASize of the role ssh_hardening: sshd would not take a shorter one.
 MINIMUM_RSA_BITS = 2048
@@ -23,8 +29,13 @@ KINDS = (
 )
 # PEM and PuTTY's headers, and how base64 of OpenSSH's own format begins.
 PRIVATE = re.compile(r"PRIVATE KEY|PuTTY-User-Key-File|b3BlbnNzaC1rZXktdjE")
-# What may stand before a key; blanks are within quotes only (sshd(8), AUTHORIZED_KEYS FILE FORMAT).
-OPTIONS = re.compile(r'(?:[^\s"]|"(?:\\"|[^"])*")+\s+')
+# What may stand before a key; blanks are within quotes only (sshd(8), AUTHORIZED_KEYS FILE FORMAT). No text
+# matches in two ways, so that a user's line costs time in proportion to its length.
+OPTIONS = re.compile(r'(?:\\"|(?!\\")[^\s"]|"(?:\\"|(?!\\")[^"])*")+\s+')
+# The longest line that is parsed. The longest key, RSA of 16384 bits, takes 3 KiB.
+LONGEST_LINE = 16 << 10
+# What is read of a file that its user can make as long as he likes, a sparse one of terabytes for one.
+LARGEST_FILE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -57,14 +68,35 @@ class PublicKey:
 
 def _fields(blob: bytes) -> list[bytes]:
     """Split a key's wire format: fields of a 32-bit length and as many bytes (RFC 4251, section 5)."""
-    fields = []
-    while blob:
-        length = int.from_bytes(blob[:4], "big")
-        if len(blob) < 4 + length:
+    fields, position = [], 0
+    while position < len(blob):
+        start = position + 4
+        position = start + int.from_bytes(blob[position:start], "big")
+        if len(blob) < max(start, position):
             raise ValueError("cut off")
-        fields.append(blob[4 : 4 + length])
-        blob = blob[4 + length :]
+        fields.append(blob[start:position])
     return fields
+
+
+def read_regular(path: Path, *, follow: bool = False) -> tuple[bytes, os.stat_result] | None:
+    """Read the beginning of a user's file; return it with its status, None unless it is a regular one.
+
+    Its user cannot make this wait, nor, where links are not followed, have another file read: a pipe does not
+    block, and a device is not read. Raises OSError.
+    """
+    # A terminal must not become ours; a lease of the user's is an error (EAGAIN) instead of 45 seconds.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    handle = os.open(path, flags)
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        data = b""
+        while len(data) < LARGEST_FILE_BYTES and (more := os.read(handle, LARGEST_FILE_BYTES - len(data))):
+            data += more
+        return data, status
+    finally:
+        os.close(handle)
 
 
 def parse_public_key(text: str) -> PublicKey:
@@ -72,6 +104,8 @@ def parse_public_key(text: str) -> PublicKey:
 
     A malformed key may be half of a secret, so no message repeats it.
     """
+    if len(text) > LONGEST_LINE:
+        raise ValueError(f"it has {len(text)} characters, expected at most {LONGEST_LINE} in one line")
     text = text.strip()
     if PRIVATE.search(text):
         raise ValueError(

@@ -21,7 +21,8 @@ class Login:
 
 
 def _status(process: Path) -> dict[str, str]:
-    lines = (process / "status").read_text(errors="replace").splitlines()
+    # The kernel escapes no more than line feeds in a process's name.
+    lines = (process / "status").read_text(errors="replace").split("\n")
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
@@ -41,7 +42,9 @@ def ssh_login(pid: int | None = None, proc: Path = Path("/proc")) -> Login | Non
             variables = (proc / str(pid) / "environ").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
             break
-        connections = [entry[15:].decode() for entry in variables if entry.startswith(b"SSH_CONNECTION=")]
+        connections = [
+            entry[15:].decode(errors="replace") for entry in variables if entry.startswith(b"SSH_CONNECTION=")
+        ]
         if connections:
             login = _login(connections[0], uid=int(status["Uid"].split()[0]))
         pid = int(status["PPid"])
@@ -50,12 +53,12 @@ def ssh_login(pid: int | None = None, proc: Path = Path("/proc")) -> Login | Non
 
 def _login(connection: str, uid: int) -> Login | None:
     """Read sshd's "client port server port". An address may have a zone (fe80::1%eth0) or be IPv4 in IPv6."""
-    client, client_port, server, server_port = connection.split()
     try:
+        client, client_port, server, server_port = connection.split()
         return Login(
             pwd.getpwuid(uid).pw_name, _address(client), int(client_port), _address(server), int(server_port)
         )
-    except ValueError:  # sshd says UNKNOWN where its input is no socket
+    except ValueError:  # sshd says UNKNOWN where its input is no socket; an account may say what it likes
         return None
 
 

@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible.module_utils.process import CommandError, run, succeeds
+from ansible.module_utils.access.listeners import UNKNOWN, sockets
+from ansible.module_utils.process import CommandError, parsed, run, shown, succeeds
 from ansible.module_utils.settings.base import RefusedError
 
 if TYPE_CHECKING:
@@ -71,8 +72,14 @@ def parse_effective(dump: str) -> Effective:
 def listening_ports(effective: Effective) -> list[str]:
     """Return the ports that sshd listens on; its Port says nothing where each ListenAddress has its own."""
     addresses = effective.get("listenaddress", [])
-    ports = {address.split()[0].rpartition(":")[2] for address in addresses} or effective.get("port", [])
-    return sorted(ports, key=int)
+    ports = {host_and_port(address)[1] for address in addresses} or effective.get("port", [])
+    return sorted(ports, key=lambda port: parsed("sshd -T", port, int))
+
+
+def host_and_port(address: str) -> tuple[str, str]:
+    """Return both of a ListenAddress of `sshd -T`: 0.0.0.0:22, [::]:22 rdomain mgmt. Raises OutputError."""
+    host, _, port = parsed("sshd -T", address, lambda text: text.split()[0]).rpartition(":")
+    return host, port
 
 
 def candidate_configuration(main: str, directory: Path, drop_in: Path, replacement: Path) -> str:
@@ -88,7 +95,7 @@ def candidate_configuration(main: str, directory: Path, drop_in: Path, replaceme
         if not include or in_match:
             lines.append(line)
             continue
-        for pattern in shlex.split(include[1], comments=True):
+        for pattern in included(include[1]):
             path = directory / pattern
             if not fnmatch.fnmatchcase(str(drop_in), str(path)):
                 lines.append(f'Include "{path}"')
@@ -103,6 +110,17 @@ def candidate_configuration(main: str, directory: Path, drop_in: Path, replaceme
             f"`Include {drop_in.parent}/*.conf` at its top (Debian's default) and run again."
         )
     return "\n".join(lines) + "\n"
+
+
+def included(text: str) -> list[str]:
+    """Return the patterns of an Include line. Raises RefusedError."""
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError as error:
+        raise RefusedError(
+            f"sshd's configuration has an Include line that cannot be read ({error}): {shown(text)}. "
+            "Correct it and run again."
+        ) from error
 
 
 class Sshd:
@@ -150,29 +168,26 @@ class Sshd:
 
 
 def listening_sockets(ports: Iterable[str], proc: Path = Path("/proc")) -> dict[str, set[str]]:
-    """Return the inodes of the TCP sockets that listen on each port."""
-    sockets: dict[str, set[str]] = {port: set() for port in ports}
-    for table in ("tcp", "tcp6"):
-        try:
-            lines = (proc / "net" / table).read_text(encoding="ascii").splitlines()[1:]
-        except FileNotFoundError:  # IPv6 is switched off
-            continue
-        for _, local, _, state, *columns in (line.split() for line in lines):
-            port = str(int(local.rpartition(":")[2], 16))
-            if state == "0A" and port in sockets:
-                sockets[port].add(columns[5])
-    return sockets
+    """Return the inodes of root's TCP sockets that listen on each port: a user may listen on some, too."""
+    found: dict[str, set[str]] = {port: set() for port in ports}
+    for one in sockets("tcp", proc):
+        if one.uid == 0 and str(one.port) in found:
+            found[str(one.port)].add(one.inode)
+    return found
 
 
 def ports_of_others(found: Iterable[Listener]) -> dict[str, str]:
     """Return the TCP ports that sshd would have to share, and with which program.
 
-    Where sshd (or systemd for it) listens on a port already, the other one is at another address.
+    Where sshd (or systemd for it) listens on a port already, the other one is at another address. Both do so
+    as root: any user may call a process "sshd".
     """
-    programs = [(str(one.port), one.process) for one in found if one.protocol == "tcp"]
-    ours = {port for port, process in programs if process.startswith(("sshd", "systemd"))}
+    listening = [one for one in found if one.protocol == "tcp"]
+    ours = {one.port for one in listening if one.uid == 0 and one.process.startswith(("sshd", "systemd"))}
     return {
-        port: process for port, process in programs if port not in ours and not process.startswith("unknown")
+        str(one.port): one.process
+        for one in listening
+        if one.port not in ours and (one.uid != 0 or one.process != UNKNOWN)
     }
 
 
@@ -182,8 +197,8 @@ def refuse_what_sshd_cannot_listen_on(addresses: Iterable[str], others: Mapping[
     An sshd that can listen nowhere ends at its reload. `others` names the programs that have a port.
     """
     for text in addresses:
-        host, _, port = text.split()[0].rpartition(":")
-        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+        host, port = host_and_port(text)
+        address = parsed("sshd -T", host.strip("[]").partition("%")[0], ipaddress.ip_address)
         if port in others:
             raise RefusedError(
                 f"sshd could not listen on {host}:{port}; nothing was changed: {others[port]} has that port."
@@ -215,7 +230,7 @@ def active_socket() -> str | None:
 def configured_addresses() -> list[str]:
     """The addresses with ports that sshd's configuration in place says."""
     PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
-    return parse_effective(run(["sshd", "-T"]))["listenaddress"]
+    return parsed("sshd -T", run(["sshd", "-T"]), lambda text: parse_effective(text)["listenaddress"])
 
 
 def socket_obstacle(unit: str) -> str | None:
@@ -264,7 +279,7 @@ def configuration_files(main: Path = MAIN) -> list[Path]:
         except OSError:
             continue
         includes = [match[1] for line in lines if (match := re.match(r"\s*Include[\s=]+(.+)", line, re.I))]
-        for pattern in [name for text in includes for name in shlex.split(text, comments=True)]:
+        for pattern in [name for text in includes for name in included(text)]:
             matching = main.parent / pattern
             names = [Path(name) for name in glob.glob(str(matching))]  # noqa: PTH207 - as above
             new = [name for name in names if name not in found]
@@ -291,7 +306,7 @@ def reads_since(effective: Effective) -> float | None:
         return None
     # A reload is a change of the unit's state, too.
     answer = run(["systemctl", "show", "--property=StateChangeTimestampMonotonic", "--value", service])
-    return time.time() - time.monotonic() + int(answer) / 1e6
+    return time.time() - time.monotonic() + parsed("systemctl show", answer, int) / 1e6
 
 
 def unread_changes(effective: Effective) -> tuple[str, float] | None:

@@ -258,7 +258,9 @@ def strong_moduli(minimum_bits: int, moduli: Path = MODULI) -> str:
     return "".join(
         line
         for line, columns in fields
-        if len(columns) > MODULUS_SIZE_COLUMN and int(columns[MODULUS_SIZE_COLUMN]) + 1 >= minimum_bits
+        if len(columns) > MODULUS_SIZE_COLUMN
+        and re.fullmatch("[0-9]{1,6}", columns[MODULUS_SIZE_COLUMN])
+        and int(columns[MODULUS_SIZE_COLUMN]) + 1 >= minimum_bits
     )
 
 
@@ -422,7 +424,7 @@ class SshdSettings(ConfirmedSetting[Outlook]):
         return Fault(
             f"the running sshd has not read its configuration since {path} changed at {moment}: what is in "
             "force now is what stood there before",
-            [f"systemctl reload {service}" for service in SERVICES if is_active(service)][:1],
+            [["reload", service] for service in SERVICES if is_active(service)][:1],
         )
 
     def way_in(self) -> WayIn | None:

@@ -119,7 +119,7 @@ class GpuSettings(Setting):
         return Fault(
             f"{gpu}{more} runs at {now} MHz and was locked at {wanted} MHz; neither power nor heat slows it "
             "down, so somebody has reset the clocks",
-            [f"systemctl restart {BOOT_UNIT}"],
+            [["restart", BOOT_UNIT]],
         )
 
     def apply(self) -> None:

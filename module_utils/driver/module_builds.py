@@ -24,12 +24,6 @@ LAST_LINES = 5
 BUILD_TIMEOUT_S = 3600
 HEADERS = {"apt": "linux-headers-{}", "dnf": "'kernel-devel-uname-r = {}'"}
 REMOVAL = {"apt": "apt-get purge linux-image-{}", "dnf": "dnf remove 'kernel-uname-r = {}'"}
-# The package that owns the kernel's nvidia module.
-OWNER = 'find /lib/modules/{0} -name "nvidia*.ko*"'
-REINSTALL = {
-    "apt": f"apt-get install --reinstall $({OWNER} | xargs dpkg-query --search | cut -d: -f1 | sort -u)",
-    "dnf": f"dnf reinstall $({OWNER} | xargs rpm --query --file | sort -u)",
-}
 
 Kernels = dict[str, dict[str, Any]]
 
@@ -137,11 +131,11 @@ class KernelModules(Setting):
         versions = {release: module["version"] for release, module in modules.items() if module}
         return {release: found for release, found in versions.items() if found and found != self.version}
 
-    def reinstall(self, release: str) -> str:
-        """The command for the node that puts the planned module back in its place."""
+    def reinstall(self, release: str) -> list[str]:
+        """The repair that puts the planned module back in its place."""
         if self.dkms_name:
-            return f"dkms install --force -m {self.dkms_name} -v {self.version} -k {release}"
-        return REINSTALL[self.manager].format(release)
+            return ["install-module-dkms", self.dkms_name, self.version, release]
+        return [f"reinstall-module-{self.manager}", release]
 
     def forget(self) -> None:
         """The modules are others now."""

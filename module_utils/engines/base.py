@@ -9,12 +9,13 @@ import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ansible.module_utils.process import CommandError, run
+from ansible.module_utils.process import CommandError, parsed, printable, run
 from ansible.module_utils.settings.base import RefusedError
 
 RUNTIME = "/usr/bin/nvidia-container-runtime"
 HEADER = "# Managed by Temper."
 PROC = Path("/proc")
+MOST_OF_JOURNAL = 2000
 RESTART_TIMEOUT_S = 300  # Docker may wait for containers that do not want to end
 
 
@@ -145,7 +146,8 @@ def journal_of(unit: str) -> str:
         lines = run(["journalctl", "--no-pager", "--output=cat", "--lines=8", f"--unit={unit}"]).split()
     except CommandError:
         return ""
-    return f" Its journal: {' '.join(lines)}" if lines else ""
+    # A daemon's journal has words of those who use it.
+    return f" Its journal: {printable(' '.join(lines), MOST_OF_JOURNAL)}" if lines else ""
 
 
 def read_units(names: list[str]) -> dict[str, Unit]:
@@ -157,9 +159,11 @@ def read_units(names: list[str]) -> dict[str, Unit]:
         blocks = run(["systemctl", "show", f"--property={properties}", "--", *names]).strip().split("\n\n")
     except CommandError as error:
         raise RefusedError(f"systemctl does not say how {', '.join(names)} are: {error}") from error
+    if len(blocks) != len(names):
+        raise RefusedError(f"systemctl does not say how {', '.join(names)} are: found {len(blocks)} answers")
     units = {}
     for name, block in zip(names, blocks):  # noqa: B905  (strict= is not in Python 3.9)
-        values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        values = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
         active = values.get("ActiveState") in ("active", "reloading", "activating")
         units[name] = Unit(name, values.get("LoadState") == "loaded", active, _command(values))
     return units
@@ -171,7 +175,8 @@ def _command(values: dict[str, str]) -> tuple[str, ...]:
         raw = (PROC / values.get("MainPID", "0") / "cmdline").read_bytes()
     except OSError:
         match = re.search(r"argv\[\]=(.*?) ; ", values.get("ExecStart", ""))
-        return tuple(word for word in shlex.split(match[1]) if not word.startswith("$")) if match else ()
+        words = parsed("systemctl show", match[1] if match else "", shlex.split)
+        return tuple(word for word in words if not word.startswith("$"))
     return tuple(word.decode(errors="replace") for word in raw.split(b"\0") if word)
 
 

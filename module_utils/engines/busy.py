@@ -6,6 +6,8 @@ import re
 import typing
 from pathlib import Path
 
+from ansible.module_utils.process import printable
+
 PROC = Path("/proc")
 NAMED = 5
 # Control groups as docker, containerd, CRI-O, podman and Kubernetes name them.
@@ -42,9 +44,8 @@ def gpu_processes() -> list[GpuProcess]:
             continue
         try:
             if _has_gpu(entry, own):
-                found.append(
-                    GpuProcess(int(entry.name), (entry / "comm").read_text(errors="replace").strip())
-                )
+                name = printable((entry / "comm").read_text(errors="replace").rstrip("\n"))
+                found.append(GpuProcess(int(entry.name), name))
         except OSError:
             continue  # it has ended, or is none of a container's: kernel threads have no root
     return sorted(found)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from ansible.module_utils.process import OutputError, shown
+
 Key = tuple[str, ...]
 Dump = dict[Key, str]
 
@@ -20,11 +22,14 @@ NOTHING = {"", "false", "0", "0.0", "0s", "[]", "{}"}
 
 
 def read(text: str) -> Dump:
-    """Each key's full path and its value as it is printed, strings without quotes; nothing that is zero."""
+    """Each key's full path and its value as it is printed, strings without quotes; nothing that is zero.
+
+    Raises OutputError.
+    """
     dump: Dump = {}
     table: Key = ()
     tables_of_a_list = 0
-    lines = iter(text.splitlines())
+    lines = iter(text.split("\n"))
     for line in map(str.strip, lines):
         if header := HEADER.match(line):
             table = tuple(map(_bare, WORD.findall(header[2])))
@@ -33,9 +38,17 @@ def read(text: str) -> Dump:
                 table = (*table, f"#{tables_of_a_list}")
         elif assignment := ASSIGNMENT.match(line):
             value = assignment[2]
-            while value.startswith("[") and _depth(value):
-                following = next(lines, "]").strip()
-                value += "" if following.startswith("#") else following
+            depth = _depth(value) if value.startswith("[") else 0
+            following = [value]
+            while depth > 0:
+                if (more := next(lines, None)) is None:
+                    raise OutputError(
+                        f"the configuration that the engine prints ends within a list: {shown(value)}"
+                    )
+                if not more.strip().startswith("#"):
+                    following.append(more.strip())
+                    depth += _depth(more)
+            value = "".join(following)
             if _bare(value) not in NOTHING:
                 dump[(*table, _bare(assignment[1]))] = _bare(value)
     return dump

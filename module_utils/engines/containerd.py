@@ -28,7 +28,7 @@ from ansible.module_utils.engines.base import (
     scratch,
     version_printed,
 )
-from ansible.module_utils.process import CommandError, run, which
+from ansible.module_utils.process import CommandError, parsed, run, which
 from ansible.module_utils.settings.base import RefusedError
 
 CONFIG = Path("/etc/containerd/config.toml")
@@ -190,7 +190,8 @@ def _absent(plan: EnginePlan, config: Path) -> dict[str, str | None]:
 
 def _cri(dump: config_dump.Dump) -> config_dump.Key:
     """Where the CRI plugin's settings stand: containerd 2 shows a configuration of version 2 as version 3."""
-    return ("plugins", PLUGINS[dump[("version",)]])
+    version = dump.get(("version",), "none")
+    return ("plugins", parsed("containerd config dump", version, lambda one: PLUGINS[one]))
 
 
 def _refuse_unusable(base: config_dump.Dump) -> None:

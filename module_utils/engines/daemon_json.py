@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import shlex
 import typing
 from dataclasses import dataclass
 
@@ -59,24 +58,9 @@ class Record:
         }
 
 
-# Takes keys (a/b) out of a file and leaves the rest; of a key that stands twice the last stays, as in Docker.
-TAKE_OUT = (
-    "import functools,json,sys; file,*keys=sys.argv[1:]; document=json.load(open(file)); "
-    "[functools.reduce(dict.get,path[:-1],document).pop(path[-1]) "
-    "for path in (key.split('/') for key in keys)]; json.dump(document,open(file,'w'),indent=4)"
-)
-
-
-def taking_out(where: str, keys: typing.Sequence[tuple[str, ...]] = ()) -> list[str]:
-    """The command for a node that takes keys out of its file, and keeps the file as it was beside it."""
-    keep = shlex.join(["cp", "--archive", where, f"{where}.before-repair"])
-    names = ["/".join(key) for key in keys]
-    return [f"{keep} && {shlex.join(['python3', '-c', TAKE_OUT, where, *names])}"]
-
-
-def moving_away(where: str) -> list[str]:
-    """The command for a node that moves a file away which its daemon could not start with."""
-    return [shlex.join(["mv", where, f"{where}.before-repair"])]
+def shortening(keys: typing.Sequence[tuple[str, ...]] = ()) -> list[list[str]]:
+    """The repair that takes keys out of the file, and keeps the file as it was beside it."""
+    return [["shorten-daemon-json", *("/".join(key) for key in keys)]]
 
 
 def parse(text: str, where: str) -> Document:
@@ -88,7 +72,7 @@ def parse(text: str, where: str) -> Document:
         if twice:
             raise RefusedError(
                 f"{where}: {', '.join(twice)} stands twice; Docker takes the last. Leave one and run again.",
-                taking_out(where),
+                shortening(),
             )
         return dict(pairs)
 
@@ -96,15 +80,15 @@ def parse(text: str, where: str) -> Document:
         return {}
     try:
         document = json.loads(text, object_pairs_hook=once)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RefusedError(
             f"{where} is not valid JSON ({error}); dockerd would not start with it. Correct it and run "
             "again.",
-            moving_away(where),
+            [["move-daemon-json"]],
         ) from error
     if not isinstance(document, dict):
         raise RefusedError(
-            f"{where}: expected a JSON object, found {type(document).__name__}.", moving_away(where)
+            f"{where}: expected a JSON object, found {type(document).__name__}.", [["move-daemon-json"]]
         )
     return document
 
@@ -139,7 +123,7 @@ def merge(
                 raise RefusedError(
                     f"{where}: expected an object as {'.'.join(setting.path[:depth])}, found "
                     f"{json.dumps(parent)}. Correct it and run again.",
-                    taking_out(where, in_the_way(document, settings, ours)),
+                    shortening(in_the_way(document, settings, ours)),
                 )
         name = setting.path[-1]
         found = parent.get(name)
@@ -152,7 +136,7 @@ def merge(
             raise RefusedError(
                 f"{where}: {setting.name} is {json.dumps(found)}, set by somebody else; expected "
                 f"{json.dumps(setting.value)}. Remove it there, or {setting.remedy}.",
-                taking_out(where, in_the_way(document, settings, ours)),
+                shortening(in_the_way(document, settings, ours)),
             )
         parent[name] = setting.value
         keys.append((setting.path, setting.value))
@@ -220,7 +204,7 @@ def _same(found: typing.Any, wanted: typing.Any) -> bool:
 
 def size_bytes(text: str) -> int | None:
     """Bytes of a size as Docker writes it (1G, 512m, 64MB, 1GiB), or None where it is no size."""
-    match = re.fullmatch(r"(\d+)\s*([kmgt]?)(i?b)?", text.strip().lower())
+    match = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)(i?b)?", text.strip().lower())
     if not match:
         return None
     return int(match[1]) * int(1024 ** " kmgt".index(match[2] or " "))

@@ -20,7 +20,7 @@ from ansible.module_utils.engines.base import (
     version_of,
     version_printed,
 )
-from ansible.module_utils.process import CommandError, run
+from ansible.module_utils.process import MOST_BYTES, CommandError, run
 from ansible.module_utils.settings.base import RefusedError, SettingError
 
 DAEMON_JSON = Path("/etc/docker/daemon.json")
@@ -63,8 +63,10 @@ def ask(unit: Unit, path: str) -> dict[str, typing.Any]:
     connection = _Connection(address)
     try:
         connection.request("GET", path)
-        answer: dict[str, typing.Any] = json.loads(connection.getresponse().read())
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        answer = json.loads(connection.getresponse().read(MOST_BYTES))
+        if not isinstance(answer, dict):
+            raise TypeError(f"expected a JSON object, found {type(answer).__name__}")
+    except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError) as error:
         raise SettingError(f"Docker is running, but does not answer at {address}: {error}") from error
     finally:
         connection.close()

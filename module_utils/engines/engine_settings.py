@@ -7,14 +7,14 @@ file before that, so that the next run completes one that was cut off.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import tempfile
 import typing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ansible.module_utils.engines import busy, cdi
+from ansible.module_utils import records
+from ansible.module_utils.engines import busy, cdi, daemon_json
 from ansible.module_utils.engines.base import (
     RESTART_TIMEOUT_S,
     RUNTIME,
@@ -31,10 +31,11 @@ from ansible.module_utils.engines.daemon_json import parse, size_bytes
 from ansible.module_utils.engines.docker import Docker, snap_refusal
 from ansible.module_utils.engines.podman import Podman
 from ansible.module_utils.files import make_directories
-from ansible.module_utils.process import CommandError, run, which
+from ansible.module_utils.process import MISREAD, CommandError, run, which
 from ansible.module_utils.settings.base import Difference, Fault, RefusedError, Setting, SettingError
 
 STATE = Path("/var/lib/temper/container_engines.json")
+STATE_KINDS = {"records": (dict, dict), "pending": (list, str), "cdi_units": (list, str)}
 ENGINES: tuple[Engine, ...] = (Docker(), Containerd(), Crio(), Podman())
 
 
@@ -47,7 +48,7 @@ class _Findings:
     state: dict[str, typing.Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     # Commands for the node that take away what somebody else has put in the way.
-    repair: list[str] = field(default_factory=list)
+    repair: list[typing.Sequence[str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     # Units of the CDI specification that no engine of ours needs any more.
     switch_off: list[str] = field(default_factory=list)
@@ -117,7 +118,7 @@ class ContainerEngines(Setting):
                 )
         if not engines or found.problems:
             return found
-        found.state = _load_state()
+        found.state = load_state()
         self._plan(engines, found)
         if self.options.present and toolkit and any(plan.cdi for plan in found.plans):
             try:
@@ -177,13 +178,13 @@ class ContainerEngines(Setting):
             found.warnings += plan.warnings
 
     def _compare_state(self, found: _Findings) -> None:
-        records = found.state.get("records", {})
+        noted = found.state.get("records", {})
         switched_on = found.state.get("cdi_units", [])
         if self.options.present:
             found.unrecorded = bool(switched_on) and any(
-                plan.cdi and plan.engine not in records for plan in found.plans
+                plan.cdi and plan.engine not in noted for plan in found.plans
             )
-        elif not records.keys() - {plan.engine for plan in found.plans}:
+        elif not noted.keys() - {plan.engine for plan in found.plans}:
             found.switch_off = switched_on
 
     def _refuse_to_disturb(self, found: _Findings) -> None:
@@ -254,28 +255,28 @@ class ContainerEngines(Setting):
         return {
             "engines": [plan.engine for plan in due],
             "files": {path: _read(path) for plan in due for path in plan.files},
-            "state": _load_state(),
+            "state": load_state(),
         }
 
     def apply(self) -> None:
         """Write, restart and read back, engine by engine; one that refuses gets its former files back."""
         found, state = self._found, self._found.state
-        records: dict[str, typing.Any] = state.setdefault("records", {})
+        noted: dict[str, typing.Any] = state.setdefault("records", {})
         state["pending"] = [plan.engine for plan in found.due]
         for plan in found.plans:
             # A record is the next run's only way to tell ours from somebody else's, so it is stored first.
-            before = records.get(plan.engine, {})
+            before = noted.get(plan.engine, {})
             if self.options.present:
-                records[plan.engine] = {**plan.record, "managed": True}
+                noted[plan.engine] = {**plan.record, "managed": True}
             else:
-                records.pop(plan.engine, None)
+                noted.pop(plan.engine, None)
             if not plan.due:
                 continue
-            _store_state({**state, "records": {plan.engine: before, **records}})
+            _store_state({**state, "records": {plan.engine: before, **noted}})
             try:
                 self._carry_out(plan)
             except SettingError:
-                records[plan.engine] = before
+                noted[plan.engine] = before
                 _store_state({**state, "pending": [name for name in state["pending"] if name != plan.engine]})
                 raise
             state["pending"].remove(plan.engine)
@@ -321,7 +322,7 @@ class ContainerEngines(Setting):
             problem = engine.disagreement(self.options, plan) if plan.unit.active else ""
             if problem:
                 raise SettingError(problem)
-        except SettingError as error:
+        except (SettingError, CommandError) as error:
             _write(former)
             note = "its former configuration is back"
             try:
@@ -414,18 +415,20 @@ def _replace(path: Path, content: str, mode: int, owner: os.stat_result | None =
         Path(temporary).unlink(missing_ok=True)
 
 
-def _load_state() -> dict[str, typing.Any]:
+def load_state() -> dict[str, typing.Any]:
     """What earlier runs have put in, and what one that was cut off has left to do."""
-    text = _read(str(STATE))
-    state: dict[str, typing.Any] = json.loads(text) if text else {}
+    _, state = records.load(STATE, STATE_KINDS)
+    try:
+        daemon_json.Record.load(state.get("records", {}).get("docker", {}))
+    except MISREAD as error:
+        raise records.damaged(STATE, repr(error)) from error
     return state
 
 
 def _store_state(state: dict[str, typing.Any]) -> None:
-    """Replace the state file; an empty state needs none."""
+    """Replace the state file where it differs; an empty state needs none."""
     kept = {key: value for key, value in state.items() if value}
-    text = json.dumps(kept, indent=1) + "\n" if kept else None
-    if text is None:
+    if not kept:
         STATE.unlink(missing_ok=True)
-    elif text != _read(str(STATE)):
-        _replace(STATE, text, 0o600)
+    elif kept != load_state():
+        records.store(STATE, kept)

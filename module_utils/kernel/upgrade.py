@@ -8,7 +8,6 @@ What has to be known for that is noted on the node, for whoever goes on after a 
 from __future__ import annotations
 
 import contextlib
-import json
 import platform
 import re
 import shutil
@@ -16,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils import records
 from ansible.module_utils.driver import kernel_modules, module_builds
 from ansible.module_utils.kernel import grub
 from ansible.module_utils.packaging import apt_preview, staging
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from ansible.module_utils.packaging.repositories import Repository
 
 RECORD = Path("/var/lib/temper/kernel-upgrade.json")
+RECORD_VERSION = 2
+UPGRADE_KINDS = {
+    **dict.fromkeys(("former", "release", "version"), (str,)),
+    **dict.fromkeys(("packages", "back"), (dict, str)),
+    **dict.fromkeys(("added", "automatic"), (list, str)),
+}
 NEWEST = "newest"
 IMAGE = "linux-image-"
 IMAGES = (IMAGE, "linux-image-unsigned-")
@@ -66,10 +72,7 @@ class Upgrade:
 
     def write(self) -> None:
         """Note it, in one step."""
-        RECORD.parent.mkdir(parents=True, exist_ok=True)
-        aside = RECORD.with_suffix(".new")
-        aside.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        aside.replace(RECORD)
+        records.store(RECORD, {"upgrade": asdict(self)}, version=RECORD_VERSION)
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,19 @@ class Driver:
 
 
 def noted() -> Upgrade | None:
-    """The upgrade that is under way on this node; None where there is none."""
-    try:
-        return Upgrade(**json.loads(RECORD.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    """The upgrade that is under way on this node; None where there is none. Raises RecordError."""
+    # In version 1 `version` is the kernel's.
+    version, fields = records.load(RECORD, {"version": (str,)}, RECORD_VERSION)
+    if not fields:
         return None
+    noted = fields if version == 1 else fields.get("upgrade", {})
+    try:
+        upgrade = Upgrade(**noted)
+        if not all(records.is_of(value, UPGRADE_KINDS[name]) for name, value in asdict(upgrade).items()):
+            raise TypeError("a field is of another type than expected")
+    except TypeError as error:
+        raise records.damaged(RECORD, error) from error
+    return upgrade
 
 
 def look(

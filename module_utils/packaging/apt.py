@@ -21,6 +21,7 @@ from ansible.module_utils.packaging.packages import (
     attempt,
     query,
 )
+from ansible.module_utils.process import each_line, parsed
 
 if TYPE_CHECKING:
     import subprocess
@@ -342,7 +343,7 @@ class Apt:
                 change.architecture,
                 change.previous,
                 match["uri"],
-                int(match["size"]),
+                parsed("apt-get download --print-uris", match["size"], int),
                 checksum if kind == "SHA256" else "",
             )
 
@@ -362,10 +363,12 @@ class Apt:
     def disk_bytes(self, exact: Sequence[str], transaction: Transaction) -> int:
         """What the transaction takes on disk beyond what it frees, as the packages themselves declare it."""
         shown = self.run(["apt-cache", "show", *exact], "Asking for the packages' sizes")
+        records = [record for record in map(stanza, shown.split("\n\n")) if "Package" in record]
         new = {
-            (record["Package"], record["Version"]): int(record.get("Installed-Size", "0"))
-            for record in map(stanza, shown.split("\n\n"))
-            if "Package" in record
+            (record["Package"], record.get("Version")): parsed(
+                "apt-cache show", record.get("Installed-Size", "0"), int
+            )
+            for record in records
         }
         replaced = [name for name, _ in transaction.remove]
         replaced += [change.name for change in transaction.changes if change.previous]
@@ -373,7 +376,7 @@ class Apt:
         if replaced:
             command = ["dpkg-query", "-W", "-f", "${Installed-Size}\\n", *replaced]
             listing = self.attempt(command).stdout
-        return 1024 * (sum(new.values()) - sum(int(size) for size in listing.split()))
+        return 1024 * (sum(new.values()) - sum(each_line("dpkg-query -W", listing, int)))
 
 
 def stanza(text: str) -> dict[str, str]:

@@ -77,8 +77,12 @@ def node_paths() -> dict[str, Path]:
     """Where the node's apt has its files."""
     words = [word for name, option in APT_PATHS.items() for word in (name, option)]
     output = process.run(["apt-config", "shell", *words])
-    pairs = (shlex.split(line)[0].split("=", 1) for line in output.splitlines())
-    return {name: Path(value) for name, value in pairs}
+
+    def path(line: str) -> tuple[str, Path]:
+        name, value = shlex.split(line)[0].split("=", 1)
+        return name, Path(value)
+
+    return dict(process.each_line("apt-config shell", output, path))
 
 
 class Root:
@@ -199,11 +203,14 @@ class Root:
 
     def write_status(self, text: str, without: set[str]) -> None:
         """The status file of dpkg without some packages, for apt alone."""
-        # Each stanza of that file names its package; one that did not would be an error worth seeing.
+
+        def name(stanza: str) -> str:
+            return str(re.findall(r"^Package: (\S+)", stanza, re.MULTILINE)[0])
+
         stanzas = [
             stanza
             for stanza in text.split("\n\n")
-            if stanza.strip() and re.findall(r"^Package: (\S+)", stanza, re.MULTILINE)[0] not in without
+            if stanza.strip() and process.parsed("dpkg's status", stanza, name) not in without
         ]
         path = self.directory / "status"
         path.write_text("".join(f"{stanza.strip()}\n\n" for stanza in stanzas), encoding="utf-8")

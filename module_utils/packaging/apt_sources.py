@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils.process import parsed
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -66,17 +68,20 @@ def signed_by(entry: str) -> str:
 
     apt 3.0 tells it in its listing, apt 2.6 does not.
     """
-    name, _, number = entry.rpartition(":")
+    name, _, place = entry.rpartition(":")
     try:
         text = Path(name).read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except (OSError, ValueError):  # a name with NUL in it is none
+        return ""
+    number = parsed("apt-get indextargets", place, int)
+    if number < 1:
         return ""
     if name.endswith(".sources"):
         uncommented = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
         stanzas = [stanza for stanza in re.split(r"\n\s*\n", uncommented) if stanza.strip()]
-        part = stanzas[int(number) - 1] if int(number) <= len(stanzas) else ""
+        part = stanzas[number - 1] if number <= len(stanzas) else ""
         match = re.search(r"^Signed-By:[ \t]*(\S+)[ \t]*$", part, re.MULTILINE | re.IGNORECASE)
     else:
-        line = text.splitlines()[int(number) - 1 : int(number)]
+        line = text.split("\n")[number - 1 : number]
         match = re.search(r"\bsigned-by=([^\s\]]+)", "".join(line), re.IGNORECASE)
     return match[1] if match else ""

@@ -23,6 +23,7 @@ from ansible.module_utils.packaging.packages import (
     attempt,
     recorded_holds,
 )
+from ansible.module_utils.process import each_line, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -134,8 +135,7 @@ class Dnf:
             raise PackageError(f"Reading the installed packages failed: {completed.stderr.strip()}")
         locks = self.locks()
         found: Packages = {}
-        for line in completed.stdout.splitlines():
-            name, version, architecture = line.split("\t")
+        for name, version, architecture in each_line("rpm -qa", completed.stdout, installed):
             if name == "gpg-pubkey":
                 # A key that rpm knows, not a package.
                 continue
@@ -275,8 +275,7 @@ class Dnf:
             elif line and not line.startswith(" "):
                 section = ""
             elif line.startswith("   ") and line.split()[:1] == ["replacing"]:
-                name, _, _ = line.split()[1].rpartition(".")
-                parts.setdefault("remove", []).append(Change(name, line.split()[2].rstrip("."), ""))
+                parts.setdefault("remove", []).append(parsed("dnf install", line, replaced))
             elif section and line.strip():
                 columns = line.split()
                 if len(columns) < TRANSACTION_COLUMNS:
@@ -407,10 +406,8 @@ class Dnf:
             return transaction
         exact = [f"{change.name}-{change.version}.{change.architecture}" for change in changes]
         form = "%{name}\t%{evr}\t%{arch}\t%{downloadsize}\t%{installsize}"
-        rows = [
-            line.split("\t") for line in self.dnf(["-q", "repoquery", "--qf", form, *exact])[1].splitlines()
-        ]
-        sizes = {(row[0], row[1], row[2]): (int(row[3]), int(row[4])) for row in rows if len(row) == 5}
+        rows = each_line("dnf repoquery", self.dnf(["-q", "repoquery", "--qf", form, *exact])[1], sized)
+        sizes = dict(filter(None, rows))
         addresses = {
             line.rpartition("/")[2]: line
             for line in self.dnf(["-q", "repoquery", "--location", *exact])[1].splitlines()
@@ -440,7 +437,8 @@ class Dnf:
             return 0
         root = ["--root", str(self.root)] if self.root != Path("/") else []
         listing = attempt(["rpm", *root, "-q", "--qf", "%{LONGSIZE}\\n", *names], ENVIRONMENT).stdout
-        return sum(int(size) for size in listing.split() if size.isdecimal())
+        # "package NAME is not installed" is a line of it, too.
+        return sum(each_line("rpm -q", listing, lambda line: int(line) if line.strip().isdecimal() else 0))
 
 
 def kept_stream(folder: Path, name: str, stream: str) -> Path:
@@ -462,6 +460,26 @@ def joined(output: str) -> list[str]:
         else:
             lines.append(line)
     return lines
+
+
+def installed(line: str) -> tuple[str, str, str]:
+    """Read name, version and architecture from a line of `rpm -qa`."""
+    name, version, architecture = line.split("\t")
+    return name, version, architecture
+
+
+def replaced(line: str) -> Change:
+    """Read the package that a line "replacing NAME.ARCHITECTURE VERSION" of a transaction's table names."""
+    _, name, version, *_ = line.split()
+    return Change(name.rpartition(".")[0], version.rstrip("."), "")
+
+
+def sized(line: str) -> tuple[tuple[str, str, str], tuple[int, int]] | None:
+    """Read a package with its sizes, of the file and installed; None for a line of dnf's own."""
+    columns = line.split("\t")
+    if len(columns) != len(("name", "version", "architecture", "file", "installed")):
+        return None
+    return (columns[0], columns[1], columns[2]), (int(columns[3]), int(columns[4]))
 
 
 def versions(known: Packages) -> dict[str, str]:

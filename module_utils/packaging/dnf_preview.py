@@ -11,6 +11,7 @@ import platform
 import re
 import shutil
 import tempfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -174,12 +175,24 @@ def enabling(private: Dnf) -> str:
     )
 
 
+@contextlib.contextmanager
+def unreadable_metadata(path: Path) -> Iterator[None]:
+    """Raise PackageError where a repository's metadata are no XML, or not whole."""
+    try:
+        yield
+    except (ElementTree.ParseError, EOFError, zlib.error, OSError) as error:
+        raise PackageError(
+            f"The metadata {path.name} that dnf has fetched cannot be read ({error}): see whether the mirror "
+            "is whole, and run again."
+        ) from error
+
+
 def with_checksums(transaction: Transaction, private: Dnf) -> Transaction:
     """Add the packages' checksums from the metadata that dnf has fetched; dnf itself does not print them."""
     names = {change.name for change in transaction.changes}
     found = {}
     for path in private.path(CACHE).glob("*/repodata/*primary.xml.gz"):
-        with gzip.open(path) as stream:
+        with gzip.open(path) as stream, unreadable_metadata(path):
             # What dnf has just parsed, from repositories whose packages the node is about to run as root.
             for _, element in ElementTree.iterparse(stream):  # noqa: S314 - said above
                 if element.tag != f"{COMMON}package":

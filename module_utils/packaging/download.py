@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from http.client import HTTPException
@@ -31,6 +32,8 @@ TIMEOUT_S = 30
 LIMIT_S = 180
 # apt tries again by itself, longer each time; one more try is enough to be told.
 RETRIES = 1
+# What apt may write: a longer file fails.
+LARGEST_FILE_BYTES = 4 << 20
 # Up to the last @ before a slash: a password may have one.
 CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 
@@ -57,8 +60,12 @@ def download(url: str, kind: str, limit_bytes: int) -> bytes:
 
     try:
         proxies = dnf_proxies(DNF_CONFIGURATION) if kind == "dnf" else {}
-        with environment(proxies), contextlib.closing(open_url(url, timeout=TIMEOUT_S)) as stream:
-            return bytes(stream.read(limit_bytes))
+        with (
+            ended(LIMIT_S),
+            environment(proxies),
+            contextlib.closing(open_url(url, timeout=TIMEOUT_S)) as file,
+        ):
+            return bytes(file.read(limit_bytes))
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError):
             error.close()
@@ -78,7 +85,9 @@ def with_apt(url: str, limit_bytes: int) -> bytes:
             "Acquire::https::Timeout": TIMEOUT_S,
         }
         words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-        command = [str(APT_HELPER), *words, "download-file", url, str(target)]
+        # A server may send for as long as it likes.
+        limits = ["prlimit", f"--fsize={max(limit_bytes, LARGEST_FILE_BYTES)}", "--"]
+        command = [*limits, str(APT_HELPER), *words, "download-file", url, str(target)]
         try:
             completed = process.complete(command, LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -115,6 +124,22 @@ def dnf_proxies(path: Path) -> dict[str, str]:
         parts = parts._replace(netloc=f"{login}@{parts.netloc}")
     address = urlunsplit(parts)
     return {"http_proxy": address, "https_proxy": address}
+
+
+@contextlib.contextmanager
+def ended(limit_s: float) -> Iterator[None]:
+    """Raise TimeoutError where the body takes longer: a socket's own limit is for silence."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"it has not come to an end within {limit_s:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextlib.contextmanager

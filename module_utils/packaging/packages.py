@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ansible.module_utils import process
+from ansible.module_utils.files import read_regular, replace_file
+from ansible.module_utils.records import damaged
 from ansible.module_utils.settings.base import SettingError
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ FAMILY = re.compile(
 )
 # An image that a boot loader offers; headers and other modules are none.
 KERNEL = re.compile(r"^(linux-image-|kernel(-core|-rt|-rt-core|-64k|-64k-core)?$)")
+#: With an architecture behind a colon where it is not the native one.
+PACKAGE_NAME = re.compile(r"[A-Za-z0-9][\w.+:-]*")
 # Names whose hold is Temper's: any other hold is somebody's, and is respected.
 HOLD_RECORD = Path("/var/lib/temper/held-packages")
 # A transaction may wait for another package manager, download 10 GB over a slow line and compile modules for
@@ -251,19 +255,21 @@ def belongs(package: Package, wanted: dict[str, str], versions: Sequence[str]) -
 
 
 def recorded_holds() -> set[str]:
-    """Names that Temper holds, as far as it has noted."""
+    """Names that Temper holds, as far as it has noted. Raises RecordError."""
     try:
-        return set(HOLD_RECORD.read_text(encoding="utf-8").split())
-    except OSError:
+        names = set(read_regular(HOLD_RECORD).decode().split())
+    except FileNotFoundError:
         return set()
+    except (OSError, ValueError) as error:
+        raise damaged(HOLD_RECORD, error) from error
+    if strange := [name for name in names if not PACKAGE_NAME.fullmatch(name)]:
+        raise damaged(HOLD_RECORD, f"expected names of packages, found {min(strange)!r}")
+    return names
 
 
 def record_holds(names: set[str]) -> None:
     """Note the names that Temper holds, in one step."""
-    HOLD_RECORD.parent.mkdir(parents=True, exist_ok=True)
-    temporary = HOLD_RECORD.with_name(f".{HOLD_RECORD.name}.new")
-    temporary.write_text("".join(f"{name}\n" for name in sorted(names)), encoding="utf-8")
-    temporary.replace(HOLD_RECORD)
+    replace_file(HOLD_RECORD, "".join(f"{name}\n" for name in sorted(names)).encode(), 0o644)
 
 
 def arguments(wanted: Mapping[str, str]) -> list[str]:
@@ -292,18 +298,26 @@ def attempt(command: Sequence[str], environment: Mapping[str, str]) -> subproces
             f"`{shlex.join(command)}` has not come to an end within {TRANSACTION_TIMEOUT_S // 3600} hours. "
             "Look for what holds it on the node, then run again: that completes what was left half-way."
         ) from error
+    except process.OutputError as error:
+        raise PackageError(str(error)) from error
 
 
 def parse_dpkg(text: str, native: str = "") -> Packages:
-    """Parse `dpkg-query -W -f QUERY_FORMAT`; what is not of the native architecture is NAME:ARCHITECTURE."""
-    packages: Packages = {}
-    for line in text.splitlines():
+    """Parse `dpkg-query -W -f QUERY_FORMAT`; what is not of the native architecture is NAME:ARCHITECTURE.
+
+    Raises OutputError.
+    """
+
+    def package(line: str) -> Package:
         name, version, want, status, *architecture = line.split("\t")
         if native and architecture and architecture[0] not in ("", "all", native):
             name = f"{name}:{architecture[0]}"
-        package = Package(name, version, want, status)
-        if name not in packages or package.installed:
-            packages[name] = package
+        return Package(name, version, want, status)
+
+    packages: Packages = {}
+    for one in process.each_line("dpkg-query -W", text, package):
+        if one.name not in packages or one.installed:
+            packages[one.name] = one
     return packages
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from ansible.module_utils.packaging.packages import PackageError, attempt
+from ansible.module_utils.process import each_line, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -91,11 +92,12 @@ def identity(file: Path) -> RpmIdentity | None:
 
 def identities(listing: str) -> list[RpmIdentity]:
     """Packages as IDENTITY lists them; an epoch of 0 is left out, as dnf does."""
-    rows = (line.split("\t") for line in listing.splitlines())
-    return [
-        RpmIdentity(name, version[2:] if version.startswith("0:") else version, architecture, digest)
-        for name, version, architecture, digest in rows
-    ]
+
+    def one(line: str) -> RpmIdentity:
+        name, version, architecture, digest = line.split("\t")
+        return RpmIdentity(name, version.removeprefix("0:"), architecture, digest)
+
+    return each_line("rpm -q", listing, one)
 
 
 def check(root: Path, file: Path) -> Check:
@@ -134,7 +136,12 @@ def package_element(file: Path, location: str) -> ElementTree.Element:
     completed = attempt(["rpm", "-qp", "--qf", HEADER, str(file)], ENVIRONMENT)
     if completed.returncode:
         raise PackageError(f"Reading {file} failed: {completed.stderr.strip()}")
-    rows = [line.split("\t") for line in completed.stdout.splitlines()]
+    return parsed(f"rpm -qp {file}", completed.stdout, lambda text: element_of(text, file, location))
+
+
+def element_of(header: str, file: Path, location: str) -> ElementTree.Element:
+    """Return the entry of a package whose header rpm prints as HEADER says."""
+    rows = [line.split("\t") for line in header.split("\n") if line]
     (_, name, version, architecture, built, size), *rest = rows
     package = ElementTree.Element("package", {"type": "rpm"})
     for tag, text in (("name", name), ("arch", architecture)):

@@ -38,6 +38,15 @@ def normal(fingerprints: Sequence[str]) -> set[str]:
     return {fingerprint.replace(" ", "").upper() for fingerprint in fingerprints}
 
 
+def usable(data: bytes, pins: set[str]) -> dict[str, openpgp.Key]:
+    """Fingerprint -> key of the pinned keys in a node's keyring, with what they have signed themselves."""
+    try:
+        found = {name: openpgp.own_signatures(key) for name, key in readable(data).items() if name in pins}
+    except openpgp.OpenPGPError:
+        return {}
+    return {name: key for name, key in found.items() if key}
+
+
 def readable(data: bytes) -> dict[str, openpgp.Key]:
     """Fingerprint -> key of a keyring; none where it is no keyring."""
     try:
@@ -64,6 +73,7 @@ def fetch(repository: Mapping[str, Any]) -> dict[str, openpgp.Key]:
         ) from error
     try:
         found = {key.fingerprint: key for key in openpgp.keys(data)}
+        own = {name: openpgp.own_signatures(key) for name, key in found.items() if name in pins}
     except openpgp.OpenPGPError as error:
         raise RepositoryError(f"Repository {name}: {url} is no OpenPGP public key: {error}.") from error
     if not set(found) <= pins:
@@ -72,7 +82,14 @@ def fetch(repository: Mapping[str, Any]) -> dict[str, openpgp.Key]:
             f"expected one of {', '.join(sorted(pins)) or 'none'}. Nothing was changed. "
             "If the key was rotated, verify the new fingerprint with its owner and pin it."
         )
-    return found
+    if forged := [name for name, key in own.items() if not key]:
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        raise RepositoryError(
+            f"Repository {name}: the key {', '.join(forged)} at {url} has no good signature of its own that "
+            f"was made by {today}, the date of this node. Nothing was changed. Check the node's clock; if it "
+            "is right, somebody on the way to that address forges the answer: use https."
+        )
+    return {name: key for name, key in own.items() if key}
 
 
 def armour(data: bytes) -> str:
@@ -96,18 +113,18 @@ def last_day(keys: Mapping[str, openpgp.Key]) -> float:
 
 
 def newer(current: Mapping[str, openpgp.Key], fetched: Mapping[str, openpgp.Key]) -> dict[str, openpgp.Key]:
-    """Both sets of keys together; of a key that is in both, the one that its owner renewed last."""
-    merged = dict(current)
-    for fingerprint, key in fetched.items():
-        if fingerprint not in merged or key.renewed >= merged[fingerprint].renewed:
-            merged[fingerprint] = key
-    return merged
+    """Both sets of keys together. A key that is in both keeps what it had: the answer may lack what works."""
+    found = dict(current)
+    for name, key in fetched.items():
+        both = openpgp.merged(found[name], key) if name in found else key
+        found[name] = both if len(both.packets) <= LARGEST_KEY_BYTES else key
+    return found
 
 
 def due(repository: Mapping[str, Any], current: bytes, noted: set[str]) -> bool:
     """Whether keys have to be fetched: none is there, one was pinned since, or all of them expire soon."""
     pins = normal(repository["fingerprints"])
-    mine = {name: key for name, key in readable(current).items() if name in pins}
+    mine = usable(current, pins)
     return not mine or not pins <= (noted | set(mine)) or last_day(mine) < time.time() + NOTICE_S
 
 
@@ -126,7 +143,7 @@ def keyring(
         RepositoryError: as fetch does, where the node has no keys of its own to go on with.
     """
     pins = normal(repository["fingerprints"])
-    mine = {name: key for name, key in readable(current).items() if name in pins}
+    mine = usable(current, pins)
     warnings = []
     if renew or due(repository, current, noted):
         try:

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ansible.module_utils.process import complete, which
+from ansible.module_utils.process import OutputError, complete, shown, which
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,14 +79,17 @@ def condition(text: str) -> str:
 
 
 def parse_file(text: str) -> Wanted:
-    """The rules and settings of a file of /etc/audit/rules.d."""
+    """The rules and settings of a file of /etc/audit/rules.d. Raises AuditError."""
     rules, settings = {}, {}
     for line in text.splitlines():
-        words = shlex.split(line, comments=True)
-        if words and words[0] in STATUS_OF:
-            settings[words[0]] = words[1]
-        elif rule := parse_rule(words):
-            rules[rule] = " ".join(words)
+        try:
+            words = shlex.split(line, comments=True)
+            if words and words[0] in STATUS_OF:
+                settings[words[0]] = words[1]
+            elif rule := parse_rule(words):
+                rules[rule] = " ".join(words)
+        except (ValueError, IndexError) as error:
+            raise AuditError(f"a rule for auditd cannot be read ({error}): {shown(line)}") from error
     return Wanted(rules, settings)
 
 
@@ -105,7 +108,10 @@ def ask(option: str) -> str:
     """What auditctl prints. Raises AuditError, NoAuditError."""
     if not which("auditctl"):
         raise AuditError("auditctl is not installed")
-    done = complete(["auditctl", option], TIMEOUT_S)
+    try:
+        done = complete(["auditctl", option], TIMEOUT_S)
+    except OutputError as error:
+        raise AuditError(str(error)) from error
     words = " ".join((done.stderr or done.stdout).split())
     if done.returncode and NO_AUDITING.search(words):
         raise NoAuditError(f"this kernel audits nothing here: {words}")
@@ -126,8 +132,8 @@ def differences(wanted: Wanted, status: dict[str, str], live: list[Rule]) -> lis
     lacking = [text for rule, text in wanted.rules.items() if rule not in held]
     if lacking:
         more = f" and {len(lacking) - MOST_SHOWN} more" if len(lacking) > MOST_SHOWN else ""
-        shown = "; ".join(lacking[:MOST_SHOWN])
-        found.append(f"the kernel lacks {len(lacking)} of {len(wanted.rules)} rules: {shown}{more}")
+        some = "; ".join(lacking[:MOST_SHOWN])
+        found.append(f"the kernel lacks {len(lacking)} of {len(wanted.rules)} rules: {some}{more}")
     for option, value in wanted.settings.items():
         now = status.get(STATUS_OF[option])
         if now is not None and now != value:
@@ -135,8 +141,8 @@ def differences(wanted: Wanted, status: dict[str, str], live: list[Rule]) -> lis
     return found
 
 
-def compare(files: Iterable[str]) -> tuple[str, list[str]]:
-    """Why the kernel's rules are not those of these files, and the commands that load them; "" if they are.
+def compare(files: Iterable[str]) -> tuple[str, list[list[str]]]:
+    """Why the kernel's rules are not those of these files, and the repairs that load them; "" if they are.
 
     Raises AuditError, NoAuditError, OSError, subprocess.TimeoutExpired.
     """
@@ -151,5 +157,5 @@ def compare(files: Iterable[str]) -> tuple[str, list[str]]:
         return "", []
     if status.get("enabled") == "2":
         return f"{'; '.join(found)}; rules are locked, and only a reboot loads those of the files", []
-    switch_on = ["auditctl -e 1"] if status.get("enabled") == "0" else []
-    return "; ".join(found), ["augenrules --load", *switch_on]
+    switch_on = [["switch-audit-on"]] if status.get("enabled") == "0" else []
+    return "; ".join(found), [["load-audit-rules"], *switch_on]

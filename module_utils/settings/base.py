@@ -16,10 +16,10 @@ State = Any
 class RefusedError(Exception):
     """A change is refused before anything was touched; the message says why and what to do.
 
-    `repair` are commands for a shell on the node that take away what somebody else has put in the way.
+    `repair` names what takes away what somebody else has put in the way (compliance/repairs.py).
     """
 
-    def __init__(self, message: str, repair: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, repair: Sequence[Sequence[str]] = ()) -> None:
         super().__init__(message)
         self.repair = list(repair)
 
@@ -55,10 +55,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a setting that is made is not in force all the same, and the commands for the node that help."""
+    """Why a setting that is made is not in force all the same, and the repairs that help."""
 
     reason: str
-    repair: Sequence[str] = ()
+    repair: Sequence[Sequence[str]] = ()
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,12 @@ class Setting:
     def fault(self) -> Fault | None:
         """What keeps it from being in force although it is settled: a daemon that has not read its files."""
         return None
+
+    def withdraw(self) -> None:
+        """Take rights away that nobody shall have any more, before anything of theirs is described.
+
+        What goes wrong here, `apply` says. Raises SettingError, OSError where nothing can be noted.
+        """
 
     def apply(self) -> None:
         """Make the setting. Raises SettingError, CommandError, OSError."""

@@ -8,18 +8,20 @@ nobody asks for any more returns to it.
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.access.ssh_login import ssh_login
 from ansible.module_utils.engines.busy import containers_with_gpus
-from ansible.module_utils.process import CommandError, run, succeeds, which
+from ansible.module_utils.process import MISREAD, CommandError, run, succeeds, which
+from ansible.module_utils.records import damaged
 from ansible.module_utils.settings import system
 from ansible.module_utils.settings.base import Difference, RefusedError, SettingError
 from ansible.module_utils.settings.files import PamProfile, WholeFile
 from ansible.module_utils.settings.kinds import EARLY, RECORDED, build, kind_of, rebuild
-from ansible.module_utils.settings.record import Record
+from ansible.module_utils.settings.record import Record, check_records
 from ansible.module_utils.settings.sysfs import SysfsValue
 from ansible.module_utils.settings.system import Sysctl, Unit, of_temper, overruled_by, overruling
 from ansible.module_utils.units import stop_lost, unit_states
@@ -33,7 +35,8 @@ UNIT_DIRECTORIES = ("/etc/systemd/system/", "/usr/local/lib/systemd/system/")
 REEXECUTE = ["systemctl", "daemon-reexec"]
 #: An initramfs for every kernel takes minutes on a slow disk.
 REACTION_TIMEOUT_S = 1800
-FAILURES = (SettingError, CommandError, OSError)
+#: A file with a text in no encoding is one of those that cannot be read.
+FAILURES = (SettingError, CommandError, OSError, UnicodeDecodeError, subprocess.TimeoutExpired)
 
 
 @dataclass
@@ -220,6 +223,9 @@ class Role:
         commands, reload = self.due_commands(), self.reloads_systemd()
         self.refuse_to_disturb(reload or self.rereads_units() or REEXECUTE in commands)
         self.warn()
+        if not self.node.check_mode:
+            for setting in self.unsettled:
+                setting.withdraw()
         outcome = self.planned(commands, reload)
         if self.node.check_mode or not outcome.changed:
             outcome.results = self.results()
@@ -383,7 +389,10 @@ class Role:
             stop_lost([setting.name for setting in self.unsettled if isinstance(setting, Unit)])
         # Once more for PAM: a profile that was taken out counts as new when the next one is, and comes back.
         for setting in [*self.unwanted, *(s for s in self.unwanted if isinstance(s, PamProfile))]:
-            setting.restore(self.record.originals[setting.key]["state"])
+            try:
+                setting.restore(self.record.originals[setting.key]["state"])
+            except MISREAD as error:
+                raise damaged(self.record.path, f"the state of {setting.key}: {error!r}") from error
         made: list[Setting] = []
         needs: dict[str, Any] = {}
         try:
@@ -491,7 +500,7 @@ def matches(path: str, patterns: list[str]) -> bool:
 
 def told(error: BaseException, subject: str) -> str:
     """An error as a sentence: of an OSError, what could not be done."""
-    return f"{subject}: {error}." if isinstance(error, OSError) else str(error)
+    return f"{subject}: {error}." if isinstance(error, (OSError, UnicodeDecodeError)) else str(error)
 
 
 def is_back(setting: Setting, state: State) -> bool:
@@ -536,8 +545,13 @@ def carry_out(
 
     Ends behind the first that needs the controller, or fails, which is part of its result. Where nothing had
     to change, the roles in `ahead` are read: what a change makes of them, their own stages see.
+
+    Raises:
+        RecordError: what is noted on the node for one of all these roles cannot be read. Nothing was changed.
     """
     result: dict[str, Any] = {"changed": False, "roles": {}, "ahead": {}}
+    for plan in [*plans, *(ahead or [])]:
+        check_records(plan["role"])
     for plan in plans:
         try:
             options = {**plan["options"], "after_boot_s": after_boot_s}

@@ -14,10 +14,11 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.process import CommandError, complete, which
+from ansible.module_utils.process import complete, which
+from ansible.module_utils.records import RecordError
 from ansible.module_utils.settings import audit
-from ansible.module_utils.settings.base import RefusedError, SettingError
-from ansible.module_utils.settings.engine import path_of, told
+from ansible.module_utils.settings.base import RefusedError
+from ansible.module_utils.settings.engine import FAILURES, path_of, told
 from ansible.module_utils.settings.files import Keyword
 from ansible.module_utils.settings.kinds import MEMBER_OF, build, kind_of
 from ansible.module_utils.settings.record import Record
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from ansible.module_utils.settings.base import Setting
 
-UNREADABLE = (SettingError, CommandError, OSError)
+UNREADABLE = FAILURES
 #: Of a file that differs, lines of its diff, and characters of a line: a report is no copy of the node.
 MOST_LINES = 40
 MOST_CHARACTERS = 300
@@ -87,7 +88,7 @@ def measured(items: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
             else:
                 built = build("os_hardening", [item], options)
                 found += [observed(setting, controls, {}) for setting, _ in built]
-        except (RefusedError, *UNREADABLE, subprocess.TimeoutExpired) as error:
+        except (RefusedError, *UNREADABLE) as error:
             found.append(unread(key, controls, error))
     return [{**one, "changes": [brief_change(change) for change in one["changes"]]} for one in found]
 
@@ -214,15 +215,15 @@ def overruled(setting: Sysctl, file: str) -> dict[str, Any]:
     value = value_in(Path(file), setting.name)
     if value != setting.value:
         change = {"name": setting.key, "before": f"{value} at every boot", "after": setting.value, "diff": ""}
-        pattern = re.escape(setting.name).replace(r"\.", "[./]")
+        pattern = re.sub("[./]", "[./]", setting.name)
         return {
             "state": "fail",
             "reason": f"{file} comes later and sets {value} at every boot",
             "changes": [change],
-            "repair": [f"sed -i -E '/^ *-? *{pattern} *=/d' {file}"],
+            "repair": [["drop-sysctl", pattern, file]],
         }
     if not setting.settled():
-        repair = [f"sysctl --write '{setting.name}={setting.value}'"]
+        repair = [["set-sysctl", setting.name, setting.value]]
         return {"state": "fail", "changes": shown(setting), "repair": repair}
     return {}
 
@@ -302,7 +303,11 @@ def forbidden_modules(setting: Setting) -> list[str]:
 
 def left_behind(role: str, keys: set[str], later: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """A run that was cut off, and what an earlier one has made that nobody asks for any more."""
-    record = Record(role)
+    try:
+        record = Record(role)
+    except RecordError as error:
+        yield unread("record", [], error)
+        return
     if record.pending:
         reason = f"a run was cut off while it changed {', '.join(record.pending)}"
         yield result("interrupted", [], "fail", reason)

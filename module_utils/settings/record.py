@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.files import replace_file
+from ansible.module_utils import records
+from ansible.module_utils.process import MISREAD
+from ansible.module_utils.settings.kinds import rebuild
 
 RECORDS = Path("/var/lib/temper/settings")
 #: Where earlier versions kept the only record that there was.
@@ -20,24 +22,49 @@ class Record:
     def __init__(self, role: str) -> None:
         self.path = RECORDS / f"{role}.json"
         self.former = FORMER.get(role)
-        data: dict[str, Any] = {}
-        for path in (self.path, self.former):
-            if path and path.exists():
-                data = json.loads(path.read_text(encoding="utf-8"))
-                break
+        path = self.former if self.former and not os.path.lexists(self.path) else self.path
+        _, data = records.load(path, {"originals": (dict, dict), "pending": (list, str)})
         #: Key -> {"spec", "state"}: enough to restore a setting that nobody asks for any more.
         self.originals: dict[str, dict[str, Any]] = data.get("originals", {})
         #: The keys of settings whose change has not been carried through.
         self.pending: list[str] = data.get("pending", [])
+        try:
+            for key, original in self.originals.items():
+                if "state" not in original or not rebuild(key, original["spec"]):
+                    raise ValueError(f"{key} has no state")
+        except (*MISREAD, OSError) as error:  # a path may be longer than any file's
+            raise records.damaged(path, repr(error)) from error
 
     def save(self) -> None:
         """Write it, or remove it where it is empty."""
         if self.originals or self.pending:
             data = {"originals": self.originals, "pending": self.pending}
-            replace_file(self.path, json.dumps(data, indent=1).encode(), 0o600)
+            records.store(self.path, data)
         else:
             self.path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # other roles have theirs there, or it is not there
                 self.path.parent.rmdir()
         if self.former:
             self.former.unlink(missing_ok=True)
+
+
+def check_records(role: str) -> None:
+    """Raise RecordError where something that is noted for a role on this node cannot be read."""
+    Record(role)
+    # Imported on demand: a node compiles whatever an execution imports.
+    if role == "admin_accounts":
+        from ansible.module_utils.access import accounts
+
+        accounts.Record(accounts.RECORD)
+    elif role == "container_engines":
+        from ansible.module_utils.engines import engine_settings
+
+        engine_settings.load_state()
+    elif role == "firewall":
+        from ansible.module_utils.access import other_firewall
+
+        other_firewall.ended()
+    elif role == "nvidia_stack":
+        from ansible.module_utils.packaging import packages
+
+        packages.recorded_holds()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ansible.module_utils import units
+from ansible.module_utils.mounts import mounts
 from ansible.module_utils.process import complete, run, succeeds
 from ansible.module_utils.settings.base import Difference, Fault, Setting
 from ansible.module_utils.settings.sysfs import KernelValue
@@ -113,8 +114,8 @@ class MountOptions(Setting):
 
     def read(self) -> State:
         """The options in force that matter here, None where it is no mount point."""
-        # proc(5): the fifth field is the mount point, the sixth its own options. The last mount is on top.
-        options = [fields[5].split(",") for fields in mounts() if fields[4] == self.path]
+        # The last mount is on top.
+        options = [mount.options.split(",") for mount in mounts(MOUNTINFO) if mount.point == self.path]
         return sorted(set(options[-1]) & set(MOUNT_OPPOSITES)) if options else None
 
     def settled(self) -> bool:
@@ -138,7 +139,7 @@ class MountOptions(Setting):
         now = self.read()
         if now is None or now == state:
             return
-        if state is None and not any(fields[4].startswith(f"{self.path}/") for fields in mounts()):
+        if state is None and not any(mount.point.startswith(f"{self.path}/") for mount in mounts(MOUNTINFO)):
             # Lazily: what is open below it stays open, and everything is still there under the same name.
             run(["umount", "--lazy", self.path])
             return
@@ -154,11 +155,6 @@ class MountOptions(Setting):
     def _remount(self, options: list[str]) -> None:
         # `bind` changes the mount point alone: neither its file system nor its size.
         run(["mount", "--options", ",".join(["remount", "bind", *options]), self.path])
-
-
-def mounts() -> list[list[str]]:
-    """The fields of all mounts, see proc(5)."""
-    return [line.split() for line in MOUNTINFO.read_text(encoding="utf-8").splitlines()]
 
 
 # Units that systemd starts at boot, or that others start.
@@ -245,15 +241,15 @@ class Unit(Setting):
         if complete(["systemctl", "is-enabled", self.name]).stdout.strip() != "enabled-runtime":
             return None
         reason = f"{self.name} is enabled until the next boot only, which does not start it"
-        return Fault(reason, [f"systemctl enable --no-reload {self.name}"])
+        return Fault(reason, [["enable", self.name]])
 
-    def unmask(self) -> list[str]:
-        """The command that takes a mask away, where one keeps the unit from running."""
+    def unmask(self) -> list[list[str]]:
+        """The repair that takes a mask away, where one keeps the unit from running."""
         if not self.obstacle():
             return []
         # A mask in /run is another one than that in /etc.
-        options = ["--runtime"] if self._show()["UnitFileState"] == "masked-runtime" else []
-        return [" ".join(["systemctl", "unmask", *options, self.name])]
+        runtime = self._show()["UnitFileState"] == "masked-runtime"
+        return [["unmask-runtime" if runtime else "unmask", self.name]]
 
     def apply(self) -> None:
         """Enable and start (or restart), or disable and stop."""

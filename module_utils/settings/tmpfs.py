@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ansible.module_utils.mounts import mounts
 from ansible.module_utils.process import run
 from ansible.module_utils.settings.base import Difference, Setting, SettingError
-from ansible.module_utils.settings.system import mounts
 
 if TYPE_CHECKING:
     from ansible.module_utils.settings.base import State
@@ -98,12 +98,7 @@ class TmpfsSize(Setting):
 
     def _flags(self) -> str | None:
         """The options of the mount point, which a change of the size must leave alone; None for no tmpfs."""
-        # proc(5): mount point and its options come before the hyphen, the type behind it.
-        found = [
-            fields[5]
-            for fields in mounts()
-            if fields[4] == self.path and fields[fields.index("-") + 1] == "tmpfs"
-        ]
+        found = [one.options for one in mounts() if (one.point, one.kind) == (self.path, "tmpfs")]
         return found[-1] if found else None
 
     def _remount(self, size: str) -> None:

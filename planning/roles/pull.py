@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ROLE = "pull"
 #: Not those of gpu_settings: what two roles want, neither may take back.
 PROGRAMS = "/usr/local/lib/temper-pull"
-BESIDE = ("files.py", "lease.py", "process.py")
+BESIDE = ("files.py", "lease.py", "process.py", "records.py")
 CONFIGURATION = "/etc/temper/pull.json"
 KEYRING = "/etc/temper/pull_allowed_signers"
 KNOWN_HOSTS = "/etc/temper/pull_known_hosts"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: How often to look whether a node is idle.
 POLL_S = 5.0
+#: Characters of a reason; part of it may be a node's words.
+MOST_REASON = 1000
 
 
 class DrainError(Exception):
@@ -81,8 +83,8 @@ def unknown(node: str, scheduler: str) -> Standing:
 
 
 def one_line(text: str) -> str:
-    """A reason as schedulers keep it."""
-    return " ".join(text.split())
+    """Return a reason as schedulers keep it: one line that no command takes for an option."""
+    return " ".join(text.split()).lstrip("-")[:MOST_REASON]
 
 
 def wait_until_idle(

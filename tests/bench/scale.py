@@ -104,11 +104,6 @@ def make_compliance(folder: Path, count: int, drifted: int) -> None:
     waiver |= {"approver": "grace", "ticket": "OPS-7", "expires": "2999-01-01T00:00:00Z"}
     # Nothing was validated here; without that every node would be bad.
     unvalidated = waiver | {"control": "validation/last"}
-    arguments = dict.fromkeys(("key", "metrics"), "") | {
-        "directory": str(folder / "compliance"),
-        "validations": str(folder / "validation"),
-        "validation_max_age_days": 30,
-    }
     for number, nodes in enumerate(slices(count)):
         asked = []
         for name in nodes:
@@ -118,7 +113,7 @@ def make_compliance(folder: Path, count: int, drifted: int) -> None:
                 said = {"problem": "unreachable: no route to host"}
             waivers = [unvalidated, *([waiver] if place % 50 == 13 else [])]
             asked.append({"name": name, "groups": ["gpu_nodes"], "answer": said, "waivers": waivers})
-        hand_over(folder, number, "compliance", {"arguments": arguments, **packed(asked)})
+        hand_over(folder, number, "compliance", packed(asked))
 
 
 def make_validation(folder: Path, count: int, began: str) -> None:
@@ -129,8 +124,6 @@ def make_validation(folder: Path, count: int, began: str) -> None:
     results = [encode(made_up.result(name, "quick")) for name in made_up.names(DIFFERENT)]
     expectation = encode(made_up.expectation())
     silent = {"schema_version": EXPECTATIONS_VERSION, "gpus": None, "not_run": "no route to host"}
-    argv = ["-m", "validation", "report", "--fleet", "--latest"]
-    argv += [f"--history={folder}/validation/history.sqlite", f"--output={folder}/validation/{began[:10]}"]
     for number, nodes in enumerate(slices(count)):
         expected, found = {}, {}
         for name in nodes:
@@ -144,7 +137,7 @@ def make_validation(folder: Path, count: int, began: str) -> None:
             found[name] = one | {"node": name, "started_at": began, "gpus": gpus}
         expectations = {"schema_version": EXPECTATIONS_VERSION, "nodes": expected}
         document = {"expectations": expectations, "results": found, "fabric": None}
-        hand_over(folder, number, "validation", {"argv": argv, "document": document})
+        hand_over(folder, number, "validation", {"document": document})
 
 
 def make_plans(folder: Path, count: int) -> None:
@@ -160,13 +153,24 @@ def make_plans(folder: Path, count: int) -> None:
 # ----------------------------------------------------------------- what is measured
 
 
+def chosen(folder: Path) -> dict[str, Any]:
+    """How reports are made: below the folder of the measurement."""
+    from fleet import collected
+
+    below = {
+        "compliance_reports_directory": str(folder / "compliance"),
+        "gpu_validation_reports_directory": str(folder / "validation"),
+    }
+    return collected.defaults() | below
+
+
 def check_compliance(folder: Path, count: int) -> None:
     """Statement, all its files, and the history."""
     from fleet import collected
     from fleet.inventory import Inventory
 
     known = Inventory({"gpu_nodes": {"hosts": names(count)}}, {name: {} for name in names(count)})
-    said = collected.compliance(folders(folder, "compliance"), {}, [], known)
+    said = collected.compliance(folders(folder, "compliance"), {}, [], known, chosen(folder))
     assert said is not None and said.status == 1, said
 
 
@@ -189,7 +193,7 @@ def judge_validation(folder: Path, _count: int) -> None:
     """Verdict, all its files, and the history."""
     from fleet import collected
 
-    said = collected.validation(folders(folder, "validation"), {})
+    said = collected.validation(folders(folder, "validation"), {}, chosen(folder))
     assert said is not None and (folder / "validation" / "latest" / "summary.json").is_file(), said
 
 

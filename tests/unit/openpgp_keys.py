@@ -69,3 +69,12 @@ def made(*algorithms: str) -> Iterator[KeyRing]:
     finally:
         ring.stop_agent()
         shutil.rmtree(ring.home)
+
+
+def forged(fingerprint: str, kind: int = 0x13, created: int = 0, algorithm: int = 1) -> bytes:
+    """A packet that says it is a signature by this key (RFC 9580, 5.2.3), with anything in its place."""
+    hashed = b"\x05\x02" + (created or int(time.time())).to_bytes(4, "big")
+    hashed += bytes([2 + len(fingerprint) // 2, 33, 4]) + bytes.fromhex(fingerprint)
+    body = bytes([4, kind, algorithm, 10]) + len(hashed).to_bytes(2, "big") + hashed + bytes(4)
+    body += b"\x08\x00" + b"\x80" * 256
+    return b"\xc2\xff" + len(body).to_bytes(4, "big") + body

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,45 @@ class Proxy(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.server_port}"
+
+
+class Sender(ThreadingHTTPServer):
+    """Counts what it sends."""
+
+    daemon_threads = True
+    sent = 0
+
+
+class Endless(BaseHTTPRequestHandler):
+    """Sends for as long as somebody listens: as fast as it can, or a byte now and then."""
+
+    server: Sender
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                if "slow" in self.path:
+                    self.wfile.write(b"a")
+                    time.sleep(0.02)
+                else:
+                    self.server.sent += self.wfile.write(b"a" * (1 << 20))
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def endless() -> Iterator[Sender]:
+    """A server whose answers have no end."""
+    server = Sender(("127.0.0.1", 0), Endless)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -131,6 +172,20 @@ def test_a_proxy_that_refuses_is_told_without_its_login(proxy: Proxy, apt_says: 
     assert "407" in str(refusal.value)
     assert "keys.invalid" in str(refusal.value)
     assert not any(word in str(refusal.value) for word in ("wr0ng", "pa55"))
+
+
+@needs_apt
+def test_an_answer_without_an_end_fills_no_disk(endless: Sender, apt_says: Callable[..., None]) -> None:
+    with contextlib.suppress(DownloadError):
+        download(f"http://127.0.0.1:{endless.server_port}/key", "apt", LIMIT_BYTES)
+    # With each try, and what is on its way.
+    assert 0 < endless.sent < 64 << 20
+
+
+def test_an_answer_that_trickles_has_an_end(endless: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "LIMIT_S", 0.5)
+    with pytest.raises(DownloadError, match=r"within 0\.5 s"):
+        download(f"http://127.0.0.1:{endless.server_port}/slow", "dnf", 1 << 20)
 
 
 @needs_apt

@@ -89,6 +89,12 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 # ---------------------------------------------------------------- system
 
 
+@pytest.mark.parametrize("text", ["0-3,8-184467440", "9" * 5000, "0-65537"])
+def test_list_of_more_cpus_than_a_kernel_counts_takes_no_memory(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected numbers|digits"):
+        node_facts.numbers(text)
+
+
 def test_os_release_with_and_without_quotes(root: Root) -> None:
     root.write("etc/os-release", BOOKWORM)
     assert node_facts.os_release(root.path) == {

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import base64
+import time
 from typing import TYPE_CHECKING
 
 import pytest
+from ansible.module_utils.packaging import openpgp
 from ansible.module_utils.packaging.openpgp import OpenPGPError, dearmor, fingerprints, packets
+
+from tests.unit import openpgp_keys
+from tests.unit.openpgp_keys import forged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,3 +136,77 @@ def test_fingerprint_of_a_version_6_key() -> None:
 
 def test_binary_data_needs_no_dearmouring() -> None:
     assert dearmor(b"\x98\x00") == b"\x98\x00"
+
+
+@pytest.mark.parametrize("algorithm", ["rsa4096", "ed25519"])
+def test_what_a_key_has_signed_itself_is_kept(key_ring: KeyRing, algorithm: str) -> None:
+    (key,) = openpgp.keys(key_ring.export(algorithm, armour=False))
+    assert openpgp.own_signatures(key) == key
+
+
+def test_subkeys_and_a_renewed_expiry_verify() -> None:
+    with openpgp_keys.made("rsa2048") as ring:
+        primary = ring.keys["rsa2048"]
+        ring.gpg("--passphrase", "", "--quick-add-key", primary, "rsa2048", "sign", "1y")
+        ring.gpg("--passphrase", "", "--quick-set-expire", primary, "1y")
+        ring.gpg("--passphrase", "", "--quick-add-uid", primary, "another name")
+        (key,) = openpgp.keys(ring.export("rsa2048", armour=False))
+    assert openpgp.own_signatures(key) == key
+
+
+@pytest.mark.parametrize("kind", [0x13, 0x1F, 0x20, 0x18], ids=["user id", "key", "revocation", "subkey"])
+@pytest.mark.parametrize(("algorithm", "number"), [("rsa4096", 1), ("ed25519", 22)])
+def test_a_signature_that_a_key_has_not_made_is_dropped(
+    key_ring: KeyRing, kind: int, algorithm: str, number: int
+) -> None:
+    data = key_ring.export(algorithm, armour=False)
+    (key,) = openpgp.keys(data)
+    (answer,) = openpgp.keys(data + forged(key.fingerprint, kind, algorithm=number))
+    assert openpgp.own_signatures(answer) == key
+
+
+@pytest.mark.parametrize("algorithm", ["rsa4096", "ed25519"])
+def test_a_changed_signature_is_none(algorithm: str) -> None:
+    with openpgp_keys.made(algorithm) as ring:
+        data = bytearray(ring.export(algorithm, armour=False))
+    data[-1] ^= 1
+    (answer,) = openpgp.keys(bytes(data))
+    assert openpgp.own_signatures(answer) is None
+
+
+@pytest.mark.parametrize("algorithm", ["rsa4096", "ed25519"])
+def test_a_signature_of_the_future_counts_for_nothing(key_ring: KeyRing, algorithm: str) -> None:
+    data = key_ring.export(algorithm, armour=False)
+    (key,) = openpgp.keys(data)
+    (answer,) = openpgp.keys(data + forged(key.fingerprint, created=0xFFFFFFFF))
+    assert (answer.renewed, answer.expires) == (key.renewed, key.expires)
+    assert openpgp.own_signatures(answer) == key
+
+
+def test_more_signatures_than_a_key_has_are_refused(key_ring: KeyRing) -> None:
+    data = key_ring.export("rsa4096", armour=False)
+    (answer,) = openpgp.keys(data + forged(key_ring.keys["rsa4096"]) * 201)
+    with pytest.raises(OpenPGPError, match="signatures"):
+        openpgp.own_signatures(answer)
+
+
+def test_two_editions_together_have_the_parts_of_both_once() -> None:
+    with openpgp_keys.made("rsa2048") as ring:
+        primary = ring.keys["rsa2048"]
+        (before,) = openpgp.keys(ring.export("rsa2048", armour=False))
+        ring.gpg("--passphrase", "", "--quick-add-key", primary, "rsa2048", "sign", "1y")
+        ring.gpg("--passphrase", "", "--quick-add-uid", primary, "another name")
+        (after,) = openpgp.keys(ring.export("rsa2048", armour=False))
+    both = openpgp.merged(before, after)
+    assert sorted(packets(both.packets)) == sorted(packets(after.packets))
+    assert openpgp.merged(after, before).packets == openpgp.merged(both, after).packets
+
+
+@pytest.mark.parametrize(
+    "line", [b"a:" * 20, b"\n=abcd" * 4000, b" " * 100_000], ids=["headers", "sums", "blanks"]
+)
+def test_armour_costs_time_in_proportion_to_its_length(line: bytes) -> None:
+    started = time.process_time()
+    with pytest.raises(OpenPGPError):
+        dearmor(b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n" + (line + b"\n") * 8)
+    assert time.process_time() - started < 2

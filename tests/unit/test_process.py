@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,30 @@ def test_file_descriptors_are_given_back() -> None:
     before = sorted(Path("/proc/self/fd").iterdir())
     process.complete(["true"])
     assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_program_that_prints_without_end_is_ended_with_its_children(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(process, "MOST_BYTES", 2**20)
+    with pytest.raises(process.OutputError, match="`sh -c"):
+        process.run(["sh", "-c", f"yes & echo $! > {tmp_path}/pid; wait"], timeout_s=60)
+    child = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
+
+    def ended() -> bool:
+        # Nobody may have taken its status yet.
+        return not child.exists() or child.read_text().split()[2] == "Z"
+
+    deadline = time.monotonic() + 10
+    while not ended() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ended()
+
+
+def test_line_that_cannot_be_read_is_named_with_its_program() -> None:
+    with pytest.raises(process.OutputError, match=r"`count`.*'x\\x1b'"):
+        process.each_line("count", "1\n\n2\nx\x1b\n", int)
+
+
+def test_only_a_line_feed_ends_a_line() -> None:
+    assert process.each_line("count", "a\x0cb\u2028c\rd\n\ne", str) == ["a\x0cb\u2028c\rd", "e"]

@@ -5,12 +5,15 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 WANTED = {"controller": PROJECT["project"]["dependencies"], "dev": PROJECT["dependency-groups"]["dev"]}
 PIN = re.compile(r"^([a-z0-9-]+)==([^ ]+)", re.MULTILINE)
+TABLES = yaml.safe_load((ROOT / "data/nvidia_compatibility.yml").read_text())
+TORCHES = sorted(row["last"] for row in TABLES["nvidia_torch_releases"].values())
 each_layer = pytest.mark.parametrize("layer", ["controller", "dev"])
 
 
@@ -36,3 +39,14 @@ def test_every_pin_has_hashes_and_nothing_names_an_index(layer: str) -> None:
 
 def test_developers_environment_holds_the_controllers_at_the_same_versions() -> None:
     assert pins("controller").items() <= pins("dev").items(), "tools/bootstrap.py installs dev.txt alone"
+
+
+@pytest.mark.parametrize("torch", TORCHES)
+def test_everything_that_comes_with_a_torch_is_pinned_with_hashes(torch: str) -> None:
+    text = (REQUIREMENTS / "torch" / f"{torch}.txt").read_text()
+    entries = re.split(r"^(?=[a-z])", text, flags=re.MULTILINE)[1:]
+    assert [entry for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}", entry)] == []
+    found = PIN.findall(text)
+    assert ("torch", torch) in found
+    assert {"sympy", "filelock", "triton"} <= {name for name, _ in found}
+    assert set(re.findall(r"--[a-z-]+", text)) == {"--hash"}, "no index, and no option that undoes the hashes"

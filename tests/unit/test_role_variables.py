@@ -50,6 +50,35 @@ def values(**variables: Any) -> dict[str, Any]:
     return found
 
 
+# ---------------------------------------------------------------- logins
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("nvidia_stack_cuda_repository_url", "https://ops:s3cret@mirror.example/cuda"),
+        ("nvidia_stack_cuda_key_url", "http://s3cret@mirror.example/key"),
+        ("nvidia_stack_container_repository_url", "HTTPS://ops:s3cret@x@mirror.example/cuda"),
+        ("gpu_validation_pip_args", "--pre --index-url https://ops:s3cret@mirror.example/simple"),
+        ("pull_url", "ssh://git:s3cret@git.example.org/fleet.git"),
+        ("os_tuning_sysctls", {"kernel.x": "https://ops:s3cret@mirror.example"}),
+    ],
+)
+def test_a_login_in_an_address_is_refused_and_never_repeated(name: str, value: Any) -> None:
+    found = role_variables({name: value}, specs())
+    assert any(problem.startswith(f"{name}: expected an address without") for problem in found["problems"])
+    assert "s3cret" not in str(found)
+
+
+@pytest.mark.parametrize(
+    "value", ["ssh://git@git.example.org/fleet.git", "https://git.example.org/a@b", "https://[::1]:8080/x"]
+)
+def test_an_address_without_a_password_is_taken(value: str) -> None:
+    found = role_variables({"pull_url": value}, specs())
+    assert found["values"]["pull_url"] == value
+    assert not found["problems"]
+
+
 # ---------------------------------------------------------------- names
 
 
@@ -289,6 +318,7 @@ def test_a_variable_of_the_operator_s_own_is_left_alone() -> None:
         ("gpu_settings_power_limit_percent", 0, "expected more than 0 % of the GPU's default, found 0"),
         ("gpu_validation_hours", -1, "expected hours, 0 (what the plan says) to 1000, found -1"),
         ("gpu_validation_hours", float("nan"), "found nan"),
+        ("gpu_validation_pip_args", "--no-binary :all:", "--no-binary has no place here"),
         ("gpu_validation_storage_floor_gb_s", -1, "expected GB/s, 0 (no floor) or above, found -1"),
         ("gpu_validation_fabric_floor_gb_s", -1, "expected GB/s, 0 (no floor) or above, found -1"),
         ("gpu_validation_fabric_floor_gb_s", "fast", "expected float, found 'fast'"),

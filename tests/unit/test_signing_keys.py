@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from ansible.module_utils.packaging import openpgp, signing_keys
 from ansible.module_utils.packaging.signing_keys import RepositoryError
 
 from tests.unit import openpgp_keys
+from tests.unit.openpgp_keys import forged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from tests.unit.openpgp_keys import KeyRing
 
 pytestmark = pytest.mark.skipif(not shutil.which("gpg"), reason="gpg makes the keys of these tests")
+needs_gpgv = pytest.mark.skipif(not shutil.which("gpgv"), reason="gpgv verifies as apt does")
 DAY_S = 86400
 
 
@@ -205,3 +208,96 @@ def test_all_our_keyrings_are_renewed_where_apt_cannot_verify(
     assert signing_keys.renew(tmp_path / "sources", tmp_path / "keyrings")
     assert expires_days(path.read_text()) == [None]
     assert not signing_keys.renew(tmp_path / "sources", tmp_path / "keyrings")
+
+
+# ---------------------------------------------------------------- forged answers
+
+
+@pytest.fixture(scope="module")
+def signed(ring: KeyRing, editions: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file, and beside it the owner's signature of it."""
+    path = tmp_path_factory.mktemp("signed") / "Release"
+    path.write_text("a repository")
+    ring.gpg("--detach-sign", "--local-user", ring.keys["ed25519"], str(path))
+    return path
+
+
+def accepts(keyring_text: str, signed: Path, folder: Path) -> bool:
+    """Whether gpgv, with which apt verifies, takes the owner's signature with this keyring."""
+    (folder / "keyring.gpg").write_bytes(openpgp.dearmor(keyring_text.encode()))
+    command = ["gpgv", "--keyring", str(folder / "keyring.gpg"), f"{signed}.sig", str(signed)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def without_signatures(edition: bytes, fingerprint: str, created: int) -> bytes:
+    """A key with the right fingerprint whose own signatures are replaced by a forged one."""
+    parts = [
+        whole for tag, _, whole in openpgp.walk(openpgp.dearmor(edition)) if tag != openpgp.SIGNATURE_TAG
+    ]
+    return b"".join(parts) + forged(fingerprint, created=created, algorithm=22)
+
+
+@needs_gpgv
+@pytest.mark.parametrize("created", [0, 0xFFFFFFFF], ids=["today", "2106"])
+@pytest.mark.parametrize("current", ["in two days", "in a year"])
+def test_a_forged_answer_never_replaces_a_key_that_works(
+    repository: dict[str, Any],
+    editions: dict[str, bytes],
+    signed: Path,
+    tmp_path: Path,
+    current: str,
+    created: int,
+) -> None:
+    answer = without_signatures(editions["in a year"], repository["fingerprints"][0], created)
+    (tmp_path / "key").write_bytes(answer)
+    kept = keyring(repository, editions[current], renew=True)
+    assert accepts(kept.text, signed, tmp_path)
+
+
+@needs_gpgv
+@pytest.mark.parametrize("created", [0, 0xFFFFFFFF], ids=["today", "2106"])
+def test_a_good_answer_repairs_a_forged_keyring(
+    repository: dict[str, Any],
+    editions: dict[str, bytes],
+    signed: Path,
+    tmp_path: Path,
+    publish: Any,
+    created: int,
+) -> None:
+    bad = without_signatures(editions["in a year"], repository["fingerprints"][0], created)
+    publish("in a year")
+    assert accepts(keyring(repository, bad, renew=True).text, signed, tmp_path)
+
+
+def test_a_first_answer_whose_signatures_are_of_the_future_is_refused(
+    repository: dict[str, Any], editions: dict[str, bytes], tmp_path: Path
+) -> None:
+    answer = without_signatures(editions["in a year"], repository["fingerprints"][0], 0xFFFFFFFF)
+    (tmp_path / "key").write_bytes(answer)
+    with pytest.raises(RepositoryError, match="no good signature of its own"):
+        keyring(repository, b"")
+
+
+@pytest.mark.parametrize(("edition", "algorithm"), [("another key", "rsa3072"), ("never", "ed25519")])
+def test_a_first_answer_that_the_key_has_not_signed_is_refused(
+    repository: dict[str, Any],
+    editions: dict[str, bytes],
+    ring: KeyRing,
+    tmp_path: Path,
+    edition: str,
+    algorithm: str,
+) -> None:
+    repository["fingerprints"] = [ring.keys[algorithm]]
+    answer = without_signatures(editions[edition], ring.keys[algorithm], 0)
+    (tmp_path / "key").write_bytes(answer)
+    with pytest.raises(RepositoryError, match="no good signature of its own"):
+        keyring(repository, b"")
+
+
+def test_a_keyring_that_claims_the_future_is_fetched_anew(
+    repository: dict[str, Any], editions: dict[str, bytes]
+) -> None:
+    pins = signing_keys.normal(repository["fingerprints"])
+    bad = without_signatures(editions["in a year"], repository["fingerprints"][0], 0xFFFFFFFF)
+    assert signing_keys.due(repository, bad, pins)
+    assert not signing_keys.due(repository, editions["in a year"], pins)

@@ -302,3 +302,30 @@ def test_every_torch_of_a_plan_fits_and_advice_leads_to_a_plan() -> None:
 )
 def test_kernels_run_on_later_gpus_of_their_major_version(own: str, gpu: str, *, runs: bool) -> None:
     assert has_kernels([own], gpu) is runs
+
+
+# ---------------------------------------------------------------- with which hashes
+
+
+def test_a_torch_of_the_tables_has_its_hashes() -> None:
+    found = plan()
+    assert found["payload"]["requirements"] == "requirements/torch/2.11.0.txt"
+    assert not any("without hashes" in warning for warning in found["warnings"])
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"gpu_validation_torch_version": "2.99.0"},
+        {"gpu_validation_torch_version": "2.14.1+cu126"},
+        {"gpu_validation_pip_args": "--index-url https://mirror.example/whl/cu126"},
+    ],
+    ids=["of no table", "a build", "another index"],
+)
+def test_a_torch_whose_hashes_nobody_knows_is_installed_with_a_warning(variables: dict[str, Any]) -> None:
+    found = plan(**variables)
+    assert found["payload"]["requirements"] == ""
+    assert any("without hashes" in warning for warning in found["warnings"])
+    own = plan(**variables, gpu_validation_torch_requirements="mine.txt")
+    assert own["payload"]["requirements"] == "mine.txt"
+    assert not any("without hashes" in warning for warning in own["warnings"])

@@ -6,10 +6,12 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from validation.autotune.knobs import UNSET
+from validation.autotune.knobs import KINDS, UNSET
 from validation.autotune.search import Decision
 from validation.autotune.trials import METRICS
-from validation.model.contract import ContractError, Machine, loads
+from validation.model.bounds import Moment, Name, Seconds  # noqa: TC001 - the reader looks at fields' types
+from validation.model.contract import MOST_RESULT_BYTES, ContractError, Machine, loads
+from validation.model.printable import one_line
 from validation.model.quantities import number, unit
 
 if TYPE_CHECKING:
@@ -38,9 +40,9 @@ class Evidence:
     """
 
     schema_version: int
-    node: str
-    started_at: str
-    duration_s: float
+    node: Name
+    started_at: Moment
+    duration_s: Seconds
     seed: int
     machine: Machine
     processes: int
@@ -78,11 +80,16 @@ def as_another(evidence: Evidence, knob: str, names: Mapping[str, str]) -> Evide
 
 def read(text: str | bytes) -> Evidence:
     """Evidence from JSON. Raises ContractError."""
-    found = loads(Evidence, text)
+    found = loads(Evidence, text, MOST_RESULT_BYTES)
     if found.schema_version != AUTOTUNE_VERSION:
         raise ContractError(
             f"evidence of schema version {found.schema_version}; this program reads {AUTOTUNE_VERSION}"
         )
+    for knob in found.decision.knobs:
+        if knob.name not in KINDS or not (knob.kept is None or knob.tried):
+            raise ContractError(f"{knob.name} is no setting that this program knows, or nothing was tried")
+    if any(one.gain is not None and not one.pairs for one in comparisons(found.decision)):
+        raise ContractError("expected the pairs of trials that a gain comes from, found none")
     return found
 
 
@@ -98,7 +105,7 @@ def text(evidence: Evidence) -> str:
         lines += [f"  {brought(one)}" for one in proven]
     else:
         lines.append("Nothing is kept: the node stays as it is.")
-    return "\n".join(lines) + "\n"
+    return "".join(f"{one_line(line)}\n" for line in lines)
 
 
 def verdict(knob: KnobVerdict) -> str:

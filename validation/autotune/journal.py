@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING
 from validation.autotune import clocks
 from validation.model.contract import ContractError, dumps, loads
 from validation.processes.files import write_atomically
-from validation.processes.pool import ROOT
+from validation.processes.pool import ROOT, inherited
 from validation.run.burn_in import boot_id, locked
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ def _write(path: Path, value: str) -> None:
 
 def _start_guard(journal: Path) -> subprocess.Popen[bytes]:
     """A process in a session of its own, which a killed process group does not take along."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**inherited(), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.Popen(
         [sys.executable, "-c", GUARD, str(journal.absolute())],
         stdin=subprocess.PIPE,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from validation.autotune.evidence import brought, held, shown, verdict
 from validation.autotune.knobs import KINDS, environment_of
+from validation.model.printable import one_line
 from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ def text(evidence: Evidence, earlier: str = "") -> str:
 
     Of an `earlier` proposal the variables stay that this one does not replace: they were the start of it.
     """
-    below = "\n".join(_lines(evidence, earlier)) + "\n"
+    # A node's words stand in comments: a line of their own would be a variable of the inventory.
+    below = "".join(
+        f"{one_line(line)}\n" if line.startswith("#") else f"{line}\n" for line in _lines(evidence, earlier)
+    )
     return f"{MARK}{_digest(below)}\n{below}"
 
 
@@ -132,7 +136,7 @@ def _proposed(knob: KnobVerdict, *, between: bool) -> Iterator[str]:
 
 
 def _scalar(value: str) -> str:
-    return value if value.isdigit() else json.dumps(value)
+    return value if value.isascii() and value.isdigit() else json.dumps(value)
 
 
 def _advice(knob: KnobVerdict, *, between: bool) -> str:

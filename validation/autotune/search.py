@@ -19,8 +19,9 @@ import random
 import statistics
 from dataclasses import dataclass, replace
 from math import inf, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from validation.model.bounds import Bounds
 from validation.model.contract import StringEnum
 from validation.verdict.baseline import OUTLIER_Z
 from validation.verdict.chance import FEW_RUNS, MEDIAN_ERROR, among, usual_scatter
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 #: What a setting must bring to be worth a line in an inventory, as a part.
 LEAST_GAIN = 0.02
+#: A value that somebody sets in an inventory or a job: no template, and nothing that a shell acts on.
+Value = Annotated[str, Bounds(64, pattern=r"[A-Za-z0-9_.,:=^@-]*")]
 #: How many standard errors a candidate must stand out to be looked at again: it is confirmed by fresh trials.
 LIKELY_Z = 2.0
 #: After how many pairs it is looked at whether a comparison is decided; after the last nothing more is tried.
@@ -112,7 +115,7 @@ class KnobVerdict:
     name: str
     objective: str
     start: str
-    kept: str | None
+    kept: Value | None
     reason: str
     tried: tuple[Compared, ...]
 

@@ -14,9 +14,10 @@ from validation.checks.registry import CHECKS, HEADLINES, PROVE_A_GPU, TESTS
 from validation.cli import archive
 from validation.findings import catalogue
 from validation.model import gpu_models
-from validation.model.contract import ContractError, dumps, node_result, parse
+from validation.model.contract import MOST_RESULT_BYTES, ContractError, dumps, node_result, parse
 from validation.model.expectations import ANY_MODEL, Expectation, ExpectedGpus, References, parse_expectation
 from validation.model.plans import PLANS
+from validation.model.printable import one_line
 from validation.model.run_options import RunOptions
 from validation.processes import files
 from validation.report import fleet_report
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if options.storage_floor is not None and not options.storage:
         raise UsageError("--storage-floor needs a --storage to read from; name one, or leave it out")
     run_options = RunOptions(
-        storage_paths=tuple(options.storage),
+        storage_paths=tuple(dict.fromkeys(options.storage)),
         storage_floor_gb_s=options.storage_floor,
         traces=options.traces,
         tensorflow=options.tensorflow,
@@ -130,51 +131,62 @@ def list_tests(_options: argparse.Namespace) -> int:
 
 def compare_results(options: argparse.Namespace) -> int:
     """Say what became better or worse between two results."""
-    before, after = (_one_or_more(path) for path in (options.before, options.after))
+    (before, bad), (after, worse) = (_one_or_more(path) for path in (options.before, options.after))
     changes = compare.compare(before, after)
     print(compare.text(changes, everything=options.all), end="")
+    for why in (*bad.values(), *worse.values()):
+        print(f"validation: not compared: {one_line(why)}", file=sys.stderr)
     if any(change.trend is compare.Trend.WORSE for change in changes):
         return EXIT_FAIL
     trends = {change.trend for change in changes}
     compared = bool(trends - {compare.Trend.UNKNOWN, compare.Trend.GONE})
     # What is gone may be as good as before or worse: nobody knows.
-    return EXIT_PASS if compared and compare.Trend.GONE not in trends else EXIT_ENVIRONMENT
+    whole = compared and compare.Trend.GONE not in trends and not (bad or worse)
+    return EXIT_PASS if whole else EXIT_ENVIRONMENT
 
 
-def _one_or_more(path: Path) -> dict[str, NodeResult]:
-    """The results at a path, which is one, or the folder of a report or of results.
+def _one_or_more(path: Path) -> tuple[dict[str, NodeResult], dict[str, str]]:
+    """The results at a path, which is one, or the folder of a report or of results, as `results_in` does.
 
     Raises UsageError, ContractError, OSError.
     """
     if path.is_dir():
         folder = path / "results"
-        results = results_in(folder if folder.is_dir() else path)
+        results, unreadable = results_in(folder if folder.is_dir() else path)
         if not results:
-            raise UsageError(f"{path}: expected results, found no JSON file")
-        return results
-    result = _result_in(path)
-    return {result.node: result}
+            raise UsageError(
+                f"{path}: expected results, found {next(iter(unreadable.values()), 'no JSON file')}"
+            )
+        return results, unreadable
+    result = result_in(path)
+    return {result.node: result}, {}
 
 
-def results_in(directory: Path) -> dict[str, NodeResult]:
-    """The results in a folder by the name of their node.
+def results_in(directory: Path) -> tuple[dict[str, NodeResult], dict[str, str]]:
+    """The results in a folder by the name of their node, and why others cannot be read, by their file's name.
 
-    Raises UsageError for two of one node, ContractError for a bad one.
+    Raises UsageError for two of one node, OSError.
     """
     if not directory.is_dir():
         raise UsageError(f"{directory}: no such folder; expected one with a JSON file for each node")
     results: dict[str, NodeResult] = {}
+    unreadable: dict[str, str] = {}
     for path in sorted(directory.glob("*.json")):
-        result = _result_in(path)
+        try:
+            result = result_in(path)
+        except ContractError as error:
+            unreadable[path.stem] = str(error)
+            continue
         if result.node in results:
-            raise UsageError(f"{path}: a second result of node {result.node}; remove one of them")
+            raise UsageError(f"{path}: a second result of node {one_line(result.node)}; remove one of them")
         results[result.node] = result
-    return results
+    return results, unreadable
 
 
-def _result_in(path: Path) -> NodeResult:
+def result_in(path: Path) -> NodeResult:
+    """The result in a file. Raises ContractError, OSError."""
     try:
-        return node_result(parse(path.read_bytes()), TESTS)
+        return node_result(parse(files.read_at_most(path, MOST_RESULT_BYTES)), TESTS)
     except ContractError as error:
         raise ContractError(f"{path}: {error}") from error
 

@@ -16,17 +16,18 @@ from validation.checks.registry import TESTS
 from validation.cli.commands import STDIN, UsageError, read, results_in
 from validation.cli.fleet_part import FleetPart, Known, Shown, Wanted, is_document, pages_can_be_made
 from validation.fabric import tree_search
-from validation.fabric.groups import Fleet, Order, make_orders
+from validation.fabric.groups import Fleet, Order, make_orders, read_rounds
 from validation.fabric.measure import run_part
 from validation.fabric.outlook import outlook
 from validation.fabric.verdict import judge_fabric
-from validation.model.contract import ContractError, decode, dumps, encode, loads, parse
+from validation.model.contract import ContractError, dumps, encode, loads, parse
 from validation.model.expectations import Expectation, read_fleet
 from validation.model.plans import PLANS
 from validation.probes.machine import available_cpus
 from validation.processes.garbage import uncollected
 from validation.processes.parts import Parts
 from validation.report import fleet_report
+from validation.report.unshown import Unshown
 from validation.verdict.cohort import Cohorts
 from validation.verdict.judge import EXIT_ENVIRONMENT, EXIT_PASS, judge_fleet
 from validation.verdict.verdicts import FleetVerdict
@@ -57,6 +58,7 @@ def judge(options: argparse.Namespace) -> int:
     between_nodes = judge_fabric(given.between_nodes) if given.between_nodes else {}
     before = functools.cache(functools.partial(_report_before, options.output))
     has_pages = pages_can_be_made()
+    unshown = Unshown()
     with Parts(given.parts) as parts:
         names = parts.each(FleetPart.read, given.sources)
         given.sources.clear()
@@ -75,13 +77,14 @@ def judge(options: argparse.Namespace) -> int:
         write()
         fleet_report.conclude(options.output, fleet, inputs)
         ended = parts.each(FleetPart.finish, [unusable] * len(parts))
-        unusable = next(filter(None, ended), "")
+        unusable = next((one.unusable for one in ended if one.unusable), "")
+        unshown.said += chain.from_iterable(one.unshown for one in ended)
     if options.latest:
         fleet_report.point_latest_to(options.output)
     report = options.output / ("report.html" if has_pages else "report.txt")
     text = fleet_report.text(fleet, f"Report: {report}")
     print(taken_over, end="")
-    problem = f"{unusable}\n" if unusable else ""
+    problem = (f"{unusable}\n" if unusable else "") + unshown.text()
     # What ends the run is said last.
     print(*((problem, text) if fleet.exit_status else (text, problem)), sep="", end="")
     return fleet.exit_status or (EXIT_ENVIRONMENT if problem else EXIT_PASS)
@@ -98,8 +101,9 @@ class _Given:
 
 def _from_files(options: argparse.Namespace) -> _Given:
     part = FleetPart(options)
-    part.hold(read_fleet(options.expectations, TESTS).nodes, results_in(options.results))
-    return _Given([part], [[]], loads(Fleet, options.fabric.read_bytes()) if options.fabric else None)
+    part.hold(read_fleet(options.expectations, TESTS).nodes, *results_in(options.results))
+    between_nodes = read_rounds(parse(options.fabric.read_bytes())) if options.fabric else None
+    return _Given([part], [[]], between_nodes)
 
 
 def _from_stdin(options: argparse.Namespace) -> _Given:
@@ -117,7 +121,7 @@ def _from_stdin(options: argparse.Namespace) -> _Given:
             '{"document": {...}, "slices": [file, ...]} either'
         )
     if slices is None:
-        between_nodes = decode(Fleet, given["fabric"], "fabric") if given.get("fabric") else None
+        between_nodes = read_rounds(given["fabric"]) if given.get("fabric") else None
         return _Given([FleetPart(options)], [[document]], between_nodes)
     sources = _shares([Path(path) for path in slices])
     sources[0].insert(0, document)
@@ -255,7 +259,7 @@ def group(_options: argparse.Namespace) -> int:
 
     `say` has sentences for the operator: what is planned, and what comes next.
     """
-    fleet = loads(Fleet, read(STDIN))
+    fleet = read_rounds(parse(read(STDIN)))
     step = tree_search.next_step(fleet)
     rounds = [make_orders(fleet, groups, secrets.token_hex(8), step.name) for groups in step.rounds]
     by_group = [{order.run: encode(order) | {"node": ""} for order in found.values()} for found in rounds]

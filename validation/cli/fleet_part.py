@@ -7,18 +7,22 @@ process of its own, and a small one is a single part. The report is the same.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from validation.checks.registry import HEADLINES, TESTS
 from validation.cli.commands import UsageError
+from validation.findings.catalogue import advised
 from validation.metrics import fleet_metrics
-from validation.model.contract import ContractError, NodeResult, node_result, parse
+from validation.model.contract import ContractError, NodeResult, node_result, parse, refuse_future
 from validation.model.expectations import Expectation, fleet_from
+from validation.model.printable import one_line
 from validation.processes import files
 from validation.report import fleet_report
+from validation.report.unshown import Unshown
 from validation.verdict import cohort, history
 from validation.verdict.baseline import Comparison
 from validation.verdict.history import Past
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
     from pages.write import NodePages
     from validation.verdict.history import PastRun
     from validation.verdict.verdicts import NodeVerdict, TestVerdict
+
+#: Characters of the reason why a node was not measured.
+MOST_REASON = 2000
 
 
 @dataclass(frozen=True)
@@ -83,26 +90,62 @@ class Wanted:
     index: str
 
 
+@dataclass(frozen=True)
+class Ended:
+    """Why the history could not be used, and what could not be made of nodes' results."""
+
+    unusable: str
+    unshown: list[str]
+
+
 class FleetPart:
     """Some nodes of a fleet. Its steps follow each other as they stand here."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._own_past = _OwnPast(options.history)
+        self._unshown = Unshown()
+        self._own_past = _OwnPast(options.history, self._unshown)
         self._expectations: dict[str, Expectation] = {}
         self._results: dict[str, NodeResult] = {}
         self._compared: dict[str, _Compared] = {}
         self._verdicts: list[NodeVerdict] = []
+        self._now = datetime.now(timezone.utc)
 
-    def hold(self, expectations: Mapping[str, Expectation], results: Mapping[str, NodeResult]) -> None:
-        """Take nodes. What was known of them no longer holds. Raises UsageError."""
-        if unknown := sorted(results.keys() - expectations.keys()):
+    def hold(
+        self,
+        expectations: Mapping[str, Expectation],
+        results: Mapping[str, NodeResult],
+        unreadable: Mapping[str, str],
+    ) -> None:
+        """Take nodes. What was known of them no longer holds. Raises UsageError.
+
+        A node whose result is `unreadable`, which says why, or of the future, was not measured: one bad
+        result costs the others no verdict.
+        """
+        if unknown := sorted((results.keys() | unreadable.keys()) - expectations.keys()):
+            why = f": {unreadable[unknown[0]]}" if unknown[0] in unreadable else ""
             raise UsageError(
-                f"there is a result of {unknown[0]}, but nothing is expected of a node of this name"
+                f"there is a result of {unknown[0]}, but nothing is expected of a node of this name{why}"
             )
         self.forget(expectations)
         self._expectations |= expectations
-        self._results |= results
+        refused = dict(unreadable)
+        for name, result in results.items():
+            try:
+                refuse_future(result, self._now)
+            except ContractError as error:
+                refused[name] = str(error)
+            else:
+                self._results[name] = result
+        for name, why in refused.items():
+            self._lose(name, f"its result cannot be read: {why}")
+
+    def _lose(self, name: str, reason: str) -> Expectation:
+        """Take a node for one that was not measured."""
+        self._results.pop(name, None)
+        expected = dataclasses.replace(self._expectations[name], not_run=one_line(reason)[:MOST_REASON])
+        self._expectations[name] = expected
+        return expected
 
     def forget(self, names: Iterable[str]) -> None:
         """Let nodes go."""
@@ -129,21 +172,15 @@ class FleetPart:
         return list(self._expectations)
 
     def _take(self, document: dict[str, Any], known: dict[bytes, Expectation]) -> None:
-        """Take the nodes of a document.
-
-        A node whose result cannot be read was not measured: one bad result costs the others no verdict.
-        """
+        """Take the nodes of a document."""
         expectations = fleet_from(document["expectations"], TESTS, known).nodes
-        results = {}
+        results, unreadable = {}, {}
         for name, value in document["results"].items():
             try:
                 results[name] = _result_of(name, value)
             except ContractError as error:
-                if name not in expectations:
-                    raise
-                reason = f"its result cannot be read: {error}"
-                expectations[name] = dataclasses.replace(expectations[name], not_run=reason)
-        self.hold(expectations, results)
+                unreadable[name] = str(error)
+        self.hold(expectations, results, unreadable)
 
     def hear(self, elsewhere: Iterable[str]) -> Heard:
         """What the others are to know. Nodes that are `elsewhere` are no longer of this part."""
@@ -170,17 +207,25 @@ class FleetPart:
         self._compared = self._own_past.compare(self._expectations, self._results)
         among_equals = self._members.compare(known.cohorts)
         between = known.between_nodes
-        self._verdicts = [
-            judge_node(
+
+        def verdict(name: str) -> NodeVerdict:
+            return judge_node(
                 name,
                 self._results.get(name),
-                expectation,
+                self._expectations[name],
                 HEADLINES,
                 more_tests=(between[name],) if name in between else (),
                 comparisons=_comparisons(name, among_equals.get(name, {}), self._compared),
                 fail_on_degraded=self._options.fail_on_degraded,
             )
-            for name, expectation in self._expectations.items()
+
+        def unjudged(name: str, why: str) -> NodeVerdict:
+            expected = self._lose(name, f"its result could not be judged: {why}")
+            return judge_node(name, None, expected, HEADLINES)
+
+        self._verdicts = [
+            self._unshown.attempt(name, "its verdict", partial(verdict, name), partial(unjudged, name))
+            for name in list(self._expectations)
         ]
         fleet_report.write_results(self._options.output, self._results)
         inputs = fleet_report.inputs_of(self._expectations, self._verdicts)
@@ -199,7 +244,7 @@ class FleetPart:
             past=lambda result: of_runs(self._own_past.runs(result), result),
         )
         numbers = FleetNumbers(self._hardware, shown.numbers)
-        self._pages: NodePages = NodePages(Report(validation), numbers, shown.changed)
+        self._pages: NodePages = NodePages(Report(validation), numbers, shown.changed, self._unshown)
 
     def pages_of(self, names: Sequence[str]) -> dict[str, NodePage]:
         """What the pages of nodes show, by name; of those that are of this part."""
@@ -209,22 +254,28 @@ class FleetPart:
         """Write the pages of nodes that are of this part; returns the files. Raises OSError."""
         return self._pages.write(wanted.folder, wanted.names, wanted.index)
 
-    def finish(self, unusable: str) -> str:
-        """Add the runs to the history and write the nodes' metrics; why the history could not be used.
-
-        Raises OSError.
-        """
+    def finish(self, unusable: str) -> Ended:
+        """Add the runs to the history and write the nodes' metrics. Raises OSError."""
         self._own_past.unusable = unusable
         self._own_past.add(self._verdicts, self._results)
         if self._options.metrics:
             files.write_all(
                 (
-                    self._options.metrics / f"temper-validation-{verdict.node}.prom",
-                    fleet_metrics.text(verdict, self._last_measured(verdict.node)),
+                    self._options.metrics / f"temper-validation-{files.file_stem(verdict.node)}.prom",
+                    self._metrics_of(verdict),
                 )
                 for verdict in self._verdicts
             )
-        return self._own_past.unusable
+        return Ended(self._own_past.unusable, self._unshown.said)
+
+    def _metrics_of(self, verdict: NodeVerdict) -> str:
+        return self._unshown.attempt(
+            verdict.node,
+            "its metrics",
+            lambda: fleet_metrics.text(verdict, self._last_measured(verdict.node)),
+            # An old file would say that all is as it was.
+            lambda _: fleet_metrics.text(dataclasses.replace(verdict, tests=()), None),
+        )
 
     def _last_measured(self, node: str) -> str | None:
         """When a node was measured last, as ISO 8601 has it; None where nobody knows of any time."""
@@ -236,7 +287,8 @@ class FleetPart:
 class _OwnPast:
     """The nodes' own past. A history that cannot be used costs no verdict; then `unusable` says why."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, unshown: Unshown) -> None:
+        self._unshown = unshown
         # Late: a node measures without SQLite.
         from validation.processes.store import HistoryError
         from validation.verdict.history_store import History
@@ -252,7 +304,12 @@ class _OwnPast:
         if not self.unusable:
             try:
                 return {
-                    node: _compared(results.get(node), past)
+                    node: self._unshown.attempt(
+                        node,
+                        "the comparison with its own past",
+                        partial(_compared, results.get(node), past),
+                        lambda _why: _Compared({}, None),
+                    )
                     for node, past in self._history.past(nodes, results)
                 }
             except self._error as error:
@@ -271,7 +328,14 @@ class _OwnPast:
         if self._history is None or self.unusable:
             return
         runs = [
-            history.run_of(results[verdict.node], verdict) for verdict in verdicts if verdict.node in results
+            self._unshown.attempt(
+                verdict.node,
+                "its entry in the history",
+                partial(history.run_of, results[verdict.node], verdict),
+                lambda _why: None,
+            )
+            for verdict in verdicts
+            if verdict.node in results
         ]
         try:
             self._history.append([run for run in runs if run])
@@ -333,5 +397,9 @@ def _document_in(path: Path) -> dict[str, Any]:
 def _result_of(name: str, value: Any) -> NodeResult:
     result = node_result(value, TESTS)
     if result.node != name:
-        raise ContractError(f"it is one of node {result.node}")
-    return result
+        raise ContractError(f"it is one of node {one_line(result.node)}")
+    tests = tuple(
+        replace(test, findings=tuple(map(advised, test.findings))) if test.findings else test
+        for test in result.tests
+    )
+    return replace(result, tests=tests)

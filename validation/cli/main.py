@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from validation.cli import arguments, commands
 from validation.model.contract import ContractError
+from validation.model.printable import printable
 from validation.verdict.judge import EXIT_ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def main(command_line: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except (commands.UsageError, ContractError, OSError) as error:
-        _tell(f"validation: {error}\n")
+        _tell(printable(f"validation: {error}\n"))
         status = EXIT_ENVIRONMENT
     except KeyboardInterrupt:
         _tell("validation: interrupted; every process of the run was ended and no result written\n")

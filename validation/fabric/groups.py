@@ -9,18 +9,29 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import statistics
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 from validation.checks.check import LEAST_PATIENCE_S
 from validation.checks.collectives import combine, stage_order
-from validation.model.contract import FABRIC_VERSION, Finding, Measurement, StringEnum
+from validation.model.bounds import Bounds, Name
+from validation.model.contract import (
+    FABRIC_VERSION,
+    ContractError,
+    Finding,
+    Measurement,
+    StringEnum,
+    decode,
+)
 from validation.processes.pool import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+#: Bytes, as they stand behind the collective in the name of a step.
+SIZE = re.compile("[1-9][0-9]{0,17}")
 #: Nodes that died within this time of each other may each have been the first: clocks differ.
 SAME_TIME_S = 0.5
 #: Who dies so shortly before a node gives its ranks up, or later, may have died because they were gone. Ranks
@@ -74,8 +85,10 @@ class Rank:
     stage: str
     problem: str
     ended_at: float
-    seconds: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    findings: tuple[Finding, ...] = ()
+    seconds: Annotated[dict[str, tuple[Annotated[float, Bounds(1e8, 1e-9)], ...]], Bounds(1024)] = field(
+        default_factory=dict
+    )
+    findings: Annotated[tuple[Finding, ...], Bounds(1024)] = ()
     steps: int = 0
     halted: str = ""
 
@@ -89,13 +102,13 @@ class Part:
     """
 
     schema_version: int
-    node: str
-    ranks: tuple[Rank, ...] = ()
-    collectives: tuple[str, ...] = ()
-    sizes_bytes: tuple[int, ...] = ()
+    node: Name
+    ranks: Annotated[tuple[Rank, ...], Bounds(256)] = ()
+    collectives: Annotated[tuple[Name, ...], Bounds(16)] = ()
+    sizes_bytes: Annotated[tuple[Annotated[int, Bounds(1 << 50, 1)], ...], Bounds(256)] = ()
     not_run: str = ""
-    left_out: tuple[str, ...] = ()
-    link_gb_s: float | None = None
+    left_out: Annotated[tuple[Name, ...], Bounds(4096)] = ()
+    link_gb_s: Annotated[float, Bounds(1e9, 0)] | None = None
 
 
 @dataclass(frozen=True)
@@ -171,6 +184,45 @@ class Group:
             ),
             fastest={size: rate for size, rate in self.fastest.items() if size <= size_bytes},
         )
+
+
+def read_rounds(value: Any) -> Fleet:
+    """Return a fleet from what the json module gives. Raises ContractError.
+
+    A part that cannot be read, or contradicts itself, is the problem of the node that brought it.
+    """
+    rounds = value.get("rounds", []) if isinstance(value, dict) else None
+    if not isinstance(rounds, list) or not all(isinstance(attempts, dict) for attempts in rounds):
+        return decode(Fleet, value, "fabric")
+    fleet = decode(Fleet, {**value, "rounds": []}, "fabric")
+    return dataclasses.replace(
+        fleet,
+        rounds=tuple(
+            {name: _attempt(name, attempt) for name, attempt in attempts.items()} for attempts in rounds
+        ),
+    )
+
+
+def _attempt(name: str, value: Any) -> Attempt:
+    part = value.get("part") if isinstance(value, dict) else None
+    attempt = decode(Attempt, {**value, "part": None} if part else value, f"fabric.rounds.{name}")
+    if not part:
+        return attempt
+    try:
+        return dataclasses.replace(attempt, part=_part(name, part))
+    except ContractError as error:
+        return dataclasses.replace(attempt, problem=f"its part cannot be read: {error}")
+
+
+def _part(name: str, value: Any) -> Part:
+    part = decode(Part, value)
+    if (part.schema_version, part.node) != (FABRIC_VERSION, name):
+        raise ContractError(f"it is one of node {part.node} in schema version {part.schema_version}")
+    for step, runs in ((step, runs) for rank in part.ranks for step, runs in rank.seconds.items()):
+        kind, _, size = step.partition(" ")
+        if kind not in part.collectives or not SIZE.fullmatch(size) or not runs:
+            raise ContractError(f"ranks: expected runs of its own collectives and a size, found {step!r}")
+    return part
 
 
 def make_orders(

@@ -11,7 +11,7 @@ import difflib
 import json
 import pkgutil
 import string
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 CARRIED = "catalogue.json"
 #: Numbers up to here are in NVIDIA's catalogue of Xid errors, or in the header of its driver.
 LAST_KNOWN_XID = 176
+#: What to do about a finding that only a newer payload knows.
+UNKNOWN = "look at the node: this version of Temper does not know the finding"
 
 
 class CatalogueError(ValueError):
@@ -86,6 +88,25 @@ def finding(
         raise CatalogueError(f"{code}: expected a state out of {', '.join(entry.severity)}, found {state}")
     text = sentence(code, case, gpu=gpu, **facts)
     return Finding(code, state or entry.severity[0], text, "; ".join(entry.remedy), gpu, entry.machine_action)
+
+
+@lru_cache(maxsize=1 << 12)
+def advised(found: Finding) -> Finding:
+    """Return a finding of another machine with what this program advises to do about it.
+
+    People type what a remedy says, and programs do what the machine action says: neither is a node's to word.
+    """
+    entry = catalogue().get(found.code)
+    cases = tuple(entry.cases.values()) if entry else ()
+    actions = [case.machine_action for case in cases if "; ".join(case.remedy) == found.action]
+    # A result of an earlier schema has no machine action.
+    if actions and found.machine_action in (None, *actions):
+        return found
+    return replace(
+        found,
+        action="; ".join(entry.remedy) if entry else UNKNOWN,
+        machine_action=cases[0].machine_action if len(cases) == 1 else MachineAction.NONE,
+    )
 
 
 def sentence(code: str, case: str = "", /, *, gpu: int | None = None, **facts: Any) -> str:

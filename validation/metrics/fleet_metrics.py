@@ -5,10 +5,10 @@ Each node has a file of its own, so that a report of some nodes leaves what is k
 
 from __future__ import annotations
 
-import datetime
 from typing import TYPE_CHECKING
 
 from validation.metrics.exposition import Exposition, Kind, Metric
+from validation.model.bounds import moment
 from validation.model.contract import State, worst
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def text(verdict: NodeVerdict, measured_at: str | None) -> str:
     """The verdict in Prometheus' text format. `measured_at` is the time of the last run, as ISO 8601."""
     said, node = Exposition(METRICS), verdict.node
     if measured_at is not None:
-        seconds = datetime.datetime.fromisoformat(measured_at).timestamp()
+        seconds = moment(measured_at).timestamp()
         said.set("temper_validation_timestamp_seconds", seconds, node=node)
     for state in State:
         said.set("temper_validation_state", verdict.state is state, node=node, state=state)

@@ -3,22 +3,48 @@
 Four states are kept from end to end. `not-run` means that the environment kept a test from running (no
 driver, no torch, one GPU where two are needed). It is never counted as passed, and it never blames hardware.
 
-Reading is strict: an unknown field, a missing one, a wrong type or a number that is not finite raises
-ContractError, which names the place. A half-read result would be a wrong verdict.
+Reading is strict: an unknown field, a missing one, a wrong type, a number that is not finite, or more than
+the bounds of a field allow (bounds.py) raises ContractError, which names the place. A half-read result would
+be a wrong verdict, and a document may come from a machine that somebody has taken over.
 """
 
 from __future__ import annotations
 
+import collections
 import collections.abc
 import dataclasses
 import functools
 import json
 import math
+import re
+import reprlib
 import types
 import typing
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from validation.model.bounds import (
+    MOST_CHARACTERS,
+    MOST_DEPTH,
+    MOST_ITEMS,
+    MOST_KEY,
+    MOST_NUMBER,
+    MOST_WHOLE,
+    UNWRITABLE,
+    Bounds,
+    Count,
+    Index,
+    Moment,
+    Name,
+    Seconds,
+    moment,
+)
+from validation.model.telemetry import Course, PowerLimit, Seen
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 #: Each document has a version of its own: what one run on a node found, and the rounds of a burn-in that it
 #: is made of; the summary of a report; what is expected of nodes; what passes between the nodes of a fabric.
@@ -29,6 +55,15 @@ EXPECTATIONS_VERSION = 3
 FABRIC_VERSION = 6
 #: A result of version 3 has no machine actions, and says the same otherwise.
 READABLE_RESULTS = frozenset({3, RESULT_VERSION})
+#: Bytes of a document, and of one that a single node has written: a standard run on eight GPUs writes 50 kB.
+MOST_DOCUMENT_BYTES = 4 << 30
+MOST_RESULT_BYTES = 16 << 20
+#: In one result: of numbers, findings and checksums each. A standard run on eight GPUs has 250 numbers.
+MOST_OF_A_KIND = 10_000
+#: Of a node; the largest servers of today have 16.
+MOST_GPUS = 64
+#: How far the clock of a node may be ahead of this machine's.
+MOST_AHEAD = timedelta(minutes=15)
 
 T = TypeVar("T")
 
@@ -85,18 +120,22 @@ class Finding:
     programs; that is null in a result of schema version 3, which did not say.
     """
 
-    code: str
+    code: Name
     state: State
     text: str
     action: str = ""
-    device: int | None = None
+    device: Index | None = None
     machine_action: MachineAction | None = None
+
+
+#: What a number or a checksum was taken under, by name.
+Conditions = Annotated[dict[str, int | Annotated[str, Bounds(MOST_KEY)]], Bounds(64)]
 
 
 class UnderConditions:
     """Something with the conditions that it was taken under."""
 
-    conditions: dict[str, int | str]
+    conditions: Conditions
 
     @functools.cached_property
     def taken(self) -> tuple[tuple[str, str], ...]:
@@ -125,13 +164,13 @@ class Measurement(UnderConditions):
     node as a whole. Noisy numbers are measured again; of `attempts`, the calmest is kept.
     """
 
-    name: str
+    name: Name
     value: float
     samples: int
     spread: float
-    device: int | None = None
-    conditions: dict[str, int | str] = field(default_factory=dict)
-    attempts: int = 1
+    device: Index | None = None
+    conditions: Conditions = field(default_factory=dict)
+    attempts: Count = 1
 
 
 @dataclass(frozen=True)
@@ -142,21 +181,27 @@ class Digest(UnderConditions):
     must be. `device` is a GPU's index.
     """
 
-    name: str
-    value: str
-    device: int | None = None
-    conditions: dict[str, int | str] = field(default_factory=dict)
+    name: Name
+    value: Name
+    device: Index | None = None
+    conditions: Conditions = field(default_factory=dict)
+
+
+#: What a test brings home.
+Measurements = Annotated[tuple[Measurement, ...], Bounds(MOST_OF_A_KIND)]
+Findings = Annotated[tuple[Finding, ...], Bounds(2000)]
+Digests = Annotated[tuple[Digest, ...], Bounds(2000)]
 
 
 @dataclass(frozen=True)
 class Measured:
     """What one measuring process brings home. With `not_run`, the reason why it could not measure."""
 
-    measurements: tuple[Measurement, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    measurements: Measurements = ()
+    findings: Findings = ()
     not_run: str | None = None
     details: dict[str, Any] = field(default_factory=dict)
-    digests: tuple[Digest, ...] = ()
+    digests: Digests = ()
 
 
 @dataclass(frozen=True)
@@ -168,15 +213,48 @@ class TestResult:
 
     __test__ = False  # not pytest's
 
-    id: str
+    id: Name
     state: State
-    method: int
-    duration_s: float
+    method: Count
+    duration_s: Seconds
     reason: str = ""
-    measurements: tuple[Measurement, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    measurements: Measurements = ()
+    findings: Findings = ()
     details: dict[str, Any] = field(default_factory=dict)
-    digests: tuple[Digest, ...] = ()
+    digests: Digests = ()
+
+    @property
+    def telemetry(self) -> tuple[Seen, ...]:
+        """What nvidia-smi said of each GPU during the test. Raises ContractError."""
+        return self._listed("telemetry", Seen)
+
+    @property
+    def telemetry_series(self) -> tuple[Course, ...]:
+        """The same over time. Raises ContractError."""
+        return self._listed("telemetry_series", Course)
+
+    @property
+    def power_limits(self) -> tuple[PowerLimit, ...]:
+        """The power limit of each GPU, as health found it. Raises ContractError; `node_result` has looked."""
+        return self._listed("gpus", PowerLimit) if self.id == "health" else ()
+
+    def _listed(self, name: str, kind: type[T]) -> tuple[T, ...]:
+        """The known fields of the objects in a list of the details."""
+        listed = self.details.get(name, [])
+        place = f"details.{name} of {self.id}"
+        if not isinstance(listed, list) or len(listed) > MOST_GPUS:
+            raise ContractError(
+                f"{place}: expected a list of at most {MOST_GPUS} GPUs, found {_show(listed)}"
+            )
+        known = _names(typing.cast("typing.Hashable", kind))
+        return tuple(
+            decode(
+                kind,
+                {key: one[key] for key in known if key in one} if isinstance(one, dict) else one,
+                f"{place}[{number}]",
+            )
+            for number, one in enumerate(listed)
+        )
 
 
 @dataclass(frozen=True)
@@ -186,13 +264,13 @@ class GpuIdentity:
     `pcie_generation_max` and `pcie_width_max` are what the GPU and the port above it both can do.
     """
 
-    index: int
-    name: str
-    uuid: str
-    pci_address: str
-    pci_id: str
-    pcie_generation_max: int | None = None
-    pcie_width_max: int | None = None
+    index: Index
+    name: Name
+    uuid: Name
+    pci_address: Name
+    pci_id: Name
+    pcie_generation_max: Index | None = None
+    pcie_width_max: Index | None = None
 
     @functools.cached_property
     def kind(self) -> tuple[str, str, int | None, int | None]:
@@ -204,15 +282,15 @@ class GpuIdentity:
 class Machine:
     """What was measured on; enough to know whether two results compare."""
 
-    hostname: str
-    system: str
-    kernel: str
-    cpu_model: str
-    cpus: int
-    memory_bytes: int
-    python: str
-    torch: str | None
-    driver: str | None
+    hostname: Name
+    system: Name
+    kernel: Name
+    cpu_model: Name
+    cpus: Count
+    memory_bytes: Annotated[int, Bounds(1 << 60, 0)]
+    python: Name
+    torch: Name | None
+    driver: Name | None
 
 
 @dataclass(frozen=True)
@@ -220,13 +298,13 @@ class NodeResult:
     """Everything one run found on one node, before anybody judges it."""
 
     schema_version: int
-    node: str
-    plan: str
-    started_at: str
-    duration_s: float
+    node: Name
+    plan: Name
+    started_at: Moment
+    duration_s: Seconds
     machine: Machine
-    gpus: tuple[GpuIdentity, ...]
-    tests: tuple[TestResult, ...]
+    gpus: Annotated[tuple[GpuIdentity, ...], Bounds(MOST_GPUS)]
+    tests: Annotated[tuple[TestResult, ...], Bounds(256)]
 
     def gpus_of(self, device: int | None) -> tuple[GpuIdentity, ...]:
         """The GPUs that a number is of: the one with this index, or all where it is of the node."""
@@ -253,9 +331,18 @@ def node_result(value: Any, known_tests: typing.Collection[str] | None = None) -
             f"{' and '.join(map(str, sorted(READABLE_RESULTS)))}"
         )
     result = dataclasses.replace(decode(NodeResult, value), schema_version=RESULT_VERSION)
-    _refuse_twice("tests", [test.id for test in result.tests])
-    _refuse_twice("gpus", [f"GPU {gpu.index}" for gpu in result.gpus])
+    _refuse_twice("tests", (test.id for test in result.tests))
+    _refuse_twice("gpus", (f"GPU {gpu.index}" for gpu in result.gpus))
+    for kind in ("measurements", "findings", "digests"):
+        if (count := sum(len(getattr(test, kind)) for test in result.tests)) > MOST_OF_A_KIND:
+            raise ContractError(f"tests: expected at most {MOST_OF_A_KIND} {kind} in all, found {count}")
     for test in result.tests:
+        # Each counts in the fleet's median, and each checksum is a vote.
+        for path, ones in (("measurements", test.measurements), ("digests", test.digests)):
+            if len({(one.name, one.device, one.taken) for one in ones}) < len(ones):
+                _refuse_twice(f"{path} of {test.id}", ((one.name, one.device, one.taken) for one in ones))
+        # Every verdict reads them: what is wrong with them is found here.
+        _ = test.power_limits
         if known_tests is not None and test.id not in known_tests:
             raise ContractError(f"tests: {test.id} is no test that this program knows")
         for finding in test.findings:
@@ -266,10 +353,25 @@ def node_result(value: Any, known_tests: typing.Collection[str] | None = None) -
     return result
 
 
-def _refuse_twice(path: str, names: list[str]) -> None:
+def _refuse_twice(path: str, names: typing.Iterable[typing.Hashable]) -> None:
+    seen: set[typing.Hashable] = set()
     for name in names:
-        if names.count(name) > 1:
-            raise ContractError(f"{path}: {name} is there twice")
+        if name in seen:
+            raise ContractError(f"{path}: {name if isinstance(name, str) else _show(name)} is there twice")
+        seen.add(name)
+
+
+def refuse_future(result: NodeResult, now: datetime) -> None:
+    """Raise ContractError for a result that ends after `now`, which is by the clock of this machine.
+
+    It would be newer than every later one, and recent for ever.
+    """
+    began = moment(result.started_at)
+    if began + timedelta(seconds=result.duration_s) > now + MOST_AHEAD:
+        raise ContractError(
+            f"it claims to have begun at {result.started_at} and to have taken {result.duration_s:.0f} s, "
+            f"and here it is {now:%Y-%m-%dT%H:%M:%S%z}; set the clock of the node, and measure again"
+        )
 
 
 def encode(value: Any) -> Any:
@@ -349,13 +451,15 @@ def _names(kind: typing.Hashable) -> tuple[str, ...]:
 _ENCODER = json.JSONEncoder(allow_nan=False, default=_fields)
 
 
-def loads(kind: type[T], text: str | bytes) -> T:
+def loads(kind: type[T], text: str | bytes, most_bytes: int = MOST_DOCUMENT_BYTES) -> T:
     """The dataclass `kind` from JSON text. Raises ContractError."""
-    return decode(kind, parse(text))
+    return decode(kind, parse(text, most_bytes))
 
 
-def parse(text: str | bytes) -> Any:
+def parse(text: str | bytes, most_bytes: int = MOST_DOCUMENT_BYTES) -> Any:
     """What the json module gives. Raises ContractError, also for a name that is twice in an object."""
+    if len(text) > most_bytes:
+        raise ContractError(f"expected at most {most_bytes} bytes of JSON, found {len(text)}")
     try:
         return json.loads(text, object_pairs_hook=_object)
     except ContractError:
@@ -369,8 +473,8 @@ def parse(text: str | bytes) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = collections.Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise ContractError(
             f"{_show(twice)} is twice in one object; which of the two holds is anybody's guess"
         )
@@ -379,8 +483,20 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def decode(kind: type[T], value: Any, path: str = "") -> T:
     """`value`, as the json module gives it, as an instance of the dataclass `kind`. Raises ContractError."""
+    return typing.cast("T", _decoded(_decoder(typing.cast("typing.Hashable", kind)), value, path))
+
+
+def bounded(value: Any) -> Any:
+    """Return `value`, as the json module gives it, to be passed on by somebody who does not know its form.
+
+    Raises ContractError where it does not keep to the default bounds of its types.
+    """
+    return _decoded(_free, value, "")
+
+
+def _decoded(decoder: _Decoder, value: Any, path: str) -> Any:
     try:
-        return typing.cast("T", _decoder(typing.cast("typing.Hashable", kind))(value))
+        return decoder(value)
     except _MisfitError as error:
         place = "".join([path, *reversed(error.steps)])
         raise ContractError(f"{place.removeprefix('.') or 'the top level'}: {error}") from error
@@ -405,24 +521,64 @@ _Default = typing.Callable[[], Any]
 
 
 @functools.cache
-def _decoder(kind: Any) -> _Decoder:
+def _decoder(kind: Any, bounds: Bounds | None = None) -> _Decoder:
     """What decodes values of a type; made once, because looking at types takes longer than the values do."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _decoder(arguments[0], next(one for one in arguments[1:] if isinstance(one, Bounds)))
     if kind is Any:
-        return _finite
+        return _free
     if origin in (types.UnionType, typing.Union):
-        choices = [_decoder(choice) for choice in arguments if choice is not type(None)]
-        fitting = frozenset({int, str, bool, type(None)}.intersection(arguments))
-        return functools.partial(_one_of, fitting, choices)
-    if origin is tuple:
-        return functools.partial(_tuple_of, _decoder(arguments[0]))
-    if origin is dict:
-        return functools.partial(_dict_of, arguments[0], _decoder(arguments[1]))
+        choices = tuple(_decoder(choice) for choice in arguments if choice is not type(None))
+        return functools.partial(_one_of, _by_json_type(arguments), functools.partial(_first_of, choices))
     if dataclasses.is_dataclass(kind):
         return functools.partial(_dataclass, kind)
+    if origin is tuple:
+        return functools.partial(_tuple_of, _decoder(arguments[0]), _most(bounds, MOST_ITEMS))
+    if origin is dict:
+        items = functools.partial(_dict_of, arguments[0], _decoder(arguments[1]), _most(bounds, MOST_ITEMS))
+        return functools.partial(_alike, *_once(items)) if kind == typing.get_args(Conditions)[0] else items
     if issubclass(kind, StringEnum):
         return functools.partial(_word, kind, {str(word): word for word in kind})
-    return _float if kind is float else functools.partial(_scalar, kind)
+    if kind is str:
+        text = functools.partial(_text, _most(bounds, MOST_CHARACTERS))
+        if bounds and bounds.pattern:
+            return functools.partial(_matching, text, re.compile(bounds.pattern))
+        return functools.partial(_moment, text) if bounds and bounds.moment else text
+    if kind is bool:
+        return _bool
+    most = MOST_NUMBER if kind is float else MOST_WHOLE
+    if bounds:
+        least, most = -bounds.most if bounds.least is None else bounds.least, bounds.most
+    else:
+        least = -most
+    return functools.partial(_float if kind is float else _whole_number, least, most)
+
+
+def _most(bounds: Bounds | None, default: int) -> float:
+    return bounds.most if bounds else default
+
+
+def _by_json_type(choices: tuple[Any, ...]) -> dict[type, _Decoder]:
+    """The decoders of some types by what the json module makes of their values."""
+    found: dict[type, list[_Decoder]] = {}
+    for choice in choices:
+        plain = typing.get_args(choice)[0] if typing.get_origin(choice) is Annotated else choice
+        origin = typing.get_origin(plain)
+        if plain in (int, float, str, bool, type(None)):
+            kinds: tuple[type, ...] = (float, int) if plain is float else (plain,)
+        elif origin is tuple:
+            kinds = (list,)
+        elif origin is dict or dataclasses.is_dataclass(plain):
+            kinds = (dict,)
+        else:
+            kinds = (str,)
+        for one in kinds:
+            found.setdefault(one, []).append(_none if plain is type(None) else _decoder(choice))
+    return {
+        one: decoders[0] if len(decoders) == 1 else functools.partial(_first_of, decoders)
+        for one, decoders in found.items()
+    }
 
 
 @functools.cache
@@ -430,7 +586,7 @@ def _fields_of(
     kind: typing.Hashable,
 ) -> tuple[tuple[str, str, _Decoder, typing.Callable[[], Any] | None], ...]:
     """The name of each field of a dataclass, its step, its decoder, and what makes it where it is missing."""
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     assert not hasattr(kind, "__post_init__"), "_dataclass would leave it out"
     return tuple(
         (one.name, f".{one.name}", _decoder(hints[one.name]), _default(one))
@@ -472,15 +628,16 @@ def _dataclass(kind: Any, value: Any) -> Any:
 
 def _refuse_unknown(kind: Any, value: dict[str, Any]) -> None:
     if unknown := sorted(value.keys() - {name for name, *_ in _fields_of(kind)}):
-        raise _MisfitError(f"no such field in {kind.__name__}", f".{unknown[0]}")
+        raise _MisfitError(f"no such field in {kind.__name__}", f".{_key(unknown[0])}")
 
 
-def _one_of(fitting: frozenset[type], choices: list[_Decoder], value: Any) -> Any:
-    """`fitting` are types of which every value is one of these as it is."""
-    if type(value) in fitting:
-        return value
+def _one_of(by_type: dict[type, _Decoder], any_of_them: _Decoder, value: Any) -> Any:
+    return by_type.get(type(value), any_of_them)(value)
+
+
+def _first_of(decoders: typing.Sequence[_Decoder], value: Any) -> Any:
     errors = []
-    for decoder in choices:
+    for decoder in decoders:
         try:
             return decoder(value)
         except _MisfitError as error:
@@ -488,9 +645,21 @@ def _one_of(fitting: frozenset[type], choices: list[_Decoder], value: Any) -> An
     raise errors[0]
 
 
-def _tuple_of(decoder: _Decoder, value: Any) -> Any:
+def _none(value: Any) -> Any:
+    return value
+
+
+def _bool(value: Any) -> Any:
+    if type(value) is bool:
+        return value
+    raise _MisfitError(f"expected bool, found {_show(value)}")
+
+
+def _tuple_of(decoder: _Decoder, most: float, value: Any) -> Any:
     if not isinstance(value, list):
         raise _MisfitError(f"expected a list, found {_show(value)}")
+    if len(value) > most:
+        raise _MisfitError(f"expected at most {most} items, found {len(value)}")
     found: list[Any] = []
     try:
         for item in value:
@@ -501,23 +670,50 @@ def _tuple_of(decoder: _Decoder, value: Any) -> Any:
     return tuple(found)
 
 
-def _dict_of(kind: Any, decoder: _Decoder, value: Any) -> Any:
+def _dict_of(kind: Any, decoder: _Decoder, most: float, value: Any) -> Any:
     if not isinstance(value, dict):
         raise _MisfitError(f"expected an object, found {_show(value)}")
+    if len(value) > most:
+        raise _MisfitError(f"expected at most {most} names, found {len(value)}")
     found = {}
     key = ""
+    plain = _plain(value, MOST_KEY)
     try:
         for key, item in value.items():
-            found[key] = decoder(item)
+            found[key if plain else _text(MOST_KEY, key)] = decoder(item)
     except _MisfitError as error:
-        error.steps.append(f".{key}")
+        error.steps.append(f".{_key(key)}")
         raise
     return {_whole(key): item for key, item in found.items()} if kind is int else found
 
 
+def _once(decoder: _Decoder) -> tuple[typing.Callable[..., Any], _Decoder]:
+    """A decoder of objects that remembers them, and the decoder itself."""
+
+    @functools.lru_cache(1 << 14)
+    def known(items: tuple[tuple[str, Any], ...], _types: tuple[type, ...]) -> Any:
+        return decoder(dict(items))
+
+    return known, decoder
+
+
+def _alike(known: typing.Callable[..., Any], decoder: _Decoder, value: Any) -> Any:
+    """The same object for all of a fleet that was taken in the same way, looked at once."""
+    try:
+        # With the types: to Python, true is 1.
+        return known(tuple(value.items()), tuple(map(type, value.values())))
+    except (AttributeError, TypeError):
+        return decoder(value)  # which says what is no condition
+
+
+def _key(key: str) -> str:
+    """A name in an object, as a step to it."""
+    return key if len(key) <= MOST_SHOWN and key.isprintable() else _show(key)
+
+
 def _whole(key: str) -> int:
     """A key of an object: JSON knows only text."""
-    if not key.isascii() or not key.isdigit():
+    if not key.isascii() or not key.isdigit() or len(key) > len(str(MOST_WHOLE)):
         raise _MisfitError(f"expected a whole number as key, found {_show(key)}")
     return int(key)
 
@@ -529,61 +725,117 @@ def _word(kind: Any, words: dict[str, Any], value: Any) -> Any:
     return found
 
 
-def _float(value: Any) -> float:
-    if type(value) is float and math.isfinite(value):
+def _float(least: float, most: float, value: Any) -> float:
+    if type(value) is float and least <= value <= most:
         return value
-    try:
-        if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
-            return float(value)
-    except OverflowError:
-        pass  # a whole number beyond all bounds
-    raise _MisfitError(f"expected a finite number, found {_show(value)}")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    # A whole number may be too large to be asked whether it is finite.
+    if not number or (isinstance(value, float) and not math.isfinite(value)):
+        raise _MisfitError(f"expected a finite number, found {_show(value)}")
+    return float(_within(least, most, value))
 
 
-def _scalar(kind: Any, value: Any) -> Any:
-    if type(value) is kind:
+def _whole_number(least: float, most: float, value: Any) -> int:
+    if type(value) is int and least <= value <= most:
         return value
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _MisfitError(f"expected {kind.__name__}, found {_show(value)}")
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _MisfitError(f"expected int, found {_show(value)}")
+    return _within(least, most, value)
+
+
+_N = TypeVar("_N", int, float)
+
+
+def _within(least: float, most: float, value: _N) -> _N:
+    if not least <= value <= most:
+        raise _MisfitError(f"expected a number from {least:g} to {most:g}, found {_show(value)}")
     return value
 
 
-def _finite(value: Any) -> Any:
-    """`value` as it is, when no number in it is NaN or infinite."""
+def _text(most: float, value: Any) -> str:
+    # Nearly all texts are printable, which says that nothing in them is unwritable, and takes less time.
+    if not isinstance(value, str):
+        raise _MisfitError(f"expected str, found {_show(value)}")
+    if len(value) > most:
+        raise _MisfitError(f"expected at most {most} characters, found {len(value)}: {_show(value)}")
+    if value.isprintable() or not UNWRITABLE.search(value):
+        return value
+    raise _MisfitError(f"expected text without NUL and halves of surrogate pairs, found {_show(value)}")
+
+
+def _matching(text: _Decoder, pattern: re.Pattern[str], value: Any) -> str:
+    found: str = text(value)
+    if not pattern.fullmatch(found):
+        raise _MisfitError(f"expected text like {pattern.pattern}, found {_show(value)}")
+    return found
+
+
+def _moment(text: _Decoder, value: Any) -> str:
+    try:
+        return moment(text(value)).isoformat(timespec="seconds")
+    except ValueError as error:
+        raise _MisfitError(f"{error}, found {_show(value)}") from error
+
+
+def _free(value: Any, depth: int = MOST_DEPTH) -> Any:
+    """Return `value` as it is, where it keeps to the default bounds of all its types."""
+    if isinstance(value, str):
+        _text(MOST_CHARACTERS, value)
+    elif isinstance(value, dict | list):
+        _free_items(value, depth)
+    elif isinstance(value, float):
+        _float(-MOST_NUMBER, MOST_NUMBER, value)
+    elif value is not None:
+        _within(-MOST_WHOLE, MOST_WHOLE, value)
+    return value
+
+
+def _free_items(value: dict[str, Any] | list[Any], depth: int) -> None:
+    if len(value) > MOST_ITEMS:
+        raise _MisfitError(f"expected at most {MOST_ITEMS} items, found {len(value)}")
+    if not depth:
+        raise _MisfitError(f"expected at most {MOST_DEPTH} objects and lists inside each other, found more")
     step: object = None
     try:
         if isinstance(value, dict):
-            for step, item in value.items():  # noqa: B007 - used where it fails
-                if isinstance(item, _WITH_NUMBERS):
-                    _finite(item)
-        elif isinstance(value, list) and not _finite_numbers(value):
-            for step, item in enumerate(value):  # noqa: B007 - likewise
-                if isinstance(item, _WITH_NUMBERS):
-                    _finite(item)
-        elif isinstance(value, float):
-            _float(value)
+            plain = _plain(value, MOST_KEY)
+            for step, item in value.items():
+                if not plain:
+                    _text(MOST_KEY, step)
+                _free(item, depth - 1)
+        elif value and not (
+            _usual_numbers(value) if isinstance(value[0], int | float) else _plain(value, MOST_CHARACTERS)
+        ):
+            for step, item in enumerate(value):  # noqa: B007 - used where it fails
+                _free(item, depth - 1)
     except _MisfitError as error:
-        if step is not None:
-            error.steps.append(f"[{step}]" if isinstance(value, list) else f".{step}")
+        error.steps.append(f"[{step}]" if isinstance(value, list) else f".{_key(str(step))}")
         raise
-    return value
 
 
-#: Of the json module's types, those that may be, or hold, a number that is not finite.
-_WITH_NUMBERS = (float, dict, list)
-
-
-def _finite_numbers(values: list[Any]) -> bool:
-    """Whether these are numbers of which none is NaN or infinite; False where that takes a closer look."""
-    # To look at the first takes less time than to add words up and fail.
-    if values and not isinstance(values[0], int | float):
-        return False
+def _plain(values: typing.Collection[Any], most: int) -> bool:
+    """Whether these are texts that are usual even as one; False where that takes a closer look."""
     try:
-        return math.isfinite(sum(values))
+        together = "".join(values)
+    except TypeError:
+        return False
+    return len(together) <= most and together.isprintable()
+
+
+def _usual_numbers(values: list[Any]) -> bool:
+    """Whether these are numbers within the default bounds; False where that takes a closer look."""
+    try:
+        # The sum, because what is not a number could hide between least and most.
+        return math.isfinite(sum(values)) and max(*values, -min(values)) <= MOST_NUMBER
     except (TypeError, OverflowError):
         return False
 
 
+MOST_SHOWN = 60
+_shown = reprlib.Repr()
+_shown.maxstring = _shown.maxother = _shown.maxlong = MOST_SHOWN
+
+
 def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    text = _shown.repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."

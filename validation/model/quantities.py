@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from validation.model.contract import ContractError
+
 if TYPE_CHECKING:
     from validation.model.contract import Measurement, TestResult
 
@@ -80,12 +82,16 @@ def held_back(test: TestResult, device: int | None) -> str:
 
     `; sw power cap was active 38% of the time; PCIe link generation 3 of 5`.
     """
+    try:
+        seen = test.telemetry
+    except ContractError as error:
+        return f"; its telemetry cannot be read: {error}"
     hints = []
-    for gpu in test.details.get("telemetry", []):
-        if device in {None, gpu["device"]}:
+    for gpu in seen:
+        if device in {None, gpu.device}:
             hints += [
                 f"; {name.replace('_', ' ')} was active {share:.0%} of the time"
-                for name, share in gpu["event_reason_shares"].items()
+                for name, share in gpu.event_reason_shares.items()
             ]
-            hints += [f"; {gpu['slow_link']}"] if "slow_link" in gpu else []
+            hints += [f"; {gpu.slow_link}"] if gpu.slow_link else []
     return "".join(dict.fromkeys(hints))

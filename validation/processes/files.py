@@ -2,22 +2,77 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
-    from pathlib import Path
     from typing import TextIO
 
     #: What a file gets; a long text may come in pieces.
     Content = bytes | str | Iterable[str]
 
+#: Where reports go unless somebody says otherwise.
+REPORTS = Path(__file__).resolve().parents[2] / "reports"
 #: How many files the disk is asked to keep at a time; it does those together.
 AT_ONCE = 16
+#: How the name of a file begins that is being written. Without its own, which may have no room for more.
+DRAFT = ".temper-"
+#: Of a name that is part of a file's name: what stands around it has room, too.
+MOST_NAME_BYTES = 180
+
+
+def file_stem(name: str) -> str:
+    """Return a name as part of a file's name; of one that is too long its beginning and a checksum."""
+    content = name.encode()
+    if len(content) <= MOST_NAME_BYTES:
+        return name
+    beginning = content[: MOST_NAME_BYTES - 11].decode(errors="ignore")
+    return f"{beginning}-{hashlib.sha256(content).hexdigest()[:10]}"
+
+
+def read_at_most(path: Path, most_bytes: int) -> bytes:
+    """Return what a file holds. Raises OSError, also for one that holds more."""
+    with path.open("rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(f"{path}: expected at most {most_bytes} bytes, found more")
+    return content
+
+
+def own(folder: Path) -> None:
+    """Make a folder of reports for this account alone; what is in them is for nobody else. Raises OSError.
+
+    That of the checkout loses what other accounts may. Another one that is there keeps its mode: its operator
+    may publish it.
+    """
+    for one in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
+        with suppress(FileExistsError):
+            one.mkdir(mode=0o700)
+    if REPORTS.is_dir() and folder.resolve().is_relative_to(REPORTS.resolve()):
+        _narrow(REPORTS)
+
+
+def own_file(path: Path) -> None:
+    """Make a file for this account alone, or take from one that is there what others may. Raises OSError."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if path.is_file():
+            _narrow(path)
+
+
+def _narrow(path: Path) -> None:
+    mode = path.stat().st_mode
+    if mode & 0o077:
+        # Whoever else works with it does so by the rights of its owner.
+        with suppress(PermissionError):
+            path.chmod(mode & 0o7700)
 
 
 def ensure_writable(path: Path) -> None:
@@ -29,7 +84,7 @@ def ensure_writable(path: Path) -> None:
         raise OSError(f"{path}: expected a file, or none yet")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=DRAFT):
             path.unlink(missing_ok=True)
     except OSError as error:
         raise OSError(f"{path}: expected a place that can be written to: {error.strerror}") from error
@@ -51,9 +106,9 @@ def write_all(files: Iterable[tuple[Path, Content]], mode: int = 0o644) -> list[
         for path, content in files:
             with _naming(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+                handle, draft = tempfile.mkstemp(dir=path.parent, prefix=DRAFT)
                 drafts.append((draft, path))
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
                     _fill(file, content, mode)
         _keep(drafts)
         while drafts:

@@ -190,6 +190,12 @@ class _Patience:
         return NOT_YET if self.usual_s is None else self.longer_s.get(child.stage, self.usual_s)
 
 
+def inherited() -> dict[str, str]:
+    """The environment for processes of ours: as this one was told (-I), nothing in it is about Python."""
+    isolated = sys.flags.isolated
+    return {name: value for name, value in os.environ.items() if not (isolated and name.startswith("PYTHON"))}
+
+
 class _Child:
     """One process, its answer so far and what it printed."""
 
@@ -199,7 +205,7 @@ class _Child:
         self._begin(request)
         self.unkillable = False
         self._answer_pipe, write = os.pipe()
-        environment = os.environ | scratch.environment() | request.environment
+        environment = inherited() | scratch.environment() | request.environment
         path = [str(ROOT), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         environment["PYTHONDONTWRITEBYTECODE"] = "1"

@@ -13,6 +13,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from validation.processes.files import own, own_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -54,7 +56,8 @@ class Store:
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction that is committed at its end, and undone where that is not reached."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            own(self.path.parent)
+            own_file(self.path)
             # Transactions begin where the code says so.
             with closing(
                 sqlite3.connect(self.path, timeout=self.patience_s, isolation_level=None)
@@ -74,6 +77,17 @@ class Store:
                 yield connection
                 connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
+            raise self._unusable("written", error) from error
+
+    def rewrite(self) -> None:
+        """Write the file anew, so that nothing which was removed is left in it."""
+        try:
+            with closing(
+                sqlite3.connect(self.path, timeout=self.patience_s, isolation_level=None)
+            ) as connection:
+                connection.execute("VACUUM")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
             raise self._unusable("written", error) from error
 
     @contextmanager

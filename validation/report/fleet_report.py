@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from validation.model.contract import EXPECTATIONS_VERSION, State, dumps, encoded, json_text
-from validation.processes.files import write_all, write_atomically
+from validation.model.printable import one_line
+from validation.processes.files import file_stem, own, write_all, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,7 +29,8 @@ def text(fleet: FleetVerdict, location: str = "") -> str:
     """
     blocks = [_table(fleet.nodes)] if fleet.nodes else []
     blocks += filter(
-        None, [_reasons(fleet), _gpus(fleet), _not_run(fleet), _notes(fleet), location, fleet.sentence]
+        None,
+        [_reasons(fleet), _gpus(fleet), _not_run(fleet), _notes(fleet), location, one_line(fleet.sentence)],
     )
     return "\n\n".join(blocks) + "\n"
 
@@ -38,7 +40,8 @@ def _table(nodes: tuple[NodeVerdict, ...]) -> str:
     rows = [["Node", "GPUs", "Verdict", *columns]]
     for node in nodes:
         tests = {test.id: test for test in node.tests}
-        rows.append([node.node, node.gpus, node.state, *(_cell(tests.get(column)) for column in columns)])
+        cells = [node.node, node.gpus, node.state, *(_cell(tests.get(column)) for column in columns)]
+        rows.append([*map(one_line, cells)])
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -66,15 +69,17 @@ def _reasons(fleet: FleetVerdict) -> str:
     for node in fleet.nodes:
         if node.reasons:
             lines.append(f"{node.node}: {node.state}")
-            lines += [f"  - {reason}" for reason in node.reasons]
+            lines += [f"  - {one_line(reason)}" for reason in node.reasons]
     return "\n".join(lines)
 
 
 def _gpus(fleet: FleetVerdict) -> str:
     """Each GPU that did not pass, with what a ticket about it needs."""
     lines = [
-        f"  - {node.node} GPU {gpu.index}: {gpu.state} ({', '.join(gpu.findings) or 'no reason given'}); "
-        f"{gpu.model or gpu.name} at {gpu.pci_address}, {gpu.uuid}"
+        one_line(
+            f"  - {node.node} GPU {gpu.index}: {gpu.state} ({', '.join(gpu.findings) or 'no reason given'}); "
+            f"{gpu.model or gpu.name} at {gpu.pci_address}, {gpu.uuid}"
+        )
         for node in fleet.nodes
         for gpu in node.gpu_verdicts
         if gpu.state in {State.DEGRADED, State.FAIL}
@@ -97,7 +102,7 @@ def _not_run(fleet: FleetVerdict) -> str:
     return "\n".join(
         ["Not run, and not counted as passed (not required here):"]
         + [
-            f"  - {', '.join(tests)} on {_names(nodes)}: {reason}"
+            f"  - {', '.join(tests)} on {_names(nodes)}: {one_line(reason)}"
             for (reason, nodes), tests in by_reason.items()
         ]
     )
@@ -115,7 +120,10 @@ def _notes(fleet: FleetVerdict) -> str:
         by_note.setdefault((note, tuple(nodes)), []).append(test_id)
     return "\n".join(
         (["Notes:"] if by_note else [])
-        + [f"  - {', '.join(tests)}: {note} (on {_names(nodes)})" for (note, nodes), tests in by_note.items()]
+        + [
+            f"  - {', '.join(tests)}: {one_line(note)} (on {_names(nodes)})"
+            for (note, nodes), tests in by_note.items()
+        ]
     )
 
 
@@ -147,9 +155,10 @@ def inputs_of(expectations: Mapping[str, Expectation], verdicts: Iterable[NodeVe
 
 def write_results(directory: Path, results: Mapping[str, NodeResult]) -> None:
     """Write what was found on some nodes. Raises OSError."""
+    own(directory.parent)
     folder = directory / "results"
     folder.mkdir(parents=True, exist_ok=True)
-    write_all((folder / f"{name}.json", dumps(result)) for name, result in results.items())
+    write_all((folder / f"{file_stem(name)}.json", dumps(result)) for name, result in results.items())
 
 
 def write(

@@ -8,6 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from validation.model.printable import one_line
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -53,7 +55,7 @@ class Progress:
                     self._write(f"{test} ...\n")
                 return
             self._current = None
-            reason = f": {result.reason}" if result.reason else ""
+            reason = f": {one_line(result.reason)}" if result.reason else ""
             clear = CLEAR_LINE if self._live else ""
             self._write(f"{clear}{test} {result.state}, {result.duration_s:.1f} s{reason}\n")
 

@@ -12,10 +12,12 @@ import json
 import types
 import typing
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from validation.autotune.evidence import AUTOTUNE_VERSION, Evidence
 from validation.fabric.groups import Fleet
+from validation.model import bounds
+from validation.model.bounds import Bounds
 from validation.model.contract import (
     EXPECTATIONS_VERSION,
     FABRIC_VERSION,
@@ -35,18 +37,26 @@ FILES: dict[str, tuple[type, int]] = {
     "fabric": (Fleet, FABRIC_VERSION),
     "autotune": (Evidence, AUTOTUNE_VERSION),
 }
+#: What a schema cannot say of every value in one place.
+DEFAULTS = (
+    "What has no bounds of its own: "
+    f"a text has at most {bounds.MOST_CHARACTERS} characters, none of them NUL or half a surrogate pair; "
+    f"a name in an object {bounds.MOST_KEY}; a list or an object {bounds.MOST_ITEMS} items; "
+    f"a whole number is at most {bounds.MOST_WHOLE}, another one {bounds.MOST_NUMBER:g}, either way; "
+    f"free values are at most {bounds.MOST_DEPTH} deep."
+)
 SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def documents() -> dict[str, str]:
     """The content of each schema file by its name."""
     return {
-        f"{name}.schema.json": document(f"Temper validation: {name}", kind, version)
+        f"{name}.schema.json": document(f"Temper validation: {name}", kind, version, DEFAULTS)
         for name, (kind, version) in FILES.items()
     }
 
 
-def document(title: str, kind: type, version: int) -> str:
+def document(title: str, kind: type, version: int, comment: str = "") -> str:
     """The content of the schema file of a dataclass that has a field `schema_version`."""
     definitions: dict[str, Any] = {}
     reference = _schema(kind, definitions)
@@ -54,6 +64,7 @@ def document(title: str, kind: type, version: int) -> str:
     content = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"{title}, version {version}",
+        **({"$comment": comment} if comment else {}),
         **reference,
         "$defs": definitions,
     }
@@ -62,6 +73,9 @@ def document(title: str, kind: type, version: int) -> str:
 
 def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        of = next(one for one in arguments[1:] if isinstance(one, Bounds))
+        return _bounded(_schema(arguments[0], definitions), of)
     if kind is Any:
         return {}
     if kind is type(None):
@@ -79,11 +93,21 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     return {"type": SCALARS[kind]}
 
 
+def _bounded(schema: dict[str, Any], of: Bounds) -> dict[str, Any]:
+    words = {"string": "maxLength", "array": "maxItems", "object": "maxProperties"}
+    found = schema | {words.get(schema["type"], "maximum"): of.most}
+    if schema["type"] not in words:
+        found["minimum"] = -of.most if of.least is None else of.least
+    if of.pattern:
+        found["pattern"] = f"^(?:{of.pattern})$"
+    return found | {"format": "date-time"} if of.moment else found
+
+
 def _object(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
     """A reference to the definition of a dataclass. What is written always has all its fields."""
     if kind.__name__ not in definitions:
         definitions[kind.__name__] = {}  # first, in case it contains itself
-        hints = typing.get_type_hints(kind)
+        hints = typing.get_type_hints(kind, include_extras=True)
         fields = dataclasses.fields(kind)
         definitions[kind.__name__] = {
             "description": " ".join((kind.__doc__ or "").split()),

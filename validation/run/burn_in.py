@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import os
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,6 @@ from validation.processes.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import IO
 
     from validation.model.contract import Measurement
 
@@ -113,10 +114,11 @@ def locked(path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = path.with_name(f".{path.name}.lock")
     while True:
-        with lock.open("w") as handle:
+        handle = _opened(lock)
+        try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -128,11 +130,34 @@ def locked(path: Path | None) -> Iterator[None]:
             finally:
                 lock.unlink(missing_ok=True)
             return
+        finally:
+            os.close(handle)
 
 
-def _is_at(handle: IO[str], path: Path) -> bool:
+def _opened(lock: Path) -> int:
+    """Open a lock that nobody else may hold: whoever may read a file may lock it, for as long as he likes.
+
+    Raises OSError.
+    """
+    for _ in range(2):
+        try:
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+        else:
+            found = os.fstat(handle)
+            if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o077 == 0:
+                return handle
+            os.close(handle)
+        # Somebody else's, or of an earlier version, which others could read: he may hold it already.
+        lock.unlink(missing_ok=True)
+    raise OSError(f"{lock}: expected a file of this account alone; somebody makes another one there")
+
+
+def _is_at(handle: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(handle.fileno()), path.stat())
+        return os.path.samestat(os.fstat(handle), path.lstat())
     except FileNotFoundError:
         return False
 

@@ -135,12 +135,7 @@ def _members(result: NodeResult) -> Iterator[tuple[Hashable, _Member]]:
 
 def _power_limits(result: NodeResult) -> dict[int, float]:
     """The power limit of each GPU in W, as health found it: a lower one is a slower GPU, by choice."""
-    return {
-        gpu["device"]: gpu.get("power_limit_w") or 0.0
-        for test in result.tests
-        if test.id == "health"
-        for gpu in test.details.get("gpus", [])
-    }
+    return {gpu.device: gpu.power_limit_w or 0.0 for test in result.tests for gpu in test.power_limits}
 
 
 def _judge(member: _Member, baseline: Baseline, whose: str) -> Comparison:

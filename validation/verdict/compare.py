@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from validation.model import checksums
 from validation.model.contract import State, StringEnum
+from validation.model.printable import one_line
 from validation.model.quantities import label, number, on_gpu, unit
 from validation.verdict import pairing
 from validation.verdict.baseline import IQR_TO_SIGMA
@@ -70,10 +71,12 @@ def text(changes: Iterable[Change], *, everything: bool = False) -> str:
         by_node.setdefault(change.node, []).append(change)
     lines = []
     for node, found in by_node.items():
-        lines.append(f"{node}:")
+        lines.append(f"{one_line(node)}:")
         for trend in Trend:
             if trend is not Trend.SAME or everything:
-                lines += [f"  {trend:<7} {change.text}" for change in found if change.trend is trend]
+                lines += [
+                    f"  {trend:<7} {one_line(change.text)}" for change in found if change.trend is trend
+                ]
         same = sum(change.trend is Trend.SAME for change in found)
         if same and not everything:
             lines.append(f"  {same} of {len(found)} are the same within their noise")

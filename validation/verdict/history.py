@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from validation.findings.catalogue import finding
 from validation.model import checksums
-from validation.model.contract import State, UnderConditions
+from validation.model.bounds import Count, Moment, Name  # noqa: TC001 - the reader looks at fields' types
+from validation.model.contract import Conditions, State, UnderConditions
 from validation.model.quantities import is_rate
 from validation.verdict.baseline import Baseline, BaselineJudge, Comparison, Sensitivity
 
@@ -57,24 +58,24 @@ class _Comparable(UnderConditions):
 class PastNumber(_Comparable):
     """One number of a test that passed. `where` is the UUID of its GPU, empty for the node as a whole."""
 
-    test: str
-    method: int
-    name: str
-    where: str
+    test: Name
+    method: Count
+    name: Name
+    where: Name
     value: float
-    conditions: dict[str, int | str] = field(default_factory=dict)
+    conditions: Conditions = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class PastDigest(_Comparable):
     """One checksum, of a test with nothing wrong about its bits. `where` is the UUID of its GPU."""
 
-    test: str
-    method: int
-    name: str
-    where: str
-    value: str
-    conditions: dict[str, int | str] = field(default_factory=dict)
+    test: Name
+    method: Count
+    name: Name
+    where: Name
+    value: Name
+    conditions: Conditions = field(default_factory=dict)
 
 
 _One = TypeVar("_One", PastNumber, PastDigest)
@@ -84,11 +85,11 @@ _One = TypeVar("_One", PastNumber, PastDigest)
 class PastRun:
     """What is kept of a run."""
 
-    node: str
-    started_at: str
-    plan: str
-    torch: str | None
-    driver: str | None
+    node: Name
+    started_at: Moment
+    plan: Name
+    torch: Name | None
+    driver: Name | None
     numbers: tuple[PastNumber, ...]
     digests: tuple[PastDigest, ...] = ()
 

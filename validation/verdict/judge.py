@@ -10,6 +10,7 @@ stays visible and is never counted as passed.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from validation.model.contract import SUMMARY_VERSION, Finding, State, worst
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from validation.model.contract import Measurement, NodeResult, TestResult
     from validation.model.expectations import Expectation
 
+#: Of each sentence in a verdict: one node's words must not make the summary larger than what reads it takes.
+MOST_CHARACTERS = 4000
 #: Exit status: everything passed; a GPU or a node failed; the environment kept something required from
 #: running.
 EXIT_PASS, EXIT_FAIL, EXIT_ENVIRONMENT = 0, 1, 2
@@ -140,7 +143,7 @@ def _judge_test(
     headline: tuple[str, ...],
     more: tuple[Finding, ...],
 ) -> TestVerdict:
-    findings = test.findings + more + compared.findings
+    findings = tuple(map(_short_finding, test.findings + more + compared.findings))
     found = worst(finding.state for finding in findings)
     # What was not run on one GPU does not excuse what failed on another.
     state = (
@@ -151,10 +154,20 @@ def _judge_test(
         state=state,
         required=required,
         headline=_headline(test, headline),
-        reason=test.reason,
+        reason=_short(test.reason),
         findings=findings,
-        notes=compared.notes,
+        notes=tuple(map(_short, compared.notes)),
     )
+
+
+def _short_finding(found: Finding) -> Finding:
+    if len(found.text) <= MOST_CHARACTERS and len(found.action) <= MOST_CHARACTERS:
+        return found
+    return replace(found, text=_short(found.text), action=_short(found.action))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
 
 
 def _headline(test: TestResult, names: tuple[str, ...]) -> str:

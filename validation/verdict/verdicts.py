@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from validation.model.bounds import Bounds
 from validation.model.contract import Finding, State  # noqa: TC001 - schema.py reads the fields' types
 
 
@@ -59,5 +61,5 @@ class FleetVerdict:
     schema_version: int
     state: State
     exit_status: int
-    sentence: str
+    sentence: Annotated[str, Bounds(16 << 20)]
     nodes: tuple[NodeVerdict, ...]

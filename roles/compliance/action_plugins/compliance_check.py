@@ -13,6 +13,7 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from compliance.fleet import answer  # noqa: E402 - needs the path above
+from planning.module_answers import node_facts  # noqa: E402 - likewise
 from planning.node_action import NodeAction  # noqa: E402 - likewise
 from planning.os_controls import OPERATOR, demanded, load_controls  # noqa: E402 - likewise
 from planning.preflight import DATA, preflight_plan  # noqa: E402 - likewise
@@ -32,7 +33,7 @@ class ActionModule(NodeAction):
         variables = task_vars or {}
         own = variables["hostvars"][variables["inventory_hostname"]]
         read = self.ask("node_facts", {}, variables)
-        facts = read.get("ansible_facts", {}).get("temper")
+        facts = node_facts(read).get("temper")
         if facts is None:
             return result | {"problem": self.reason(read), "warnings": self.warnings}
         plan = preflight_plan(read, own, self._task.args["known"])
@@ -43,7 +44,7 @@ class ActionModule(NodeAction):
             # The account that Ansible comes through is known to the operator.
             arguments["administrators"] = [*listed, str(self._task.args["known"]["user"])]
         compared = self.ask("node_compliance", arguments, variables)
-        if "observations" not in compared:
+        if not isinstance(compared.get("observations"), dict):
             return result | {"problem": self.reason(compared), "warnings": self.warnings}
         # As one text: Ansible walks through every value of a result several times.
         said = answer(plan, compared["observations"], facts["nvidia"]["loaded_version"])

@@ -59,7 +59,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         ]
         given = {name: arguments[name] for name in CHOSEN}
         if collect := arguments.get("collect"):
-            document = {"arguments": given, **packed(asked)}
+            document = packed(asked)
             text = json.dumps(document, default=str)
             (Path(collect) / "compliance.json").write_text(text, encoding="utf-8")
             return result | {"changed": False, "verdict": ""}

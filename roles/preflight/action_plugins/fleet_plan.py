@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,24 +17,19 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from planning.fleet import FleetPlan, grouped  # noqa: E402 - needs the path above
+from validation.processes.files import own, write_atomically  # noqa: E402 - likewise
 
 #: What preflight gives all nodes of a batch before it reads the first.
 STARTED = "__preflight_fleet"
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file at one go: whoever reads it has the old content or the new, never half of one."""
+    """Replace a file in one step, for this account alone. One that is there keeps its mode."""
     if path.exists() and not path.is_file():  # a device or a pipe takes text, but nothing may take its place
         path.write_text(text, encoding="utf-8")
         return
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        if path.exists():
-            shutil.copymode(path, draft)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    own(path.parent)
+    write_atomically(path, text, stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600)
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
@@ -72,7 +66,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     def write(self, path: Path, fleet: FleetPlan) -> None:
         """Write the plans as JSON."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(fleet.as_dict(), indent=1) + "\n")
         except OSError as error:
             raise AnsibleActionFail(

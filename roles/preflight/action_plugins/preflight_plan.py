@@ -13,7 +13,8 @@ ROOT = str(Path(__file__).resolve().parents[3])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 
-from planning.node_action import NodeAction  # noqa: E402 - needs the path above
+from planning.module_answers import node_facts  # noqa: E402 - needs the path above
+from planning.node_action import NodeAction  # noqa: E402 - likewise
 from planning.preflight import preflight_plan, preview_arguments  # noqa: E402 - likewise
 
 
@@ -48,6 +49,6 @@ class ActionModule(NodeAction):
             "changed": False,
             "plan": plan,
             "reached": self.reached,
-            "ansible_facts": node.get("ansible_facts", {}),
+            "ansible_facts": node_facts(node),
             "warnings": self.warnings,
         }

@@ -78,7 +78,7 @@ def test_a_failure_names_the_command_that_repairs_it() -> None:
 def test_what_somebody_else_has_made_is_repaired_first() -> None:
     masked = replace(
         observation("unit:nvidia-persistenced.service", State.FAIL),
-        repair=("systemctl unmask nvidia-persistenced",),
+        repair=(("unmask", "nvidia-persistenced.service"),),
     )
     made = statement([checked("gpu01", masked)], RULES, {})
     remedies = {control.remedy for control in made.nodes[0].controls if control.state is State.FAIL}

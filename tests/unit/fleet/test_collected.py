@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
+from jinja2 import Environment
 
 from compliance.fleet import elsewhere
 from fleet import collected
@@ -36,20 +39,60 @@ def folders(tmp_path: Path, name: str, *parts: Any) -> list[Path]:
     return [*made, tmp_path / "nothing"]
 
 
+def chosen(folder: Path) -> dict[str, Any]:
+    """How reports are made: below a folder of the test."""
+    below = {
+        "compliance_reports_directory": str(folder / "compliance"),
+        "gpu_validation_reports_directory": str(folder),
+    }
+    return collected.defaults() | below
+
+
+def test_nothing_that_a_slice_hands_over_says_what_runs_here(tmp_path: Path) -> None:
+    """Nor where reports go, or which key signs them."""
+    aim = tmp_path / "aim"
+    nodes = {"schema_version": EXPECTATIONS_VERSION, "nodes": {}}
+    document = {"expectations": nodes, "results": {}, "fabric": None}
+    evil = ["-c", f"import pathlib; pathlib.Path({str(aim)!r}).touch()"]
+    given = folders(tmp_path, "validation", {"argv": evil, "document": document})
+    assert collected.validation(given, SILENT, chosen(tmp_path))
+    arguments = {"directory": str(aim), "validations": str(aim), "validation_max_age_days": 1, "key": "/k"}
+    part = {"arguments": {**arguments, "metrics": str(aim)}, "answers": [], "nodes": []}
+    (given[0] / "compliance.json").write_text(json.dumps(part))
+    assert collected.compliance(given, SILENT, [], KNOWN, chosen(tmp_path))
+    assert not aim.exists()
+    assert (tmp_path / "compliance" / "latest" / "statement.json").is_file()
+
+
+def test_the_command_of_the_report_is_the_roles() -> None:
+    given = {
+        "gpu_validation_reports_directory": "/r",
+        "gpu_validation_fail_on_degraded": "yes",
+        "gpu_validation_metrics_directory": "/m",
+    }
+    role = yaml.safe_load((collected.ROOT / "roles/gpu_validation/vars/main.yml").read_text())
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    environment = Environment(autoescape=True)
+    environment.filters["bool"] = lambda text: text == "yes"
+    template = role["__gpu_validation_report"].strip().removeprefix("{{").removesuffix("}}")
+    made = environment.compile_expression(template)(**given, now=lambda utc, fmt: moment.strftime(fmt))
+    assert collected.report_command(given, moment) == made
+
+
 def test_validation_of_slices_is_judged_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What came is read once, by what judges it, also where the verdict is a bad one.
     monkeypatch.setattr(collected, "documents", None)
-    argv = ["-m", "validation", "report", "--fleet", f"--output={tmp_path}/report"]
 
     def part(node: str) -> dict[str, Any]:
         expectation = {"schema_version": EXPECTATIONS_VERSION, "gpus": None, "not_run": f"{node} is off"}
         nodes = {"schema_version": EXPECTATIONS_VERSION, "nodes": {node: expectation}}
-        return {"argv": argv, "document": {"expectations": nodes, "results": {}, "fabric": None}}
+        return {"document": {"expectations": nodes, "results": {}, "fabric": None}}
 
-    said = collected.validation(folders(tmp_path, "validation", part("gpu01"), part("gpu02")), SILENT)
+    given = folders(tmp_path, "validation", part("gpu01"), part("gpu02"))
+    said = collected.validation(given, SILENT, chosen(tmp_path))
     assert said
     assert said.status != 0
-    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    summary = json.loads((tmp_path / "latest" / "summary.json").read_text())
     assert {node["node"]: node["reasons"] for node in summary["nodes"]} == {
         "gpu01": ["gpu01 is off"],
         "gpu02": ["gpu02 is off"],
@@ -58,25 +101,22 @@ def test_validation_of_slices_is_judged_together(tmp_path: Path, monkeypatch: py
 
 
 def test_a_slice_whose_results_cannot_be_read_is_named(tmp_path: Path) -> None:
-    argv = ["-m", "validation", "report", "--fleet", f"--output={tmp_path}/report"]
     nodes = {"schema_version": EXPECTATIONS_VERSION, "nodes": {}}
-    part = {"argv": argv, "document": {"expectations": nodes, "results": {}, "fabric": None}}
+    part = {"document": {"expectations": nodes, "results": {}, "fabric": None}}
     given = folders(tmp_path, "validation", part, part)
-    (given[1] / "validation.json").write_text('{"argv": [')
-    said = collected.validation(given, {})
+    (given[1] / "validation.json").write_text('{"document": [')
+    said = collected.validation(given, {}, chosen(tmp_path))
     assert said
     assert said.status == 2
     assert f"{given[1]}/validation.json: expected what a slice has handed over: not JSON" in said.text
-    (given[0] / "validation.json").write_text("{}")
-    with pytest.raises(collected.CollectedError, match=r"0/validation\.json: expected"):
-        collected.validation(given, {})
 
 
-def test_a_report_that_was_killed_is_no_success(tmp_path: Path) -> None:
+def test_a_report_that_was_killed_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import os; os.kill(os.getpid(), 9)"
+    monkeypatch.setattr(collected, "report_command", lambda *_: ["-c", code])
     document: dict[str, Any] = {"expectations": {"nodes": {}}, "results": {}}
-    given = folders(tmp_path, "validation", {"argv": ["-c", code], "document": document})
-    said = collected.validation(given, {})
+    given = folders(tmp_path, "validation", {"document": document})
+    said = collected.validation(given, {}, chosen(tmp_path))
     assert said
     assert said.status == 2
     assert "-9" in said.text
@@ -90,13 +130,6 @@ def test_what_was_cut_off_is_one_sentence(tmp_path: Path, text: str) -> None:
 
 
 def test_compliance_of_slices_is_one_statement(tmp_path: Path) -> None:
-    arguments = {
-        "directory": str(tmp_path / "reports"),
-        "validations": str(tmp_path / "reports"),
-        "validation_max_age_days": 30,
-        "key": "",
-        "metrics": "",
-    }
 
     def part(node: str, *waivers: Any) -> dict[str, Any]:
         asked = {
@@ -105,14 +138,18 @@ def test_compliance_of_slices_is_one_statement(tmp_path: Path) -> None:
             "answer": {"problem": "off"},
             "waivers": list(waivers),
         }
-        return {"arguments": arguments, "answers": [], "nodes": [asked]}
+        return {"answers": [], "nodes": [asked]}
 
     said = collected.compliance(
-        folders(tmp_path, "compliance", part("gpu02"), part("gpu01")), SILENT, ["inventory/mine"], KNOWN
+        folders(tmp_path, "compliance", part("gpu02"), part("gpu01")),
+        SILENT,
+        ["inventory/mine"],
+        KNOWN,
+        chosen(tmp_path),
     )
     assert said
     assert said.status == 1
-    (statement,) = (tmp_path / "reports").glob("2*/statement.json")
+    (statement,) = (tmp_path / "compliance").glob("2*/statement.json")
     nodes = json.loads(statement.read_text())["nodes"]
     assert sorted(node["node"] for node in nodes) == ["gpu01", "gpu02", "gpu09"]
     assert "the helper died" in statement.read_text()
@@ -124,14 +161,34 @@ def test_nodes_of_the_inventory_that_no_slice_had_are_elsewhere() -> None:
 
 
 def test_a_wrong_waiver_in_any_slice_keeps_the_statement_from_being_written(tmp_path: Path) -> None:
-    arguments = {"directory": str(tmp_path), "validations": str(tmp_path), "validation_max_age_days": 30}
     asked = {"name": "gpu01", "groups": [], "answer": {}, "waivers": [{"controls": "x"}]}
-    part = {"arguments": {**arguments, "key": "", "metrics": ""}, "answers": [], "nodes": [asked]}
-    said = collected.compliance(folders(tmp_path, "compliance", part), {}, [], KNOWN)
+    part = {"answers": [], "nodes": [asked]}
+    said = collected.compliance(folders(tmp_path, "compliance", part), {}, [], KNOWN, chosen(tmp_path))
     assert said
     assert said.status == 2
     assert "Nothing was written" in said.text
-    assert not list(tmp_path.glob("2*/statement.json"))
+    assert not list(tmp_path.rglob("2*/statement.json"))
+
+
+def test_a_slice_whose_plans_or_answers_have_another_form_costs_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collected, "ROOT", tmp_path)
+    good = {"nodes": {"gpu01": {"problems": ["no GPU"]}}, "settings": {}, "waived": {}}
+    bad = {"nodes": {"gpu02": {"problems": 5}}, "settings": {}, "waived": {}}
+    other = {
+        "nodes": {"gpu03": {"architecture": "x", "gpus": 5, "problems": []}},
+        "settings": {},
+        "waived": {},
+    }
+    given = folders(tmp_path, "plan", good, bad, other)
+    assert collected.plans(given, {})
+    document = json.loads((tmp_path / "reports" / "plan.json").read_text())
+    assert document["nodes"]["gpu01"] == {"problems": ["no GPU"]}
+    for node in ("gpu02", "gpu03"):
+        assert "cannot be read" in document["nodes"][node]["problems"][0]
+    strange = {"nodes": [{"name": "gpu02", "answer": 5}], "answers": []}
+    assert [node["name"] for node in collected.answers(strange)] == ["gpu02"]
 
 
 def test_plans_of_slices_are_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +207,6 @@ def test_plans_of_slices_are_one_file(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_nothing_is_reported_of_what_no_slice_has_handed_over(tmp_path: Path) -> None:
-    assert collected.validation([tmp_path], SILENT) is None
-    assert collected.compliance([tmp_path], SILENT, [], KNOWN) is None
+    assert collected.validation([tmp_path], SILENT, {}) is None
+    assert collected.compliance([tmp_path], SILENT, [], KNOWN, {}) is None
     assert collected.plans([tmp_path], SILENT) is None

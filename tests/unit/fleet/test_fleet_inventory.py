@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fleet.inventory import Inventory, InventoryError, addresses, from_listing, read
+from fleet.inventory import Inventory, InventoryError, addresses, from_listing, read, values
 from rollout.fleet import groups_of
 
 INVENTORY = """
@@ -168,8 +168,19 @@ def test_the_addresses_of_templates_are_those_that_ansible_connects_to(tmp_path:
         "gpu03": "gpu03.example.org",
     }
     absent = str(tmp_path / "absent.yml")
-    with pytest.raises(InventoryError, match=r"expected an ansible_host that can be resolved .*absent"):
+    with pytest.raises(InventoryError, match=r"expected variables that Ansible can resolve .*absent"):
         addresses(read([str(source)]), [absent], {})
+
+
+def test_variables_of_a_node_are_those_that_ansible_resolves(tmp_path: Path) -> None:
+    source = tmp_path / "hosts.yml"
+    source.write_text(
+        "gpu_nodes:\n  hosts:\n    gpu01:\n      folder: '{{ site }}/reports'\n      plain: 5\n    gpu02:\n"
+    )
+    known, names = read([str(source)]), ("folder", "plain", "nowhere")
+    found = values(known, [str(source)], {"site": "/north"}, "gpu01", names)
+    assert found == {"folder": "/north/reports", "plain": 5}
+    assert values(known, [str(source)], {"plain": 6}, "gpu02", names) == {"plain": 6}
 
 
 def test_an_address_that_is_no_template_is_the_one_that_ansible_connects_to(tmp_path: Path) -> None:

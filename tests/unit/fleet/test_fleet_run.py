@@ -29,12 +29,14 @@ from fleet.__main__ import (
     name_of_run,
     playbook_of,
     recap,
+    told,
+    variables_again,
     variables_of,
 )
 from fleet.bundle import ROOT, python_version
 from fleet.collected import Said
 from fleet.inventory import from_listing
-from fleet.journal import Job, Journal, NodeRecord
+from fleet.journal import Job, Journal, NodeRecord, same, sealed
 from fleet.run import HERE, Events, Run
 from fleet.slices import Board, Outcome, Place, Slice
 from fleet.worker import release, slim
@@ -376,7 +378,7 @@ def test_a_signal_does_not_end_what_gives_the_nodes_back(
     begun, python = tmp_path / "begun", tmp_path / "python"
     python.write_text(f"#!/bin/sh\ntouch {begun}\nsleep 3\necho '{{}}'\n")
     python.chmod(0o755)
-    own = {"ansible_connection": "local", "ansible_become": False, "ansible_python3_interpreter": str(python)}
+    own = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": str(python)}
     given = {
         "env/extravars": {"__preflight_lease": {"owner": "one", "attempt": 1}},
         # How long ansible-runner waits for a word before it looks whether it is to end.
@@ -416,6 +418,28 @@ def test_what_a_slice_sends_that_cannot_be_read_is_its_reason(
     run = carried_out(tmp_path, job(playbook))
     assert set(run.board.left) == set(NODES)
     assert all("is no run of Ansible" in reason for reason in run.board.left.values())
+
+
+def test_a_line_without_an_end_ends_its_slice(
+    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.run._command", lambda *_: "tr '\\0' x < /dev/zero")
+    monkeypatch.setattr("fleet.run.LOOK_S", 0.2)
+    monkeypatch.setattr("fleet.stream.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("fleet.stream.MOST_BYTES_A_NODE", 0)
+    run = carried_out(tmp_path, job(playbook), size=4)
+    assert all("a line without an end" in reason for reason in run.board.left.values())
+
+
+def test_a_slice_that_gives_signs_of_life_for_ever_is_ended(
+    playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive = """while :; do echo '{"event": "keepalive"}'; sleep 0.1; done"""
+    monkeypatch.setattr("fleet.run._command", lambda *_: alive)
+    monkeypatch.setattr("fleet.run.LOOK_S", 0.2)
+    monkeypatch.setattr("fleet.run.LONGEST_S", 1.0)
+    run = carried_out(tmp_path, job(playbook), size=4)
+    assert all("has not ended within" in reason for reason in run.board.left.values())
 
 
 def with_ssh(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,7 +540,7 @@ def test_the_journal_remembers_jobs_and_nodes(tmp_path: Path) -> None:
     what = job(Path("site.yml"), a=[1, {"b": None}])
     journal.begin("2026-01-01T00-00-00Z", what)
     journal.begin("2026-01-02T00-00-00Z", what)
-    assert journal.last() == ("2026-01-02T00-00-00Z", what, "")
+    assert journal.last() == ("2026-01-02T00-00-00Z", replace(what, variables={}), "")
     run = "2026-01-02T00-00-00Z"
     journal.start(run, NODES[:2], 1, "ctl1")
     journal.start(run, NODES[:1], 2, "ctl2")
@@ -545,8 +569,17 @@ def test_variables_are_taken_as_ansible_takes_them(texts: list[str], found: dict
 
 @pytest.mark.parametrize("text", ["a", "1a=2", "{a", "@/nowhere/x.yml", "{}x: [", "a=1 b", "a='1"])
 def test_variables_of_another_form_are_one_sentence(text: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"-e {text}: expected")):
+    with pytest.raises(UsageError, match=r"-e \S+: expected"):
         variables_of([text])
+
+
+@pytest.mark.parametrize(
+    "text", ["password='s3cret", "{password: [s3cret", "s3cret", "password=s3cret !", "{password: 's3cret"]
+)
+def test_no_value_is_repeated_where_variables_are_of_another_form(text: str) -> None:
+    with pytest.raises(UsageError) as error:
+        variables_of([text])
+    assert "s3cret" not in str(error.value)
 
 
 def test_a_value_that_cannot_be_recorded_is_one_sentence() -> None:
@@ -593,6 +626,57 @@ def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     journal.end(CUT_OFF, [NodeRecord(node, 1, HERE, "ok") for node in NODES[:2]])
     journal.start(CUT_OFF, NODES[2:3], 3, HERE)
     return journal
+
+
+def test_no_value_of_a_variable_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "runs.sqlite"
+    journal = Journal(path)
+    journal.begin("one", replace(job(Path("site.yml"), password="s3cret"), extra=("password",), seal="x"))
+    assert not [file for file in tmp_path.iterdir() if b"s3cret" in file.read_bytes()]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_values_that_an_earlier_temper_recorded_are_removed_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "runs.sqlite"
+    journal = Journal(path)
+    variables = {"password": "s3cret"}
+    old = {"playbook": "site.yml", "sources": [], "limit": "", "options": [], "nodes": list(NODES)}
+    with journal.store.writing() as connection:
+        row = ("one", json.dumps(old | {"variables": variables}))
+        connection.execute("INSERT INTO fleet_run (id, job) VALUES (?, ?)", row)
+    path.chmod(0o644)
+    assert journal.forget_values() == ["one"]
+    assert not [file for file in tmp_path.iterdir() if b"s3cret" in file.read_bytes()]
+    assert path.stat().st_mode & 0o777 == 0o600
+    last = journal.last()
+    assert last
+    assert last[1].extra == ("password",)
+    assert same(last[1].seal, variables)
+    assert not same(last[1].seal, {"password": "other"})
+    assert journal.forget_values() == []
+
+
+def test_who_resumes_gives_the_same_variables_again(tmp_path: Path) -> None:
+    file = tmp_path / "more.yml"
+    file.write_text("b: 2\n")
+    texts = ["password=s3cret", f"@{file}"]
+    begun = Job("site.yml", (), "", {}, (), NODES, told(texts), sealed(variables_of(texts)))
+    assert begun.extra == ("password", f"@{file}")
+    with pytest.raises(UsageError, match="begun with -e of password"):
+        variables_again("one", begun, [])
+    with pytest.raises(UsageError, match="other values of -e"):
+        variables_again("one", begun, ["password=other", f"@{file}"])
+    assert variables_again("one", begun, texts) == {"password": "s3cret", "b": 2}
+
+
+def test_a_file_of_variables_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "more.yml"
+    file.write_text("b: 2\n")
+    begun = Job("site.yml", (), "", {}, (), NODES, told([f"@{file}"]), sealed({"b": 2}))
+    assert variables_again("one", begun, []) == {"b": 2}
+    file.write_text("b: 3\n")
+    with pytest.raises(UsageError, match="other values"):
+        variables_again("one", begun, [])
 
 
 def test_no_run_begins_while_another_may_hold_nodes(

@@ -2,9 +2,11 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -257,7 +259,7 @@ def test_keys_are_read_with_the_rights_of_the_account(home: Path) -> None:
     (home / ".ssh").mkdir()
     (home / ".ssh/authorized_keys").symlink_to(secret)
     with administrators.acting_as(NOBODY, NOBODY):
-        assert administrators.read_key_file(home / ".ssh/authorized_keys") is None
+        assert administrators.read_key_file(home / ".ssh/authorized_keys", follow=True) is None
     assert os.geteuid() == 0
     assert secret.read_text() == "root's"
 
@@ -275,7 +277,53 @@ def test_a_directory_in_the_place_of_the_keys_holds_none(tmp_path: Path) -> None
 
 def test_a_link_to_itself_in_the_place_of_the_keys_leads_to_none(tmp_path: Path) -> None:
     (tmp_path / "keys").symlink_to(tmp_path / "keys")
-    assert administrators.read_key_file(tmp_path / "keys") is None
+    assert administrators.read_key_file(tmp_path / "keys", follow=True) is None
+
+
+def test_a_link_in_the_place_of_the_keys_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text(KEY)
+    (tmp_path / "keys").symlink_to(tmp_path / "elsewhere")
+    found = administrators.read_key_file(tmp_path / "keys")
+    assert found
+    assert (found.text, found.target, found.lets_in) == ("", str(tmp_path / "elsewhere"), True)
+
+
+@needs_root
+def test_a_folder_that_its_owner_may_not_enter_holds_no_keys(home: Path) -> None:
+    administrators.write_key_files(account_in(home), (KeyFile(KEY, 0o600), None))
+    (home / ".ssh").chmod(0)
+    with administrators.acting_as(NOBODY, NOBODY):
+        assert administrators.read_key_file(home / ".ssh/authorized_keys") is None
+
+
+def test_of_a_file_as_long_as_its_owner_likes_the_beginning_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "keys").open("wb") as sparse:
+        sparse.truncate(100 << 30)
+    found = administrators.read_key_file(tmp_path / "keys")
+    assert found
+    assert found.cut
+    assert len(found.text) <= 1 << 20
+
+
+def test_a_key_behind_what_is_read_still_lets_its_owner_in() -> None:
+    commented = KeyFile("# comment\n", 0o600, cut=True)
+    account = replace(AS_WANTED, key_files=(commented, None), shadow=EXPIRED)
+    assert administrators.differs(replace(ALICE, present=False), account)
+
+
+@needs_root
+def test_a_lease_on_the_keys_makes_nobody_wait(home: Path) -> None:
+    """Its owner can take one; an open for reading then waits up to 45 seconds, or fails with EAGAIN."""
+    path = home / "keys"
+    path.write_text(KEY)
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # which tells the holder
+    with path.open("r+") as held:
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        found = administrators.read_key_file(path)
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    signal.signal(signal.SIGIO, before)
+    assert found
+    assert found.lets_in
 
 
 @needs_root
@@ -346,19 +394,25 @@ def with_keys(home: Path) -> Account:
 
 def test_revoked_account_of_this_node_loses_its_keys_and_expires(tmp_path: Path, commands: list[str]) -> None:
     node_accounts.revoke(with_keys(tmp_path))
-    assert (tmp_path / ".ssh/authorized_keys").read_text() == administrators.HEADER
+    assert not (tmp_path / ".ssh/authorized_keys").exists()
     assert commands == ["chage --expiredate 1 alice"]
 
 
 def test_revoked_account_of_a_directory_loses_its_keys(tmp_path: Path, commands: list[str]) -> None:
     node_accounts.revoke(replace(with_keys(tmp_path), shadow=OF_DIRECTORY))
-    assert (tmp_path / ".ssh/authorized_keys").read_text() == administrators.HEADER
+    assert not (tmp_path / ".ssh/authorized_keys").exists()
     assert commands == []
 
 
-def test_account_whose_keys_stay_expires_all_the_same(tmp_path: Path, commands: list[str]) -> None:
-    (tmp_path / ".ssh").touch()
-    account = replace(AS_WANTED, home=str(tmp_path), uid=os.getuid(), gid=os.getgid())
+def test_account_whose_keys_stay_expires_all_the_same(
+    tmp_path: Path, commands: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = with_keys(tmp_path)
+
+    def full(*_: object) -> None:
+        raise CommandError("alice cannot write its keys")
+
+    monkeypatch.setattr(node_accounts, "write_key_files", full)
     with pytest.raises(CommandError, match="alice cannot write its keys"):
         node_accounts.revoke(account)
     assert commands == ["chage --expiredate 1 alice"]
@@ -366,7 +420,7 @@ def test_account_whose_keys_stay_expires_all_the_same(tmp_path: Path, commands: 
 
 def test_account_of_a_directory_gets_its_groups_without_usermod(commands: list[str]) -> None:
     account = replace(AS_WANTED, shadow=OF_DIRECTORY)
-    node_accounts.ensure_user(replace(ALICE, groups=("adm", "video")), account)
+    node_accounts.ensure_user(replace(ALICE, groups=("adm", "video")), account, own=False)
     assert commands == ["gpasswd --add alice adm", "gpasswd --add alice video"]
 
 
@@ -406,8 +460,8 @@ def accounts(
     monkeypatch.setattr(Saved, "files", [])
     monkeypatch.setattr(node_accounts, "ssh_login", lambda: Login("ops", "192.0.2.1", 1, "192.0.2.9", 22))
     monkeypatch.setattr(node_accounts, "check_sudoers", lambda *_: None)
-    monkeypatch.setattr(node_accounts, "read_account", accounts.get)
-    monkeypatch.setattr(node_accounts, "ensure_user", lambda *_: None)
+    monkeypatch.setattr(node_accounts, "read_account", lambda name, **_: accounts.get(name))
+    monkeypatch.setattr(node_accounts, "ensure_user", lambda *_, **__: None)
     monkeypatch.setattr(node_accounts, "give_back", lambda *_: None)
     return accounts
 
@@ -439,6 +493,7 @@ def test_only_keys_that_are_given_back_are_saved_first(
 ) -> None:
     accounts["alice"] = AS_WANTED
     entry = {"created": False, "present": True, "sudo": True, "keys": [[ALICE.key_file, 0o600], None]}
+    entry |= {"groups": [], "shadow": ["19000", "99999", ""]}
     node_accounts.RECORD.write_text(json.dumps({name: entry}))
     assert administer(absent=True)["needs"] == {"confirm": "accounts"}
     assert Saved.files == [node_accounts.SUDOERS, node_accounts.RECORD, *own_keys]
@@ -458,7 +513,7 @@ def test_account_of_a_directory_that_is_to_be_revoked_is_named(
 def test_file_that_cannot_be_read_is_a_sentence(
     administer: Run, accounts: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stale(_name: str) -> None:
+    def stale(_name: str, **_: bool) -> None:
         raise OSError(errno.ESTALE, "Stale file handle", "/home/alice/.ssh/authorized_keys")
 
     monkeypatch.setattr(node_accounts, "read_account", stale)
@@ -493,3 +548,138 @@ def test_accounts_are_restored_to_what_was_read(
     assert given["alice"]["keys"] == [["before", 0o600], None]
     assert given["bob"] == "revoked"
     assert not node_accounts.SUDOERS.exists()
+
+
+# ---------------------------------------------------------------- revocation
+
+
+@pytest.fixture
+def revocable(
+    accounts: dict[str, Account | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: list[str]
+) -> Path:
+    """The home of alice, who has a key, and what changes accounts as it is, but for the commands."""
+    monkeypatch.undo()
+    monkeypatch.setattr(node_accounts, "SUDOERS", tmp_path / "sudoers")
+    monkeypatch.setattr(node_accounts, "RECORD", tmp_path / "record.json")
+    monkeypatch.setattr(node_accounts.Accounts, "pending", Saved("accounts", "it", tmp_path / "state"))
+    monkeypatch.setattr(node_accounts, "ssh_login", lambda: Login("ops", "192.0.2.1", 1, "192.0.2.9", 22))
+    monkeypatch.setattr(node_accounts, "check_sudoers", lambda *_: None)
+    monkeypatch.setattr(node_accounts, "run", lambda command: commands.append(" ".join(command)))
+    monkeypatch.setattr(node_accounts, "read_account", lambda name, **_: accounts.get(name))
+    accounts["alice"] = with_keys(tmp_path)
+    return tmp_path
+
+
+@needs_root
+@pytest.mark.parametrize("wanted", [item(state="absent"), item(keys=[OTHER])], ids=["account", "key"])
+def test_rights_are_gone_before_anything_is_described(
+    administer: Run, revocable: Path, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
+) -> None:
+    seen = []
+
+    def describe(_lines: list[str]) -> str:
+        path = revocable / ".ssh/authorized_keys"
+        seen.append(path.read_text() if path.exists() else "")
+        raise RuntimeError("cannot be described")
+
+    monkeypatch.setattr(administrators, "describe", describe)
+    with contextlib.suppress(RuntimeError):
+        administer(wanted)
+    assert seen
+    assert not any(KEY in text for text in seen)
+
+
+@needs_root
+def test_a_rule_of_sudo_that_is_taken_back_is_in_no_file_that_is_saved(
+    administer: Run, revocable: Path, accounts: dict[str, Account | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever made its revocation fail would get the rule back with the undoing of it."""
+    node_accounts.SUDOERS.write_text(node_accounts.sudoers(["alice", "ops"]) or "")
+    saved = []
+
+    @contextlib.contextmanager
+    def armed(*_: object) -> Iterator[None]:
+        saved.append(node_accounts.SUDOERS.read_text())
+        yield
+
+    monkeypatch.setattr(Saved, "armed", armed)
+    administer(item(state="absent"), item(name="ops", keys=[KEY, OTHER]))
+    assert [("alice" in text, "ops" in text) for text in saved] == [(False, True)]
+
+
+@needs_root
+def test_keys_that_cannot_be_described_cost_the_text_alone(
+    administer: Run, revocable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_line: str) -> None:
+        raise RuntimeError("no text")
+
+    monkeypatch.setattr(administrators, "parse_public_key", fail)
+    result = administer(item(keys=[], state="absent"))
+    assert result["changed"]
+    assert "cannot be shown" in str(result["diff"])
+
+
+@needs_root
+def test_an_account_that_cannot_be_revoked_costs_no_other_its_turn(
+    administer: Run, revocable: Path, commands: list[str], accounts: dict[str, Account | None]
+) -> None:
+    account = with_keys(revocable)
+    accounts.update({"zoe": account, "alice": replace(account, home="/nowhere")})
+    result = administer(item(state="absent"), item(name="zoe", state="absent"))
+    assert "The home directory of alice" in result["msg"]
+    assert not (revocable / ".ssh/authorized_keys").exists()
+    assert len(commands) == 2
+
+
+@needs_root
+def test_a_folder_that_its_owner_may_not_write_to_keeps_no_key(home: Path) -> None:
+    account = account_in(home)
+    administrators.write_key_files(account, account.key_files)
+    (home / ".ssh").chmod(0o500)
+    administrators.write_key_files(account, (None, None))
+    assert not (home / ".ssh/authorized_keys").exists()
+
+
+@needs_root
+def test_a_full_disk_keeps_no_key_that_is_to_go(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = account_in(home)
+    administrators.write_key_files(account, account.key_files)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(administrators, "replace_file", full)
+    other = replace(ALICE, keys=(parse_public_key(OTHER),))
+    with pytest.raises(CommandError, match="Disk quota exceeded"):
+        node_accounts.replace_keys(other, account, own=True)
+    assert (home / ".ssh/authorized_keys").exists()
+    with pytest.raises(CommandError, match="Disk quota exceeded"):
+        node_accounts.replace_keys(other, account, own=False)
+    assert not (home / ".ssh/authorized_keys").exists()
+
+
+def test_a_revoked_account_is_in_no_group_of_sudo(commands: list[str]) -> None:
+    account = replace(AS_WANTED, key_files=(None, None), shadow=EXPIRED, groups=frozenset({"sudo", "video"}))
+    assert administrators.differs(replace(ALICE, present=False), account)
+    node_accounts.revoke(account)
+    assert commands == ["chage --expiredate 1 alice", "gpasswd --delete alice sudo"]
+
+
+def test_a_revoked_account_with_processes_is_named(
+    administer: Run, accounts: dict[str, Account | None]
+) -> None:
+    accounts["alice"] = replace(AS_WANTED, uid=os.getuid())
+    assert "loginctl terminate-user alice" in str(administer(item(state="absent"), check_mode=True))
+
+
+def test_a_link_to_keys_comes_back_as_one(tmp_path: Path) -> None:
+    account = replace(AS_WANTED, home=str(tmp_path), uid=os.getuid(), gid=os.getgid())
+    (tmp_path / ".ssh").mkdir()
+    path = tmp_path / ".ssh/authorized_keys"
+    path.symlink_to("elsewhere")
+    before = replace(account, key_files=(administrators.read_key_file(path), None))
+    administrators.write_key_files(account, (KeyFile("x", 0o600), None))
+    saved = json.loads(json.dumps(node_accounts.entry(before)))["keys"]
+    administrators.write_key_files(account, [KeyFile(*file) if file else None for file in saved])
+    assert str(path.readlink()) == "elsewhere"

@@ -94,6 +94,15 @@ def test_undo_ends_its_timer_and_not_that_of_a_change_that_came_after_it(
     assert stop in timers
 
 
+@pytest.mark.parametrize("damage", [b"", b"\n" * 300])
+def test_undo_that_does_nothing_is_no_success(node: Node, damage: bytes) -> None:
+    node.apply("after")
+    (node.change.directory / "undo").write_bytes(damage)
+    with pytest.raises(CommandError, match=f"{node.change.directory}/undo is damaged"):
+        node.change.undo("the timer ran out")
+    assert node.change.pending
+
+
 def test_undo_is_told_once_with_its_reason(node: Node) -> None:
     node.apply("after")
     node.change.undo("the timer ran out")

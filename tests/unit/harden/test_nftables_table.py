@@ -14,6 +14,7 @@ from ansible.module_utils.access.listeners import Listener
 from ansible.module_utils.access.nftables_rules import Limits, Rule, networks, parse_rule
 from ansible.module_utils.access.ssh_login import Login
 from ansible.module_utils.files import File
+from ansible.module_utils.records import RecordError
 from ansible.module_utils.settings.base import RefusedError
 
 EVERYONE = ["0.0.0.0/0", "::/0"]
@@ -298,7 +299,8 @@ def test_a_unit_that_runs_without_its_file_is_stopped_before_the_file_comes_back
     systemctl = tmp_path / "bin/systemctl"
     systemctl.parent.mkdir()
     systemctl.write_text(f"""#!/bin/sh
-[ "$1" = show ] && printf 'LoadState=not-found\\nActiveState=active\\n' && exit
+[ "$1" = show ] && printf 'LoadState=not-found\\nActiveState=active\\nUnitFileState=\\n' &&
+    printf 'ConditionResult=no\\nConditionTimestampMonotonic=0\\n' && exit
 [ -e {tmp_path}/UNIT_FILE ] && file=there || file=gone
 echo "$1 $3 while its file is $file" >>{tmp_path}/told
 """)
@@ -525,4 +527,5 @@ def test_nothing_is_ended_unasked(node: Path) -> None:
 
 def test_record_that_nobody_can_read_is_refused_with_what_to_do(node: Path) -> None:
     other_firewall.ENDED.write_text("{}")
-    assert str(other_firewall.ENDED) in (allowed(state="absent").obstacle() or "")
+    with pytest.raises(RecordError, match=str(other_firewall.ENDED)):
+        allowed(state="absent").obstacle()

@@ -1,10 +1,12 @@
 """Public keys are read and judged; private ones are never repeated."""
 
+import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.access.ssh_keys import parse_public_key
+from ansible.module_utils.access.ssh_keys import parse_public_key, read_regular
 
 
 def generate(folder: Path, *arguments: str) -> Path:
@@ -74,3 +76,29 @@ def test_private_key_is_refused_without_repeating_it(tmp_path: Path, arguments: 
         with pytest.raises(ValueError, match=r"private key|several lines|expected a public key") as refusal:
             parse_public_key(pasted)
         assert pasted.split()[-1] not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'command="a ' + '\\"' * 4000 + "9",
+        'command="' + '""' * 4000 + " ssh-x",
+        '"' * 8001,
+        "\\" * 8000,
+        'a="b",' * 2000,
+        "ssh-ed25519 " + "A" * 16000,
+        "x" * (1 << 20),
+        "\0" * (1 << 20),
+    ],
+    ids=["escaped quotes", "pairs of quotes", "quotes", "backslashes", "options", "blob", "long", "sparse"],
+)
+def test_a_line_costs_time_in_proportion_to_its_length(line: str) -> None:
+    started = time.process_time()
+    with pytest.raises(ValueError, match=r"expected|damaged"):
+        parse_public_key(line)
+    assert time.process_time() - started < 0.5
+
+
+def test_a_pipe_in_the_place_of_keys_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "keys")
+    assert read_regular(tmp_path / "keys") is None

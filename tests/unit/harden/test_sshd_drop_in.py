@@ -193,15 +193,18 @@ def test_account_that_gets_in_is_not_refused(account: Account, effective: dict[s
     assert refusal(account, **effective) is None
 
 
-def test_sockets_are_found_by_port(tmp_path: Path) -> None:
+def test_sockets_of_root_are_found_by_port(tmp_path: Path) -> None:
     header = "sl local_address rem_address st tx rx tr tm->when retrnsmt uid timeout inode\n"
     (tmp_path / "net").mkdir()
     (tmp_path / "net" / "tcp").write_text(
         header
         + "0: 00000000:0016 00000000:0000 0A 0:0 00:0 0 0 0 111 1 x\n"
-        + "1: 0100007F:0016 0100007F:9C40 01 0:0 00:0 0 0 0 222 1 x\n"
+        + "1: 00000000:0016 00000000:0000 0A 0:0 00:0 0 1000 0 444 1 x\n"
+        + "2: 0100007F:0016 0100007F:9C40 01 0:0 00:0 0 0 0 222 1 x\n"
     )
-    (tmp_path / "net" / "tcp6").write_text(header + "0: 0:0016 0:0000 0A 0:0 00:0 0 0 0 333 1 x\n")
+    (tmp_path / "net" / "tcp6").write_text(
+        header + f"0: {'0' * 32}:0016 {'0' * 32}:0000 0A 0:0 00:0 0 0 0 333 1 x\n"
+    )
     assert sshd.listening_sockets(["22", "80"], tmp_path) == {"22": {"111", "333"}, "80": set()}
 
 
@@ -229,9 +232,11 @@ def test_port_that_sshd_shares_with_a_program_at_another_address_is_not_busy() -
         Listener("tcp", 81, "unknown process"),
         Listener("tcp", 222, "nginx"),
         Listener("tcp", 222, "systemd"),
+        Listener("tcp", 2222, "sshd", uid=1000),
+        Listener("tcp", 2223, "unknown process", uid=1000),
         Listener("udp", 443, "nginx"),
     ]
-    assert sshd.ports_of_others(found) == {"80": "nginx"}
+    assert sshd.ports_of_others(found) == {"80": "nginx", "2222": "sshd", "2223": "unknown process"}
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:22", "[::]:22", "127.0.0.1:22", "[fe80::1%eth0]:22"])
@@ -384,7 +389,7 @@ def test_home_that_root_may_not_read_decides_nothing(tmp_path: Path, monkeypatch
     def refuse(*_args: Any, **_options: Any) -> str:
         raise PermissionError
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(ssh_access, "read_regular", refuse)
     user = pwd.getpwnam("nobody")
     assert ssh_access.has_key(user, OPEN) is None
 

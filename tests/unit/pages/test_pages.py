@@ -365,7 +365,7 @@ def test_pages_are_made_again_from_the_folders_of_reports(
     assert "not-compliant" in text
     assert 'id="numbers"' in text
     assert command.main([f"--validation={tmp_path / 'none'}", f"--output={tmp_path / 'x'}"]) == 2
-    assert "No such file" in capsys.readouterr().err
+    assert "no such folder" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 
@@ -373,3 +373,28 @@ def test_numbers_without_samples_or_unit_are_written() -> None:
     one = Measurement("largest_batch_samples", 212.0, 1, 0.0, 0)
     assert quantity(one.value, one.name) == "212 samples"
     assert quantity(3.0, "odd") == "3"
+
+
+@pytest.mark.parametrize("at", [0.0, -1.0])
+def test_a_logarithmic_axis_leaves_out_what_has_no_logarithm(at: float) -> None:
+    good = ((1.0, 2.0), (1024.0, 4.0))
+    line = svg.Line("a", good)
+    found = svg.lines([svg.Line("a", ((at, 9.0), *good))], svg.SIZES, svg.Axis("y"), "t", [(at, 3.0)])
+    assert found == svg.lines([line], svg.SIZES, svg.Axis("y"), "t")
+
+
+def test_rates_between_gpus_that_the_node_does_not_have_make_no_matrix(tmp_path: Path) -> None:
+    evil = made_up.report(1)
+    assert evil.validation is not None
+    (name,) = evil.validation.results
+    result = evil.validation.results[name]
+    pairs = [Measurement("peer_gb_s", 1.0, 9, 0.0, 0, {"to": to}) for to in range(4000)]
+    tests = tuple(
+        dataclasses.replace(test, measurements=tuple(pairs)) if test.id == "gpu_peers" else test
+        for test in result.tests
+    )
+    validation = dataclasses.replace(
+        evil.validation, results={name: dataclasses.replace(result, tests=tests)}
+    )
+    (page,) = write(tmp_path, dataclasses.replace(evil, validation=validation))
+    assert page.stat().st_size < MOST_BYTES

@@ -49,7 +49,7 @@ def test_exporter_and_timer_are_enabled() -> None:
 def test_the_service_runs_what_the_payload_understands() -> None:
     found = planned("monitoring", **ON, monitoring_interval_s=120)
     python, flag, payload, *arguments = command(found)
-    assert (python, flag, payload) == ("/usr/bin/python3", "-B", "/usr/local/lib/temper-validation.pyz")
+    assert (python, flag, payload) == ("/usr/bin/python3", "-IB", "/usr/local/lib/temper-validation.pyz")
     options = parser().parse_args(arguments)
     assert (options.interval, str(options.output)) == (120, METRICS)
     assert str(options.maintenance) == "/var/lib/temper/maintenance"

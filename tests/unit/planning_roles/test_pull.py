@@ -16,7 +16,7 @@ import pytest
 from planning.node_plan import Kind
 from planning.preflight import programs
 from planning.role_variables import role_variables
-from planning.roles.pull import calendar, keyring_line
+from planning.roles.pull import BESIDE, calendar, keyring_line
 from planning.variables import PullSigner
 from pull import keyring
 from pull.configuration import Configuration, ConfigurationError
@@ -116,7 +116,7 @@ def test_the_keyring_is_what_ssh_keygen_takes(tmp_path: Path) -> None:
 def test_all_modules_of_the_program_are_installed_and_import_alone(tmp_path: Path) -> None:
     """With the node's own Python and nothing of this checkout: what is missing would be seen at night."""
     for name, text in programs().items():
-        if name.startswith("pull/") or name in ("files.py", "lease.py", "process.py"):
+        if name.startswith("pull/") or name in BESIDE:
             path = tmp_path / name
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)

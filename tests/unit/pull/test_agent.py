@@ -16,7 +16,7 @@ from ansible.module_utils import lease
 
 from console.run import Note, Run, Stage
 from pull import delivery, files
-from pull.agent import Agent, LockedError, Paths, locked
+from pull.agent import Agent, LockedError, Paths, StoppedError, locked
 from pull.playbooks import FIXED
 from pull.result import MOST_CONTROLS, Control, Result
 from tests.unit.pull.origin import Origin, configuration, key, line, origin
@@ -287,6 +287,44 @@ def test_a_damaged_record_lets_no_commit_in(world: World) -> None:
     world.run()
     world.paths.accepted.write_text('{"commit": "')
     assert (world.run().state, world.playbooks) == ("failed", ["compliance"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"commit": "%s", "schema_version": 2, "tags": {}}' % ("0" * 40), "[1]", "1e999", ""],
+    ids=["deep", "newer", "list", "number", "empty"],
+)
+def test_a_record_that_this_program_cannot_read_stays_as_it_is(world: World, text: str) -> None:
+    world.run()
+    world.paths.accepted.write_text(text)
+    result = world.run()
+    assert (result.state, result.code) == ("failed", "state")
+    assert str(world.paths.accepted) in result.reason
+    assert world.paths.accepted.read_text() == text
+
+
+def test_a_record_of_the_version_before_is_read(world: World) -> None:
+    world.run()
+    known = json.loads(world.paths.accepted.read_text())
+    del known["schema_version"]
+    world.paths.accepted.write_text(json.dumps(known))
+    assert world.run().state == "checked"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ZeroDivisionError("x"), "fault"), (StoppedError("SIGTERM"), "stopped")]
+)
+def test_a_run_that_ends_in_any_other_way_has_a_result(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+) -> None:
+    """A node without one looks silent."""
+
+    def broken(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Agent, "holder", broken)
+    result = world.run()
+    assert (result.state, result.code) == ("failed", code)
 
 
 def test_a_run_that_was_cut_off_anywhere_is_gone_on_from(world: World) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import ssl
 import subprocess
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -137,6 +139,24 @@ def test_a_server_that_speaks_something_else_has_not_taken_it(
     kind, wanted = served
     kind.do_PUT = Garbage.do_PUT  # type: ignore[method-assign,assignment]
     with pytest.raises(DeliveryError, match="was not taken"):
+        deliver("{}\n", wanted)
+
+
+def test_a_server_that_answers_byte_by_byte_is_left_in_time(
+    served: tuple[type[Server], Configuration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, wanted = served
+
+    def dribble(self: Server) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"x")
+                self.wfile.flush()
+                time.sleep(0.05)
+
+    kind.do_PUT = dribble  # type: ignore[method-assign]
+    monkeypatch.setattr("pull.delivery.TIMEOUT_S", 0.5)
+    with pytest.raises(DeliveryError, match=r"did not end within 0\.5 s"):
         deliver("{}\n", wanted)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pull import keyring
+from pull import keyring, processes
 from pull import repository as repository_module
 from pull.checkout import LINK, check_out, write
 from pull.repository import Accepted, RefusedError, Repository, RepositoryError, Verified, require_git
@@ -667,12 +667,12 @@ def test_a_git_that_does_not_end_has_failed(
     commit = source.commit(ada)
     repository = node(tmp_path, source)
     pulled(repository)
-    real = repository_module.run
+    real = processes.run
 
-    def run(command: list[str], *arguments: object) -> subprocess.CompletedProcess[bytes]:
+    def run(command: list[str], *arguments: Any, **options: Any) -> subprocess.CompletedProcess[bytes]:
         if "--batch" in command[-1]:
             raise subprocess.TimeoutExpired(command, 300)
-        return real(command, *arguments)  # type: ignore[arg-type]
+        return real(command, *arguments, **options)
 
     monkeypatch.setattr("pull.checkout.run", run)
     with pytest.raises(RepositoryError, match="did not end"):
@@ -684,7 +684,7 @@ def test_what_is_ended_is_ended_with_what_left_its_session(tmp_path: Path) -> No
     note = tmp_path / "id"
     script = f"setsid sh -c 'echo $$ >{note}.draft; mv {note}.draft {note}; exec sleep 600' & wait"
     with pytest.raises(subprocess.TimeoutExpired):
-        repository_module.run(["sh", "-c", script], {"PATH": "/usr/bin:/bin"}, 2)
+        processes.run(["sh", "-c", script], {"PATH": "/usr/bin:/bin"}, 2)
     assert note.exists()
     # It has closed its output, for which run() waits, a moment before it has ended.
     with contextlib.suppress(ProcessLookupError):
@@ -804,13 +804,13 @@ def test_a_check_that_does_not_end_is_no_damage(
     repository = node(tmp_path, source)
     pulled(repository)
     before = repository.folder.stat().st_ino
-    real = repository_module.run
+    real = processes.run
 
-    def run(command: list[str], *arguments: Any) -> subprocess.CompletedProcess[bytes]:
+    def run(command: list[str], *arguments: Any, **options: Any) -> subprocess.CompletedProcess[bytes]:
         if "fsck" in command:
             raise subprocess.TimeoutExpired(command, 300)
         assert "init" not in command
-        return real(command, *arguments)
+        return real(command, *arguments, **options)
 
     with monkeypatch.context() as slow:
         slow.setattr(repository_module, "run", run)
@@ -885,3 +885,64 @@ def test_a_clone_that_was_being_replaced_by_a_run_that_was_killed_is_there_again
         repository.fetch()
     assert repository.verify(repository.candidate(), Accepted(), NOW).commit == commit
     assert {path.name for path in repository.folder.parent.iterdir()} == {"repository.git"}
+
+
+def test_a_server_that_talks_for_ever_is_ended(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its words are git's own standard error, and would all lie in this program's memory."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    ssh = programs / "ssh"
+    ssh.write_text("#!/bin/sh\nexec yes 'remote: a word' >&2\n")
+    ssh.chmod(0o755)
+    monkeypatch.setattr(repository_module, "PROGRAMS", f"{programs}:{processes.PROGRAMS}")
+    with pytest.raises(RepositoryError, match=r"git fetch: it said more than 1 MiB, and was ended"):
+        node(tmp_path, source, url="ssh://git@example.org/fleet.git").fetch()
+
+
+def test_a_clone_that_a_server_has_filled_is_made_anew(
+    tmp_path: Path, source: Origin, ada: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = source.commit(ada)
+    repository = node(tmp_path, source)
+    pulled(repository)
+    with (repository.folder / "objects" / "filled").open("wb") as file:
+        file.truncate(repository_module.LARGEST_CLONE)
+    assert pulled(repository).commit == commit
+    assert not (repository.folder / "objects" / "filled").exists()
+
+
+def test_a_commit_whose_list_of_files_has_no_end_is_refused(
+    tmp_path: Path, source: Origin, ada: Path
+) -> None:
+    """Folders that name one folder ten times each: a few objects, and more files than any disk has."""
+    source.commit(ada)
+    tree = source.git("rev-parse", "HEAD^{tree}")
+    for _ in range(7):
+        tree = subprocess.run(
+            ["git", "-C", str(source.folder), "mktree"],
+            input="".join(f"040000 tree {tree}\t{number}{'x' * 40}\n" for number in range(10)),
+            capture_output=True, check=True, text=True,
+        ).stdout.strip()  # fmt: skip
+    commit = source.git(*source.signing(ada), "commit-tree", "-S", "-m", "many", "-p", "HEAD", tree)
+    source.git("update-ref", "refs/heads/main", commit)
+    repository = node(tmp_path, source)
+    pulled(repository)
+    with pytest.raises(RefusedError) as error:
+        check_out(repository, commit, tmp_path / "commits")
+    assert error.value.code == "too-large"
+
+
+def test_a_commit_of_a_day_that_no_calendar_has_is_refused(tmp_path: Path, source: Origin, ada: Path) -> None:
+    """Its tag is signed; the commit's time is what its author says."""
+    source.commit(ada)
+    text = source.git("cat-file", "commit", "HEAD").partition("\ngpgsig")[0]
+    far = text.rpartition("> ")[0] + f"> {10**12} +0000\n\nfar\n"
+    written = subprocess.run(
+        ["git", "-C", str(source.folder), "hash-object", "-t", "commit", "-w", "--stdin"],
+        input=far, capture_output=True, check=True, text=True,
+    )  # fmt: skip
+    source.git("update-ref", "refs/heads/main", written.stdout.strip())
+    source.tag("fleet-1", ada)
+    assert refusal(node(tmp_path, source, branch="", tags="fleet-*")) == "wrong-time"

@@ -508,10 +508,36 @@ def test_events_give_the_last_failure_in_its_own_words() -> None:
     events({"event": "runner_on_unreachable", "event_data": {"task": "Two", "res": {"msg": "away"}}})
     assert (events.said, events.refused, events.unreachable) == ("away", False, True)
     events({"event": "runner_on_ok", "event_data": {"task": RESULT, "res": {"msg": {"fencing": 3}}}})
-    assert events.result == {"fencing": 3}
+    assert events.result["fencing"] == 3
     problems = {"msg": "Action failed: Unknown error.", "problems": ["/var has no space.", "apt is busy."]}
     events({"event": "runner_on_failed", "event_data": {"task": "Fetch", "res": problems}})
     assert events.said == "/var has no space. apt is busy."
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"boot_id": "{{ lookup('pipe', 'id') }}"},
+        {"kernel": {"release": "6.1 {{ x }}"}},
+        {"stack": "r595\nx"},
+        {"fencing": "{{ x }}"},
+        {"holders": {"a": 1}},
+        "words",
+        None,
+    ],
+)
+def test_what_a_node_says_of_a_step_is_no_template(said: object) -> None:
+    events = Events()
+    events({"event": "runner_on_ok", "event_data": {"task": RESULT, "res": {"msg": said}}})
+    assert (events.result, bool(events.wrong)) == ({}, True)
+
+
+def test_a_failure_in_another_form_is_told_all_the_same() -> None:
+    events = Events()
+    answer = {"problems": 5, "msg": ["\x1b[2Jaway"]}
+    events({"event": "runner_on_failed", "event_data": {"task": "One", "res": answer}})
+    assert "away" in events.said
+    assert "\x1b" not in events.said
 
 
 def keep_settings(folder: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_rule_that_somebody_has_deleted_live_is_named_with_the_command_that_lo
     found = seen()
     assert found["state"] == "fail"
     assert "-w /etc/sudoers -p wa -k scope" in found["reason"]
-    assert found["repair"] == ["augenrules --load"]
+    assert found["repair"] == [["load-audit-rules"]]
 
 
 def test_where_all_rules_are_gone_some_are_named_and_all_are_counted(kernel: Auditctl) -> None:
@@ -131,13 +131,13 @@ def test_another_rule_about_the_same_path_is_another_rule(kernel: Auditctl, live
 @pytest.mark.parametrize(
     ("before", "after", "words", "repair"),
     [
-        ("limit 16384", "limit 64", "backlog_limit is 64, expected 16384", ["augenrules --load"]),
-        ("enabled 1", "enabled 0", "switched off", ["augenrules --load", "auditctl -e 1"]),
-        ("failure 1\n", "failure 2\n", "failure is 2, expected 1", ["augenrules --load"]),
+        ("limit 16384", "limit 64", "backlog_limit is 64, expected 16384", [["load-audit-rules"]]),
+        ("enabled 1", "enabled 0", "switched off", [["load-audit-rules"], ["switch-audit-on"]]),
+        ("failure 1\n", "failure 2\n", "failure is 2, expected 1", [["load-audit-rules"]]),
     ],
 )
 def test_settings_of_the_kernel_count_as_well(
-    kernel: Auditctl, before: str, after: str, words: str, repair: list[str]
+    kernel: Auditctl, before: str, after: str, words: str, repair: list[list[str]]
 ) -> None:
     kernel.status = STATUS.replace(before, after)
     assert (words in seen()["reason"], seen()["repair"]) == (True, repair)

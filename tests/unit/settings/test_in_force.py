@@ -15,6 +15,8 @@ from ansible.module_utils.engines import daemon_json
 from ansible.module_utils.settings import observe, system
 from ansible.module_utils.settings.base import Difference, Fault, RefusedError, Setting
 
+from compliance.repairs import command_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -162,7 +164,8 @@ def test_a_unit_that_runs_and_does_not_start_at_boot_fails(
 )
 def test_a_mask_is_taken_away_where_it_lies(state: str, command: str) -> None:
     masked = unit(LoadState="masked", UnitFileState=state, ActiveState="inactive")
-    assert observe.observed(masked, [], {})["repair"] == [command]
+    (repair,) = observe.observed(masked, [], {})["repair"]
+    assert command_of(repair) == command
 
 
 def test_a_firewall_that_no_boot_loads_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,8 +254,10 @@ def test_a_file_that_contradicts_is_mended_by_the_printed_command_and_kept_besid
     nothing = daemon_json.Record([], [], False)
     with pytest.raises(RefusedError) as refused:
         daemon_json.merge(daemon_json.parse(content, str(path)), WANTED, nothing, str(path))
-    for command in refused.value.repair:
-        subprocess.run(["sh", "-c", command], check=True)
+    for words in refused.value.repair:
+        command = command_of(words)
+        assert command
+        subprocess.run(["sh", "-c", command.replace("/etc/docker/daemon.json", str(path))], check=True)
     left = path.read_text() if path.exists() else ""
     merged, _ = daemon_json.merge(daemon_json.parse(left, str(path)), WANTED, nothing, str(path))
     assert merged["features"] == {"cdi": True}

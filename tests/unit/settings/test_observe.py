@@ -10,6 +10,7 @@ import pytest
 from ansible.module_utils import node_conditions
 from ansible.module_utils.settings import kinds, observe, record, system
 
+from compliance.repairs import command_of
 from tests.unit.settings.role_plans import item, role_plan
 
 if TYPE_CHECKING:
@@ -79,8 +80,11 @@ def test_the_printed_command_takes_only_that_line_out(node: Path) -> None:
 
     theirs = node / "sysctl.d" / "99-local.conf"
     theirs.write_text("net.one = 2\nnet.one.more = 2\n- net/one=3\n# net.one = 4\nnet.only = 5\n")
-    (command,) = seen(sysctl("1", sysctl_file="90-temper.conf"))["sysctl:net.one"]["repair"]
-    subprocess.run(["sh", "-c", command], check=True)
+    ((name, pattern, file),) = seen(sysctl("1", sysctl_file="90-temper.conf"))["sysctl:net.one"]["repair"]
+    assert file == str(theirs)
+    command = command_of([name, pattern, "/etc/sysctl.d/99-local.conf"])
+    assert command
+    subprocess.run(["sh", "-c", command.replace("/etc/sysctl.d/99-local.conf", file)], check=True)
     assert theirs.read_text() == "net.one.more = 2\n# net.one = 4\nnet.only = 5\n"
 
 
@@ -147,13 +151,23 @@ def test_what_cannot_be_read_costs_itself_alone(
 
 def test_a_run_that_was_cut_off_and_what_it_left_are_found(node: Path) -> None:
     original = {"spec": {"path": "/x", "content": "", "directories": []}, "state": None}
-    kept = {"originals": {"file:/x": original, "sysctl:net.gone": {}}, "pending": ["file:/x"]}
+    gone = {"spec": {"name": "net.gone", "value": "1"}, "state": "0"}
+    kept = {"originals": {"file:/x": original, "sysctl:net.gone": gone}, "pending": ["file:/x"]}
     (node / "records" / "os_tuning.json").write_text(json.dumps(kept))
     found = seen(sysctl())
     assert {key: one["state"] for key, one in found.items()} == {
         "sysctl:net.one": "pass",
         "interrupted": "fail",
         "file:/x": "fail",
+    }
+
+
+def test_damaged_record_is_not_checked_and_costs_no_setting(node: Path) -> None:
+    (node / "records" / "os_tuning.json").write_text("{")
+    found = seen(sysctl())
+    assert {key: one["state"] for key, one in found.items()} == {
+        "sysctl:net.one": "pass",
+        "record": "not-checked",
     }
 
 

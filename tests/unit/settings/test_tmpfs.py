@@ -36,7 +36,7 @@ import ansible.module_utils
 ansible.module_utils.__path__.append(sys.argv[1])
 from ansible.module_utils.settings.base import SettingError
 from ansible.module_utils.settings.tmpfs import TmpfsSize
-from ansible.module_utils.settings.system import mounts
+from ansible.module_utils.mounts import mounts
 path, told, said = sys.argv[2], [], ""
 options = "size=64M,nosuid,nodev,noexec,mode=1777"
 subprocess.run(["mount", "-t", "tmpfs", "-o", options, "x", path], check=True)
@@ -55,7 +55,7 @@ for step in sys.argv[3:]:
             said = str(error)
     elif verb == "run":
         subprocess.run(size, shell=True, check=True)
-    flags = next(fields[5] for fields in mounts() if fields[4] == path)
+    flags = next(mount.options for mount in mounts() if mount.point == path)
     told.append([setting.read(), flags, setting.obstacle() or said])
 print(json.dumps(told))
 """

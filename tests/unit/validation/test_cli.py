@@ -90,6 +90,23 @@ def test_an_older_python_is_told_what_is_needed(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, said)
 
 
+def test_an_isolated_run_imports_nothing_that_its_surroundings_bring(payload: Path, tmp_path: Path) -> None:
+    """As root runs it on a node, with the processes that it starts."""
+    folders = [tmp_path / name for name in ("cwd", "path")]
+    for folder in folders:
+        folder.mkdir()
+        for module in ("csv", "json", "mmap", "struct", "sitecustomize", "usercustomize"):
+            (folder / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n")
+    done = run(
+        [sys.executable, "-I", payload, "run", "--test=platform", "--output=-"],
+        cwd=folders[0],
+        env={**os.environ, "PYTHONPATH": str(folders[1])},
+    )
+    # Without a GPU it does not run: what the process that reads the machine has found out.
+    assert len(json.loads(done.stdout)["tests"]) == 1, done.stderr
+    assert not (tmp_path / "imported").exists()
+
+
 def test_the_one_file_build_carries_the_references_for_a_python_without_yaml(
     payload: Path, tmp_path: Path
 ) -> None:

@@ -177,3 +177,24 @@ def test_what_cannot_be_compared_is_named(
 def test_a_folder_without_results_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["compare", str(tmp_path), str(tmp_path)]) == 2
     assert "expected results, found no JSON file" in capsys.readouterr().err
+
+
+def test_a_bad_result_in_a_folder_costs_the_others_no_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for side in ("before", "after"):
+        (tmp_path / side).mkdir()
+        for name in ("gpu01", "gpu02"):
+            result = node_result(one_test("gpu_matmul", State.PASS, measurement()), name=name)
+            (tmp_path / side / f"{name}.json").write_text(dumps(result))
+    (tmp_path / "after/gpu02.json").write_text("{")
+    assert main.main(["compare", str(tmp_path / "before"), str(tmp_path / "after")]) == 2
+    said = capsys.readouterr()
+    assert "gpu01:" in said.out
+    assert "gpu02.json: not JSON" in said.err
+
+
+def test_words_of_a_node_make_no_line_of_a_comparison() -> None:
+    found = text([Change("gpu01", Trend.WORSE, "x\ngpu02:\x1b[2J")])
+    assert "\ngpu02" not in found
+    assert "\x1b" not in found

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.unit.validation import samples
 from validation.model import contract
+from validation.model.bounds import MOST_NUMBER, MOST_WHOLE
 from validation.model.contract import (
     EXPECTATIONS_VERSION,
     ContractError,
@@ -31,19 +32,19 @@ from validation.verdict.judge import judge_fleet, judge_node
 
 SCHEMAS = Path(schema.__file__).parents[1] / "schemas"
 
-finite = st.floats(allow_nan=False, allow_infinity=False)
+finite = st.floats(-MOST_NUMBER, MOST_NUMBER)
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+index = st.none() | st.integers(0, 255)
 measurements = st.builds(
     Measurement,
-    name=st.text(min_size=1),
+    name=text,
     value=finite,
-    samples=st.integers(min_value=1),
+    samples=st.integers(-MOST_WHOLE, MOST_WHOLE),
     spread=finite,
-    device=st.none() | st.integers(min_value=0),
-    conditions=st.dictionaries(st.text(), st.integers() | st.text()),
+    device=index,
+    conditions=st.dictionaries(text, st.integers(-MOST_WHOLE, MOST_WHOLE) | text),
 )
-findings = st.builds(
-    Finding, code=st.text(), state=st.sampled_from(State), text=st.text(), action=st.text(), device=st.none()
-)
+findings = st.builds(Finding, code=text, state=st.sampled_from(State), text=text, action=text, device=index)
 
 
 @given(

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.validation.fabric_rounds import NAMES, attempts, bad_rank, fleet, states
+from tests.unit.validation.fabric_rounds import NAMES, SIZE, attempts, bad_rank, fleet, states
 from tests.unit.validation.samples import node
 from validation.backends.sampling import MOST_ATTEMPTS
 from validation.checks.check import LEAST_PATIENCE_S
 from validation.checks.collectives import UNMET
 from validation.fabric import measure
-from validation.fabric.groups import Attempt, Fleet, Member, Order, make_orders
+from validation.fabric.groups import Attempt, Fleet, Member, Order, make_orders, read_rounds
 from validation.fabric.measure import run_part
 from validation.fabric.search import next_rounds
-from validation.model.contract import FABRIC_VERSION, Measured, dumps, loads
+from validation.fabric.verdict import judge_fabric
+from validation.model.contract import FABRIC_VERSION, Measured, dumps, encode, loads
 from validation.model.plans import PLANS
 from validation.processes.pool import Ending, Outcome
 
@@ -171,3 +173,48 @@ def test_the_runs_between_nodes_fit_the_budget_on_a_slow_network(
     assert parameters["at_most_s"] <= plan.all_reduce_s
     assert 0 < parameters["measure_s"] < plan.fabric_budget_s
     assert parameters["sizes_bytes"][0] == 1 << 20  # small enough for any network
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"node": "b"}, "it is one of node b"),
+        ({"schema_version": 1}, "in schema version 1"),
+        ({"ranks": 7}, "ranks: expected a list"),
+        ({"ranks": [encode(bad_rank("a"))] * 300}, "ranks: expected at most 256 items"),
+        ({"link_gb_s": -1.0}, "link_gb_s: expected a number"),
+        ({"sizes_bytes": [0]}, "expected a number from 1"),
+        ({"evil": 1}, "no such field in Part"),
+    ],
+)
+def test_a_part_that_cannot_be_read_is_the_problem_of_its_node(change: dict[str, Any], why: str) -> None:
+    found = encode(fleet(attempts(NAMES)))
+    found["rounds"][0]["a"]["part"] |= change
+    read = read_rounds(json.loads(json.dumps(found)))
+    assert read.rounds[0]["a"].part is None
+    assert why in read.rounds[0]["a"].problem
+    assert {name: one for name, one in read.rounds[0].items() if name != "a"} == {
+        name: one for name, one in attempts(NAMES).items() if name != "a"
+    }
+    assert why in judge_fabric(read)["a"].reason
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        {"all_reduce 007": [0.1]},
+        {"all_reduce": [0.1]},
+        {"all_reduce 1e9": [0.1]},
+        {f"all_reduce {'9' * 30}": [0.1]},
+        {f"broadcast {SIZE}": [0.1]},
+        {f"all_reduce {SIZE}": []},
+        {f"all_reduce {SIZE}": [0.0]},
+        {f"all_reduce {SIZE}": [-1.0]},
+    ],
+)
+def test_times_that_no_runs_took_are_the_problem_of_their_node(seconds: dict[str, list[float]]) -> None:
+    found = encode(fleet(attempts(NAMES)))
+    found["rounds"][0]["a"]["part"]["ranks"][0]["seconds"] = seconds
+    read = read_rounds(json.loads(json.dumps(found)))
+    assert read.rounds[0]["a"].problem.startswith("its part cannot be read: ")
+    assert judge_fabric(read).keys() == set(NAMES)

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.validation.samples import node_result, one_test
 from validation.checks.registry import TESTS
 from validation.fabric.groups import Attempt, Fleet, Pairs
+from validation.model import contract
 from validation.model.contract import dumps, encode, loads
 from validation.model.expectations import Expectation, fleet_from
 
@@ -34,6 +35,39 @@ PLAN = {
 def test_a_result_is_passed_on_as_it_is() -> None:
     text = dumps(node_result(one_test("health")))
     assert gpu_validation.validation_outcome({"stdout": text, "rc": 1}) == {"result": json.loads(text)}
+
+
+@pytest.mark.parametrize(
+    "stdout",
+    [
+        '{"a": ' + "[" * 17 + "]" * 17 + "}",
+        "[" * 100_000,
+        '{"a": "\\ud800"}',
+        '{"a": "\\u0000"}',
+        '{"a": NaN}',
+        '{"a": 1e400}',
+        f'{{"a": {"9" * 5000}}}',
+        f'{{"a": "{"x" * 70_000}"}}',
+        f'{{"{"x" * 5000}": 1}}',
+        '{"a": 1, "a": 2}',
+        " " * (contract.MOST_RESULT_BYTES + 1),
+    ],
+    ids=range(11),
+)
+def test_a_result_beyond_all_bounds_does_not_get_into_the_document_of_the_fleet(stdout: str) -> None:
+    outcome = gpu_validation.validation_outcome({"stdout": stdout, "rc": 0})
+    assert outcome.keys() == {"problem"}
+    assert outcome["problem"].startswith("its result cannot be read: ")
+
+
+def test_the_reason_of_a_node_is_short_and_printable() -> None:
+    problem = "no route\x1b[2J\ud800\0\n" * 10_000
+    variables = {gpu_validation.STARTED: {}, "__gpu_validation_outcome": {"problem": problem}}
+    fleet = gpu_validation.validation_fleet({"gpu01": variables}, ["gpu01"])
+    reason = fleet["expectations"]["nodes"]["gpu01"]["not_run"]
+    assert reason.isprintable()
+    assert len(reason) < 10_000
+    assert fleet_from(fleet["expectations"], TESTS).nodes["gpu01"].not_run == reason
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
+import os
+import stat
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -202,6 +205,31 @@ def test_a_state_is_free_again_after_a_run_that_broke(tmp_path: Path) -> None:
         _ = 1 / 0
     with burn_in.locked(state):
         assert [path.name for path in tmp_path.iterdir()] == [".rounds.json.lock"]
+
+
+def test_a_lock_is_for_nobody_else(tmp_path: Path) -> None:
+    with burn_in.locked(tmp_path / "new" / "rounds.json"):
+        (lock,) = (tmp_path / "new").iterdir()
+        assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+        assert stat.S_IMODE(lock.parent.stat().st_mode) == 0o700
+
+
+def test_a_lock_that_others_could_open_and_one_of_them_holds_stops_no_run(tmp_path: Path) -> None:
+    lock = tmp_path / ".rounds.json.lock"
+    lock.touch(mode=0o644)
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with burn_in.locked(tmp_path / "rounds.json"):
+            assert not os.path.samestat(lock.stat(), os.fstat(held.fileno()))
+
+
+def test_a_link_in_the_place_of_a_lock_leads_nowhere(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("kept")
+    (tmp_path / ".rounds.json.lock").symlink_to(other)
+    with burn_in.locked(tmp_path / "rounds.json"):
+        pass
+    assert other.read_text() == "kept"
 
 
 QUIET = "--test=platform"  # where there is no GPU, it says so at once; with one, it reads some files

@@ -1,14 +1,18 @@
-"""The tasks that install the payload's torch."""
+"""The tasks that install the payload's torch: what root runs, and who can read what it is given."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOK = """\
@@ -17,42 +21,130 @@ PLAYBOOK = """\
   tasks:
     - ansible.builtin.include_tasks: {file: TASKS}
 """
+# Stands for the environment's Python: notes how it is called, and fails, so that Ansible shows the command.
+PYTHON = """\
+#!/bin/sh
+echo "$PWD" >{folder}/cwd
+for word in "$@"; do echo "$word"; done >{folder}/argv
+[ -z "$PIP_CONFIG_FILE" ] || { stat -c %a "$PIP_CONFIG_FILE"; cat "$PIP_CONFIG_FILE"; } >{folder}/options
+for word in "$@"; do case $word in --requirement=*) cat "${word#*=}" >{folder}/requirements;; esac; done
+exit 1
+"""
+SECRET_INDEX = "https://ops:s3cret@mirror.example/whl"
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files belong to root")
 
 
-@pytest.mark.parametrize(
-    ("index", "shown"),
-    [("https://ops:s3cret@mirror.example/whl", False), ("https://mirror.example/whl", True)],
-    ids=["with a password", "without one"],
-)
-def test_the_password_of_an_index_is_in_no_log(tmp_path: Path, index: str, shown: bool) -> None:
-    environment = tmp_path / "venv"
+@dataclass(frozen=True)
+class Installation:
+    """What the tasks have done."""
+
+    folder: Path
+    output: str
+
+    @property
+    def arguments(self) -> list[str]:
+        return (self.folder / "argv").read_text().splitlines()
+
+
+def install(folder: Path, pip_args: str = "", requirements: str = "") -> Installation:
+    environment, python = folder / "venv", folder / "python"
     environment.mkdir()
     (environment / "pyvenv.cfg").touch()
-    (tmp_path / "ansible.cfg").touch()
-    play = tmp_path / "play.yml"
+    (folder / "ansible.cfg").touch()
+    python.write_text(PYTHON.replace("{folder}", str(folder)))
+    python.chmod(0o755)
+    play = folder / "play.yml"
     play.write_text(PLAYBOOK.replace("TASKS", str(ROOT / "roles/gpu_validation/tasks/python.yml")))
     variables = {
         "ansible_python_interpreter": sys.executable,
-        # pip fails, and with it the task, which then shows its command.
-        "gpu_validation_python": "/bin/false",
-        "gpu_validation_pip_args": f"--index-url {index}",
+        "gpu_validation_python": str(python),
+        "gpu_validation_pip_args": pip_args,
         "preflight_plan": {
             "package_manager": "dnf",
-            "payload": {"packages": [], "interpreter": sys.executable},
+            "payload": {"packages": [], "interpreter": sys.executable, "requirements": requirements},
         },
+        "__gpu_validation_checkout": str(ROOT),
         "__gpu_validation_environment": str(environment),
+        "__gpu_validation_pip_file": str(folder / "pip.conf"),
+        "__gpu_validation_requirements_file": str(folder / "wanted.txt"),
         "__gpu_validation_torch": {"rc": 2, "stdout": "", "stderr": ""},
         "__gpu_validation_torch_wanted": "2.11.0",
     }
     command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", "-c", "local"]
     done = subprocess.run(
         [*command, "-vvv", "-e", json.dumps(variables), str(play)],
-        env={**os.environ, "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg")},
+        env={
+            **os.environ,
+            "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
+            "ANSIBLE_FILTER_PLUGINS": str(ROOT / "filter_plugins"),
+        },
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
-    after = (done.stdout + done.stderr).partition("TASK [Install torch]")[2]
+    return Installation(folder, done.stdout + done.stderr)
+
+
+def test_the_password_of_an_index_is_in_no_log_and_no_process_list(tmp_path: Path) -> None:
+    found = install(tmp_path, f"--index-url {SECRET_INDEX}")
+    after = found.output.partition("TASK [Write the options of pip]")[2]
     assert "failed=1" in after
-    assert ("mirror.example" in after) is shown
     assert "s3cret" not in after
+    assert "s3cret" not in " ".join(found.arguments)
+    mode, *options = (tmp_path / "options").read_text().split()
+    assert (mode, options[-1]) == ("600", SECRET_INDEX)
+
+
+def test_nothing_of_the_options_stays_on_the_node(tmp_path: Path) -> None:
+    install(tmp_path, f"--index-url {SECRET_INDEX}", "requirements/torch/2.11.0.txt")
+    assert (tmp_path / "argv").exists()
+    assert not (tmp_path / "pip.conf").exists()
+    assert not (tmp_path / "wanted.txt").exists()
+
+
+def test_what_is_pinned_is_installed_with_hashes(tmp_path: Path) -> None:
+    found = install(tmp_path, requirements="requirements/torch/2.11.0.txt")
+    assert {"--only-binary=:all:", "--require-hashes"} <= set(found.arguments)
+    assert not any(word.startswith("torch") for word in found.arguments)
+    assert (tmp_path / "requirements").read_text() == (ROOT / "requirements/torch/2.11.0.txt").read_text()
+
+
+def test_without_hashes_wheels_alone_are_installed(tmp_path: Path) -> None:
+    found = install(tmp_path)
+    assert "--only-binary=:all:" in found.arguments
+    assert found.arguments[-1] == "torch==2.11.0"
+
+
+def test_root_imports_nothing_from_where_it_stands(tmp_path: Path) -> None:
+    found = install(tmp_path)
+    assert found.arguments[0] == "-I"
+    assert (tmp_path / "cwd").read_text().strip() == "/"
+
+
+def test_every_python_of_the_role_is_isolated_and_starts_in_the_root_folder() -> None:
+    """But those of the controller, which work in the checkout."""
+    found = 0
+    for path in sorted((ROOT / "roles/gpu_validation/tasks").glob("*.yml")):
+        for task in commands(yaml.safe_load(path.read_text())):
+            if task.get("delegate_to") == "localhost":
+                continue
+            command = task["ansible.builtin.command"]
+            words = str(command["argv"])
+            # These two are isolated, the latter as tested above.
+            assert "-I" in words or re.search(r"__gpu_validation_(program|wheels)", words), path
+            assert command["chdir"] == "/", path
+            found += 1
+    assert found >= 7
+    variables = yaml.safe_load((ROOT / "roles/gpu_validation/vars/main.yml").read_text())
+    assert variables["__gpu_validation_program"][1] == "-I"
+
+
+def commands(tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All tasks that run a command, those of blocks included."""
+    found: list[dict[str, Any]] = []
+    for task in tasks:
+        found += [task] if "ansible.builtin.command" in task else []
+        for part in ("block", "rescue", "always"):
+            found += commands(task.get(part, []))
+    return found

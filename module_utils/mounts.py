@@ -1,0 +1,44 @@
+"""What is mounted, as the kernel lists it (proc_pid_mountinfo(5)).
+
+Users mount as well (FUSE), and may call the folder as they like, in no encoding and with any character in it
+that Python takes for a blank or the end of a line. The kernel escapes just those that separate its fields.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A mount: `options` are those of its point, `kind` the file system, `source` the device or dataset."""
+
+    point: str
+    kind: str
+    source: str
+    options: str
+
+
+def parse(text: str) -> list[Mount]:
+    """Return the mounts in the kernel's order: of several at one point, the last one hides the others."""
+    found = []
+    for line in text.split("\n"):
+        before, _, after = line.partition(" - ")
+        fields, (kind, source, *_) = before.split(" "), [*after.split(" "), "", ""]
+        if len(fields) > 5 and kind and source:
+            found.append(Mount(_plain(fields[4]), kind, _plain(source), fields[5]))
+    return found
+
+
+def mounts(path: Path = MOUNTINFO) -> list[Mount]:
+    """Return what is mounted here. A name in no encoding has surrogates, as Python's own names of files."""
+    return parse(path.read_bytes().decode(errors="surrogateescape"))
+
+
+def _plain(word: str) -> str:
+    return ESCAPED.sub(lambda found: chr(int(found[1], 8)), word)

@@ -1,0 +1,86 @@
+"""What an operator is told to type comes from a table of the controller, whatever a node names."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from dataclasses import replace
+
+import pytest
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
+
+from compliance.model import State
+from compliance.repairs import REPAIRS, command_of
+from compliance.statement import statement
+from tests.unit.compliance.fleets import RULES, checked, observation
+
+#: Words that every pattern of the table must refuse.
+HOSTILE = [
+    "{{ lookup('pipe', 'id') }}",
+    "{% if x %}",
+    "{# x #}",
+    "a; id",
+    "a\nid",
+    "a b",
+    "$(id)",
+    "`id`",
+    "--root=/tmp",
+    "../../etc/shadow",
+    "/etc/shadow",
+    "\x1b[2J",
+    "x" * 2000,
+    "",
+]
+FITTING = {
+    "leave-group": ["bob", "sudo"],
+    "security-updates-apt": ["libc6", "libssl3t64:amd64"],
+    "drop-sysctl": ["net[./]ipv4[./]ip_forward", "/etc/sysctl.d/99-local.conf"],
+    "set-sysctl": ["kernel.core_pattern", "|/bin/false"],
+    "install-module-dkms": ["nvidia", "595.71.05", "6.12.57+deb13-amd64"],
+    "shorten-daemon-json": ["runtimes/nvidia", "features/cdi"],
+    **{name: ["6.12.57+deb13-amd64"] for name in ("reinstall-module-apt", "reinstall-module-dnf")},
+    **{name: ["nvidia-x.service"] for name in ("unmask", "unmask-runtime", "enable", "restart", "reload")},
+}
+
+
+@pytest.mark.parametrize("name", REPAIRS)
+def test_a_repair_of_fitting_words_is_a_command_of_a_shell(name: str) -> None:
+    command = command_of([name, *FITTING.get(name, [])])
+    assert command
+    subprocess.run(["sh", "-n", "-c", command], check=True)
+    # Ansible renders the arguments of ad-hoc commands as templates.
+    assert Templar(DataLoader()).template(trust_as_template(command)) == command
+
+
+@pytest.mark.parametrize("name", REPAIRS)
+def test_no_word_of_a_node_is_more_than_a_name(name: str) -> None:
+    words = FITTING.get(name, [])
+    for place in range(len(words)):
+        for hostile in HOSTILE:
+            if name == "set-sysctl" and place == 1:
+                # A value is any text without braces; the shell gets it quoted.
+                command = command_of([name, words[0], hostile])
+                assert command is None or shlex.split(command)[-1] == f"{words[0]}={hostile}"
+                assert command is None or "{" not in command
+            else:
+                assert command_of([name, *words[:place], hostile, *words[place + 1 :]]) is None, hostile
+    assert command_of([name, *words, HOSTILE[0]]) is None
+    assert not words or command_of([name]) is None or REPAIRS[name].more
+
+
+@pytest.mark.parametrize("words", [[], [""], ["gpasswd --delete mallory sudo"], ["rm", "-rf", "/"]])
+def test_a_repair_that_the_table_does_not_have_is_none(words: list[str]) -> None:
+    assert command_of(words) is None
+
+
+def test_nobody_is_told_to_type_what_a_node_made_up() -> None:
+    evil = "{{ lookup('pipe', 'touch /tmp/x') }}"
+    told = replace(
+        observation("unit:nvidia-persistenced.service", State.FAIL),
+        repair=((evil,), ("unmask", evil), ("restart", "nvidia-persistenced.service")),
+    )
+    made = statement([checked("gpu01", told)], RULES, {})
+    remedies = {control.remedy for control in made.nodes[0].controls if control.state is State.FAIL}
+    assert remedies
+    assert all("lookup" not in remedy and "systemctl restart" in remedy for remedy in remedies)

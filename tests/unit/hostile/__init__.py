@@ -1,0 +1,1 @@
+"""Nodes that answer what they like, against the real playbooks."""

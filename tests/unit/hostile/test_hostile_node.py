@@ -1,0 +1,288 @@
+"""A taken-over node answers the real playbooks: nothing runs here, nobody else changes, and it is named.
+
+The nodes are played by a connection plugin, which answers each module; all else is Ansible's and ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible import constants
+
+from planning.roles import ROLES
+from tests.unit.planning_nodes import gpus, node
+from tests.unit.validation.samples import node_result, one_test
+from validation.model.contract import State, encode
+
+ROOT = Path(__file__).resolve().parents[3]
+EVIL, GOOD = "192.0.2.11", "192.0.2.12"
+NAMES = {EVIL: "node01", GOOD: "node02"}
+SETTLED = {
+    "changed": False,
+    "actions": [],
+    "controls": [],
+    "diff": [],
+    "results": {"port": None, "report": []},
+    "needs": {},
+}
+JOB = {"started": 1, "finished": 0, "ansible_job_id": "j1.1", "results_file": "/run/temper-jobs/j1.1"}
+LEASE = {"owner": "test", "fencing": 3, "attempt": 0, "expires_at": "2026-11-20T12:00:00+00:00"}
+CONNECTION = {
+    "ansible_connection": "local",
+    "ansible_host": "192.0.2.66",
+    "ansible_port": 2222,
+    "ansible_ssh_extra_args": "-o ProxyCommand=id",
+    "ansible_python_interpreter": "/tmp/evil",
+}
+
+
+def answers(name: str) -> dict[str, Any]:
+    """What an honest node answers."""
+    facts = node(pci=gpus("2330", "2330"))
+    measured = node_result(one_test("health", State.PASS), name=name, gpus=2)
+    return {
+        "node_facts": {"changed": False, "ansible_facts": {"temper": facts}},
+        "package_preview": {"transaction": {}, "resolved": {}, "problems": [], "refused": []},
+        "node_settings": {"changed": False, "roles": dict.fromkeys(ROLE_NAMES, SETTLED), "ahead": {}},
+        "node_compliance": {"changed": False, "observations": {"node": []}},
+        "node_lease": {"changed": True, "lease": LEASE, "ansible_facts": {"temper_lease": LEASE}},
+        "node_snapshot": {"changed": False, "sentence": "a snapshot", "age_s": 1},
+        "gpu_holders": {"changed": False, "holders": [], "sentences": []},
+        "stat": {"changed": False, "stat": {"exists": True, "isdir": False, "checksum": "x"}},
+        # The version of its torch.
+        "command": {"changed": False, "rc": 0, "stdout": "2.11.0", "stderr": ""},
+        "async_wrapper": {**JOB, "changed": True},
+        "async_status": {**JOB, "finished": 1, "rc": 0, "stdout": json.dumps(encode(measured)), "stderr": ""},
+        "commit_confirm": {"changed": True},
+    }
+
+
+ROLE_NAMES = [role.__name__.rpartition(".")[2] for role in ROLES]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """How a node answers otherwise: keys of Ansible's own at every depth; text behind every text."""
+
+    keys: bool = False
+    text: str = ""
+
+    def of(self, value: Any, mark: Path) -> Any:
+        """Return an answer as the node gives it."""
+        if isinstance(value, dict):
+            said = {key: self.of(item, mark) for key, item in value.items()}
+            return {**said, **evil_keys(mark)} if self.keys else said
+        if isinstance(value, list):
+            return [self.of(item, mark) for item in value]
+        return f"{value}{self.text.format(mark=mark)}" if isinstance(value, str) else value
+
+
+def evil_keys(mark: Path) -> dict[str, Any]:
+    """What Ansible believes of an action, and would strip from a module."""
+    host = {"host_name": "evil01", "groups": ["gpu_nodes"], "host_vars": CONNECTION}
+    own = [*constants.INTERNAL_RESULT_KEYS, *constants.RESTRICTED_RESULT_KEYS]
+    found: dict[str, Any] = dict.fromkeys(own, host)
+    return found | {
+        "add_host": host,
+        "add_group": "evil",
+        "ansible_facts": {**CONNECTION, "temper_settled": 5, "x": template(mark)},
+        "_ansible_no_log": True,
+        "_ansible_verbose_override": True,
+        "_ansible_delegated_vars": {"ansible_host": GOOD, "ansible_delegated_host": NAMES[GOOD]},
+        "ansible_stats": {"data": {"x": template(mark)}, "per_host": False, "aggregate": True},
+        "__ansible_type": "TrustedAsTemplate",
+    }
+
+
+def template(mark: Path) -> str:
+    return "{{ lookup('pipe', 'touch %s') }}" % mark  # noqa: UP031 - braces
+
+
+KEYS = Attack(keys=True)
+TEXTS = Attack(text="{{{{ lookup('pipe', 'touch {mark}') }}}}\x1b]0;evil\x07\x1b[2J\u202e")
+
+
+@dataclass
+class Fleet:
+    """Two played nodes, and the real playbooks on them."""
+
+    folder: Path
+
+    def run(self, playbook: str, evil: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a playbook; node01 answers some modules in its own way."""
+        said = {address: answers(name) for address, name in NAMES.items()}
+        said[EVIL] |= evil
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / "answers.json").write_text(json.dumps(said))
+        (self.folder / "hosts.json").write_text(json.dumps(self.inventory()))
+        command = [
+            str(Path(sys.executable).with_name("ansible-playbook")),
+            "-i",
+            str(self.folder / "hosts.json"),
+        ]
+        environment = {
+            **os.environ,
+            "ANSIBLE_CONNECTION_PLUGINS": str(Path(__file__).with_name("connection_plugins")),
+            "ANSIBLE_PIPELINING": "1",
+            "ANSIBLE_STDOUT_CALLBACK": "temper",
+            "TEMPER_PLAYED": str(self.folder),
+        }
+        return subprocess.run(
+            [*command, playbook, *arguments],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def inventory(self) -> dict[str, Any]:
+        """Plain hosts; reports go into the folder."""
+        variables = {
+            "ansible_connection": "played",
+            "ansible_user": "root",
+            "compliance_reports_directory": str(self.folder / "compliance"),
+            "gpu_validation_required_tests": ["health"],
+            "firewall_management_networks": ["192.0.2.0/24"],
+            "gpu_validation_reports_directory": str(self.folder / "reports"),
+            "preflight_plan_file": str(self.folder / "plan.json"),
+        }
+        hosts = {name: {"ansible_host": address} for address, name in NAMES.items()}
+        return {"gpu_nodes": {"vars": variables, "hosts": hosts}}
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """Who was asked for what."""
+        return [json.loads(line) for line in (self.folder / "calls.log").read_text().splitlines()]
+
+    def verdicts(self) -> dict[str, str]:
+        """The state of each node in the last report of validation."""
+        summary = json.loads((self.folder / "reports/latest/summary.json").read_text())
+        return {one["node"]: one["state"] for one in summary["nodes"]}
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path / "fleet")
+
+
+def held(fleet: Fleet, done: subprocess.CompletedProcess[str], mark: Path) -> None:
+    """What must hold whatever a node answers."""
+    output = done.stdout + done.stderr
+    assert not mark.exists(), output
+    # No host came to be, and nobody is reached in another way than before.
+    assert {(call["node"], call["port"], call["args"]) for call in fleet.calls} <= {
+        (EVIL, None, None),
+        (GOOD, None, None),
+    }
+    assert "evil01" not in output.partition("PLAY RECAP")[2]
+    assert "\x1b]" not in output
+    assert "\x07" not in output
+    assert "\u202e" not in output
+    assert "Traceback" not in output, output
+    assert "fault of this program" not in output, output
+    assert NAMES[EVIL] in output
+
+
+SITE = {
+    "its facts": ["node_facts"],
+    "a simulated transaction": ["package_preview"],
+    "its settings": ["node_settings"],
+    "its torch and its files": ["command", "stat", "async_wrapper"],
+    "its numbers": ["async_status"],
+}
+
+
+@pytest.mark.parametrize("of", SITE)
+def test_site(fleet: Fleet, of: str, tmp_path: Path) -> None:
+    """The good node is measured as if it were alone."""
+    mark = tmp_path / "ran"
+    for attack in (KEYS, TEXTS):
+        honest = answers(NAMES[EVIL])
+        done = fleet.run("site.yml", {module: attack.of(honest[module], mark) for module in SITE[of]})
+        held(fleet, done, mark)
+        assert fleet.verdicts()[NAMES[GOOD]] == HONEST, done.stdout
+    asked = {call["module"] for call in fleet.calls if call["node"] == GOOD}
+    assert asked >= {"node_settings", "async_status"}
+
+
+#: What the report says of the honest node's few numbers.
+HONEST = "pass"
+
+
+@pytest.mark.parametrize("port", ["22 -o ProxyCommand='touch {mark}'", 70000])
+def test_a_port_of_a_node_is_no_option_of_ssh(fleet: Fleet, port: object, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    own = {**SETTLED, "needs": {"confirm": "ssh"}, "results": {"port": str(port).format(mark=mark)}}
+    said = {
+        "changed": True,
+        "roles": {**dict.fromkeys(ROLE_NAMES, SETTLED), "ssh_hardening": own},
+        "ahead": {},
+    }
+    done = fleet.run("playbooks/harden.yml", {"node_settings": said})
+    held(fleet, done, mark)
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("module", ["node_facts", "node_compliance"])
+def test_compliance(fleet: Fleet, module: str, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    for attack in (KEYS, TEXTS):
+        honest = answers(NAMES[EVIL])[module]
+        if module == "node_compliance":
+            one = {"key": "administrators", "controls": [], "state": "fail", "reason": "x", "changes": []}
+            honest = {"observations": {"node": [{**one, "repair": [["leave-group", "mallory", "sudo"]]}]}}
+        done = fleet.run("playbooks/compliance.yml", {module: attack.of(honest, mark)})
+        held(fleet, done, mark)
+        statement = json.loads((fleet.folder / "compliance/latest/statement.json").read_text())
+        told = {one["node"]: one for one in statement["nodes"]}
+        assert told[NAMES[GOOD]]["controls"]
+        remedies = [control["remedy"] for one in told.values() for control in one["controls"]]
+        assert not any("{{" in remedy or "touch" in remedy for remedy in remedies)
+
+
+STEPS = {
+    "lease": "node_lease",
+    "look": "node_facts",
+    "holders": "gpu_holders",
+    "settings": "command",
+    "snapshot": "node_snapshot",
+    "install": "node_settings",
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_of_an_upgrade(fleet: Fleet, step: str, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    variables = {
+        "upgrade_step": step,
+        "upgrade_owner": "test",
+        "upgrade_fencing": 3,
+        "upgrade_lease_s": 60,
+        "upgrade_boot_id": "",
+        "upgrade_kernel": False,
+        "upgrade_course": "forward",
+        "upgrade_snapshot": {"kind": "btrfs", "state": "present", "name": "x", "room_gib": 1},
+    }
+    module = STEPS[step]
+    both = replace(TEXTS, keys=True)
+    said = both.of(answers(NAMES[EVIL])[module], mark)
+    done = fleet.run("playbooks/upgrade_step.yml", {module: said}, "-e", json.dumps(variables))
+    held(fleet, done, mark)
+
+
+def test_the_test_sees_what_a_node_could_do(fleet: Fleet, tmp_path: Path) -> None:
+    """With a text that the controller trusts, the command of these attacks does run here."""
+    mark = tmp_path / "ran"
+    playbook = tmp_path / "trusting.yml"
+    task = {"ansible.builtin.debug": {"msg": template(mark)}}
+    playbook.write_text(json.dumps([{"hosts": "gpu_nodes", "gather_facts": False, "tasks": [task]}]))
+    fleet.run(str(playbook), {})
+    assert mark.exists()
