@@ -45,10 +45,8 @@ def written(read: Callable[[Path], object]) -> Callable[[Any], object]:
 
     def ask(given: Any) -> object:
         path = folder() / "gpu01.json"
-        text = (
-            given if isinstance(given, bytes) else mutations.as_text(given).encode("utf-8", "surrogatepass")
-        )
-        path.write_bytes(text)
+        text = given if isinstance(given, str) else mutations.as_text(given)
+        path.write_bytes(text.encode("utf-8", "surrogatepass"))
         return read(path)
 
     return ask

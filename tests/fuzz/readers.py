@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import node_facts
-from ansible.module_utils import lease, process, rank, snapshots, units
+from ansible.module_utils import lease, mounts, process, rank, snapshots, units
 from ansible.module_utils.access import accounts, firewall, listeners, other_firewall, ssh_keys, sshd
 from ansible.module_utils.driver import gpu_settings, mig, secure_boot, smi
 from ansible.module_utils.engines import cdi_nccl, config_dump, daemon_json
@@ -122,6 +122,16 @@ def sshd_settings(text: str) -> object:
     effective = sshd.parse_effective(text)
     sshd.refuse_what_sshd_cannot_listen_on(effective.get("listenaddress", []), {})
     return sshd.listening_ports(effective)
+
+
+def sockets() -> list[dict[str, str]]:
+    """Return the kernel's tables of sockets, with a process that has one of them."""
+    tables = {
+        f"net/{name}": test_listeners.HEADER
+        + "".join(f"   {number}: {row}\n" for number, row in enumerate(rows))
+        for name, rows in test_listeners.TABLES.items()
+    }
+    return [{**tables, "sys/net/ipv4/ip_local_port_range": "32768\t60999\n", "46/comm": "sshd\n"}]
 
 
 def kernel_menus(script: str) -> object:
@@ -273,9 +283,9 @@ def unwritable(_given: Any, found: Any) -> str:
     return "more than 64 GPUs" if len(found.gpus) > 64 else ""
 
 
-def odd_port(_text: str, found: list[listeners.Listener]) -> str:
+def odd_port(_given: Any, found: list[list[listeners.Listener]]) -> str:
     """Say whether a port is none."""
-    return "" if all(0 < one.port < 1 << 16 for one in found) else "a port that there is not"
+    return "" if all(0 <= one.port < 1 << 16 for one in found[0]) else "a port that there is not"
 
 
 def odd_key(_text: str, key: ssh_keys.PublicKey) -> str:
@@ -363,11 +373,9 @@ READERS = (
     Reader("GPU settings as CSV", gpu_settings.parse_gpus, of("gpu_settings"), (smi.SettingsError,)),
     Reader("nvidia-smi mig", said(mig, "nvidia_smi", instances), mig_lists, (smi.SettingsError,)),
     Reader("sshd -T", sshd_settings, of("sshd"), NODE_ERRORS),
-    Reader(
-        "ss", lambda text: listeners.parse(text, 32768), these(test_listeners.OUTPUT), NODE_ERRORS, odd_port
-    ),
+    Reader("/proc/net", on_tree(listeners.listeners), sockets, (*NODE_ERRORS, OSError), odd_port),
     Reader("ip, for the firewall", said(firewall, "run", firewall.own_addresses), of("ip"), NODE_ERRORS),
-    Reader("ip, for the facts", said(node_facts, "run_text", node_facts.interfaces), of("ip")),
+    Reader("ip, for the facts", said(node_facts, "run_text", node_facts.interfaces), of("ip"), NODE_ERRORS),
     Reader("dpkg-query", lambda text: packages.parse_dpkg(text, "amd64"), of("dpkg"), NODE_ERRORS),
     Reader("dnf's table", lambda text: test_dnf.Scripted().parse(text), these(test_dnf.TABLE), NODE_ERRORS),
     Reader("rpm -q", rpm_files.identities, of("rpm"), NODE_ERRORS),
@@ -391,7 +399,7 @@ READERS = (
     Reader("SSH public keys", ssh_keys.parse_public_key, of("ssh_key"), (ValueError,), odd_key, weight=2),
     Reader("OpenPGP keys", openpgp.keys, keys, (openpgp.OpenPGPError,), weight=2),
     Reader("EFI certificates", secure_boot.certificates, these(SIGNATURE)),
-    Reader("mountinfo", snapshots.mounts, these(MOUNTS), (snapshots.SnapshotError,)),
+    Reader("mountinfo", written(mounts.mounts), these(MOUNTS), NODE_ERRORS),
     Reader(
         "lvs",
         said(snapshots, "_run", logical_volumes),
@@ -467,7 +475,12 @@ READERS = (
         weight=3,
     ),
     Reader("facts to plan", planned, lambda: [node()], (ValueError,), weight=6),
-    Reader("plan of a node", NodePlan.from_fact, lambda: [json_of(planned(node()))], (ContractError,)),
+    Reader(
+        "plan of a node",
+        lambda found: NodePlan.from_fact(found if isinstance(found, dict) else {}),
+        lambda: [json_of(planned(node()))],
+        (ContractError,),
+    ),
     Reader("variables of the inventory", checked_variables, defaults, weight=3),
     Reader("waivers", lambda found: waivers.read(found, set()), of("waivers")),
     Reader("statement", lambda found: document.read(mutations.as_text(found)), statements, (ContractError,)),
