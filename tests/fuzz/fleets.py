@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import shutil
 import sys
 from datetime import UTC, datetime, timedelta
@@ -16,12 +17,12 @@ from unittest.mock import patch
 from gpu_validation import validation_outcome
 
 from compliance import fleet as compliance_fleet
-from fleet import collected, pulled
+from fleet import collected, pulled, stream
 from planning.preflight import DATA, preflight_plan
 from tests.fuzz import mutations
 from tests.fuzz.inputs import CONTROL, folder
 from tests.unit.compliance.fleets import KNOWN, VARIABLES, observations, plan
-from tests.unit.fleet import test_pulled
+from tests.unit.fleet import test_pulled, test_stream
 from tests.unit.pages import made_up
 from tests.unit.planning_nodes import node
 from validation.cli import arguments
@@ -192,3 +193,35 @@ def slices(given: Any) -> object:
         (root / name / "plan.json").write_bytes(mutations.as_text(value).encode("utf-8", "surrogatepass"))
     with patch.object(collected, "ROOT", root):
         return collected.plans([root / "a", root / "b"], {"gpu09": "unreachable"})
+
+
+def helper_lines(given: bytes) -> object:
+    """Take a stream of a helper, line by line."""
+    root = folder()
+    received = stream.Received(root, test_stream.NODES, lambda _: None)
+    for line in given.split(b"\n"):
+        received.line(line)
+    return [path.relative_to(root) for path in root.rglob("*")]
+
+
+def helper_archive(given: bytes) -> object:
+    """Take a whole stream with this archive."""
+    return helper_lines(b"\n".join(test_stream.sent(given)))
+
+
+def archives() -> list[bytes]:
+    """Return archives as slices send them."""
+    plan = ("collected/plan.json", json.dumps(test_stream.PLAN).encode())
+    return [test_stream.packed(("stdout", b"ok"), plan), test_stream.packed(plan)]
+
+
+def streams() -> list[bytes]:
+    """Return whole streams."""
+    event = json.dumps({"event": "runner_on_ok", "event_data": {"host": "gpu01"}}).encode()
+    return [b"\n".join([event, *test_stream.sent(archive)]) for archive in archives()]
+
+
+def elsewhere(_given: bytes, written: Any) -> str:
+    """Say whether a file was written that no role hands over."""
+    allowed = re.compile(r"stdout|collected(/\w[\w.-]*)?", re.ASCII)
+    return "" if all(allowed.fullmatch(str(path)) for path in written) else "a file that no role hands over"

@@ -25,6 +25,9 @@ from packaging.version import InvalidVersion, Version
 
 from compliance import document, waivers
 from fleet import collected
+from fleet.stream import StreamError
+from planning.module_answers import AnswerError, failure, role_answers
+from planning.module_answers import node_facts as facts_of
 from planning.node_plan import NodePlan
 from planning.preflight import preflight_plan
 from planning.role_variables import argument_specs, role_variables
@@ -36,7 +39,11 @@ from rollout.drain.base import DrainError
 from rollout.drain.programs import Answer
 from tests.fuzz import mutations
 from tests.fuzz.fleets import (
+    archives,
+    elsewhere,
     good_results,
+    helper_archive,
+    helper_lines,
     hostile_sample,
     other_statements,
     others_differ,
@@ -44,6 +51,7 @@ from tests.fuzz.fleets import (
     pulled_fleet,
     slices,
     stated,
+    streams,
     validated,
 )
 from tests.fuzz.guard import Reader
@@ -324,6 +332,21 @@ def specs() -> dict[str, Any]:
     return argument_specs()
 
 
+def module_answers(found: Any) -> list[dict[str, Any]]:
+    """Read what modules answer, as actions do."""
+    answer = found if isinstance(found, dict) else {}
+    asked: dict[str, object] = {"firewall": None, "ssh_hardening": None}
+    return [failure(answer), facts_of(answer), *role_answers(answer, "roles", asked).values()]
+
+
+def foreign_keys(_given: Any, found: list[dict[str, Any]]) -> str:
+    """Say whether an action would return a key that Ansible obeys."""
+    names = {str(name) for one in found for name in one}
+    return (
+        "a key that Ansible obeys" if any(name in OBEYED or name[:9] == "_ansible_" for name in names) else ""
+    )
+
+
 def planned(facts: Any) -> dict[str, Any]:
     """Plan a node with these facts."""
     return preflight_plan({"ansible_facts": {"temper": facts}}, VARIABLES, KNOWN)
@@ -334,6 +357,8 @@ def accepted(path: Path) -> object:
     return agent.Agent(SimpleNamespace(), SimpleNamespace(accepted=path, repository=path)).accepted()  # type: ignore[arg-type]  # all it needs
 
 
+#: What Ansible does with an action's result (ansible/vars/clean.py and strategy/__init__.py).
+OBEYED = {"add_host", "add_group", "ansible_facts", "ansible_stats", "ansible_notify", "invocation"}
 SMI = nvidia_smi.NvidiaSmiError
 NODE_ERRORS = (RefusedError, SettingError, process.CommandError)
 SIGNATURE = secure_boot.X509 + b"".join(size.to_bytes(4, "little") for size in (60, 0, 32)) + bytes(32)
@@ -486,6 +511,9 @@ READERS = (
     Reader("statement", lambda found: document.read(mutations.as_text(found)), statements, (ContractError,)),
     Reader("expectations", lambda found: fleet_from(found, TESTS), expectations, (ContractError,)),
     Reader("plans of slices", slices, of("slices"), (collected.CollectedError,)),
+    Reader("answers of modules", module_answers, of("answers"), (AnswerError,), foreign_keys, weight=2),
+    Reader("stream of a helper", helper_lines, streams, (StreamError,), elsewhere),
+    Reader("archive of a helper", helper_archive, archives, (StreamError,), elsewhere),
     # Schedulers and the network's tree.
     Reader(
         "scontrol show node",
