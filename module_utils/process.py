@@ -31,7 +31,7 @@ LOOK_S = 0.1
 MOST_SHOWN = 200
 MOST_COMPLAINT = 4000
 #: What reading a text that is of another form than expected raises.
-MISREAD = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+MISREAD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 Value = TypeVar("Value")
 
