@@ -44,28 +44,26 @@ def main() -> int:
 
 
 def table(readers: Sequence[guard.Reader], seed: int, cpu_s: float) -> int:
-    """Examine readers and print what came of each."""
+    """Examine readers and print what came of each, as SECURITY.md has it."""
     whole = sum(one.weight for one in readers)
-    print(f"{'Reader':<45}{'Inputs':>9}  {'Unhandled':>9}  {'Hangs':>6}  {'Wrong':>6}")
+    print("| Reader | Inputs | Unhandled | Hangs | Wrongly accepted |", "|---|---|---|---|---|", sep="\n")
     total, said = guard.Tally(), []
     for one in readers:
         found = guard.examine(one, seed, cpu_s * one.weight / whole)
         total.inputs += found.inputs
         total.counts += found.counts
-        print(f"{one.name:<45}{found.inputs:>9}  {_counts(found)}", flush=True)
+        print(_row(one.name, found), flush=True)
         said += [
-            f"  {kind}: {place}\n    python -m tests.fuzz --reader '{one.name}' --seed {at}"
+            f"  {kind}: {place}\n    python -m tests.fuzz --reader {one.name!r} --seed {at}"
             for (kind, place), at in sorted(found.places.items())
         ]
-    print(f"{'all':<45}{total.inputs:>9}  {_counts(total)}")
-    print("", *said, sep="\n")
+    print(_row("all", total), "", *said, sep="\n")
     return 1 if total.counts else 0
 
 
-def _counts(found: guard.Tally) -> str:
-    return "  ".join(
-        f"{found.counts[kind]:>{width}}" for kind, width in (("unhandled", 9), ("hang", 6), ("wrong", 6))
-    )
+def _row(name: str, found: guard.Tally) -> str:
+    counts = (f"{found.counts[kind]:,}" for kind in ("unhandled", "hang", "wrong"))
+    return f"| {' | '.join((name, f'{found.inputs:,}', *counts))} |"
 
 
 def repeat(reader: guard.Reader, seed: int) -> int:

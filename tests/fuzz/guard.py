@@ -107,7 +107,7 @@ def place_of(error: BaseException) -> str:
     ours = [
         f"{Path(frame.filename).relative_to(ROOT)}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename.startswith(f"{ROOT}/") and "/.venv/" not in frame.filename
+        if frame.filename.startswith(f"{ROOT}/") and "/.venv/" not in frame.filename and frame.name != "_hang"
     ]
     product = [place for place in ours if not place.startswith("tests/")]
     return (product or ours or ["?"])[-1]

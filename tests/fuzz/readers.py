@@ -172,7 +172,8 @@ def instances() -> object:
 def logical_volumes() -> object:
     """Read the state of a snapshot of LVM."""
     found = snapshots._lvs("vg0")
-    return [snapshots._state(one, {one["lv_name"]: one for one in found}) for one in found]
+    by_name = {one["lv_name"]: one for one in found}
+    return [snapshots._state(one, by_name) for one in found]
 
 
 def cluster(found: Any) -> object:
