@@ -69,18 +69,25 @@ ROLE_NAMES = [role.__name__.rpartition(".")[2] for role in ROLES]
 
 @dataclass(frozen=True)
 class Attack:
-    """How a node answers otherwise: keys of Ansible's own at every depth; text behind every text."""
+    """How a node answers otherwise.
 
-    keys: bool = False
+    With keys of Ansible's own in the objects at one depth, because a reader may stop at the first that it
+    refuses; with Ansible's own mark of a text that may be a template; with text behind every text.
+    """
+
+    depth: int | None = None
+    types: bool = False
     text: str = ""
 
-    def of(self, value: Any, mark: Path) -> Any:
+    def of(self, value: Any, mark: Path, depth: int = 0) -> Any:
         """Return an answer as the node gives it."""
         if isinstance(value, dict):
-            said = {key: self.of(item, mark) for key, item in value.items()}
-            return {**said, **evil_keys(mark)} if self.keys else said
+            said = {key: self.of(item, mark, depth + 1) for key, item in value.items()}
+            own = evil_keys(mark) if self.depth == depth else {}
+            trusted = {"__ansible_type": "TrustedAsTemplate"} if self.types else {}
+            return {**said, **own, **trusted}
         if isinstance(value, list):
-            return [self.of(item, mark) for item in value]
+            return [self.of(item, mark, depth + 1) for item in value]
         return f"{value}{self.text.format(mark=mark)}" if isinstance(value, str) else value
 
 
@@ -97,7 +104,6 @@ def evil_keys(mark: Path) -> dict[str, Any]:
         "_ansible_verbose_override": True,
         "_ansible_delegated_vars": {"ansible_host": GOOD, "ansible_delegated_host": NAMES[GOOD]},
         "ansible_stats": {"data": {"x": template(mark)}, "per_host": False, "aggregate": True},
-        "__ansible_type": "TrustedAsTemplate",
     }
 
 
@@ -105,8 +111,13 @@ def template(mark: Path) -> str:
     return "{{ lookup('pipe', 'touch %s') }}" % mark  # noqa: UP031 - braces
 
 
-KEYS = Attack(keys=True)
 TEXTS = Attack(text="{{{{ lookup('pipe', 'touch {mark}') }}}}\x1b]0;evil\x07\x1b[2J\u202e")
+TYPES = Attack(types=True)
+
+
+def keys_at(*depths: int) -> list[Attack]:
+    """One attack with keys for each depth."""
+    return [Attack(depth=depth) for depth in depths]
 
 
 @dataclass
@@ -191,24 +202,26 @@ def held(fleet: Fleet, done: subprocess.CompletedProcess[str], mark: Path) -> No
     assert NAMES[EVIL] in output
 
 
+#: What is answered otherwise, in which ways.
 SITE = {
-    "its facts": ["node_facts"],
-    "a simulated transaction": ["package_preview"],
-    "its settings": ["node_settings"],
-    "its torch and its files": ["command", "stat", "async_wrapper"],
-    "its numbers": ["async_status"],
+    "its facts": (["node_facts"], [*keys_at(0, 1, 2), TEXTS]),
+    "a simulated transaction": (["package_preview"], [*keys_at(0, 1), TEXTS]),
+    "its settings": (["node_settings"], [*keys_at(0, 1, 2, 3), TEXTS, TYPES]),
+    "its torch and its files": (["command", "stat", "async_wrapper"], [*keys_at(0), TEXTS]),
+    "its numbers": (["async_status"], [*keys_at(0), TEXTS]),
 }
 
 
-@pytest.mark.parametrize("of", SITE)
-def test_site(fleet: Fleet, of: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("modules", "attack"), [(modules, attack) for modules, attacks in SITE.values() for attack in attacks]
+)
+def test_site(fleet: Fleet, modules: list[str], attack: Attack, tmp_path: Path) -> None:
     """The good node is measured as if it were alone."""
     mark = tmp_path / "ran"
-    for attack in (KEYS, TEXTS):
-        honest = answers(NAMES[EVIL])
-        done = fleet.run("site.yml", {module: attack.of(honest[module], mark) for module in SITE[of]})
-        held(fleet, done, mark)
-        assert fleet.verdicts()[NAMES[GOOD]] == HONEST, done.stdout
+    honest = answers(NAMES[EVIL])
+    done = fleet.run("site.yml", {module: attack.of(honest[module], mark) for module in modules})
+    held(fleet, done, mark)
+    assert fleet.verdicts()[NAMES[GOOD]] == HONEST, done.stdout
     asked = {call["module"] for call in fleet.calls if call["node"] == GOOD}
     assert asked >= {"node_settings", "async_status"}
 
@@ -234,7 +247,7 @@ def test_a_port_of_a_node_is_no_option_of_ssh(fleet: Fleet, port: object, tmp_pa
 @pytest.mark.parametrize("module", ["node_facts", "node_compliance"])
 def test_compliance(fleet: Fleet, module: str, tmp_path: Path) -> None:
     mark = tmp_path / "ran"
-    for attack in (KEYS, TEXTS):
+    for attack in (*keys_at(0, 1, 3), TEXTS):
         honest = answers(NAMES[EVIL])[module]
         if module == "node_compliance":
             one = {"key": "administrators", "controls": [], "state": "fail", "reason": "x", "changes": []}
@@ -272,7 +285,7 @@ def test_a_step_of_an_upgrade(fleet: Fleet, step: str, tmp_path: Path) -> None:
         "upgrade_snapshot": {"kind": "btrfs", "state": "present", "name": "x", "room_gib": 1},
     }
     module = STEPS[step]
-    both = replace(TEXTS, keys=True)
+    both = replace(TEXTS, depth=0)
     said = both.of(answers(NAMES[EVIL])[module], mark)
     done = fleet.run("playbooks/upgrade_step.yml", {module: said}, "-e", json.dumps(variables))
     held(fleet, done, mark)
