@@ -6,6 +6,7 @@ import difflib
 import ipaddress
 import math
 import re
+from collections.abc import Mapping
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -37,7 +38,7 @@ from validation.fabric.tree import Tree, TreeError, find_places, read_tree, tree
 from validation.model.plans import MOST_HOURS, PLANS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
 #: Of the highest clock, what gpu_settings_clocks: efficient locks.
 EFFICIENT_SHARE = gpu_settings.EFFICIENT_SHARE
@@ -262,6 +263,9 @@ def pull_problems(values: Mapping[str, Any]) -> list[str]:
     return problems
 
 
+#: More digits than Python makes a number of.
+MANY_DIGITS = re.compile(r"^\s*[-+]?[0-9]{1000}")
+
 # What the modules would refuse on the node, in the middle of a run, as far as it does not depend on the node.
 CONTENTS: dict[str, Callable[[Any], object]] = {
     "admin_accounts_users": parse_users,
@@ -333,6 +337,20 @@ def login_problems(name: str) -> list[str]:
         f"{name}: expected an address without a login, found one with a name or password, which plans and "
         f"files on the node would show to everybody; give it {way}"
     ]
+
+
+def number_problems(name: str, value: Any) -> list[str]:
+    """Return a sentence about a number that is not finite, or has thousands of digits."""
+    if isinstance(value, Mapping | list | tuple):
+        items = [*value.values(), *value] if isinstance(value, Mapping) else value
+        return next(filter(None, (number_problems(name, item) for item in items)), [])
+    if isinstance(value, int | float) and not abs(value) < 2**63:
+        return [f"{name}: expected a number of at most 63 bits, found a larger one, or none"]
+    if isinstance(value, str) and MANY_DIGITS.search(value):
+        return [
+            f"{name}: expected a number of at most 63 bits, found {value[:20]}... ({len(value)} characters)"
+        ]
+    return []
 
 
 def content_problems(name: str, value: Any) -> list[str]:
@@ -499,8 +517,15 @@ def role_variables(host_variables: Mapping[str, Any], specs: Mapping[str, Any]) 
         found = without_logins(given[name])
         if found is not given[name]:
             problems += login_problems(name)
-        values[name], errors = validated(name, found, spec)
+        # What a float may be, its own check says better.
+        is_float = spec.get("type") == "float" and isinstance(found, float)
+        values[name], errors = spec.get("default"), [] if is_float else number_problems(name, found)
+        if errors:
+            given[name] = values[name]
+        else:
+            values[name], errors = validated(name, found, spec)
         errors = errors or convention_problems(name, values[name]) or content_problems(name, values[name])
+        errors = errors or number_problems(name, values[name])
         if errors:
             # The plan is made with the default, only so that all other problems are found in the same run.
             values[name] = spec.get("default")
