@@ -75,6 +75,11 @@ def test_pods_that_watch_stay_through_a_drain_and_those_that_compute_are_named(
     ]
 
 
+def test_the_name_of_a_process_is_one_line(proc: Proc) -> None:
+    proc.add(7, "a\x1b[2J\rb", "/dev/nvidia0")
+    assert [one.name for one in holders.holders()] == ["a?[2J?b"]
+
+
 @pytest.mark.parametrize(
     ("cgroup", "belongs"),
     [
@@ -84,6 +89,12 @@ def test_pods_that_watch_stay_through_a_drain_and_those_that_compute_are_named(
         (f"/machine.slice/libpod-{ID}.scope/container", ("0123456789ab", "")),
         ("/system.slice/slurmstepd.scope/job_7", ("", "")),
         ("/system.slice/ssh.service", ("", "ssh.service")),
+        (
+            "/user.slice/user-7.slice/user@7.service/app.slice/nvidia-persistenced.service",
+            ("", "user@7.service"),
+        ),
+        (f"/docker-{ID}.scope/system.slice/nvidia-persistenced.service", ("0123456789ab", "")),
+        ("/user.slice/user-7.slice/user@7.service/a\r/nvidia-persistenced.service", ("", "user@7.service")),
         ("", ("", "")),
     ],
 )
