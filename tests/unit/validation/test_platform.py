@@ -14,6 +14,7 @@ from validation.model.contract import State
 from validation.probes import kernel_log, machine, nvlink, topology
 from validation.probes.nvidia_smi import NvidiaSmiError
 from validation.probes.nvlink import Links
+from validation.probes.reading import ReadingError
 from validation.probes.topology import PciePort, RdmaPort, SlowLink, Topology
 from validation.processes import command
 
@@ -328,6 +329,20 @@ def test_how_many_gpus_a_container_or_a_job_was_given(
     environment: dict[str, str], granted: machine.Grant | None
 ) -> None:
     assert machine.granted_gpus(environment) == granted
+
+
+def test_a_program_of_a_user_is_no_fabric_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "proc/1/cmdline", "/sbin/init")
+    write(tmp_path / "proc/77/cmdline", "nv-fabricmanager\0-c\0")
+    for uid, runs in ((0, True), (1000, False)):
+        monkeypatch.setattr(machine, "_owner", lambda process, uid=uid: 0 if process.name == "1" else uid)
+        assert machine.fabric_manager_runs(tmp_path) is runs
+
+
+@pytest.mark.parametrize("text", ["0-3,8-184467440", "0-", "a", "0-3;8", "-1", "\u0663", "0-99999," * 9])
+def test_a_list_of_cpus_that_is_none_is_an_error_and_takes_no_memory(text: str) -> None:
+    with pytest.raises(ReadingError, match="expected a list of CPUs such as 0-2,8, found"):
+        machine.cpu_list(text)
 
 
 def test_a_command_line_that_is_no_text_hides_no_process(tmp_path: Path) -> None:
