@@ -264,7 +264,7 @@ def crossed(root: Path, path: Path) -> list[tuple[str, str]]:
     A mount of the same device as the tree's is another one, too: what the builder binds into it.
     """
     try:
-        text = (root / MOUNTINFO).read_text(encoding="utf-8")
+        text = (root / MOUNTINFO).read_bytes().decode(errors="surrogateescape")
     except FileNotFoundError:
         return []
     place = path.parent.resolve() / path.name  # the path itself may be a link, which is what would go

@@ -80,11 +80,11 @@ class Snapshot:
 def mounts(text: str) -> list[Mount]:
     """All mounts, in the order of proc_pid_mountinfo(5)."""
     found = []
-    for line in text.splitlines():
-        before, _, after = line.partition(" - ")
-        if len(before.split()) > 4 and len(after.split()) > 1:
-            kind, source = after.split()[:2]
-            found.append(Mount(_plain(before.split()[4]), kind, _plain(source)))
+    for line in text.split("\n"):
+        before, _, after = (part.split(" ") for part in line.partition(" - "))
+        if len(before) > 4 and len(after) > 1:
+            kind, source = after[:2]
+            found.append(Mount(_plain(before[4]), kind, _plain(source)))
     return found
 
 
@@ -103,7 +103,7 @@ class Root:
 
     def __init__(self, kind: str, point: str = "/") -> None:
         self.point = point
-        self.all = mounts(MOUNTS.read_text(encoding="utf-8"))
+        self.all = mounts(MOUNTS.read_bytes().decode(errors="surrogateescape"))
         # The last one hides those before it.
         here = [one for one in self.all if one.point == point]
         if not here:

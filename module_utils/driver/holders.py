@@ -87,7 +87,8 @@ def every_holder(proc: Path) -> list[Holder]:
             if devices:
                 name = (entry / "comm").read_text(encoding="utf-8", errors="replace")
                 name = "".join(one if one.isprintable() else "?" for one in name.rstrip("\n"))
-                cgroup = (entry / "cgroup").read_text(encoding="utf-8", errors="replace")
+                # Read as text, a carriage return in the name of a group would be a line feed.
+                cgroup = (entry / "cgroup").read_bytes().decode(errors="replace")
                 found.append(Holder(int(entry.name), name, devices, *belongs_to(cgroup), POD in cgroup))
         except OSError:
             continue

@@ -157,8 +157,13 @@ class MountOptions(Setting):
 
 
 def mounts() -> list[list[str]]:
-    """The fields of all mounts, see proc(5)."""
-    return [line.split() for line in MOUNTINFO.read_text(encoding="utf-8").splitlines()]
+    """The fields of all mounts, see proc(5).
+
+    A user may mount (FUSE) on a folder with any name. The kernel escapes blanks and line feeds in it, and
+    nothing else: no carriage return, and no bytes that are no UTF-8.
+    """
+    text = MOUNTINFO.read_bytes().decode(errors="surrogateescape")
+    return [line.split(" ") for line in text.split("\n") if line]
 
 
 # Units that systemd starts at boot, or that others start.
