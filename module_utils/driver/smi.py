@@ -16,8 +16,8 @@ else:
     import process
 
 COMMAND_TIMEOUT_S = 120
-# nvidia-smi's words, with status 0, where a GPU refuses; the second ones in machines of some clouds.
 NUMBER = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?")
+# nvidia-smi's words, with status 0, where a GPU refuses; the second ones in machines of some clouds.
 REFUSALS = ("Treating as warning", "not supported in current scope")
 
 

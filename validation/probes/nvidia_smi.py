@@ -227,8 +227,13 @@ def parse(text: str) -> Report:
 def _one_by_one(text: ReportText) -> tuple[GpuText, ...]:
     """The GPUs, each asked for alone: the first one in such a report is always the driver's."""
     asked = [start(["-q", "-x", "-i", str(index)]) for index in range(text.attached or 0)]
-    reports = [report_text.split(answer_of(one)) for one in asked]
-    return tuple(report.gpus[0] for report in reports if report.gpus)
+    found: list[GpuText] = []
+    for done in [_finish(one, TIMEOUT_S) for one in asked]:
+        report = report_text.split(done.output)
+        report = dataclasses.replace(report, gpus=report.gpus[:1])
+        _answer(dataclasses.replace(done, output=f"{report.of_driver}\n{REPORT_END}"))
+        found += report.gpus
+    return tuple(found)
 
 
 def _report(text: ReportText, gpus: Iterable[GpuText]) -> Report:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 #: The most that a sentence quotes of a word that a user may have chosen.
 MOST_CHARACTERS = 300
-UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa1-\ud7ff\ue000-\uffff\U00010000-\U0010ffff]+")
 
 
 class ReadingError(ValueError):
@@ -17,6 +14,6 @@ class ReadingError(ValueError):
 
 
 def in_one_line(words: str, most: int = MOST_CHARACTERS) -> str:
-    """Return the words without line breaks and control characters, cut to `most` characters."""
-    line = " ".join(UNPRINTABLE.sub(" ", words[: 4 * most]).split())
+    """Return the words without line breaks and what cannot be printed, cut to `most` characters."""
+    line = " ".join("".join(one if one.isprintable() else " " for one in words[: 4 * most]).split())
     return line if len(line) <= most else f"{line[: most - 3]}..."

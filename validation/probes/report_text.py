@@ -90,8 +90,12 @@ class ReportText:
 
     @property
     def of_driver(self) -> str:
-        """Everything that no user wrote; of a report that breaks off, all."""
-        return "\n".join((self.head, *(gpu.own for gpu in self.gpus), self.tail))
+        """Everything that no user wrote; of a report that breaks off, all.
+
+        Which GPUs are the driver's in a forged report, nobody can tell, but that the first one is.
+        """
+        gpus = self.gpus[:1] if self.is_forged else self.gpus
+        return "\n".join((self.head, *(gpu.own for gpu in gpus), self.tail))
 
     def of_head(self, name: str) -> str:
         """What an element before the first GPU says, empty where it is not there."""

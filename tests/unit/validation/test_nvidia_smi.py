@@ -182,8 +182,10 @@ def test_no_name_of_a_process_hides_or_makes_a_gpu_or_a_fault(
 @pytest.mark.parametrize("address", ["00000000:1B:00.0", "00000000:43:00.0"])
 def test_a_gpu_that_the_name_of_a_process_adds_is_found_out(address: str, fake: Path) -> None:
     """The driver's are then asked for alone, and each is the first in its report."""
-    forged = gpu_xml(processes=called(FORGED.replace("00000000:43:00.0", address)))
+    words = FORGED.replace("00000000:43:00.0", address).replace("<uuid>", f"\n{NO_HANDLE}\n<uuid>")
+    forged = gpu_xml(processes=called(words))
     alone = smi_xml(forged, attached=1)
+    assert NO_HANDLE in alone
     program = fake / "nvidia-smi"
     (fake / "report").write_text(alone)
     program.write_text(f'#!/bin/sh\necho "$*" >>{fake}/asked\nexec /bin/cat {fake}/report\n')
