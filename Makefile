@@ -65,6 +65,10 @@ unit: setup ## Run the unit tests: seconds, no root
 	@# One more than there are cores: many of these tests wait.
 	TEMPER_PAYLOAD_PYTHON="$(PAYLOAD_PYTHON)" $(BIN)/pytest -n $$(($$(nproc) + 1)) --dist worksteal $(ARGS)
 
+.PHONY: fuzz
+fuzz: setup ## Give hostile input to every reader of foreign text, for MINUTES=5 of CPU; SEED=20261125000000 repeats a run
+	nice $(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 .PHONY: lab-test
 lab-test: packages setup ## Run the tests that boot nodes, but the slow ones
 	@# Several files at a time: each has a lab of its own, and waits for its nodes most of the time.

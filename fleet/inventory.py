@@ -187,7 +187,7 @@ def read(sources: Sequence[str], limit: str = "") -> Inventory:
     """Read inventories as Ansible does; the configured one without `sources`. Raises InventoryError."""
     words = [word for source in sources for word in ("-i", source)] + (["--limit", limit] if limit else [])
     program = Path(sys.executable).with_name("ansible-inventory")
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: S603 - the operator's inventories
         [str(program), *words, "--list"], cwd=ROOT, capture_output=True, text=True, check=False,
         env={**os.environ, **LISTS, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL,
     )  # fmt: skip
@@ -249,7 +249,7 @@ def _resolved(sources: Sequence[str], variables: Mapping[str, Any], template: st
         given.write_text(json.dumps({**variables, **here}), encoding="utf-8")
         program = Path(sys.executable).with_name("ansible-playbook")
         words = [word for source in sources for word in ("-i", source)]
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603 - likewise
             [str(program), *words, "fleet/resolve.yml", "--extra-vars", f"@{given}"],
             cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
             env={**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_NOCOLOR": "1"},

@@ -31,7 +31,7 @@ LOOK_S = 0.1
 MOST_SHOWN = 200
 MOST_COMPLAINT = 4000
 #: What reading a text that is of another form than expected raises.
-MISREAD = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+MISREAD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 Value = TypeVar("Value")
 
@@ -134,7 +134,9 @@ def complete(
         given, output, errors = files
         given.write(text)
         given.seek(0)
-        process = subprocess.Popen(list(command), stdin=given, stdout=output, stderr=errors, env=variables)
+        process = subprocess.Popen(  # noqa: S603 - without a shell; callers check names that come from elsewhere
+            list(command), stdin=given, stdout=output, stderr=errors, env=variables
+        )
         try:
             _wait_and_watch(process, command, timeout_s, (output.fileno(), errors.fileno()))
         except BaseException as error:

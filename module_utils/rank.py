@@ -37,6 +37,7 @@ LAUNCHERS = (
 THREADS = "OMP_NUM_THREADS"
 ROOT = Path(os.environ.get("TEMPER_RANK_ROOT", "/"))  # tests give another /sys and /etc
 ANSWER_S = 60  # nvidia-smi, of all ranks at once, without persistence mode
+MOST_CPUS = 1 << 16  # eight times what Linux can be built for
 CORRUPTED_INFOROM = 14  # nvidia-smi's status beside a whole answer and a warning (nvidia-smi(1))
 QUERY = "uuid,pci.bus_id,mig.mode.current,name"
 
@@ -104,8 +105,8 @@ def started_with(process: int | str) -> dict[str, str]:
 def nvidia_smi(*options: str) -> str:
     """What nvidia-smi prints. Raises UnboundError."""
     try:
-        program = subprocess.Popen(
-            ["nvidia-smi", *options],
+        program = subprocess.Popen(  # noqa: S603 - words of ours
+            ["nvidia-smi", *options],  # noqa: S607 - the job's own PATH, and its own rights
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -171,9 +172,12 @@ def own_gpu(gpus: list[Gpu], rank: Rank) -> Gpu:
 
 
 def cpu_list(text: str) -> set[int]:
-    """The CPUs of a list of the kernel's ("0-23,48-71")."""
+    """Return the CPUs of a list of the kernel's ("0-23,48-71"). Raises ValueError."""
     ranges = [part.partition("-") for part in text.strip().split(",") if part]
-    return {cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)}
+    ends = [(int(first), int(last or first)) for first, _, last in ranges]
+    if any(last >= MOST_CPUS for _, last in ends):
+        raise ValueError(f"expected CPUs below {MOST_CPUS} in a list of the kernel's, found {text[:80]!r}")
+    return {cpu for first, last in ends for cpu in range(first, last + 1)}
 
 
 def written(cpus: set[int]) -> str:

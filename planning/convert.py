@@ -36,6 +36,8 @@ def build(kind: type[Row], data: Mapping[str, object], where: str) -> Row:
 
     `where` names the data for messages. Raises ValueError where a key is missing or a value has another type.
     """
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where}: expected a mapping, found {data!r:.100}")  # noqa: TRY004 - as any other form
     found, hints = {}, hints_of(kind)
     for field in fields(kind):
         key = field.name.rstrip("_")

@@ -446,7 +446,10 @@ def validated(name: str, value: Any, spec: Mapping[str, Any]) -> tuple[Any, list
         return None, [f"{name}: expected {kind(spec)}, found {value}"]
     # The outer type first: Ansible's validator looks for options in whatever it is given.
     for part in ({key: item for key, item in spec.items() if key != "options"}, dict(spec)):
-        result = ArgumentSpecValidator({name: part}).validate({name: value})
+        try:
+            result = ArgumentSpecValidator({name: part}).validate({name: value})
+        except (OverflowError, ValueError):  # of an infinite number, or one of 4,300 digits
+            return None, [f"{name}: expected {kind(spec)}, found a number that is none"]
         if errors := type_problems(name, value, spec, result.error_messages):
             return None, errors
     return result.validated_parameters.get(name), []

@@ -69,7 +69,7 @@ class Configuration:
                 wrong.append("repair")
             if wrong:
                 raise ValueError(f"{', '.join(wrong)} is of another type")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigurationError(
                 f"{path}: expected what the role pull writes, found that {error}. Run playbooks/tune.yml for "
                 "this node again."

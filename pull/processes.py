@@ -56,7 +56,7 @@ def run(
         OutputError: it was ended because it said or wrote too much.
         subprocess.TimeoutExpired: it was ended because it took longer than `timeout_s`.
     """
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: S603 - git and ssh-keygen; names of objects are checked where they are read
         command,
         stdin=subprocess.PIPE,
         stdout=into or subprocess.PIPE,

@@ -246,7 +246,7 @@ def _ansible(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     beside = Path(sys.executable).parent / command
     program = str(beside) if beside.is_file() else command
     try:
-        return subprocess.run(
+        return subprocess.run(  # noqa: S603 - the operator's inventories
             [program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False,
             # Where the operator has set more, a listing would not be JSON alone.
             env={**os.environ, "ANSIBLE_VERBOSITY": "0", "ANSIBLE_DEBUG": "0", "LC_ALL": "C.UTF-8"},

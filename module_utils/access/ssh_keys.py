@@ -27,6 +27,8 @@ KINDS = (
     "sk-ecdsa-sha2-nistp256@openssh.com",
     "ssh-rsa",
 )
+# What a terminal acts on where a comment is shown, or what cannot be written.
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 # PEM and PuTTY's headers, and how base64 of OpenSSH's own format begins.
 PRIVATE = re.compile(r"PRIVATE KEY|PuTTY-User-Key-File|b3BlbnNzaC1rZXktdjE")
 # What may stand before a key; blanks are within quotes only (sshd(8), AUTHORIZED_KEYS FILE FORMAT). No text
@@ -114,6 +116,8 @@ def parse_public_key(text: str) -> PublicKey:
         )
     if "\n" in text:
         raise ValueError("expected one key in one line, found several lines")
+    if CONTROL.search(text):
+        raise ValueError("expected a line of text, found a control character, on which a terminal would act")
     options, rest = "", text
     if not text.startswith((*KINDS, "ssh-")) and (match := OPTIONS.match(text)):
         options, rest = match[0].strip(), text[match.end() :]

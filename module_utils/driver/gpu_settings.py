@@ -331,7 +331,7 @@ def read_record() -> dict[str, list[int | None]]:
     """Clocks locked since the driver was loaded: UUID -> [graphics MHz, memory MHz]."""
     try:
         record: dict[str, list[int | None]] = json.loads(RECORD.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return record
 

@@ -38,9 +38,12 @@ def with_mount(text: str, source: str) -> str:
     Raises SpecificationError.
     """
     if text.lstrip().startswith("{"):
-        document = json.loads(text)
         mount = {"hostPath": source, "containerPath": TARGET, "options": list(OPTIONS)}
-        document.setdefault("containerEdits", {}).setdefault("mounts", []).append(mount)
+        try:
+            document = json.loads(text)
+            document.setdefault("containerEdits", {}).setdefault("mounts", []).append(mount)
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+            raise SpecificationError(f"expected JSON as nvidia-ctk writes it: {error!r}") from error
         return json.dumps(document, indent=4) + "\n"
     lines = text.splitlines(keepends=True)
     number = _first_mount(lines)

@@ -9,6 +9,7 @@ drain --help).
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from rollout.drain.base import DrainError, Standing, checked, one_line, unknown
 from rollout.drain.programs import TIMEOUT_S, Answer, ask
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 #: Who has cordoned a node, and why.
 ANNOTATION = "temper/rollout"
@@ -25,6 +26,18 @@ MIRROR = "kubernetes.io/config.mirror"
 CONFLICTS = 3
 #: kubectl refuses these pods whatever the time: it says so, and names its option.
 REFUSED = "cannot delete"
+
+
+@contextlib.contextmanager
+def understood() -> Iterator[None]:
+    """Raise DrainError where an answer has another form than the API's."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise DrainError(
+            f"Expected nodes and pods as its API has them, found something else ({error!r}): look "
+            "at `kubectl get nodes --output=json`."
+        ) from error
 
 
 class Kubernetes:
@@ -42,10 +55,12 @@ class Kubernetes:
         self._kubectl = tuple(kubectl)
         self.options = tuple(f"--{option}" for option in options)
 
+    @understood()
     def look(self, node: str) -> Standing:
         """How the node stands now."""
         return self._standing(node, self._node(node))
 
+    @understood()
     def survey(self, nodes: Collection[str]) -> list[Standing]:
         """How all of them stand now, by one question."""
         found = {one["metadata"]["name"]: one for one in self._items("nodes")}
@@ -54,12 +69,14 @@ class Kubernetes:
             for node in nodes
         ]
 
+    @understood()
     def drain(self, node: str, before: Standing, reason: str) -> None:
         """Cordon it with our mark, unless it is cordoned already."""
         if not before.in_service and not before.ours:
             return
         self._mark(node, reason, renew=False)
 
+    @understood()
     def empty(self, node: str, timeout_s: float) -> tuple[str, ...]:
         """Evict its pods for so long; the pods that are left, and what forbids their eviction."""
         # 0 s would mean: without end.
@@ -76,6 +93,7 @@ class Kubernetes:
         budgets = self._items("poddisruptionbudgets", "--all-namespaces")
         return tuple(_why_left(pod, budgets) for pod in left)
 
+    @understood()
     def give_back(self, node: str, before: Standing) -> str:
         """Uncordon what we cordoned."""
         for _ in range(CONFLICTS):
@@ -91,6 +109,7 @@ class Kubernetes:
                 return f"{node} is back in service." if spec else f"{node} stays cordoned, as it was before."
         raise DrainError(f"{node} changed each time while it was to be uncordoned: who else works on it?")
 
+    @understood()
     def keep_out(self, node: str, before: Standing, reason: str) -> None:
         """Write another reason into our mark; cordon it where it is in service."""
         if before.in_service or before.ours:

@@ -65,7 +65,9 @@ def lock(settings: Path, value: str) -> None:
     write_atomically(given, text)
     command = [str(settings.parents[2] / PROGRAM), str(given)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(  # noqa: S603 - a program of Temper's with a clock as a number
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise ClocksError(f"clocks {value}: they were not set in {PATIENCE_S:.0f} s") from error
     if done.returncode:

@@ -183,7 +183,7 @@ def _write(path: Path, value: str) -> None:
 def _start_guard(journal: Path) -> subprocess.Popen[bytes]:
     """A process in a session of its own, which a killed process group does not take along."""
     environment = {**inherited(), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.Popen(
+    return subprocess.Popen(  # noqa: S603 - this Python, a program of ours
         [sys.executable, "-c", GUARD, str(journal.absolute())],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -140,7 +140,7 @@ def search(knobs: Sequence[Knob], seed: int = 0) -> Generator[Trial, Answer, Dec
     start = {knob.name: knob.start for knob in knobs}
     if len(start) < len(knobs):
         raise ValueError("expected one knob of each name, found two of one")
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311 - the order of trials is no secret
     # Of many candidates one stands out by chance: all together are to err no more often than one.
     confirm_z = OUTLIER_Z * among(sum(len(knob.candidates) for knob in knobs))
     settings, verdicts = dict(start), []

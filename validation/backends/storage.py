@@ -127,7 +127,10 @@ class Source:
             with contextlib.ExitStack() as stack:
                 buffers = [stack.enter_context(_buffer(size_bytes)) for _ in range(threads)]
                 places = [
-                    [size_bytes * random.randrange(self.size_bytes // size_bytes) for _ in range(count)]
+                    [
+                        size_bytes * random.randrange(self.size_bytes // size_bytes)  # noqa: S311 - a workload
+                        for _ in range(count)
+                    ]
                     for _ in range(threads)
                 ]
                 reads = [

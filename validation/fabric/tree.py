@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: More names than one expression may stand for: a typo in a range is not to fill the memory.
 MOST_NAMES = 100_000
-SLURM_WORD = re.compile(r'(\w+)\s*=\s*("[^"]*"|\S+)')
+SLURM_WORD = re.compile(r'\b(\w+)\s*=\s*("[^"]*"|\S+)')
 YAML_FORM = (
     "expected such as `leaves: {leaf01: 'gpu[001-032]'}` and, where there are, `pods: {pod1: 'leaf01'}`"
 )

@@ -69,7 +69,7 @@ class Running:
             if os.getppid() != parent:
                 os._exit(1)
 
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603 - words of ours and names that were checked
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

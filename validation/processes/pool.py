@@ -211,7 +211,7 @@ class _Child:
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
         environment["PYTHONSAFEPATH"] = "1"  # for what the process starts; Python 3.10 does not know it
         try:
-            self.process = subprocess.Popen(
+            self.process = subprocess.Popen(  # noqa: S603 - this Python, a program of ours
                 [sys.executable, "-c", START, str(write), str(steps), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

@@ -102,3 +102,10 @@ def test_a_line_costs_time_in_proportion_to_its_length(line: str) -> None:
 def test_a_pipe_in_the_place_of_keys_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "keys")
     assert read_regular(tmp_path / "keys") is None
+
+
+@pytest.mark.parametrize("comment", ["\x1b]0;owned\x07", "a\rb", "a\u202eb", "a\ud800"])
+def test_a_comment_that_a_terminal_would_act_on_is_refused(comment: str) -> None:
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMP/JIfnXzGl0FmT5rCEOw2Y8sIp9EyInaNs4E2UMwMO"
+    with pytest.raises(ValueError, match="control character"):
+        parse_public_key(f"{key} {comment}b")

@@ -1,0 +1,531 @@
+"""The table of readers of foreign input, `READERS` at the end: a new reader is a row, and a sample."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from datetime import datetime
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import node_facts
+from ansible.module_utils import lease, mounts, process, rank, snapshots, units
+from ansible.module_utils.access import accounts, firewall, listeners, other_firewall, ssh_keys, sshd
+from ansible.module_utils.driver import gpu_settings, mig, secure_boot, smi
+from ansible.module_utils.engines import cdi_nccl, config_dump, daemon_json
+from ansible.module_utils.kernel import grub, upgrade
+from ansible.module_utils.packaging import apt_sources, openpgp, packages, rpm_files
+from ansible.module_utils.settings import audit, record
+from ansible.module_utils.settings.base import RefusedError, SettingError
+from gpu_validation import validation_outcome
+from packaging.version import InvalidVersion, Version
+
+from compliance import document, waivers
+from fleet import collected
+from fleet.stream import StreamError
+from planning.module_answers import AnswerError, failure, role_answers
+from planning.module_answers import node_facts as facts_of
+from planning.node_plan import NodePlan
+from planning.preflight import preflight_plan
+from planning.role_variables import argument_specs, role_variables
+from pull import agent, configuration, versions
+from pull.result import from_statement
+from rollout import gpu_settings as rollout_settings
+from rollout.drain import kubernetes, slurm
+from rollout.drain.base import DrainError
+from rollout.drain.programs import Answer
+from tests.fuzz import mutations
+from tests.fuzz.fleets import (
+    archives,
+    elsewhere,
+    good_results,
+    helper_archive,
+    helper_lines,
+    hostile_sample,
+    other_statements,
+    others_differ,
+    others_pulled,
+    pulled_fleet,
+    slices,
+    stated,
+    streams,
+    validated,
+)
+from tests.fuzz.guard import Reader
+from tests.fuzz.inputs import (
+    CONTROL,
+    at,
+    each_line,
+    folder,
+    json_of,
+    of,
+    on_tree,
+    recorded,
+    said,
+    these,
+    written,
+)
+from tests.unit import (
+    openpgp_keys,
+    test_apt_sources,
+    test_dnf,
+    test_mig,
+    test_node_snapshot,
+    test_rpm_files,
+)
+from tests.unit.compliance.fleets import KNOWN, VARIABLES
+from tests.unit.engines import test_cdi_nccl, test_config_dump
+from tests.unit.fleet import test_pulled
+from tests.unit.harden import test_listeners
+from tests.unit.pages import made_up
+from tests.unit.planning_nodes import node
+from tests.unit.pull import test_versions
+from tests.unit.rollout import test_drain_slurm, test_gpu_settings_read_back
+from tests.unit.settings import test_audit
+from tests.unit.validation import test_checks, test_counters, test_drives, test_health, test_nvidia_smi
+from tests.unit.validation.real_reports import from_table
+from tests.unit.validation.samples import gpu_xml, smi_xml
+from validation.checks.registry import TESTS
+from validation.fabric import tree
+from validation.model.contract import EXPECTATIONS_VERSION, ContractError, dumps, parse
+from validation.model.contract import node_result as read_result
+from validation.model.expectations import fleet_from
+from validation.probes import counters, drives, gpu_samples, kernel_log, machine, nvidia_smi, nvlink, topology
+from validation.processes.command import Done
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+# What each reader reads, where that is more than one call.
+
+
+def nvidia_reports() -> list[str]:
+    """Real reports up to 100 kB, and one of the simulator's form."""
+    real = [one.text for one in from_table() if len(one.text) < 100_000]
+    return [
+        *real,
+        smi_xml(gpu_xml(), gpu_xml(uuid="GPU-2")),
+        smi_xml(gpu_xml()).replace("</gpu>", test_gpu_settings_read_back.MIG),
+    ]
+
+
+def drive(found: Any) -> object:
+    """Ask a drive as nvme-cli and as smartctl answer."""
+    text = mutations.as_text(found)
+    for program in ("nvme", "smartctl"):
+        with (
+            patch.object(drives, "run", lambda *_: Done(0, text, "")),
+            patch.object(shutil, "which", lambda name, program=program: name if name == program else None),
+        ):
+            drives._drive("nvme0", "model", drives._log("nvme0"))
+    return None
+
+
+def sshd_settings(text: str) -> object:
+    """Read `sshd -T` and all that is taken of it."""
+    effective = sshd.parse_effective(text)
+    sshd.refuse_what_sshd_cannot_listen_on(effective.get("listenaddress", []), {})
+    return sshd.listening_ports(effective)
+
+
+def sockets() -> list[dict[str, str]]:
+    """Return the kernel's tables of sockets, with a process that has one of them."""
+    tables = {
+        f"net/{name}": test_listeners.HEADER
+        + "".join(f"   {number}: {row}\n" for number, row in enumerate(rows))
+        for name, rows in test_listeners.TABLES.items()
+    }
+    return [{**tables, "46/comm": "sshd\n"}]
+
+
+def listening(proc: Path) -> object:
+    """Read what listens; no user writes the range of ports."""
+    ports = proc / "sys/net/ipv4/ip_local_port_range"
+    ports.parent.mkdir(parents=True)
+    ports.write_text("32768\t60999\n")
+    return listeners.listeners(proc)
+
+
+def kernel_menus(script: str) -> object:
+    """Find every kernel in a grub.cfg."""
+    found = grub.menus(script)
+    return [grub.release_of(path, found) for _, path in grub.paths(found)]
+
+
+def rpm_header(text: str) -> object:
+    """Describe a package file to a repository."""
+    path = folder() / "x.rpm"
+    path.touch()
+    with patch.object(rpm_files, "attempt", lambda *_: SimpleNamespace(returncode=0, stdout=text, stderr="")):
+        return rpm_files.package_element(path, "x.rpm")
+
+
+def instances() -> object:
+    """Read the MIG instances and profiles of a GPU."""
+    return mig.profiles(), mig.present([mig.Card(0, "H100", "GPU-1", mig.ON, mig.ON)])
+
+
+def logical_volumes() -> object:
+    """Read the state of a snapshot of LVM."""
+    found = snapshots._lvs("vg0")
+    by_name = {one["lv_name"]: one for one in found}
+    return [snapshots._state(one, by_name) for one in found]
+
+
+def cluster(found: Any) -> object:
+    """Look at a node and its pods as kubectl shows them, and a few budgets."""
+    items = found.get("items") if isinstance(found, dict) else None
+    few = {"items": items[:50] if isinstance(items, list) else items}
+
+    def answer(command: Sequence[str], *_: object) -> Answer:
+        return Answer(0, mutations.as_text(few if "poddisruptionbudgets" in command else found), "")
+
+    with patch.object(kubernetes, "ask", answer):
+        drainer = kubernetes.Kubernetes("night-7")
+        return drainer.look("gpu01"), drainer.empty("gpu01", 1), drainer.survey(["gpu01"])
+
+
+def mig_lists() -> list[str]:
+    """Return what `nvidia-smi mig` lists."""
+    return [test_mig.INSTANCES, test_mig.COMPUTE, *recorded()["mig_profiles"]]
+
+
+def versions_in(text: str) -> list[tuple[str, Any]]:
+    """Read a version in each line."""
+    return [(one, versions.key(one)) for one in text.split("\n")]
+
+
+def payload_output(found: Any) -> object:
+    """Read what the payload printed, as the playbook does."""
+    return validation_outcome({"stdout": mutations.as_text(found)})
+
+
+def payload_result(found: Any) -> object:
+    """Read a result, as the report does."""
+    return read_result(parse(mutations.as_text(found)), TESTS)
+
+
+def checked_variables(found: Any) -> object:
+    """Check variables as a node's inventory has them."""
+    return role_variables(found if isinstance(found, dict) else {}, specs())
+
+
+def defaults() -> list[Any]:
+    """Return the variables of all roles with their defaults."""
+    return [json_of(role_variables({}, specs())["values"])]
+
+
+def statements() -> list[Any]:
+    """Return the document of a statement."""
+    return [json.loads("".join(document.text(made_up.statement(3))))]
+
+
+def expectations() -> list[Any]:
+    """Return what is expected of a node."""
+    nodes = {"gpu01": parse(dumps(made_up.expectation()))}
+    return [{"schema_version": EXPECTATIONS_VERSION, "nodes": nodes}]
+
+
+# Files of a node, by the functions that read them.
+PAYLOAD_READS = (
+    lambda root: topology.read(("0000:1b:00.0",), root),
+    machine.pci_gpus,
+    partial(machine.cpus_near, "0000:1b:00.0"),
+)
+MODULE_READS = (
+    node_facts.os_release,
+    node_facts.cpu,
+    node_facts.memory_bytes,
+    node_facts.disks,
+    node_facts.pci_devices,
+    node_facts.has_rdma,
+)
+
+# What must not be accepted.
+
+OURS = re.compile(r"(?:\[[\s\d.]+\] )?(?:NVRM: |nvidia-nvswitch\d+: )")
+LOADED = re.compile(r"(?:\[[\s\d.]+\] )?NVRM: loading NVIDIA UNIX")
+KERNEL_LINES = (
+    f"[ 1.5] {test_health.OFF_THE_BUS}",
+    test_health.OFF_THE_BUS,
+    test_health.NONFATAL,
+    test_health.SWITCH.format("Fatal"),
+    "NVRM: GPU 0000:43:00.0: GPU has fallen off the bus.",
+)
+LOG = "\n".join(
+    (
+        "[ 0.0] Linux version 6.12.117",
+        "[ 1.2] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.178.04",
+        *KERNEL_LINES,
+        f"overlay: filesystem on {test_health.OFF_THE_BUS.replace('43', '1b')} not supported as upperdir",
+        "overlay: filesystem on NVRM: loading NVIDIA UNIX not supported as upperdir",
+        "Memory cgroup out of memory: Killed 7 (nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 1, Fatal, x)",
+    )
+)
+
+
+def forged(text: str, found: tuple[kernel_log.Event, ...]) -> str:
+    """Say which Xid a user has forged, or which one of the driver's own lines was forgotten."""
+    lines = text.splitlines()
+    own = [line for line in lines if OURS.match(line)]
+    for event in found:
+        if event.number and not any(
+            str(event.number) in line and event.address in line.lower() for line in own
+        ):
+            return "an Xid out of a line that the driver did not begin"
+    begin = max((number for number, line in enumerate(lines) if LOADED.match(line)), default=-1)
+    numbers = {event.number for event in found}
+    for line in lines[begin + 1 :]:
+        if line in KERNEL_LINES[:4] and int(re.findall(r"\): (\d+)", line)[0]) not in numbers:
+            return "an Xid was forgotten"
+    return ""
+
+
+def unwritable(_given: Any, found: Any) -> str:
+    """Say whether what was accepted cannot be written, or has no time zone, or is beyond any machine."""
+    try:
+        dumps(found).encode()
+    except (ValueError, RecursionError) as error:
+        return f"accepted, and cannot be written: {type(error).__name__}"
+    try:
+        zone = datetime.fromisoformat(found.started_at).tzinfo
+    except ValueError:
+        zone = None
+    if zone is None:
+        return "a time that is none, or has no zone"
+    return "more than 64 GPUs" if len(found.gpus) > 64 else ""
+
+
+def odd_key(_text: str, key: ssh_keys.PublicKey) -> str:
+    """Say whether a key is another one when it is read again, or more than a line."""
+    whole = not CONTROL.search(key.line) and "\n" not in key.line
+    return "" if whole and ssh_keys.parse_public_key(key.line) == key else "a key that is no line"
+
+
+def no_version(_text: str, found: list[tuple[str, Any]]) -> str:
+    """Say whether a version was accepted that Python's packaging does not know."""
+    for text, key in found:
+        try:
+            Version(text)
+        except InvalidVersion:
+            if key is not None:
+                return "a version that is none"
+        except ValueError:  # a number of 4,300 digits
+            continue
+    return ""
+
+
+@cache
+def keys() -> list[bytes]:
+    """Public keys of GnuPG, binary and with armour."""
+    with openpgp_keys.made("rsa4096", "ed25519") as ring:
+        return [
+            ring.export("rsa4096", armour=False),
+            ring.export("ed25519", armour=False),
+            ring.export("ed25519", armour=True),
+        ]
+
+
+@cache
+def specs() -> dict[str, Any]:
+    """Return the argument specs of all roles."""
+    return argument_specs()
+
+
+def module_answers(found: Any) -> list[dict[str, Any]]:
+    """Read what modules answer, as actions do."""
+    answer = found if isinstance(found, dict) else {}
+    asked: dict[str, object] = {"firewall": None, "ssh_hardening": None}
+    return [failure(answer), facts_of(answer), *role_answers(answer, "roles", asked).values()]
+
+
+def foreign_keys(_given: Any, found: list[dict[str, Any]]) -> str:
+    """Say whether an action would return a key that Ansible obeys."""
+    names = {str(name) for one in found for name in one}
+    return (
+        "a key that Ansible obeys" if any(name in OBEYED or name[:9] == "_ansible_" for name in names) else ""
+    )
+
+
+def planned(facts: Any) -> dict[str, Any]:
+    """Plan a node with these facts."""
+    return preflight_plan({"ansible_facts": {"temper": facts}}, VARIABLES, KNOWN)
+
+
+def accepted(path: Path) -> object:
+    """Read what a node that pulls has accepted."""
+    return agent.Agent(SimpleNamespace(), SimpleNamespace(accepted=path, repository=path)).accepted()  # type: ignore[arg-type]  # all it needs
+
+
+#: What Ansible does with an action's result (ansible/vars/clean.py and strategy/__init__.py).
+OBEYED = {"add_host", "add_group", "ansible_facts", "ansible_stats", "ansible_notify", "invocation"}
+SMI = nvidia_smi.NvidiaSmiError
+NODE_ERRORS = (RefusedError, SettingError, process.CommandError)
+SIGNATURE = secure_boot.X509 + b"".join(size.to_bytes(4, "little") for size in (60, 0, 32)) + bytes(32)
+SMARTCTL = {
+    "nvme_smart_health_information_log": {**test_drives.LOG, "available_spare": 1, "percentage_used": 2}
+}
+APT = "\n".join(
+    test_apt_sources.target("http://mirror/debian/", "bookworm", one, entry=f"{__file__}:{number}")
+    for number, one in enumerate(("main", "contrib"))
+)
+LVS = [getattr(test_node_snapshot, name) for name in ("ORIGIN", "COPY", "THIN", "POOL")]
+MOUNTS = test_node_snapshot.MOUNTINFO + test_node_snapshot.ZFS_MOUNTS
+CDI = (test_cdi_nccl.NEW, test_cdi_nccl.OLD, '{"containerEdits": {"mounts": []}}')
+READERS = (
+    # What programs print on a node, read by the payload.
+    Reader("nvidia-smi -q -x", nvidia_smi.parse, nvidia_reports, (SMI,), weight=2),
+    Reader("settings in nvidia-smi -q -x", rollout_settings.parse, nvidia_reports, (ValueError,)),
+    Reader("nvidia-smi nvlink --status", nvlink.parse, of("nvlink"), (SMI,)),
+    Reader(
+        "nvidia-smi nvlink -e", counters.parse, these(test_counters.HOPPER, test_counters.BLACKWELL), (SMI,)
+    ),
+    Reader(
+        "nvidia-smi samples",
+        gpu_samples.parse_samples,
+        these(test_checks.IDLE, test_nvidia_smi.SAMPLES),
+        (SMI,),
+    ),
+    Reader(
+        "kernel log", lambda text: kernel_log.events(text.splitlines()), these(LOG), wrong=forged, weight=3
+    ),
+    Reader("nvme, smartctl", drive, these(test_drives.LOG, SMARTCTL), (drives.UnreadableError,)),
+    Reader("CPU lists", each_line(machine.cpu_list), of("cpu_lists"), (ValueError,)),
+    Reader("CPU lists of jobs", each_line(rank.cpu_list), of("cpu_lists"), (ValueError,)),
+    Reader("sysfs, in the payload", on_tree(*PAYLOAD_READS), of("tree")),
+    # What programs print on a node, read by modules.
+    Reader("sysfs, in modules", on_tree(*MODULE_READS), of("tree")),
+    Reader("GPU settings as CSV", gpu_settings.parse_gpus, of("gpu_settings"), (smi.SettingsError,)),
+    Reader("nvidia-smi mig", said(mig, "nvidia_smi", instances), mig_lists, (smi.SettingsError,)),
+    Reader("sshd -T", sshd_settings, of("sshd"), NODE_ERRORS),
+    Reader("/proc/net", on_tree(listening), sockets, (*NODE_ERRORS, OSError)),
+    Reader("ip, for the firewall", said(firewall, "run", firewall.own_addresses), of("ip"), NODE_ERRORS),
+    Reader("ip, for the facts", said(node_facts, "run_text", node_facts.interfaces), of("ip"), NODE_ERRORS),
+    Reader("dpkg-query", lambda text: packages.parse_dpkg(text, "amd64"), of("dpkg"), NODE_ERRORS),
+    Reader("dnf's table", lambda text: test_dnf.Scripted().parse(text), these(test_dnf.TABLE), NODE_ERRORS),
+    Reader("rpm -q", rpm_files.identities, of("rpm"), NODE_ERRORS),
+    Reader("rpm headers", rpm_header, these(test_rpm_files.HEADER), NODE_ERRORS),
+    Reader("apt-get indextargets", lambda text: apt_sources.parse(text, "Debian"), these(APT), NODE_ERRORS),
+    Reader(
+        "containerd, CRI-O",
+        config_dump.read,
+        these(test_config_dump.CONTAINERD_1, test_config_dump.CRIO),
+        NODE_ERRORS,
+    ),
+    Reader(
+        "daemon.json", lambda text: daemon_json.parse(text, "daemon.json"), of("daemon_json"), NODE_ERRORS
+    ),
+    Reader("CDI", lambda text: cdi_nccl.with_mount(text, "/x"), these(*CDI), (cdi_nccl.SpecificationError,)),
+    Reader("audit rules", audit.parse_file, these(test_audit.TEXT), (audit.AuditError,)),
+    Reader(
+        "auditctl -l", audit.parse_live, these(test_audit.as_printed(test_audit.TEXT)), (audit.AuditError,)
+    ),
+    Reader("auditctl -s", audit.parse_status, these(test_audit.STATUS), (audit.AuditError,)),
+    Reader("SSH public keys", ssh_keys.parse_public_key, of("ssh_key"), (ValueError,), odd_key, weight=2),
+    Reader("OpenPGP keys", openpgp.keys, keys, (openpgp.OpenPGPError,), weight=2),
+    Reader("EFI certificates", secure_boot.certificates, these(SIGNATURE)),
+    Reader("mountinfo", written(mounts.mounts), these(MOUNTS), NODE_ERRORS),
+    Reader(
+        "lvs",
+        said(snapshots, "_run", logical_volumes),
+        these({"report": [{"lv": LVS}]}),
+        (snapshots.SnapshotError,),
+    ),
+    Reader("grub.cfg", kernel_menus, of("grub")),
+    Reader(
+        "systemctl show",
+        said(units, "run", partial(units.unit_states, ["a", "b"])),
+        of("systemctl"),
+        NODE_ERRORS,
+    ),
+    Reader(
+        "systemctl, for the facts", said(node_facts, "run_text", node_facts.running_services), of("systemctl")
+    ),
+    # What a node remembers.
+    Reader(
+        "record: settings",
+        at(record, "RECORDS", partial(record.Record, "gpu01")),
+        of("settings_record"),
+        NODE_ERRORS,
+    ),
+    Reader("record: accounts", written(accounts.Record), of("accounts_record"), NODE_ERRORS),
+    Reader("record: lease", written(lease.read), of("lease"), (lease.LeaseError,)),
+    Reader(
+        "record: another firewall",
+        at(other_firewall, "ENDED", other_firewall.ended),
+        of("firewall_record"),
+        NODE_ERRORS,
+    ),
+    Reader("record: kernel upgrade", at(upgrade, "RECORD", upgrade.noted), of("upgrade_record"), NODE_ERRORS),
+    Reader(
+        "record: clocks",
+        at(gpu_settings, "RECORD", gpu_settings.read_record),
+        of("clocks_record"),
+        (smi.SettingsError,),
+    ),
+    Reader("record: accepted by pull", written(accepted), of("accepted"), (agent.StateError,)),
+    Reader(
+        "pull's configuration",
+        written(configuration.Configuration.load),
+        of("accepted"),
+        (configuration.ConfigurationError,),
+    ),
+    Reader("pull's versions", versions_in, lambda: ["\n".join(test_versions.TEXTS[::9])], wrong=no_version),
+    Reader("pull's statement", lambda found: from_statement(found, "gpu01"), of("statement"), (ValueError,)),
+    # What a node, a helper or an inventory hands to the controller.
+    Reader("result", payload_result, lambda: [good_results()["bad"]], (ContractError,), unwritable, weight=2),
+    Reader("result, in the playbook", payload_output, lambda: [good_results()["bad"]]),
+    Reader(
+        "report, one of five nodes hostile",
+        validated,
+        lambda: [good_results()["bad"]],
+        (),
+        others_differ,
+        weight=20,
+    ),
+    Reader(
+        "statement, one of five nodes hostile",
+        stated,
+        lambda: [hostile_sample()],
+        (),
+        other_statements,
+        weight=20,
+    ),
+    Reader(
+        "nodes that pull, one of five hostile",
+        pulled_fleet,
+        lambda: [json_of(json.loads(test_pulled.GOOD.text()))],
+        (),
+        others_pulled,
+        weight=3,
+    ),
+    Reader("facts to plan", planned, lambda: [node()], (ValueError,), weight=6),
+    Reader(
+        "plan of a node",
+        lambda found: NodePlan.from_fact(found if isinstance(found, dict) else {}),
+        lambda: [json_of(planned(node()))],
+        (ContractError,),
+    ),
+    Reader("variables of the inventory", checked_variables, defaults, weight=3),
+    Reader("waivers", lambda found: waivers.read(found, set()), of("waivers")),
+    Reader("statement", lambda found: document.read(mutations.as_text(found)), statements, (ContractError,)),
+    Reader("expectations", lambda found: fleet_from(found, TESTS), expectations, (ContractError,)),
+    Reader("plans of slices", slices, of("slices"), (collected.CollectedError,)),
+    Reader("answers of modules", module_answers, of("answers"), (AnswerError,), foreign_keys, weight=2),
+    Reader("stream of a helper", helper_lines, streams, (StreamError,), elsewhere),
+    Reader("archive of a helper", helper_archive, archives, (StreamError,), elsewhere),
+    # Schedulers and the network's tree.
+    Reader(
+        "scontrol show node",
+        each_line(slurm.parse),
+        lambda: [test_drain_slurm.LINE.format(state="IDLE+DRAIN*") + test_drain_slurm.REASON],
+        (DrainError,),
+    ),
+    Reader("kubectl", cluster, of("kubectl"), (DrainError,)),
+    Reader("topology.conf", tree._from_slurm, of("slurm_tree"), (tree.TreeError,)),
+    Reader("topology as YAML", tree._from_yaml, of("yaml_tree"), (tree.TreeError,)),
+)

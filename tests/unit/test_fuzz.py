@@ -1,0 +1,66 @@
+"""A short look at every reader of foreign input, with the same inputs each time: `make fuzz` in small."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.guard import Reader, examine
+from tests.fuzz.readers import READERS
+
+SEED = 20261125
+#: A whole report costs as much as hundreds of lines.
+WHOLE = 12
+
+
+def repeated(reader: Reader, most: int) -> list[str]:
+    """What is wrong with a reader, and the command that repeats it."""
+    found = examine(reader, SEED, cpu_s=60, most=most)
+    assert found.inputs == most
+    return [
+        f"{kind}: {place}: python -m tests.fuzz --reader {reader.name!r} --seed {seed}"
+        for (kind, place), seed in found.places.items()
+    ]
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_hostile_input_is_refused_in_a_sentence(reader: Reader) -> None:
+    assert repeated(reader, WHOLE if reader.name.endswith("hostile") else 100) == []
+
+
+def loops(text: str) -> None:
+    """Read as a reader does that never ends, and takes every exception."""
+    while text is not None:
+        try:
+            text += ""
+        except Exception:  # noqa: BLE001, S112 - so do some
+            continue
+
+
+def crowds(_text: str) -> None:
+    """Read as a reader does that takes all memory."""
+    held = []
+    while True:
+        held.append(bytearray(64 << 20))
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "kind"),
+    [("loops", loops, "hang"), ("crowds", crowds, "hang"), ("int", int, "unhandled")],
+)
+def test_a_reader_that_fails_is_found_and_the_next_input_is_read(
+    name: str, read: object, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.fuzz.guard.LONGEST_S", 0.1)
+    reader = Reader(name, read, lambda: ["x"])  # type: ignore[arg-type]  # of several types
+    found = examine(reader, SEED, cpu_s=60, most=3)
+    assert (found.inputs, set(found.counts)) == (3, {kind})
+
+
+def test_what_should_not_have_been_accepted_is_found() -> None:
+    found = examine(Reader("all", str, lambda: ["x"], (), lambda *_: "it was"), SEED, 60, 2)
+    assert found.places == {("wrong", "it was"): SEED}
+
+
+@pytest.mark.parametrize("reader", READERS[::9], ids=lambda reader: reader.name)
+def test_a_seed_gives_the_same_input_again(reader: Reader) -> None:
+    assert repr(reader.input(7)) == repr(reader.input(7))

@@ -1,0 +1,42 @@
+"""Names of nodes in a document are no paths: nothing is written beside the folders of the report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.validation.samples import node_result, one_test
+from validation.model.contract import EXPECTATIONS_VERSION, dumps
+from validation.processes.pool import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", "a/b", "a\0b", ""])
+def test_a_name_that_leads_elsewhere_writes_nothing_there(name: str, tmp_path: Path) -> None:
+    result = json.loads(dumps(node_result(one_test(), name=name)))
+    expected = {
+        "schema_version": EXPECTATIONS_VERSION,
+        "nodes": {name: {"schema_version": EXPECTATIONS_VERSION}},
+    }
+    folder = tmp_path / "deep" / "in"
+    folder.mkdir(parents=True)
+    options = [f"--output={folder / 'report'}", f"--metrics={folder / 'metrics'}"]
+    (folder / "metrics").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "validation", "report", "--fleet", *options],
+        input=json.dumps({"expectations": expected, "results": {name: result}}),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert "Traceback" not in done.stderr
+    there = {path.relative_to(folder).parts[0] for path in folder.rglob("*")}
+    assert there <= {"report", "metrics"}
+    assert [path.name for path in tmp_path.iterdir()] == ["deep"]
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["in"]
